@@ -1,0 +1,48 @@
+/* What a generated plan and the runtime library agree on.  No heavy headers: gcc builtins only. */
+#ifndef WS_H
+#define WS_H
+#include <stddef.h>
+#include <stdint.h>
+
+/* C = A B.  Strides are in elements.  Each element of C is one chain of fused multiply-adds over k = 0, 1, ..., K-1,
+   whatever the tile, the blocking or the other extents: the order of a sum depends on its length alone. */
+typedef struct {
+  long m, n, k;
+  const void *a; long a_m, a_k, a_kp;   /* A(i, k)      at a + i*a_m + (k/16)*a_kp + (k%16)*a_k */
+  const void *b; long b_k, b_p;         /* B(k, 16p+l)  at b + p*b_p + k*b_k + l */
+  void *c; long c_m, c_p;               /* C(i, 16p+l)  at c + p*c_p + i*c_m + l */
+} ws_gemm;
+
+/* The runtime library, as a plan sees it. */
+typedef struct {
+  void (*gemm_f32)(const ws_gemm *);
+  void (*gemm_f64)(const ws_gemm *);
+  void (*barrier)(void);                /* among the threads of the current run */
+} ws_api;
+
+/* One call of an entry point. */
+typedef struct {
+  const ws_api *api;
+  const long *dims;                     /* run-time values of the symbolic dimensions */
+  void *const *buffers;                 /* state, inputs, outputs: one pointer each, in the plan's order */
+  char *arena;
+  char *work; long work_bytes;          /* thread `id` owns work + id*work_bytes */
+  const double *scalars;                /* runtime scalars, set by the user */
+  double *derived;                      /* what the scalar prologue computes from them, once a step */
+  uint64_t seed;                        /* keys random nodes ... */
+  uint64_t step;                        /* ... together with the index of the step */
+} ws_call;
+
+/* What a plan's object exports: `ws_prologue` (one thread, before each step) and `ws_entry` (every thread). */
+typedef void (*ws_prologue_fn)(const ws_call *);
+typedef void (*ws_entry_fn)(const ws_call *, int id, int threads);
+
+/* The range of an axis a thread owns: whole granules, contiguous, one function of (extent, granule, thread). */
+static inline void ws_own(long extent, long granule, int id, int threads, long *lo, long *hi) {
+  long count = (extent + granule - 1) / granule;
+  *lo = count * id / threads * granule;
+  *hi = count * (id + 1) / threads * granule;
+  if (*lo > extent) *lo = extent;
+  if (*hi > extent) *hi = extent;
+}
+#endif
