@@ -1,0 +1,202 @@
+"""The named attributes of each op: frozen, hashable, comparable by value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType
+
+if TYPE_CHECKING:
+    from wholestep.compiler.ir.graph import Graph
+
+
+@dataclass(frozen=True)
+class Attrs:
+    """Base of all attributes; ops without any use it as it is."""
+
+
+NONE = Attrs()
+
+
+@dataclass(frozen=True)
+class Initializer:
+    """How a state gets its first value: a kind (see frontend/initializers.py) and its numbers."""
+
+    kind: str
+    args: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Array:
+    """An array constant, compared by dtype, shape and bits."""
+
+    value: np.ndarray[Any, Any]
+
+    def key(self) -> tuple[str, tuple[int, ...], bytes]:
+        return str(self.value.dtype), self.value.shape, self.value.tobytes()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Array) and self.key() == other.key()
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+
+@dataclass(frozen=True)
+class InputAttrs(Attrs):
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class StateAttrs(Attrs):
+    """Of `parameter` (has a gradient) and `state` (has none)."""
+
+    name: str
+    type: TensorType
+    init: Initializer
+
+
+@dataclass(frozen=True)
+class ConstantAttrs(Attrs):
+    array: Array
+
+
+@dataclass(frozen=True)
+class ScalarAttrs(Attrs):
+    """A runtime scalar: float64, changed between steps without a recompile.  `step` is the index of the step."""
+
+    name: str
+    default: float
+
+
+@dataclass(frozen=True)
+class SizeAttrs(Attrs):
+    extent: Extent
+
+
+@dataclass(frozen=True)
+class IotaAttrs(Attrs):
+    """The index along `axis`, broadcast over `type.shape`; an integer dtype."""
+
+    type: TensorType
+    axis: int
+
+
+@dataclass(frozen=True)
+class RandomAttrs(Attrs):
+    """Uniform numbers in [0, 1), a function of (seed, key, step, element)."""
+
+    key: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class CastAttrs(Attrs):
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class SumAttrs(Attrs):
+    axes: tuple[int, ...]
+    accumulate: DType
+
+
+@dataclass(frozen=True)
+class MaxAttrs(Attrs):
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ArgmaxAttrs(Attrs):
+    axis: int
+
+
+@dataclass(frozen=True)
+class ReshapeAttrs(Attrs):
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class PermuteAttrs(Attrs):
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ExpandAttrs(Attrs):
+    """Explicit broadcasting: dimension d of the input becomes dimension axes[d] of the output; the others are new."""
+
+    shape: Shape
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SliceAttrs(Attrs):
+    """start:stop:step along every axis; steps are positive."""
+
+    starts: Shape
+    stops: Shape
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PadAttrs(Attrs):
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    value: float
+
+
+@dataclass(frozen=True)
+class ConcatAttrs(Attrs):
+    axis: int
+
+
+@dataclass(frozen=True)
+class GatherAttrs(Attrs):
+    """data, index -> data.shape[:axis] + index.shape + data.shape[axis+1:]; indices are clamped into the axis."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class ScatterAddAttrs(Attrs):
+    """updates, index -> zeros with `size` along `axis`, each update added at its index, in order: gather's adjoint."""
+
+    axis: int
+    size: Extent
+
+
+@dataclass(frozen=True)
+class MatmulAttrs(Attrs):
+    """(..., m, k) x (..., k, n) -> (..., m, n); a flag says that an operand is stored with its last two axes swapped."""
+
+    transpose_a: bool
+    transpose_b: bool
+    accumulate: DType
+
+
+@dataclass(frozen=True)
+class ItemAttrs(Attrs):
+    index: int
+
+
+@dataclass(frozen=True)
+class CallAttrs(Attrs):
+    """A function applied to the inputs: its parameters are graph.inputs, its results graph.outputs."""
+
+    graph: Graph
+
+
+@dataclass(frozen=True)
+class SoftmaxAttrs(Attrs):
+    """Of `softmax` and `log_softmax`."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class GeluAttrs(Attrs):
+    approximate: bool

@@ -1,0 +1,163 @@
+"""Nodes and graphs.  A graph is immutable: passes build new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from wholestep.compiler.ir.ops import LEAVES, OPS, Attrs, Family
+from wholestep.compiler.ir.types import TensorType, Type, symbols_of
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """Where in the user's own code a node was made."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Node:
+    """One operation: what it does, to what, and what comes out.  Equal only to itself."""
+
+    __slots__ = ("attrs", "host", "inputs", "line", "name", "op", "result")
+
+    def __init__(
+        self, op: str, inputs: Sequence[Node], attrs: Attrs, name: str = "", line: SourceLine | None = None
+    ) -> None:
+        self.op, self.inputs, self.attrs, self.name, self.line = op, tuple(inputs), attrs, name, line
+        self.result: Type = OPS[op].infer(tuple(i.result for i in self.inputs), attrs)
+        # Computed from runtime scalars, sizes and constants alone: float64, in the scalar prologue of the step.
+        self.host = _is_host(self)
+
+    @property
+    def type(self) -> TensorType:
+        assert isinstance(self.result, TensorType), f"{self.op} has several results; read them through item nodes"
+        return self.result
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        return self.type.shape
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        """The same operation over other inputs; itself where nothing changed."""
+        if all(a is b for a, b in zip(inputs, self.inputs, strict=True)):
+            return self
+        return Node(self.op, inputs, self.attrs, self.name, self.line)
+
+    def __repr__(self) -> str:
+        return f"<{self.op}{' ' + repr(self.name) if self.name else ''}: {self.result}>"
+
+
+def _is_host(node: Node) -> bool:
+    if node.op in ("scalar", "size"):
+        return True
+    if node.op == "constant":
+        return node.type.rank == 0
+    pointwise = OPS[node.op].family in (Family.POINTWISE, Family.COMPOSITE, Family.RATIO)
+    return pointwise and bool(node.inputs) and all(i.host for i in node.inputs)
+
+
+def toposort(roots: Iterable[Node]) -> list[Node]:
+    """Every node that the roots need, each after its inputs; the order depends on the graph alone."""
+    done: dict[Node, None] = {}
+    for root in roots:
+        stack: list[tuple[Node, int]] = [(root, 0)]
+        while stack:
+            node, next_input = stack.pop()
+            if node in done:
+                continue
+            if next_input < len(node.inputs):
+                stack.append((node, next_input + 1))
+                if node.inputs[next_input] not in done:
+                    stack.append((node.inputs[next_input], 0))
+            else:
+                done[node] = None
+    return list(done)
+
+
+@dataclass(frozen=True)
+class Output:
+    name: str
+    node: Node
+
+
+@dataclass(frozen=True)
+class Update:
+    """At the end of the step the state called `name` takes the value of `node`; all updates happen together."""
+
+    name: str
+    node: Node
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """One entry point: what it returns and which states it changes.
+
+    `inputs` are the declared input leaves in order (an unused one is still an input of the entry point).
+    Within a node that holds a graph, `inputs` are the parameters of the function and `updates` is empty.
+    """
+
+    outputs: tuple[Output, ...]
+    updates: tuple[Update, ...] = ()
+    inputs: tuple[Node, ...] = ()
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes in topological order."""
+        return tuple(toposort([*self.inputs, *(o.node for o in self.outputs), *(u.node for u in self.updates)]))
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """Names of the symbolic dimensions, sorted."""
+        found: set[str] = set()
+        for n in self.nodes:
+            items = n.result.items if not isinstance(n.result, TensorType) else (n.result,)
+            for t in items:
+                found |= symbols_of(t.shape)
+            if n.op == "size":
+                found |= symbols_of([n.attrs.extent])  # type: ignore[attr-defined]
+        return tuple(sorted(found))
+
+    def leaves(self, op: str) -> dict[str, Node]:
+        """The leaves of one kind (input, parameter, state, scalar) by name."""
+        assert op in LEAVES, op
+        return {n.attrs.name: n for n in self.nodes if n.op == op}  # type: ignore[attr-defined]
+
+    def states(self) -> dict[str, Node]:
+        """Parameters and other states, by name."""
+        return {n.attrs.name: n for n in self.nodes if n.op in ("parameter", "state")}  # type: ignore[attr-defined]
+
+    def consumers(self) -> dict[Node, list[Node]]:
+        """Who reads each node (a node that reads it twice is listed once)."""
+        out: dict[Node, list[Node]] = {n: [] for n in self.nodes}
+        for n in self.nodes:
+            for i in dict.fromkeys(n.inputs):
+                out[i].append(n)
+        return out
+
+
+def rewrite(graph: Graph, rule: Callable[[Node], Node]) -> Graph:
+    """Rebuild a graph bottom-up: `rule` gets each node with its inputs already rewritten and returns its replacement.
+
+    Nodes that hold a graph have that graph rewritten by the same rule first.
+    """
+    new: dict[Node, Node] = {}
+    for n in graph.nodes:
+        moved = n.with_inputs([new[i] for i in n.inputs])
+        if n.op == "call":
+            inner = rewrite(n.attrs.graph, rule)  # type: ignore[attr-defined]
+            if inner is not n.attrs.graph:  # type: ignore[attr-defined]
+                moved = Node("call", moved.inputs, type(n.attrs)(graph=inner), n.name, n.line)  # type: ignore[call-arg]
+        new[n] = rule(moved)
+    if all(a is b for a, b in new.items()):
+        return graph
+    return Graph(
+        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
+        tuple(Update(u.name, new[u.node]) for u in graph.updates),
+        tuple(new[i] for i in graph.inputs),
+    )

@@ -1,0 +1,230 @@
+"""Types: element types, symbolic dimensions, shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NoReturn
+
+import numpy as np
+
+from wholestep.errors import DTypeError, ShapeError, UsageError
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type: its name is NumPy's."""
+
+    name: str
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        return np.dtype(self.name)
+
+    @property
+    def size(self) -> int:
+        return self.numpy.itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return self.numpy.kind == "f"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.numpy.kind in "iu"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+float32, float64 = DType("float32"), DType("float64")
+int32, int64, uint8, boolean = DType("int32"), DType("int64"), DType("uint8"), DType("bool")
+DTYPES = {d.name: d for d in (float32, float64, int32, int64, uint8, boolean)}
+
+
+def as_dtype(value: object) -> DType:
+    """The element type named by a string, a NumPy dtype or a DType."""
+    if isinstance(value, DType):
+        return value
+    try:
+        return DTYPES[np.dtype(value).name]  # type: ignore[call-overload]
+    except (TypeError, KeyError):
+        raise DTypeError(f"{value!r} is not a dtype Wholestep computes with; use one of {', '.join(DTYPES)}.") from None
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A symbolic dimension: a sum of products of named symbols with integer coefficients.
+
+    `terms` maps a sorted tuple of symbol names to its coefficient, in canonical order.  A constant is never a Dim:
+    `Dim.of` gives back a plain int.
+    """
+
+    terms: tuple[tuple[tuple[str, ...], int], ...]
+
+    @staticmethod
+    def symbol(name: str) -> Dim:
+        return Dim((((name,), 1),))
+
+    @staticmethod
+    def of(terms: Mapping[tuple[str, ...], int]) -> Extent:
+        kept = {k: c for k, c in terms.items() if c}
+        if not kept:
+            return 0
+        if set(kept) == {()}:
+            return kept[()]
+        return Dim(tuple(sorted(kept.items())))
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        return frozenset(s for names, _ in self.terms for s in names)
+
+    def evaluate(self, sizes: Mapping[str, int]) -> int:
+        return sum(c * prod(sizes[s] for s in names) for names, c in self.terms)
+
+    def __add__(self, other: Extent) -> Extent:
+        if not isinstance(other, int | Dim):
+            return NotImplemented
+        out = dict(self.terms)
+        for k, c in _terms(other).items():
+            out[k] = out.get(k, 0) + c
+        return Dim.of(out)
+
+    def __mul__(self, other: Extent) -> Extent:
+        if not isinstance(other, int | Dim):
+            return NotImplemented
+        out: dict[tuple[str, ...], int] = {}
+        for k, c in self.terms:
+            for k2, c2 in _terms(other).items():
+                key = tuple(sorted(k + k2))
+                out[key] = out.get(key, 0) + c * c2
+        return Dim.of(out)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __sub__(self, other: Extent) -> Extent:
+        return self + other * -1 if isinstance(other, int | Dim) else NotImplemented
+
+    def __rsub__(self, other: int) -> Extent:
+        return self * -1 + other
+
+    def __int__(self) -> NoReturn:
+        raise UsageError(
+            f"the dimension {self} has no value while the program is recorded, only at run time. Use it in tensor "
+            "arithmetic (it becomes a size node), pass it on as a shape, or give the dimension a fixed number."
+        )
+
+    __index__ = __int__
+
+    def __str__(self) -> str:
+        parts = []
+        for names, c in self.terms:
+            factors = ([str(c)] if c != 1 or not names else []) + list(names)
+            parts.append("*".join(factors))
+        return "+".join(parts)
+
+    __repr__ = __str__
+
+
+Extent = int | Dim
+Shape = tuple[Extent, ...]
+
+
+def _terms(x: Extent) -> dict[tuple[str, ...], int]:
+    return dict(x.terms) if isinstance(x, Dim) else {(): int(x)}
+
+
+def evaluate(extent: Extent, sizes: Mapping[str, int]) -> int:
+    """The value of an extent for given symbol sizes."""
+    return extent.evaluate(sizes) if isinstance(extent, Dim) else int(extent)
+
+
+def product(extents: Iterable[Extent]) -> Extent:
+    out: Extent = 1
+    for e in extents:
+        out = out * e
+    return out
+
+
+def symbols_of(shape: Iterable[Extent]) -> frozenset[str]:
+    return frozenset().union(*(e.symbols for e in shape if isinstance(e, Dim)))
+
+
+def divide(a: Extent, b: Extent) -> Extent | None:
+    """a / b when it is exact and b is an int or a single product; None otherwise."""
+    terms = _terms(b)
+    if len(terms) != 1:
+        return 1 if a == b else None
+    ((names, coefficient),) = terms.items()
+    out: dict[tuple[str, ...], int] = {}
+    for k, c in _terms(a).items():
+        rest = list(k)
+        for s in names:
+            if s not in rest:
+                return None
+            rest.remove(s)
+        if coefficient == 0 or c % coefficient:
+            return None
+        out[tuple(rest)] = c // coefficient
+    return Dim.of(out)
+
+
+def as_shape(value: object) -> Shape:
+    """A shape from what users write: ints, symbol names, Dims; one of them or a sequence."""
+    items = value if isinstance(value, tuple | list) else (value,)
+    out: list[Extent] = []
+    for item in items:
+        if isinstance(item, str):
+            if not item:
+                raise ShapeError("a symbolic dimension needs a name, e.g. 'batch'; received an empty string.")
+            out.append(Dim.symbol(item))
+        elif isinstance(item, Dim):
+            out.append(item)
+        elif isinstance(item, int | np.integer) and not isinstance(item, bool):
+            if item < 0:
+                raise ShapeError(f"a dimension cannot be negative; received {item} in shape {value!r}.")
+            out.append(int(item))
+        else:
+            raise ShapeError(f"a shape holds ints and names of symbolic dimensions; received {item!r} in {value!r}.")
+    return tuple(out)
+
+
+def shape_text(shape: Shape) -> str:
+    return "(" + ", ".join(str(e) for e in shape) + ("," if len(shape) == 1 else "") + ")"
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape and element type."""
+
+    shape: Shape
+    dtype: DType
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def elements(self) -> Extent:
+        return product(self.shape)
+
+    def bytes(self, sizes: Mapping[str, int]) -> int:
+        return evaluate(self.elements, sizes) * self.dtype.size
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(str(e) for e in self.shape)}]"
+
+
+@dataclass(frozen=True)
+class TupleType:
+    """What a node with several results has; `item` picks one."""
+
+    items: tuple[TensorType, ...]
+
+    def __str__(self) -> str:
+        return "(" + ", ".join(map(str, self.items)) + ")"
+
+
+Type = TensorType | TupleType

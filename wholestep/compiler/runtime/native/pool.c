@@ -1,0 +1,193 @@
+/* One pool per process.  A thread that waits spins about 20 us, yields a little, then sleeps on a futex. */
+#define _GNU_SOURCE
+#include "runtime.h"
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#endif
+
+#if defined(__x86_64__)
+#define PAUSE() __builtin_ia32_pause()
+#define FLUSH_DENORMALS 0x8040u                       /* MXCSR: FTZ and DAZ */
+static unsigned flush_denormals(void) {
+  unsigned before = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before | FLUSH_DENORMALS);
+  return before;
+}
+static void restore_denormals(unsigned before) { __builtin_ia32_ldmxcsr(before); }
+#else
+#define PAUSE() __asm__ volatile("" ::: "memory")
+static unsigned flush_denormals(void) { return 0; }
+static void restore_denormals(unsigned before) { (void)before; }
+#endif
+
+/* A counter that threads wait on.  `asleep` saves the waker a system call when nobody sleeps. */
+typedef struct {
+  _Alignas(64) int value;
+  int asleep;
+} counter;
+
+enum { SPIN_NS = 20000, YIELDS = 50 };
+
+static struct {
+  pthread_mutex_t callers;                            /* one run at a time */
+  ws_body body;
+  void *argument;
+  int threads;                                        /* of the current run */
+  int workers;                                        /* started so far */
+  int cores;
+  int spins;                                          /* pauses that take about SPIN_NS */
+  int spins_now;                                      /* none when there are more threads than cores */
+  counter start[WS_MAX_THREADS];                      /* one per worker, so that idle ones stay asleep */
+  counter done;
+  counter arrived, phase;                             /* the barrier */
+} pool = {.callers = PTHREAD_MUTEX_INITIALIZER};
+
+static __thread int inside_run;
+
+static int load(const counter *c) { return __atomic_load_n(&c->value, __ATOMIC_ACQUIRE); }
+
+static void sleep_while(counter *c, int old) {
+#ifdef __linux__
+  __atomic_add_fetch(&c->asleep, 1, __ATOMIC_SEQ_CST);
+  syscall(SYS_futex, &c->value, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
+  __atomic_sub_fetch(&c->asleep, 1, __ATOMIC_SEQ_CST);
+#else
+  (void)c, (void)old;
+  nanosleep(&(struct timespec){0, 50000}, NULL);
+#endif
+}
+
+static void wait_while(counter *c, int old, int spins) {
+  for (; spins > 0; spins--) {
+    if (load(c) != old) return;
+    PAUSE();
+  }
+  for (int i = 0; i < YIELDS; i++) {
+    if (load(c) != old) return;
+    sched_yield();
+  }
+  while (load(c) == old) sleep_while(c, old);
+}
+
+/* Sequentially consistent with the sleeper's own increment: either it sees the new value, or we see it asleep. */
+static void advance(counter *c) {
+  __atomic_add_fetch(&c->value, 1, __ATOMIC_SEQ_CST);
+#ifdef __linux__
+  if (__atomic_load_n(&c->asleep, __ATOMIC_SEQ_CST)) syscall(SYS_futex, &c->value, FUTEX_WAKE_PRIVATE, WS_MAX_THREADS, NULL, NULL, 0);
+#endif
+}
+
+static void *work(void *number) {
+  int id = (int)(intptr_t)number;
+  counter *start = &pool.start[id];
+  flush_denormals();
+  inside_run = 1;
+  for (int seen = 0;; seen++) {
+    wait_while(start, seen, __atomic_load_n(&pool.spins_now, __ATOMIC_RELAXED));
+    pool.body(pool.argument, id, pool.threads);
+    advance(&pool.done);
+  }
+  return NULL;
+}
+
+static long now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+
+/* A pause takes 10 to 150 cycles, depending on the processor: measure it (the best of three, lest we were interrupted). */
+static int spins_in(long ns) {
+  long best = 1000000000L;
+  for (int attempt = 0; attempt < 3; attempt++) {
+    long begin = now_ns();
+    for (int i = 0; i < 200; i++) PAUSE(), (void)load(&pool.done);
+    long took = now_ns() - begin;
+    if (took < best) best = took;
+  }
+  return (int)(200 * ns / (best > 0 ? best : 1)) + 1;
+}
+
+static int available_cores(void) {
+#ifdef __linux__
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#endif
+  long count = sysconf(_SC_NPROCESSORS_ONLN);
+  return count > 0 ? (int)count : 1;
+}
+
+static void before_fork(void) { pthread_mutex_lock(&pool.callers); }
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&pool.callers); }
+static void after_fork_in_child(void) {               /* only the forking thread lives on: no workers, nobody waits */
+  pthread_mutex_init(&pool.callers, NULL);
+  pool.workers = 0;
+  for (int i = 0; i < WS_MAX_THREADS; i++) pool.start[i] = (counter){0};
+  pool.done = pool.arrived = pool.phase = (counter){0};
+}
+
+__attribute__((constructor)) static void prepare_for_forks(void) {
+  pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+/* Signals stay with the threads that Python knows: ours start with all of them blocked. */
+static int start_workers(int wanted) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error = 0;
+  while (pool.workers < wanted && !error) {
+    pthread_t thread;
+    error = pthread_create(&thread, NULL, work, (void *)(intptr_t)(pool.workers + 1));
+    if (!error) pthread_detach(thread), pool.workers++;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return error;
+}
+
+static void run_locked(ws_body body, void *argument, int threads) {
+  pool.body = body;
+  pool.argument = argument;
+  pool.threads = threads;
+  __atomic_store_n(&pool.spins_now, threads <= pool.cores ? pool.spins : 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&pool.done.value, 0, __ATOMIC_RELAXED);
+  for (int id = 1; id < threads; id++) advance(&pool.start[id]);
+  unsigned mode = flush_denormals();
+  inside_run = 1;
+  body(argument, 0, threads);
+  inside_run = 0;
+  restore_denormals(mode);
+  for (int done; (done = load(&pool.done)) < threads - 1;) wait_while(&pool.done, done, pool.spins_now);
+}
+
+int ws_pool_run(ws_body body, void *argument, int threads) {
+  if (threads < 1 || threads > WS_MAX_THREADS) return EINVAL;
+  if (inside_run) return EDEADLK;
+  pthread_mutex_lock(&pool.callers);
+  if (!pool.cores) pool.cores = available_cores(), pool.spins = spins_in(SPIN_NS);
+  int error = start_workers(threads - 1);
+  if (!error) run_locked(body, argument, threads);
+  pthread_mutex_unlock(&pool.callers);
+  return error;
+}
+
+void ws_barrier(void) {
+  int threads = pool.threads;
+  if (threads == 1) return;
+  int phase = load(&pool.phase);
+  if (__atomic_add_fetch(&pool.arrived.value, 1, __ATOMIC_ACQ_REL) == threads) {
+    __atomic_store_n(&pool.arrived.value, 0, __ATOMIC_RELAXED);
+    advance(&pool.phase);
+  } else {
+    wait_while(&pool.phase, phase, __atomic_load_n(&pool.spins_now, __ATOMIC_RELAXED));
+  }
+}
+
+const ws_api ws_api_table = {ws_gemm_f32, ws_gemm_f64, ws_barrier};
