@@ -1,0 +1,51 @@
+# One virtual environment, one stamp per extra: a second run goes straight to work.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help train test test-all check bench clean
+help:
+	@echo "make train     set up and train a network on the UCI digits"
+	@echo "make test      format, lint, types, import contract, tests"
+	@echo "make test-all  the same with the long property tests"
+	@echo "make bench     the MLP against torch, torch.compile, JAX and scikit-learn"
+	@echo "make clean     remove the virtual environment"
+
+train: $(VENV)/.installed
+	$(PY) examples/digits.py
+
+test: check
+	$(PY) -m pytest -n 2 -q
+
+test-all: check
+	$(PY) -m pytest -n 2 -q -m "long or not long"
+
+check: $(VENV)/.test
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
+
+bench: $(VENV)/.bench
+	$(PY) -m benchmarks mlp
+
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Wholestep needs Python 3.11 or newer, \
+	and this is %d.%d. Name another one: make PYTHON=python3.12 ..." % sys.version_info[:2])'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(PY)
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(PY)
+	$(PIP) --editable ".[test]"
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.bench: pyproject.toml | $(PY)
+	$(PIP) --editable ".[bench]"
+	@touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV)
