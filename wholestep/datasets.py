@@ -7,6 +7,8 @@ from importlib.resources import files
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from wholestep.errors import InputError, OptionError, ShapeError
+
 _LARGEST_PIXEL = 16
 
 
@@ -39,21 +41,19 @@ def stratified_split(y: ArrayLike, test_fraction: float, seed: int) -> tuple[NDA
     """
     labels = np.asarray(y)
     if labels.ndim != 1:
-        raise ValueError(f"y has shape {labels.shape}, expected one label per row; pass a one-dimensional array")
+        raise ShapeError(f"y has shape {labels.shape}, expected one label per row; pass a one-dimensional array")
+    if labels.size == 0:
+        raise InputError("y is empty, expected at least two rows of each class; pass the labels of the data to split")
     if not 0.0 < test_fraction < 1.0:
-        raise ValueError(f"test_fraction is {test_fraction}, expected a value between 0 and 1 such as 0.2")
+        raise OptionError(f"test_fraction is {test_fraction}, expected a value between 0 and 1 such as 0.2")
     rng = np.random.default_rng(seed)
     train: list[NDArray[np.intp]] = []
     test: list[NDArray[np.intp]] = []
     for label in np.unique(labels):
         rows = rng.permutation(np.flatnonzero(labels == label))
         if len(rows) < 2:
-            raise ValueError(
-                f"class {label} has {len(rows)} row, expected at least 2 (one for each part); add rows or drop the class"
-            )
+            raise InputError(f"class {label} has 1 row, expected at least 2 (one per part); add rows or drop the class")
         cut = min(max(round(test_fraction * len(rows)), 1), len(rows) - 1)
         test.append(rows[:cut])
         train.append(rows[cut:])
-    if not train:
-        raise ValueError("y is empty, expected at least two rows of each class")
     return rng.permutation(np.concatenate(train)), rng.permutation(np.concatenate(test))
