@@ -14,17 +14,8 @@
 
 #if defined(__x86_64__)
 #define PAUSE() __builtin_ia32_pause()
-#define FLUSH_DENORMALS 0x8040u                       /* MXCSR: FTZ and DAZ */
-static unsigned flush_denormals(void) {
-  unsigned before = __builtin_ia32_stmxcsr();
-  __builtin_ia32_ldmxcsr(before | FLUSH_DENORMALS);
-  return before;
-}
-static void restore_denormals(unsigned before) { __builtin_ia32_ldmxcsr(before); }
 #else
 #define PAUSE() __asm__ volatile("" ::: "memory")
-static unsigned flush_denormals(void) { return 0; }
-static void restore_denormals(unsigned before) { (void)before; }
 #endif
 
 /* A counter that threads wait on.  `asleep` saves the waker a system call when nobody sleeps. */
@@ -87,7 +78,7 @@ static void advance(counter *c) {
 static void *work(void *number) {
   int id = (int)(intptr_t)number;
   counter *start = &pool.start[id];
-  flush_denormals();
+  ws_flush_denormals();
   inside_run = 1;
   for (int seen = 0;; seen++) {
     wait_while(start, seen, __atomic_load_n(&pool.spins_now, __ATOMIC_RELAXED));
@@ -139,6 +130,7 @@ __attribute__((constructor)) static void prepare_for_forks(void) {
 
 /* Signals stay with the threads that Python knows: ours start with all of them blocked. */
 static int start_workers(int wanted) {
+  if (pool.workers >= wanted) return 0;
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -159,11 +151,11 @@ static void run_locked(ws_body body, void *argument, int threads) {
   __atomic_store_n(&pool.spins_now, threads <= pool.cores ? pool.spins : 0, __ATOMIC_RELAXED);
   __atomic_store_n(&pool.done.value, 0, __ATOMIC_RELAXED);
   for (int id = 1; id < threads; id++) advance(&pool.start[id]);
-  unsigned mode = flush_denormals();
+  unsigned mode = ws_flush_denormals();
   inside_run = 1;
   body(argument, 0, threads);
   inside_run = 0;
-  restore_denormals(mode);
+  ws_restore_denormals(mode);
   for (int done; (done = load(&pool.done)) < threads - 1;) wait_while(&pool.done, done, pool.spins_now);
 }
 

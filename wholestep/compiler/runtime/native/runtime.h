@@ -15,8 +15,64 @@ WS_EXPORT int ws_pool_run(ws_body body, void *argument, int threads);
 /* Wait until every thread of the current run is here. */
 WS_EXPORT void ws_barrier(void);
 
+/* Inside a run subnormal numbers count as zero, as in XLA: a memorised batch must not become slow. */
+static inline unsigned ws_flush_denormals(void) {
+#if defined(__x86_64__)
+  unsigned before = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before | 0x8040u);           /* FTZ and DAZ */
+  return before;
+#else
+  return 0;
+#endif
+}
+static inline void ws_restore_denormals(unsigned before) {
+#if defined(__x86_64__)
+  __builtin_ia32_ldmxcsr(before);
+#else
+  (void)before;
+#endif
+}
+
 WS_EXPORT void ws_gemm_f32(const ws_gemm *);
 WS_EXPORT void ws_gemm_f64(const ws_gemm *);
+
+/* One step: the prologue, then the entry point on every thread.  It leaves call->step alone.  0 or an errno. */
+WS_EXPORT int ws_step(ws_prologue_fn prologue, ws_entry_fn entry, const ws_call *call, int threads);
+
+/* An input whose batches the loop takes from `source`, row by row, in the order of the epoch. */
+typedef struct {
+  const char *source;
+  long row_bytes;
+  const void **slot;                                  /* &buffers[i]: where the plan looks for the batch */
+  char *staging;                                      /* capacity * row_bytes; unused when the order is sequential */
+} ws_input;
+
+enum { WS_SEQUENTIAL, WS_SHUFFLED, WS_EXPLICIT };
+
+/* Many steps of one epoch in one call. */
+typedef struct {
+  ws_prologue_fn prologue;
+  ws_entry_fn entry;
+  ws_call *call;                                      /* call->step advances with every step */
+  long *batch_dim;                                    /* the entry of call->dims that holds the batch size, or NULL */
+  ws_input *inputs;
+  const int64_t *order;                               /* WS_EXPLICIT: the row at each position of the epoch */
+  const void *loss;                                   /* the loss of a step, float or double */
+  double *losses;                                     /* one per step done here */
+  double *step_scalar;                                /* set to call->step before each prologue, or NULL */
+  uint64_t order_seed, order_epoch;                   /* WS_SHUFFLED: as ws_order */
+  long rows, capacity;                                /* of the data set; of a batch */
+  long position;                                      /* in the epoch; advances by the rows used */
+  long steps;                                         /* at most; the end of the epoch ends the call too */
+  double seconds;                                     /* no new step is begun after so long */
+  int input_count, order_kind, loss_is_double, threads;
+} ws_loop;
+
+/* The number of steps done (at least one unless steps or rows are used up), or a negative errno. */
+WS_EXPORT long ws_run_loop(ws_loop *);
+
+/* The row at position i of an epoch over n rows: a keyed bijection on [0, n). */
+WS_EXPORT uint64_t ws_order(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
 
 WS_EXPORT extern const ws_api ws_api_table;
 #endif

@@ -1,0 +1,1 @@
+"""From source text to a loaded program: cache, compiler, native library, launches."""

@@ -1,0 +1,186 @@
+"""From C source to a shared object, through the cache."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from wholestep.compiler.runtime.cache import Cache, key_of
+from wholestep.errors import CompilerError
+
+NATIVE = Path(__file__).parent / "native"
+OBJECT_SUFFIX = ".so"
+
+# No -ffast-math: bits are a contract.  Contraction is off so that a multiply-add is fused only where it is written.
+# -fno-trapping-math and -fno-math-errno change no value; they let branch-free code be vectorised.
+FLAGS = (
+    "-std=gnu11",
+    "-O3",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-fopenmp-simd",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",
+)
+LIBRARIES = ("-lm", "-pthread")
+
+
+@dataclass(frozen=True)
+class Target:
+    """An instruction set: part of every cache key, since bits depend on it."""
+
+    name: str
+    flags: tuple[str, ...]
+
+
+AVX2 = Target("avx2+fma", ("-mavx2", "-mfma", "-mtune=native"))
+PORTABLE = Target("portable", ())
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler: how to call it, and a fingerprint that changes when it does."""
+
+    command: tuple[str, ...]
+    fingerprint: str
+
+
+class CompileCounter:
+    """How often a compiler was run for a plan; a test that asserts "no recompile" reads it."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+
+compile_counter = CompileCounter()
+
+
+def find_compiler(requested: str | None = None) -> Compiler:
+    """The compiler `requested` (a name, a path, or a command line), else gcc, clang, cc, or the `ziglang` wheel."""
+    if requested is not None:
+        import shlex
+
+        found = _on_path(tuple(shlex.split(requested)))
+        if found is None:
+            raise CompilerError(
+                f"the C compiler {requested!r} was not found or is not executable; name one that is on the PATH, or "
+                "none to let Wholestep look for gcc, clang, cc and the ziglang wheel."
+            )
+        return found
+    for name in ("gcc", "clang", "cc"):
+        found = _on_path((name,))
+        if found is not None:
+            return found
+    zig = _zig()
+    if zig is None:
+        raise CompilerError(
+            "no C compiler was found: looked for gcc, clang and cc on the PATH and for the ziglang wheel in this "
+            "Python. Install one, or run: pip install wholestep[cc]"
+        )
+    return zig
+
+
+def _on_path(command: tuple[str, ...]) -> Compiler | None:
+    executable = shutil.which(command[0]) if command else None
+    if executable is None:
+        return None
+    real = Path(executable).resolve()
+    status = real.stat()
+    # The file's identity stands for the version: asking `--version` would cost a process on every start.
+    fingerprint = f"{real} {status.st_size} {status.st_mtime_ns} {' '.join(command[1:])}"
+    return Compiler((executable, *command[1:]), fingerprint)
+
+
+def _zig() -> Compiler | None:
+    import importlib.metadata
+
+    try:
+        version = importlib.metadata.version("ziglang")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    # Without a target zig compiles for exactly this machine, whatever the flags of ours say.
+    machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    system = {"linux": "linux-gnu", "darwin": "macos"}.get(sys.platform, sys.platform)
+    return Compiler((sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-{system}"), f"ziglang {version}")
+
+
+@lru_cache(maxsize=1)
+def detect_target() -> Target:
+    """The best instruction set that this machine has and Wholestep has kernels for."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return PORTABLE
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return PORTABLE
+    flags = next((line.split(":", 1)[1].split() for line in text.splitlines() if line.startswith("flags")), [])
+    return AVX2 if {"avx2", "fma"} <= set(flags) else PORTABLE
+
+
+def compile_c(
+    source: str,
+    *,
+    cache: Cache | None = None,
+    compiler: Compiler | None = None,
+    target: Target | None = None,
+) -> Path:
+    """The shared object of a plan's C `source`: from the cache, or compiled and cached.
+
+    The source may include "ws.h" and "math.h" of the runtime library; their text is part of the key.
+    """
+    compiler = compiler or find_compiler()
+    target = target or detect_target()
+    cache = cache or Cache()
+    key = key_of("plan", source, *_headers(), *target.flags, *FLAGS, *LIBRARIES, compiler.fingerprint)
+    found = cache.get(key, OBJECT_SUFFIX)
+    if found is not None:
+        return found
+    with cache.lock(key):
+        found = cache.get(key, OBJECT_SUFFIX)  # another process may have made it while we waited
+        if found is not None:
+            return found
+        compile_counter.value += 1
+        return cache.put(key, run_compiler(compiler, target, {"plan.c": source}), OBJECT_SUFFIX)
+
+
+@lru_cache(maxsize=1)
+def _headers() -> tuple[str, ...]:
+    return tuple((NATIVE / name).read_text() for name in ("ws.h", "math.h"))
+
+
+def run_compiler(compiler: Compiler, target: Target, sources: dict[str, str], extra: tuple[str, ...] = ()) -> bytes:
+    """Compile `sources` (file name -> text) into one shared object and return its bytes."""
+    import subprocess
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="wholestep-cc-") as folder:
+        names = [name for name in sources if name.endswith(".c")]
+        for name, text in sources.items():
+            Path(folder, name).write_text(text)
+        command = [
+            *compiler.command,
+            *FLAGS,
+            *target.flags,
+            *extra,
+            f"-iquote{NATIVE}",
+            *names,
+            "-o",
+            "out.so",
+            *LIBRARIES,
+        ]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            lines = done.stderr.strip().splitlines()
+            shown = "\n".join(lines[:20] + ([f"... {len(lines) - 20} more lines"] if len(lines) > 20 else []))
+            raise CompilerError(
+                f"{compiler.command[0]} failed with status {done.returncode} on {', '.join(names)}; if the compiler "
+                "works otherwise, this is a bug in Wholestep: please report it with this text.\n"
+                f"{' '.join(command)}\n{shown}"
+            )
+        return Path(folder, "out.so").read_bytes()

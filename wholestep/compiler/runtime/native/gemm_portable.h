@@ -1,0 +1,29 @@
+/* The kernels for a processor without AVX2 and FMA: plain loops that the compiler vectorises as it can. */
+#ifdef __FP_FAST_FMA
+#define MADD_f32(x, y, z) __builtin_fmaf(x, y, z)
+#define MADD_f64(x, y, z) __builtin_fma(x, y, z)
+#else
+#define MADD_f32(x, y, z) ((x) * (y) + (z))
+#define MADD_f64(x, y, z) ((x) * (y) + (z))
+#endif
+
+#define PORTABLE_GEMM(name, REAL, MADD)                                                                  \
+  static inline __attribute__((always_inline)) void name##_row(const ws_gemm *g, long i, long panel, const int columns, long valid) { \
+    const REAL *b = (const REAL *)g->b + panel * g->b_p, *a = (const REAL *)g->a + i * g->a_m;            \
+    REAL *c = (REAL *)g->c + panel * g->c_p + i * g->c_m, sum[16] = {0};                                  \
+    for (long k = 0; k < g->k; k++) {                                                                    \
+      const REAL x = a[k / 16 * g->a_kp + k % 16 * g->a_k], *row = b + k * g->b_k;                        \
+      for (int l = 0; l < (columns ? columns : valid); l++) sum[l] = MADD(x, row[l], sum[l]);             \
+    }                                                                                                    \
+    for (int l = 0; l < valid; l++) c[l] = sum[l];                                                       \
+  }                                                                                                      \
+  void name(const ws_gemm *g) {                                                                          \
+    for (long panel = 0; panel * 16 < g->n; panel++) {                                                   \
+      const long valid = g->n - panel * 16 < 16 ? g->n - panel * 16 : 16;                                \
+      for (long i = 0; i < g->m; i++)                                                                    \
+        if (valid == 16) name##_row(g, i, panel, 16, 16);                                                \
+        else name##_row(g, i, panel, 0, valid);                                                          \
+    }                                                                                                    \
+  }
+PORTABLE_GEMM(ws_gemm_f32, float, MADD_f32)
+PORTABLE_GEMM(ws_gemm_f64, double, MADD_f64)

@@ -1,0 +1,112 @@
+/* The training loop: many steps inside one run of the pool, batches gathered by the threads themselves. */
+#define _GNU_SOURCE
+#include "order.h"
+#include "runtime.h"
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+static double seconds_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+typedef struct {
+  ws_entry_fn entry;
+  const ws_call *call;
+} step_job;
+
+static void step_body(void *job, int id, int threads) {
+  const step_job *j = job;
+  j->entry(j->call, id, threads);
+}
+
+int ws_step(ws_prologue_fn prologue, ws_entry_fn entry, const ws_call *call, int threads) {
+  unsigned mode = ws_flush_denormals();
+  if (prologue) prologue(call);
+  ws_restore_denormals(mode);
+  step_job job = {entry, call};
+  return ws_pool_run(step_body, &job, threads);
+}
+
+typedef struct {
+  ws_loop *loop;
+  ws_permutation permutation;
+  double deadline;
+  long done;
+  int stop;                                           /* written by thread 0 before the barrier that all read it after */
+} loop_job;
+
+static long batch_at(const ws_loop *l, long position) {
+  long left = l->rows - position;
+  return left < l->capacity ? left : l->capacity;
+}
+
+static long row_at(const loop_job *j, long position) {
+  return j->loop->order_kind == WS_EXPLICIT ? (long)j->loop->order[position] : (long)ws_permute(&j->permutation, (uint64_t)position);
+}
+
+static void prepare_step(ws_loop *l, long position, long batch) {
+  if (l->batch_dim) *l->batch_dim = batch;
+  for (int i = 0; i < l->input_count; i++) {
+    const ws_input *in = &l->inputs[i];
+    *in->slot = l->order_kind == WS_SEQUENTIAL ? in->source + position * in->row_bytes : in->staging;
+  }
+  if (l->step_scalar) *l->step_scalar = (double)l->call->step;
+  if (l->prologue) l->prologue(l->call);
+}
+
+static void gather(const loop_job *j, long position, long batch, int id, int threads) {
+  const ws_loop *l = j->loop;
+  long lo, hi;
+  ws_own(batch, 1, id, threads, &lo, &hi);
+  for (long i = lo; i < hi; i++) {
+    long row = row_at(j, position + i);
+    for (int k = 0; k < l->input_count; k++) {
+      const ws_input *in = &l->inputs[k];
+      memcpy(in->staging + i * in->row_bytes, in->source + row * in->row_bytes, (size_t)in->row_bytes);
+    }
+  }
+}
+
+static void finish_step(loop_job *j) {
+  ws_loop *l = j->loop;
+  l->losses[j->done] = l->loss_is_double ? *(const double *)l->loss : (double)*(const float *)l->loss;
+  l->call->step++;
+  j->done++;
+  j->stop = seconds_now() >= j->deadline;
+}
+
+static void loop_body(void *job, int id, int threads) {
+  loop_job *j = job;
+  ws_loop *l = j->loop;
+  long position = l->position;
+  for (long step = 0; step < l->steps && position < l->rows; step++) {
+    const long batch = batch_at(l, position);
+    if (id == 0 && !j->stop) prepare_step(l, position, batch);
+    if (l->order_kind != WS_SEQUENTIAL) gather(j, position, batch, id, threads);
+    ws_barrier();
+    if (j->stop) break;
+    l->entry(l->call, id, threads);
+    ws_barrier();
+    if (id == 0) finish_step(j);
+    position += batch;
+  }
+}
+
+long ws_run_loop(ws_loop *l) {
+  if (l->rows < 0 || l->position < 0 || l->capacity < 1) return -EINVAL;
+  if (!l->batch_dim && l->rows % l->capacity != 0) return -EINVAL;
+  loop_job job = {.loop = l, .deadline = seconds_now() + l->seconds};
+  if (l->order_kind == WS_SHUFFLED) job.permutation = ws_permutation_of(l->order_seed, l->order_epoch, (uint64_t)l->rows);
+  int error = ws_pool_run(loop_body, &job, l->threads);
+  if (error) return -error;
+  for (long step = 0; step < job.done; step++) l->position += batch_at(l, l->position);
+  return job.done;
+}
+
+uint64_t ws_order(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i) {
+  ws_permutation permutation = ws_permutation_of(seed, epoch, n);
+  return ws_permute(&permutation, i);
+}

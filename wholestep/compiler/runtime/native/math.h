@@ -1,0 +1,3 @@
+#ifndef WS_MATH_H
+#define WS_MATH_H
+#endif
