@@ -1,0 +1,76 @@
+"""Philox4x32-10: random numbers as a function of (seed, key, step, element), the same here and in the native runtime.
+
+The word of one element, which `runtime/native/math.h` computes in C:
+
+    hash    = first 8 bytes, little-endian, of sha256(key as UTF-8)
+    mixed   = hash ^ (seed * 0x9E3779B97F4A7C15 mod 2^64)
+    key     = (low 32 bits of mixed, high 32 bits of mixed)
+    counter = (low and high 32 bits of element // 4, low and high 32 bits of step)
+    word    = philox4x32_10(counter, key)[element % 4]
+    uniform = (word >> 8) * 2^-24
+
+`element` is the row-major linear index at the run-time shape.
+
+Reference: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from math import prod
+from typing import Any
+
+import numpy as np
+
+Words = np.ndarray[Any, np.dtype[np.uint64]]  # 32-bit words, held in 64 bits so that products do not overflow
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_KEY_STEPS = 0x9E3779B9, 0xBB67AE85
+_SEED_FACTOR = 0x9E3779B97F4A7C15
+_MASK64 = 2**64 - 1
+_ROUNDS = 10
+
+
+def key_hash(key: str) -> int:
+    """The 64 bits that stand for a key string."""
+    return int.from_bytes(hashlib.sha256(key.encode("utf-8")).digest()[:8], "little")
+
+
+def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> tuple[Words, Words, Words, Words]:
+    """Philox4x32-10: four words for each counter."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        a, b = _MULTIPLIERS[0] * c0, _MULTIPLIERS[1] * c2
+        c0, c1, c2, c3 = (b >> _HALF) ^ c1 ^ np.uint64(k0), b & _LOW, (a >> _HALF) ^ c3 ^ np.uint64(k1), a & _LOW
+        k0, k1 = (k0 + _KEY_STEPS[0]) & 0xFFFFFFFF, (k1 + _KEY_STEPS[1]) & 0xFFFFFFFF
+    return c0, c1, c2, c3
+
+
+def words(seed: int, key: str, step: int, elements: Words) -> Words:
+    """The 32-bit word of each element."""
+    mixed = key_hash(key) ^ (seed * _SEED_FACTOR & _MASK64)
+    block, lane = elements >> np.uint64(2), elements & np.uint64(3)
+    step_low, step_high = np.uint64(step & 0xFFFFFFFF), np.uint64(step >> 32 & 0xFFFFFFFF)
+    counter = (block & _LOW, block >> _HALF, np.full_like(block, step_low), np.full_like(block, step_high))
+    return np.choose(lane.astype(np.intp), philox(counter, (mixed & 0xFFFFFFFF, mixed >> 32)))
+
+
+def _unit(word: Words) -> Floats:
+    return (word >> np.uint64(8)).astype(np.float64) * 2.0**-24
+
+
+def uniform(seed: int, key: str, step: int, shape: tuple[int, ...]) -> Floats:
+    """Numbers in [0, 1), multiples of 2^-24, so that float32 and float64 hold the same ones."""
+    return _unit(words(seed, key, step, np.arange(prod(shape), dtype=np.uint64))).reshape(shape)
+
+
+def normal(seed: int, key: str, step: int, shape: tuple[int, ...]) -> Floats:
+    """Standard normal numbers by Box and Muller: element e takes the uniforms u of 2e and v of 2e + 1 and is
+    sqrt(-2 ln(1 - u)) cos(2πv).  1 - u is never 0, so every number is finite."""
+    first = np.arange(prod(shape), dtype=np.uint64) * np.uint64(2)
+    u, v = _unit(words(seed, key, step, first)), _unit(words(seed, key, step, first + np.uint64(1)))
+    return (np.sqrt(-2.0 * np.log1p(-u)) * np.cos(2.0 * np.pi * v)).reshape(shape)
