@@ -1,0 +1,274 @@
+"""What a plan is made of: plain frozen data, no source and no machine code.
+
+A kernel is a loop nest over its `axes`.  Inside, values are instructions with small integer ids; loads and stores
+address buffers by one index per dimension, affine in the kernel's axes.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType
+
+LANES = 16  # logical lanes of every reduction, and columns of a panel
+
+
+class Space(enum.Enum):
+    """Where a buffer lives."""
+
+    STATE = "state"  # owned by the State, shared by all entry points
+    INPUT = "input"  # the caller's array
+    OUTPUT = "output"  # read by the caller after the step
+    CONSTANT = "constant"  # arrays that belong to the program
+    ARENA = "arena"  # alive within one step; bytes are shared over time
+    COPY = "copy"  # a second stored layout of a state, rewritten by whoever updates it
+    WORK = "work"  # private to a thread, alive within one row or block of a kernel
+
+
+class Layout(enum.Enum):
+    ROWS = "rows"  # dense, last axis contiguous
+    PANELS = "panels"  # [..., columns/16][rows][16]: what contractions read without packing
+
+
+@dataclass(frozen=True)
+class Buffer:
+    id: int
+    name: str  # the user's name, or "" for intermediates
+    type: TensorType
+    space: Space
+    layout: Layout
+    bytes: int  # at capacity, padding included
+    offset: int = 0  # in its segment: the arena, the copies, or a thread's workspace
+    source: int | None = None  # of a COPY: the state it is the transpose of
+    first: int = 0  # first and last region in which it is alive (ARENA)
+    last: int = 0
+
+
+@dataclass(frozen=True)
+class Index:
+    """offset + sum of coefficient * axis (+ a computed value, clamped into the dimension)."""
+
+    terms: tuple[tuple[int, Extent], ...] = ()
+    offset: Extent = 0
+    value: int | None = None
+
+    @staticmethod
+    def axis(a: int) -> Index:
+        return Index(((a, 1),))
+
+    @property
+    def plain(self) -> int | None:
+        """The axis this index is, or None."""
+        if len(self.terms) == 1 and self.terms[0][1] == 1 and self.offset == 0 and self.value is None:
+            return self.terms[0][0]
+        return None
+
+
+@dataclass(frozen=True)
+class Guard:
+    """lo <= index < hi."""
+
+    index: Index
+    lo: Extent
+    hi: Extent
+
+
+@dataclass(frozen=True)
+class Load:
+    """An element of a buffer.  `shape` is the buffer's own, or another of as many elements (a reshape, ROWS only)."""
+
+    buffer: int
+    shape: Shape
+    index: tuple[Index, ...]
+
+
+@dataclass(frozen=True)
+class Instr:
+    """One value.  `op` is a pointwise op of the IR or one of:
+
+    load      an element; where a guard fails, the value `fill` instead
+    const     a literal
+    scalar    slot `slot` of the scalar prologue
+    index     the value of `index`, an integer
+    random    the uniform number of element `index` under `key`
+    acc       the dot product of a contraction kernel
+    """
+
+    id: int
+    op: str
+    dtype: DType
+    args: tuple[int, ...] = ()
+    load: Load | None = None
+    guards: tuple[Guard, ...] = ()
+    fill: int | None = None
+    const: float = 0.0
+    slot: int = 0
+    index: Index | None = None
+    key: int = 0
+    approximate: bool = False
+
+
+@dataclass(frozen=True)
+class Store:
+    load: Load  # where
+    value: int
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """sum, max or argmax of `value` along the stage's reduced axis; `id` is the result."""
+
+    id: int
+    op: str
+    value: int
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Level:
+    """One pass over a row: first what the row needs once, then a loop over the vector axis."""
+
+    row: tuple[Instr, ...] = ()
+    row_stores: tuple[Store, ...] = ()
+    body: tuple[Instr, ...] = ()
+    stores: tuple[Store, ...] = ()
+    reduces: tuple[Reduce, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dot:
+    """acc[batch.., m, n] = sum over k of a * b, in blocks of `rows` x `columns`."""
+
+    a: Load
+    b: Load
+    batch: tuple[int, ...]
+    m: int
+    n: int
+    k: int
+    rows: int = 48
+    columns: int = 128
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Rows of `updates` added into `target` at `index`, in order."""
+
+    target: Load
+    updates: Load
+    index: Load
+    over: tuple[int, ...]  # the kernel's axes that run over the indices
+    at: int  # the dimension of the target that is indexed
+
+
+class Kind(enum.Enum):
+    NEST = "nest"  # rows, then levels of loops over the vector axis
+    COLUMNS = "columns"  # sums along an outer axis, then one loop over the vector axis
+    DOT = "dot"  # a contraction and a pointwise epilogue
+    SCATTER = "scatter"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    id: int
+    kind: Kind
+    axes: Shape  # extents of the iteration space
+    rows: tuple[int, ...]  # axes looped outside
+    vector: int | None  # the axis looped inside
+    levels: tuple[Level, ...]
+    reduced: int | None = None  # COLUMNS: the axis summed over
+    dot: Dot | None = None
+    scatter: Scatter | None = None
+    split: int | None = None  # the axis dealt out to the threads; None: one thread
+    granule: int = 1
+    region: int = 0
+    flops: int = 0
+    bytes: int = 0  # each distinct buffer read plus written once, at capacity
+    origin: tuple[str, ...] = ()  # the nodes it came from, for people
+
+
+@dataclass(frozen=True)
+class HostValue:
+    """One float64 instruction of the scalar prologue; `slot` where kernels read it, or None."""
+
+    id: int
+    op: str  # pointwise ops, or const, scalar (runtime scalar `index`), size (`extent`), cast
+    args: tuple[int, ...] = ()
+    const: float = 0.0
+    index: int = 0
+    extent: Extent = 0
+    dtype: DType | None = None
+    slot: int | None = None
+
+
+@dataclass(frozen=True)
+class Scalar:
+    name: str
+    default: float
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Values of an integer input are used as indices below `size`: checked before anything is written."""
+
+    input: str
+    size: Extent
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about an entry point that does not depend on a device being here."""
+
+    version: int
+    target: str
+    symbols: tuple[str, ...]
+    capacity: tuple[int, ...]  # of each symbol
+    buffers: tuple[Buffer, ...]
+    kernels: tuple[Kernel, ...]
+    scalars: tuple[Scalar, ...]
+    host: tuple[HostValue, ...]
+    slots: int  # of the prologue's results
+    inputs: tuple[tuple[str, int], ...]  # name -> buffer id
+    outputs: tuple[tuple[str, int], ...]
+    states: tuple[tuple[str, int], ...]
+    updated: tuple[str, ...]  # names of the states it changes
+    bounds: tuple[Bound, ...]
+    constants: tuple[tuple[int, bytes], ...]  # buffer id -> its bytes
+    param_grad_pairs: tuple[tuple[int, int | None], ...] = ()
+    param_buffers: tuple[int, ...] = ()
+    arena_bytes: int = 0
+    copy_bytes: int = 0
+    work_bytes: int = 0  # a thread
+    regions: int = 1
+    notes: tuple[str, ...] = field(default=())  # what a reader of the report should know
+
+    @property
+    def dispatches(self) -> tuple[Kernel, ...]:
+        return self.kernels
+
+    @property
+    def loss_buffer(self) -> int | None:
+        return self.outputs[0][1] if self.outputs else None
+
+    @property
+    def input_buffers(self) -> tuple[tuple[str, int], ...]:
+        return self.inputs
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return dict(zip(self.symbols, self.capacity, strict=True))
+
+    @property
+    def flops(self) -> int:
+        return sum(k.flops for k in self.kernels)
+
+    @property
+    def bytes_moved(self) -> int:
+        return sum(k.bytes for k in self.kernels)
+
+    def pointer_buffers(self) -> tuple[Buffer, ...]:
+        """The buffers whose addresses are handed to a call, in order."""
+        return tuple(b for b in self.buffers if b.space in POINTER_SPACES)
+
+
+POINTER_SPACES = (Space.STATE, Space.INPUT, Space.OUTPUT, Space.CONSTANT, Space.COPY)
