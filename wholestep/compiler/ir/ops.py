@@ -51,7 +51,9 @@ class Op:
     def infer(self, inputs: tuple[Type, ...], attrs: Attrs) -> Type:
         """The result's type; raises ShapeError or DTypeError where the inputs do not fit."""
         assert type(attrs) is self.attrs, f"{self.name} takes {self.attrs.__name__}, not {type(attrs).__name__}"
-        assert self.arity is None or len(inputs) == self.arity, f"{self.name} takes {self.arity} inputs"
+        assert self.arity is None or len(inputs) == self.arity, f"{self.name} takes {self.arity} inputs, not {len(inputs)}"
+        taken = TupleType if self.name == "item" else TensorType
+        assert all(isinstance(t, taken) for t in inputs), f"{self.name} takes a {taken.__name__}; received {inputs}"
         return self.rule(attrs, *inputs)
 
 
@@ -101,6 +103,11 @@ def _host_scalar(_: Attrs) -> Type:
 def _iota(a: at.IotaAttrs) -> Type:
     _need_axis("iota", a.axis, a.type)
     _need(a.type.dtype.is_integer, f"iota needs an integer dtype; received {a.type.dtype}.", DTypeError)
+    return a.type
+
+
+def _random(a: at.RandomAttrs) -> Type:
+    _need_float("random", a.type)
     return a.type
 
 
@@ -190,7 +197,7 @@ def _argmax(a: at.ArgmaxAttrs, x: TensorType) -> Type:
 
 def _reshape(a: at.ReshapeAttrs, x: TensorType) -> Type:
     _need(
-        product(a.shape) == x.elements,
+        product(a.shape) == x.elements and all(isinstance(e, Dim) or e >= 0 for e in a.shape),
         f"reshape cannot turn {shape_text(x.shape)} ({x.elements} elements) into {shape_text(a.shape)} ({product(a.shape)} elements).",
     )
     return TensorType(a.shape, x.dtype)
@@ -218,8 +225,8 @@ def _slice_extent(start: Extent, stop: Extent, step: int, size: Extent) -> Exten
     if isinstance(length, Dim):
         _need(step == 1, f"slice: a step of {step} along a symbolic dimension is not supported; reshape it first.")
         return length
-    if isinstance(size, int) and isinstance(stop, int) and isinstance(start, int):
-        _need(0 <= start <= stop <= size, f"slice: {start}:{stop} is outside a dimension of {size}.")
+    known = [e for e in (0, start, stop, size) if isinstance(e, int)]
+    _need(length >= 0 and known == sorted(known), f"slice: {start}:{stop} is outside a dimension of {size}.")
     _need(step > 0, f"slice: steps must be positive; received {step}.")
     return -(-length // step)
 
@@ -237,6 +244,7 @@ def _pad(a: at.PadAttrs, x: TensorType) -> Type:
 
 
 def _concat(a: at.ConcatAttrs, *xs: TensorType) -> Type:
+    _need(bool(xs), "concat needs one tensor or more; received none.")
     first = xs[0]
     _need_axis("concat", a.axis, first)
     for x in xs[1:]:
@@ -259,6 +267,8 @@ def _gather(a: at.GatherAttrs, data: TensorType, index: TensorType) -> Type:
 
 def _scatter_add(a: at.ScatterAddAttrs, updates: TensorType, index: TensorType) -> Type:
     _need(index.dtype.is_integer, f"scatter_add needs integer indices; received {index}.", DTypeError)
+    _need_number("scatter_add", updates)
+    _need(0 <= a.axis <= updates.rank, f"scatter_add: axis {a.axis} does not exist in {shape_text(updates.shape)}.")
     inner = updates.shape[a.axis : a.axis + index.rank]
     _need(
         inner == index.shape,
@@ -288,6 +298,7 @@ def _gradient(_: Attrs, loss: TensorType, *params: TensorType) -> Type:
 
 
 def _item(a: at.ItemAttrs, x: TupleType) -> Type:
+    _need(0 <= a.index < len(x.items), f"item: {a.index} is outside the {len(x.items)} results of its input.")
     return x.items[a.index]
 
 
@@ -336,7 +347,7 @@ _ROWS = [
     Op("scalar", L, 0, at.ScalarAttrs, _host_scalar),
     Op("size", L, 0, at.SizeAttrs, _host_scalar),
     Op("iota", L, 0, at.IotaAttrs, _iota),
-    Op("random", L, 0, at.RandomAttrs, _leaf),
+    Op("random", L, 0, at.RandomAttrs, _random),
     *(Op(n, P, 1, Attrs, _float_unary(n)) for n in _FLOAT_UNARY),
     *(Op(n, P, 1, Attrs, _number_unary(n)) for n in _NUMBER_UNARY),
     *(Op(n, P, 2, Attrs, _binary(n)) for n in _NUMBER_BINARY),
