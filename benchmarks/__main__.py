@@ -1,0 +1,66 @@
+"""`python -m benchmarks CASE [--json]`; `python -m benchmarks overhead [--json]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from benchmarks import harness, overhead, tables
+from benchmarks.cases import CASES
+from benchmarks.contender import BenchmarkError
+from benchmarks.frameworks import OURS, PEERS
+
+FEWEST_ROUNDS = 9
+
+
+def parser() -> argparse.ArgumentParser:
+    """One sub-command per case, and `overhead`."""
+    top = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = top.add_subparsers(dest="command", required=True)
+    for name in CASES:
+        case = commands.add_parser(name, help=f"the {name} case against its peers")
+        case.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+        case.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
+        case.add_argument("--threads", type=int, default=2, help="threads of each contender (default: %(default)s)")
+        case.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), metavar="PEER", help=str(PEERS))
+        case.add_argument("--peers-only", action="store_true", help="measure the peers without Wholestep")
+    fixed = commands.add_parser("overhead", help="Python's share of a step, import time, first step cold and warm")
+    fixed.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    fixed.add_argument("--cache-dir", type=Path, help="an empty folder for the cold start (default: a temporary one)")
+    return top
+
+
+def check_threads(threads: int) -> None:
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not 1 <= threads <= available:
+        raise BenchmarkError(f"--threads is {threads}, expected 1 to {available}, the processors this process may use")
+
+
+def main() -> int:
+    """Runs the command; progress goes to standard error, the result to standard output."""
+    arguments = parser().parse_args()
+    try:
+        if arguments.command == "overhead":
+            result = overhead.run(arguments.cache_dir)
+            show = tables.show_overhead
+        else:
+            check_threads(arguments.threads)
+            names = ([] if arguments.peers_only else [OURS]) + arguments.peers
+            measured = harness.run(CASES[arguments.command], names, arguments.rounds, arguments.threads)
+            result = harness.summary(measured)
+            show = tables.show_case
+    except BenchmarkError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps(result))
+    else:
+        show(result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,8 @@
+"""The networks that are measured, one file each."""
+
+from __future__ import annotations
+
+from benchmarks.case import Case
+from benchmarks.cases import mlp
+
+CASES: dict[str, Case] = {case.name: case for case in (mlp.CASE,)}

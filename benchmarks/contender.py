@@ -1,0 +1,98 @@
+"""One contender as the harness sees it: a process that is asked, one request at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+# BLAS and OpenMP pools spin for a while after their last work; the next contender starts when they are asleep.
+SETTLE_SECONDS = 0.1
+
+
+class BenchmarkError(Exception):
+    """A contender that cannot run, or does not compute what the others do."""
+
+
+def environment(threads: int, cache: Path) -> dict[str, str]:
+    """The threads every pool may have, and empty caches, so that a first step is a cold one."""
+    return {
+        **os.environ,
+        **dict.fromkeys(THREAD_VARIABLES, str(threads)),
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+        "XDG_CACHE_HOME": str(cache),
+    }
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process, all threads; 0 where /proc does not exist."""
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.exists():
+        return 0.0
+    after_name = stat.read_text().rpartition(")")[2].split()
+    user, system = int(after_name[11]), int(after_name[12])
+    return (user + system) / os.sysconf("SC_CLK_TCK")
+
+
+class Contender:
+    """Starts the worker and asks it; counts the processor time it uses while nobody asked."""
+
+    def __init__(self, name: str, case: str, threads: int, cache: Path) -> None:
+        self.name = name
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.worker", case, name, "--threads", str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=environment(threads, cache),
+        )
+        self.idle_cpu = self.idle_wall = 0.0
+        self.left_at: tuple[float, float] | None = None
+
+    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+        """One request, one answer."""
+        self._came_back()
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(json.dumps({"do": do, **request}), file=self.process.stdin, flush=True)
+        line = self.process.stdout.readline()
+        if not line:
+            raise BenchmarkError(f"{self.name}: the worker ended with exit code {self.process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise BenchmarkError(f"{self.name}: {answer['error']}\nPeers are installed by: pip install -e '.[bench]'")
+        time.sleep(SETTLE_SECONDS)
+        self.left_at = (time.perf_counter(), cpu_seconds(self.process.pid))
+        return answer
+
+    def _came_back(self) -> None:
+        if self.left_at is not None:
+            wall, cpu = self.left_at
+            self.idle_wall += time.perf_counter() - wall
+            self.idle_cpu += cpu_seconds(self.process.pid) - cpu
+
+    @property
+    def idle_share(self) -> float:
+        """Processors used on average while another contender was measured; a spinning pool shows here."""
+        return self.idle_cpu / self.idle_wall if self.idle_wall else 0.0
+
+    def close(self) -> None:
+        """Ends the worker."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()

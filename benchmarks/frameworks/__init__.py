@@ -1,0 +1,15 @@
+"""How each framework trains. A worker imports the module of its own framework and no other."""
+
+from __future__ import annotations
+
+OURS = "wholestep"
+
+# contender -> the module under benchmarks.frameworks that has `start(contender, case, cell, threads) -> Trainer`
+MODULES: dict[str, str] = {
+    OURS: "with_wholestep",
+    "torch_eager": "with_torch",
+    "torch_compile": "with_torch",
+    "jax": "with_jax",
+    "sklearn": "with_sklearn",
+}
+PEERS: tuple[str, ...] = tuple(name for name in MODULES if name != OURS)

@@ -1,0 +1,47 @@
+"""PyTorch, eager and compiled, with its fused optimizers.
+
+Compiled means: network, loss and their backward by torch.compile, the fused optimizer eagerly. Putting the whole step
+under torch.compile was slower in every cell (6 to 8 % at the best round), so the peer gets its faster form.
+
+`models["torch"](weights) -> Module` whose forward takes the batch by name and returns the loss.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from benchmarks.case import LEARNING_RATE, Case, Cell
+
+OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+
+
+def as_tensor(array: np.ndarray) -> torch.Tensor:
+    """A tensor of torch's own; class labels are 64-bit there."""
+    tensor = torch.tensor(array)
+    return tensor.long() if tensor.dtype == torch.int32 else tensor
+
+
+class TorchTrainer:
+    """Zero the gradients, forward, backward, fused update."""
+
+    def __init__(self, case: Case, cell: Cell, compiled: bool) -> None:
+        module = case.models["torch"](case.weights())
+        self.optimizer = OPTIMIZERS[cell.optimizer](module.parameters(), lr=LEARNING_RATE, fused=True)
+        self.forward = torch.compile(module) if compiled else module
+        self.batches = [{name: as_tensor(a) for name, a in batch.items()} for batch in case.batches(cell)]
+
+    def step(self, index: int) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.last = self.forward(**self.batches[index % len(self.batches)])
+        self.last.backward()
+        self.optimizer.step()
+
+    def loss(self) -> float:
+        return float(self.last.item())
+
+
+def start(contender: str, case: Case, cell: Cell, threads: int) -> TorchTrainer:
+    """A module ready for its first step."""
+    torch.set_num_threads(threads)
+    return TorchTrainer(case, cell, compiled=contender == "torch_compile")

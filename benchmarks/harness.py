@@ -1,0 +1,157 @@
+"""Interleaved rounds: every contender in its own process, one active at a time, medians at the end."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from math import exp, log
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.case import Case
+from benchmarks.contender import BenchmarkError, Contender
+from benchmarks.frameworks import OURS
+
+ROUND_SECONDS = 0.25
+STABLE_ROUNDS, STABLE_WITHIN, MOST_WARM_UP_ROUNDS = 3, 0.10, 15
+# All contenders start from the same weights, so their first losses differ by rounding alone.
+SAME_LOSS_WITHIN = 1e-4
+IDLE_SHARE_LIMIT = 0.05
+
+
+@dataclass
+class Measurements:
+    """Everything measured: `rounds_us[contender][cell]` has one value a round, in the order of the rounds."""
+
+    case: str
+    rounds_us: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    first_step_s: dict[str, float] = field(default_factory=dict)
+    peak_bytes: dict[str, int] = field(default_factory=dict)
+
+
+def log_line(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def run(case: Case, names: Sequence[str], rounds: int, threads: int) -> Measurements:
+    """Warms every contender up in every cell, then measures them in turns."""
+    result = Measurements(case.name)
+    with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
+        contenders = []
+        for name in names:
+            contenders.append(Contender(name, case.name, threads, Path(cache)))
+            stack.callback(contenders[-1].close)
+        steps = {contender.name: prepare(contender, case, result) for contender in contenders}
+        check_same_work(case, contenders, steps)
+        for number in range(rounds):
+            log_line(f"round {number + 1} of {rounds}")
+            one_round(case, rotated(contenders, number), steps, result)
+        report_idle(contenders)
+    return result
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a cell's warm-up found out."""
+
+    steps: int
+    losses: list[float]
+
+
+def prepare(contender: Contender, case: Case, result: Measurements) -> dict[str, Prepared]:
+    """Starts every cell and warms it up."""
+    prepared = {}
+    for cell in case.cells:
+        started = contender.ask("start", cell=cell.name)
+        # The first cell's first step is the cold one: later cells find libraries loaded and pools started.
+        result.first_step_s.setdefault(contender.name, started["first_step_s"])
+        if started["peak_bytes"] is not None:
+            result.peak_bytes[cell.name] = started["peak_bytes"]
+        prepared[cell.name] = Prepared(warm_up(contender, cell.name), started["losses"])
+    return prepared
+
+
+def warm_up(contender: Contender, cell: str) -> int:
+    """Measures until three rounds in a row agree; returns the steps that fill a round."""
+    steps, recent = 10, list[float]()
+    for _ in range(MOST_WARM_UP_ROUNDS):
+        us = microseconds(contender, cell, steps)
+        steps = max(10, round(ROUND_SECONDS * 1e6 / us))
+        recent = [*recent, us][-STABLE_ROUNDS:]
+        if len(recent) == STABLE_ROUNDS and max(recent) <= (1 + STABLE_WITHIN) * min(recent):
+            log_line(f"{contender.name} {cell}: {us:.0f} us a step")
+            return steps
+    log_line(f"{contender.name} {cell}: {us:.0f} us a step, not stable after {MOST_WARM_UP_ROUNDS} warm-up rounds")
+    return steps
+
+
+def microseconds(contender: Contender, cell: str, steps: int) -> float:
+    return float(contender.ask("measure", cell=cell, steps=steps)["seconds"]) / steps * 1e6
+
+
+def check_same_work(case: Case, contenders: Sequence[Contender], prepared: dict[str, dict[str, Prepared]]) -> None:
+    """Refuses a comparison in which someone computes something else."""
+    reference = contenders[0].name
+    for cell in case.cells:
+        for contender in contenders[1:]:
+            pairs = zip(prepared[reference][cell.name].losses, prepared[contender.name][cell.name].losses, strict=True)
+            for index, (expected, received) in enumerate(pairs):
+                if not abs(expected - received) <= SAME_LOSS_WITHIN:  # written so that NaN fails
+                    raise BenchmarkError(
+                        f"{cell.name}, step {index}: the loss of {contender.name} is {received}, that of {reference} "
+                        f"{expected}; the two do not train the same network"
+                    )
+
+
+def rotated(contenders: Sequence[Contender], by: int) -> list[Contender]:
+    """Nobody always runs after the same neighbour."""
+    by %= len(contenders)
+    return [*contenders[by:], *contenders[:by]]
+
+
+def one_round(
+    case: Case, contenders: Sequence[Contender], prepared: dict[str, dict[str, Prepared]], result: Measurements
+) -> None:
+    """Each cell, each contender, once; the contenders of a cell follow each other at once, as noise drifts."""
+    for cell in case.cells:
+        for contender in contenders:
+            us = microseconds(contender, cell.name, prepared[contender.name][cell.name].steps)
+            result.rounds_us.setdefault(contender.name, {}).setdefault(cell.name, []).append(us)
+
+
+def report_idle(contenders: Sequence[Contender]) -> None:
+    for contender in contenders:
+        if contender.idle_share > IDLE_SHARE_LIMIT:
+            log_line(
+                f"warning: {contender.name} used {contender.idle_share:.0%} of a processor while others were measured; "
+                "the other contenders' times are too high"
+            )
+
+
+def summary(measured: Measurements) -> dict[str, Any]:
+    """The JSON result. A ratio is the median over rounds of (peer's time / our time in the same round)."""
+    medians = {
+        name: {cell: round(median(values), 2) for cell, values in cells.items()}
+        for name, cells in measured.rounds_us.items()
+    }
+    ours = measured.rounds_us.get(OURS)
+    peers = [name for name in medians if name != OURS]
+    return {
+        "case": measured.case,
+        "ours_us": medians.get(OURS, {}),
+        "peers_us": {peer: medians[peer] for peer in peers},
+        "ratios": {peer: ratios(measured.rounds_us[peer], ours) for peer in peers} if ours else {},
+        "first_step_s": {name: round(seconds, 4) for name, seconds in measured.first_step_s.items()},
+        "peak_bytes": measured.peak_bytes,
+    }
+
+
+def ratios(peer: dict[str, list[float]], ours: dict[str, list[float]]) -> dict[str, float]:
+    """How many times faster we are, by cell and as geometric mean over the cells."""
+    by_cell = {cell: median(p / o for p, o in zip(peer[cell], ours[cell], strict=True)) for cell in ours}
+    geomean = exp(sum(map(log, by_cell.values())) / len(by_cell))
+    return {name: round(value, 3) for name, value in {**by_cell, "geomean": geomean}.items()}

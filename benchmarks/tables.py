@@ -1,0 +1,38 @@
+"""Results for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.frameworks import OURS
+
+
+def show_case(result: dict[str, Any]) -> None:
+    """Microseconds a step, and in brackets how many times faster we are."""
+    times = ({OURS: result["ours_us"]} if result["ours_us"] else {}) | result["peers_us"]
+    cells = list(next(iter(times.values())))
+    table = Table(title=f"{result['case']}: microseconds a step, median of interleaved rounds (times ours)")
+    for heading in ["", *cells, "geomean", "first step"]:
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, by_cell in times.items():
+        faster = result["ratios"].get(name, {})
+        row = [f"{by_cell[cell]:.0f}" + (f" ({faster[cell]:.2f}x)" if faster else "") for cell in cells]
+        geomean = f"{faster['geomean']:.2f}x" if faster else ""
+        table.add_row(name, *row, geomean, f"{result['first_step_s'][name]:.2f} s")
+    console = Console()
+    console.print(table)
+    for cell, size in result["peak_bytes"].items():
+        console.print(f"peak memory of {OURS}, {cell}: {size:,} bytes")
+
+
+def show_overhead(result: dict[str, Any]) -> None:
+    """One row per quantity, its unit in its name."""
+    table = Table(title="fixed costs")
+    table.add_column("what")
+    table.add_column("measured", justify="right")
+    for name, value in result.items():
+        table.add_row(name, f"{value:.4g}")
+    Console().print(table)
