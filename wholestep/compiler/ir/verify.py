@@ -1,0 +1,123 @@
+"""Is a graph well formed?  Run before and after every pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.ops import OPS
+from wholestep.compiler.ir.types import TensorType, Type
+from wholestep.errors import GraphError, WholestepError
+
+# Leaves that share a namespace: a parameter is a state with a gradient.
+_KIND = {"input": "input", "parameter": "state", "state": "state", "scalar": "scalar"}
+
+
+def verify(graph: Graph) -> None:
+    """Raise GraphError, naming the node and its source line, unless the graph is well formed."""
+    for node in graph.nodes:
+        _check_node(node)
+    _check_leaves(graph)
+    _check_inputs(graph)
+    _check_outputs(graph)
+    _check_updates(graph)
+
+
+def _check_node(node: Node) -> None:
+    if node.op not in OPS:
+        raise GraphError(f"{_where(node)}: there is no op named {node.op!r}.")
+    expected = OPS[node.op].attrs
+    if type(node.attrs) is not expected:
+        raise GraphError(f"{_where(node)} has attributes {type(node.attrs).__name__}; expected {expected.__name__}.")
+    if node.op == "call":
+        _check_held(node, node.attrs.graph)  # type: ignore[attr-defined]
+    derived = _derive(node)
+    if derived != node.result:
+        raise GraphError(f"{_where(node)} says its type is {node.result}, but its inputs give {derived}.")
+
+
+def _derive(node: Node) -> Type:
+    try:
+        return OPS[node.op].infer(tuple(i.result for i in node.inputs), node.attrs)
+    except (WholestepError, AssertionError) as error:
+        raise GraphError(f"{_where(node)} does not fit its inputs: {error}") from error
+
+
+def _check_held(node: Node, inner: Graph) -> None:
+    """A held graph is a function: it knows its parameters, and changes nothing."""
+    if inner.updates:
+        raise GraphError(
+            f"{_where(node)} holds a graph that updates {inner.updates[0].name!r}; return the value instead."
+        )
+    for name, leaf in inner.states().items():
+        raise GraphError(f"{_where(node)} holds a graph that reads the {leaf.op} {name!r}; pass it as an argument.")
+    try:
+        verify(inner)
+    except GraphError as error:
+        raise GraphError(f"in the graph held by {_where(node)}: {error}") from error
+
+
+def _check_leaves(graph: Graph) -> None:
+    seen: dict[tuple[str, str], Node] = {}
+    for node in graph.nodes:
+        if node.op not in _KIND:
+            continue
+        key = _KIND[node.op], node.attrs.name  # type: ignore[attr-defined]
+        first = seen.setdefault(key, node)
+        if (first.op, first.attrs) != (node.op, node.attrs):
+            raise GraphError(
+                f"two different leaves are called {key[1]!r}: {_where(first)} with {first.attrs}, and "
+                f"{_where(node)} with {node.attrs}. Give one of them another name."
+            )
+
+
+def _check_inputs(graph: Graph) -> None:
+    for node in graph.inputs:
+        if node.op != "input":
+            raise GraphError(f"{_where(node)} is declared as an input of the graph, but it is no input leaf.")
+    _need_unique("input", (n.attrs.name for n in graph.inputs))  # type: ignore[attr-defined]
+    declared = set(graph.inputs)
+    for node in graph.nodes:
+        if node.op == "input" and node not in declared:
+            raise GraphError(
+                f"{_where(node)} is read but missing from the graph's inputs; declare it: Graph(inputs=...)."
+            )
+
+
+def _check_outputs(graph: Graph) -> None:
+    _need_unique("output", (o.name for o in graph.outputs))
+    for output in graph.outputs:
+        _need_tensor(f"the output {output.name!r}", output.node)
+
+
+def _check_updates(graph: Graph) -> None:
+    states = graph.states()
+    _need_unique("update", (u.name for u in graph.updates))
+    for update in graph.updates:
+        _need_tensor(f"the update of {update.name!r}", update.node)
+        if update.name not in states:
+            raise GraphError(
+                f"{_where(update.node)} updates {update.name!r}, no state of the graph; known: {sorted(states)}."
+            )
+        held = states[update.name].type
+        if update.node.type != held:
+            raise GraphError(f"{_where(update.node)} updates {update.name!r} of type {held} with {update.node.type}.")
+
+
+def _need_unique(what: str, names: Iterable[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise GraphError(f"{count} {what}s are called {name!r}; each needs its own name.")
+
+
+def _need_tensor(what: str, node: Node) -> None:
+    if not isinstance(node.result, TensorType):
+        raise GraphError(f"{what} is {_where(node)} with several results; pick one with an item node.")
+
+
+def _where(node: Node) -> str:
+    """How a message names a node."""
+    leaf = getattr(node.attrs, "name", "")
+    called = f" {node.name or leaf!r}" if node.name or leaf else ""
+    return f"{node.op}{called}" + (f" ({node.line})" if node.line else "")
