@@ -1,0 +1,443 @@
+"""Every gradient rule, mid-graph and with an upstream gradient other than 1, against torch and finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine
+from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.ops import OPS
+from wholestep.compiler.ir.types import TensorType, as_shape, float32, float64, int32
+from wholestep.compiler.passes.autodiff.reverse import expand_gradients, find_unreached
+from wholestep.compiler.passes.autodiff.rules import GRADIENTS, Blocked, Refused
+from wholestep.errors import GradientError
+
+Array = np.ndarray[Any, Any]
+
+
+def leaf(name: str, shape: tuple[int | str, ...], dtype: Any = float64, line: int | None = None) -> Node:
+    attrs = at.InputAttrs(name, TensorType(as_shape(shape), dtype))
+    return Node("input", (), attrs, name, SourceLine("user.py", line) if line else None)
+
+
+def gradient(loss: Node, *params: Node) -> list[Node]:
+    g = Node("gradient", (loss, *params), at.NONE)
+    return [Node("item", (g,), at.ItemAttrs(i)) for i in range(len(params))]
+
+
+def evaluate(nodes: dict[str, Node], values: dict[str, Array]) -> dict[str, Array]:
+    graph = expand_gradients(Graph(tuple(Output(k, n) for k, n in nodes.items())))
+    used = graph.leaves("input")
+    return interpret(graph, inputs={k: v for k, v in values.items() if k in used}).outputs
+
+
+def total(x: Node) -> Node:
+    return b.sum_axes(x, range(x.type.rank))
+
+
+def op(name: str, attrs: at.Attrs = at.NONE) -> Callable[..., Node]:
+    return lambda *xs: b.make(name, xs, attrs)
+
+
+def check(ours: Callable[..., Node], theirs: Callable[..., torch.Tensor], *xs: Array, second: bool = True) -> None:
+    """loss = 2.5·Σ w·op(1.5·x): value, gradient and (second) the gradient of ‖gradient‖², against torch; gradient
+    also by central differences along a random direction."""
+    rng = np.random.default_rng(7)
+    names = [f"x{i}" for i in range(len(xs))]
+    leaves = [leaf(n, x.shape) for n, x in zip(names, xs)]
+    y = ours(*(b.scale(x, 1.5) for x in leaves))
+    w = rng.normal(size=y.type.shape)
+    loss = b.scale(total(b.mul(y, b.constant(w, float64))), 2.5)
+    grads = gradient(loss, *leaves)
+    nodes = {"loss": loss, **{f"g{n}": g for n, g in zip(names, grads)}}
+    values = dict(zip(names, xs))
+    if second:
+        squares = [total(b.mul(g, g)) for g in grads]
+        size = squares[0] if len(squares) == 1 else b.add(*squares)
+        nodes |= {f"h{n}": g for n, g in zip(names, gradient(size, *leaves))}
+    got = evaluate(nodes, values)
+
+    tensors = [torch.tensor(x, requires_grad=True) for x in xs]
+    expected = 2.5 * (theirs(*(1.5 * t for t in tensors)) * torch.tensor(w)).sum()
+    first = torch.autograd.grad(expected, tensors, create_graph=second)
+    close = {"rtol": 1e-9, "atol": 1e-11}
+    np.testing.assert_allclose(got["loss"], expected.detach(), **close)
+    for n, t in zip(names, first):
+        np.testing.assert_allclose(got[f"g{n}"], t.detach(), **close, err_msg=f"d{n}")
+    if second:
+        norm = sum((t * t).sum() for t in first)
+        for n, t in zip(names, torch.autograd.grad(norm, tensors)):
+            np.testing.assert_allclose(got[f"h{n}"], t, **close, err_msg=f"second d{n}")
+    _check_differences(loss, names, values, got, rng)
+
+
+def _check_differences(loss: Node, names: list[str], values: dict[str, Array], got: Any, rng: Any) -> None:
+    direction = {n: rng.normal(size=values[n].shape) for n in names}
+    eps = 1e-6
+    up, down = (
+        float(evaluate({"loss": loss}, {n: values[n] + s * direction[n] for n in names})["loss"]) for s in (eps, -eps)
+    )
+    slope = sum((got[f"g{n}"] * direction[n]).sum() for n in names)
+    np.testing.assert_allclose((up - down) / (2 * eps), slope, rtol=1e-6, atol=1e-6)
+
+
+def numbers(*shape: int, low: float = -2, high: float = 2, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).uniform(low, high, shape)
+
+
+ANY, POSITIVE = numbers(3, 4), numbers(3, 4, low=0.3)
+OTHER = numbers(3, 4, seed=1)
+
+# In pieces, at least: the gradient does not depend on the input, so there is no second one to compare.
+LINEAR = {"neg", "abs", "add", "sub", "maximum", "minimum"}
+
+UNARY = {
+    "exp": (torch.exp, ANY),
+    "exp2": (torch.exp2, ANY),
+    "expm1": (torch.expm1, ANY),
+    "log": (torch.log, POSITIVE),
+    "log2": (torch.log2, POSITIVE),
+    "log1p": (torch.log1p, POSITIVE),
+    "sin": (torch.sin, ANY),
+    "cos": (torch.cos, ANY),
+    "sqrt": (torch.sqrt, POSITIVE),
+    "recip": (torch.reciprocal, POSITIVE),
+    "erf": (torch.erf, ANY),
+    "neg": (torch.neg, ANY),
+    "abs": (torch.abs, ANY),
+    "sigmoid": (torch.sigmoid, ANY),
+    "tanh": (torch.tanh, ANY),
+    "silu": (F.silu, ANY),
+}
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(name: str) -> None:
+    theirs, x = UNARY[name]
+    check(op(name), theirs, x, second=name not in LINEAR)
+
+
+@pytest.mark.parametrize("approximate", [False, True])
+def test_gelu(approximate: bool) -> None:
+    how = "tanh" if approximate else "none"
+    check(op("gelu", at.GeluAttrs(approximate)), lambda x: F.gelu(x, approximate=how), ANY)
+
+
+BINARY = {
+    "add": (torch.add, ANY, OTHER),
+    "sub": (torch.sub, ANY, OTHER),
+    "mul": (torch.mul, ANY, OTHER),
+    "div": (torch.div, ANY, POSITIVE),
+    "ratio": (torch.div, ANY, POSITIVE),
+    "pow": (torch.pow, POSITIVE, OTHER),
+    "maximum": (torch.maximum, ANY, OTHER),
+    "minimum": (torch.minimum, ANY, OTHER),
+}
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_binary(name: str) -> None:
+    theirs, x, y = BINARY[name]
+    check(op(name), theirs, x, y, second=name not in LINEAR)
+
+
+@pytest.mark.parametrize("exponent", [3.0, 2.0, 1.0, 0.5, -1.0])
+def test_power_by_a_constant(exponent: float) -> None:
+    check(lambda x: b.power(x, b.full_like(x, exponent)), lambda x: x**exponent, POSITIVE)
+
+
+def test_where() -> None:
+    check(
+        lambda x, y: b.where(b.less(x, y), b.mul(x, y), b.unary("sin", y)),
+        lambda x, y: torch.where(x < y, x * y, torch.sin(y)),
+        ANY,
+        OTHER,
+    )
+
+
+def test_cast_between_floats() -> None:
+    check(lambda x: b.cast(b.cast(b.mul(x, x), float32), float64), lambda x: x * x, ANY)
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 2), (0, 1, 2)])
+def test_sum(axes: tuple[int, ...]) -> None:
+    check(lambda x: b.sum_axes(b.mul(x, x), axes), lambda x: (x * x).sum(axes), numbers(2, 3, 4))
+
+
+@pytest.mark.parametrize("axes", [(1,), (0, 2)])
+def test_max(axes: tuple[int, ...]) -> None:
+    check(lambda x: b.max_axes(b.mul(x, x), axes), lambda x: torch.amax(x * x, axes), numbers(2, 3, 4))
+
+
+def test_reshape_permute_expand() -> None:
+    check(
+        lambda x: b.expand_to(b.permute(b.reshape(b.mul(x, x), (2, 6)), (1, 0)), (6, 5, 2), (0, 2)),
+        lambda x: (x * x).reshape(2, 6).T[:, None, :].expand(6, 5, 2),
+        numbers(3, 4),
+    )
+
+
+@pytest.mark.parametrize("cut", [(0, 7, 1), (2, 5, 1), (1, 7, 2), (0, 6, 3), (0, 7, 3), (2, 7, 4), (3, 4, 5)])
+def test_slice(cut: tuple[int, int, int]) -> None:
+    start, stop, step = cut
+    check(
+        lambda x: b.slice_axes(b.mul(x, x), (start, 1), (stop, 4), (step, 2)),
+        lambda x: (x * x)[start:stop:step, 1:4:2],
+        numbers(7, 5),
+    )
+
+
+def test_pad_and_concat() -> None:
+    check(
+        lambda x, y: b.concat([b.pad(b.mul(x, x), (1, 0), (2, 3), -1.0), b.mul(y, y)], 0),
+        lambda x, y: torch.cat([F.pad(x * x, (0, 3, 1, 2), value=-1.0), y * y]),
+        numbers(2, 3),
+        numbers(4, 6),
+    )
+
+
+INDEX = np.array([[2, 0, 2], [1, 2, 2]], dtype=np.int32)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gather(axis: int) -> None:
+    def theirs(x: torch.Tensor) -> torch.Tensor:
+        rows = torch.index_select(x * x, axis, torch.tensor(INDEX.ravel()))
+        return rows.reshape(*x.shape[:axis], *INDEX.shape, *x.shape[axis + 1 :])
+
+    check(lambda x: b.gather(b.mul(x, x), b.constant(INDEX, int32), axis), theirs, numbers(3, 3))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_scatter_add(axis: int) -> None:
+    def theirs(u: torch.Tensor) -> torch.Tensor:
+        flat = u.flatten(axis, axis + 1)
+        shape = list(flat.shape)
+        shape[axis] = 4
+        return torch.zeros(shape, dtype=u.dtype).index_add(axis, torch.tensor(INDEX.ravel()), flat) ** 2
+
+    def ours(u: Node) -> Node:
+        y = b.scatter_add(u, b.constant(INDEX, int32), axis, 4)
+        return b.mul(y, y)
+
+    check(ours, theirs, numbers(*((2, 3, 5) if axis == 0 else (5, 2, 3))))
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("flags", [(False, False), (False, True), (True, False), (True, True)])
+def test_matmul(flags: tuple[bool, bool], batch: tuple[int, ...]) -> None:
+    ta, tb = flags
+    x = numbers(*batch, *((4, 3) if ta else (3, 4)))
+    y = numbers(*batch, *((5, 4) if tb else (4, 5)), seed=1)
+    turn = lambda t, flag: t.mT if flag else t  # noqa: E731
+    check(lambda p, q: b.matmul(p, q, ta, tb), lambda p, q: turn(p, ta) @ turn(q, tb), x, y)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax(name: str, axis: int) -> None:
+    check(op(name, at.SoftmaxAttrs(axis)), lambda x: getattr(F, name)(x, axis), ANY)
+
+
+def test_cross_entropy() -> None:
+    labels = np.array([2, 0, 3], dtype=np.int32)
+    check(
+        lambda x: b.make("cross_entropy", (x, b.constant(labels, int32))),
+        lambda x: F.cross_entropy(x, torch.tensor(labels).long(), reduction="none"),
+        ANY,
+    )
+
+
+def test_relu() -> None:
+    check(lambda x: b.mul(b.unary("relu", x), x), lambda x: torch.relu(x) * x, ANY)
+
+
+# -- conventions at ties and zeros -------------------------------------------------------------------------------
+
+
+def slope(f: Callable[[Node], Node], at_values: list[float], upstream: float = 1.0) -> list[float]:
+    x = leaf("x", (len(at_values),))
+    (g,) = gradient(b.scale(total(f(x)), upstream), x)
+    return evaluate({"g": g}, {"x": np.array(at_values)})["g"].tolist()  # type: ignore[no-any-return]
+
+
+def test_max_shares_among_ties() -> None:
+    assert slope(lambda x: b.max_axes(x, (0,)), [3, 7, 5], 2.5) == [0, 2.5, 0]
+    assert slope(lambda x: b.max_axes(x, (0,)), [2, 7, 7]) == [0, 0.5, 0.5]
+
+
+def test_maximum_and_minimum_share_ties() -> None:
+    two = lambda x: b.full_like(x, 2)  # noqa: E731
+    assert slope(lambda x: b.maximum(x, two(x)), [1, 2, 3]) == [0, 0.5, 1]
+    assert slope(lambda x: b.make("minimum", (x, two(x))), [1, 2, 3]) == [1, 0.5, 0]
+
+
+def test_relu_and_abs_at_zero() -> None:
+    assert slope(lambda x: b.unary("relu", x), [-1, 0, 2]) == [0, 0, 1]
+    assert slope(lambda x: b.unary("abs", x), [-1, 0, 2]) == [-1, 0, 1]
+
+
+def test_power_at_zero_is_finite() -> None:
+    x, c = leaf("x", (3,)), leaf("c", (3,))
+    dx, dc = gradient(total(b.power(x, c)), x, c)
+    got = evaluate({"dx": dx, "dc": dc}, {"x": np.zeros(3), "c": np.array([0.0, 1.0, 2.0])})
+    assert got["dx"].tolist() == [0, 1, 0]
+    assert got["dc"].tolist() == [0, 0, 0]
+    assert slope(lambda t: b.power(t, b.full_like(t, 0)), [0, 2]) == [0, 0]
+
+
+def test_where_keeps_an_infinite_gradient_out_of_the_other_branch() -> None:
+    # √0 sends an infinite gradient back; as a product with the condition it would arrive as 0·∞ = NaN.
+    clipped = lambda x: b.unary("sqrt", b.where(b.less(b.zeros_like(x), x), x, b.zeros_like(x)))  # noqa: E731
+    assert slope(clipped, [-1, 4]) == [0, 0.25]
+
+
+def test_comparison_beside_another_path() -> None:
+    assert slope(lambda x: b.mul(x, b.cast(b.less(b.zeros_like(x), x), float64)), [-1, 2]) == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["floor", "sign", "stop_gradient"])
+def test_constant_parts_pass_no_gradient(name: str) -> None:
+    assert slope(lambda x: b.add(x, b.unary(name, x)), [0.5, -1.5]) == [1, 1]
+
+
+# -- the walk ----------------------------------------------------------------------------------------------------
+
+
+def test_loss_with_respect_to_itself_and_sum_of_uses() -> None:
+    x = leaf("x", ())
+    loss = b.add(b.mul(x, x), b.scale(x, 3))
+    own, dx = gradient(loss, loss, x)
+    got = evaluate({"own": own, "dx": dx}, {"x": np.array(2.0)})
+    assert (got["own"], got["dx"]) == (1, 7)
+
+
+def test_order_of_parameters_and_intermediate_ones() -> None:
+    x = leaf("x", (2,))
+    h = b.mul(x, x)
+    loss = total(b.unary("sin", h))
+    values = {"x": np.array([0.3, 0.7])}
+    for order in ((x, h), (h, x)):
+        got = evaluate({n.op: g for n, g in zip(order, gradient(loss, *order))}, values)
+        np.testing.assert_allclose(got["mul"], np.cos(values["x"] ** 2))
+        np.testing.assert_allclose(got["input"], 2 * values["x"] * np.cos(values["x"] ** 2))
+
+
+def test_branches_off_the_path_cost_nothing() -> None:
+    x, other = leaf("x", (3,)), leaf("other", (3,))
+
+    def count(loss: Node) -> int:
+        forward = Graph((Output("loss", loss),)).nodes
+        whole = expand_gradients(Graph((Output("loss", loss), Output("g", gradient(loss, x)[0])))).nodes
+        return len(whole) - len(forward)
+
+    plain = total(b.mul(x, x))
+    assert count(b.add(plain, total(b.unary("exp", other)))) == count(b.add(plain, b.constant(1, float64)))
+
+
+def test_seed_of_a_mean_stays_a_host_scalar() -> None:
+    x = leaf("x", ("batch", 3))
+    count = b.size(x.type.elements)
+    loss = b.make("ratio", (total(b.mul(x, x)), count))
+    graph = expand_gradients(Graph((Output("g", gradient(loss, x)[0]),)))
+    divisions = [n for n in graph.nodes if n.op == "div"]
+    assert [n.host for n in divisions] == [True]
+    got = interpret(graph, inputs={"x": np.ones((2, 3))}).outputs["g"]
+    np.testing.assert_allclose(got, np.full((2, 3), 2 / 6))
+
+
+def test_symbolic_slice_from_the_end() -> None:
+    x = leaf("x", ("batch", 2))
+    batch = x.type.shape[0]
+    last = b.slice_axes(b.mul(x, x), (batch - 1, 0), (batch, 2))
+    got = evaluate({"g": gradient(total(last), x)[0]}, {"x": np.ones((3, 2))})["g"]
+    assert got.tolist() == [[0, 0], [0, 0], [2, 2]]
+
+
+def test_seed_can_be_given() -> None:
+    x = leaf("x", ())
+    graph = Graph((Output("g", gradient(b.mul(x, x), x)[0]),))
+    weighted = expand_gradients(graph, seed=lambda loss: b.constant(10, loss.type.dtype))
+    assert interpret(weighted, inputs={"x": np.array(3.0)}).outputs["g"] == 60
+
+
+def test_gradients_carry_the_forward_line() -> None:
+    x = leaf("x", (), line=3)
+    loss = Node("exp", (x,), at.NONE, "y", SourceLine("user.py", 12))
+    g = expand_gradients(Graph((Output("g", gradient(loss, x)[0]),))).outputs[0].node
+    assert (g.op, str(g.line), g.name) == ("mul", "user.py:12", "gradient of y")
+
+
+# -- errors ------------------------------------------------------------------------------------------------------
+
+
+def line(node: Node, number: int) -> Node:
+    return Node(node.op, node.inputs, node.attrs, node.name, SourceLine("user.py", number))
+
+
+def test_only_path_through_a_comparison() -> None:
+    w = leaf("w", (3,), line=4)
+    below = line(b.less(b.scale(w, 2), b.full_like(w, 1)), 9)
+    loss = total(b.cast(below, float64))
+    with pytest.raises(GradientError) as error:
+        evaluate({"g": gradient(loss, w)[0]}, {})
+    text = str(error.value)
+    assert "no gradient reaches `w` (user.py:4): `less` (user.py:9) is its only path to the loss" in text
+    assert "w -> mul -> less" in text
+    assert "truth values" in text
+    assert find_unreached(loss, [w]) == [w]
+
+
+def test_integer_result_is_the_only_path() -> None:
+    w = leaf("w", (3,))
+    with pytest.raises(GradientError, match="`cast` is its only path to the loss, and it gives int32"):
+        evaluate({"g": gradient(total(b.cast(b.cast(w, int32), float64)), w)[0]}, {})
+
+
+def test_parameter_without_a_path() -> None:
+    w, x = leaf("w", (3,), line=4), leaf("x", (3,))
+    with pytest.raises(GradientError, match=r"`w` \(user.py:4\) takes no part in the loss"):
+        evaluate({"g": gradient(total(x), w)[0]}, {})
+    assert find_unreached(total(x), [w, x]) == [w]
+
+
+def test_gradient_at_mod() -> None:
+    w = leaf("w", (3,))
+    y = line(b.make("mod", (b.unary("exp", w), b.full_like(w, 2))), 11)
+    with pytest.raises(GradientError, match=r"arrived at `mod` \(user.py:11\), on the path w -> exp -> mod"):
+        evaluate({"g": gradient(b.add(total(w), total(y)), w)[0]}, {})
+
+
+# -- completeness ------------------------------------------------------------------------------------------------
+
+
+def test_every_op_has_a_row() -> None:
+    assert set(GRADIENTS) == set(OPS)
+
+
+TESTED_BY_NAME = {"gelu", "where", "cast", "sum", "max", "reshape", "permute", "expand", "slice", "pad", "concat"}
+TESTED_BY_NAME |= {"gather", "scatter_add", "matmul", "softmax", "log_softmax", "cross_entropy", "relu"}
+
+
+def test_every_rule_is_tested_or_says_why_it_is_none() -> None:
+    rules = {n for n, row in GRADIENTS.items() if not isinstance(row, Blocked | Refused)}
+    assert rules - {*UNARY, *BINARY, *TESTED_BY_NAME} == {
+        "gradient",
+        "item",
+        "call",
+    }  # expanded or inlined before the walk
+
+
+def test_a_wrong_rule_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = leaf("x", (3,))
+    monkeypatch.setitem(GRADIENTS, "exp", lambda y, g: (total(g),))
+    with pytest.raises(AssertionError, match=r"gradient rule of exp gave float64\[\] for float64\[3\]"):
+        evaluate({"g": gradient(total(b.unary("exp", x)), x)[0]}, {})

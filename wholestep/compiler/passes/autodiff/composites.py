@@ -1,0 +1,78 @@
+"""Gradient rules of the composites: cheaper and steadier than differentiating their decompositions.  y is the node,
+g the gradient that arrives at its output."""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.passes.autodiff.pointwise import Gradients
+
+
+# y = max(x, 0):  dx = g where y > 0, else 0;  at 0: 0
+def relu_rule(y: Node, g: Node) -> Gradients:
+    zero = b.zeros_like(y)
+    return (b.where(b.less(zero, y), g, zero),)
+
+
+# y = 1/(1 + e⁻ˣ):  dx = g·y·(1 - y)
+def sigmoid_rule(y: Node, g: Node) -> Gradients:
+    return (b.mul(g, b.mul(y, _one_minus(y))),)
+
+
+# y = tanh x:  dx = g·(1 - y²)
+def tanh_rule(y: Node, g: Node) -> Gradients:
+    return (b.mul(g, _one_minus(b.mul(y, y))),)
+
+
+# y = x·s with s = sigmoid(x):  dx = g·(s + y·(1 - s))
+def silu_rule(y: Node, g: Node) -> Gradients:
+    s = b.unary("sigmoid", y.inputs[0])
+    return (b.mul(g, b.add(s, b.mul(y, _one_minus(s)))),)
+
+
+# exact:  y = x·Φ(x):  dx = g·(Φ(x) + x·φ(x)) with Φ(x) = (1 + erf(x/√2))/2, φ(x) = exp(-x²/2)/√(2π)
+# tanh:   y = x·(1 + t)/2, t = tanh(u), u = √(2/π)·(x + 0.044715·x³):
+#         dx = g·((1 + t)/2 + x·(1 - t²)/2·u'), u' = √(2/π)·(1 + 3·0.044715·x²)
+def gelu_rule(y: Node, g: Node) -> Gradients:
+    (x,) = y.inputs
+    square = b.mul(x, x)
+    if attrs_of(y, at.GeluAttrs).approximate:
+        u = b.mul(x, b.shift(b.scale(square, sqrt(2 / pi) * 0.044715), sqrt(2 / pi)))
+        t = b.unary("tanh", u)
+        slope = b.shift(b.scale(square, sqrt(2 / pi) * 3 * 0.044715), sqrt(2 / pi))
+        share = b.scale(b.shift(t, 1), 0.5)
+        density = b.mul(b.scale(_one_minus(b.mul(t, t)), 0.5), slope)
+    else:
+        share = b.scale(b.shift(b.unary("erf", b.scale(x, sqrt(0.5))), 1), 0.5)
+        density = b.scale(b.unary("exp", b.scale(square, -0.5)), 1 / sqrt(2 * pi))
+    return (b.mul(g, b.add(share, b.mul(x, density))),)
+
+
+def _one_minus(x: Node) -> Node:
+    return b.sub(b.full_like(x, 1), x)
+
+
+# y = softmax x:  dx = y·(g - Σ g·y)
+def softmax_rule(y: Node, g: Node) -> Gradients:
+    axes = (attrs_of(y, at.SoftmaxAttrs).axis,)
+    inner = b.sum_axes(b.mul(g, y), axes)
+    return (b.mul(y, b.sub(g, b.restore_axes(inner, axes, y.type.shape))),)
+
+
+# y = log softmax x:  dx = g - eʸ·Σ g
+def log_softmax_rule(y: Node, g: Node) -> Gradients:
+    axes = (attrs_of(y, at.SoftmaxAttrs).axis,)
+    total = b.restore_axes(b.sum_axes(g, axes), axes, y.type.shape)
+    return (b.sub(g, b.mul(b.unary("exp", y), total)),)
+
+
+# y = -log softmax(x)[label]:  dx = (softmax x - onehot(label))·g
+def cross_entropy_rule(y: Node, g: Node) -> Gradients:
+    x, labels = y.inputs
+    axis = x.type.rank - 1
+    onehot = b.where(b.is_class(labels, x.type.shape[axis]), b.full_like(x, 1), b.zeros_like(x))
+    return b.mul(b.sub(b.softmax(x, axis), onehot), b.restore_axes(g, (axis,), x.type.shape)), None

@@ -1,0 +1,150 @@
+"""Gradient rules of the pointwise primitives.  y is the node, g the gradient that arrives at its output."""
+
+from __future__ import annotations
+
+from math import log, pi, sqrt
+
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.graph import Node
+
+Gradients = tuple[Node | None, ...]
+
+# -- pointwise, one input ----------------------------------------------------------------------------------------
+
+
+# y = -x:  dx = -g
+def neg_rule(y: Node, g: Node) -> Gradients:
+    return (b.neg(g),)
+
+
+# y = |x|:  dx = g·sign(x);  at 0: 0, since sign(0) = 0
+def abs_rule(y: Node, g: Node) -> Gradients:
+    return (b.mul(g, b.unary("sign", y.inputs[0])),)
+
+
+# y = eˣ:  dx = g·y
+def exp_rule(y: Node, g: Node) -> Gradients:
+    return (b.mul(g, y),)
+
+
+# y = 2ˣ:  dx = g·y·ln 2
+def exp2_rule(y: Node, g: Node) -> Gradients:
+    return (b.mul(g, b.scale(y, log(2))),)
+
+
+# y = eˣ - 1:  dx = g·(y + 1)
+def expm1_rule(y: Node, g: Node) -> Gradients:
+    return (b.mul(g, b.shift(y, 1)),)
+
+
+# y = ln x:  dx = g / x
+def log_rule(y: Node, g: Node) -> Gradients:
+    return (b.div(g, y.inputs[0]),)
+
+
+# y = log₂ x:  dx = g / (x·ln 2)
+def log2_rule(y: Node, g: Node) -> Gradients:
+    return (b.div(g, b.scale(y.inputs[0], log(2))),)
+
+
+# y = ln(1 + x):  dx = g / (1 + x)
+def log1p_rule(y: Node, g: Node) -> Gradients:
+    return (b.div(g, b.shift(y.inputs[0], 1)),)
+
+
+# y = sin x:  dx = g·cos x
+def sin_rule(y: Node, g: Node) -> Gradients:
+    return (b.mul(g, b.unary("cos", y.inputs[0])),)
+
+
+# y = cos x:  dx = -g·sin x
+def cos_rule(y: Node, g: Node) -> Gradients:
+    return (b.neg(b.mul(g, b.unary("sin", y.inputs[0]))),)
+
+
+# y = √x:  dx = g / 2y;  at 0: infinite (NaN where g = 0), as the limit says.  A loss that can meet 0 guards its
+# argument itself, as rmse does.
+def sqrt_rule(y: Node, g: Node) -> Gradients:
+    return (b.div(g, b.scale(y, 2)),)
+
+
+# y = 1/x:  dx = -g·y²
+def recip_rule(y: Node, g: Node) -> Gradients:
+    return (b.neg(b.mul(g, b.mul(y, y))),)
+
+
+# y = erf x:  dx = g·2/√π·exp(-x²)
+def erf_rule(y: Node, g: Node) -> Gradients:
+    (x,) = y.inputs
+    return (b.mul(g, b.scale(b.unary("exp", b.neg(b.mul(x, x))), 2 / sqrt(pi))),)
+
+
+# y = x in another float dtype:  dx = g in x's dtype
+def cast_rule(y: Node, g: Node) -> Gradients:
+    return (b.cast(g, y.inputs[0].type.dtype),)
+
+
+# -- pointwise, two and three inputs -----------------------------------------------------------------------------
+
+
+# y = a + c:  da = g, dc = g
+def add_rule(y: Node, g: Node) -> Gradients:
+    return g, g
+
+
+# y = a - c:  da = g, dc = -g
+def sub_rule(y: Node, g: Node) -> Gradients:
+    return g, b.neg(g)
+
+
+# y = a·c:  da = g·c, dc = g·a
+def mul_rule(y: Node, g: Node) -> Gradients:
+    a, c = y.inputs
+    return b.mul(g, c), b.mul(g, a)
+
+
+# y = a/c:  da = g/c, dc = -(g/c)·y.  Also for `ratio`: there g and c are scalars, g/c stays a host expression where c
+# is one (the number of elements), and only then is it spread over the numerator's elements.
+def div_rule(y: Node, g: Node) -> Gradients:
+    da = b.div(g, y.inputs[1])
+    return da, b.neg(b.mul(da, y))
+
+
+# y = a^c:  da = g·c·a^(c-1), 0 where c = 0 (also at a = 0);
+#           dc = g·y·ln a, 0 where a = 0 and c ≥ 0 (the limit; ln 0 would give NaN)
+def pow_rule(y: Node, g: Node) -> Gradients:
+    a, c = y.inputs
+    zero = b.zeros_like(a)
+    slope = b.mul(c, b.power(a, b.shift(c, -1)))
+    exponent = b.constant_value(c)
+    if exponent is None:
+        slope = b.where(b.equal(c, zero), zero, slope)
+    elif exponent == 0:
+        slope = zero
+    at_limit = b.make("logical_and", (b.equal(a, zero), b.make("less_equal", (zero, c))))
+    # ln of 1 in place of ln 0: the discarded branch must be finite, or its own gradient is NaN.
+    logarithm = b.unary("log", b.where(at_limit, b.full_like(a, 1), a))
+    return b.mul(g, slope), b.mul(g, b.mul(y, logarithm))
+
+
+# y = max(a, c):  da = g where a > c, g/2 where a = c, else 0; dc = the same with a and c exchanged
+def maximum_rule(y: Node, g: Node) -> Gradients:
+    a, c = y.inputs
+    return _to_winner(g, c, a), _to_winner(g, a, c)
+
+
+# y = min(a, c):  da = g where a < c, g/2 where a = c, else 0; dc = the same with a and c exchanged
+def minimum_rule(y: Node, g: Node) -> Gradients:
+    a, c = y.inputs
+    return _to_winner(g, a, c), _to_winner(g, c, a)
+
+
+def _to_winner(g: Node, smaller: Node, larger: Node) -> Node:
+    tie = b.where(b.equal(smaller, larger), b.scale(g, 0.5), b.zeros_like(g))
+    return b.where(b.less(smaller, larger), g, tie)
+
+
+# y = c ? p : q:  dp = c ? g : 0, dq = c ? 0 : g.  `where`, not a product: 0·∞ must not reach the other branch.
+def where_rule(y: Node, g: Node) -> Gradients:
+    c, zero = y.inputs[0], b.zeros_like(g)
+    return None, b.where(c, g, zero), b.where(c, zero, g)

@@ -1,0 +1,182 @@
+"""Reverse-mode differentiation: `gradient` nodes become ordinary nodes.
+
+The walk names no op.  What an op's gradient is stands in rules.py; here are the chain rule, the sum where uses meet,
+and the checks on what a rule gave back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build
+from wholestep.compiler.ir.graph import Graph, Node, Output, Update, toposort
+from wholestep.compiler.passes.autodiff.rules import GRADIENTS, Blocked, Refused, carries, why_not
+from wholestep.errors import GradientError
+
+Seed = Callable[[Node], Node]
+
+
+def one(loss: Node) -> Node:
+    """The seed d loss / d loss = 1: a rank-0 constant."""
+    return build.constant(1, loss.type.dtype)
+
+
+def expand_gradients(graph: Graph, seed: Seed = one) -> Graph:
+    """Replace every `gradient` node by what it stands for, innermost first.
+
+    `seed` gives the gradient of a loss with respect to itself: a scalar node, so that a part of a batch can be
+    weighted without touching anything else.  Calls must have been inlined.
+    """
+    new: dict[Node, Node] = {}
+    expanded: dict[Node, tuple[Node, ...]] = {}
+    for node in graph.nodes:
+        # In topological order, so a gradient's inputs hold no gradient any more.
+        moved = node.with_inputs([new[i] for i in node.inputs])
+        if node.op == "gradient":
+            loss, *params = moved.inputs
+            with build.origin(node):
+                expanded[node] = gradients(loss, params, seed(loss))
+        elif node.op == "item" and node.inputs[0] in expanded:
+            moved = expanded[node.inputs[0]][build.attrs_of(node, at.ItemAttrs).index]
+        new[node] = moved
+    return Graph(
+        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
+        tuple(Update(u.name, new[u.node]) for u in graph.updates),
+        tuple(new[i] for i in graph.inputs),
+    )
+
+
+def gradients(loss: Node, params: Sequence[Node], seed: Node) -> tuple[Node, ...]:
+    """One gradient per parameter; parameters may be any nodes the loss is computed from, the loss itself included."""
+    if missing := find_unreached(loss, params):
+        raise _unreached_error(loss, missing[0])
+    useful = _depending_on(loss, params)
+    arrived: dict[Node, list[Node]] = {loss: [seed]}
+    totals: dict[Node, Node] = {}
+    for node in reversed(toposort([loss])):
+        if node not in useful or node not in arrived:
+            continue
+        with build.origin(node, name=f"gradient of {node.name or node.op}"):
+            totals[node] = upstream = _total(arrived.pop(node))
+            wanted = [i for i, x in enumerate(node.inputs) if x in useful and carries(node, i)]
+            if wanted:
+                for position, gradient in _apply_rule(node, upstream, wanted, params):
+                    arrived.setdefault(node.inputs[position], []).append(gradient)
+    return tuple(totals[p] for p in params)
+
+
+def find_unreached(loss: Node, params: Iterable[Node]) -> list[Node]:
+    """The parameters that no gradient of the loss reaches."""
+    reached, stack = {loss}, [loss]
+    while stack:
+        node = stack.pop()
+        for i, x in enumerate(node.inputs):
+            if x not in reached and carries(node, i):
+                reached.add(x)
+                stack.append(x)
+    return [p for p in params if p not in reached]
+
+
+def _depending_on(loss: Node, params: Sequence[Node]) -> set[Node]:
+    """The nodes behind the loss whose gradient some parameter needs."""
+    useful = set(params)
+    for node in toposort([loss]):
+        if any(x in useful and carries(node, i) for i, x in enumerate(node.inputs)):
+            useful.add(node)
+    return useful
+
+
+def _total(arrived: Sequence[Node]) -> Node:
+    total = arrived[0]
+    for gradient in arrived[1:]:
+        total = build.add(total, gradient)
+    return total
+
+
+def _apply_rule(node: Node, upstream: Node, wanted: Sequence[int], params: Sequence[Node]) -> list[tuple[int, Node]]:
+    row = GRADIENTS[node.op]
+    assert not isinstance(row, Blocked), f"a gradient was sent on to {node!r}, which passes none"
+    if isinstance(row, Refused):
+        raise _refused_error(node, row, params)
+    found = row(node, upstream)
+    assert len(found) == len(node.inputs), f"the gradient rule of {node.op} gave {len(found)} for {node!r}"
+    out = []
+    for i in wanted:
+        gradient, expected = found[i], node.inputs[i].type
+        assert gradient is not None, f"the gradient rule of {node.op} gave nothing for input {i} of {node!r}"
+        assert gradient.type == expected, f"the gradient rule of {node.op} gave {gradient.type} for {expected}"
+        out.append((i, gradient))
+    return out
+
+
+# -- errors ------------------------------------------------------------------------------------------------------
+
+
+def _refused_error(node: Node, row: Refused, params: Sequence[Node]) -> GradientError:
+    paths = [_path(p, node) for p in params]
+    path = next(p for p in paths if p)
+    return GradientError(
+        f"a gradient arrived at `{node.op}`{_at(node)}, on the path {_path_text(path)}: {row.reason}. "
+        "Put ws.stop_gradient(...) around its argument if that part is meant to be constant."
+    )
+
+
+def _unreached_error(loss: Node, param: Node) -> GradientError:
+    wall = _first_wall(loss, param)
+    if wall is None:
+        return GradientError(
+            f"{_label(param)}{_at(param)} takes no part in the loss{_at(loss)}, so it has no gradient. "
+            "Use it in the loss, or leave it out of the parameters."
+        )
+    node, position = wall
+    path = [*_path(param, node.inputs[position]), node]
+    return GradientError(
+        f"no gradient reaches {_label(param)}{_at(param)}: `{node.op}`{_at(node)} is its only path to the loss, and it "
+        f"{why_not(node, position)}. The path is {_path_text(path)}. "
+        "Give it a path a gradient can take, or leave it out of the parameters."
+    )
+
+
+def _first_wall(loss: Node, param: Node) -> tuple[Node, int] | None:
+    """The first edge between a parameter and the loss that lets no gradient through."""
+    below = {param}
+    for node in toposort([loss]):
+        for i, x in enumerate(node.inputs):
+            if x in below:
+                if not carries(node, i):
+                    return node, i
+                below.add(node)
+    return None
+
+
+def _path(start: Node, end: Node) -> list[Node]:
+    """Nodes from start to end along a shortest path; empty where there is none."""
+    came_from: dict[Node, Node | None] = {end: None}
+    queue = [end]
+    for node in queue:
+        if node is start:
+            break
+        for x in node.inputs:
+            if x not in came_from:
+                came_from[x] = node
+                queue.append(x)
+    out: list[Node] = []
+    step: Node | None = start if start in came_from else None
+    while step is not None:
+        out.append(step)
+        step = came_from[step]
+    return out
+
+
+def _label(node: Node) -> str:
+    name = getattr(node.attrs, "name", "") or node.name
+    return f"`{name}`" if name else f"the `{node.op}` of {node.result}"
+
+
+def _path_text(path: Sequence[Node]) -> str:
+    return " -> ".join([_label(path[0]).strip("`"), *(n.op for n in path[1:])])
+
+
+def _at(node: Node) -> str:
+    return f" ({node.line})" if node.line else ""

@@ -1,0 +1,131 @@
+"""The gradient table: one row per op.
+
+A rule takes a node and the gradient that arrives at its output, and gives one gradient per input (None: none).  Rules
+are made of ordinary nodes, so gradients of gradients need nothing more, and use the node's output where the formula
+can: it is in memory anyway, its inputs need not be.
+
+Inputs and results that are not floats never carry a gradient, whatever the row says (indices, labels, conditions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.types import TensorType
+from wholestep.compiler.passes.autodiff import composites, pointwise, structural
+from wholestep.compiler.passes.autodiff.pointwise import Gradients
+
+Rule = Callable[[Node, Node], Gradients]
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """No gradient flows through this op: what it computes counts as constant.  `reason` follows "it ..."."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A gradient that arrives at this op is a mistake in the program."""
+
+    reason: str
+
+
+Row = Rule | Blocked | Refused
+
+
+def _gone_by_now(node: Node, upstream: Node) -> Gradients:
+    raise AssertionError(f"{node.op} must be expanded or inlined before a gradient is taken through it")
+
+
+_LEAF = Blocked("is where values begin")
+_STEP = Blocked("is constant but for jumps")
+_TRUTH = Blocked("gives truth values, not numbers")
+
+GRADIENTS: dict[str, Row] = {
+    "input": _LEAF,
+    "parameter": _LEAF,
+    "state": _LEAF,
+    "constant": _LEAF,
+    "scalar": _LEAF,
+    "size": _LEAF,
+    "iota": _LEAF,
+    "random": _LEAF,
+    "exp": pointwise.exp_rule,
+    "exp2": pointwise.exp2_rule,
+    "expm1": pointwise.expm1_rule,
+    "log": pointwise.log_rule,
+    "log2": pointwise.log2_rule,
+    "log1p": pointwise.log1p_rule,
+    "sin": pointwise.sin_rule,
+    "cos": pointwise.cos_rule,
+    "sqrt": pointwise.sqrt_rule,
+    "recip": pointwise.recip_rule,
+    "erf": pointwise.erf_rule,
+    "floor": _STEP,
+    "neg": pointwise.neg_rule,
+    "abs": pointwise.abs_rule,
+    "sign": _STEP,
+    "add": pointwise.add_rule,
+    "sub": pointwise.sub_rule,
+    "mul": pointwise.mul_rule,
+    "maximum": pointwise.maximum_rule,
+    "minimum": pointwise.minimum_rule,
+    "mod": Refused("its derivative does not exist where it jumps, and ignores the modulus elsewhere"),
+    "div": pointwise.div_rule,
+    "pow": pointwise.pow_rule,
+    "less": _TRUTH,
+    "less_equal": _TRUTH,
+    "equal": _TRUTH,
+    "not_equal": _TRUTH,
+    "logical_and": _TRUTH,
+    "logical_or": _TRUTH,
+    "logical_not": _TRUTH,
+    "where": pointwise.where_rule,
+    "cast": pointwise.cast_rule,
+    "sum": structural.sum_rule,
+    "max": structural.max_rule,
+    "argmax": Blocked("gives an index, not a number"),
+    "reshape": structural.reshape_rule,
+    "permute": structural.permute_rule,
+    "expand": structural.expand_rule,
+    "slice": structural.slice_rule,
+    "pad": structural.pad_rule,
+    "concat": structural.concat_rule,
+    "gather": structural.gather_rule,
+    "scatter_add": structural.scatter_add_rule,
+    "matmul": structural.matmul_rule,
+    "ratio": pointwise.div_rule,
+    "stop_gradient": Blocked("was asked to let no gradient through"),
+    "gradient": _gone_by_now,
+    "item": _gone_by_now,
+    "call": _gone_by_now,
+    "relu": composites.relu_rule,
+    "sigmoid": composites.sigmoid_rule,
+    "tanh": composites.tanh_rule,
+    "silu": composites.silu_rule,
+    "gelu": composites.gelu_rule,
+    "softmax": composites.softmax_rule,
+    "log_softmax": composites.log_softmax_rule,
+    "cross_entropy": composites.cross_entropy_rule,
+}
+
+
+def carries(node: Node, position: int) -> bool:
+    """Does a gradient that arrives at this node go on to its input at `position`?"""
+    return why_not(node, position) is None
+
+
+def why_not(node: Node, position: int) -> str | None:
+    """Why no gradient reaches an input, as the end of a sentence that begins with the op; None where one does."""
+    row, given = GRADIENTS[node.op], node.inputs[position].result
+    if isinstance(row, Blocked):
+        return row.reason
+    if isinstance(given, TensorType) and not given.dtype.is_float:
+        return f"takes {given.dtype} here"
+    if isinstance(node.result, TensorType) and not node.result.dtype.is_float:
+        return f"gives {node.result.dtype}"
+    return None

@@ -1,0 +1,129 @@
+"""Gradient rules of reductions, movements, indexing and contraction.  All but `max` are linear: the gradient is the
+adjoint.  y is the node, g the gradient that arrives at its output."""
+
+from __future__ import annotations
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.types import Extent
+from wholestep.compiler.passes.autodiff.pointwise import Gradients
+
+# -- reduce ------------------------------------------------------------------------------------------------------
+
+
+# y = Σ x over axes:  dx = g repeated along them
+def sum_rule(y: Node, g: Node) -> Gradients:
+    return (b.restore_axes(g, attrs_of(y, at.SumAttrs).axes, y.inputs[0].type.shape),)
+
+
+# y = max x over axes:  dx = g / (number of maxima) where x = y, else 0: ties share evenly
+def max_rule(y: Node, g: Node) -> Gradients:
+    (x,), axes = y.inputs, attrs_of(y, at.MaxAttrs).axes
+    winners = b.equal(x, b.restore_axes(y, axes, x.type.shape))
+    share = b.div(g, b.sum_axes(b.cast(winners, x.type.dtype), axes))
+    return (b.where(winners, b.restore_axes(share, axes, x.type.shape), b.zeros_like(x)),)
+
+
+# -- movement: each is linear, its gradient is its adjoint -------------------------------------------------------
+
+
+def reshape_rule(y: Node, g: Node) -> Gradients:
+    return (b.reshape(g, y.inputs[0].type.shape),)
+
+
+# the inverse order
+def permute_rule(y: Node, g: Node) -> Gradients:
+    order = attrs_of(y, at.PermuteAttrs).order
+    return (b.permute(g, [order.index(d) for d in range(len(order))]),)
+
+
+# the sum over the axes that expand made
+def expand_rule(y: Node, g: Node) -> Gradients:
+    kept = attrs_of(y, at.ExpandAttrs).axes
+    return (b.sum_axes(g, [d for d in range(y.type.rank) if d not in kept]),)
+
+
+# zeros where nothing was read, axis by axis
+def slice_rule(y: Node, g: Node) -> Gradients:
+    a, sizes = attrs_of(y, at.SliceAttrs), y.inputs[0].type.shape
+    for axis, (start, stop, step, size) in enumerate(zip(a.starts, a.stops, a.steps, sizes, strict=True)):
+        g = _unslice(g, axis, start, stop, step, size)
+    return (g,)
+
+
+def _unslice(g: Node, axis: int, start: Extent, stop: Extent, step: int, size: Extent) -> Node:
+    if step > 1:
+        g = _spread(g, axis, step)  # read at 0, step, 2·step, ...; ends with step - 1 zeros
+        stop = start + g.type.shape[axis]
+    after = size - stop
+    if isinstance(start, int) and isinstance(after, int):
+        if after < 0:  # the zeros behind the last element read do not all fit
+            g = _cut(g, axis, g.type.shape[axis] + after)
+            after = 0
+        low, high = [0] * g.type.rank, [0] * g.type.rank
+        low[axis], high[axis] = start, after
+        return b.pad(g, low, high)
+    # Amounts known at run time only: each row is added to zeros at its own index.
+    length = g.type.shape[axis]
+    index = b.iota((length,), 0)
+    begin = b.expand_to(b.cast(b.size(start), index.type.dtype), (length,), ())
+    return b.scatter_add(g, b.add(index, begin), axis, size)
+
+
+def _spread(g: Node, axis: int, step: int) -> Node:
+    """step - 1 zeros behind each element along an axis: as a new axis padded from 1 to step, then merged."""
+    shape, rank = g.type.shape, g.type.rank
+    column = b.reshape(g, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    high = [0] * (rank + 1)
+    high[axis + 1] = step - 1
+    return b.reshape(b.pad(column, [0] * (rank + 1), high), (*shape[:axis], shape[axis] * step, *shape[axis + 1 :]))
+
+
+def _cut(x: Node, axis: int, stop: Extent, start: Extent = 0) -> Node:
+    shape = x.type.shape
+    starts, stops = [0] * len(shape), list(shape)
+    return b.slice_axes(x, (*starts[:axis], start, *starts[axis + 1 :]), (*stops[:axis], stop, *stops[axis + 1 :]))
+
+
+# the part between the margins
+def pad_rule(y: Node, g: Node) -> Gradients:
+    low, shape = attrs_of(y, at.PadAttrs).low, y.inputs[0].type.shape
+    return (b.slice_axes(g, low, tuple(e + lo for e, lo in zip(shape, low, strict=True))),)
+
+
+# each input's own part
+def concat_rule(y: Node, g: Node) -> Gradients:
+    axis = attrs_of(y, at.ConcatAttrs).axis
+    parts: list[Node] = []
+    start: Extent = 0
+    for x in y.inputs:
+        stop = x.type.shape[axis] + start
+        parts.append(_cut(g, axis, stop, start))
+        start = stop
+    return tuple(parts)
+
+
+# -- indexing and contraction ------------------------------------------------------------------------------------
+
+
+# y[i] = x[index[i]]:  dx[j] = Σ g[i] over the i with index[i] = j
+def gather_rule(y: Node, g: Node) -> Gradients:
+    data, index = y.inputs
+    axis = attrs_of(y, at.GatherAttrs).axis
+    return b.scatter_add(g, index, axis, data.type.shape[axis]), None
+
+
+# y[j] = Σ u[i] over the i with index[i] = j:  du[i] = g[index[i]]
+def scatter_add_rule(y: Node, g: Node) -> Gradients:
+    return b.gather(g, y.inputs[1], attrs_of(y, at.ScatterAddAttrs).axis), None
+
+
+# y = A·C:  dA = g·Cᵀ, dC = Aᵀ·g; where an operand is stored transposed, so is its gradient: (g·Cᵀ)ᵀ = C·gᵀ
+def matmul_rule(y: Node, g: Node) -> Gradients:
+    (a, c), flags = y.inputs, attrs_of(y, at.MatmulAttrs)
+    ta, tc = flags.transpose_a, flags.transpose_b
+    da = b.matmul(c, g, tc, True) if ta else b.matmul(g, c, False, not tc)
+    dc = b.matmul(g, a, True, ta) if tc else b.matmul(a, g, not ta, False)
+    return da, dc
