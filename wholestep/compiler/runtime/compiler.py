@@ -14,6 +14,7 @@ from wholestep.errors import CompilerError
 
 NATIVE = Path(__file__).parent / "native"
 OBJECT_SUFFIX = ".so"
+PLAN_HEADERS = ("ws.h", "math.h", "math_f32.h", "math_f64.h", "philox.h")
 
 # No -ffast-math: bits are a contract.  Contraction is off so that a multiply-add is fused only where it is written.
 # -fno-trapping-math and -fno-math-errno change no value; they let branch-free code be vectorised.
@@ -151,7 +152,7 @@ def compile_c(
 
 @lru_cache(maxsize=1)
 def _headers() -> tuple[str, ...]:
-    return tuple((NATIVE / name).read_text() for name in ("ws.h", "math.h"))
+    return tuple((NATIVE / name).read_text() for name in PLAN_HEADERS)
 
 
 def run_compiler(compiler: Compiler, target: Target, sources: dict[str, str], extra: tuple[str, ...] = ()) -> bytes:

@@ -15,6 +15,7 @@ from wholestep.compiler.runtime.compiler import (
     LIBRARIES,
     NATIVE,
     OBJECT_SUFFIX,
+    PLAN_HEADERS,
     Compiler,
     Target,
     compile_counter,
@@ -151,9 +152,10 @@ def _check(error: int, threads: int) -> None:
 
 
 def library_sources() -> dict[str, str]:
-    """The text of every file of the library, by name; math.h is for plans alone."""
-    files = sorted(path for path in NATIVE.iterdir() if path.suffix in (".c", ".h") and path.name != "math.h")
-    return {path.name: path.read_text() for path in files}
+    """The text of every file of the library, by name."""
+    mathematics = set(PLAN_HEADERS) - {"ws.h"}  # inlined into plans, not compiled here
+    files = [path for path in NATIVE.iterdir() if path.suffix in (".c", ".h") and path.name not in mathematics]
+    return {path.name: path.read_text() for path in sorted(files)}
 
 
 def build_library(cache: Cache, compiler: Compiler, target: Target) -> Path:

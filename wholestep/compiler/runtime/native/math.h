@@ -1,3 +1,65 @@
+/* Elementary functions for generated C.  Scalar text without branches: gcc vectorises it inside `omp simd` loops, and a
+   vector gives the bits of the scalar, since every operation is an IEEE one.  A multiply-add is fused only through
+   WS_MADD, and only where the processor has it, so that bits are a function of the target, not of the compiler.
+   Results below the smallest normal number may be flushed to zero: a step runs with FTZ and DAZ. */
 #ifndef WS_MATH_H
 #define WS_MATH_H
+#include <stdint.h>
+#include "philox.h"
+
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#define WS_FMA 1
+#define WS_MADD_f32(x, y, z) __builtin_fmaf(x, y, z)
+#define WS_MADD_f64(x, y, z) __builtin_fma(x, y, z)
+#else
+#define WS_MADD_f32(x, y, z) ((x) * (y) + (z))
+#define WS_MADD_f64(x, y, z) ((x) * (y) + (z))
+#endif
+#define WS_INLINE static inline __attribute__((always_inline, unused))
+
+WS_INLINE int32_t ws_bits_f32(float x) { int32_t i; __builtin_memcpy(&i, &x, 4); return i; }
+WS_INLINE float ws_real_f32(int32_t i) { float x; __builtin_memcpy(&x, &i, 4); return x; }
+WS_INLINE int64_t ws_bits_f64(double x) { int64_t i; __builtin_memcpy(&i, &x, 8); return i; }
+WS_INLINE double ws_real_f64(int64_t i) { double x; __builtin_memcpy(&x, &i, 8); return x; }
+
+/* ---- exact or correctly rounded ---- */
+#define WS_SIMPLE(t, real, f)                                                                                     \
+  WS_INLINE real ws_sqrt_##t(real x) { return __builtin_sqrt##f(x); }                                             \
+  WS_INLINE real ws_abs_##t(real x) { return __builtin_fabs##f(x); }                                              \
+  WS_INLINE real ws_floor_##t(real x) { return __builtin_floor##f(x); }                                           \
+  WS_INLINE real ws_sign_##t(real x) { return x > 0 ? (real)1 : x < 0 ? (real)-1 : x == 0 ? (real)0 : x; }        \
+  /* NaN wins, as in numpy.maximum */                                                                             \
+  WS_INLINE real ws_max_##t(real x, real y) { return (x >= y) | (x != x) ? x : y; }                               \
+  WS_INLINE real ws_min_##t(real x, real y) { return (x <= y) | (x != x) ? x : y; }                               \
+  /* The sign of the divisor, as in Python */                                                                     \
+  WS_INLINE real ws_mod_##t(real x, real y) {                                                                     \
+    real r = __builtin_fmod##f(x, y);                                                                             \
+    return r == 0 ? __builtin_copysign##f((real)0, y) : (r < 0) != (y < 0) ? r + y : r;                           \
+  }                                                                                                               \
+  /* The order in which 16 lanes of a reduction are combined, always */                                           \
+  WS_INLINE real ws_tree16_##t(const real lanes[16]) {                                                            \
+    real s[8];                                                                                                    \
+    for (int l = 0; l < 8; l++) s[l] = lanes[l] + lanes[l + 8];                                                   \
+    for (int l = 0; l < 4; l++) s[l] = s[l] + s[l + 4];                                                           \
+    return (s[0] + s[2]) + (s[1] + s[3]);                                                                         \
+  }
+WS_SIMPLE(f32, float, f)
+WS_SIMPLE(f64, double, )
+
+WS_INLINE int64_t ws_tree16_i64(const int64_t lanes[16]) {
+  int64_t sum = 0;                                    /* integers add in any order */
+  for (int l = 0; l < 16; l++) sum += lanes[l];
+  return sum;
+}
+
+#include "math_f64.h"
+#include "math_f32.h"
+
+/* ---- random ---- */
+WS_INLINE float ws_uniform_f32(uint64_t seed, uint64_t step, uint64_t key, uint64_t element) {
+  return (float)(int32_t)(ws_philox_u32(seed, step, key, element) >> 8) * 0x1p-24f;
+}
+WS_INLINE double ws_uniform_f64(uint64_t seed, uint64_t step, uint64_t key, uint64_t element) {
+  return (double)(int32_t)(ws_philox_u32(seed, step, key, element) >> 8) * 0x1p-24;
+}
 #endif
