@@ -1,0 +1,245 @@
+"""The reference meaning of every op: one row each, a NumPy function of its attributes and inputs.
+
+Float tensors are computed in float64 whatever their dtype; integers, bools and random bits are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.random import uniform
+from wholestep.compiler.ir.types import DType, Extent, TensorType, TupleType, evaluate
+from wholestep.errors import GradientError
+
+Array = np.ndarray[Any, Any]
+Value = Array | tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the leaves read: one step of one entry point."""
+
+    inputs: Mapping[str, Array]
+    state: Mapping[str, Array]
+    scalars: Mapping[str, float]
+    sizes: Mapping[str, int]
+    seed: int
+    step: int
+
+    def shape(self, shape: tuple[Extent, ...]) -> tuple[int, ...]:
+        return tuple(evaluate(e, self.sizes) for e in shape)
+
+
+def computed_dtype(dtype: DType) -> np.dtype[Any]:
+    """The dtype the interpreter computes in."""
+    return np.dtype(np.float64) if dtype.is_float else dtype.numpy
+
+
+def evaluate_graph(graph: Graph, run: Run) -> dict[Node, Any]:
+    """The value of every node."""
+    values: dict[Node, Any] = {}
+    for node in graph.nodes:
+        value = VALUES[node.op](run, node.attrs, *(values[i] for i in node.inputs))
+        if isinstance(node.result, TupleType):
+            values[node] = tuple(_settle(node, t, v, run) for t, v in zip(node.result.items, value, strict=True))
+        else:
+            values[node] = _settle(node, node.result, value, run)
+    return values
+
+
+def _settle(node: Node, type: TensorType, value: Array, run: Run) -> Array:
+    out = np.asarray(value, dtype=computed_dtype(type.dtype))
+    assert out.shape == run.shape(type.shape), f"{node} gave shape {out.shape} at sizes {dict(run.sizes)}"
+    return out
+
+
+# -- one row per op ----------------------------------------------------------------------------------------------
+
+Row = Callable[..., Any]  # (run, attrs, *values of the inputs) -> value
+
+
+def _plain(function: Callable[..., Any]) -> Row:
+    """A row that needs nothing but its inputs."""
+    return lambda run, a, *xs: function(*xs)
+
+
+def _input(run: Run, a: at.InputAttrs) -> Array:
+    return run.inputs[a.name]
+
+
+def _state(run: Run, a: at.StateAttrs) -> Array:
+    return run.state[a.name]
+
+
+def _iota(run: Run, a: at.IotaAttrs) -> Array:
+    shape = run.shape(a.type.shape)
+    along = [1] * len(shape)
+    along[a.axis] = shape[a.axis]
+    return np.broadcast_to(np.arange(shape[a.axis]).reshape(along), shape)
+
+
+def _random(run: Run, a: at.RandomAttrs) -> Array:
+    return uniform(run.seed, a.key, run.step, run.shape(a.type.shape))
+
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+
+
+def _sigmoid(x: Array) -> Any:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def _gelu(run: Run, a: at.GeluAttrs, x: Array) -> Any:
+    if a.approximate:
+        return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * x * _erfc(-x / math.sqrt(2.0))  # 1 + erf(x), without its cancellation
+
+
+def _cast(run: Run, a: at.CastAttrs, x: Array) -> Any:
+    return x.astype(computed_dtype(a.dtype))  # a float becomes an integer by truncation
+
+
+def _sum(run: Run, a: at.SumAttrs, x: Array) -> Any:
+    return x.sum(axis=a.axes, dtype=x.dtype)
+
+
+def _max(run: Run, a: at.MaxAttrs, x: Array) -> Any:
+    lowest = -math.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    return x.max(axis=a.axes, initial=lowest)
+
+
+def _expand(run: Run, a: at.ExpandAttrs, x: Array) -> Array:
+    shape = run.shape(a.shape)
+    placed = [1] * len(shape)
+    for axis, length in zip(a.axes, x.shape, strict=True):
+        placed[axis] = length
+    return np.broadcast_to(x.reshape(placed), shape)
+
+
+def _slice(run: Run, a: at.SliceAttrs, x: Array) -> Array:
+    return x[tuple(map(slice, run.shape(a.starts), run.shape(a.stops), a.steps))]
+
+
+def _pad(run: Run, a: at.PadAttrs, x: Array) -> Array:
+    out = np.full([lo + n + hi for lo, n, hi in zip(a.low, x.shape, a.high, strict=True)], a.value, x.dtype)
+    out[tuple(slice(lo, lo + n) for lo, n in zip(a.low, x.shape, strict=True))] = x
+    return out
+
+
+def _clamped(index: Array, size: int) -> Array:
+    return np.clip(index.astype(np.int64), 0, size - 1)
+
+
+def _gather(run: Run, a: at.GatherAttrs, data: Array, index: Array) -> Array:
+    return np.take(data, _clamped(index, data.shape[a.axis]), axis=a.axis)
+
+
+def _scatter_add(run: Run, a: at.ScatterAddAttrs, updates: Array, index: Array) -> Array:
+    size = evaluate(a.size, run.sizes)
+    before, after = updates.shape[: a.axis], updates.shape[a.axis + index.ndim :]
+    out = np.zeros((*before, size, *after), updates.dtype)
+    rows = updates.reshape(*before, index.size, *after)
+    np.add.at(np.moveaxis(out, a.axis, 0), _clamped(index.reshape(-1), size), np.moveaxis(rows, a.axis, 0))
+    return out
+
+
+def _matmul(run: Run, a: at.MatmulAttrs, x: Array, y: Array) -> Array:
+    return (np.swapaxes(x, -1, -2) if a.transpose_a else x) @ (np.swapaxes(y, -1, -2) if a.transpose_b else y)
+
+
+def _gradient(run: Run, a: at.Attrs, *xs: Array) -> Array:
+    raise GradientError("a graph with a gradient node has no values yet: expand gradients first (passes/autodiff).")
+
+
+def _call(run: Run, a: at.CallAttrs, *xs: Array) -> Value:
+    names = (i.attrs.name for i in a.graph.inputs)  # type: ignore[attr-defined]
+    values = evaluate_graph(a.graph, replace(run, inputs=dict(zip(names, xs, strict=True))))
+    return tuple(values[o.node] for o in a.graph.outputs)
+
+
+def _log_softmax(x: Array, axis: int) -> Array:
+    shifted = x - x.max(axis=axis, keepdims=True, initial=-math.inf)
+    out: Array = shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
+    return out
+
+
+def _cross_entropy(logits: Array, labels: Array) -> Array:
+    index = _clamped(labels, logits.shape[-1])[..., None]
+    return -np.take_along_axis(_log_softmax(logits, -1), index, axis=-1)[..., 0]
+
+
+VALUES: dict[str, Row] = {
+    "input": _input,
+    "parameter": _state,
+    "state": _state,
+    "constant": lambda run, a: a.array.value,
+    "scalar": lambda run, a: run.scalars.get(a.name, a.default),
+    "size": lambda run, a: evaluate(a.extent, run.sizes),
+    "iota": _iota,
+    "random": _random,
+    "exp": _plain(np.exp),
+    "exp2": _plain(np.exp2),
+    "expm1": _plain(np.expm1),
+    "log": _plain(np.log),
+    "log2": _plain(np.log2),
+    "log1p": _plain(np.log1p),
+    "sin": _plain(np.sin),
+    "cos": _plain(np.cos),
+    "sqrt": _plain(np.sqrt),
+    "recip": _plain(lambda x: 1.0 / x),
+    "erf": _plain(_erf),
+    "floor": _plain(np.floor),
+    "neg": _plain(np.negative),
+    "abs": _plain(np.abs),
+    "sign": _plain(np.sign),
+    "add": _plain(np.add),
+    "sub": _plain(np.subtract),
+    "mul": _plain(np.multiply),
+    "maximum": _plain(np.maximum),
+    "minimum": _plain(np.minimum),
+    "mod": _plain(np.mod),
+    "div": _plain(np.divide),
+    "pow": _plain(np.power),
+    "less": _plain(np.less),
+    "less_equal": _plain(np.less_equal),
+    "equal": _plain(np.equal),
+    "not_equal": _plain(np.not_equal),
+    "logical_and": _plain(np.logical_and),
+    "logical_or": _plain(np.logical_or),
+    "logical_not": _plain(np.logical_not),
+    "where": _plain(np.where),
+    "cast": _cast,
+    "sum": _sum,
+    "max": _max,
+    "argmax": lambda run, a, x: x.argmax(axis=a.axis),  # the first of equal ones
+    "reshape": lambda run, a, x: x.reshape(run.shape(a.shape)),
+    "permute": lambda run, a, x: x.transpose(a.order),
+    "expand": _expand,
+    "slice": _slice,
+    "pad": _pad,
+    "concat": lambda run, a, *xs: np.concatenate(xs, axis=a.axis),
+    "gather": _gather,
+    "scatter_add": _scatter_add,
+    "matmul": _matmul,
+    "ratio": _plain(np.divide),
+    "stop_gradient": _plain(lambda x: x),
+    "gradient": _gradient,
+    "item": lambda run, a, xs: xs[a.index],
+    "call": _call,
+    "relu": _plain(lambda x: np.maximum(x, 0.0)),
+    "sigmoid": _plain(_sigmoid),
+    "tanh": _plain(np.tanh),
+    "silu": _plain(lambda x: x * _sigmoid(x)),
+    "gelu": _gelu,
+    "softmax": lambda run, a, x: np.exp(_log_softmax(x, a.axis)),
+    "log_softmax": lambda run, a, x: _log_softmax(x, a.axis),
+    "cross_entropy": _plain(_cross_entropy),
+}
