@@ -5,8 +5,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from hypothesis import HealthCheck, settings
+
 _HERE = Path(__file__).parent
 
 for _folder in (_HERE, _HERE / "compiler" / "ir"):
     if str(_folder) not in sys.path:
         sys.path.append(str(_folder))
+
+# A compile or a busy machine is no reason to fail: time limits belong to benchmarks.
+settings.register_profile(
+    "wholestep", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+settings.load_profile("wholestep")

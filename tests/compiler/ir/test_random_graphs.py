@@ -1,0 +1,62 @@
+"""The generator itself: others' property tests are only as good as its graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracles import assert_close
+from random_graphs import example_values, graphs, size_choices
+
+from wholestep.compiler.ir import interpret as interpret_module
+from wholestep.compiler.ir import values
+from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.ops import OPS
+from wholestep.compiler.ir.types import float32, float64
+from wholestep.compiler.ir.verify import verify
+
+
+@settings(max_examples=100)
+@given(st.data(), st.sampled_from([float32, float64]), st.booleans())
+def test_graphs_are_well_formed_and_their_values_finite_and_small(data, dtype, symbolic):
+    graph = data.draw(graphs(dtype=dtype, symbolic=symbolic, control=True))
+    verify(graph)
+    assert symbolic or not graph.symbols
+    sizes = data.draw(size_choices(graph))
+    inputs, state = example_values(graph, sizes, np.random.default_rng(0))
+    result = interpret(graph, inputs=inputs, state=state)
+    for value in (*result.outputs.values(), *result.state.values()):
+        assert np.abs(value.astype(np.float64)).max(initial=0.0) < 1e6
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_float32_stays_close_to_float64(data):
+    """Else a kernel that is right could fail: jumps read only exact values, and nothing is near a pole."""
+    graph = data.draw(graphs(max_nodes=16))
+    sizes = data.draw(size_choices(graph))
+    inputs, state = example_values(graph, sizes, np.random.default_rng(1))
+    expected = interpret(graph, inputs=inputs, state=state, sizes=sizes)
+    with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+        for module in (values, interpret_module):
+            patch.setattr(module, "computed_dtype", lambda dtype: dtype.numpy)
+        actual = interpret(graph, inputs=inputs, state=state, sizes=sizes)
+    for output in graph.outputs:
+        assert_close(actual.outputs[output.name], expected.outputs[output.name], output.node.type.dtype)
+    for name in expected.state:
+        assert_close(actual.state[name], expected.state[name], float32)
+
+
+def test_every_op_is_generated():
+    """All but `gradient`, which has no value."""
+    seen: set[str] = set()
+
+    @settings(max_examples=600, derandomize=True, database=None)
+    @given(graphs(max_nodes=25, control=True))
+    def collect(graph: Graph) -> None:
+        seen.update(n.op for n in graph.nodes)
+
+    collect()
+    assert set(OPS) - seen == {"gradient"}
