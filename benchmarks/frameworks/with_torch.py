@@ -1,7 +1,7 @@
 """PyTorch, eager and compiled, with its fused optimizers.
 
-Compiled means: network, loss and their backward by torch.compile, the fused optimizer eagerly. Putting the whole step
-under torch.compile was slower in every cell (6 to 8 % at the best round), so the peer gets its faster form.
+Compiled means: network, loss and their backward by torch.compile, the fused optimizer eagerly. The whole step under
+torch.compile was 4 to 8 % slower in every cell (best of nine interleaved rounds); the peer gets its faster form.
 
 `models["torch"](weights) -> Module` whose forward takes the batch by name and returns the loss.
 """

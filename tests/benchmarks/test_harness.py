@@ -1,0 +1,84 @@
+"""The arithmetic of the comparison, and its refusals, without starting a framework."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks.cases import CASES
+from benchmarks.contender import BenchmarkError
+from benchmarks.frameworks import OURS, PEERS
+from benchmarks.harness import Measurements, Prepared, check_same_work, ratios, rotated, summary, warm_up
+
+
+def contender(name: str, **more: Any) -> Any:
+    return SimpleNamespace(name=name, **more)
+
+
+def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
+    # The machine was slow in round 2; both suffered, so the ratio does not see it.
+    peer, ours = {"a": [20.0, 400.0, 30.0]}, {"a": [10.0, 100.0, 10.0]}
+    assert ratios(peer, ours) == {"a": 3.0, "geomean": 3.0}
+
+
+def test_geomean_is_over_cells() -> None:
+    assert ratios({"a": [2.0], "b": [8.0]}, {"a": [1.0], "b": [1.0]})["geomean"] == 4.0
+
+
+def test_summary_has_exactly_the_documented_keys() -> None:
+    measured = Measurements(
+        "mlp", {OURS: {"a": [1.0, 3.0, 2.0]}, "jax": {"a": [4.0, 4.0, 4.0]}}, {OURS: 0.5, "jax": 1.0}, {"a": 64}
+    )
+    assert summary(measured) == {
+        "case": "mlp",
+        "ours_us": {"a": 2.0},
+        "peers_us": {"jax": {"a": 4.0}},
+        "ratios": {"jax": {"a": 2.0, "geomean": 2.0}},
+        "first_step_s": {OURS: 0.5, "jax": 1.0},
+        "peak_bytes": {"a": 64},
+    }
+
+
+def test_nobody_always_follows_the_same_neighbour() -> None:
+    everyone: Any = ["a", "b", "c"]
+    assert [rotated(everyone, number) for number in (0, 1, 4)] == [["a", "b", "c"], ["b", "c", "a"], ["b", "c", "a"]]
+
+
+@pytest.mark.parametrize("loss", [2.4, float("nan")])
+def test_a_contender_that_trains_another_network_is_refused(loss: float) -> None:
+    case = CASES["mlp"]
+    prepared = {
+        "jax": {cell.name: Prepared(10, [2.3]) for cell in case.cells},
+        "sklearn": {cell.name: Prepared(10, [loss]) for cell in case.cells},
+    }
+    with pytest.raises(BenchmarkError, match=r"b32_sgd, step 0: the loss of sklearn .* not train the same network"):
+        check_same_work(case, [contender("jax"), contender("sklearn")], prepared)
+
+
+def test_warm_up_ends_when_three_rounds_agree_and_fills_a_quarter_second() -> None:
+    seconds_a_step = iter([9e-4, 5e-4, 3e-4, 2.5e-4, 2.5e-4, 2.5e-4, 1.0])
+
+    def ask(do: str, cell: str, steps: int) -> dict[str, float]:
+        return {"seconds": next(seconds_a_step) * steps}
+
+    assert warm_up(contender("jax", ask=ask), "a") == 1000
+    assert next(seconds_a_step) == 1.0
+
+
+def test_the_mlp_case_is_the_one_the_project_promises() -> None:
+    case = CASES["mlp"]
+    assert [(cell.name, cell.batch, cell.optimizer) for cell in case.cells] == [
+        ("b32_sgd", 32, "sgd"),
+        ("b32_adam", 32, "adam"),
+        ("b128_sgd", 128, "sgd"),
+        ("b128_adam", 128, "adam"),
+    ]
+    assert PEERS == ("torch_eager", "torch_compile", "jax", "sklearn")
+    assert {name: w.shape for name, w in case.weights().items()} == {
+        "w1": (784, 128),
+        "b1": (128,),
+        "w2": (128, 10),
+        "b2": (10,),
+    }
