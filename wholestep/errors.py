@@ -31,6 +31,10 @@ class UsageError(WholestepError, TypeError):
     """A call that looks like another framework's, or arguments that exclude each other."""
 
 
+class HabitError(UsageError, AttributeError):
+    """An attribute that another framework's tensors or modules have; the text says what to write here."""
+
+
 class OptionError(WholestepError, ValueError):
     """An option or hyper-parameter outside its range."""
 

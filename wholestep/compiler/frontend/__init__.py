@@ -1,0 +1,1 @@
+"""What users call: tensors, functions and graphs that record nodes."""

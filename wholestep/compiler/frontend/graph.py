@@ -1,0 +1,319 @@
+"""`Graph`: declares inputs, parameters and states, and says what a step returns and changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend import initializers
+from wholestep.compiler.frontend.promote import constant, natural_dtype
+from wholestep.compiler.frontend.tensor import Operand, Tensor
+from wholestep.compiler.frontend.trace import fail, located, record
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.ir.graph import Node, toposort
+from wholestep.compiler.ir.types import Shape, TensorType, as_dtype, as_shape, shape_text, symbols_of
+from wholestep.errors import DTypeError, GraphError, ShapeError
+
+
+class Graph:
+    """A program being recorded.
+
+    Example::
+
+        g = ws.Graph()
+        x = g.input("x", ("batch", 4))
+        w = g.parameter("w", (4, 1))
+        g.set_outputs([ws.losses.mse_loss(x @ w, g.input("y", ("batch", 1)))])
+    """
+
+    def __init__(self) -> None:
+        self._leaves: dict[str, dict[str, Node]] = {"input": {}, "state": {}, "scalar": {}}
+        self._outputs: dict[str, Node] = {}
+        self._updates: dict[str, Node] = {}
+        self._kept: dict[str, Node] = {}
+        self._owners: dict[str, object] = {}
+        self._scope: tuple[str, ...] = ()
+        self._random_calls: dict[tuple[str, ...], int] = {}
+
+    # -- leaves --------------------------------------------------------------------------------------------------
+
+    def input(self, name: str, shape: object, dtype: object = "float32") -> Tensor:
+        """An array given to every step; strings in the shape name symbolic dimensions."""
+        with located():
+            kind = TensorType(as_shape(shape), as_dtype(dtype))
+        return self._declare("input", "input", name, at.InputAttrs(name, kind))
+
+    def parameter(self, name: str, shape: object, init: object = None, dtype: object = "float32") -> Tensor:
+        """A state that the optimizer trains; without `init`, Kaiming-uniform for two or more axes, else zeros."""
+        return self._state("parameter", name, shape, init, dtype)
+
+    def state(self, name: str, shape: object, init: object = 0.0, dtype: object = "float32") -> Tensor:
+        """A value that lives from step to step and changes by `update`."""
+        return self._state("state", name, shape, init, dtype)
+
+    def _state(self, op: str, name: str, shape: object, init: object, dtype: object) -> Tensor:
+        full = ".".join((*self._scope, name)) if isinstance(name, str) and name else name
+        with located():
+            kind = TensorType(as_shape(shape), as_dtype(dtype))
+        if symbols_of(kind.shape):
+            fail(
+                ShapeError,
+                f"the {op} {full!r} has shape {shape_text(kind.shape)}; what lives between steps has a fixed size.",
+            )
+        if op == "parameter" and not kind.dtype.is_float:
+            fail(
+                DTypeError,
+                f"the parameter {full!r} is {kind}; what is trained has a float dtype. Use g.state for the rest.",
+            )
+        chosen = initializers.default(kind.shape) if init is None else initializers.as_initializer(init)
+        initializers.check_fits(chosen, _static(kind.shape), full)
+        return self._declare(op, "state", full, at.StateAttrs(full, kind, chosen))
+
+    def scalar(self, name: str, default: float) -> Tensor:
+        """A runtime scalar: a float64 number that can change between steps without a recompile."""
+        return self._declare("scalar", "scalar", name, at.ScalarAttrs(name, float(default)))
+
+    @property
+    def step(self) -> Tensor:
+        """The index of the step, from 0: the runtime scalar that the session itself advances."""
+        known = self._leaves["scalar"].get("step")
+        return Tensor(known, self) if known else self.scalar("step", 0.0)
+
+    def _declare(self, op: str, kind: str, name: str, attrs: at.Attrs) -> Tensor:
+        if not isinstance(name, str) or not name:
+            fail(GraphError, f"every {op} needs a name, a non-empty string; received {name!r}.")
+        if name in self._leaves[kind]:
+            taken = self._leaves[kind][name]
+            fail(GraphError, f"the name {name!r} is taken by the {taken.op} made at {taken.line}; choose another.")
+        node = record(op, (), attrs, name)
+        self._leaves[kind][name] = node
+        return Tensor(node, self)
+
+    def constant(self, value: object, dtype: object = None) -> Tensor:
+        """Numbers that are part of the program; a single number adopts the dtype of what it meets."""
+        with located():
+            kind = natural_dtype(value) if dtype is None else as_dtype(dtype)
+        return Tensor(constant(value, kind), self)
+
+    def named_tensor(self, name: str, value_or_shape: object, dtype: object = "float32") -> Tensor:
+        """A named leaf: an *input* when given a shape, a *state* that starts with the values when given values.
+
+        An int or a tuple is a shape; a float, a list or an array is a value: `g.named_tensor("a", 2)` is an input of
+        shape (2,), `g.named_tensor("a", [2.0, 3.0])` a state of two numbers.
+        """
+        if isinstance(value_or_shape, int | str | tuple):
+            return self.input(name, value_or_shape, dtype)
+        array = np.asarray(value_or_shape)
+        return self.state(name, array.shape, initializers.values(array), dtype)
+
+    def tensor(self, value_or_shape: object, dtype: object = "float32") -> Tensor:
+        """`named_tensor` with a name of its own: tensor0, tensor1, ..."""
+        taken = self._leaves["input"].keys() | self._leaves["state"].keys()
+        return self.named_tensor(_free_name("tensor", taken), value_or_shape, dtype)
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Parameters, states and random keys made inside are called `name.…`."""
+        outer, self._scope = self._scope, (*self._scope, name)
+        try:
+            yield
+        finally:
+            self._scope = outer
+
+    def next_random_key(self) -> str:
+        """A key that survives every pass: the scope and the ordinal of the draw in it."""
+        ordinal = self._random_calls.get(self._scope, 0)
+        self._random_calls[self._scope] = ordinal + 1
+        return "/".join((*self._scope, f"random{ordinal}"))
+
+    # -- ops under the names of a graph builder ------------------------------------------------------------------
+
+    def matmul(self, a: Operand, b: Operand) -> Tensor:
+        """a @ b"""
+        return fn.matmul(a, b)
+
+    def bias_add(self, x: Tensor, bias: Tensor) -> Tensor:
+        """x + bias, the bias along the last axis."""
+        if bias.shape != x.shape[-1:]:
+            fail(
+                ShapeError,
+                f"bias_add: {shape_text(x.shape)} needs a bias of shape {shape_text(x.shape[-1:])}; received {shape_text(bias.shape)}.",
+            )
+        return x + bias
+
+    def relu(self, x: Tensor) -> Tensor:
+        """max(x, 0)"""
+        return fn.relu(x)
+
+    def cross_entropy_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """`ws.losses.cross_entropy`"""
+        from wholestep.losses import cross_entropy
+
+        return cross_entropy(logits, labels)
+
+    def mean_all(self, x: Tensor) -> Tensor:
+        """The mean over all elements."""
+        return x.mean()
+
+    # -- what a step returns and changes -------------------------------------------------------------------------
+
+    def set_outputs(self, outputs: Sequence[Tensor] | Mapping[str, Tensor]) -> None:
+        """What a step returns; the first is the loss.
+
+        In a sequence, a tensor that was named by `keep` has that name; others are called `loss` (the first) and
+        `output1`, `output2`, ...  A mapping names them.
+        """
+        if isinstance(outputs, Tensor) or not outputs:
+            fail(
+                GraphError,
+                "set_outputs takes a list of tensors whose first is the loss, e.g. g.set_outputs([loss, logits]).",
+            )
+        pairs = (
+            outputs.items()
+            if isinstance(outputs, Mapping)
+            else [(self._output_name(i, t), t) for i, t in enumerate(outputs)]
+        )
+        chosen: dict[str, Node] = {}
+        for name, tensor in pairs:
+            self._own("set_outputs", tensor)
+            if name in self._leaves["state"] or name in chosen or not name:
+                fail(
+                    GraphError,
+                    f"an output cannot be called {name!r}: the name is empty, a state's, or another output's.",
+                )
+            chosen[name] = tensor.node
+        self._outputs = chosen
+
+    def _output_name(self, position: int, tensor: Tensor) -> str:
+        if isinstance(tensor, Tensor) and tensor.name and tensor.node.op not in ("parameter", "state"):
+            return tensor.name
+        return f"output{position}" if position else "loss"
+
+    def update(self, state: Tensor, value: Tensor) -> None:
+        """At the end of the step `state` (a state or parameter) takes the value; all updates happen together."""
+        self._own("update", state)
+        self._own("update", value)
+        if state.node.op not in ("parameter", "state"):
+            fail(GraphError, f"only states and parameters can be updated; received {state!r}.")
+        if state.node.result != value.node.result:
+            fail(ShapeError, f"the new value of {state.name!r} must be {state.node.type}; received {value.node.type}.")
+        if state.name in self._updates:
+            fail(GraphError, f"{state.name!r} is updated twice in one step; combine the two values into one.")
+        self._updates[state.name] = value.node
+
+    def keep(self, tensor: Tensor, name: str | None = None) -> None:
+        """Make a tensor readable by name after a step: see `Tensor.keep`."""
+        self._own("keep", tensor)
+        if name == "":
+            fail(GraphError, "keep: a kept tensor's name cannot be empty.")
+        chosen = name or tensor.name or _free_name("kept", self._kept)
+        known = self._kept.get(chosen, self._leaves["state"].get(chosen, tensor.node))
+        if known is not tensor.node:
+            fail(GraphError, f"keep: the name {chosen!r} belongs to {known!r}; choose another.")
+        if not tensor.name:
+            tensor.node.name = chosen
+        self._kept[chosen] = tensor.node
+
+    def _own(self, what: str, tensor: Any) -> None:
+        if not isinstance(tensor, Tensor):
+            fail(GraphError, f"{what} takes tensors; received {tensor!r}.")
+        if tensor.graph is not self and tensor.graph is not None:
+            fail(GraphError, f"{what}: {tensor!r} belongs to another graph; record it in this one.")
+
+    def claim(self, name: str, owner: object) -> bool:
+        """Reserve a prefix of runtime scalars for an optimizer; True the first time, an error for a second owner."""
+        known = self._owners.setdefault(name, owner)
+        if known is not owner:
+            fail(
+                GraphError,
+                f"two optimizers of one step are called {name!r}; give one of them a name: name='generator'.",
+            )
+        return f"{name}.lr" not in self._leaves["scalar"]
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def _tensors(self, nodes: Mapping[str, Node]) -> dict[str, Tensor]:
+        return {name: Tensor(node, self) for name, node in nodes.items()}
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        return self._tensors(self._leaves["input"])
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        return self._tensors({k: n for k, n in self._leaves["state"].items() if n.op == "parameter"})
+
+    @property
+    def states(self) -> dict[str, Tensor]:
+        """Parameters and other states."""
+        return self._tensors(self._leaves["state"])
+
+    @property
+    def scalars(self) -> dict[str, Tensor]:
+        return self._tensors(self._leaves["scalar"])
+
+    @property
+    def outputs(self) -> dict[str, Tensor]:
+        return self._tensors(self._outputs)
+
+    @property
+    def kept(self) -> dict[str, Tensor]:
+        return self._tensors(self._kept)
+
+    @property
+    def updates(self) -> dict[str, Tensor]:
+        """The new value of each state that changes."""
+        return self._tensors(self._updates)
+
+    def copy(self) -> Graph:
+        """An independent graph over the same nodes: what is added to it is not added here."""
+        out = Graph()
+        out._leaves = {kind: dict(leaves) for kind, leaves in self._leaves.items()}
+        out._outputs, out._updates, out._kept = dict(self._outputs), dict(self._updates), dict(self._kept)
+        out._owners, out._random_calls = dict(self._owners), dict(self._random_calls)
+        return out
+
+    def adopt(self, tensor: Tensor) -> Tensor:
+        """A tensor of the graph this one was copied from, as one of this graph."""
+        return Tensor(tensor.node, self)
+
+    def toposort(self) -> list[Node]:
+        """Every node that the outputs, updates and kept tensors need, each after its inputs."""
+        roots = [
+            *self._leaves["input"].values(),
+            *self._outputs.values(),
+            *self._updates.values(),
+            *self._kept.values(),
+        ]
+        return toposort(roots)
+
+    def to_ir(self, *, updates: bool = True) -> ir.Graph:
+        """The entry point as the compiler's own graph: outputs and kept tensors, updates, inputs."""
+        states = self._leaves["state"]
+        shown = {**self._outputs, **{n: k for n, k in self._kept.items() if n not in states}}
+        return ir.Graph(
+            tuple(ir.Output(name, node) for name, node in shown.items()),
+            tuple(ir.Update(name, node) for name, node in self._updates.items()) if updates else (),
+            tuple(self._leaves["input"].values()),
+        )
+
+    def __str__(self) -> str:
+        from wholestep.compiler.ir.text import print_graph
+
+        return print_graph(self.to_ir())
+
+
+def _static(shape: Shape) -> tuple[int, ...]:
+    return tuple(int(e) for e in shape)
+
+
+def _free_name(prefix: str, taken: Any) -> str:
+    ordinal = 0
+    while f"{prefix}{ordinal}" in taken:
+        ordinal += 1
+    return f"{prefix}{ordinal}"

@@ -1,0 +1,173 @@
+"""Initialisers: how a parameter or state gets its first value.
+
+A constructor only describes; `materialize` draws the numbers, a function of (seed, name) alone.  "fan-in" counts all
+axes but the last, "fan-out" is the last: weights multiply from the right, `x @ w`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir import random
+from wholestep.compiler.ir.attrs import Initializer
+from wholestep.compiler.ir.types import DType, Shape
+from wholestep.errors import OptionError, ShapeError
+
+Array = np.ndarray[Any, Any]
+StaticShape = tuple[int, ...]
+
+
+def zeros() -> Initializer:
+    """All zeros.  Example: `g.parameter("b", (10,), init=ws.init.zeros())`."""
+    return Initializer("constant", (0.0,))
+
+
+def ones() -> Initializer:
+    """All ones.  Example: `g.parameter("gain", (10,), init=ws.init.ones())`."""
+    return Initializer("constant", (1.0,))
+
+
+def constant(value: float) -> Initializer:
+    """One number everywhere.  Example: `ws.init.constant(0.1)`."""
+    return Initializer("constant", (float(value),))
+
+
+def values(array: object) -> Initializer:
+    """Given numbers.  Example: `ws.init.values([[1.0, 2.0], [3.0, 4.0]])` for a (2, 2) parameter."""
+    return Initializer("values", tuple(np.asarray(array, np.float64).ravel().tolist()))
+
+
+def normal(mean: float = 0.0, std: float = 1.0) -> Initializer:
+    """Normal numbers.  Example: `ws.init.normal(std=0.02)`."""
+    return Initializer("normal", (float(mean), _positive("std", std)))
+
+
+def uniform(low: float = 0.0, high: float = 1.0) -> Initializer:
+    """Uniform numbers in [low, high).  Example: `ws.init.uniform(-0.1, 0.1)`."""
+    if not low < high:
+        fail(OptionError, f"uniform: low must be below high; received low={low}, high={high}.")
+    return Initializer("uniform", (float(low), float(high)))
+
+
+def xavier_uniform(gain: float = 1.0) -> Initializer:
+    """Uniform in ±gain·√(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010).  Example: `ws.init.xavier_uniform()`."""
+    return Initializer("xavier_uniform", (_positive("gain", gain),))
+
+
+def xavier_normal(gain: float = 1.0) -> Initializer:
+    """Normal with std gain·√(2 / (fan_in + fan_out)) (Glorot and Bengio, 2010).  Example: `ws.init.xavier_normal()`."""
+    return Initializer("xavier_normal", (_positive("gain", gain),))
+
+
+def kaiming_uniform(a: float = 0.0) -> Initializer:
+    """Uniform in ±√(6 / ((1 + a²)·fan_in)), a the slope of a leaky relu (arXiv:1502.01852).
+
+    Example: `ws.init.kaiming_uniform(a=5**0.5)` is ±1/√fan_in.
+    """
+    return Initializer("kaiming_uniform", (float(a),))
+
+
+def kaiming_normal(a: float = 0.0) -> Initializer:
+    """Normal with std √(2 / ((1 + a²)·fan_in)) (arXiv:1502.01852).  Example: `ws.init.kaiming_normal()`."""
+    return Initializer("kaiming_normal", (float(a),))
+
+
+def orthogonal(gain: float = 1.0) -> Initializer:
+    """Orthonormal rows or columns, times gain (arXiv:1312.6120).  Example: `ws.init.orthogonal()`."""
+    return Initializer("orthogonal", (_positive("gain", gain),))
+
+
+def default(shape: Shape) -> Initializer:
+    """What `g.parameter` uses: Kaiming-uniform for two or more axes, else zeros."""
+    return kaiming_uniform() if len(shape) >= 2 else zeros()
+
+
+def as_initializer(init: object) -> Initializer:
+    """From what users write: an initialiser, a number, an array of values."""
+    if isinstance(init, Initializer):
+        return init
+    if isinstance(init, int | float):
+        return constant(init)
+    if isinstance(init, np.ndarray | list):
+        return values(init)
+    fail(OptionError, f"init={init!r} is no initialiser; use e.g. ws.init.normal(std=0.02), a number or an array.")
+
+
+def materialize(init: Initializer, shape: StaticShape, dtype: DType, seed: int, name: str) -> Array:
+    """The first value of the state called `name`."""
+    return _DRAWS[init.kind](_Draw(seed, f"init/{name}", shape), *init.args).astype(dtype.numpy)
+
+
+def check_fits(init: Initializer, shape: StaticShape, name: str) -> None:
+    """Refuse a description that has no meaning for a shape."""
+    if init.kind == "values" and len(init.args) != math.prod(shape):
+        fail(
+            ShapeError, f"{name!r} has {math.prod(shape)} elements, shape {shape}; init holds {len(init.args)} values."
+        )
+    if init.kind in _MATRIX_KINDS and len(shape) < 2:
+        fail(ShapeError, f"{init.kind} needs at least two axes; {name!r} has shape {shape}. Use normal or zeros.")
+
+
+def _positive(what: str, value: float) -> float:
+    if not value > 0:
+        fail(OptionError, f"{what} must be above 0; received {value}.")
+    return float(value)
+
+
+# -- drawing -----------------------------------------------------------------------------------------------------
+
+
+class _Draw:
+    """The random numbers of one state."""
+
+    def __init__(self, seed: int, key: str, shape: StaticShape) -> None:
+        self.seed, self.key, self.shape = seed, key, shape
+
+    def uniform(self, bound: float) -> Array:
+        return (2.0 * random.uniform(self.seed, self.key, 0, self.shape) - 1.0) * bound
+
+    def normal(self) -> Array:
+        return random.normal(self.seed, self.key, 0, self.shape)
+
+    @property
+    def fan_in(self) -> int:
+        return max(1, math.prod(self.shape[:-1]))
+
+    @property
+    def fans(self) -> int:
+        return self.fan_in + self.shape[-1]
+
+
+def _values(d: _Draw, *args: float) -> Array:
+    return np.array(args).reshape(d.shape)
+
+
+def _uniform(d: _Draw, low: float, high: float) -> Array:
+    return low + (high - low) * random.uniform(d.seed, d.key, 0, d.shape)
+
+
+def _orthogonal(d: _Draw, gain: float) -> Array:
+    matrix = d.normal().reshape(-1, d.shape[-1])
+    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+    q, r = np.linalg.qr(tall)
+    q = q * np.where(np.diag(r) < 0, -1.0, 1.0)  # the one with a positive diagonal in r is unique
+    return gain * (q if tall is matrix else q.T).reshape(d.shape)
+
+
+_DRAWS: dict[str, Callable[..., Array]] = {
+    "constant": lambda d, value: np.full(d.shape, value),
+    "values": _values,
+    "normal": lambda d, mean, std: mean + std * d.normal(),
+    "uniform": _uniform,
+    "xavier_uniform": lambda d, gain: d.uniform(gain * math.sqrt(6.0 / d.fans)),
+    "xavier_normal": lambda d, gain: d.normal() * gain * math.sqrt(2.0 / d.fans),
+    "kaiming_uniform": lambda d, a: d.uniform(math.sqrt(6.0 / ((1.0 + a * a) * d.fan_in))),
+    "kaiming_normal": lambda d, a: d.normal() * math.sqrt(2.0 / ((1.0 + a * a) * d.fan_in)),
+    "orthogonal": _orthogonal,
+}
+_MATRIX_KINDS = frozenset({"xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "orthogonal"})

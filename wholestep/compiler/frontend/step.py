@@ -1,0 +1,90 @@
+"""`@ws.step`: a whole step written by hand, with any number of gradients and optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import update_wrapper
+from typing import overload
+
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.ir.types import DType, Shape, as_dtype, as_shape
+from wholestep.errors import UsageError
+
+Outputs = Mapping[str, Tensor] | Tensor
+Body = Callable[..., Outputs]
+
+
+@dataclass(frozen=True, init=False)
+class Spec:
+    """The shape and dtype of an input.  Example: `ws.Spec(("batch", 784))`."""
+
+    shape: Shape
+    dtype: DType
+
+    def __init__(self, shape: object, dtype: object = "float32") -> None:
+        object.__setattr__(self, "shape", as_shape(shape))
+        object.__setattr__(self, "dtype", as_dtype(dtype))
+
+
+class Step:
+    """A function that records a step: see `step`."""
+
+    def __init__(self, body: Body, inputs: Mapping[str, Spec]) -> None:
+        self.body, self.inputs = body, dict(inputs)
+        for name, spec in self.inputs.items():
+            if not isinstance(spec, Spec):
+                fail(UsageError, f"@ws.step: the input {name!r} needs a ws.Spec(shape, dtype); received {spec!r}.")
+        update_wrapper(self, body)
+
+    def graph(self) -> Graph:
+        """A fresh graph with the step recorded in it."""
+        g = Graph()
+        arguments = {name: g.input(name, spec.shape, spec.dtype) for name, spec in self.inputs.items()}
+        outputs = self.body(g, **arguments)
+        named = {"loss": outputs} if isinstance(outputs, Tensor) else outputs
+        if not isinstance(named, Mapping):
+            fail(
+                UsageError,
+                f"@ws.step: {self.body.__name__} must return a tensor or a dict of tensors; it returned {named!r}.",
+            )
+        g.set_outputs(named)
+        return g
+
+    def trace(self) -> ir.Graph:
+        """The step as the compiler's own graph."""
+        return self.graph().to_ir()
+
+    def __call__(self, *_: object, **__: object) -> None:
+        fail(
+            UsageError,
+            f"{self.body.__name__} is recorded, not called: session = ws.build_session({self.body.__name__}, batch_size=...).",
+        )
+
+
+@overload
+def step(body: Body, /) -> Step: ...
+@overload
+def step(*, inputs: Mapping[str, Spec]) -> Callable[[Body], Step]: ...
+def step(body: Body | None = None, /, *, inputs: Mapping[str, Spec] | None = None) -> Step | Callable[[Body], Step]:
+    """Make an entry point of a function that records what happens in one step.
+
+    The function gets a `ws.Graph` and one tensor per entry of `inputs`, declares its parameters, takes gradients,
+    records updates with `optimizer.update(g, params, grads)` or `g.update(state, value)`, and returns its outputs by
+    name; the first is the loss.  Every read sees the values at the start of the step.
+
+    Example::
+
+        @ws.step(inputs={"x": ws.Spec(("batch", 2))})
+        def train(g, x):
+            w = g.parameter("w", (2, 1))
+            loss = (x @ w).mean()
+            ws.SGD(lr=0.1).update(g, [w], ws.gradients(loss, [w]))
+            return {"loss": loss}
+    """
+    if body is not None:
+        return Step(body, {})
+    return lambda function: Step(function, inputs or {})

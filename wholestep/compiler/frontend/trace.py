@@ -1,0 +1,57 @@
+"""Recording: making nodes that know the user's own line, and errors that show it."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from wholestep.compiler.ir.attrs import NONE, Attrs
+from wholestep.compiler.ir.graph import Node, SourceLine
+from wholestep.errors import WholestepError
+
+_PACKAGE = str(Path(__file__).parents[2]) + "/"
+_MARK = "\n  at "
+
+E = TypeVar("E", bound=WholestepError)
+
+
+def user_line() -> SourceLine:
+    """The line being executed in the nearest frame outside the package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return SourceLine(frame.f_code.co_filename, frame.f_lineno)
+
+
+def locate(error: E) -> E:
+    """The same error with the user's line as its last line; an error that has one is left alone."""
+    if _MARK in str(error):
+        return error
+    line = user_line()
+    source = linecache.getline(line.file, line.line).strip()
+    return type(error)(f"{error}{_MARK}{line}" + (f": {source}" if source else ""))
+
+
+def fail(kind: type[WholestepError], text: str) -> NoReturn:
+    raise locate(kind(text))
+
+
+@contextmanager
+def located() -> Iterator[None]:
+    """Errors raised inside show the user's line."""
+    try:
+        yield
+    except WholestepError as error:
+        raise locate(error) from None
+
+
+def record(op: str, inputs: Sequence[Node], attrs: Attrs = NONE, name: str = "") -> Node:
+    """Make a node; what its type rule refuses is an error at the user's line."""
+    try:
+        return Node(op, inputs, attrs, name, user_line())
+    except WholestepError as error:
+        raise locate(error) from None

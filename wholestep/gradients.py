@@ -1,0 +1,63 @@
+"""`ws.gradients`: gradients inside the program that is being recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
+
+from wholestep.compiler.frontend.tensor import Tensor, common_graph
+from wholestep.compiler.frontend.trace import fail, record
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.graph import toposort
+from wholestep.compiler.ir.types import shape_text
+from wholestep.errors import GradientError, ShapeError, UsageError
+
+
+@overload
+def gradients(loss: Tensor, params: Tensor | Sequence[Tensor]) -> list[Tensor]: ...
+@overload
+def gradients(loss: Tensor, params: Mapping[str, Tensor]) -> dict[str, Tensor]: ...
+@overload
+def gradients(loss: Tensor, params: Any) -> Any: ...
+def gradients(loss: Tensor, params: Any) -> Any:
+    """∂loss/∂p for each p, as tensors of the same program; they can be differentiated again.
+
+    Args:
+        loss: a scalar tensor.
+        params: a tensor or a sequence of tensors (gives a list in the same order), a dict (gives a dict with the same
+            keys), or a module with `parameters()` (gives a dict by parameter name).
+
+    Example::
+
+        dw, db = ws.gradients(loss, [w, b])
+    """
+    if isinstance(params, Tensor):
+        return _record(loss, [params])
+    if not isinstance(params, Mapping | Sequence) and hasattr(params, "parameters"):
+        params = params.parameters() if callable(params.parameters) else params.parameters
+        params = params if isinstance(params, Mapping) else {p.name: p for p in params}
+    if isinstance(params, Mapping):
+        return dict(zip(params, _record(loss, list(params.values())), strict=True))
+    if isinstance(params, Sequence) and not isinstance(params, str):
+        return _record(loss, list(params))
+    fail(UsageError, f"gradients are taken with respect to a tensor, a list, a dict or a module; received {params!r}.")
+
+
+def _record(loss: Tensor, params: list[Tensor]) -> list[Tensor]:
+    for t in (loss, *params):
+        if not isinstance(t, Tensor):
+            fail(UsageError, f"gradients relate tensors; received {t!r}.")
+    if loss.shape != ():
+        text = shape_text(loss.shape)
+        fail(ShapeError, f"gradients are taken of a scalar; the loss has shape {text}. Reduce it first: loss.mean().")
+    if not params:
+        return []
+    reached = set(toposort([loss.node]))
+    for p in params:
+        if p.node not in reached:
+            name = repr(p.name) if p.name else repr(p)
+            fail(GradientError, f"the loss does not depend on {name}, so it has no gradient. Use it, or leave it out.")
+    graph = common_graph(loss, *params)
+    node = record("gradient", [loss.node, *(p.node for p in params)])
+    names = [f"{p.name}.grad" if p.name else "" for p in params]
+    return [Tensor(record("item", [node], at.ItemAttrs(i), name), graph) for i, name in enumerate(names)]
