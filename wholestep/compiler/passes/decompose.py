@@ -1,0 +1,139 @@
+"""Lowering: composites into primitives, reductions into single axes, ratios into divisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import pi, sqrt
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Graph, Node, rewrite
+
+# -- one row per composite ---------------------------------------------------------------------------------------
+
+
+# max(x, 0)
+def _relu(y: Node) -> Node:
+    return b.maximum(y.inputs[0], b.zeros_like(y))
+
+
+# 1/(1 + e⁻ˣ): where e⁻ˣ overflows, 1/∞ is the 0 that is meant
+def _sigmoid(y: Node) -> Node:
+    return b.unary("recip", b.shift(b.unary("exp", b.neg(y.inputs[0])), 1))
+
+
+# sign(x)·(-t/(t + 2)) with t = e^(-2|x|) - 1: expm1 keeps the digits near 0, the sign of the exponent forbids overflow
+def _tanh(y: Node) -> Node:
+    (x,) = y.inputs
+    t = b.unary("expm1", b.scale(b.unary("abs", x), -2))
+    return b.mul(b.unary("sign", x), b.neg(b.div(t, b.shift(t, 2))))
+
+
+# x·sigmoid(x)
+def _silu(y: Node) -> Node:
+    (x,) = y.inputs
+    return b.mul(x, b.unary("sigmoid", x))
+
+
+# exact: x/2·(1 + erf(x/√2));  approximate: x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
+def _gelu(y: Node) -> Node:
+    (x,) = y.inputs
+    if attrs_of(y, at.GeluAttrs).approximate:
+        cube = b.mul(b.mul(x, x), x)
+        bend = b.unary("tanh", b.scale(b.add(x, b.scale(cube, 0.044715)), sqrt(2 / pi)))
+    else:
+        bend = b.unary("erf", b.scale(x, sqrt(0.5)))
+    return b.mul(b.scale(x, 0.5), b.shift(bend, 1))
+
+
+# e^(x - max x) / Σ e^(x - max x): the largest exponent is 0, so nothing overflows and the sum is at least 1
+def _softmax(y: Node) -> Node:
+    exponentials = b.unary("exp", _below_the_maximum(y))
+    return b.div(exponentials, _summed(exponentials, y))
+
+
+# x - max x - log Σ e^(x - max x)
+def _log_softmax(y: Node) -> Node:
+    shifted = _below_the_maximum(y)
+    return b.sub(shifted, b.unary("log", _summed(b.unary("exp", shifted), y)))
+
+
+def _below_the_maximum(y: Node) -> Node:
+    (x,), axes = y.inputs, (attrs_of(y, at.SoftmaxAttrs).axis,)
+    return b.sub(x, b.restore_axes(b.max_axes(x, axes), axes, x.type.shape))
+
+
+def _summed(terms: Node, y: Node) -> Node:
+    axes = (attrs_of(y, at.SoftmaxAttrs).axis,)
+    return b.restore_axes(b.sum_axes(terms, axes), axes, y.type.shape)
+
+
+# -Σ over classes of (class = label ? log softmax x : 0).  `where`, not a product with the one-hot row: an infinite
+# logarithm of a class that is not the label must not become NaN.  Labels are within range: inputs are validated.
+def _cross_entropy(y: Node) -> Node:
+    x, labels = y.inputs
+    axis = x.type.rank - 1
+    picked = b.where(b.is_class(labels, x.type.shape[axis]), b.log_softmax(x, axis), b.zeros_like(x))
+    return b.neg(b.sum_axes(picked, (axis,)))
+
+
+DECOMPOSITIONS: dict[str, Callable[[Node], Node]] = {
+    "relu": _relu,
+    "sigmoid": _sigmoid,
+    "tanh": _tanh,
+    "silu": _silu,
+    "gelu": _gelu,
+    "softmax": _softmax,
+    "log_softmax": _log_softmax,
+    "cross_entropy": _cross_entropy,
+}
+
+
+# -- the passes --------------------------------------------------------------------------------------------------
+
+
+def decompose(graph: Graph, keep: frozenset[str] = frozenset()) -> Graph:
+    """Replace every composite that is not in `keep` (those a target has kernels for) by its decomposition."""
+
+    def lower(node: Node) -> Node:
+        if node.op not in DECOMPOSITIONS or node.op in keep:
+            return node
+        with b.origin(node):
+            return DECOMPOSITIONS[node.op](node)
+
+    return _until_stable(graph, lower)  # a decomposition may itself use a composite
+
+
+def lower_reductions(graph: Graph) -> Graph:
+    """Replace every sum and max over several axes by one per axis, the last axis first: it is the contiguous one."""
+
+    def lower(node: Node) -> Node:
+        reduce = {"sum": b.sum_axes, "max": b.max_axes}.get(node.op)
+        if reduce is None:
+            return node
+        axes = node.attrs.axes  # type: ignore[attr-defined]
+        if len(axes) == 1:
+            return node
+        (x,) = node.inputs
+        with b.origin(node):
+            for axis in reversed(axes):
+                x = reduce(x, (axis,))
+        return x
+
+    return rewrite(graph, lower)
+
+
+def lower_ratio(graph: Graph) -> Graph:
+    """Replace every ratio by a division, when no pass needs to tell them apart any more."""
+
+    def lower(node: Node) -> Node:
+        return Node("div", node.inputs, node.attrs, node.name, node.line) if node.op == "ratio" else node
+
+    return rewrite(graph, lower)
+
+
+def _until_stable(graph: Graph, rule: Callable[[Node], Node]) -> Graph:
+    while (rewritten := rewrite(graph, rule)) is not graph:
+        graph = rewritten
+    return graph
