@@ -30,6 +30,7 @@ def environment(threads: int, cache: Path) -> dict[str, str]:
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+        "WHOLESTEP_CACHE_DIR": str(cache / "wholestep"),
         "XDG_CACHE_HOME": str(cache),
     }
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.cases import CASES
-from benchmarks.contender import BenchmarkError
+from benchmarks.contender import BenchmarkError, environment
 from benchmarks.frameworks import OURS, PEERS
 from benchmarks.harness import Measurements, Prepared, check_same_work, ratios, rotated, summary, warm_up
 
@@ -82,3 +83,14 @@ def test_the_mlp_case_is_the_one_the_project_promises() -> None:
         "w2": (128, 10),
         "b2": (10,),
     }
+
+
+def test_workers_start_with_empty_caches_whatever_the_user_has_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    variables = ("WHOLESTEP_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME")
+    for name in variables:
+        monkeypatch.setenv(name, "/elsewhere")
+    given = environment(threads=2, cache=tmp_path)
+    assert all(Path(given[name]).is_relative_to(tmp_path) for name in variables)
+    assert given["OMP_NUM_THREADS"] == given["OPENBLAS_NUM_THREADS"] == "2"
