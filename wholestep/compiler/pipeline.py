@@ -1,0 +1,119 @@
+"""The whole compiler on one screen: a traced graph becomes a plan, in named stages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.verify import verify
+from wholestep.compiler.passes.autodiff.reverse import expand_gradients
+from wholestep.compiler.passes.cse import share_common_nodes
+from wholestep.compiler.passes.dead_code import drop_dead_code
+from wholestep.compiler.passes.decompose import decompose, lower_ratio, lower_reductions
+from wholestep.compiler.passes.fold import fold
+from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.plan.bounds import index_bounds
+from wholestep.compiler.plan.build import make_plan
+from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.spans import Span, Spans
+from wholestep.options import CompileOptions
+
+log = logging.getLogger("wholestep")
+
+Pass = Callable[[Graph], Graph]
+
+KERNELS = frozenset({"relu", "sigmoid", "tanh"})  # composites that the renderer has kernels for
+
+
+def decompose_composites(graph: Graph) -> Graph:
+    return decompose(graph, keep=KERNELS)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A group of passes under the name of its span."""
+
+    name: str
+    passes: tuple[Pass, ...]
+
+
+SIMPLIFY = (fold, share_common_nodes, drop_dead_code)
+
+STAGES = (
+    # Named ops stand where the user wrote out their definition: the place of the e-graph's recognition rules.
+    Stage("optimize_forward", ()),
+    # No gradients, calls or stops are left: the step is one graph of ordinary nodes.
+    Stage("autodiff", (inline_calls, expand_gradients, strip_stop_gradients)),
+    # Constants are folded, equal nodes are one node, and every node is needed.
+    Stage("simplify", SIMPLIFY),
+    # The cheapest equal program was chosen for the whole step: the place of the e-graph.  Skipped by optimize=False.
+    Stage("optimize_full", ()),
+    # Only primitives and composites with kernels are left; reductions have one axis, ratios are divisions.
+    Stage("lower", (decompose_composites, lower_reductions, lower_ratio, *SIMPLIFY)),
+)
+PLAN = "compile"  # the last stage: kernels, order and bytes are decided
+
+
+@dataclass(frozen=True)
+class OptimizeReport:
+    """What a build did: nodes before and after, the rewrites applied, and the spans of its stages."""
+
+    nodes_before: int
+    nodes_after: int
+    fusions_applied: tuple[str, ...] = ()
+    spans: tuple[Span, ...] = ()
+    cached: bool = False  # the plan came from a cache: nothing after the trace was done
+
+    def __str__(self) -> str:
+        rewrites = ", ".join(self.fusions_applied) or "none"
+        origin = " (plan from the cache)" if self.cached else ""
+        lines = [f"nodes: {self.nodes_before} -> {self.nodes_after}{origin}; rewrites: {rewrites}"]
+        for s in self.spans:
+            nodes = "" if s.nodes_before is None else f"  {s.nodes_before} -> {s.nodes_after} nodes"
+            lines.append(f"{'  ' * (s.depth + 1)}{s.name:<{24 - 2 * s.depth}}{1e3 * s.seconds:9.2f} ms{nodes}")
+        return "\n".join(lines)
+
+
+@dataclass
+class Compiler:
+    """Runs the stages with the same options, recording spans."""
+
+    options: CompileOptions = field(default_factory=CompileOptions)
+    spans: Spans = field(default_factory=Spans)
+
+    def run_stages(self, graph: Graph, until: str | None = None) -> Graph:
+        """The graph after the stage `until`, or after all of them."""
+        assert until is None or until in [s.name for s in STAGES], f"there is no stage {until!r}"
+        for stage in STAGES:
+            if stage.name != "optimize_full" or self.options.optimize:
+                graph = self._run_stage(stage, graph)
+            if stage.name == until:
+                break
+        return graph
+
+    def _run_stage(self, stage: Stage, graph: Graph) -> Graph:
+        with self.spans.span(stage.name) as span:
+            span.nodes_before = len(graph.nodes)
+            for rewrite in stage.passes:
+                graph = rewrite(graph)
+                if self.options.verify:
+                    verify(graph)
+            span.nodes_after = len(graph.nodes)
+        return graph
+
+    def plan(self, graph: Graph, capacity: Mapping[str, int], target: str) -> tuple[Plan, OptimizeReport]:
+        """The plan of one entry point and what was done to get it."""
+        log.info("traced graph: %d nodes", len(graph.nodes))
+        if self.options.verify:
+            verify(graph)
+        # Indices are bounded by what the user wrote: a rewrite may replace a lookup by arithmetic on its index.
+        bounds = index_bounds(graph)
+        lowered = self.run_stages(graph)
+        with self.spans.span(PLAN):
+            plan = make_plan(lowered, capacity, fused=self.options.fuse, bounds=bounds, target=target)
+            check(plan)
+        log.info("plan: %d nodes, %d buffers, %d dispatches", len(lowered.nodes), len(plan.buffers), len(plan.kernels))
+        return plan, OptimizeReport(len(graph.nodes), len(lowered.nodes), (), tuple(self.spans.all))

@@ -1,0 +1,146 @@
+"""Is a plan sound?  Ids exist, buffers lie inside their segments, and no two live ones overlap.
+
+A plan that was read from a file is checked before anything is rendered from it: C follows its numbers blindly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from wholestep.compiler.ir.types import Extent, symbols_of
+from wholestep.compiler.plan.kernel import Buffer, Index, Kernel, Level, Load, Plan, Space
+from wholestep.compiler.plan.layout import layout_bytes
+from wholestep.errors import PlanError
+
+
+def check(plan: Plan) -> None:
+    """Raise PlanError unless the plan is sound."""
+    _need(len(plan.symbols) == len(plan.capacity), "one capacity per symbol")
+    _need(all(c >= 1 for c in plan.capacity), "capacities are at least 1")
+    for position, buffer in enumerate(plan.buffers):
+        _need(buffer.id == position, f"buffer {buffer.id} stands at position {position}")
+        _check_buffer(plan, buffer)
+    _check_arena(plan)
+    _check_names(plan)
+    _check_host(plan)
+    for kernel in plan.kernels:
+        _check_kernel(plan, kernel)
+
+
+def _need(condition: bool, rule: str) -> None:
+    if not condition:
+        raise PlanError(f"the plan is not sound: {rule}. Build it again; if it was just built, this is a bug in Wholestep.")
+
+
+def _check_buffer(plan: Plan, buffer: Buffer) -> None:
+    where = f"buffer {buffer.id}"
+    _need_symbols(plan, buffer.type.shape, where)
+    _need(buffer.bytes >= layout_bytes(buffer.type, buffer.layout, plan.sizes), f"{where} holds {buffer.type}")
+    limit = {Space.ARENA: plan.arena_bytes, Space.COPY: plan.copy_bytes, Space.WORK: plan.work_bytes}.get(buffer.space)
+    if limit is not None:
+        end = buffer.offset + buffer.bytes
+        _need(0 <= buffer.offset and end <= limit, f"{where} ends at {end} of {limit} bytes of {buffer.space.value}")
+    if buffer.space is Space.COPY:
+        source = _buffer(plan, buffer.source, f"the source of {where}")
+        _need(source.space is Space.STATE, f"{where} is a copy of a state")
+
+
+def _check_arena(plan: Plan) -> None:
+    """Sweep by offset: only neighbours that overlap in bytes are compared in time."""
+    live: list[Buffer] = []
+    for b in sorted((b for b in plan.buffers if b.space is Space.ARENA), key=lambda b: b.offset):
+        live = [a for a in live if a.offset + a.bytes > b.offset]
+        for a in live:
+            _need(a.last < b.first or b.last < a.first, f"buffers {a.id} and {b.id} overlap in the arena while both are alive")
+        live.append(b)
+
+
+def _check_names(plan: Plan) -> None:
+    for pairs, space in ((plan.inputs, Space.INPUT), (plan.states, Space.STATE)):
+        for name, id in pairs:
+            _need(_buffer(plan, id, repr(name)).space is space, f"{name!r} is a buffer of {space.value}")
+    for name, id in plan.outputs:
+        _buffer(plan, id, repr(name))
+    names = {name for name, _ in plan.states}
+    _need(set(plan.updated) <= names, "updated states are states")
+    for bound in plan.bounds:
+        _need(bound.input in dict(plan.inputs), f"the bound on {bound.input!r} is of an input")
+        _need_symbols(plan, [bound.size], f"the bound on {bound.input!r}")
+    for id, data in plan.constants:
+        buffer = _buffer(plan, id, "a constant")
+        _need(buffer.space is Space.CONSTANT and len(data) <= buffer.bytes, f"constant {id} fits its buffer")
+    for parameter, gradient in plan.param_grad_pairs:
+        _buffer(plan, parameter, "a parameter")
+        if gradient is not None:
+            _buffer(plan, gradient, "a gradient")
+    for parameter in plan.param_buffers:
+        _buffer(plan, parameter, "a parameter")
+
+
+def _check_host(plan: Plan) -> None:
+    known: set[int] = set()
+    for value in plan.host:
+        _need(known.issuperset(value.args), f"host value {value.id} reads what was computed before")
+        _need(value.slot is None or 0 <= value.slot < plan.slots, f"slot {value.slot} is one of {plan.slots}")
+        _need(value.op != "scalar" or 0 <= value.index < len(plan.scalars), f"host value {value.id} reads a scalar")
+        _need_symbols(plan, [value.extent], f"host value {value.id}")
+        known.add(value.id)
+
+
+def _check_kernel(plan: Plan, kernel: Kernel) -> None:
+    where = f"kernel {kernel.id}"
+    axes = range(len(kernel.axes))
+    _need_symbols(plan, kernel.axes, where)
+    _need(0 <= kernel.region < plan.regions, f"{where} is in region {kernel.region} of {plan.regions}")
+    named = (*kernel.rows, *(a for a in (kernel.vector, kernel.reduced, kernel.split) if a is not None))
+    _need(all(a in axes for a in named), f"{where} has axes {tuple(axes)}")
+    for load in _loads(kernel):
+        buffer = _buffer(plan, load.buffer, f"what {where} reads or writes")
+        _need(len(load.index) == len(load.shape), f"{where} has one index per dimension of buffer {buffer.id}")
+        _need_symbols(plan, load.shape, where)
+        for index in load.index:
+            _check_index(plan, kernel, index)
+    _check_values(plan, kernel)
+
+
+def _check_values(plan: Plan, kernel: Kernel) -> None:
+    known = {i.id for level in kernel.levels for i in (*level.row, *level.body, *level.reduces)}
+    for level in kernel.levels:
+        for instr in (*level.row, *level.body):
+            used = (*instr.args, *(() if instr.fill is None else (instr.fill,)))
+            _need(known.issuperset(used), f"value {instr.id} of kernel {kernel.id} reads values of its kernel")
+            _need(instr.op != "scalar" or 0 <= instr.slot < plan.slots, f"slot {instr.slot} is one of {plan.slots}")
+            for index in (*(g.index for g in instr.guards), *(() if instr.index is None else (instr.index,))):
+                _check_index(plan, kernel, index)
+        stored = (*(s.value for s in level.row_stores), *(s.value for s in level.stores), *(r.value for r in level.reduces))
+        _need(known.issuperset(stored), f"kernel {kernel.id} stores values of its own")
+
+
+def _check_index(plan: Plan, kernel: Kernel, index: Index) -> None:
+    _need(all(0 <= a < len(kernel.axes) for a, _ in index.terms), f"indices of kernel {kernel.id} are in its axes")
+    _need_symbols(plan, [index.offset, *(c for _, c in index.terms)], f"kernel {kernel.id}")
+
+
+def _loads(kernel: Kernel) -> Iterator[Load]:
+    for level in kernel.levels:
+        yield from _level_loads(level)
+    if kernel.dot is not None:
+        yield from (kernel.dot.a, kernel.dot.b)
+    if kernel.scatter is not None:
+        yield from (kernel.scatter.target, kernel.scatter.updates, kernel.scatter.index)
+
+
+def _level_loads(level: Level) -> Iterator[Load]:
+    yield from (i.load for i in (*level.row, *level.body) if i.load is not None)
+    yield from (s.load for s in (*level.row_stores, *level.stores))
+
+
+def _buffer(plan: Plan, id: int | None, what: str) -> Buffer:
+    _need(id is not None and 0 <= id < len(plan.buffers), f"{what} is a buffer of the plan; received {id}")
+    assert id is not None
+    return plan.buffers[id]
+
+
+def _need_symbols(plan: Plan, extents: Iterable[Extent], where: str) -> None:
+    unknown = symbols_of(extents) - set(plan.symbols)
+    _need(not unknown, f"{where} uses symbols of the plan; {sorted(unknown)} are not")

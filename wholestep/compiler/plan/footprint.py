@@ -1,0 +1,86 @@
+"""How many bytes a plan needs, by arithmetic alone: what is mapped when it is loaded equals these numbers."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+
+from wholestep.compiler.plan.kernel import Buffer, Layout, Plan, Space
+from wholestep.compiler.plan.layout import aligned, layout_bytes
+
+
+def page_rounded(size: int) -> int:
+    """`size` rounded up to whole pages."""
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The scratch memory of a session: one arena, then one workspace per thread."""
+
+    arena: int = 0
+    work: int = 0  # of one thread
+    threads: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.arena + self.work * self.threads
+
+    def grown(self, arena: int, work: int, threads: int) -> Segments:
+        """Segments that hold these and what they held before."""
+        return Segments(max(self.arena, aligned(arena)), max(self.work, aligned(work)), max(self.threads, threads))
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Where each byte of a loaded plan goes.  Three mappings of whole pages: the state, the scratch, the rest."""
+
+    state: int
+    arena: int
+    workspace: int  # all threads
+    copies: int  # second stored layouts of states
+    outputs: int
+    constants: int
+    staging: int  # inputs that are gathered or converted
+
+    @property
+    def scratch_mapped(self) -> int:
+        return page_rounded(self.arena + self.workspace)
+
+    @property
+    def private_mapped(self) -> int:
+        return page_rounded(self.copies + self.outputs + self.constants + self.staging)
+
+    @property
+    def peak_bytes(self) -> int:
+        """All of it, in whole pages."""
+        return page_rounded(self.state) + self.scratch_mapped + self.private_mapped
+
+    def rows(self) -> tuple[tuple[str, int], ...]:
+        """Name and bytes of each part, then what rounding to whole pages adds."""
+        parts = tuple(vars(self).items())
+        return (*parts, ("page rounding", self.peak_bytes - sum(size for _, size in parts)))
+
+
+def footprint(plan: Plan, threads: int) -> Footprint:
+    """The bytes that a session maps to run `plan` on `threads` threads."""
+    scratch = Segments().grown(plan.arena_bytes, plan.work_bytes, threads)
+    return Footprint(
+        state=space_bytes(plan, Space.STATE),
+        arena=scratch.arena,
+        workspace=scratch.work * threads,
+        copies=aligned(plan.copy_bytes),
+        outputs=space_bytes(plan, Space.OUTPUT),
+        constants=space_bytes(plan, Space.CONSTANT),
+        staging=sum(staging_bytes(plan, b) for b in plan.buffers if b.space is Space.INPUT),
+    )
+
+
+def space_bytes(plan: Plan, space: Space) -> int:
+    """The bytes of all buffers of one space, each in whole cache lines."""
+    return sum(aligned(b.bytes) for b in plan.buffers if b.space is space)
+
+
+def staging_bytes(plan: Plan, buffer: Buffer) -> int:
+    """The bytes of a place to gather or convert an input, as the caller lays it out."""
+    return layout_bytes(buffer.type, Layout.ROWS, plan.sizes)

@@ -1,0 +1,226 @@
+"""The CPU: a plan's C, compiled, loaded, and called once per step."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from ctypes import byref, c_double, c_long, c_void_p
+from functools import cache, cached_property
+from pathlib import Path
+
+import numpy as np
+
+from wholestep.compiler.plan.footprint import footprint, staging_bytes
+from wholestep.compiler.plan.kernel import Buffer, Plan, Space
+from wholestep.compiler.plan.layout import aligned
+from wholestep.compiler.render.c import render
+from wholestep.compiler.runtime import library as native
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.cache import Cache
+from wholestep.compiler.runtime.compiler import Compiler, compile_c, find_compiler
+from wholestep.compiler.runtime.device import Epoch, Place
+from wholestep.compiler.runtime.memory import Region
+from wholestep.options import CompileOptions
+
+SLICE_SECONDS = 0.05  # signals, progress and callbacks wait no longer than this
+
+
+class CpuProgram:
+    """A plan in this process.  Everything a step needs is laid out here once; `run` is one native call."""
+
+    def __init__(self, plan: Plan, place: Place) -> None:
+        self.plan, self._place, self._state = plan, place, place.state
+        self._library = load_library(place.options)
+        self._object = PlanObject(compile_plan(self.source, place.options))
+        self._seen = -1  # the version of the state that the copies show
+        self._lay_out()
+        self._make_call()
+        self.bind()
+
+    @cached_property
+    def source(self) -> str:
+        """The C that runs."""
+        return render(self.plan)
+
+    def _lay_out(self) -> None:
+        """Place what belongs to this program alone: copies, outputs, constants, staging."""
+        plan, parts = self.plan, footprint(self.plan, self._place.threads)
+        self._region = Region(parts.private_mapped)
+        self.mapped_bytes = self._region.size
+        self._offset: dict[int, int] = {b.id: b.offset for b in plan.buffers if b.space is Space.COPY}
+        end = parts.copies
+        for buffer in plan.buffers:
+            if buffer.space in (Space.OUTPUT, Space.CONSTANT):
+                self._offset[buffer.id] = end
+                end += aligned(buffer.bytes)
+        for id, data in plan.constants:
+            self._region.view(self._offset[id], len(data), np.dtype(np.uint8))[:] = np.frombuffer(data, np.uint8)
+        self.staging: dict[str, AnyArray] = {}
+        for name, id in plan.inputs:
+            size, dtype = staging_bytes(plan, plan.buffers[id]), plan.buffers[id].type.dtype
+            self.staging[name] = self._region.view(end, size // dtype.size, dtype.numpy)
+            end += size
+        self.outputs = {name: self._stored(plan.buffers[id]) for name, id in plan.outputs}
+
+    def _stored(self, buffer: Buffer) -> AnyArray:
+        """The flat array behind a buffer that outlives the step."""
+        if buffer.space is Space.STATE:
+            return self._state.slot(buffer.name).stored
+        dtype = buffer.type.dtype
+        return self._region.view(self._offset[buffer.id], buffer.bytes // dtype.size, dtype.numpy)
+
+    def _make_call(self) -> None:
+        plan = self.plan
+        pointers = plan.pointer_buffers()
+        state_names = {id: name for name, id in plan.states}
+        self.addresses = (c_void_p * max(1, len(pointers)))()
+        for i, buffer in enumerate(pointers):
+            if buffer.space is Space.STATE:
+                self.addresses[i] = self._state.slot(state_names[buffer.id]).address
+            elif buffer.space is not Space.INPUT:
+                self.addresses[i] = self._region.address + self._offset[buffer.id]
+        place_of = {buffer.id: i for i, buffer in enumerate(pointers)}
+        self.slots = {name: place_of[id] for name, id in plan.inputs}
+        self.dims = (c_long * max(1, len(plan.symbols)))(*plan.capacity)
+        self._scalars = (c_double * max(1, len(plan.scalars)))(*(s.default for s in plan.scalars))
+        self._scalar_index = {s.name: i for i, s in enumerate(plan.scalars)}
+        self._step_index = self._scalar_index.get("step")
+        self._derived = (c_double * max(1, plan.slots))()
+        self._call = native.Call(
+            api=self._library.api,
+            dims=self.dims,
+            buffers=self.addresses,
+            scalars=self._scalars,
+            derived=self._derived,
+            seed=self._place.seed,
+        )
+        self._call_reference = byref(self._call)
+
+    def bind(self) -> None:
+        """Read the scratch memory's addresses again."""
+        scratch = self._place.scratch
+        self._call.arena, self._call.work, self._call.work_bytes = scratch.arena, scratch.work, scratch.segments.work
+
+    def set_scalar(self, name: str, value: float) -> bool:
+        """Set a runtime scalar; False where the plan does not use it."""
+        index = self._scalar_index.get(name)
+        if index is not None:
+            self._scalars[index] = value
+        return index is not None
+
+    def run(self) -> None:
+        """One step, to its end."""
+        state = self._state
+        if state.version != self._seen:
+            self._refresh()
+        self._call.step = state.step
+        if self._step_index is not None:
+            self._scalars[self._step_index] = state.step
+        code = self._object
+        self._library.run_step(code.prologue, code.entry, self._call_reference, self._place.threads)
+        if self.plan.updated:
+            state.step += 1
+            state.version += 1
+            self._seen = state.version
+
+    def _refresh(self) -> None:
+        """Rewrite the second layouts of states that someone else has changed."""
+        if self._object.refresh is not None:
+            self._object.refresh(self._call_reference)
+        self._seen = self._state.version
+
+    def run_epoch(self, epoch: Epoch) -> Iterator[None]:
+        """Steps until the epoch's end, in slices of about 50 ms; yields after each."""
+        loop = self._loop(epoch)
+        while epoch.position < epoch.rows:
+            if self._state.version != self._seen:
+                self._refresh()
+            self._call.step = self._state.step
+            loop.position, loop.steps = epoch.position, len(epoch.losses) - epoch.done
+            loop.losses = epoch.losses.ctypes.data + epoch.done * epoch.losses.itemsize
+            done = self._library.run_loop(loop)
+            epoch.position, epoch.done = loop.position, epoch.done + done
+            if self.plan.updated:
+                self._state.step = self._call.step
+                self._state.version += done
+                self._seen = self._state.version
+            yield
+
+    def _loop(self, epoch: Epoch) -> native.Loop:
+        inputs = (native.LoopInput * max(1, len(epoch.sources)))()
+        for item, (name, source) in zip(inputs, epoch.sources.items(), strict=False):
+            item.source, item.row_bytes = source.ctypes.data, source.nbytes // len(source)
+            item.slot = ctypes.addressof(self.addresses) + self.slots[name] * ctypes.sizeof(c_void_p)
+            item.staging = self.staging[name].ctypes.data
+        loss = self.plan.buffers[self.plan.outputs[0][1]]
+        scalar = self._step_index
+        return native.Loop(
+            prologue=self._object.prologue,
+            entry=self._object.entry,
+            call=ctypes.pointer(self._call),
+            batch_dim=None if epoch.symbol is None else ctypes.addressof(self.dims) + epoch.symbol * ctypes.sizeof(c_long),
+            inputs=inputs,
+            loss=self._stored(loss).ctypes.data,
+            step_scalar=None if scalar is None else ctypes.addressof(self._scalars) + scalar * ctypes.sizeof(c_double),
+            order_seed=self._place.seed,
+            order_epoch=epoch.order or 0,
+            rows=epoch.rows,
+            capacity=epoch.batch,
+            seconds=SLICE_SECONDS,
+            input_count=len(epoch.sources),
+            order_kind=native.SEQUENTIAL if epoch.order is None else native.SHUFFLED,
+            loss_is_double=loss.type.dtype.size == 8,
+            threads=self._place.threads,
+        )
+
+
+class PlanObject:
+    """A plan's compiled code in this process: the addresses of its functions."""
+
+    def __init__(self, path: Path) -> None:
+        self.prologue, self.entry = native.load_plan_object(path)
+        code = ctypes.CDLL(os.fspath(path))  # the same handle: an object is loaded once per process
+        self.refresh = code.ws_refresh if hasattr(code, "ws_refresh") else None
+        if self.refresh is not None:
+            self.refresh.restype = None
+
+
+def cache_of(options: CompileOptions) -> Cache:
+    """The cache these options name; without caching, one that ends with this process."""
+    return Cache(options.cache_folder) if options.cache else _private_cache()
+
+
+@cache
+def _private_cache() -> Cache:
+    folder = tempfile.mkdtemp(prefix="wholestep-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Cache(folder)
+
+
+def load_library(options: CompileOptions) -> native.Library:
+    """The runtime library of this process."""
+    return native.load_library(cache_of(options), _compiler(options))
+
+
+def compile_plan(source: str, options: CompileOptions) -> Path:
+    """The shared object of a plan's C, from the cache or compiled into it."""
+    return compile_c(source, cache=cache_of(options), compiler=_compiler(options))
+
+
+def _compiler(options: CompileOptions) -> Compiler:
+    return find_compiler(options.compiler_command)
+
+
+class CpuDevice:
+    name = "cpu"
+    runs = True
+
+    def load(self, plan: Plan, place: Place) -> CpuProgram:
+        return CpuProgram(plan, place)
+
+
+DEVICE = CpuDevice()

@@ -1,0 +1,89 @@
+"""What a device is: something that loads a plan and gives back a program that runs it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, MutableSequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.memory import Scratch
+from wholestep.compiler.runtime.state import State
+from wholestep.errors import OptionError
+from wholestep.options import CompileOptions
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the programs of a session share."""
+
+    state: State
+    scratch: Scratch
+    threads: int
+    seed: int
+    options: CompileOptions
+
+
+@dataclass
+class Epoch:
+    """A pass over data: which rows, in which order, and how far it has come.  `order` None keeps the rows' order."""
+
+    sources: Mapping[str, AnyArray]  # input -> all its rows
+    rows: int
+    batch: int  # rows of a step
+    symbol: int | None  # the symbolic dimension that holds them
+    order: int | None  # the epoch's key for shuffling
+    losses: AnyArray  # float64, one per update
+    position: int = 0  # in rows
+    done: int = 0  # updates
+
+
+class Program(Protocol):
+    """A plan on a device.  Sizes, input addresses and scalars are written in place; `run` makes one step of them."""
+
+    plan: Plan
+    mapped_bytes: int
+    dims: MutableSequence[int]  # of each symbol
+    addresses: MutableSequence[int]  # of each buffer that a call is given; inputs may be replaced
+    slots: Mapping[str, int]  # input -> its place in `addresses`
+    staging: Mapping[str, AnyArray]  # input -> a flat array to convert into
+    outputs: Mapping[str, AnyArray]  # output -> its flat stored array
+
+    @property
+    def source(self) -> str:
+        """The text that runs."""
+
+    def bind(self) -> None:
+        """Read the scratch memory's addresses again."""
+
+    def set_scalar(self, name: str, value: float) -> bool:
+        """Set a runtime scalar; False where the plan does not use it."""
+
+    def run(self) -> None:
+        """One step, to its end."""
+
+    def run_epoch(self, epoch: Epoch) -> Iterator[None]:
+        """Steps until the epoch's end; yields about every 50 ms so that others may act."""
+
+
+class Device(Protocol):
+    """A kind of machine."""
+
+    name: str
+    runs: bool
+
+    def load(self, plan: Plan, place: Place) -> Program:
+        """Make a plan runnable."""
+
+
+_DEVICES = {"cpu": "wholestep.compiler.runtime.cpu", "null": "wholestep.compiler.runtime.null"}
+
+
+def device_named(name: str) -> Device:
+    """The device called `name`."""
+    if name not in _DEVICES:
+        raise OptionError(f"device={name!r}: expected one of {', '.join(map(repr, _DEVICES))}.")
+    device: Device = importlib.import_module(_DEVICES[name]).DEVICE
+    return device

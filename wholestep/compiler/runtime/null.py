@@ -1,0 +1,55 @@
+"""A device that plans and reports but cannot run: for machines without a compiler, and for looking before building."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NoReturn
+
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.device import Epoch, Place
+from wholestep.errors import UsageError
+
+
+class NullProgram:
+    """A plan that was loaded nowhere."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.mapped_bytes = 0
+        self.dims: list[int] = list(plan.capacity)
+        self.addresses: list[int] = [0 for _ in plan.pointer_buffers()]
+        self.slots: dict[str, int] = {}
+        self.staging: dict[str, AnyArray] = {}
+        self.outputs: dict[str, AnyArray] = {}
+
+    @property
+    def source(self) -> str:
+        return _refuse("has no source")
+
+    def bind(self) -> None:
+        """It has no memory to bind."""
+
+    def set_scalar(self, name: str, value: float) -> bool:
+        return any(s.name == name for s in self.plan.scalars)
+
+    def run(self) -> None:
+        _refuse("cannot step")
+
+    def run_epoch(self, epoch: Epoch) -> Iterator[None]:
+        _refuse("cannot run")
+
+
+def _refuse(what: str) -> NoReturn:
+    raise UsageError(f"a session on the null device plans and reports but {what}. Build it with device='cpu'.")
+
+
+class NullDevice:
+    name = "null"
+    runs = False
+
+    def load(self, plan: Plan, place: Place) -> NullProgram:
+        return NullProgram(plan)
+
+
+DEVICE = NullDevice()

@@ -1,0 +1,59 @@
+"""How to compile.  The only place of the package that reads environment variables."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from wholestep.errors import OptionError
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """What a build may do differently; two builds with equal options, graphs and targets give equal plans.
+
+    >>> CompileOptions(fuse=False).changes()
+    {'fuse': False}
+    """
+
+    cache: bool = True  # keep plans and compiled code for the next process
+    cache_dir: str | None = None  # None: $WHOLESTEP_CACHE_DIR, else the user's cache folder
+    compiler: str | None = None  # a C compiler: a name, a path or a command line.  None: $CC, else what is found
+    optimize: bool = True  # run the whole-graph optimiser after autodiff
+    fuse: bool = True  # let several nodes share a kernel
+    verify: bool = True  # check the graph before and after every pass
+
+    def changes(self) -> dict[str, object]:
+        """The options that differ from the defaults."""
+        default = CompileOptions()
+        return {name: value for name, value in vars(self).items() if value != getattr(default, name)}
+
+    def plan_key(self) -> str:
+        """The options that a plan depends on, as text."""
+        return f"optimize={self.optimize} fuse={self.fuse}"
+
+    @property
+    def cache_folder(self) -> str | None:
+        """Where to keep plans and compiled code; None means the user's cache folder."""
+        return self.cache_dir or os.environ.get("WHOLESTEP_CACHE_DIR") or None
+
+    @property
+    def compiler_command(self) -> str | None:
+        """The C compiler asked for; None means to look for one."""
+        return self.compiler or os.environ.get("CC") or None
+
+
+def thread_count(threads: int | None, default: int, most: int) -> int:
+    """The number of threads of a session: the argument, else $WHOLESTEP_THREADS, else `default`."""
+    origin, wanted = "threads", threads
+    if wanted is None:
+        text = os.environ.get("WHOLESTEP_THREADS", "")
+        if not text:
+            return default
+        origin, wanted = "WHOLESTEP_THREADS", int(text) if text.strip().isdecimal() else -1
+        shown: object = text
+    else:
+        shown = threads
+    if not isinstance(wanted, int) or isinstance(wanted, bool) or not 1 <= wanted <= most:
+        raise OptionError(f"{origin}={shown!r}: expected a whole number from 1 to {most}; leave it out to use {default}.")
+    return wanted
