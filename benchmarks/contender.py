@@ -72,7 +72,8 @@ class Contender:
             raise BenchmarkError(f"{self.name}: the worker ended with exit code {self.process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            hint = "\nPeers are installed by: pip install -e '.[bench]'" if "ModuleNotFoundError" in answer["error"] else ""
+            missing = "ModuleNotFoundError" in answer["error"]
+            hint = "\nPeers are installed by: pip install -e '.[bench]'" if missing else ""
             raise BenchmarkError(f"{self.name}: {answer['error']}{hint}")
         time.sleep(SETTLE_SECONDS)
         self.left_at = (time.perf_counter(), cpu_seconds(self.process.pid))
