@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
-from wholestep.compiler.frontend.trace import fail, record
+from wholestep.compiler.frontend.trace import fail, locate, record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import toposort
 from wholestep.compiler.ir.types import shape_text
@@ -40,7 +40,7 @@ def gradients(loss: Tensor, params: Any) -> Any:
         return dict(zip(params, _record(loss, list(params.values())), strict=True))
     if isinstance(params, Sequence) and not isinstance(params, str):
         return _record(loss, list(params))
-    fail(UsageError, f"gradients are taken with respect to a tensor, a list, a dict or a module; received {params!r}.")
+    raise locate(UsageError(f"params is a tensor, a list, a dict or a module; received {params!r}."))
 
 
 def _record(loss: Tensor, params: list[Tensor]) -> list[Tensor]:

@@ -149,7 +149,7 @@ def with_aliases(**aliases: str) -> Callable[[type[O]], type[O]]:
             positional = [f.name for f in fields(cls) if not f.kw_only][: len(args)]
             original(self, *args, **_translate(cls, positional, given, aliases))
 
-        cls.__init__ = init  # type: ignore[method-assign]
+        setattr(cls, "__init__", init)  # noqa: B010
         return cls
 
     return wrap
@@ -158,8 +158,8 @@ def with_aliases(**aliases: str) -> Callable[[type[O]], type[O]]:
 def _refuse_parameters(kind: str, received: object) -> None:
     fail(
         UsageError,
-        f"ws.{kind} takes no parameters, only numbers; received a {type(received).__name__}. The session binds it to the "
-        f"graph's parameters: ws.build_session(g, optimizer=ws.{kind}(lr=0.01)).",
+        f"ws.{kind} takes no parameters, only numbers; received a {type(received).__name__}. The session binds it to "
+        f"the graph's parameters: ws.build_session(g, optimizer=ws.{kind}(lr=0.01)).",
     )
 
 

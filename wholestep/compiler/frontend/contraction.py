@@ -32,8 +32,8 @@ def _check_inner(a: Shape, b: Shape) -> None:
     if a[-1] != inner:
         fail(
             ShapeError,
-            f"@ multiplies (..., m, k) by (k, n); received {shape_text(a)} and {shape_text(b)}: {a[-1]} against {inner}. "
-            "Transpose an operand (w.T) or correct its shape.",
+            f"@ multiplies (..., m, k) by (k, n); received {shape_text(a)} and {shape_text(b)}: "
+            f"{a[-1]} against {inner}. Transpose an operand (w.T) or correct its shape.",
         )
 
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend import indexing
-from wholestep.compiler.frontend.promote import promote, size as size_node
+from wholestep.compiler.frontend.initializers import Array
+from wholestep.compiler.frontend.promote import promote
+from wholestep.compiler.frontend.promote import size as size_node
 from wholestep.compiler.frontend.tensor import (
     Operand,
     Tensor,
@@ -224,10 +226,10 @@ def pad(x: Tensor, amounts: Sequence[tuple[int, int]], value: float = 0.0) -> Te
     return _unary(x, "pad", at.PadAttrs(low, high, float(value)))
 
 
-def gather(x: Tensor, index: Operand, axis: int = 0) -> Tensor:
+def gather(x: Tensor, index: Tensor | Array | list[int], axis: int = 0) -> Tensor:
     """x's slices along an axis named by integer indices, as `numpy.take`.  Example: `ws.gather(table, tokens)`."""
     indices = index.node if isinstance(index, Tensor) else index
-    return Tensor(indexing.gather(x.node, indices, _axis(x, axis)), common_graph(x, index))  # type: ignore[arg-type]
+    return Tensor(indexing.gather(x.node, indices, _axis(x, axis)), common_graph(x, index))
 
 
 take = gather

@@ -140,10 +140,8 @@ class Graph:
     def bias_add(self, x: Tensor, bias: Tensor) -> Tensor:
         """x + bias, the bias along the last axis."""
         if bias.shape != x.shape[-1:]:
-            fail(
-                ShapeError,
-                f"bias_add: {shape_text(x.shape)} needs a bias of shape {shape_text(x.shape[-1:])}; received {shape_text(bias.shape)}.",
-            )
+            wanted, given = shape_text(x.shape[-1:]), shape_text(bias.shape)
+            fail(ShapeError, f"bias_add: {shape_text(x.shape)} needs a bias of shape {wanted}; received {given}.")
         return x + bias
 
     def relu(self, x: Tensor) -> Tensor:
@@ -162,7 +160,7 @@ class Graph:
 
     # -- what a step returns and changes -------------------------------------------------------------------------
 
-    def set_outputs(self, outputs: Sequence[Tensor] | Mapping[str, Tensor]) -> None:
+    def set_outputs(self, outputs: Sequence[Tensor] | Mapping[str, Tensor] | Tensor) -> None:
         """What a step returns; the first is the loss.
 
         In a sequence, a tensor that was named by `keep` has that name; others are called `loss` (the first) and

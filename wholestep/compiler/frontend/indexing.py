@@ -43,7 +43,7 @@ def index(node: Node, key: object) -> Node:
     return reshape(sliced, tuple(shape))
 
 
-def gather(node: Node, key: Node | np.ndarray | list[int], axis: int) -> Node:  # type: ignore[type-arg]
+def gather(node: Node, key: Node | np.ndarray | list[int], axis: int) -> Node:
     """The slices of `node` along `axis` named by the indices."""
     indices = key if isinstance(key, Node) else _constant_indices(np.asarray(key), node, axis)
     if not indices.type.dtype.is_integer:
@@ -54,7 +54,7 @@ def gather(node: Node, key: Node | np.ndarray | list[int], axis: int) -> Node:  
     return record("gather", [node, indices], at.GatherAttrs(axis))
 
 
-def _constant_indices(key: np.ndarray, node: Node, axis: int) -> Node:  # type: ignore[type-arg]
+def _constant_indices(key: np.ndarray, node: Node, axis: int) -> Node:
     extent = node.type.shape[axis]
     if key.dtype.kind not in "iu":
         fail(
@@ -129,8 +129,8 @@ def _symbolic_bounds(item: Item, extent: Dim, axis: int) -> tuple[Extent, Extent
     if not safe:
         fail(
             ShapeError,
-            f"{_text(item)} may be out of range at axis {axis}: only one element of the symbolic dimension {extent} is sure "
-            "to exist ([0], [-1], [1:], [:-1] are possible). Give the dimension a fixed number.",
+            f"{_text(item)} may be out of range at axis {axis}: only one element of the symbolic dimension {extent} is "
+            "sure to exist ([0], [-1], [1:], [:-1] are possible). Give the dimension a fixed number.",
         )
     return start, stop, 1
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.frontend.trace import fail, locate
 from wholestep.compiler.ir import random
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.types import DType, Shape
@@ -95,7 +95,7 @@ def as_initializer(init: object) -> Initializer:
         return constant(init)
     if isinstance(init, np.ndarray | list):
         return values(init)
-    fail(OptionError, f"init={init!r} is no initialiser; use e.g. ws.init.normal(std=0.02), a number or an array.")
+    raise locate(OptionError(f"init={init!r} is no initialiser; use ws.init.normal(std=0.02), a number or an array."))
 
 
 def materialize(init: Initializer, shape: StaticShape, dtype: DType, seed: int, name: str) -> Array:

@@ -167,7 +167,8 @@ def expand(node: Node, shape: Shape) -> Node:
     if not fits:
         fail(
             ShapeError,
-            f"{shape_text(own)} cannot be broadcast to {shape_text(shape)}; extents aligned at the right must be equal or 1.",
+            f"{shape_text(own)} cannot be broadcast to {shape_text(shape)}: extents, aligned at the right, must be "
+            "equal or 1.",
         )
     kept = [d for d, e in enumerate(own) if e == shape[offset + d]]
     dropped = reshape(node, tuple(own[d] for d in kept))

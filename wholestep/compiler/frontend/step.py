@@ -61,7 +61,7 @@ class Step:
     def __call__(self, *_: object, **__: object) -> None:
         fail(
             UsageError,
-            f"{self.body.__name__} is recorded, not called: session = ws.build_session({self.body.__name__}, batch_size=...).",
+            f"{self.body.__name__} is recorded, not called; give it to ws.build_session.",
         )
 
 

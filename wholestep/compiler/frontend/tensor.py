@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from wholestep.compiler.frontend import contraction, indexing
-from wholestep.compiler.frontend.habits import HABITS
+from wholestep.compiler.frontend.habits import Unreadable
 from wholestep.compiler.frontend.promote import Literal, align, constant, expand, natural_dtype, promote, reshape, size
-from wholestep.compiler.frontend.trace import fail, located, record
+from wholestep.compiler.frontend.trace import fail, locate, located, record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import (
@@ -25,16 +25,16 @@ from wholestep.compiler.ir.types import (
     product,
     shape_text,
 )
-from wholestep.errors import DTypeError, GraphError, HabitError, ShapeError, UsageError
+from wholestep.errors import DTypeError, GraphError, ShapeError, UsageError
 
 if TYPE_CHECKING:
     from wholestep.compiler.frontend.graph import Graph
 
 Axes = int | Sequence[int] | None
-Operand = "Tensor | Literal"
+Operand: TypeAlias = "Tensor | Literal"
 
 
-class Tensor:
+class Tensor(Unreadable):
     """A value of the program being recorded: a node and the graph it belongs to.
 
     `graph` is None for values that belong to no graph yet (constants, sizes); they join the first one they meet.
@@ -240,9 +240,8 @@ class Tensor:
 
     def permute(self, *order: int | Sequence[int]) -> Tensor:
         """The axes in another order."""
-        given = order[0] if len(order) == 1 and not isinstance(order[0], int) else order
-        axes = tuple(a + self.ndim if a < 0 else a for a in given)  # type: ignore[operator, union-attr]
-        return self._unary("permute", at.PermuteAttrs(axes))
+        axes = [a for item in order for a in ([item] if isinstance(item, int) else item)]
+        return self._unary("permute", at.PermuteAttrs(tuple(a + self.ndim if a < 0 else a for a in axes)))
 
     def transpose(self, *axes: int) -> Tensor:
         """Swap two axes; without arguments reverse them all."""
@@ -327,31 +326,6 @@ class Tensor:
         self.graph.keep(self, name)
         return self
 
-    # -- habits that have no meaning while recording -------------------------------------------------------------
-
-    def _no_value(self, what: str, instead: str) -> NoReturn:
-        fail(UsageError, f"{what} of {self!r}: a tensor has no value while the program is recorded. {instead}")
-
-    def __bool__(self) -> NoReturn:
-        self._no_value("the truth value", "Choose element by element with ws.where(condition, a, b).")
-
-    def __float__(self) -> NoReturn:
-        self._no_value("float()", "Make it an output and read it after a step: float(session.step(...).loss).")
-
-    def __int__(self) -> NoReturn:
-        self._no_value("int()", "Make it an output and read it after a step.")
-
-    def __iter__(self) -> NoReturn:
-        self._no_value("iteration", "Index it, x[i], or compute on all elements at once.")
-
-    def __array__(self, *_: object, **__: object) -> NoReturn:
-        self._no_value("a NumPy array", "Make it an output, or keep(name) it and read session.get(name) after a step.")
-
-    def __getattr__(self, attribute: str) -> NoReturn:
-        if attribute in HABITS:
-            fail(HabitError, f"a tensor has no `{attribute}`: {HABITS[attribute]}")
-        raise AttributeError(f"a tensor has no attribute {attribute!r}")
-
 
 # -- building blocks of everything above -------------------------------------------------------------------------
 
@@ -370,10 +344,7 @@ def _unwrap(operand: object) -> Node | Literal:
         return operand.node
     if isinstance(operand, int | float | Dim | np.ndarray | np.generic | list | tuple):
         return operand
-    fail(
-        UsageError,
-        f"{operand!r} of type {type(operand).__name__} cannot meet a tensor; use tensors, numbers or arrays.",
-    )
+    raise locate(UsageError(f"{operand!r} cannot meet a tensor; use tensors, numbers or arrays."))
 
 
 def as_tensor(value: Operand) -> Tensor:
