@@ -1,4 +1,7 @@
-"""Gradient rules of the pointwise primitives.  y is the node, g the gradient that arrives at its output."""
+"""Gradient rules of the pointwise primitives.  y is the node, g the gradient that arrives at its output.
+
+Constant factors multiply g first: g is often one number repeated, and then so is the product.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def exp_rule(y: Node, g: Node) -> Gradients:
 
 # y = 2ˣ:  dx = g·y·ln 2
 def exp2_rule(y: Node, g: Node) -> Gradients:
-    return (b.mul(g, b.scale(y, log(2))),)
+    return (b.mul(b.scale(g, log(2)), y),)
 
 
 # y = eˣ - 1:  dx = g·(y + 1)
@@ -44,7 +47,7 @@ def log_rule(y: Node, g: Node) -> Gradients:
 
 # y = log₂ x:  dx = g / (x·ln 2)
 def log2_rule(y: Node, g: Node) -> Gradients:
-    return (b.div(g, b.scale(y.inputs[0], log(2))),)
+    return (b.div(b.scale(g, 1 / log(2)), y.inputs[0]),)
 
 
 # y = ln(1 + x):  dx = g / (1 + x)
@@ -65,7 +68,7 @@ def cos_rule(y: Node, g: Node) -> Gradients:
 # y = √x:  dx = g / 2y;  at 0: infinite (NaN where g = 0), as the limit says.  A loss that can meet 0 guards its
 # argument itself, as rmse does.
 def sqrt_rule(y: Node, g: Node) -> Gradients:
-    return (b.div(g, b.scale(y, 2)),)
+    return (b.div(b.scale(g, 0.5), y),)
 
 
 # y = 1/x:  dx = -g·y²
@@ -76,7 +79,7 @@ def recip_rule(y: Node, g: Node) -> Gradients:
 # y = erf x:  dx = g·2/√π·exp(-x²)
 def erf_rule(y: Node, g: Node) -> Gradients:
     (x,) = y.inputs
-    return (b.mul(g, b.scale(b.unary("exp", b.neg(b.mul(x, x))), 2 / sqrt(pi))),)
+    return (b.mul(b.scale(g, 2 / sqrt(pi)), b.unary("exp", b.neg(b.mul(x, x)))),)
 
 
 # y = x in another float dtype:  dx = g in x's dtype
@@ -115,16 +118,16 @@ def div_rule(y: Node, g: Node) -> Gradients:
 def pow_rule(y: Node, g: Node) -> Gradients:
     a, c = y.inputs
     zero = b.zeros_like(a)
-    slope = b.mul(c, b.power(a, b.shift(c, -1)))
+    da = b.mul(b.mul(g, c), b.power(a, b.shift(c, -1)))
     exponent = b.constant_value(c)
     if exponent is None:
-        slope = b.where(b.equal(c, zero), zero, slope)
+        da = b.where(b.equal(c, zero), zero, da)
     elif exponent == 0:
-        slope = zero
+        da = zero
     at_limit = b.make("logical_and", (b.equal(a, zero), b.make("less_equal", (zero, c))))
     # ln of 1 in place of ln 0: the discarded branch must be finite, or its own gradient is NaN.
     logarithm = b.unary("log", b.where(at_limit, b.full_like(a, 1), a))
-    return b.mul(g, slope), b.mul(g, b.mul(y, logarithm))
+    return da, b.mul(g, b.mul(y, logarithm))
 
 
 # y = max(a, c):  da = g where a > c, g/2 where a = c, else 0; dc = the same with a and c exchanged

@@ -1,0 +1,325 @@
+"""How each node of a graph depends on the rows of the batch.
+
+A data-flow analysis with four answers: a node is *free* of the batch, has *rows* that each depend on the same row of
+the inputs, is *additive* (a sum over the rows, so that the values of the parts of a batch add up to the value of the
+whole), or is *mixed*: anything else, with the node and the reason that made it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Node, toposort
+from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.types import Dim, Extent, Shape, divide, product
+
+
+@dataclass(frozen=True)
+class Free:
+    """The same whatever the batch holds."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Row-wise along `axis`, whose extent is a multiple of the batch, the batch being the outer factor."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class Additive:
+    """A sum over the rows of something row-wise."""
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Depends on the rows in another way, since `blame` did what `reason` says."""
+
+    blame: Node
+    reason: str
+
+
+Kind = Free | Rows | Additive | Mixed
+Flow = Callable[[Node, Sequence[Kind], str], Kind]
+
+
+def kinds_of(roots: Iterable[Node], batch: str, known: Mapping[Node, Kind] | None = None) -> dict[Node, Kind]:
+    """The kind of every node behind the roots; `known` ones are taken as given."""
+    kinds: dict[Node, Kind] = dict(known or {})
+    for node in toposort(roots):
+        if node not in kinds:
+            kinds[node] = _kind(node, [kinds[i] for i in node.inputs], batch)
+    return kinds
+
+
+def _kind(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    for kind in inputs:
+        if isinstance(kind, Mixed):
+            return kind
+    family = OPS[node.op].family
+    flow = FLOWS.get(node.op) or _BY_FAMILY.get(family)
+    assert flow is not None, f"{node.op} must be gone before the batch is analysed"
+    return flow(node, inputs, batch)
+
+
+def _mentions(extent: Extent, batch: str) -> bool:
+    return isinstance(extent, Dim) and batch in extent.symbols
+
+
+def _is_multiple(extent: Extent, batch: str) -> bool:
+    rest = divide(extent, Dim.symbol(batch)) if _mentions(extent, batch) else None
+    return rest is not None and not _mentions(rest, batch)
+
+
+def _by_shape(node: Node, shape: Shape, batch: str) -> Kind:
+    """Fresh rows: of inputs, random numbers, and what is repeated for every row."""
+    axes = [d for d, e in enumerate(shape) if _mentions(e, batch)]
+    if not axes:
+        return Free()
+    if len(axes) == 1 and _is_multiple(shape[axes[0]], batch):
+        return Rows(axes[0])
+    return Mixed(node, f"has a shape, {node.type}, that is not one row per element of {batch!r}")
+
+
+# -- leaves ------------------------------------------------------------------------------------------------------
+
+
+def _rows_of_shape(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    return _by_shape(node, node.type.shape, batch)
+
+
+def _free(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    return Free()
+
+
+def _iota(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    if _mentions(node.type.shape[attrs_of(node, at.IotaAttrs).axis], batch):
+        return Mixed(node, "numbers the rows of the batch, and a part of a batch has other numbers")
+    return _rows_of_shape(node, inputs, batch)
+
+
+def _size(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    extent = attrs_of(node, at.SizeAttrs).extent
+    if not _mentions(extent, batch):
+        return Free()
+    if _is_multiple(extent, batch):
+        return Additive()
+    return Mixed(node, f"is the size {extent}, which is not a multiple of {batch!r}")
+
+
+# -- pointwise ---------------------------------------------------------------------------------------------------
+
+
+def _pointwise(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    distinct = set(inputs)
+    if distinct <= {Free()}:
+        return Free()
+    if len(distinct) == 1 and isinstance(inputs[0], Rows):
+        return inputs[0]
+    if Additive() in distinct:
+        return Mixed(node, "is not linear in a sum over the batch")
+    return Mixed(node, "combines rows of the batch with other rows")
+
+
+def _linear(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """add, sub, neg, stop_gradient: sums of additive things are additive."""
+    return Additive() if set(inputs) == {Additive()} else _pointwise(node, inputs, batch)
+
+
+def _scaled(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """mul: by something free it is linear."""
+    return Additive() if set(inputs) == {Additive(), Free()} else _pointwise(node, inputs, batch)
+
+
+def _divided(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    return Additive() if list(inputs) == [Additive(), Free()] else _pointwise(node, inputs, batch)
+
+
+def _cast(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    exact = node.type.dtype.is_float or not node.inputs[0].type.dtype.is_float
+    return inputs[0] if exact else _pointwise(node, inputs, batch)
+
+
+# -- reduce and softmax ------------------------------------------------------------------------------------------
+
+
+def _without(axis: int, gone: Sequence[int]) -> int:
+    return axis - sum(d < axis for d in gone)
+
+
+def _sum(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    (kind,), axes = inputs, attrs_of(node, at.SumAttrs).axes
+    if not isinstance(kind, Rows):
+        return kind
+    return Additive() if kind.axis in axes else Rows(_without(kind.axis, axes))
+
+
+def _over(axes_of: Callable[[Node], Sequence[int]], keeps_shape: bool) -> Flow:
+    """A function along some axes that is not linear: max, argmax, softmax."""
+
+    def flow(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+        kind, axes = inputs[0], axes_of(node)
+        if not isinstance(kind, Rows):
+            return _pointwise(node, inputs[:1], batch)
+        if kind.axis in axes:
+            return Mixed(node, "runs along the batch")
+        return kind if keeps_shape else Rows(_without(kind.axis, axes))
+
+    return flow
+
+
+def _cross_entropy(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    if isinstance(inputs[0], Rows) and inputs[0].axis == node.inputs[0].type.rank - 1:
+        return Mixed(node, "has its classes along the batch")
+    return _pointwise(node, inputs, batch)
+
+
+# -- movement ----------------------------------------------------------------------------------------------------
+
+
+def _reshape(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    (kind,), old, new = inputs, node.inputs[0].type.shape, node.type.shape
+    if not isinstance(kind, Rows):
+        return kind
+    before = product(old[: kind.axis])
+    for axis, extent in enumerate(new):
+        if product(new[:axis]) == before and _is_multiple(extent, batch):
+            return Rows(axis)
+    return Mixed(node, "merges the batch with an axis before it")
+
+
+def _permute(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    (kind,) = inputs
+    return Rows(attrs_of(node, at.PermuteAttrs).order.index(kind.axis)) if isinstance(kind, Rows) else kind
+
+
+def _expand(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    (kind,), a = inputs, attrs_of(node, at.ExpandAttrs)
+    new = any(_mentions(e, batch) for d, e in enumerate(a.shape) if d not in a.axes)
+    if isinstance(kind, Free):
+        return _by_shape(node, a.shape, batch)
+    if new:
+        reason = (
+            "pairs the rows of the batch with each other"
+            if isinstance(kind, Rows)
+            else "gives each row a sum over the batch"
+        )
+        return Mixed(node, reason)
+    return Rows(a.axes[kind.axis]) if isinstance(kind, Rows) else kind
+
+
+def _slice(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    (kind,), a, shape = inputs, attrs_of(node, at.SliceAttrs), node.inputs[0].type.shape
+    if isinstance(kind, Rows):
+        d = kind.axis
+        if (a.starts[d], a.stops[d], a.steps[d]) != (0, shape[d], 1):
+            return Mixed(node, "picks rows by their place in the batch")
+    return kind
+
+
+def _pad(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    (kind,), a = inputs, attrs_of(node, at.PadAttrs)
+    if isinstance(kind, Rows) and (a.low[kind.axis] or a.high[kind.axis]):
+        return Mixed(node, "adds rows to the batch")
+    return kind if a.value == 0 or not isinstance(kind, Additive) else _pointwise(node, inputs, batch)
+
+
+def _concat(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    if any(isinstance(k, Rows) and k.axis == attrs_of(node, at.ConcatAttrs).axis for k in inputs):
+        return Mixed(node, "joins batches")
+    return _linear(node, inputs, batch)
+
+
+# -- indexing and contraction ------------------------------------------------------------------------------------
+
+
+def _gather(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    (data, index), axis, rank = inputs, attrs_of(node, at.GatherAttrs).axis, node.inputs[1].type.rank
+    if isinstance(index, Rows) and isinstance(data, Free):
+        return Rows(axis + index.axis)
+    if isinstance(index, Free) and isinstance(data, Rows) and data.axis != axis:
+        return Rows(data.axis if data.axis < axis else data.axis + rank - 1)
+    if isinstance(index, Free) and not isinstance(data, Rows):
+        return data
+    return Mixed(node, "picks rows of the batch by index")
+
+
+def _scatter_add(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    (updates, index), axis, rank = inputs, attrs_of(node, at.ScatterAddAttrs).axis, node.inputs[1].type.rank
+    inside = isinstance(updates, Rows) and axis <= updates.axis < axis + rank
+    if _mentions(attrs_of(node, at.ScatterAddAttrs).size, batch):
+        return Mixed(node, "writes rows of the batch by index")
+    if isinstance(updates, Rows) and inside and index in (Free(), Rows(updates.axis - axis)):
+        return Additive()
+    if isinstance(updates, Rows) and not inside and isinstance(index, Free):
+        return Rows(updates.axis if updates.axis < axis else updates.axis - rank + 1)
+    if isinstance(index, Free) and not isinstance(updates, Rows):
+        return updates
+    return Mixed(node, "adds up rows of the batch by index")
+
+
+def _matmul(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    (a, c), flags, rank = inputs, attrs_of(node, at.MatmulAttrs), node.type.rank
+    # The role of the batch axis in each operand: "m" or "n", "k", or a leading axis by its number.
+    role_a = _role(a, rank, flags.transpose_a, ("m", "k"))
+    role_c = _role(c, rank, flags.transpose_b, ("k", "n"))
+    if role_a == role_c == "k":
+        return Additive()
+    if isinstance(c, Free) and role_a == "m":
+        return Rows(rank - 2)
+    if isinstance(a, Free) and role_c == "n":
+        return Rows(rank - 1)
+    if isinstance(role_a, int) and role_a == role_c:
+        return Rows(role_a)
+    if isinstance(a, Rows) and isinstance(c, Rows):
+        return Mixed(node, "multiplies rows of the batch with other rows")
+    return _scaled(node, inputs, batch)
+
+
+def _role(kind: Kind, rank: int, transposed: bool, names: tuple[str, str]) -> str | int | None:
+    if not isinstance(kind, Rows):
+        return None
+    if kind.axis < rank - 2:
+        return kind.axis
+    return (names[::-1] if transposed else names)[kind.axis - (rank - 2)]
+
+
+_BY_FAMILY: dict[Family, Flow] = {Family.POINTWISE: _pointwise, Family.LEAF: _free}
+
+FLOWS: dict[str, Flow] = {
+    "input": _rows_of_shape,
+    "random": _rows_of_shape,
+    "iota": _iota,
+    "size": _size,
+    "add": _linear,
+    "sub": _linear,
+    "neg": _linear,
+    "stop_gradient": _linear,
+    "mul": _scaled,
+    "div": _divided,
+    "ratio": _divided,
+    "cast": _cast,
+    "sum": _sum,
+    "max": _over(lambda n: attrs_of(n, at.MaxAttrs).axes, keeps_shape=False),
+    "argmax": _over(lambda n: (attrs_of(n, at.ArgmaxAttrs).axis,), keeps_shape=False),
+    "softmax": _over(lambda n: (attrs_of(n, at.SoftmaxAttrs).axis,), keeps_shape=True),
+    "log_softmax": _over(lambda n: (attrs_of(n, at.SoftmaxAttrs).axis,), keeps_shape=True),
+    "relu": _pointwise,
+    "sigmoid": _pointwise,
+    "tanh": _pointwise,
+    "silu": _pointwise,
+    "gelu": _pointwise,
+    "cross_entropy": _cross_entropy,
+    "reshape": _reshape,
+    "permute": _permute,
+    "expand": _expand,
+    "slice": _slice,
+    "pad": _pad,
+    "concat": _concat,
+    "gather": _gather,
+    "scatter_add": _scatter_add,
+    "matmul": _matmul,
+}

@@ -1,0 +1,184 @@
+"""Separability: may a loss be cut into micro-batches, shards and ranks?
+
+A loss is read as  Σ weightᵢ·numeratorᵢ/denominatorᵢ + terms without data,  or as one function of one such quotient
+(rmse).  It is separable when weights and denominators do not depend on parameters and numerators and denominators are
+sums over the batch of row-wise terms: then denominators are added over the parts first, and gradients add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.passes.rowwise import Additive, Free, Kind, Mixed, kinds_of
+
+
+@dataclass(frozen=True)
+class Term:
+    """weight·numerator/denominator; None stands for 1.  A denominator that is there adds up over the parts."""
+
+    weight: Node | None
+    numerator: Node
+    denominator: Node | None
+
+
+@dataclass(frozen=True)
+class Separation:
+    """What a loss is made of; where it is not separable, which node is to blame and why.
+
+    `rest` are the terms without data: they count once, however many parts there are.  `outer`, where present, is the
+    loss as a function of the one quotient in `terms` (`rest` is empty then).
+    """
+
+    separable: bool
+    terms: tuple[Term, ...] = ()
+    rest: tuple[Node, ...] = ()
+    outer: Node | None = None
+    blame: Node | None = None
+    reason: str = ""
+
+
+class _NotSeparableError(Exception):
+    def __init__(self, blame: Node, reason: str) -> None:
+        super().__init__(reason)
+        self.blame, self.reason = blame, reason
+
+
+def analyse(graph: Graph, loss: Node, batch: str = "batch") -> Separation:
+    """Read a loss as terms.  Calls must be inlined and gradients of gradients expanded."""
+    assert loss in set(graph.nodes), f"the loss {loss!r} is no node of the graph"
+    assert loss.type.rank == 0, f"the loss {loss!r} is not a scalar"
+    kinds = kinds_of([loss], batch)
+    try:
+        found = list(_split(loss, None, kinds))
+    except _NotSeparableError as error:
+        quotient = _only_quotient(loss, batch)
+        if quotient is not None:
+            return Separation(True, (quotient,), outer=loss)
+        return Separation(False, blame=error.blame, reason=error.reason)
+    terms = tuple(t for t in found if isinstance(t, Term))
+    return Separation(True, terms, tuple(t for t in found if isinstance(t, Node)))
+
+
+def _split(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Iterator[Term | Node]:
+    """weight·node as terms and, for what does not depend on the batch, nodes."""
+    kind = kinds[node]
+    if isinstance(kind, Free):
+        yield _weighted(weight, node)
+    elif isinstance(kind, Additive):
+        yield _term(weight, node, None)
+    elif node.op == "ratio":
+        yield _quotient(node, weight, kinds)
+    elif node.op in _OUTER_RULES:
+        for part, part_weight in _OUTER_RULES[node.op](node, weight, kinds):
+            yield from _split(part, part_weight, kinds)
+    else:
+        raise _not_linear(node, kind)
+
+
+def _quotient(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Term:
+    numerator, denominator = node.inputs
+    for part in node.inputs:
+        kind = kinds[part]
+        if isinstance(kind, Mixed):
+            raise _NotSeparableError(kind.blame, kind.reason)
+    if not isinstance(kinds[numerator], Additive):
+        raise _NotSeparableError(node, "divides something that is not a sum over the batch by one that is")
+    if _depends_on_parameters(denominator):
+        raise _NotSeparableError(node, "has a denominator that depends on parameters")
+    return _term(weight, numerator, denominator)
+
+
+def _term(weight: Node | None, numerator: Node, denominator: Node | None) -> Term:
+    if weight is not None and _depends_on_parameters(weight):
+        # Still a sum over the batch, so it may be part of the numerator, where its gradient is right.
+        return Term(None, b.mul(weight, numerator), denominator)
+    return Term(weight, numerator, denominator)
+
+
+def _weighted(weight: Node | None, node: Node) -> Node:
+    return node if weight is None else b.mul(weight, node)
+
+
+# -- what may stand between the loss and its quotients -----------------------------------------------------------
+
+Parts = Iterator[tuple[Node, Node | None]]
+
+
+def _add(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
+    for part in node.inputs:
+        yield part, weight
+
+
+def _sub(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
+    x, y = node.inputs
+    yield x, weight
+    yield y, b.constant(-1, y.type.dtype) if weight is None else b.neg(weight)
+
+
+def _neg(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
+    (x,) = node.inputs
+    yield x, b.constant(-1, x.type.dtype) if weight is None else b.neg(weight)
+
+
+def _mul(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
+    for x, factor in (node.inputs, node.inputs[::-1]):
+        if isinstance(kinds[factor], Free):
+            yield x, _weighted(weight, factor)
+            return
+    raise _not_linear(node, kinds[node])
+
+
+def _div(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
+    x, divisor = node.inputs
+    if not isinstance(kinds[divisor], Free):
+        raise _not_linear(node, kinds[node])
+    yield x, b.div(b.constant(1, x.type.dtype) if weight is None else weight, divisor)
+
+
+def _same(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
+    (x,) = node.inputs
+    if x.type.rank or not x.type.dtype.is_float:
+        raise _not_linear(node, kinds[node])
+    yield x, None if weight is None else b.cast(weight, x.type.dtype)
+
+
+def _not_linear(node: Node, kind: Kind) -> _NotSeparableError:
+    if isinstance(kind, Mixed):
+        return _NotSeparableError(kind.blame, kind.reason)
+    return _NotSeparableError(node, "is not a weighted sum of means over the batch")
+
+
+_OUTER_RULES = {"add": _add, "sub": _sub, "neg": _neg, "mul": _mul, "div": _div, "cast": _same, "reshape": _same}
+
+
+# -- one function of one quotient --------------------------------------------------------------------------------
+
+
+def _only_quotient(loss: Node, batch: str) -> Term | None:
+    """The one ratio through which alone the loss depends on the batch, as a term; None where there is none."""
+    kinds = kinds_of([loss], batch)
+    for ratio in (n for n in kinds if n.op == "ratio" and n.type.rank == 0):
+        if not isinstance(kinds_of([loss], batch, {ratio: Free()})[loss], Free):
+            continue
+        try:
+            return _quotient(ratio, None, kinds)
+        except _NotSeparableError:
+            continue
+    return None
+
+
+def _depends_on_parameters(node: Node) -> bool:
+    """Does a parameter reach this node by a way that a gradient could take?"""
+    seen, stack = {node}, [node]
+    while stack:
+        node = stack.pop()
+        if node.op == "parameter":
+            return True
+        if node.op != "stop_gradient":
+            new = [i for i in node.inputs if i not in seen]
+            seen.update(new)
+            stack.extend(new)
+    return False
