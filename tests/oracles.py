@@ -10,9 +10,10 @@ import numpy as np
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
 
 
-def assert_close(actual: Any, expected: Any, dtype: Any = "float32") -> None:
+def assert_close(actual: Any, expected: Any, dtype: Any = "float32", *, scale: float = 0.0) -> None:
     """Equal within the tolerance of `dtype`: relative per element, with a floor by the scale of the whole tensor.
 
+    `scale` is the magnitude of the values on the way to the tensor, where they may have cancelled.
     Integers and bools must be equal, shapes too; infinities and NaN must stand at the same places.
     """
     name = getattr(dtype, "name", str(dtype))
@@ -22,6 +23,6 @@ def assert_close(actual: Any, expected: Any, dtype: Any = "float32") -> None:
         np.testing.assert_array_equal(actual, expected)
         return
     finite = np.abs(expected[np.isfinite(expected)])
-    scale = max(1e-30, float(finite.max(initial=0.0)))
+    scale = max(1e-30, scale, float(finite.max(initial=0.0)))
     tolerance = TOLERANCE[name]
     np.testing.assert_allclose(actual, expected, rtol=10 * tolerance, atol=tolerance * scale)

@@ -33,7 +33,8 @@ from wholestep.compiler.ir.types import (
 SYMBOLS = ("batch", "time")
 LARGEST_SIZE = 6  # of a symbolic dimension
 _LARGEST_TENSOR = 2000
-_LARGEST_VALUE = {"f": 30.0, "i": 1e5}
+LARGEST_VALUE = 30.0  # of a float: the `scale` for assert_close
+_LARGEST_INTEGER = 1e5
 
 
 @st.composite
@@ -128,9 +129,9 @@ class Pool:
         t = node.type
         if t.rank > 4 or self.length(*t.shape) > _LARGEST_TENSOR:
             return node
-        if t.dtype.is_float and bound > _LARGEST_VALUE["f"]:
+        if t.dtype.is_float and bound > LARGEST_VALUE:
             node, bound, exact = self.node("tanh", node), 1.0, False
-        if t.dtype.is_integer and bound > _LARGEST_VALUE["i"]:
+        if t.dtype.is_integer and bound > _LARGEST_INTEGER:
             node, bound = self.node("mod", node, self.full(7, t)), 7.0
         self.bound[node] = bound
         if exact:

@@ -1,9 +1,9 @@
 """Philox4x32-10: random numbers as a function of (seed, key, step, element), the same here and in the native runtime.
 
-The word of one element, which `runtime/native/math.h` computes in C:
+The word of one element, which `runtime/native/philox.h` computes in C:
 
     hash    = first 8 bytes, little-endian, of sha256(key as UTF-8)
-    mixed   = hash ^ (seed * 0x9E3779B97F4A7C15 mod 2^64)
+    mixed   = hash ^ splitmix64(seed)         (so that seeds 0, 1, 2, ... differ in all bits)
     key     = (low 32 bits of mixed, high 32 bits of mixed)
     counter = (low and high 32 bits of element // 4, low and high 32 bits of step)
     word    = philox4x32_10(counter, key)[element % 4]
@@ -29,7 +29,6 @@ _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _KEY_STEPS = 0x9E3779B9, 0xBB67AE85
-_SEED_FACTOR = 0x9E3779B97F4A7C15
 _MASK64 = 2**64 - 1
 _ROUNDS = 10
 
@@ -37,6 +36,14 @@ _ROUNDS = 10
 def key_hash(key: str) -> int:
     """The 64 bits that stand for a key string."""
     return int.from_bytes(hashlib.sha256(key.encode("utf-8")).digest()[:8], "little")
+
+
+def splitmix64(seed: int) -> int:
+    """Sixty-four well mixed bits of a seed (Steele, Lea, Flood, "Fast splittable pseudorandom number generators")."""
+    x = (seed + 0x9E3779B97F4A7C15) & _MASK64
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64
+    return x ^ (x >> 31)
 
 
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> tuple[Words, Words, Words, Words]:
@@ -52,7 +59,7 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> 
 
 def words(seed: int, key: str, step: int, elements: Words) -> Words:
     """The 32-bit word of each element."""
-    mixed = key_hash(key) ^ (seed * _SEED_FACTOR & _MASK64)
+    mixed = key_hash(key) ^ splitmix64(seed)
     block, lane = elements >> np.uint64(2), elements & np.uint64(3)
     step_low, step_high = np.uint64(step & 0xFFFFFFFF), np.uint64(step >> 32 & 0xFFFFFFFF)
     counter = (block & _LOW, block >> _HALF, np.full_like(block, step_low), np.full_like(block, step_high))
