@@ -147,7 +147,8 @@ class Dot:
     n: int
     k: int
     rows: int = 48
-    columns: int = 128
+    columns: int = 64
+    block: int | None = None  # workspace for one block, where an epilogue follows
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from wholestep.errors import CompilerError
 
 NATIVE = Path(__file__).parent / "native"
 OBJECT_SUFFIX = ".so"
-PLAN_HEADERS = ("ws.h", "math.h", "math_f32.h", "math_f64.h", "philox.h")
+PLAN_HEADERS = ("ws.h", "math.h", "math_f32.h", "math_f64.h", "philox.h", "reduce.h")
 
 # No -ffast-math: bits are a contract.  Contraction is off so that a multiply-add is fused only where it is written.
 # -fno-trapping-math and -fno-math-errno change no value; they let branch-free code be vectorised.

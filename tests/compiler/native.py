@@ -1,0 +1,90 @@
+"""Run a plan on NumPy arrays without a session: what the planner's and the renderer's tests need."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.passes.cse import share_common_nodes
+from wholestep.compiler.passes.decompose import decompose, lower_ratio, lower_reductions
+from wholestep.compiler.passes.fold import fold
+from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.plan.kernel import Plan, Space
+from wholestep.compiler.plan.layout import pack, unpack
+from wholestep.compiler.render.c import render
+from wholestep.compiler.render.language import KEPT_COMPOSITES
+from wholestep.compiler.runtime.compiler import compile_c
+from wholestep.compiler.runtime.library import Call, load_library
+
+
+def lower(graph: Graph) -> Graph:
+    """What the pipeline does between autodiff and planning."""
+    graph = strip_stop_gradients(inline_calls(graph))
+    graph = lower_ratio(lower_reductions(decompose(graph, keep=KEPT_COMPOSITES)))
+    return share_common_nodes(fold(graph))
+
+
+@dataclass
+class Ran:
+    outputs: dict[str, np.ndarray]
+    state: dict[str, np.ndarray]
+
+
+class Loaded:
+    """A plan's compiled object; `prefix` picks one of several plans that share a file."""
+
+    def __init__(self, plan: Plan, source: str | None = None, prefix: str = "ws") -> None:
+        self.plan = plan
+        self.dll = ctypes.CDLL(str(compile_c(source or render(plan))))
+        self.prefix = prefix
+
+    def run(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        state: Mapping[str, np.ndarray],
+        sizes: Mapping[str, int],
+        scalars: Mapping[str, float] | None = None,
+        threads: int = 2,
+        seed: int = 0,
+        step: int = 0,
+    ) -> Ran:
+        plan, library, dtypes = self.plan, load_library(), {}
+        memory = {}
+        constants = dict(plan.constants)
+        for b in plan.pointer_buffers():
+            dtypes[b.id] = b.type.dtype.numpy
+            flat = np.zeros(b.bytes, np.uint8)
+            source = {Space.STATE: state.get(b.name), Space.INPUT: inputs.get(b.name)}.get(b.space)
+            if source is not None:
+                raw = pack(np.asarray(source, dtypes[b.id]), b.layout).view(np.uint8)
+                flat[: raw.size] = raw
+            elif b.id in constants:
+                flat[: len(constants[b.id])] = np.frombuffer(constants[b.id], np.uint8)
+            memory[b.id] = flat
+        pointers = (ctypes.c_void_p * max(1, len(memory)))(*[m.ctypes.data for m in memory.values()])
+        dims = (ctypes.c_long * max(1, len(plan.symbols)))(*[sizes[s] for s in plan.symbols])
+        values = {s.name: s.default for s in plan.scalars} | {"step": float(step)} | dict(scalars or {})
+        given = (ctypes.c_double * max(1, len(plan.scalars)))(*[values[s.name] for s in plan.scalars])
+        derived = (ctypes.c_double * max(1, plan.slots))()
+        arena = np.full(plan.arena_bytes + 64, 255, np.uint8)  # NaN: nothing may rely on what was there
+        work = np.full(threads * plan.work_bytes + 64, 255, np.uint8)
+        call = Call(library.api, dims, pointers, arena.ctypes.data, work.ctypes.data, plan.work_bytes, given, derived, seed, step)
+        function = {n: getattr(self.dll, f"{self.prefix}_{n}") for n in ("prologue", "entry", "refresh")}
+        function["refresh"](ctypes.byref(call))
+        address = {n: ctypes.cast(f, ctypes.c_void_p).value for n, f in function.items()}
+        library.run_step(address["prologue"], address["entry"], call, threads)
+
+        def read(id: int) -> np.ndarray:
+            b = plan.buffers[id]
+            return unpack(memory[id].view(dtypes[id]), [evaluate(e, sizes) for e in b.type.shape], b.layout)
+
+        return Ran({n: read(i) for n, i in plan.outputs}, {n: read(i) for n, i in plan.states})
+
+
+def run_plan(plan: Plan, inputs: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray], sizes: Mapping[str, int], **kw: object) -> Ran:
+    return Loaded(plan).run(inputs, state, sizes, **kw)  # type: ignore[arg-type]

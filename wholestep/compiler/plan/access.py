@@ -1,0 +1,77 @@
+"""Views are free: a chain of expands, permutes, slices and reshapes becomes an index into what lies below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.types import Extent, Shape
+from wholestep.compiler.plan.kernel import Index
+
+Indices = tuple[Index, ...]
+
+
+@dataclass(frozen=True)
+class Access:
+    """Element `index` of `base`, seen with `shape` (its own, or another of as many elements)."""
+
+    base: Node
+    shape: Shape
+    index: Indices
+
+
+def identity(rank: int) -> Indices:
+    return tuple(Index.axis(d) for d in range(rank))
+
+
+def without_units(shape: Shape) -> Shape:
+    return tuple(e for e in shape if e != 1)
+
+
+def is_reinterpretation(node: Node) -> bool:
+    """A reshape that does more than add or drop axes of size 1."""
+    return node.op == "reshape" and without_units(node.type.shape) != without_units(node.inputs[0].type.shape)
+
+
+def _scaled(index: Index, start: Extent, step: int) -> Index:
+    return Index(tuple((a, c * step) for a, c in index.terms), index.offset * step + start)
+
+
+def _expand(attrs: Any, _: Shape, index: Indices) -> Indices:
+    return tuple(index[d] for d in attrs.axes)
+
+
+def _permute(attrs: Any, _: Shape, index: Indices) -> Indices:
+    return tuple(index[attrs.order.index(d)] for d in range(len(index)))
+
+
+def _slice(attrs: Any, _: Shape, index: Indices) -> Indices:
+    return tuple(_scaled(i, lo, step) for i, lo, step in zip(index, attrs.starts, attrs.steps, strict=True))
+
+
+def _units(attrs: Any, shape: Shape, index: Indices) -> Indices:
+    """Through a reshape that only adds or drops axes of size 1."""
+    kept = iter([i for i, e in zip(index, attrs.shape, strict=True) if e != 1])
+    return tuple(Index() if e == 1 else next(kept) for e in shape)
+
+
+VIEWS: Mapping[str, Callable[[Any, Shape, Indices], Indices]] = {
+    "expand": _expand,
+    "permute": _permute,
+    "slice": _slice,
+    "reshape": _units,
+}
+
+
+def resolve(node: Node, index: Indices) -> Access:
+    """Follow views down to what is stored or computed."""
+    while node.op in VIEWS:
+        (source,) = node.inputs
+        if is_reinterpretation(node):
+            assert source.op not in VIEWS, "prepare() puts a copy under a reshape of a view"
+            return Access(source, node.type.shape, index)
+        index = VIEWS[node.op](node.attrs, source.type.shape, index)
+        node = source
+    return Access(node, node.type.shape, index)

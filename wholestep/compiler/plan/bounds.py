@@ -1,0 +1,37 @@
+"""Which integer inputs are used as indices, and below which size: checked before a step writes anything."""
+
+from __future__ import annotations
+
+from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.types import Extent
+from wholestep.compiler.plan.kernel import Bound
+
+TRANSPARENT = ("reshape", "permute", "expand", "slice", "cast", "stop_gradient")
+
+
+def _indexed(node: Node) -> tuple[Node, Extent] | None:
+    """(index tensor, size of the axis it points into) of an op that looks something up."""
+    if node.op == "cross_entropy":
+        return node.inputs[1], node.inputs[0].type.shape[-1]
+    if node.op == "gather":
+        return node.inputs[1], node.inputs[0].type.shape[node.attrs.axis]  # type: ignore[attr-defined]
+    if node.op == "scatter_add":
+        return node.inputs[1], node.attrs.size  # type: ignore[attr-defined]
+    return None
+
+
+def index_bounds(graph: Graph) -> tuple[Bound, ...]:
+    """Bounds of the inputs that reach an index unchanged; computed indices are clamped instead."""
+    found: dict[Bound, None] = {}
+    for node in graph.nodes:
+        if node.op == "call":
+            found |= dict.fromkeys(index_bounds(node.attrs.graph))  # type: ignore[attr-defined]
+        looked_up = _indexed(node)
+        if looked_up is None:
+            continue
+        index, size = looked_up
+        while index.op in TRANSPARENT:
+            index = index.inputs[0]
+        if index.op == "input" and index.type.dtype.is_integer:
+            found[Bound(index.attrs.name, size)] = None  # type: ignore[attr-defined]
+    return tuple(found)

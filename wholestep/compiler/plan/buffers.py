@@ -1,0 +1,153 @@
+"""Which values are in memory, where, and in which layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.graph import Graph, Node, Update
+from wholestep.compiler.ir.types import TensorType
+from wholestep.compiler.plan.access import Access, identity, resolve
+from wholestep.compiler.plan.fuse import Cluster, accesses
+from wholestep.compiler.plan.host import HostProgram
+from wholestep.compiler.plan.kernel import Buffer, Index, Layout, Load, Space
+from wholestep.compiler.plan.layout import layout_bytes, state_layout
+from wholestep.compiler.plan.prepare import STORED_LEAVES, is_state
+
+
+class Buffers:
+    """The buffers of a plan while it is built; ids are positions in `all`."""
+
+    def __init__(self, graph: Graph, clusters: Sequence[Cluster], updates: Sequence[Update], sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
+        self.all: list[Buffer] = []
+        self.stored: dict[Node, int] = {}
+        self.host = HostProgram()
+        self.copies: dict[int, int] = {}  # state -> its transpose
+        self.work_used = 0
+        self.work_bytes = 0
+        self.states: dict[str, int] = {}
+        self.updates: dict[Node, list[str]] = {}
+        self.outputs: dict[str, int] = {}
+        self.output_of: dict[Node, list[int]] = {}
+        for u in updates:
+            self.updates.setdefault(u.node, []).append(u.name)
+        self._leaves(graph)
+        self._values(graph, clusters)
+        self._copies(clusters)
+
+    # -- making them -----------------------------------------------------------------------------------------------
+    def new(self, name: str, type: TensorType, space: Space, layout: Layout = Layout.ROWS, source: int | None = None) -> int:
+        bytes = layout_bytes(type, layout, self.sizes)
+        self.all.append(Buffer(len(self.all), name, type, space, layout, bytes, source=source))
+        return len(self.all) - 1
+
+    def _leaves(self, graph: Graph) -> None:
+        for node in graph.nodes:
+            if is_state(node):
+                name = node.attrs.name  # type: ignore[attr-defined]
+                if name not in self.states:
+                    self.states[name] = self.new(name, node.type, Space.STATE, state_layout(node.type))
+                self.stored[node] = self.states[name]
+            elif node.op == "input":
+                self.stored[node] = self.new(node.attrs.name, node.type, Space.INPUT)  # type: ignore[attr-defined]
+            elif node.op == "constant" and node.type.rank:
+                self.stored[node] = self.new("", node.type, Space.CONSTANT)
+
+    def _values(self, graph: Graph, clusters: Sequence[Cluster]) -> None:
+        """Outputs, and what a kernel reads that another one computed."""
+        for o in graph.outputs:
+            self.outputs[o.name] = self.new(o.name, o.node.type, Space.OUTPUT)
+            self.output_of.setdefault(o.node, []).append(self.outputs[o.name])
+        of = {n: c for c in clusters for n in c.nodes}
+        panels = self._right_operands(of)
+        crossing = dict.fromkeys(a.base for c in clusters for n in c.nodes for a in accesses(n) if a.base in of and of[a.base] is not c)
+        for node in crossing:
+            wants_panels = node in panels
+            if node in self.output_of and not wants_panels:
+                self.stored[node] = self.output_of[node][0]
+            else:
+                layout = Layout.PANELS if wants_panels else Layout.ROWS
+                self.stored[node] = self.new(node.name, node.type, Space.ARENA, layout)
+        for c in clusters:  # a scatter accumulates in memory, whoever reads it
+            for n in c.nodes:
+                if n.op == "scatter_add" and n not in self.stored and n not in self.output_of:
+                    self.stored[n] = self.new(n.name, n.type, Space.ARENA)
+
+    def _right_operands(self, of: Mapping[Node, Cluster]) -> set[Node]:
+        """Values that contractions read by columns, and that nobody reads under another shape."""
+        wanted: set[Node] = set()
+        refused: set[Node] = set()
+        for n in of:
+            for position, a in enumerate(accesses(n)):
+                if a.shape != a.base.type.shape or n.op in ("scatter_add",) or (n.op == "gather" and position == 0):
+                    refused.add(a.base)
+                if n.op == "matmul" and position == 1 and self._is_paneled_read(n, a):
+                    wanted.add(a.base)
+        return {n for n in wanted - refused if n.op not in STORED_LEAVES and n.op != "scatter_add"}
+
+    def _is_paneled_read(self, matmul: Node, access: Access) -> bool:
+        assert isinstance(matmul.attrs, at.MatmulAttrs)
+        rank = matmul.type.rank
+        column, row = (rank - 2, rank - 1) if matmul.attrs.transpose_b else (rank - 1, rank - 2)
+        if len(access.index) < 2 or not isinstance(access.base.type.shape[-1], int):
+            return False
+        return access.index[-1].plain == column and access.index[-2].plain == row
+
+    def _copies(self, clusters: Sequence[Cluster]) -> None:
+        """A state whose transpose is a right operand has that layout stored too; its update writes both."""
+        for c in clusters:
+            head = c.nodes[0]
+            if head.op != "matmul":
+                continue
+            assert isinstance(head.attrs, at.MatmulAttrs)
+            access = resolve(head.inputs[1], identity(head.type.rank))
+            column = head.type.rank - (2 if head.attrs.transpose_b else 1)
+            if access.index[-1].plain == column:
+                continue
+            state = self.stored[access.base]
+            if state not in self.copies:
+                type = self.all[state].type
+                turned = TensorType(tuple(reversed(type.shape)), type.dtype)
+                self.copies[state] = self.new(self.all[state].name, turned, Space.COPY, Layout.PANELS, source=state)
+
+    # -- asking for them -------------------------------------------------------------------------------------------
+    def of(self, node: Node) -> int:
+        return self.stored[node]
+
+    def space(self, node: Node) -> Space:
+        return self.all[self.stored[node]].space
+
+    def transposed(self, state: Node) -> int:
+        return self.copies[self.stored[state]]
+
+    def slot(self, node: Node) -> int:
+        return self.host.slot(node)
+
+    def targets(self, node: Node) -> list[Load]:
+        """Everywhere the value of an op is stored."""
+        axes = identity(node.type.rank)
+        found = dict.fromkeys([*([self.stored[node]] if node in self.stored else []), *self.output_of.get(node, [])])
+        loads = [Load(b, node.type.shape, axes) for b in found]
+        for name in self.updates.get(node, []):
+            state = self.states[name]
+            loads.append(Load(state, node.type.shape, axes))
+            if state in self.copies:
+                loads.append(self.transposed_target(state, axes))
+        return loads
+
+    def transposed_target(self, state: int, axes: tuple[Index, ...]) -> Load:
+        copy = self.copies[state]
+        return Load(copy, self.all[copy].type.shape, tuple(reversed(axes)))
+
+    def start_kernel(self) -> None:
+        self.work_used = 0
+
+    def work(self, type: TensorType, layout: Layout = Layout.ROWS) -> int:
+        """A piece of the thread's workspace for the kernel being emitted."""
+        id = self.new("", type, Space.WORK, layout)
+        self.all[id] = replace(self.all[id], offset=self.work_used)
+        self.work_used += self.all[id].bytes
+        self.work_bytes = max(self.work_bytes, self.work_used)
+        return id

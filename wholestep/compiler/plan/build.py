@@ -1,0 +1,78 @@
+"""Graph -> Plan, in order: copies, fusion, buffers, kernels, splits, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.plan.arena import lifetimes, place, place_copies
+from wholestep.compiler.plan.buffers import Buffers
+from wholestep.compiler.plan.emit import EMIT
+from wholestep.compiler.plan.fuse import Cluster, fuse
+from wholestep.compiler.plan.kernel import Bound, Kernel, Plan, Space
+from wholestep.compiler.plan.order import place_updates, topological
+from wholestep.compiler.plan.prepare import prepare
+from wholestep.compiler.plan.split import split_kernels
+from wholestep.compiler.plan.traffic import bytes_moved, flops
+from wholestep.errors import GraphError
+
+VERSION = 1
+
+
+def make_plan(
+    graph: Graph, capacity: Mapping[str, int], *, fused: bool = True, bounds: Sequence[Bound] = (), target: str = "cpu"
+) -> Plan:
+    """Plan one entry point: a graph of primitives (no composites but those with kernels, no control nodes)."""
+    missing = [s for s in graph.symbols if s not in capacity]
+    if missing:
+        raise GraphError(f"the dimension {missing[0]!r} has no capacity; pass capacity={{{missing[0]!r}: 32}} (or batch_size=32).")
+    sizes = {s: capacity[s] for s in graph.symbols}
+    prepared = prepare(graph)  # every kernel's operands are laid out as it needs them
+    clusters = fuse(prepared, fused)  # which ops share a kernel
+    updates = place_updates(prepared, clusters)  # states are overwritten only after everyone has read them
+    ordered = topological(clusters)
+    buffers = Buffers(prepared, ordered, updates, sizes)  # what is in memory, and in which layout
+    kernels = [emit(i, c, buffers) for i, c in enumerate(ordered)]
+    kernels = split_kernels(kernels, buffers.all, sizes)  # who computes what; where threads meet
+    placed, arena_bytes = place(lifetimes(buffers.all, kernels))  # every byte has its place
+    placed, copy_bytes = place_copies(placed)
+    names = {b.id: b.name for b in placed if b.space is Space.STATE}
+    parameters = [buffers.states[n] for n in prepared.leaves("parameter")]
+    updated = tuple(dict.fromkeys(u.name for u in updates))
+    return Plan(
+        version=VERSION,
+        target=target,
+        symbols=prepared.symbols,
+        capacity=tuple(sizes[s] for s in prepared.symbols),
+        buffers=tuple(placed),
+        kernels=tuple(kernels),
+        scalars=tuple(buffers.host.scalars.values()),
+        host=tuple(buffers.host.values),
+        slots=buffers.host.slots,
+        inputs=tuple((b.name, b.id) for b in placed if b.space is Space.INPUT),
+        outputs=tuple(buffers.outputs.items()),
+        states=tuple(buffers.states.items()),
+        updated=updated,
+        bounds=tuple(bounds),
+        constants=tuple(
+            (b, n.attrs.array.value.tobytes())  # type: ignore[attr-defined]
+            for n, b in buffers.stored.items()
+            if n.op == "constant"
+        ),
+        param_grad_pairs=tuple((p, buffers.outputs.get(f"{names[p]}.grad")) for p in parameters if names[p] in updated),
+        param_buffers=tuple(parameters),
+        arena_bytes=arena_bytes,
+        copy_bytes=copy_bytes,
+        work_bytes=buffers.work_bytes,
+        regions=max((k.region for k in kernels), default=0) + 1,
+    )
+
+
+def emit(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    buffers.start_kernel()
+    kernel = EMIT[cluster.kind](id, cluster, buffers)
+    origin = tuple(n.name or n.op for n in cluster.nodes)
+    sizes = buffers.sizes
+    kernel = replace(kernel, flops=flops(kernel, sizes), origin=origin)
+    return replace(kernel, bytes=bytes_moved(kernel, buffers.all, sizes))

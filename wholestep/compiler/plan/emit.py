@@ -1,0 +1,357 @@
+"""Cluster -> kernel: each op becomes an instruction in the level of the loop nest where its inputs are ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.random import key_hash
+from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType
+from wholestep.compiler.plan.access import Access, Indices, identity, resolve
+from wholestep.compiler.plan.buffers import Buffers
+from wholestep.compiler.plan.fuse import REDUCTIONS, Cluster, reduced_axis
+from wholestep.compiler.plan.kernel import (
+    LANES,
+    Dot,
+    Guard,
+    Index,
+    Instr,
+    Kernel,
+    Kind,
+    Layout,
+    Level,
+    Load,
+    Reduce,
+    Scatter,
+    Space,
+    Store,
+)
+
+CHEAP = frozenset({"add", "sub", "mul", "neg", "maximum", "minimum", "cast", "where", "less", "less_equal", "equal", "relu"})
+RECOMPUTE_OPS = 4  # a value needed in a later pass over the row is computed again if that takes at most so many cheap ops
+
+
+@dataclass
+class Draft:
+    """A level while it is filled."""
+
+    row: list[Instr] = field(default_factory=list)
+    row_stores: list[Store] = field(default_factory=list)
+    body: list[Instr] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    reduces: list[Reduce] = field(default_factory=list)
+
+    def freeze(self) -> Level:
+        return Level(*(tuple(part) for part in (self.row, self.row_stores, self.body, self.stores, self.reduces)))
+
+
+class Emitter:
+    """Fills the levels of one kernel.  Ids are unique within the kernel."""
+
+    def __init__(self, cluster: Cluster, buffers: Buffers, vector: int | None) -> None:
+        self.cluster, self.buffers, self.vector = cluster, buffers, vector
+        self.inside = set(cluster.nodes)
+        self.drafts: list[Draft] = [Draft()]
+        self.count = 0
+        self.row_values: dict[object, int] = {}  # valid for the rest of the row
+        self.body_values: list[dict[object, int]] = [{}]  # valid within one level's loop
+        self.carried: dict[Node, int] = {}  # element values kept for later levels: buffer
+        self.level_of: dict[Node, int] = {}
+
+    # -- instructions ----------------------------------------------------------------------------------------------
+    def add(self, level: int, in_row: bool, key: object, make: Callable[[int], Instr]) -> int:
+        """Append an instruction once per row or per level; the same key gives the same value again."""
+        known = self.row_values if in_row else self.body_values[level]
+        if key not in known:
+            instr = make(self.count)
+            known[key] = self.count
+            self.count += 1
+            (self.drafts[level].row if in_row else self.drafts[level].body).append(instr)
+        return known[key]
+
+    def varies(self, index: Index) -> bool:
+        """Does the index move along the innermost loop?"""
+        inner = {self.vector} if self.cluster.kind is not Kind.COLUMNS else {self.vector, len(self.cluster.shape)}
+        return index.value is not None or any(a in inner for a, _ in index.terms)
+
+    def load(
+        self, level: int, in_row: bool, load: Load, dtype: DType, guards: tuple[Guard, ...] = (), fill: int | None = None
+    ) -> int:
+        """An element; one that does not move along the innermost loop is loaded once per row."""
+        moving = any(self.varies(i) for i in (*load.index, *(g.index for g in guards))) or fill is not None
+        in_row = in_row or (self.cluster.kind is Kind.NEST and not moving)
+        return self.add(
+            level, in_row, (load, guards, fill), lambda i: Instr(i, "load", dtype, load=load, guards=guards, fill=fill)
+        )
+
+    def const(self, level: int, in_row: bool, value: float, dtype: DType) -> int:
+        return self.add(level, in_row, (repr(value), dtype), lambda i: Instr(i, "const", dtype, const=value))
+
+    def read(self, level: int, in_row: bool, access: Access) -> int:
+        """The value that an access denotes, at this level."""
+        base = access.base
+        if base in self.inside:
+            return self.inner(level, in_row, base)
+        if base.op == "constant" and base.type.rank == 0:
+            return self.const(level, in_row, float(base.attrs.array.value), base.type.dtype)  # type: ignore[attr-defined]
+        if base.host:
+            slot = self.buffers.slot(base)
+            return self.add(level, in_row, ("slot", slot), lambda i: Instr(i, "scalar", base.type.dtype, slot=slot))
+        if base.op == "iota":
+            index = access.index[base.attrs.axis]  # type: ignore[attr-defined]
+            return self.add(level, in_row, ("iota", index, base.type.dtype), lambda i: Instr(i, "index", base.type.dtype, index=index))
+        if base.op == "random":
+            key, index = key_hash(base.attrs.key), linear(access.index, access.shape)  # type: ignore[attr-defined]
+            return self.add(level, in_row, ("random", key, index), lambda i: Instr(i, "random", base.type.dtype, index=index, key=key))
+        return self.load(level, in_row, Load(self.buffers.of(base), access.shape, access.index), base.type.dtype)
+
+    def inner(self, level: int, in_row: bool, node: Node) -> int:
+        """A value of this kernel: in a register, carried from an earlier level, or computed again."""
+        if node in self.row_values:
+            return self.row_values[node]
+        if node in self.body_values[level]:
+            return self.body_values[level][node]
+        if self.is_cheap(node, RECOMPUTE_OPS) is not None:
+            return self.compute(level, in_row, node)
+        return self.load(level, in_row, self.carry(node), node.type.dtype)
+
+    def is_cheap(self, node: Node, budget: int) -> int | None:
+        """The budget left after computing an element value again; None if it does not suffice."""
+        if node in self.row_values or node not in self.inside:
+            return budget
+        if node.op not in CHEAP or budget == 0:
+            return None
+        left: int | None = budget - 1
+        for i in node.inputs:
+            if left is not None:
+                left = self.is_cheap(resolve(i, identity(i.type.rank)).base, left)
+        return left
+
+    def carry(self, node: Node) -> Load:
+        """Where an element value waits for later levels: its own buffer if it has one, else a row of workspace."""
+        if node in self.buffers.stored and self.buffers.space(node) in (Space.ARENA, Space.OUTPUT):
+            return Load(self.buffers.of(node), node.type.shape, identity(node.type.rank))
+        if node not in self.carried:
+            assert self.cluster.vector is not None and self.vector is not None
+            buffer = self.buffers.work(TensorType((self.cluster.vector,), node.type.dtype))
+            self.carried[node] = buffer
+            made = self.level_of[node]
+            where = Load(buffer, (self.cluster.vector,), (Index.axis(self.vector),))
+            self.drafts[made].stores.append(Store(where, self.body_values[made][node]))
+        return Load(self.carried[node], (self.cluster.vector or 1,), (Index.axis(self.vector or 0),))
+
+    def compute(self, level: int, in_row: bool, node: Node) -> int:
+        """Append the op of a node; its value is then known under the node."""
+        known = self.row_values if in_row else self.body_values[level]
+        if node.op == "gather":
+            known[node] = self.gather(level, in_row, node)
+        elif node.op == "pad":
+            known[node] = self.pad(level, in_row, node)
+        elif node.op == "concat":
+            known[node] = self.concat(level, in_row, node)
+        else:
+            args = tuple(self.read(level, in_row, resolve(i, identity(i.type.rank))) for i in node.inputs)
+            approximate = isinstance(node.attrs, at.GeluAttrs) and node.attrs.approximate
+            self.add(level, in_row, node, lambda i: Instr(i, node.op, node.type.dtype, args, approximate=approximate))
+        return known[node]
+
+    def gather(self, level: int, in_row: bool, node: Node) -> int:
+        data, index = node.inputs
+        axis = node.attrs.axis  # type: ignore[attr-defined]
+        axes = identity(node.type.rank)
+        picked = self.read(level, in_row, resolve(index, axes[axis : axis + index.type.rank]))
+        at_data = (*axes[:axis], Index(value=picked), *axes[axis + index.type.rank :])
+        return self.load(level, in_row, Load(self.buffers.of(data), data.type.shape, at_data), node.type.dtype)
+
+    def pad(self, level: int, in_row: bool, node: Node) -> int:
+        attrs = node.attrs
+        assert isinstance(attrs, at.PadAttrs)
+        (source,) = node.inputs
+        fill = self.const(level, in_row, attrs.value, node.type.dtype)
+        axes = identity(node.type.rank)
+        shifted = tuple(replace(a, offset=-low) for a, low in zip(axes, attrs.low, strict=True))
+        guards = tuple(
+            Guard(a, low, source.type.shape[d] + low)
+            for d, (a, low, high) in enumerate(zip(axes, attrs.low, attrs.high, strict=True))
+            if low or high
+        )
+        return self.guarded(level, in_row, resolve(source, shifted), guards, fill)
+
+    def concat(self, level: int, in_row: bool, node: Node) -> int:
+        axis = node.attrs.axis  # type: ignore[attr-defined]
+        axes = identity(node.type.rank)
+        start: Extent = 0
+        value: int | None = None
+        for part in node.inputs:
+            end = start + part.type.shape[axis]
+            shifted = (*axes[:axis], Index(axes[axis].terms, start * -1), *axes[axis + 1 :])
+            value = self.guarded(level, in_row, resolve(part, shifted), (Guard(axes[axis], start, end),), value)
+            start = end
+        assert value is not None
+        return value
+
+    def guarded(self, level: int, in_row: bool, access: Access, guards: tuple[Guard, ...], fill: int | None) -> int:
+        if fill is None:  # the first part of a concatenation: elsewhere its value is replaced
+            fill = self.const(level, in_row, 0.0, access.base.type.dtype)
+        load = Load(self.buffers.of(access.base), access.shape, access.index)
+        return self.load(level, in_row, load, access.base.type.dtype, guards, fill)
+
+    # -- levels ----------------------------------------------------------------------------------------------------
+    def grow(self, level: int) -> None:
+        while len(self.drafts) <= level:
+            self.drafts.append(Draft())
+            self.body_values.append({})
+
+    def ready(self, node: Node) -> int:
+        """The first level at which all inputs of a node are known."""
+        level = 0
+        for i in node.inputs:
+            base = resolve(i, identity(i.type.rank)).base
+            if base in self.inside:
+                level = max(level, self.level_of[base] + (base.op in REDUCTIONS))
+        return level
+
+    def place(self, node: Node) -> None:
+        level = self.ready(node)
+        self.level_of[node] = level
+        self.grow(level)
+        if node.op in REDUCTIONS:
+            (source,) = node.inputs
+            value = self.read(level, False, resolve(source, identity(source.type.rank)))
+            self.drafts[level].reduces.append(Reduce(self.count, node.op, value, node.type.dtype))
+            self.row_values[node] = self.count
+            self.count += 1
+            self.grow(level + 1)
+        else:
+            self.compute(level, self.is_row(node), node)
+        for load in self.buffers.targets(node):
+            self.store(level + (node.op in REDUCTIONS), node, load)
+
+    def is_row(self, node: Node) -> bool:
+        return self.cluster.kind is Kind.NEST and (self.cluster.vector is None or self.cluster.is_row(node))
+
+    def store(self, level: int, node: Node, load: Load) -> None:
+        draft = self.drafts[level]
+        if node in self.row_values:
+            draft.row_stores.append(Store(load, self.row_values[node]))
+        else:
+            draft.stores.append(Store(load, self.body_values[level][node]))
+
+    def levels(self) -> tuple[Level, ...]:
+        return tuple(d.freeze() for d in self.drafts)
+
+
+def linear(index: Indices, shape: Shape) -> Index:
+    """The row-major position of an element."""
+    terms: dict[int, Extent] = {}
+    offset: Extent = 0
+    stride: Extent = 1
+    for i, extent in zip(reversed(index), reversed(shape), strict=True):
+        for a, c in i.terms:
+            terms[a] = terms.get(a, 0) + c * stride
+        offset = offset + i.offset * stride
+        stride = stride * extent
+    return Index(tuple(sorted(terms.items())), offset)
+
+
+# -- one function per kind of kernel -----------------------------------------------------------------------------------
+
+
+def emit_nest(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    rank = len(cluster.rows)
+    vector = None if cluster.vector is None else rank
+    emitter = Emitter(cluster, buffers, vector)
+    for node in cluster.nodes:
+        emitter.place(node)
+    return Kernel(id, Kind.NEST, cluster.shape, tuple(range(rank)), vector, emitter.levels())
+
+
+def emit_columns(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    head, *rest = cluster.nodes
+    rank = head.type.rank
+    emitter = Emitter(cluster, buffers, rank - 1)
+    axis, (source,) = reduced_axis(head), head.inputs
+    places = [Index.axis(d) for d in range(rank)]
+    places.insert(axis, Index.axis(rank))
+    value = emitter.read(0, False, resolve(source, tuple(places)))
+    result = emitter.count
+    emitter.count += 1
+    emitter.drafts[0].reduces.append(Reduce(result, head.op, value, head.type.dtype))
+    emitter.grow(1)
+    emitter.body_values[1][head] = result
+    emitter.level_of[head] = 0
+    for load in buffers.targets(head):
+        emitter.store(1, head, load)
+    for node in rest:
+        emitter.place(node)
+    axes = (*cluster.shape, source.type.shape[axis])
+    return Kernel(id, Kind.COLUMNS, axes, tuple(range(rank - 1)), rank - 1, emitter.levels(), reduced=rank)
+
+
+def _dot_operand(node: Node, axes: list[int], transposed: bool, buffers: Buffers, right: bool) -> Load:
+    if transposed:
+        axes = [*axes[:-2], axes[-1], axes[-2]]
+    access = resolve(node, tuple(Index.axis(a) for a in axes))
+    if right and access.index[-1].plain != (axes[-2] if transposed else axes[-1]):
+        return Load(buffers.transposed(access.base), tuple(reversed(access.shape)), tuple(reversed(access.index)))
+    return Load(buffers.of(access.base), access.shape, access.index)
+
+
+def emit_dot(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    head, *rest = cluster.nodes
+    attrs, rank = head.attrs, head.type.rank
+    assert isinstance(attrs, at.MatmulAttrs)
+    batch, m, n, k = list(range(rank - 2)), rank - 2, rank - 1, rank
+    a = _dot_operand(head.inputs[0], [*batch, m, k], attrs.transpose_a, buffers, right=False)
+    b = _dot_operand(head.inputs[1], [*batch, k, n], attrs.transpose_b, buffers, right=True)
+    emitter = Emitter(cluster, buffers, n)
+    emitter.add(0, False, head, lambda i: Instr(i, "acc", head.type.dtype))
+    emitter.level_of[head] = 0
+    for load in buffers.targets(head):
+        emitter.store(0, head, load)
+    for node in rest:
+        emitter.place(node)
+    depth = head.inputs[0].type.shape[rank - 2 if attrs.transpose_a else rank - 1]
+    by_panel = buffers.all[a.buffer].layout is Layout.PANELS and a.index[-1].plain == m
+    dot = Dot(a, b, tuple(batch), m, n, k, rows=LANES if by_panel else Dot.rows)
+    kernel = Kernel(id, Kind.DOT, (*head.type.shape, depth), tuple(range(rank - 1)), n, emitter.levels(), dot=dot)
+    if is_direct(kernel):
+        return kernel
+    block = buffers.work(TensorType((dot.rows, dot.columns), head.type.dtype), Layout.PANELS)
+    return replace(kernel, dot=replace(dot, block=block))
+
+
+def is_direct(kernel: Kernel) -> bool:
+    """Is the product stored as it is, in one place?"""
+    (level,) = kernel.levels
+    return len(level.body) == 1 and len(level.stores) == 1 and not level.row
+
+
+def emit_scatter(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    (node,) = cluster.nodes
+    updates, index = node.inputs
+    axis = node.attrs.axis  # type: ignore[attr-defined]
+    # Axes of the kernel: those of the updates.
+    places = identity(updates.type.rank)
+    over = tuple(range(axis, axis + index.type.rank))
+    (target,) = buffers.targets(node)
+    at_target = (*places[:axis], Index(), *places[axis + index.type.rank :])
+    scatter = Scatter(
+        Load(target.buffer, target.shape, at_target),
+        Load(buffers.of(updates), updates.type.shape, places),
+        Load(buffers.of(index), index.type.shape, tuple(places[a] for a in over)),
+        over,
+        axis,
+    )
+    return Kernel(id, Kind.SCATTER, updates.type.shape, (), None, (), scatter=scatter)
+
+
+EMIT: dict[Kind, Callable[[int, Cluster, Buffers], Kernel]] = {
+    Kind.NEST: emit_nest,
+    Kind.COLUMNS: emit_columns,
+    Kind.DOT: emit_dot,
+    Kind.SCATTER: emit_scatter,
+}
+

@@ -1,0 +1,168 @@
+"""Which ops share a kernel.
+
+A cluster is the set of ops of one kernel.  An op joins the cluster of one of its producers when it reads everything
+inside that cluster at its own position (so the value never leaves a register or a row), and when nothing it needs
+depends on the cluster in a roundabout way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.ops import LEAVES, OPS, Family
+from wholestep.compiler.ir.types import Extent, Shape
+from wholestep.compiler.plan.access import VIEWS, Access, identity, resolve
+from wholestep.compiler.plan.kernel import Kind
+from wholestep.compiler.plan.prepare import is_generated
+
+MAPS = frozenset({"gather", "pad", "concat"}) | {
+    name for name, op in OPS.items() if op.family in (Family.POINTWISE, Family.COMPOSITE)
+}
+REDUCTIONS = frozenset({"sum", "max", "argmax"})
+
+
+@dataclass(eq=False)
+class Cluster:
+    """`rows` are the loops outside; `vector` the loop inside; a DOT or COLUMNS cluster has its head as first op."""
+
+    kind: Kind
+    rows: Shape
+    vector: Extent | None
+    nodes: list[Node] = field(default_factory=list)
+    reads: set[Cluster] = field(default_factory=set)  # clusters whose values it loads
+    waits: set[Cluster] = field(default_factory=set)  # clusters that must have read a state before it is overwritten
+
+    @property
+    def shape(self) -> Shape:
+        return self.rows if self.vector is None else (*self.rows, self.vector)
+
+    def is_row(self, node: Node) -> bool:
+        """Does the node have one value per row, rather than one per element?"""
+        return len(node.type.shape) == len(self.rows) and self.vector is not None
+
+
+def is_op(node: Node) -> bool:
+    """Computed by a kernel: neither a view, nor a leaf, nor made on the fly."""
+    return not (node.op in VIEWS or node.op in LEAVES or is_generated(node))
+
+
+def reduced_axis(node: Node) -> int:
+    if node.op == "argmax":
+        return node.attrs.axis  # type: ignore[attr-defined, no-any-return]
+    (axis,) = node.attrs.axes  # type: ignore[attr-defined]
+    return axis  # type: ignore[no-any-return]
+
+
+def accesses(node: Node) -> list[Access]:
+    """What each input of an op is an access of, at the op's own position (for a reduction: at its input's)."""
+    if node.op in REDUCTIONS:
+        return [resolve(node.inputs[0], identity(node.inputs[0].type.rank))]
+    if node.op in ("matmul", "scatter_add"):
+        return [resolve(i, identity(i.type.rank)) for i in node.inputs]
+    if node.op == "gather":
+        axis, index = node.attrs.axis, node.inputs[1]  # type: ignore[attr-defined]
+        at = identity(node.type.rank)[axis : axis + index.type.rank]
+        return [resolve(node.inputs[0], identity(node.inputs[0].type.rank)), resolve(index, at)]
+    return [resolve(i, identity(i.type.rank)) for i in node.inputs]
+
+
+class Fuser:
+    def __init__(self, graph: Graph, fuse: bool) -> None:
+        self.fuse = fuse
+        self.clusters: list[Cluster] = []
+        self.of: dict[Node, Cluster] = {}
+        for node in graph.nodes:
+            if is_op(node):
+                self.place(node)
+
+    def place(self, node: Node) -> None:
+        reads = accesses(node)
+        if self.fuse:
+            producers = dict.fromkeys(self.of[a.base] for a in reads if a.base in self.of)
+            for cluster in sorted(producers, key=self.clusters.index, reverse=True):
+                if self.fits(node, reads, cluster) and self.is_acyclic(cluster, producers):
+                    self.join(node, cluster, producers)
+                    return
+        cluster = new_cluster(node)
+        self.clusters.append(cluster)
+        self.join(node, cluster, [self.of[a.base] for a in reads if a.base in self.of])
+
+    def join(self, node: Node, cluster: Cluster, producers: Iterable[Cluster]) -> None:
+        cluster.nodes.append(node)
+        self.of[node] = cluster
+        cluster.reads |= {p for p in producers if p is not cluster}
+
+    def is_acyclic(self, cluster: Cluster, producers: Iterable[Cluster]) -> bool:
+        """No other producer may depend on the cluster: it would have to run before and after it."""
+        return not any(p is not cluster and depends(p, cluster) for p in producers)
+
+    def fits(self, node: Node, reads: list[Access], cluster: Cluster) -> bool:
+        if node.op in REDUCTIONS:
+            return self.fits_reduction(node, reads[0], cluster)
+        if node.op not in MAPS or cluster.kind is Kind.SCATTER:
+            return False
+        shape = node.type.shape
+        row = cluster.is_row(node)
+        if shape != (cluster.rows if row else cluster.shape) or (row and cluster.kind is not Kind.NEST):
+            return False
+        special = node.op in ("gather", "pad", "concat")
+        for position, access in enumerate(reads):
+            if self.of.get(access.base) is not cluster:
+                continue
+            if special and not (node.op == "gather" and position == 1):
+                return False  # reads at another position than its own
+            if not self.reads_in_place(access, row, cluster):
+                return False
+        return True
+
+    def reads_in_place(self, access: Access, row: bool, cluster: Cluster) -> bool:
+        base_row = cluster.is_row(access.base)
+        if row and not base_row:
+            return False
+        own = access.shape == access.base.type.shape
+        return own and access.index == identity(len(access.shape))
+
+    def fits_reduction(self, node: Node, access: Access, cluster: Cluster) -> bool:
+        """Along the rows of a nest that computes what is reduced."""
+        return (
+            cluster.kind is Kind.NEST
+            and self.of.get(access.base) is cluster
+            and reduced_axis(node) == node.inputs[0].type.rank - 1
+            and node.inputs[0].type.shape == cluster.shape
+            and not cluster.is_row(access.base)
+            and self.reads_in_place(access, False, cluster)
+        )
+
+
+def depends(later: Cluster, earlier: Cluster) -> bool:
+    todo, seen = [later], {later}
+    while todo:
+        last = todo.pop()
+        for c in last.reads | last.waits:
+            if c is earlier:
+                return True
+            if c not in seen:
+                seen.add(c)
+                todo.append(c)
+    return False
+
+
+def new_cluster(node: Node) -> Cluster:
+    shape = node.type.shape
+    if node.op == "matmul":
+        return Cluster(Kind.DOT, shape[:-1], shape[-1])
+    if node.op == "scatter_add":
+        return Cluster(Kind.SCATTER, shape, None)
+    if node.op in REDUCTIONS:
+        source = node.inputs[0].type.shape
+        if reduced_axis(node) == len(source) - 1:
+            return Cluster(Kind.NEST, shape, source[-1])
+        return Cluster(Kind.COLUMNS, shape[:-1], shape[-1])
+    return Cluster(Kind.NEST, shape[:-1], shape[-1]) if shape else Cluster(Kind.NEST, (), None)
+
+
+def fuse(graph: Graph, enabled: bool = True) -> list[Cluster]:
+    """The clusters of a prepared graph, each with its ops in order."""
+    return Fuser(graph, enabled).clusters

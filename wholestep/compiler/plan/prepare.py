@@ -1,0 +1,98 @@
+"""The last rewrite before planning: explicit copies where a kernel needs memory laid out in a way that no view gives.
+
+A copy is a cast to the same dtype.  Afterwards: every output and update is computed by an op of its own; a reshape
+that reinterprets memory stands on something stored; a contraction's right operand has its columns contiguous.
+"""
+
+from __future__ import annotations
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.plan.access import VIEWS, identity, is_reinterpretation, resolve
+from wholestep.compiler.plan.kernel import Layout
+from wholestep.compiler.plan.layout import state_layout
+
+STORED_LEAVES = ("input", "parameter", "state", "constant")
+
+
+def is_state(node: Node) -> bool:
+    return node.op in ("parameter", "state")
+
+
+def is_generated(node: Node) -> bool:
+    """Made on the fly wherever it is used; never in memory."""
+    return node.host or node.op in ("iota", "random")
+
+
+def _copy(node: Node) -> Node:
+    return Node("cast", (node,), at.CastAttrs(node.type.dtype), node.name, node.line)
+
+
+def _stored(node: Node) -> Node:
+    """The node itself if it will be in memory as dense rows, else a copy of it."""
+    paneled = is_state(node) and state_layout(node.type) is Layout.PANELS
+    return _copy(node) if node.op in VIEWS or is_generated(node) or paneled else node
+
+
+def _operand(node: Node) -> Node:
+    """A contraction's operand may be any view of something in memory."""
+    return _copy(node) if is_generated(resolve(node, identity(node.type.rank)).base) else node
+
+
+def right_operand_is_direct(node: Node, transposed: bool) -> bool:
+    """Are the columns of the right operand contiguous in what it is a view of, or is it a stored transpose of a state?"""
+    rank = node.type.rank
+    access = resolve(node, identity(rank))
+    column, row = (rank - 2, rank - 1) if transposed else (rank - 1, rank - 2)
+    if access.index[-1].plain == column:
+        return True
+    plain = [i.plain for i in access.index]
+    return is_state(access.base) and access.shape == access.base.type.shape and plain == [column, row]
+
+
+def _matmul(node: Node) -> Node:
+    a, b = node.inputs
+    attrs = node.attrs
+    assert isinstance(attrs, at.MatmulAttrs)
+    a, b, transpose_b = _operand(a), _operand(b), attrs.transpose_b
+    if not right_operand_is_direct(b, transpose_b):
+        rank = b.type.rank
+        if transpose_b:
+            b = Node("permute", (b,), at.PermuteAttrs((*range(rank - 2), rank - 1, rank - 2)), b.name, b.line)
+        b, transpose_b = _copy(b), False
+    flags = at.MatmulAttrs(attrs.transpose_a, transpose_b, attrs.accumulate)
+    return Node("matmul", (a, b), flags, node.name, node.line)
+
+
+def _prepare(node: Node) -> Node:
+    if node.op == "reshape":
+        (source,) = node.inputs
+        if source.op == "reshape":
+            return _prepare(Node("reshape", source.inputs, node.attrs, node.name, node.line))
+        return node.with_inputs([_stored(source)]) if is_reinterpretation(node) else node
+    if node.op == "matmul":
+        return _matmul(node)
+    if node.op == "gather":
+        return node.with_inputs([_stored(node.inputs[0]), node.inputs[1]])
+    if node.op == "scatter_add":
+        return node.with_inputs([_stored(i) for i in node.inputs])
+    if node.op in ("pad", "concat"):
+        return node.with_inputs([_operand(i) for i in node.inputs])
+    return node
+
+
+def _computed(node: Node) -> Node:
+    """A result must be the value of an op that stores it."""
+    return _copy(node) if node.op in VIEWS or node.op in STORED_LEAVES or is_generated(node) else node
+
+
+def prepare(graph: Graph) -> Graph:
+    new: dict[Node, Node] = {}
+    for n in graph.nodes:
+        new[n] = _prepare(n.with_inputs([new[i] for i in n.inputs]))
+    kept = [u for u in graph.updates if not (is_state(u.node) and u.node.attrs.name == u.name)]  # type: ignore[attr-defined]
+    return Graph(
+        tuple(Output(o.name, _computed(new[o.node])) for o in graph.outputs),
+        tuple(Update(u.name, _computed(new[u.node])) for u in kept),
+        tuple(new[i] for i in graph.inputs),
+    )

@@ -1,0 +1,67 @@
+"""A plan for people: every kernel, its work and traffic, and where each byte of memory goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wholestep.compiler.plan.footprint import Footprint, footprint
+from wholestep.compiler.plan.kernel import Kernel, Plan
+
+NAMES_WIDTH = 56
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """What a plan does in a step and what it needs; `str()` is the table."""
+
+    plan: Plan
+    threads: int
+    footprint: Footprint
+    heading: str = ""
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of a step at capacity."""
+        return self.plan.flops
+
+    @property
+    def bytes_moved(self) -> int:
+        """Per kernel, each distinct region read plus written once, at capacity."""
+        return self.plan.bytes_moved
+
+    @property
+    def peak_bytes(self) -> int:
+        """Everything that is mapped to run the plan."""
+        return self.footprint.peak_bytes
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{s}={n}" for s, n in self.plan.sizes.items()) or "fixed shapes"
+        title = f"{self.heading or 'plan'}: {sizes}, target {self.plan.target}, {self.threads} threads"
+        return "\n".join([title, "", *self._kernels(), "", *self._memory(), *(f"note: {n}" for n in self.plan.notes)])
+
+    def _kernels(self) -> list[str]:
+        lines = [f"{'kernel':>6}  {'kind':<8}{'region':>6}  {'split':<7}{'flops':>14}{'bytes':>12}  nodes"]
+        lines += [_kernel_line(k) for k in self.plan.kernels]
+        total = f"{len(self.plan.kernels)} kernels"
+        return [*lines, f"{'total':>6}  {total:<14}{self.plan.regions:>2} regions{self.flops:>12,}{self.bytes_moved:>12,}"]
+
+    def _memory(self) -> list[str]:
+        rows = [f"  {name:<16}{size:>14,}" for name, size in self.footprint.rows() if size]
+        return ["memory (bytes)", *rows, f"  {'peak':<16}{self.peak_bytes:>14,}"]
+
+
+def _kernel_line(kernel: Kernel) -> str:
+    split = "-" if kernel.split is None else f"axis {kernel.split}"
+    names = printable(", ".join(kernel.origin))
+    shown = names if len(names) <= NAMES_WIDTH else names[: NAMES_WIDTH - 3] + "..."
+    return f"{kernel.id:>6}  {kernel.kind.value:<8}{kernel.region:>6}  {split:<7}{kernel.flops:>14,}{kernel.bytes:>12,}  {shown}"
+
+
+def printable(text: str) -> str:
+    """A user's text on one line, unable to end a comment."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text).replace("*/", "*\\/")
+
+
+def plan_report(plan: Plan, threads: int, heading: str = "") -> PlanReport:
+    """The report of a plan on `threads` threads."""
+    return PlanReport(plan, threads, footprint(plan, threads), heading)

@@ -1,0 +1,202 @@
+"""Which axis of each kernel is dealt out to the threads, hence where barriers stand.
+
+The range of an axis that a thread owns is one function of (extent, granule, thread), the same for every kernel.  Two
+kernels that touch the same buffer need no barrier between them when both are split along the same dimension of it:
+then each element is touched by one thread only, in program order.  `free` is that rule, and the only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from wholestep.compiler.ir.types import Dim, Extent, evaluate
+from wholestep.compiler.plan.kernel import LANES, Buffer, Kernel, Kind, Load, Space
+from wholestep.compiler.plan.traffic import loads, stores
+
+SYMBOLIC_GRANULE = 8
+
+
+def granule(extent: Extent) -> int:
+    """The unit of ownership; a function of the extent alone."""
+    return SYMBOLIC_GRANULE if isinstance(extent, Dim) else LANES
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Seconds on the machine a plan is made for; they choose among plans and never change a result."""
+
+    threads: int = 2
+    flop: float = 1 / 80e9  # inside a contraction
+    point: float = 1 / 6e9  # an arithmetic instruction of a loop
+    byte: float = 1 / 30e9  # read or written in the thread's own caches
+    crossing_byte: float = 1 / 8e9  # last written by another thread
+    barrier: float = 2e-6
+
+
+def shared(accesses: Sequence[Load], buffers: Sequence[Buffer]) -> list[Load]:
+    return [a for a in accesses if buffers[a.buffer].space is not Space.WORK]
+
+
+class Touch:
+    """Which buffers a kernel reads and writes, and along which dimensions each of its axes walks them."""
+
+    def __init__(self, kernel: Kernel, buffers: Sequence[Buffer]) -> None:
+        self.kernel = kernel
+        self.reads = shared(list(loads(kernel)), buffers)
+        self.writes = shared(list(stores(kernel)), buffers)
+        self.read_ids = {a.buffer for a in self.reads}
+        self.written_ids = {a.buffer for a in self.writes}
+        self.by_buffer: dict[int, list[Load]] = {}
+        for a in (*self.reads, *self.writes):
+            self.by_buffer.setdefault(a.buffer, []).append(a)
+        self.buffers = buffers
+        self.walks: dict[tuple[int, int], frozenset[int]] = {}
+
+    def walked(self, axis: int, buffer: int) -> frozenset[int]:
+        """Dimensions of the buffer that every access walks with exactly this axis, from end to end."""
+        key = (axis, buffer)
+        if key not in self.walks:
+            own = self.buffers[buffer].type.shape
+            extent = self.kernel.axes[axis]
+            found = set(range(len(own)))
+            for load in self.by_buffer[buffer]:
+                found &= {
+                    d
+                    for d in range(min(len(own), len(load.index)))
+                    if load.index[d].plain == axis and own[: d + 1] == load.shape[: d + 1] and own[d] == extent
+                }
+            self.walks[key] = frozenset(found)
+        return self.walks[key]
+
+    def options(self) -> list[int | None]:
+        """The axes along which each thread can produce results of its own."""
+        k = self.kernel
+        inner = [] if k.vector is None else [k.vector]
+        if k.kind is Kind.NEST and (any(l.reduces or l.row_stores for l in k.levels)):
+            inner = []
+        candidates = [*k.rows, *inner]
+        if k.kind is Kind.SCATTER:
+            assert k.scatter is not None
+            candidates = [a for a in range(len(k.axes)) if a not in k.scatter.over]
+        useful = [a for a in candidates if k.axes[a] != 1 and all(self.walked(a, b) for b in self.written_ids)]
+        return list(useful) or [None]
+
+
+def free(u: Touch, su: int | None, v: Touch, sv: int | None, buffer: int) -> bool:
+    """No barrier is needed between two kernels over a buffer that both touch."""
+    if su is None or sv is None:
+        return su is None and sv is None  # both run on the first thread
+    return bool(u.walked(su, buffer) & v.walked(sv, buffer))
+
+
+class Splitter:
+    def __init__(self, kernels: Sequence[Kernel], buffers: Sequence[Buffer], sizes: Mapping[str, int], prices: Prices) -> None:
+        self.kernels, self.buffers, self.sizes, self.prices = kernels, buffers, sizes, prices
+        self.touches = [Touch(k, buffers) for k in kernels]
+        self.options = [t.options() for t in self.touches]
+        self.edges = self._edges()
+        self.carried = self._carried()
+        self.free = cache(self._free)
+        self.work = [self._work(i) for i in range(len(kernels))]
+
+    def _edges(self) -> list[list[tuple[int, int]]]:
+        """For each kernel, (earlier kernel, buffer) where one of the two writes it."""
+        edges: list[list[tuple[int, int]]] = []
+        for j, v in enumerate(self.touches):
+            mine = []
+            for i, u in enumerate(self.touches[:j]):
+                both = (u.written_ids & (v.read_ids | v.written_ids)) | (u.read_ids & v.written_ids)
+                mine += [(i, b) for b in sorted(both)]
+            edges.append(mine)
+        return edges
+
+    def _carried(self) -> list[tuple[int, int, int]]:
+        """(writer, reader, buffer): what a step leaves in the caches for the next one."""
+        return [
+            (i, j, b)
+            for i, u in enumerate(self.touches)
+            for b in sorted(u.written_ids)
+            if self.buffers[b].space in (Space.STATE, Space.COPY)
+            for j, v in enumerate(self.touches)
+            if j != i and b in v.read_ids
+        ]
+
+    def _free(self, i: int, si: int | None, j: int, sj: int | None, buffer: int) -> bool:
+        return free(self.touches[i], si, self.touches[j], sj, buffer)
+
+    # -- regions and price -----------------------------------------------------------------------------------------
+    def regions(self, split: Sequence[int | None]) -> list[int]:
+        out: list[int] = []
+        for j, edges in enumerate(self.edges):
+            out.append(max((out[i] + (not self.free(i, split[i], j, split[j], b)) for i, b in edges), default=0))
+        return out
+
+    def _work(self, i: int) -> dict[int | None, float]:
+        """Seconds of a kernel under each of its options."""
+        k, p = self.kernels[i], self.prices
+        seconds = k.flops * (p.flop if k.kind is Kind.DOT else p.point) + k.bytes * p.byte
+        return {s: seconds / self.parallelism(i, s) for s in self.options[i]}
+
+    def parallelism(self, i: int, split: int | None) -> float:
+        if split is None:
+            return 1.0
+        extent = self.kernels[i].axes[split]
+        count = -(-evaluate(extent, self.sizes) // granule(extent))
+        return max(1.0, count / -(-count // self.prices.threads))
+
+    def price(self, split: Sequence[int | None]) -> float:
+        regions = self.regions(split)
+        # Threads meet at each barrier: a region lasts as long as its work, shared as its kernels allow.
+        total = sum(work[s] for work, s in zip(self.work, split, strict=True))
+        total += max(regions, default=0) * self.prices.barrier
+        for j, edges in enumerate(self.edges):
+            for i, b in edges:
+                if b in self.touches[i].written_ids:
+                    total += self.crossing(i, j, b, split)
+        return total + sum(self.crossing(i, j, b, split) for i, j, b in self.carried)
+
+    def crossing(self, i: int, j: int, b: int, split: Sequence[int | None]) -> float:
+        if self.free(i, split[i], j, split[j], b):
+            return 0.0
+        sj = split[j]
+        share = self.parallelism(j, sj) if sj is not None and self.touches[j].walked(sj, b) else 1.0
+        return self.buffers[b].bytes / share * self.prices.crossing_byte
+
+    # -- search ----------------------------------------------------------------------------------------------------
+    def starts(self) -> list[list[int | None]]:
+        def size(i: int, s: int | None) -> int:
+            return 0 if s is None else evaluate(self.kernels[i].axes[s], self.sizes)
+
+        first = [o[0] for o in self.options]
+        last = [o[-1] for o in self.options]
+        largest = [max(o, key=lambda s: size(i, s)) for i, o in enumerate(self.options)]
+        return [first, last, largest]
+
+    def descend(self, split: list[int | None]) -> tuple[float, list[int | None]]:
+        best = self.price(split)
+        improved = True
+        while improved:
+            improved = False
+            for i, options in enumerate(self.options):
+                for s in options:
+                    trial = [*split[:i], s, *split[i + 1 :]]
+                    if s != split[i] and (cost := self.price(trial)) < best - 1e-9:
+                        best, split, improved = cost, trial, True
+        return best, split
+
+    def search(self) -> list[Kernel]:
+        _, split = min((self.descend(s) for s in self.starts()), key=lambda found: found[0])
+        return [
+            replace(k, split=s, granule=1 if s is None else granule(k.axes[s]), region=r)
+            for k, s, r in zip(self.kernels, split, self.regions(split), strict=True)
+        ]
+
+
+def split_kernels(
+    kernels: Sequence[Kernel], buffers: Sequence[Buffer], sizes: Mapping[str, int], prices: Prices | None = None
+) -> list[Kernel]:
+    """Choose the split of every kernel and put the kernels in the order of their regions."""
+    chosen = Splitter(kernels, buffers, sizes, prices or Prices()).search()
+    return [replace(k, id=i) for i, k in enumerate(sorted(chosen, key=lambda k: k.region))]

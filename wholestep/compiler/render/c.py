@@ -1,0 +1,109 @@
+"""Plan -> one C file.  Kernels carry ids: no string of the user's is ever in the source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wholestep.compiler.plan.kernel import LANES, Buffer, HostValue, Kernel, Layout, Plan, Space
+from wholestep.compiler.render.kernels import RENDER
+from wholestep.compiler.render.language import HOST, STORED, extent_text
+from wholestep.compiler.render.writer import Writer
+
+PRELUDE = '#include "ws.h"\n#include "reduce.h"\n#define WS_EXPORT __attribute__((visibility("default")))\n'
+
+
+def render(plan: Plan) -> str:
+    """The source of a plan: its kernels (equal ones once), the scalar prologue, the entry point, the refresh of copies."""
+    buffers = {b.id: b for b in plan.buffers}
+    functions: dict[str, str] = {}  # text of a kernel without its name -> name
+    texts, calls = [], {}
+    for kernel in plan.kernels:
+        writer = Writer(kernel, buffers, plan.symbols)
+        RENDER[kernel.kind](writer)
+        text = writer.function("@")
+        if text not in functions:
+            functions[text] = f"k{kernel.id}"
+            texts.append(text.replace("@", f"k{kernel.id}", 1))
+        calls[kernel.id] = call_text(kernel, functions[text], writer)
+    parts = [PRELUDE, *texts, prologue(plan), entry(plan, calls), refresh(plan)]
+    return "\n\n".join(parts) + "\n"
+
+
+def call_text(kernel: Kernel, function: str, writer: Writer) -> str:
+    arguments = "".join(f", b{b}" for b in writer.params)
+    return f"{function}(call, lo, hi{arguments});"
+
+
+def pointer(buffer: Buffer, position: Mapping[int, int]) -> str:
+    """Declares b<id>, the address of a buffer."""
+    type = STORED[buffer.type.dtype]
+    where = {
+        Space.ARENA: f"(call->arena + {buffer.offset})",
+        Space.WORK: f"(call->work + id*call->work_bytes + {buffer.offset})",
+    }.get(buffer.space)
+    if where is None:
+        where = f"call->buffers[{position[buffer.id]}]"
+    return f"  {type} *const b{buffer.id} = ({type} *){where}; (void)b{buffer.id};"
+
+
+def entry(plan: Plan, calls: Mapping[int, str]) -> str:
+    """Regions of kernels with a barrier between them; each thread runs over what it owns."""
+    lines = ["WS_EXPORT void ws_entry(const ws_call *call, int id, int threads) {", "  long lo, hi;"]
+    lines += [f"  const long d{k} = call->dims[{k}]; (void)d{k};" for k in range(len(plan.symbols))]
+    position = {b.id: i for i, b in enumerate(plan.pointer_buffers())}
+    lines += [pointer(b, position) for b in plan.buffers]
+    region = 0
+    for k in plan.kernels:
+        if k.region != region:
+            region = k.region
+            lines.append(f"  call->api->barrier();  /* region {region} */")
+        if k.split is None:
+            lines.append(f"  lo = hi = 0; if (id == 0) {calls[k.id]}")
+        else:
+            extent = extent_text(k.axes[k.split], plan.symbols)
+            lines.append(f"  ws_own({extent}, {k.granule}, id, threads, &lo, &hi); if (lo < hi) {calls[k.id]}")
+    return "\n".join([*lines, "}"])
+
+
+def host_text(value: HostValue, symbols: tuple[str, ...]) -> str:
+    if value.op == "const":
+        return value.const.hex() if value.const == value.const and abs(value.const) != float("inf") else f'__builtin_strtod("{value.const}", 0)'
+    if value.op == "scalar":
+        return f"call->scalars[{value.index}]"
+    if value.op == "size":
+        return f"(double)({extent_text(value.extent, symbols)})"
+    args = tuple(f"h{a}" for a in value.args)
+    if value.op == "cast":
+        assert value.dtype is not None
+        return f"({args[0]} != 0)" if value.dtype.name == "bool" else f"(double)({STORED[value.dtype]}){args[0]}"
+    text = HOST[value.op](args)
+    return f"(double)(float)({text})" if value.dtype is not None and value.dtype.name == "float32" else text
+
+
+def prologue(plan: Plan) -> str:
+    """Everything that depends on runtime scalars and sizes alone, in float64, once a step."""
+    lines = ["WS_EXPORT void ws_prologue(const ws_call *call) {"]
+    lines += [f"  const long d{k} = call->dims[{k}]; (void)d{k};" for k in range(len(plan.symbols))]
+    for v in plan.host:
+        lines.append(f"  const double h{v.id} = {host_text(v, plan.symbols)}; (void)h{v.id};")
+        if v.slot is not None:
+            lines.append(f"  call->derived[{v.slot}] = h{v.id};")
+    return "\n".join([*lines, "  (void)call;", "}"])
+
+
+def refresh(plan: Plan) -> str:
+    """Rewrites every stored transpose from its state, after someone else has changed the state."""
+    lines = ["WS_EXPORT void ws_refresh(const ws_call *call) {", "  const int id = 0; (void)id; (void)call;"]
+    position = {b.id: i for i, b in enumerate(plan.pointer_buffers())}
+    buffers = {b.id: b for b in plan.buffers}
+    for copy in plan.buffers:
+        if copy.space is not Space.COPY:
+            continue
+        assert copy.source is not None
+        state = buffers[copy.source]
+        rows, columns = state.type.shape
+        lines += [pointer(state, position), pointer(copy, position)]
+        at_state = f"i*{columns} + j" if state.layout is Layout.ROWS else f"(j/{LANES})*({rows}*{LANES}) + i*{LANES} + j%{LANES}"
+        at_copy = f"(i/{LANES})*({columns}*{LANES}) + j*{LANES} + i%{LANES}"
+        lines.append(f"  for (long i = 0; i < {rows}; i++) for (long j = 0; j < {columns}; j++) b{copy.id}[{at_copy}] = b{state.id}[{at_state}];")
+    return "\n".join([*lines, "}"])

@@ -1,0 +1,220 @@
+"""One function per kind of kernel: plan data -> C loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+
+from wholestep.compiler.ir.types import product
+from wholestep.compiler.plan.emit import is_direct
+from wholestep.compiler.plan.kernel import LANES, Kind, Layout, Load
+from wholestep.compiler.render.address import axis_stride
+from wholestep.compiler.render.language import LOWEST, STORED, SUFFIX
+from wholestep.compiler.render.writer import REDUCE_SUFFIX, Writer, panel
+
+
+def render_nest(w: Writer) -> None:
+    k = w.kernel
+    by_panel = len(k.levels) == 1 and k.rows and w.is_paneled(k.levels[0]) and not k.levels[0].reduces and not k.levels[0].row_stores
+    if by_panel:
+        return render_panels_outside(w)
+    with ExitStack() as stack:
+        for axis in k.rows:
+            stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
+        for level in k.levels:
+            w.instructions(level.row)
+            w.stores(level.row_stores)
+            if k.vector is not None:
+                w.vector_loop(level)
+
+
+def render_panels_outside(w: Writer) -> None:
+    """A pointwise nest over paneled buffers walks them in the order in which they lie in memory."""
+    k, (level,) = w.kernel, w.kernel.levels
+    assert k.vector is not None
+    lo, hi = w.span(k.vector)
+    extent = k.axes[k.vector]
+    with w.loop("p", panel(lo), f"({hi} + {LANES - 1})/{LANES}"):
+        tail = not (isinstance(extent, int) and extent % LANES == 0)
+        if tail:
+            w.emit(f"const long w = {w.scope.extent(extent)} - p*{LANES} < {LANES} ? {w.scope.extent(extent)} - p*{LANES} : {LANES};")
+        with ExitStack() as stack:
+            for axis in k.rows:
+                stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
+            w.instructions(level.row)
+            w.lanes(level, "w" if tail else str(LANES), "p")
+
+
+def render_columns(w: Writer) -> None:
+    """Sums along an outer axis, 16 columns at a time: element i of a column goes to lane i % 16, as in a row."""
+    k = w.kernel
+    first, second = k.levels
+    (r,) = first.reduces
+    assert k.vector is not None and k.reduced is not None
+    lo, hi = w.span(k.vector)
+    dtype = w.dtypes[r.value]
+    with ExitStack() as stack:
+        for axis in k.rows:
+            stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
+        with w.loop("p", lo, hi, str(LANES)):
+            w.emit(f"const long w = {hi} - p < {LANES} ? {hi} - p : {LANES};")
+            vector_text, w.scope.axes[k.vector] = w.scope.axes[k.vector], "(p + l)"
+            panels = {} if not isinstance(k.axes[k.vector], int) else {k.vector: (f"(p/{LANES})", "l")}
+            w.scope.panels.update(panels)
+            lanes_of_columns(w)
+            for width in (str(LANES), "w"):
+                with w.block(f"if (w == {LANES})" if width != "w" else "else"):
+                    with w.loop(f"i{k.reduced}", "0", w.scope.extent(k.axes[k.reduced])):
+                        w.emit(f"{STORED[dtype]} *const lane = r{r.id}[{'0' if r.op == 'argmax' else f'i{k.reduced} & {LANES - 1}'}];")
+                        w.emit("#pragma omp simd")
+                        with w.block(f"for (long l = 0; l < {width}; l++)"):
+                            w.instructions(first.body)
+                            add_to_column(w)
+            if r.op != "argmax":
+                w.emit(f"ws_columns_{r.op}_{REDUCE_SUFFIX[dtype]}(r{r.id});")
+            w.values[r.id] = f"r{r.id}[0][l]" if r.op != "argmax" else f"a{r.id}[l]"
+            w.emit("#pragma omp simd")
+            with w.block("for (long l = 0; l < w; l++)"):
+                w.instructions(second.body)
+                w.stores(second.stores)
+            w.scope.axes[k.vector] = vector_text
+            w.scope.panels.clear()
+
+
+def lanes_of_columns(w: Writer) -> None:
+    (r,) = w.kernel.levels[0].reduces
+    dtype = w.dtypes[r.value]
+    first = "0" if r.op == "sum" else f"{LOWEST[dtype]}"
+    w.emit(f"{STORED[dtype]} r{r.id}[{LANES}][{LANES}];")
+    w.emit(f"for (int k = 0; k < {LANES}; k++) for (int l = 0; l < {LANES}; l++) r{r.id}[k][l] = {first};")
+    if r.op == "argmax":
+        w.emit(f"int32_t a{r.id}[{LANES}]; for (int l = 0; l < {LANES}; l++) a{r.id}[l] = 0;")
+
+
+def add_to_column(w: Writer) -> None:
+    (r,) = w.kernel.levels[0].reduces
+    value, dtype = w.values[r.value], w.dtypes[r.value]
+    if r.op == "sum":
+        w.emit(f"lane[l] = lane[l] + {value};")
+    elif r.op == "max":
+        best = f"ws_max_{SUFFIX[dtype]}(lane[l], {value})" if dtype.is_float else f"(lane[l] > {value} ? lane[l] : {value})"
+        w.emit(f"lane[l] = {best};")
+    else:
+        w.emit(f"a{r.id}[l] = {value} > lane[l] ? (int32_t)i{w.kernel.reduced} : a{r.id}[l];")
+        w.emit(f"lane[l] = {value} > lane[l] ? {value} : lane[l];")
+
+
+# -- contractions ------------------------------------------------------------------------------------------------------
+
+
+def render_dot(w: Writer) -> None:
+    """Blocks of the product, each followed by its epilogue while it is in the first-level cache."""
+    k, dot = w.kernel, w.kernel.dot
+    assert dot is not None
+    with ExitStack() as stack:
+        for axis in dot.batch:
+            stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
+        for name, axis, size in (("n", dot.n, dot.columns), ("m", dot.m, dot.rows)):
+            lo, hi = w.span(axis)
+            stack.enter_context(w.loop(f"{name}0", lo, hi, str(size)))
+            w.emit(f"const long {name}b = {hi} - {name}0 < {size} ? {hi} - {name}0 : {size};")
+        w.scope.axes[dot.m], w.scope.axes[dot.n], w.scope.axes[dot.k] = "m0", "n0", "0"
+        call_gemm(w, *direct_target(w) if is_direct(k) else block_target(w))
+        if not is_direct(k):
+            render_epilogue(w)
+
+
+def operand_start(w: Writer, load: Load) -> str:
+    return f"{w.params[load.buffer]} + {w.scope.offset(load, w.buffers[load.buffer])}"
+
+
+def direct_target(w: Writer) -> tuple[str, str, str]:
+    """The product goes where it is wanted: (pointer, stride of rows, stride of panels)."""
+    dot, target = w.kernel.dot, w.kernel.levels[0].stores[0].load
+    assert dot is not None
+    buffer = w.buffers[target.buffer]
+    row, _ = axis_stride(target, dot.m, buffer)
+    step = target.shape[-2] * LANES if buffer.layout is Layout.PANELS else LANES
+    return operand_start(w, target), w.scope.extent(row), w.scope.extent(step)
+
+
+def block_target(w: Writer) -> tuple[str, str, str]:
+    assert w.kernel.dot is not None
+    return "block", str(LANES), str(w.kernel.dot.rows * LANES)
+
+
+def call_gemm(w: Writer, c: str, c_m: str, c_p: str) -> None:
+    dot = w.kernel.dot
+    assert dot is not None
+    a, b = w.buffers[dot.a.buffer], w.buffers[dot.b.buffer]
+    (a_m, _), (a_k, by_panels) = axis_stride(dot.a, dot.m, a), axis_stride(dot.a, dot.k, a)
+    a_kp = dot.a.shape[-2] * LANES if by_panels else a_k * LANES
+    b_k, _ = axis_stride(dot.b, dot.k, b)
+    b_p = dot.b.shape[-2] * LANES if b.layout is Layout.PANELS else LANES
+    t, depth = w.scope.extent, w.scope.extent(w.kernel.axes[dot.k])
+    w.emit(f"const ws_gemm product = {{mb, nb, {depth},")
+    w.emit(f"  {operand_start(w, dot.a)}, {t(a_m)}, {t(a_k)}, {t(a_kp)},")
+    w.emit(f"  {operand_start(w, dot.b)}, {t(b_k)}, {t(b_p)}, {c}, {c_m}, {c_p}}};")
+    w.emit(f"call->api->gemm_{SUFFIX[a.type.dtype]}(&product);")
+
+
+def render_epilogue(w: Writer) -> None:
+    k, dot, (level,) = w.kernel, w.kernel.dot, w.kernel.levels
+    assert dot is not None
+    w.scope.axes[dot.m] = f"i{dot.m}"
+    w.scope.axes[dot.k] = f"i{dot.k}"
+    (acc,) = (i.id for i in level.body if i.op == "acc")
+    w.values[acc] = "acc[l]"
+    fixed = isinstance(k.axes[dot.n], int)
+    with w.loop("q", "0", f"(nb + {LANES - 1})/{LANES}"):
+        if fixed:
+            w.emit(f"const long p = n0/{LANES} + q;")
+        with w.loop(f"i{dot.m}", "m0", "m0 + mb"):
+            w.emit(f"const {STORED[w.dtypes[acc]]} *const acc = block + (q*{dot.rows} + i{dot.m} - m0)*{LANES};")
+            base = "" if fixed else f"n0 + q*{LANES}"
+            whole = isinstance(k.axes[dot.n], int) and int(k.axes[dot.n]) % LANES == 0  # type: ignore[call-overload]
+            if whole:
+                w.lanes(level, str(LANES), "p", base)
+            else:
+                w.emit(f"const long w = nb - q*{LANES} < {LANES} ? nb - q*{LANES} : {LANES};")
+                w.lanes(level, "w", "p", base)
+
+
+# -- scatter -----------------------------------------------------------------------------------------------------------
+
+
+def render_scatter(w: Writer) -> None:
+    """Zeros, then every update in order; threads share out an axis that is not indexed."""
+    k, scatter = w.kernel, w.kernel.scatter
+    assert scatter is not None
+    target, at = scatter.target, scatter.at
+    with ExitStack() as stack:
+        for d, index in enumerate(target.index):
+            if d == at:
+                stack.enter_context(w.loop("at", "0", w.scope.extent(target.shape[d])))
+            elif index.plain is not None:
+                stack.enter_context(w.loop(f"i{index.plain}", *w.span(index.plain)))
+        w.emit(f"{scatter_element(w, target, at)} = 0;")
+    with ExitStack() as stack:
+        for axis in range(len(k.axes)):
+            stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
+            if axis == max(scatter.over, default=-1):
+                w.emit(f"const long at = ws_clamp({w.element(scatter.index)}, {w.scope.extent(target.shape[at] - 1)});")
+        if not scatter.over:
+            w.emit(f"const long at = ws_clamp({w.element(scatter.index)}, {w.scope.extent(target.shape[at] - 1)});")
+        place = scatter_element(w, target, at)
+        w.emit(f"{place} = {place} + {w.element(scatter.updates)};")
+
+
+def scatter_element(w: Writer, target: Load, at: int) -> str:
+    base = w.scope.offset(target, w.buffers[target.buffer])
+    return f"{w.params[target.buffer]}[{base} + {w.scope.times('at', product(target.shape[at + 1 :]))}]"
+
+
+RENDER: Mapping[Kind, Callable[[Writer], None]] = {
+    Kind.NEST: render_nest,
+    Kind.COLUMNS: render_columns,
+    Kind.DOT: render_dot,
+    Kind.SCATTER: render_scatter,
+}
+

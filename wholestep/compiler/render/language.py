@@ -1,0 +1,122 @@
+"""C as data: types, literals, and one row per op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wholestep.compiler.ir.types import Dim, DType, Extent, boolean, float32, float64, int32, int64, uint8
+
+# In memory, and as a local variable (a comparison is an int, so that it keeps the width of what it selects).
+STORED = {float32: "float", float64: "double", int32: "int32_t", int64: "int64_t", uint8: "uint8_t", boolean: "uint8_t"}
+LOCAL = {**STORED, boolean: "int"}
+SUFFIX = {float32: "f32", float64: "f64"}
+LOWEST = {
+    float32: "-__builtin_inff()",
+    float64: "-__builtin_inf()",
+    int32: "INT32_MIN",
+    int64: "INT64_MIN",
+    uint8: "0",
+}
+
+
+def literal(value: float, dtype: DType) -> str:
+    """A constant by its bits."""
+    if not dtype.is_float:
+        return str(int(value))
+    f = "f" if dtype == float32 else ""
+    if value != value:
+        return f'__builtin_nan{f}("")'
+    if value in (float("inf"), float("-inf")):
+        return f"({'-' if value < 0 else ''}__builtin_inf{f}())"
+    return f"{float(value).hex()}{f}"
+
+
+def extent_text(extent: Extent, symbols: tuple[str, ...]) -> str:
+    """A size at run time: d0, d1, ... are the symbolic dimensions."""
+    if not isinstance(extent, Dim):
+        return str(extent)
+    parts = []
+    for names, coefficient in extent.terms:
+        factors = [f"d{symbols.index(s)}" for s in names]
+        if coefficient != 1 or not factors:
+            factors.insert(0, str(coefficient))
+        parts.append("*".join(factors))
+    return parts[0] if len(parts) == 1 else f"({'+'.join(parts)})"
+
+
+Row = Callable[[DType, tuple[str, ...]], str]
+
+
+def _call(name: str) -> Row:
+    return lambda t, x: f"ws_{name}_{SUFFIX[t]}({', '.join(x)})"
+
+
+def _infix(symbol: str) -> Row:
+    def row(t: DType, x: tuple[str, ...]) -> str:
+        text = f"({x[0]} {symbol} {x[1]})"
+        return f"(uint8_t){text}" if t == uint8 else text
+
+    return row
+
+
+def _by_kind(floats: Row, integers: Row) -> Row:
+    return lambda t, x: (floats if t.is_float else integers)(t, x)
+
+
+# The text of each op; `t` is the dtype of its first argument (for `where`: of the second).
+OPS: dict[str, Row] = {
+    **{n: _call(n) for n in ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "erf", "floor")},
+    **{n: _call(n) for n in ("pow", "sigmoid", "tanh")},
+    "neg": lambda t, x: f"(-{x[0]})" if t != uint8 else f"(uint8_t)(-{x[0]})",
+    "abs": _by_kind(_call("abs"), lambda t, x: f"({x[0]} < 0 ? -{x[0]} : {x[0]})"),
+    "sign": _by_kind(_call("sign"), lambda t, x: f"(({x[0]} > 0) - ({x[0]} < 0))"),
+    "recip": lambda t, x: f"({literal(1.0, t)} / {x[0]})",
+    "relu": lambda t, x: f"({x[0]} <= 0 ? {literal(0.0, t)} : {x[0]})",  # a NaN stays one
+    "add": _infix("+"),
+    "sub": _infix("-"),
+    "mul": _infix("*"),
+    "div": _infix("/"),
+    "maximum": _by_kind(_call("max"), lambda t, x: f"({x[0]} > {x[1]} ? {x[0]} : {x[1]})"),
+    "minimum": _by_kind(_call("min"), lambda t, x: f"({x[0]} < {x[1]} ? {x[0]} : {x[1]})"),
+    "mod": _by_kind(_call("mod"), lambda t, x: f"({x[1]} == 0 ? 0 : ({x[0]} % {x[1]} + {x[1]}) % {x[1]})"),
+    "less": _infix("<"),
+    "less_equal": _infix("<="),
+    "equal": _infix("=="),
+    "not_equal": _infix("!="),
+    "logical_and": _infix("&"),
+    "logical_or": _infix("|"),
+    "logical_not": lambda t, x: f"(!{x[0]})",
+    "where": lambda t, x: f"({x[0]} ? {x[1]} : {x[2]})",
+}
+
+KEPT_COMPOSITES = frozenset({"relu", "sigmoid", "tanh"})  # composites with a row here: not decomposed for this target
+
+
+def cast_text(value: str, to: DType) -> str:
+    return f"({value} != 0)" if to == boolean else f"({LOCAL[to]}){value}"
+
+
+# The scalar prologue computes in double with the C library's functions.
+HOST: dict[str, Callable[[tuple[str, ...]], str]] = {
+    **{n: (lambda x, n=n: f"__builtin_{n}({x[0]})") for n in ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "erf", "floor", "tanh")},  # type: ignore[misc]
+    "neg": lambda x: f"(-{x[0]})",
+    "abs": lambda x: f"__builtin_fabs({x[0]})",
+    "sign": lambda x: f"(double)(({x[0]} > 0) - ({x[0]} < 0))",
+    "recip": lambda x: f"(1.0 / {x[0]})",
+    "relu": lambda x: f"({x[0]} <= 0 ? 0.0 : {x[0]})",
+    "sigmoid": lambda x: f"(1.0 / (1.0 + __builtin_exp(-{x[0]})))",
+    "pow": lambda x: f"__builtin_pow({x[0]}, {x[1]})",
+    "maximum": lambda x: f"({x[0]} > {x[1]} ? {x[0]} : {x[1]})",
+    "minimum": lambda x: f"({x[0]} < {x[1]} ? {x[0]} : {x[1]})",
+    "mod": lambda x: f"({x[0]} - __builtin_floor({x[0]} / {x[1]}) * {x[1]})",
+    "ratio": lambda x: f"({x[0]} / {x[1]})",
+    **{n: (lambda x, s=s: f"({x[0]} {s} {x[1]})") for n, s in (("add", "+"), ("sub", "-"), ("mul", "*"), ("div", "/"))},  # type: ignore[misc]
+    **{
+        n: (lambda x, s=s: f"(double)({x[0]} {s} {x[1]})")  # type: ignore[misc]
+        for n, s in (("less", "<"), ("less_equal", "<="), ("equal", "=="), ("not_equal", "!="))
+    },
+    "logical_and": lambda x: f"(double)({x[0]} != 0 && {x[1]} != 0)",
+    "logical_or": lambda x: f"(double)({x[0]} != 0 || {x[1]} != 0)",
+    "logical_not": lambda x: f"(double)({x[0]} == 0)",
+    "where": lambda x: f"({x[0]} != 0 ? {x[1]} : {x[2]})",
+}

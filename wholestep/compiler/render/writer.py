@@ -1,0 +1,201 @@
+"""What all kernels share: the function around them, instructions, stores, and loops over the vector axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from wholestep.compiler.ir.types import DType, Extent, float32, float64, int32, int64, uint8
+from wholestep.compiler.plan.kernel import LANES, Buffer, Index, Instr, Kernel, Layout, Level, Load, Reduce, Store
+from wholestep.compiler.plan.traffic import loads, stores
+from wholestep.compiler.render.address import Scope
+from wholestep.compiler.render.language import LOCAL, LOWEST, OPS, STORED, cast_text, literal
+
+REDUCE_SUFFIX = {float32: "f32", float64: "f64", int32: "i32", int64: "i64", uint8: "u8"}
+
+
+class Writer:
+    """Collects the lines of one kernel's function.  Its buffers are the parameters x0, x1, ... in order of use."""
+
+    def __init__(self, kernel: Kernel, buffers: Mapping[int, Buffer], symbols: tuple[str, ...]) -> None:
+        self.kernel, self.buffers, self.symbols = kernel, buffers, symbols
+        self.lines: list[str] = []
+        self.depth = 1
+        used = [l.buffer for l in (*loads(kernel), *stores(kernel))]
+        self.params = {b: f"x{i}" for i, b in enumerate(dict.fromkeys(used))}
+        if kernel.dot and kernel.dot.block is not None:
+            self.params[kernel.dot.block] = "block"
+        self.values: dict[int, str] = {}
+        self.dtypes: dict[int, DType] = {}
+        self.instrs = [i for level in kernel.levels for i in (*level.row, *level.body)]
+        for i in self.instrs:
+            self.dtypes[i.id] = i.dtype
+            self.values[i.id] = literal(i.const, i.dtype) if i.op == "const" else f"s{i.slot}" if i.op == "scalar" else f"v{i.id}"
+        for level in kernel.levels:
+            for r in level.reduces:
+                self.values[r.id], self.dtypes[r.id] = f"v{r.id}", r.dtype
+        self.scope = Scope(symbols, {a: f"i{a}" for a in range(len(kernel.axes))})
+
+    # -- lines -----------------------------------------------------------------------------------------------------
+    def emit(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        self.emit(f"{head} {{")
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.emit("}")
+
+    @contextmanager
+    def loop(self, var: str, lo: str, hi: str, step: str = "1") -> Iterator[None]:
+        advance = f"{var}++" if step == "1" else f"{var} += {step}"
+        with self.block(f"for (long {var} = {lo}; {var} < {hi}; {advance})"):
+            yield
+
+    def span(self, axis: int) -> tuple[str, str]:
+        """The range of an axis that this thread runs over."""
+        return ("lo", "hi") if axis == self.kernel.split else ("0", self.scope.extent(self.kernel.axes[axis]))
+
+    # -- values ----------------------------------------------------------------------------------------------------
+    def element(self, load: Load) -> str:
+        return f"{self.params[load.buffer]}[{self.scope.offset(load, self.buffers[load.buffer])}]"
+
+    def expression(self, i: Instr) -> str:
+        args = tuple(self.values[a] for a in i.args)
+        if i.op == "load":
+            assert i.load is not None
+            text = self.element(i.load)
+            if i.guards:
+                inside = " && ".join(self.guard(g.index, g.lo, g.hi) for g in i.guards)
+                assert i.fill is not None
+                text = f"({inside}) ? {text} : {self.values[i.fill]}"
+            return text
+        if i.op == "index":
+            assert i.index is not None
+            return f"({STORED[i.dtype]})({' + '.join(self.scope.index(i.index, 0)) or '0'})"
+        if i.op == "random":
+            assert i.index is not None
+            element = " + ".join(self.scope.index(i.index, 0)) or "0"
+            suffix = "f32" if i.dtype == float32 else "f64"
+            return f"ws_uniform_{suffix}(call->seed, call->step, {i.key}ull, (uint64_t)({element}))"
+        if i.op == "cast":
+            return cast_text(args[0], i.dtype)
+        of = self.dtypes[i.args[1] if i.op == "where" else i.args[0]]
+        return OPS[i.op](of, args)
+
+    def guard(self, index: Index, lo: Extent, hi: Extent) -> str:
+        at = " + ".join(self.scope.index(index, 0)) or "0"
+        return f"{self.scope.extent(lo)} <= {at} && {at} < {self.scope.extent(hi)}"
+
+    def instructions(self, instrs: Sequence[Instr]) -> None:
+        for i in instrs:
+            if i.op not in ("const", "scalar", "acc"):
+                self.emit(f"const {LOCAL[i.dtype]} v{i.id} = {self.expression(i)};")
+
+    def stores(self, items: Sequence[Store]) -> None:
+        for s in items:
+            self.emit(f"{self.element(s.load)} = {self.values[s.value]};")
+
+    # -- the vector axis -------------------------------------------------------------------------------------------
+    def is_paneled(self, level: Level) -> bool:
+        """Does the level walk a paneled buffer along the vector axis?"""
+        walked = [i.load for i in level.body if i.load] + [s.load for s in level.stores]
+        return any(
+            self.buffers[l.buffer].layout is Layout.PANELS and l.index[-1].plain == self.kernel.vector for l in walked
+        )
+
+    def body(self, level: Level) -> None:
+        self.instructions(level.body)
+        for r in level.reduces:
+            self.accumulate(r)
+        self.stores(level.stores)
+
+    def accumulate(self, r: Reduce) -> None:
+        value, suffix = self.values[r.value], REDUCE_SUFFIX.get(self.dtypes[r.value], "")
+        lane = f"r{r.id}[l]"
+        if r.op == "sum":
+            self.emit(f"{lane} = {lane} + {value};")
+        elif r.op == "max":
+            best = f"ws_max_{suffix}({lane}, {value})" if self.dtypes[r.value].is_float else f"({lane} > {value} ? {lane} : {value})"
+            self.emit(f"{lane} = {best};")
+        else:
+            self.emit(f"const int b{r.id} = a{r.id}[l] < 0 || {value} > {lane};")
+            self.emit(f"{lane} = b{r.id} ? {value} : {lane};")
+            self.emit(f"a{r.id}[l] = b{r.id} ? (int32_t)({self.scope.axes[self.kernel.vector or 0]}) : a{r.id}[l];")
+
+    def start_reductions(self, reduces: Sequence[Reduce]) -> None:
+        for r in reduces:
+            dtype = self.dtypes[r.value]
+            first = "0" if r.op == "sum" else LOWEST[dtype]
+            self.emit(f"{STORED[dtype]} r{r.id}[{LANES}]; for (int l = 0; l < {LANES}; l++) r{r.id}[l] = {first};")
+            if r.op == "argmax":
+                self.emit(f"int32_t a{r.id}[{LANES}]; for (int l = 0; l < {LANES}; l++) a{r.id}[l] = -1;")
+
+    def finish_reductions(self, reduces: Sequence[Reduce]) -> None:
+        for r in reduces:
+            suffix = REDUCE_SUFFIX[self.dtypes[r.value]]
+            at = f", a{r.id}" if r.op == "argmax" else ""
+            self.emit(f"const {LOCAL[r.dtype]} v{r.id} = ws_lanes_{r.op}_{suffix}(r{r.id}{at});")
+
+    def lanes(self, level: Level, count: str, p: str, base: str = "") -> None:
+        """The body of a level over `count` lanes of panel `p`."""
+        vector = self.kernel.vector
+        assert vector is not None
+        saved = self.scope.axes[vector]
+        self.scope.axes[vector] = f"({base or f'{p}*{LANES}'} + l)"
+        if not base:
+            self.scope.panels[vector] = (p, "l")
+        self.emit("#pragma omp simd")
+        with self.block(f"for (long l = 0; l < {count}; l++)"):
+            self.body(level)
+        self.scope.axes[vector] = saved
+        self.scope.panels.pop(vector, None)
+
+    def panels(self, level: Level, lo: str, hi: str) -> None:
+        """A level over [lo, hi) of the vector axis in whole panels, then the lanes that are left."""
+        whole = hi.isdigit() and int(hi) % LANES == 0
+        small = hi.isdigit() and int(hi) < LANES and lo == "0"
+        if not small:
+            with self.loop("p", panel(lo), f"({hi})/{LANES}"):
+                self.lanes(level, str(LANES), "p")
+        if not whole:
+            with self.block("" if hi.isdigit() and lo == "0" else f"if (({hi})%{LANES} && {lo} < {hi})"):
+                self.emit(f"const long p = ({hi})/{LANES};")
+                self.lanes(level, str(int(hi) % LANES) if hi.isdigit() else f"({hi})%{LANES}", "p")
+
+    def vector_loop(self, level: Level) -> None:
+        """All of a level's body: flat where it can be, in panels where the layout or a reduction asks for it."""
+        if not (level.body or level.stores or level.reduces):
+            return
+        vector = self.kernel.vector
+        assert vector is not None
+        lo, hi = self.span(vector)
+        self.start_reductions(level.reduces)
+        if level.reduces or self.is_paneled(level):
+            self.panels(level, lo, hi)
+        else:
+            self.emit("#pragma omp simd")
+            with self.loop(f"i{vector}", lo, hi):
+                self.body(level)
+        self.finish_reductions(level.reduces)
+
+    # -- the function ----------------------------------------------------------------------------------------------
+    def parameters(self) -> str:
+        return "".join(f", {STORED[self.buffers[b].type.dtype]} *restrict {x}" for b, x in self.params.items())
+
+    def function(self, name: str) -> str:
+        head = [f"static void {name}(const ws_call *call, long lo, long hi{self.parameters()}) {{"]
+        text = "\n".join(self.lines)
+        for k in range(len(self.symbols)):
+            if f"d{k}" in text:
+                head.append(f"  const long d{k} = call->dims[{k}];")
+        slots = dict.fromkeys((i.slot, i.dtype) for i in self.instrs if i.op == "scalar")
+        for slot, dtype in slots:
+            head.append(f"  const {LOCAL[dtype]} s{slot} = ({LOCAL[dtype]})call->derived[{slot}];")
+        return "\n".join([*head, *self.lines, "}"])
+
+
+def panel(lo: str) -> str:
+    return "0" if lo == "0" else f"{lo}/{LANES}"

@@ -1,0 +1,46 @@
+/* Reductions of generated kernels: 16 logical lanes, element i in lane i % 16, lanes combined pairwise (8, 4, 2, 1). */
+#ifndef WS_REDUCE_H
+#define WS_REDUCE_H
+#include "math.h"
+
+WS_INLINE long ws_clamp(long i, long last) { return i < 0 ? 0 : i > last ? last : i; }
+
+#define WS_REDUCTIONS(name, type, maximum)                                                                        \
+  WS_INLINE type ws_lanes_sum_##name(const type *x) {                                                             \
+    type s[8];                                                                                                    \
+    for (int l = 0; l < 8; l++) s[l] = x[l] + x[l + 8];                                                           \
+    for (int l = 0; l < 4; l++) s[l] = s[l] + s[l + 4];                                                           \
+    return (s[0] + s[2]) + (s[1] + s[3]);                                                                         \
+  }                                                                                                               \
+  WS_INLINE type ws_lanes_max_##name(const type *x) {                                                             \
+    type m = x[0];                                                                                                \
+    for (int l = 1; l < 16; l++) { type y = x[l]; m = maximum; }                                                  \
+    return m;                                                                                                     \
+  }                                                                                                               \
+  /* The first position of the largest value: lanes hold their own first ones. */                                 \
+  WS_INLINE int32_t ws_lanes_argmax_##name(const type *x, const int32_t *at) {                                    \
+    type m = x[0];                                                                                                \
+    int32_t best = at[0];                                                                                         \
+    for (int l = 1; l < 16; l++) {                                                                                \
+      int better = at[l] >= 0 && (best < 0 || x[l] > m || (x[l] == m && at[l] < best));                           \
+      m = better ? x[l] : m;                                                                                      \
+      best = better ? at[l] : best;                                                                               \
+    }                                                                                                             \
+    return best < 0 ? 0 : best;                                                                                   \
+  }                                                                                                               \
+  /* x[lane][column] -> x[0][column], in the same order. */                                                       \
+  WS_INLINE void ws_columns_sum_##name(type x[16][16]) {                                                          \
+    for (int half = 8; half; half /= 2)                                                                           \
+      for (int k = 0; k < half; k++)                                                                              \
+        for (int l = 0; l < 16; l++) x[k][l] = x[k][l] + x[k + half][l];                                          \
+  }                                                                                                               \
+  WS_INLINE void ws_columns_max_##name(type x[16][16]) {                                                          \
+    for (int k = 1; k < 16; k++)                                                                                  \
+      for (int l = 0; l < 16; l++) { type m = x[0][l], y = x[k][l]; x[0][l] = maximum; }                          \
+  }
+WS_REDUCTIONS(f32, float, ws_max_f32(m, y))
+WS_REDUCTIONS(f64, double, ws_max_f64(m, y))
+WS_REDUCTIONS(i32, int32_t, (m > y ? m : y))
+WS_REDUCTIONS(i64, int64_t, (m > y ? m : y))
+WS_REDUCTIONS(u8, uint8_t, (m > y ? m : y))
+#endif
