@@ -1,8 +1,9 @@
 """How each node of a graph depends on the rows of the batch.
 
-A data-flow analysis with four answers: a node is *free* of the batch, has *rows* that each depend on the same row of
+A data-flow analysis with five answers: a node is *free* of the batch, has *rows* that each depend on the same row of
 the inputs, is *additive* (a sum over the rows, so that the values of the parts of a batch add up to the value of the
-whole), or is *mixed*: anything else, with the node and the reason that made it so.
+whole), is *whole* (a weighted sum of means over the batch: what a loss may be, and nothing inside it), or is *mixed*:
+anything else, with the node and the reason that made it so.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ class Additive:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """A weighted sum of quotients of additive things, of additive and of free things."""
+
+
+@dataclass(frozen=True)
 class Mixed:
     """Depends on the rows in another way, since `blame` did what `reason` says."""
 
@@ -42,7 +48,7 @@ class Mixed:
     reason: str
 
 
-Kind = Free | Rows | Additive | Mixed
+Kind = Free | Rows | Additive | Whole | Mixed
 Flow = Callable[[Node, Sequence[Kind], str], Kind]
 
 
@@ -119,6 +125,8 @@ def _pointwise(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
         return Free()
     if len(distinct) == 1 and isinstance(inputs[0], Rows):
         return inputs[0]
+    if Whole() in distinct:
+        return Mixed(node, "is not linear in a mean over the batch")
     if Additive() in distinct:
         return Mixed(node, "is not linear in a sum over the batch")
     return Mixed(node, "combines rows of the batch with other rows")
@@ -126,16 +134,24 @@ def _pointwise(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 
 def _linear(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     """add, sub, neg, stop_gradient: sums of additive things are additive."""
-    return Additive() if set(inputs) == {Additive()} else _pointwise(node, inputs, batch)
+    distinct = set(inputs)
+    if distinct == {Additive()}:
+        return Additive()
+    if distinct & {Additive(), Whole()} and distinct <= {Free(), Additive(), Whole()}:
+        return Whole()
+    return _pointwise(node, inputs, batch)
 
 
 def _scaled(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     """mul: by something free it is linear."""
-    return Additive() if set(inputs) == {Additive(), Free()} else _pointwise(node, inputs, batch)
+    kind, other = inputs if inputs[1] == Free() else inputs[::-1]
+    return kind if other == Free() and kind in (Additive(), Whole()) else _pointwise(node, inputs, batch)
 
 
 def _divided(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    return Additive() if list(inputs) == [Additive(), Free()] else _pointwise(node, inputs, batch)
+    if list(inputs) == [Additive(), Additive()]:
+        return Whole()
+    return _scaled(node, inputs, batch) if inputs[1] == Free() else _pointwise(node, inputs, batch)
 
 
 def _cast(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
@@ -201,13 +217,10 @@ def _expand(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     new = any(_mentions(e, batch) for d, e in enumerate(a.shape) if d not in a.axes)
     if isinstance(kind, Free):
         return _by_shape(node, a.shape, batch)
+    if new and isinstance(kind, Rows):
+        return Mixed(node, "pairs the rows of the batch with each other")
     if new:
-        reason = (
-            "pairs the rows of the batch with each other"
-            if isinstance(kind, Rows)
-            else "gives each row a sum over the batch"
-        )
-        return Mixed(node, reason)
+        return Mixed(node, "gives each row a value of the whole batch")
     return Rows(a.axes[kind.axis]) if isinstance(kind, Rows) else kind
 
 
@@ -224,7 +237,9 @@ def _pad(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,), a = inputs, attrs_of(node, at.PadAttrs)
     if isinstance(kind, Rows) and (a.low[kind.axis] or a.high[kind.axis]):
         return Mixed(node, "adds rows to the batch")
-    return kind if a.value == 0 or not isinstance(kind, Additive) else _pointwise(node, inputs, batch)
+    if kind == Additive() and a.value != 0:
+        return Mixed(node, "adds a constant to a sum over the batch")
+    return kind
 
 
 def _concat(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:

@@ -69,7 +69,7 @@ def _split(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Itera
         yield _weighted(weight, node)
     elif isinstance(kind, Additive):
         yield _term(weight, node, None)
-    elif node.op == "ratio":
+    elif node.op in _QUOTIENTS and not isinstance(kinds[node.inputs[1]], Free):
         yield _quotient(node, weight, kinds)
     elif node.op in _OUTER_RULES:
         for part, part_weight in _OUTER_RULES[node.op](node, weight, kinds):
@@ -84,8 +84,8 @@ def _quotient(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Te
         kind = kinds[part]
         if isinstance(kind, Mixed):
             raise _NotSeparableError(kind.blame, kind.reason)
-    if not isinstance(kinds[numerator], Additive):
-        raise _NotSeparableError(node, "divides something that is not a sum over the batch by one that is")
+    if not (isinstance(kinds[numerator], Additive) and isinstance(kinds[denominator], Additive)):
+        raise _NotSeparableError(node, "does not divide a sum over the batch by another")
     if _depends_on_parameters(denominator):
         raise _NotSeparableError(node, "has a denominator that depends on parameters")
     return _term(weight, numerator, denominator)
@@ -132,9 +132,7 @@ def _mul(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
 
 
 def _div(node: Node, weight: Node | None, kinds: Mapping[Node, Kind]) -> Parts:
-    x, divisor = node.inputs
-    if not isinstance(kinds[divisor], Free):
-        raise _not_linear(node, kinds[node])
+    x, divisor = node.inputs  # free of the batch, or it would have been a quotient
     yield x, b.div(b.constant(1, x.type.dtype) if weight is None else weight, divisor)
 
 
@@ -151,20 +149,30 @@ def _not_linear(node: Node, kind: Kind) -> _NotSeparableError:
     return _NotSeparableError(node, "is not a weighted sum of means over the batch")
 
 
-_OUTER_RULES = {"add": _add, "sub": _sub, "neg": _neg, "mul": _mul, "div": _div, "cast": _same, "reshape": _same}
+_QUOTIENTS = ("ratio", "div")  # a division by hand is a mean as well
+_OUTER_RULES = {
+    "add": _add,
+    "sub": _sub,
+    "neg": _neg,
+    "mul": _mul,
+    "div": _div,
+    "ratio": _div,
+    "cast": _same,
+    "reshape": _same,
+}
 
 
 # -- one function of one quotient --------------------------------------------------------------------------------
 
 
 def _only_quotient(loss: Node, batch: str) -> Term | None:
-    """The one ratio through which alone the loss depends on the batch, as a term; None where there is none."""
+    """The one quotient through which alone the loss depends on the batch, as a term; None where there is none."""
     kinds = kinds_of([loss], batch)
-    for ratio in (n for n in kinds if n.op == "ratio" and n.type.rank == 0):
-        if not isinstance(kinds_of([loss], batch, {ratio: Free()})[loss], Free):
+    for quotient in (n for n in kinds if n.op in _QUOTIENTS and n.type.rank == 0):
+        if not isinstance(kinds_of([loss], batch, {quotient: Free()})[loss], Free):
             continue
         try:
-            return _quotient(ratio, None, kinds)
+            return _quotient(quotient, None, kinds)
         except _NotSeparableError:
             continue
     return None

@@ -1,0 +1,135 @@
+"""The analysis against the facts: a batch is cut in two, and each node does what its kind says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+
+from tests.compiler.ir.random_graphs import example_values, graphs
+from tests.compiler.passes.common import Array, leaf, parameter, total
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.types import Dim, divide, evaluate, float64, int32, symbols_of
+from wholestep.compiler.passes.rowwise import FLOWS, Additive, Free, Kind, Mixed, Rows, Whole, kinds_of
+
+BATCH = Dim.symbol("batch")
+X = leaf("x", ("batch", 4))
+Z = leaf("z", ("batch", 4))
+W = parameter("w", (4, 5))
+BIAS = parameter("bias", (4,))
+TOKENS = leaf("tokens", ("batch", 3), int32)
+LABELS = leaf("labels", ("batch",), int32)
+IMAGES = leaf("images", ("batch", 2, 6))
+
+
+def rows_sum(x: Node) -> Node:
+    return b.sum_axes(x, (0,))
+
+
+CASES: dict[str, tuple[Callable[[], Node], Kind | str]] = {
+    "parameter": (lambda: W, Free()),
+    "input": (lambda: X, Rows(0)),
+    "bias": (lambda: b.add(X, b.expand_to(BIAS, X.type.shape, (1,))), Rows(0)),
+    "dense layer": (lambda: b.matmul(X, W), Rows(0)),
+    "dense layer, transposed": (lambda: b.matmul(W, X, True, True), Rows(1)),
+    "weight gradient": (lambda: b.matmul(X, Z, True, False), Additive()),
+    "attention": (lambda: b.matmul(IMAGES, IMAGES, False, True), Rows(0)),
+    "rows against rows": (lambda: b.matmul(X, Z, False, True), "multiplies rows"),
+    "flattened": (lambda: b.reshape(IMAGES, (BATCH, 12)), Rows(0)),
+    "merged": (lambda: b.reshape(IMAGES, (BATCH * 2, 6)), Rows(0)),
+    "merged and split": (lambda: b.reshape(b.reshape(IMAGES, (BATCH * 12,)), (BATCH, 3, 4)), Rows(0)),
+    "merged from behind": (lambda: b.reshape(b.permute(IMAGES, (1, 0, 2)), (2 * BATCH, 6)), "merges the batch"),
+    "permuted": (lambda: b.permute(IMAGES, (2, 0, 1)), Rows(1)),
+    "sum of each row": (lambda: b.sum_axes(X, (1,)), Rows(0)),
+    "sum of all rows": (lambda: rows_sum(X), Additive()),
+    "sum of all": (lambda: total(X), Additive()),
+    "scaled sum": (lambda: b.mul(rows_sum(X), BIAS), Additive()),
+    "square of a sum": (lambda: b.mul(rows_sum(X), rows_sum(X)), "not linear"),
+    "size": (lambda: b.size(BATCH * 3), Additive()),
+    "size and one": (lambda: b.size(BATCH + 1), "not a multiple"),
+    "maximum of each row": (lambda: b.max_axes(X, (1,)), Rows(0)),
+    "maximum of all rows": (lambda: b.max_axes(X, (0,)), "runs along the batch"),
+    "softmax of each row": (lambda: b.softmax(X, 1), Rows(0)),
+    "softmax over the rows": (lambda: b.softmax(X, 0), "runs along the batch"),
+    "each row minus the sum": (
+        lambda: b.sub(X, b.expand_to(rows_sum(X), X.type.shape, (1,))),
+        "gives each row a value of the whole batch",
+    ),
+    "all pairs": (lambda: b.expand_to(X, (BATCH, BATCH, 4), (0, 2)), "pairs the rows"),
+    "embedding": (lambda: b.gather(W, TOKENS, 0), Rows(0)),
+    "embedding gradient": (lambda: b.scatter_add(leaf("u", ("batch", 3, 5)), TOKENS, 0, 4), Additive()),
+    "a column": (lambda: b.gather(X, b.constant([0, 2], int32), 1), Rows(0)),
+    "the first row": (lambda: b.slice_axes(X, (0, 0), (1, 4)), "picks rows by their place"),
+    "a row by index": (lambda: b.gather(X, b.constant([0], int32), 0), "picks rows"),
+    "one more row": (lambda: b.pad(X, (1, 0), (0, 0)), "adds rows"),
+    "two batches": (lambda: b.concat([X, Z], 0), "joins batches"),
+    "side by side": (lambda: b.concat([X, Z], 1), Rows(0)),
+    "row numbers": (lambda: b.iota((BATCH, 3), 0), "numbers the rows"),
+    "column numbers": (lambda: b.iota((BATCH, 3), 1), Rows(0)),
+    "dropout mask": (lambda: b.make("random", (), at.RandomAttrs("k", X.type)), Rows(0)),
+    "loss of each row": (lambda: b.make("cross_entropy", (X, LABELS)), Rows(0)),
+    "mean over the batch": (
+        lambda: b.make("ratio", (rows_sum(X), b.expand_to(b.size(BATCH), (4,), ()))),
+        Whole(),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_kind(what: str) -> None:
+    make, expected = CASES[what]
+    node = make()
+    kind = kinds_of([node], "batch")[node]
+    if isinstance(expected, str):
+        assert isinstance(kind, Mixed)
+        assert expected in kind.reason
+    else:
+        assert kind == expected
+
+
+def test_every_op_has_a_flow() -> None:
+    gone = {"gradient", "item", "call"}
+    covered = {n for n, op in OPS.items() if n in FLOWS or op.family in (Family.POINTWISE, Family.LEAF)}
+    assert set(OPS) - covered == gone
+
+
+def part(node: Node, value: Array, first: bool) -> Array:
+    """The part of an input that belongs to the first two rows, or to the others."""
+    for axis, extent in enumerate(node.type.shape):
+        factor = divide(extent, BATCH) if "batch" in symbols_of([extent]) else None
+        if factor is not None:
+            cut = 2 * evaluate(factor, {"time": 4})
+            return np.split(value, [cut], axis)[0 if first else 1]
+    return value
+
+
+@settings(max_examples=150)
+@given(graphs(dtype=float64))
+def test_parts_of_a_batch_do_what_the_kind_says(graph: Graph) -> None:
+    # Rows of random numbers are counted over the whole step's batch; here each part would start at 0 again.
+    assume(all(n.op != "random" or "batch" not in symbols_of(n.type.shape) for n in graph.nodes))
+    assume(all(sum("batch" in symbols_of([e]) for e in n.type.shape) < 2 for n in graph.leaves("input").values()))
+    sizes = {s: {"batch": 5, "time": 4}[s] for s in graph.symbols}
+    inputs, state = example_values(graph, sizes, np.random.default_rng(3))
+    probe = Graph(tuple(Output(str(i), n) for i, n in enumerate(graph.nodes)), (), graph.inputs)
+    whole = interpret(probe, inputs=inputs, state=state, sizes=sizes).outputs
+    halves = []
+    for first in (True, False):
+        cut = {name: part(node, inputs[name], first) for name, node in graph.leaves("input").items()}
+        smaller = {**sizes, **({"batch": 2 if first else 3} if "batch" in sizes else {})}
+        halves.append(interpret(probe, inputs=cut, state=state, sizes=smaller).outputs)
+    for i, (node, kind) in enumerate((n, kinds_of(graph.nodes, "batch")[n]) for n in graph.nodes):
+        one, two = (h[str(i)] for h in halves)
+        close = {"rtol": 1e-7, "atol": 1e-8, "err_msg": f"{node} is {kind}"}
+        if isinstance(kind, Free):
+            np.testing.assert_allclose(one, whole[str(i)], **close)
+        elif isinstance(kind, Rows):
+            np.testing.assert_allclose(np.concatenate([one, two], kind.axis), whole[str(i)], **close)
+        elif isinstance(kind, Additive):
+            np.testing.assert_allclose(one + two, whole[str(i)], **close)
