@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from ctypes import byref, c_double, c_long, c_void_p
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +17,10 @@ from wholestep.compiler.plan.layout import aligned
 from wholestep.compiler.render.c import render
 from wholestep.compiler.runtime import library as native
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.cache import Cache
 from wholestep.compiler.runtime.compiler import Compiler, compile_c, find_compiler
 from wholestep.compiler.runtime.device import Epoch, Place
 from wholestep.compiler.runtime.memory import Region
+from wholestep.compiler.runtime.store import cache_of
 from wholestep.options import CompileOptions
 
 SLICE_SECONDS = 0.05  # signals, progress and callbacks wait no longer than this
@@ -121,7 +118,7 @@ class CpuProgram:
         if self._step_index is not None:
             self._scalars[self._step_index] = state.step
         code = self._object
-        self._library.run_step(code.prologue, code.entry, self._call_reference, self._place.threads)
+        self._library.run_step(code.prologue, code.entry, self._call, self._place.threads)
         if self.plan.updated:
             state.step += 1
             state.version += 1
@@ -187,18 +184,6 @@ class PlanObject:
         self.refresh = code.ws_refresh if hasattr(code, "ws_refresh") else None
         if self.refresh is not None:
             self.refresh.restype = None
-
-
-def cache_of(options: CompileOptions) -> Cache:
-    """The cache these options name; without caching, one that ends with this process."""
-    return Cache(options.cache_folder) if options.cache else _private_cache()
-
-
-@cache
-def _private_cache() -> Cache:
-    folder = tempfile.mkdtemp(prefix="wholestep-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Cache(folder)
 
 
 def load_library(options: CompileOptions) -> native.Library:

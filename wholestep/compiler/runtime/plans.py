@@ -1,0 +1,55 @@
+"""The plan cache: a build whose graph, sizes, options, target and versions were seen before skips every stage."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from wholestep.compiler.ir.fingerprint import fingerprint
+from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.plan import serialize
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.cache import Cache, CacheWarning, key_of
+from wholestep.errors import PlanError
+from wholestep.options import CompileOptions
+
+SUFFIX = ".plan"
+
+
+def plan_key(graph: Graph, capacity: Mapping[str, int], options: CompileOptions, target: str) -> str:
+    """The key of a build, from the traced graph alone."""
+    sizes = [text for symbol in sorted(capacity) for text in (symbol, str(capacity[symbol]))]
+    return key_of("plan", fingerprint(graph), *sizes, options.plan_key(), target, compiler_version())
+
+
+@cache
+def compiler_version() -> str:
+    """Changes whenever a file of the compiler does, so that an edited compiler never meets its former plans."""
+    folder = Path(__file__).parents[1]
+    files = sorted(folder.rglob("*.py"))
+    stamps = [f"{f.relative_to(folder)} {(s := f.stat()).st_size} {s.st_mtime_ns}" for f in files]
+    return key_of(np.__version__, *stamps)
+
+
+def find_plan(store: Cache, key: str) -> Plan | None:
+    """The plan stored under a key; None, after a warning, where it is damaged."""
+    path = store.get(key, SUFFIX)
+    if path is None:
+        return None
+    try:
+        return serialize.load(path.read_bytes())
+    except (OSError, PlanError) as error:
+        warnings.warn(f"the cached plan {path} is not used: {error}", CacheWarning, stacklevel=2)
+        return None
+
+
+def store_plan(store: Cache, key: str, plan: Plan) -> None:
+    """Keep a plan; a cache that cannot be written is warned about."""
+    try:
+        store.put(key, serialize.dump(plan, key=key), SUFFIX)
+    except OSError as error:
+        warnings.warn(f"the plan was not cached: {error}. The next process will plan again.", CacheWarning, stacklevel=2)

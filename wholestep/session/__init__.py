@@ -1,0 +1,31 @@
+"""Sessions: building them, running them, reading what they computed."""
+
+from wholestep.compiler.pipeline import OptimizeReport
+from wholestep.compiler.plan.kernel import Plan as ExecutionPlan
+from wholestep.session.build import (
+    build_inference_session,
+    build_session,
+    build_session_cached,
+    build_session_unoptimized,
+    build_session_with_report,
+    compile_training_graph,
+    load_plan,
+    save_plan,
+)
+from wholestep.session.result import StepResult
+from wholestep.session.session import Session
+
+__all__ = [
+    "ExecutionPlan",
+    "OptimizeReport",
+    "Session",
+    "StepResult",
+    "build_inference_session",
+    "build_session",
+    "build_session_cached",
+    "build_session_unoptimized",
+    "build_session_with_report",
+    "compile_training_graph",
+    "load_plan",
+    "save_plan",
+]

@@ -1,0 +1,239 @@
+"""From a graph to a session: the same stages, different tuples."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.step import Step
+from wholestep.compiler.ir.fingerprint import fingerprint
+from wholestep.compiler.pipeline import OptimizeReport
+from wholestep.compiler.plan import serialize
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.cache import CacheWarning
+from wholestep.compiler.runtime.compiler import detect_target
+from wholestep.compiler.runtime.plans import plan_key
+from wholestep.errors import OptionError, PlanError, UsageError
+from wholestep.optim import SGD, Optimizer
+from wholestep.options import CompileOptions
+from wholestep.session.session import Session
+from wholestep.session.source import Source, capacity_of, merged_capacity, state_of
+
+log = logging.getLogger("wholestep")
+
+Model = Graph | Step
+Report = OptimizeReport
+
+
+def build_session(
+    model_or_graph: Model,
+    *,
+    optimizer: Optimizer | None = None,
+    batch_size: int | None = None,
+    capacity: Mapping[str, int] | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    threads: int | None = None,
+    options: CompileOptions | None = None,
+) -> Session:
+    """Compile a whole training step and load it.
+
+    Args:
+        model_or_graph: a `ws.Graph` whose first output is the loss, or a `@ws.step` function.
+        optimizer: how parameters change; SGD with lr 0.01 when None.  A `@ws.step` function has its own.
+        batch_size: the largest batch, short for `capacity={"batch": n}`; smaller ones work without a recompile.
+        capacity: the largest size of every symbolic dimension.
+        seed: keys initial values, random nodes and the order of epochs.
+        device: "cpu", or "null" to plan and report only.
+        threads: None uses the cores that this process may run on.
+
+    Example::
+
+        session = ws.build_session(g, optimizer=ws.Adam(lr=1e-3), batch_size=32)
+        print(float(session.step(x=xb, labels=yb)))
+    """
+    target = Destination(seed, device, threads, options or CompileOptions())
+    session, report = _build(_source(model_or_graph, optimizer, batch_size, capacity), target)
+    log.info("%s", report)
+    return session
+
+
+def build_session_with_report(model_or_graph: Model, **arguments: Any) -> tuple[Session, OptimizeReport]:
+    """`build_session`, and what the build did."""
+    return _build(*_split(model_or_graph, **arguments))
+
+
+def build_session_unoptimized(model_or_graph: Model, **arguments: Any) -> Session:
+    """`build_session` without the whole-graph pass, to tell its work from the rest."""
+    source, target = _split(model_or_graph, **arguments)
+    options = replace(target.options, optimize=False)
+    return _build(source, replace(target, options=options))[0]
+
+
+def build_inference_session(
+    graph: Graph,
+    *,
+    batch_size: int | None = None,
+    capacity: Mapping[str, int] | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    threads: int | None = None,
+    options: CompileOptions | None = None,
+) -> Session:
+    """A session that computes the graph's outputs: no backward pass, no optimizer, nothing changes."""
+    _need_graph(graph, "build_inference_session")
+    source = _sized(Source(graph, None, {}), batch_size, capacity)
+    return _build(source, Destination(seed, device, threads, options or CompileOptions()))[0]
+
+
+def build_session_cached(graph: Graph, path: str | PathLike[str], **arguments: Any) -> Session:
+    """`build_session` with the plan kept in a file of the caller's choice.
+
+    A file that fits the graph and arguments skips every stage after the trace; one that does not is replaced; one
+    that cannot be read or written is warned about.
+    """
+    source, target = _split(graph, **arguments)
+    key, file = _build_key(source, target.options), Path(path)
+    plan = _read_cached(file, key)
+    if plan is not None:
+        return _load(source, plan, target)
+    session, _ = _build(source, target)
+    try:
+        file.write_bytes(serialize.dump(session.plan, graph=_graph_key(graph), key=key))
+    except OSError as error:
+        warnings.warn(f"the plan could not be written to {file}: {error}. The session works.", CacheWarning, stacklevel=2)
+    return session
+
+
+def compile_training_graph(
+    graph: Model,
+    *,
+    optimizer: Optimizer | None = None,
+    batch_size: int | None = None,
+    capacity: Mapping[str, int] | None = None,
+    options: CompileOptions | None = None,
+) -> tuple[Plan, OptimizeReport]:
+    """The plan of a training step and what was done to get it; needs neither a device nor a C compiler.
+
+    Example::
+
+        plan, report = ws.compile_training_graph(g, batch_size=32)
+    """
+    source = _source(graph, optimizer, batch_size, capacity)
+    return source.plan_with_report("train", replace(options or CompileOptions(), cache=False))
+
+
+def save_plan(plan: Plan, graph: Graph, path: str | PathLike[str]) -> None:
+    """Write a plan made from `graph` to a file."""
+    Path(path).write_bytes(serialize.dump(plan, graph=_graph_key(graph)))
+
+
+def load_plan(graph: Graph, path: str | PathLike[str]) -> Plan | None:
+    """The plan in a file; None where there is no file or it was made from another graph; PlanError if it is damaged."""
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        return None
+    return serialize.load(data) if serialize.read_header(data).graph == _graph_key(graph) else None
+
+
+# -- what they share ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where and how a plan is loaded."""
+
+    seed: int
+    device: str
+    threads: int | None
+    options: CompileOptions
+
+
+def _split(
+    model_or_graph: Model,
+    *,
+    optimizer: Optimizer | None = None,
+    batch_size: int | None = None,
+    capacity: Mapping[str, int] | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    threads: int | None = None,
+    options: CompileOptions | None = None,
+) -> tuple[Source, Destination]:
+    """The arguments of `build_session`, sorted."""
+    source = _source(model_or_graph, optimizer, batch_size, capacity)
+    return source, Destination(seed, device, threads, options or CompileOptions())
+
+
+def _source(
+    model: Model, optimizer: Optimizer | None, batch_size: int | None, capacity: Mapping[str, int] | None
+) -> Source:
+    if isinstance(model, Step):
+        if optimizer is not None:
+            raise UsageError("a @ws.step function applies its own optimizers; leave optimizer= out.")
+        return _sized(Source(model, None, {}), batch_size, capacity)
+    _need_graph(model, "build_session")
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise UsageError(f"optimizer is a description such as ws.Adam(lr=1e-3); received {optimizer!r}.")
+    return _sized(Source(model, optimizer or SGD(), {}), batch_size, capacity)
+
+
+def _need_graph(model: object, what: str) -> None:
+    if not isinstance(model, Graph):
+        raise UsageError(f"{what} takes a ws.Graph (or a @ws.step function); received {type(model).__name__}: {model!r}.")
+
+
+def _sized(source: Source, batch_size: int | None, capacity: Mapping[str, int] | None) -> Source:
+    graph = source.trace(source.main)
+    sizes = merged_capacity(graph, batch_size, capacity)
+    capacity_of(graph, sizes)
+    return replace(source, capacity=sizes)
+
+
+def _build(source: Source, target: Destination) -> tuple[Session, OptimizeReport]:
+    with source.spans.span("build_session"):
+        plan, report = source.plan_with_report(source.main, target.options)
+        session = _load(source, plan, target)
+    return session, replace(report, spans=tuple(source.spans.all))
+
+
+def _load(source: Source, plan: Plan, target: Destination) -> Session:
+    if not isinstance(target.seed, int) or isinstance(target.seed, bool) or not 0 <= target.seed < 2**64:
+        raise OptionError(f"seed={target.seed!r}: expected a whole number from 0 to 2**64 - 1.")
+    with source.spans.span("device_init"):
+        return Session(
+            plan,
+            state=state_of(source.model),
+            seed=target.seed,
+            device=target.device,
+            threads=target.threads,
+            options=target.options,
+            source=source,
+        )
+
+
+def _graph_key(graph: Graph) -> str:
+    return fingerprint(graph.to_ir())
+
+
+def _build_key(source: Source, options: CompileOptions) -> str:
+    graph = source.trace(source.main)
+    return plan_key(graph, capacity_of(graph, source.capacity), options, detect_target().name)
+
+
+def _read_cached(file: Path, key: str) -> Plan | None:
+    try:
+        data = file.read_bytes()
+        return serialize.load(data) if serialize.read_header(data).key == key else None
+    except FileNotFoundError:
+        return None
+    except (OSError, PlanError) as error:
+        warnings.warn(f"the plan in {file} is not used: {error}", CacheWarning, stacklevel=3)
+        return None

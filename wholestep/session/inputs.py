@@ -1,0 +1,214 @@
+"""From the user's arrays to the addresses and sizes of a call: everything is validated before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.ir.types import Dim, Extent, TensorType, evaluate, shape_text
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
+from wholestep.compiler.runtime.device import Program
+from wholestep.errors import GraphError, InputError, ShapeError, UnknownNameError
+
+_READABLE = 0x1 | 0x100  # NumPy's flags for C-contiguous and aligned: such an array is read where it lies
+
+
+class Input:
+    """One input of an entry point: what it takes, and the shape it was last given."""
+
+    __slots__ = ("bounds", "dtype", "limit", "name", "shape", "type", "unsigned", "what")
+
+    def __init__(self, name: str, type: TensorType, bounds: Sequence[Extent]) -> None:
+        self.name, self.type, self.what = name, type, f"the input {name!r}"
+        self.dtype: np.dtype[Any] = type.dtype.numpy
+        self.bounds = tuple(bounds)  # its values are indices below each of these
+        self.shape: tuple[int, ...] | None = None
+        self.limit: int | None = None  # the smallest bound, for the current sizes
+        self.unsigned = np.dtype(f"u{self.dtype.itemsize}") if self.bounds else None
+
+    def accept(self, value: object) -> AnyArray:
+        """`value` as an array of a fitting dtype and rank."""
+        array = as_array(value, self.what)
+        check_dtype(array, self.dtype, self.what)
+        if array.ndim != self.type.rank:
+            raise ShapeError(f"{self.what} has shape {shape_text(self.type.shape)}; received {array.shape}. Reshape the array.")
+        return array
+
+    def is_readable(self, array: AnyArray) -> bool:
+        """Can a kernel read the array where it lies?"""
+        return array.dtype == self.dtype and array.flags.num & _READABLE == _READABLE
+
+    def check_bounds(self, array: AnyArray, sizes: Mapping[str, int]) -> None:
+        """Indices outside their axis would be clamped silently by a kernel: they are refused here."""
+        for bound in self.bounds:
+            limit = evaluate(bound, sizes)
+            low, high = int(array.min()), int(array.max())
+            if low < 0 or high >= limit:
+                bad = high if high >= limit else low
+                raise InputError(
+                    f"{self.what} holds indices from 0 to {limit - 1}; received {bad} at position "
+                    f"{_position(array, bad)}. Correct the values (nothing was changed)."
+                )
+
+
+def _position(array: AnyArray, value: int) -> str:
+    where = np.argwhere(array == value)[0]
+    return ", ".join(str(int(i)) for i in where)
+
+
+class Inputs:
+    """The inputs of a loaded program."""
+
+    def __init__(self, program: Program) -> None:
+        plan = program.plan
+        self._program = program
+        self._capacity = plan.sizes
+        self._symbols = {s: i for i, s in enumerate(plan.symbols)}
+        bounds = {name: [b.size for b in plan.bounds if b.input == name] for name, _ in plan.inputs}
+        self.all = tuple(Input(name, plan.buffers[id].type, bounds[name]) for name, id in plan.inputs)
+        self._slot_of = [(i, program.slots.get(i.name, 0)) for i in self.all]
+        self.sizes: dict[str, int] = dict(self._capacity)  # of the last call; replaced, never changed
+        _need_inferable(plan, self.all)
+
+    def named(self, name: str) -> Input:
+        """The input called `name`."""
+        for i in self.all:
+            if i.name == name:
+                return i
+        raise self._unknown([name])
+
+    def bind(self, given: Mapping[str, object]) -> None:
+        """Validate what a step is given and write its addresses and sizes.
+
+        The common case is a handful of comparisons: arrays of the right dtype, readable in place, shaped as last time.
+        """
+        addresses = self._program.addresses
+        if len(given) != len(self._slot_of):
+            return self._bind_any(given)
+        for item, slot in self._slot_of:
+            array: Any = given.get(item.name)
+            if (
+                type(array) is not np.ndarray
+                or array.shape != item.shape
+                or array.dtype != item.dtype
+                or array.flags.num & _READABLE != _READABLE
+                # Read as unsigned, a negative index is a huge one: one comparison checks both ends.
+                or (item.limit is not None and array.view(item.unsigned).max() >= item.limit)
+            ):
+                return self._bind_any(given)
+            addresses[slot] = array.__array_interface__["data"][0]
+        return None
+
+    def _bind_any(self, given: Mapping[str, object]) -> None:
+        arrays = self.check(given)
+        sizes = self.solve(arrays)
+        self._check_sizes(sizes)
+        for item in self.all:
+            item.check_bounds(arrays[item.name], sizes)
+        self._program.dims[:] = [sizes[s] for s in self._symbols] or self._program.dims[:]
+        for item, slot in self._slot_of:
+            array = arrays[item.name]
+            if not item.is_readable(array):
+                array = self.stage(item, array)
+            self._program.addresses[slot] = array.ctypes.data
+            item.shape = array.shape
+            item.limit = min((evaluate(b, sizes) for b in item.bounds), default=None)
+        self.sizes = sizes
+
+    def stage(self, item: Input, array: AnyArray) -> AnyArray:
+        """The array, converted, in the session's own memory."""
+        staged = self._program.staging[item.name][: array.size].reshape(array.shape)
+        np.copyto(staged, array, casting="unsafe")  # check_dtype has seen that the values fit
+        return staged
+
+    def hold(self, item: Input, value: object) -> AnyArray:
+        """A copy of a value in the session's own memory, for a later step."""
+        array = item.accept(value)
+        if array.size > self._program.staging[item.name].size:
+            limits = tuple(evaluate(e, self._capacity) for e in item.type.shape)
+            raise InputError(f"{item.what} takes at most {limits}; received {array.shape}. Build with a larger capacity.")
+        return self.stage(item, array)
+
+    def forget(self) -> None:
+        """Someone else has changed the call's sizes: read them, and validate in full next time."""
+        self.sizes = {s: self._program.dims[i] for s, i in self._symbols.items()} or self.sizes
+        for item in self.all:
+            item.shape = None
+
+    def check(self, given: Mapping[str, object]) -> dict[str, AnyArray]:
+        """Arrays by input, in order; an error where a name, dtype or rank is wrong."""
+        names = [i.name for i in self.all]
+        unknown = [n for n in given if n not in names]
+        if unknown:
+            raise self._unknown(unknown)
+        missing = [n for n in names if n not in given]
+        if missing:
+            raise UnknownNameError(
+                f"the input {missing[0]!r} is missing: expected {_listed(names)}; received {_listed(given)}."
+            )
+        return {i.name: i.accept(given[i.name]) for i in self.all}
+
+    def _unknown(self, names: Sequence[str]) -> UnknownNameError:
+        expected = _listed(i.name for i in self.all)
+        return UnknownNameError(f"there is no input named {names[0]!r}; expected {expected}. Correct the name.")
+
+    def solve(self, arrays: Mapping[str, AnyArray]) -> dict[str, int]:
+        """The size of every symbol; an error where the arrays' shapes do not fit or disagree."""
+        sizes: dict[str, int] = {}
+        origin: dict[str, str] = {}
+        for item in self.all:
+            for extent, length in zip(item.type.shape, arrays[item.name].shape, strict=True):
+                symbol, value = _solved(extent, length)
+                if symbol is not None and symbol not in sizes:
+                    sizes[symbol], origin[symbol] = value, item.what
+        for item in self.all:
+            self._check_shape(item, arrays[item.name].shape, sizes, origin)
+        return {s: sizes.get(s, self._capacity[s]) for s in self._symbols}
+
+    def _check_shape(self, item: Input, shape: tuple[int, ...], sizes: Mapping[str, int], origin: Mapping[str, str]) -> None:
+        expected = tuple(evaluate(e, sizes) for e in item.type.shape)
+        if shape == expected:
+            return
+        known = [f"{s}={sizes[s]} from {o}" for s, o in origin.items() if o != item.what]
+        given = f" ({', '.join(known)})" if known else ""
+        raise ShapeError(
+            f"{item.what} has shape {shape_text(item.type.shape)}{given}; received {shape}, expected {expected}. "
+            "Pass arrays whose dimensions agree."
+        )
+
+    def _check_sizes(self, sizes: Mapping[str, int]) -> None:
+        for symbol, size in sizes.items():
+            if size == 0:
+                raise InputError(f"the dimension {symbol!r} is 0: a step needs at least one row. Skip empty batches.")
+            if size > self._capacity[symbol]:
+                raise InputError(
+                    f"the dimension {symbol!r} is {size}, but this session was built for at most "
+                    f"{self._capacity[symbol]}. Pass fewer rows, use session.run for a whole data set, or build with "
+                    + (f"batch_size={size}." if symbol == "batch" else f"capacity={{{symbol!r}: {size}}}.")
+                )
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(repr, names)) or "none"
+
+
+def _solved(extent: Extent, length: int) -> tuple[str | None, int]:
+    """The symbol that an extent of one symbol determines, and its value."""
+    if isinstance(extent, Dim) and len(extent.terms) == 1:
+        ((names, coefficient),) = extent.terms
+        if len(names) == 1:
+            return names[0], length // coefficient
+    return None, 0
+
+
+def _need_inferable(plan: Plan, inputs: Sequence[Input]) -> None:
+    found = {_solved(e, 0)[0] for i in inputs for e in i.type.shape}
+    for symbol in plan.symbols:
+        if symbol not in found:
+            raise GraphError(
+                f"no input has the dimension {symbol!r} as an axis of its own, so its size cannot be known when the "
+                f"program runs. Give an input that axis, or replace {symbol!r} by a number."
+            )

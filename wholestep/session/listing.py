@@ -1,0 +1,37 @@
+"""The source of a program with the user's names added for reading; the compiled text has ids only."""
+
+from __future__ import annotations
+
+import re
+
+from wholestep.compiler.plan.kernel import Kernel, Plan
+from wholestep.compiler.plan.report import printable
+
+_DEFINITION = re.compile(r"^static\b.*\bk(\d+)\(")
+_CALL = re.compile(r"\bk(\d+)\(call\b")
+
+
+def annotated(source: str, plan: Plan) -> str:
+    """`source` with a comment over every kernel's function and behind every call: the nodes it came from."""
+    by_id = {k.id: k for k in plan.kernels}
+    in_order = iter(plan.kernels)
+    lines = [_buffer_names(plan)]
+    for line in source.splitlines():
+        definition = _DEFINITION.match(line)
+        if definition:
+            lines.append(f"/* {_label(by_id[int(definition[1])])} */")
+            lines.append(line)
+        elif _CALL.search(line) and (kernel := next(in_order, None)) is not None:
+            lines.append(f"{line}  /* {_label(kernel)} */")
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _label(kernel: Kernel) -> str:
+    return f"kernel {kernel.id}: {printable(', '.join(kernel.origin))}"
+
+
+def _buffer_names(plan: Plan) -> str:
+    named = [f" * b{b.id}: {b.space.value} {printable(b.name)}, {b.type}, {b.layout.value}" for b in plan.buffers if b.name]
+    return "\n".join(["/* buffers", *named, " */"])

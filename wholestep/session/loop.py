@@ -1,0 +1,156 @@
+"""Many steps per native call: epochs over arrays that the caller holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from wholestep.compiler.ir.types import Dim, Extent, shape_text
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.device import Epoch
+from wholestep.compiler.runtime.state import State
+from wholestep.errors import InputError, OptionError, ShapeError, UsageError
+from wholestep.session.inputs import Inputs
+from wholestep.session.result import EntryPoint
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which inputs are data sets, cut into batches along their first axis; the others are given whole."""
+
+    names: tuple[str, ...]
+    extent: Extent  # of a batch, in the program
+
+    @property
+    def symbol(self) -> str | None:
+        return str(self.extent) if isinstance(self.extent, Dim) else None
+
+
+def rows_of(inputs: Inputs, plan: Plan) -> Rows:
+    """The batch is the first axis of the first input, and of every other input that begins with the same extent."""
+    first = inputs.all[0] if inputs.all else None
+    if first is None or first.type.rank == 0:
+        raise UsageError("run needs an input with a batch axis; call step in a loop instead.")
+    extent = first.type.shape[0]
+    if isinstance(extent, Dim) and str(extent) not in plan.symbols:
+        raise UsageError(f"run cannot cut batches along {extent}: the first axis must be one symbol, e.g. 'batch'.")
+    names = tuple(i.name for i in inputs.all if i.type.rank and i.type.shape[0] == extent)
+    for item in inputs.all:
+        rest = item.type.shape[1:] if item.name in names else item.type.shape
+        if isinstance(extent, Dim) and any(isinstance(e, Dim) and extent.symbols & e.symbols for e in rest):
+            raise UsageError(
+                f"run cuts batches along {extent}, which is also another axis of {item.what} "
+                f"({shape_text(item.type.shape)}); call step in a loop instead."
+            )
+    return Rows(names, extent)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Validated arrays, ready to be read in place."""
+
+    sources: dict[str, AnyArray]
+    whole: dict[str, AnyArray]
+    sizes: dict[str, int]
+    rows: int
+
+
+def prepare(inputs: Inputs, rows: Rows, arrays: Mapping[str, object], capacity: Mapping[str, int]) -> DataSet:
+    """Validate whole data sets once: names, dtypes, shapes, ranges."""
+    checked = inputs.check(arrays)
+    lengths = {name: len(checked[name]) for name in rows.names}
+    count = lengths[rows.names[0]]
+    if len(set(lengths.values())) > 1:
+        raise ShapeError(f"the inputs have different numbers of rows: {lengths}. Pass arrays of one length.")
+    if count == 0:
+        raise InputError("the data set has 0 rows; a run needs at least one.")
+    # Shapes are those of one batch: its first row stands for all of them.
+    batch = 1 if rows.symbol is not None else int(str(rows.extent))
+    sample = {name: a[:batch] if name in rows.names else a for name, a in checked.items()}
+    sizes = inputs.solve(sample)
+    for symbol, size in sizes.items():
+        if symbol != rows.symbol and not 1 <= size <= capacity[symbol]:
+            raise InputError(f"the dimension {symbol!r} is {size}; this session was built for 1 to {capacity[symbol]}.")
+    ready: dict[str, AnyArray] = {}
+    for item in inputs.all:
+        array = checked[item.name]
+        item.check_bounds(array, sizes)
+        ready[item.name] = array if item.is_readable(array) else np.ascontiguousarray(array, item.dtype)
+    whole = {name: a for name, a in ready.items() if name not in rows.names}
+    return DataSet({n: ready[n] for n in rows.names}, whole, sizes, count)
+
+
+def batch_rows(rows: Rows, capacity: Mapping[str, int], asked: int | None, count: int) -> int:
+    """Rows of a step."""
+    if rows.symbol is None:
+        fixed = int(str(rows.extent))
+        if asked not in (None, fixed):
+            raise OptionError(f"batch_size={asked}: this program has a fixed batch of {fixed}.")
+        if count % fixed:
+            raise InputError(
+                f"the data set has {count} rows, which is no multiple of the program's fixed batch of {fixed}. Drop the "
+                "last rows, or declare the inputs with a symbolic first axis: g.input('x', ('batch', ...))."
+            )
+        return fixed
+    most = capacity[rows.symbol]
+    if asked is not None and (not isinstance(asked, int) or not 1 <= asked <= most):
+        raise OptionError(f"batch_size={asked!r}: expected 1 to {most}, the capacity that this session was built for.")
+    return asked or most
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    epochs: int
+    shuffle: bool
+    start: int
+    batch_size: int | None
+
+
+def run_epochs(entry: EntryPoint, state: State, arrays: Mapping[str, object], options: RunOptions) -> AnyArray:
+    """Train over whole data sets; the loss of every update.  An interrupt takes effect between slices of 50 ms."""
+    plan, inputs, program = entry.plan, entry.inputs, entry.program
+    if not entry.has_loss:
+        raise UsageError("run needs a scalar loss as the program's first output; call step in a loop instead.")
+    rows = rows_of(inputs, plan)
+    data = prepare(inputs, rows, arrays, plan.sizes)
+    batch = batch_rows(rows, plan.sizes, options.batch_size, data.rows)
+    updates = -(-data.rows // batch)
+    _check_options(options, updates)
+    losses = np.zeros(max(0, options.epochs * updates - options.start))
+    entry.release()
+    for i, symbol in enumerate(plan.symbols):
+        program.dims[i] = batch if symbol == rows.symbol else data.sizes[symbol]
+    for name, array in data.whole.items():
+        program.addresses[program.slots[name]] = array.ctypes.data
+    done = 0
+    try:
+        for number in range(options.epochs):
+            epoch = Epoch(
+                sources=data.sources,
+                rows=data.rows,
+                batch=batch,
+                symbol=None if rows.symbol is None else plan.symbols.index(rows.symbol),
+                order=state.epoch if options.shuffle else None,
+                losses=losses[done:],
+                position=0 if number else options.start * batch,
+            )
+            for _ in program.run_epoch(epoch):
+                entry.ran = True
+            done += epoch.done
+            if plan.updated:
+                state.epoch += 1
+    finally:
+        inputs.forget()
+    return losses
+
+
+def _check_options(options: RunOptions, updates: int) -> None:
+    if not isinstance(options.epochs, int) or options.epochs < 0:
+        raise OptionError(f"epochs={options.epochs!r}: expected a whole number, 0 or more.")
+    if not isinstance(options.start, int) or not 0 <= options.start < updates:
+        raise OptionError(
+            f"start={options.start!r}: expected 0 to {updates - 1}, the updates of the first epoch that are done already."
+        )

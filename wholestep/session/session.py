@@ -1,0 +1,283 @@
+"""A session: the entry points of a program, loaded over one state."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wholestep.compiler.ir.types import TensorType
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.report import PlanReport, plan_report
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.device import Place, device_named
+from wholestep.compiler.runtime.memory import Scratch
+from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
+from wholestep.errors import UnknownNameError, UsageError
+from wholestep.options import CompileOptions, thread_count
+from wholestep.session.checkpoint import load_state_dict, state_dict
+from wholestep.session.listing import annotated
+from wholestep.session.live import LiveOptimizer, Scalars
+from wholestep.session.loop import RunOptions, run_epochs
+from wholestep.session.result import EntryPoint, StepResult
+
+if TYPE_CHECKING:
+    from wholestep.session.source import Source
+
+log = logging.getLogger("wholestep")
+
+Initial = Callable[[str, TensorType], AnyArray]
+
+
+class Session:
+    """A compiled step, ready to run.  `ws.build_session` makes one from a graph; `Session(plan)` from a plan alone.
+
+    Args:
+        plan: what `compile_training_graph` or `load_plan` gave.
+        state: the model's numbers; without it the session has its own, all zero until `set` or `load_state_dict`.
+        seed: keys random nodes and the order of epochs.
+        threads: None uses $WHOLESTEP_THREADS, else the cores that this process may run on.
+
+    Example::
+
+        plan, report = ws.compile_training_graph(g, batch_size=32)
+        session = ws.Session(plan)
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        state: State | None = None,
+        seed: int = 0,
+        device: str = "cpu",
+        threads: int | None = None,
+        options: CompileOptions | None = None,
+        source: Source | None = None,
+    ) -> None:
+        self._device = device_named(device)
+        self._source = source
+        count = thread_count(threads, default_threads(), MAX_THREADS)
+        self._place = Place(state or State(), Scratch(), count, seed, options or CompileOptions())
+        self._entries: dict[str, EntryPoint] = {}
+        self._held: dict[str, AnyArray] = {}  # inputs given by set_input
+        self._scalars = Scalars(self._scalar_changed)
+        self._main = self._load("main", plan)
+        log.info("session: peak %d bytes on %d threads", self.peak_bytes, count)
+
+    # -- running -------------------------------------------------------------------------------------------------
+
+    def step(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> StepResult:
+        """One step: forward, backward and update in one native call.
+
+        Inputs are named; a mapping may hold names that are no Python identifiers.  Inputs given by `set_input` hold
+        until they are given here.
+        """
+        if given is not None:
+            inputs = {**given, **inputs}
+        if self._held:
+            inputs = self._with_held(inputs)
+        return self._main(inputs)
+
+    def _with_held(self, inputs: dict[str, object]) -> dict[str, object]:
+        self._held = {name: a for name, a in self._held.items() if name not in inputs}
+        return {**self._held, **inputs}
+
+    def run(
+        self,
+        given: Mapping[str, object] | None = None,
+        /,
+        *,
+        epochs: int = 1,
+        shuffle: bool = True,
+        start: int = 0,
+        batch_size: int | None = None,
+        **arrays: object,
+    ) -> AnyArray:
+        """Epochs over whole data sets; returns the loss of every update.
+
+        Batches are gathered inside the native loop.  The order of an epoch is a function of (seed, epochs done);
+        `start` skips that many updates of the first epoch, to go on where another run stopped.
+        """
+        self._held = {}  # their memory is where batches are gathered
+        options = RunOptions(epochs, shuffle, start, batch_size)
+        return run_epochs(self._main, self.state, {**(given or {}), **arrays}, options)
+
+    def predict(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> AnyArray | dict[str, AnyArray]:
+        """The outputs other than the loss, with nothing changed: an array, or a dict where there are several."""
+        outputs = self._entry("predict")({**(given or {}), **inputs}).outputs
+        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+
+    def evaluate(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> StepResult:
+        """The loss and all outputs, with nothing changed."""
+        return self._entry("evaluate")({**(given or {}), **inputs})
+
+    def set_input(self, name: str, array: object) -> None:
+        """Give an input ahead of `step()`: it is copied, and holds until it is given again."""
+        item = self._main.inputs.named(name)
+        self._held[name] = self._main.inputs.hold(item, array)
+
+    def wait(self) -> None:
+        """Return when all steps are done; on a CPU they are."""
+
+    def read_loss(self) -> float:
+        """The first output of the last step."""
+        if not self._main.ran:
+            raise UsageError("there is no loss yet: call session.step first.")
+        return self._main.loss()
+
+    # -- numbers -------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """Parameters and other states, shared by all sessions over the same model."""
+        return self._place.state
+
+    def get(self, name: str) -> AnyArray:
+        """A copy of a parameter or state, or of an output or kept tensor of the last step."""
+        if name in self.state:
+            return self.state.get(name)
+        outputs = [o.name for o in self._main.outputs]
+        if name not in outputs:
+            known = ", ".join(map(repr, [*self.state.names, *outputs])) or "none"
+            raise UnknownNameError(
+                f"there is nothing named {name!r} to read; there are: {known}. Keep a tensor to read it: tensor.keep()."
+            )
+        if not self._main.ran:
+            raise UsageError(f"the output {name!r} has no value yet: call session.step first.")
+        return self._main.read(name, self._main.inputs.sizes)
+
+    def set(self, name: str, array: object) -> None:
+        """Replace a parameter or state."""
+        self.state.set(name, array)
+
+    def state_dict(self) -> dict[str, AnyArray]:
+        """Everything that a bit-exact resume needs: states, runtime scalars, counters."""
+        return state_dict(self.state, self._scalars)
+
+    def load_state_dict(self, values: Mapping[str, object], *, strict: bool = True) -> None:
+        """Restore what `state_dict` gave.  Nothing is written unless all of it fits."""
+        load_state_dict(self.state, self._scalars, values, strict=strict)
+
+    # -- hyper-parameters ----------------------------------------------------------------------------------------
+
+    @property
+    def optimizer(self) -> LiveOptimizer:
+        """The live numbers of the optimizer: `session.optimizer.lr = 1e-4`."""
+        live = self.optimizers
+        if len(live) == 1:
+            return next(iter(live.values()))
+        if "optimizer" in live:
+            return live["optimizer"]
+        raise UsageError(f"this session has {len(live)} optimizers ({', '.join(live)}); use session.optimizers[name].")
+
+    @property
+    def optimizers(self) -> dict[str, LiveOptimizer]:
+        """Every optimizer of the step by its name."""
+        names = [name.removesuffix(".lr") for name, _ in self._scalars.items() if name.endswith(".lr")]
+        return {name: LiveOptimizer(name, self._scalars) for name in names}
+
+    @property
+    def scalars(self) -> Scalars:
+        """All runtime scalars by name."""
+        return self._scalars
+
+    def set_learning_rate(self, lr: float) -> None:
+        """Change the learning rate from the next step on; nothing else changes and nothing is compiled."""
+        self.optimizer.lr = lr
+
+    def set_adam(self, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
+        """Train with Adam.  If the session had another optimizer, the step is compiled once more; parameters are kept."""
+        from wholestep.optim import Adam
+
+        self._set_optimizer(Adam(lr=lr, betas=(beta1, beta2), eps=eps))
+
+    def _set_optimizer(self, optimizer: object) -> None:
+        source = self._need_source("another optimizer")
+        if source.same_program(optimizer):
+            for name, value in source.hyperparameters(optimizer).items():
+                self._scalars[name] = value
+            return
+        log.info("recompiling the step for %r; parameters are kept", optimizer)
+        self._scalars.drop("optimizer.")
+        self._source = source.with_optimizer(optimizer)
+        plan = self._source.plan("train", self._place.options)
+        self._source.reset_optimizer_state(self.state)
+        self._main = self._load("main", plan)
+
+    def _scalar_changed(self, name: str, value: float) -> None:
+        for entry in self._entries.values():
+            entry.program.set_scalar(name, value)
+
+    # -- inspection ----------------------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the main entry point."""
+        return self._main.plan
+
+    @property
+    def threads(self) -> int:
+        return self._place.threads
+
+    @property
+    def peak_bytes(self) -> int:
+        """The bytes that this session and its state map; known before the first step."""
+        if not self._device.runs:
+            return self.report().peak_bytes
+        programs = sum(e.program.mapped_bytes for e in self._entries.values())
+        return self.state.mapped_bytes + self._place.scratch.region.size + programs
+
+    def report(self) -> PlanReport:
+        """Kernels, flops, bytes moved, exact peak memory, and where each byte goes."""
+        return plan_report(self.plan, self.threads, "train" if self.plan.updated else "inference")
+
+    @property
+    def source(self) -> str:
+        """The C that runs, each kernel with the nodes it came from."""
+        return annotated(self._main.program.source, self.plan)
+
+    def __repr__(self) -> str:
+        return f"<Session: {len(self.plan.kernels)} kernels, {self.threads} threads, {self.peak_bytes:,} bytes>"
+
+    # -- entry points --------------------------------------------------------------------------------------------
+
+    def _entry(self, name: str) -> EntryPoint:
+        """An entry point beside the main one, compiled when it is first asked for."""
+        if name not in self._entries:
+            plan = self._need_source(f"the entry point {name!r}").plan(name, self._place.options)
+            self._load(name, plan)
+        return self._entries[name]
+
+    def _need_source(self, what: str) -> Source:
+        if self._source is None:
+            raise UsageError(f"this session was made from a plan alone and cannot compile {what}. Use ws.build_session(graph).")
+        return self._source
+
+    def _load(self, name: str, plan: Plan) -> EntryPoint:
+        if self._device.runs:
+            self._reserve(plan)
+        entry = EntryPoint(self._device.load(plan, self._place))
+        self._entries[name] = entry
+        for scalar in plan.scalars:
+            if scalar.name != "step":  # the state counts steps
+                entry.program.set_scalar(scalar.name, self._scalars.declare(scalar.name, scalar.default))
+        return entry
+
+    def _reserve(self, plan: Plan) -> None:
+        """Memory for the states and scratch that a plan needs; programs loaded before follow if addresses changed."""
+        types = {name: plan.buffers[id].type for name, id in plan.states}
+        initial = self._source.initial(self._place.seed) if self._source is not None else _zeros(types)
+        if self._source is None and not all(name in self.state for name in types):
+            log.warning("a session made from a plan alone starts with all states at zero; set them with load_state_dict")
+        self.state.add(types, initial)
+        self._place.scratch.reserve(plan.arena_bytes, plan.work_bytes, self._place.threads)
+        for entry in self._entries.values():
+            entry.program.bind()
+
+
+def _zeros(types: Mapping[str, TensorType]) -> Callable[[str], AnyArray]:
+    return lambda name: np.zeros([int(e) for e in types[name].shape], types[name].dtype.numpy)

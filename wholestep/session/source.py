@@ -1,0 +1,180 @@
+"""What a session was built from: traces and compiles its entry points when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.initializers import materialize
+from wholestep.compiler.frontend.step import Step
+from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.ir.attrs import Initializer
+from wholestep.compiler.ir.types import TensorType
+from wholestep.compiler.pipeline import Compiler, OptimizeReport
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.compiler import detect_target
+from wholestep.compiler.runtime.plans import find_plan, plan_key, store_plan
+from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.store import cache_of
+from wholestep.compiler.spans import Spans
+from wholestep.errors import GraphError, OptionError, UsageError
+from wholestep.optim import Optimizer
+from wholestep.optim.build import evaluate_graph, predict_graph, train_graph
+from wholestep.options import CompileOptions
+
+# The numbers belong to the graph or step that declares them: every session over it borrows the same State.
+_STATES: WeakKeyDictionary[Graph | Step, State] = WeakKeyDictionary()
+
+
+def state_of(model: Graph | Step) -> State:
+    """The one State of a model."""
+    return _STATES.setdefault(model, State())
+
+
+@dataclass(frozen=True)
+class Source:
+    """A graph or step, its optimizer (None: inference), and the largest sizes to compile for."""
+
+    model: Graph | Step
+    optimizer: Optimizer | None
+    capacity: Mapping[str, int]
+    spans: Spans = field(default_factory=Spans)
+    traced: dict[str, ir.Graph] = field(default_factory=dict)
+
+    @property
+    def main(self) -> str:
+        """The name of the entry point that `step` runs."""
+        return "train" if self.optimizer is not None or isinstance(self.model, Step) else "inference"
+
+    def trace(self, entry: str) -> ir.Graph:
+        """The graph of an entry point, recorded once."""
+        if entry not in self.traced:
+            self.traced[entry] = self._trace(entry)
+        return self.traced[entry]
+
+    def _trace(self, entry: str) -> ir.Graph:
+        if isinstance(self.model, Step):
+            if entry != "train":
+                raise UsageError(
+                    f"{entry} needs a graph: a session over a @ws.step function has that step alone. Build a second "
+                    "session over a graph with the same parameter names and copy its state."
+                )
+            return self.model.trace()
+        if entry == "train":
+            assert self.optimizer is not None
+            return train_graph(self.model, self.optimizer)
+        if entry == "evaluate":
+            return evaluate_graph(self.model)
+        return predict_graph(self.model) if entry == "predict" and _has_loss(self.model) else _forward(self.model)
+
+    def plan(self, entry: str, options: CompileOptions) -> Plan:
+        """The plan of an entry point, from the cache or compiled."""
+        return self.plan_with_report(entry, options)[0]
+
+    def plan_with_report(self, entry: str, options: CompileOptions) -> tuple[Plan, OptimizeReport]:
+        graph = self.trace(entry)
+        capacity = capacity_of(graph, self.capacity)
+        target = detect_target().name
+        store = cache_of(options) if options.cache else None
+        key = plan_key(graph, capacity, options, target) if store is not None else ""
+        found = find_plan(store, key) if store is not None else None
+        if found is not None:
+            return found, OptimizeReport(len(graph.nodes), len(graph.nodes), (), tuple(self.spans.all), cached=True)
+        plan, report = Compiler(options, self.spans).plan(graph, capacity, target)
+        if store is not None:
+            store_plan(store, key, plan)
+        return plan, report
+
+    def initial(self, seed: int) -> Callable[[str], AnyArray]:
+        """The first value of each state that a traced entry point has."""
+
+        def value(name: str) -> AnyArray:
+            type, init = self._declared[name]
+            return materialize(init, tuple(int(e) for e in type.shape), type.dtype, seed, name)
+
+        return value
+
+    @cached_property
+    def _declared(self) -> dict[str, tuple[TensorType, Initializer]]:
+        nodes = {name: node for graph in self.traced.values() for name, node in graph.states().items()}
+        return {name: (node.attrs.type, node.attrs.init) for name, node in nodes.items()}  # type: ignore[attr-defined]
+
+    # -- the optimizer -------------------------------------------------------------------------------------------
+
+    def same_program(self, optimizer: object) -> bool:
+        """Would the step with `optimizer` be the same program, up to runtime scalars?"""
+        return type(optimizer) is type(self.optimizer) and _structure(optimizer) == _structure(self.optimizer)
+
+    def hyperparameters(self, optimizer: object) -> dict[str, float]:
+        """The runtime scalars of an optimizer."""
+        assert isinstance(optimizer, Optimizer)
+        values = optimizer.hyperparameters()
+        return {f"{optimizer.name}.{name}": getattr(v, "value", v) for name, v in values.items()}
+
+    def with_optimizer(self, optimizer: object) -> Source:
+        """The same model trained by another optimizer."""
+        assert isinstance(optimizer, Optimizer)
+        if isinstance(self.model, Step):
+            raise UsageError("a @ws.step function names its own optimizers; change them there and build again.")
+        return replace(self, optimizer=optimizer, traced={}, spans=Spans())
+
+    def reset_optimizer_state(self, state: State) -> None:
+        """Moments and the step count start anew; what the model itself declares is kept."""
+        assert isinstance(self.model, Graph)
+        own = self.model.states
+        fresh = self.initial(0)
+        for name in self.trace("train").states():
+            if name in state and name not in own:
+                state.set(name, fresh(name))
+        state.step = 0
+
+
+def _structure(optimizer: object) -> object:
+    assert isinstance(optimizer, Optimizer)
+    return optimizer.name, optimizer.decay_on, tuple(optimizer.hyperparameters())
+
+
+def _has_loss(graph: Graph) -> bool:
+    first = next(iter(graph.outputs.values()), None)
+    return first is not None and first.shape == () and first.dtype.is_float
+
+
+def _forward(graph: Graph) -> ir.Graph:
+    """The outputs and kept tensors with the inputs that they need, without any update."""
+    whole = graph.to_ir(updates=False)
+    if not graph.outputs:
+        raise GraphError("the graph has no outputs; say what it returns: g.set_outputs([logits]).")
+    needed = set(ir.toposort([o.node for o in whole.outputs]))
+    return ir.Graph(whole.outputs, (), tuple(i for i in whole.inputs if i in needed))
+
+
+def capacity_of(graph: ir.Graph, given: Mapping[str, int]) -> dict[str, int]:
+    """The capacity of every symbol of a graph; an error names the symbol that has none."""
+    for symbol in graph.symbols:
+        if symbol not in given:
+            fix = "batch_size=32" if symbol == "batch" else f"capacity={{{symbol!r}: 64}}"
+            raise OptionError(
+                f"the dimension {symbol!r} has no capacity: say the largest size it may have when the program runs, "
+                f"e.g. {fix}."
+            )
+    return {s: given[s] for s in graph.symbols}
+
+
+def merged_capacity(graph: ir.Graph, batch_size: int | None, capacity: Mapping[str, int] | None) -> dict[str, int]:
+    """`batch_size=n` is `capacity={"batch": n}`; both are checked against the graph's own dimensions."""
+    out = dict(capacity or {})
+    if batch_size is not None:
+        if out.get("batch", batch_size) != batch_size:
+            raise OptionError(f"batch_size={batch_size} and capacity={capacity} disagree; give one of them.")
+        out["batch"] = batch_size
+    known = ", ".join(map(repr, graph.symbols)) or "none"
+    for symbol, size in out.items():
+        if symbol not in graph.symbols:
+            raise OptionError(f"the graph has no symbolic dimension {symbol!r}; it has: {known}. Leave its size out.")
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise OptionError(f"the capacity of {symbol!r} is a whole number of at least 1; received {size!r}.")
+    return out
