@@ -87,7 +87,8 @@ def test_a_lock_held_elsewhere_is_not_waited_for_forever(tmp_path: Path, monkeyp
     monkeypatch.setattr(cache_module, "LOCK_SECONDS", 0.05)
     cache = Cache(tmp_path)
     entered = []
-    with filelock.FileLock(tmp_path / f"{key_of('a')}.lock"):
+    (tmp_path / key_of("a")).mkdir()
+    with filelock.FileLock(tmp_path / key_of("a") / ".lock"):
 
         def enter() -> None:
             with cache.lock(key_of("a")):

@@ -78,7 +78,9 @@ class Cache:
         """
         import filelock
 
-        lock = filelock.FileLock(self.folder / f"{key}.lock")
+        entry = self.folder / key
+        entry.mkdir(mode=0o700, exist_ok=True)
+        lock = filelock.FileLock(entry / ".lock")
         try:
             lock.acquire(timeout=LOCK_SECONDS)
         except filelock.Timeout:

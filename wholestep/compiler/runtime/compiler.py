@@ -14,7 +14,8 @@ from wholestep.errors import CompilerError
 
 NATIVE = Path(__file__).parent / "native"
 OBJECT_SUFFIX = ".so"
-PLAN_HEADERS = ("ws.h", "math.h", "math_f32.h", "math_f64.h", "philox.h", "reduce.h")
+# What only the library is made of; every other header may be included by a plan and is part of its key.
+LIBRARY_HEADERS = frozenset({"runtime.h", "gemm_tile.h", "gemm_portable.h", "order.h"})
 
 # No -ffast-math: bits are a contract.  Contraction is off so that a multiply-add is fused only where it is written.
 # -fno-trapping-math and -fno-math-errno change no value; they let branch-free code be vectorised.
@@ -133,12 +134,12 @@ def compile_c(
 ) -> Path:
     """The shared object of a plan's C `source`: from the cache, or compiled and cached.
 
-    The source may include "ws.h" and "math.h" of the runtime library; their text is part of the key.
+    The source may include the headers of `native` that are not the library's own; their text is part of the key.
     """
     compiler = compiler or find_compiler()
     target = target or detect_target()
     cache = cache or Cache()
-    key = key_of("plan", source, *_headers(), *target.flags, *FLAGS, *LIBRARIES, compiler.fingerprint)
+    key = key_of("plan", source, *_plan_headers(), *target.flags, *FLAGS, *LIBRARIES, compiler.fingerprint)
     found = cache.get(key, OBJECT_SUFFIX)
     if found is not None:
         return found
@@ -151,8 +152,9 @@ def compile_c(
 
 
 @lru_cache(maxsize=1)
-def _headers() -> tuple[str, ...]:
-    return tuple((NATIVE / name).read_text() for name in PLAN_HEADERS)
+def _plan_headers() -> tuple[str, ...]:
+    headers = sorted(path for path in NATIVE.glob("*.h") if path.name not in LIBRARY_HEADERS)
+    return tuple(text for path in headers for text in (path.name, path.read_text()))
 
 
 def run_compiler(compiler: Compiler, target: Target, sources: dict[str, str], extra: tuple[str, ...] = ()) -> bytes:

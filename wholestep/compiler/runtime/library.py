@@ -13,9 +13,9 @@ from wholestep.compiler.runtime.cache import Cache, key_of
 from wholestep.compiler.runtime.compiler import (
     FLAGS,
     LIBRARIES,
+    LIBRARY_HEADERS,
     NATIVE,
     OBJECT_SUFFIX,
-    PLAN_HEADERS,
     Compiler,
     Target,
     compile_counter,
@@ -153,9 +153,8 @@ def _check(error: int, threads: int) -> None:
 
 def library_sources() -> dict[str, str]:
     """The text of every file of the library, by name."""
-    mathematics = set(PLAN_HEADERS) - {"ws.h"}  # inlined into plans, not compiled here
-    files = [path for path in NATIVE.iterdir() if path.suffix in (".c", ".h") and path.name not in mathematics]
-    return {path.name: path.read_text() for path in sorted(files)}
+    names = {path.name for path in NATIVE.glob("*.c")} | LIBRARY_HEADERS | {"ws.h"}
+    return {name: (NATIVE / name).read_text() for name in sorted(names)}
 
 
 def build_library(cache: Cache, compiler: Compiler, target: Target) -> Path:

@@ -10,8 +10,10 @@ enum {
   PANEL = 16,                                         /* columns of a panel of B and C */
   ROWS = 6,                                           /* of the largest tile: 12 accumulators, 2 of B, 1 of A */
   K_BLOCK = 256,                                      /* B's panel: 16 KiB of float, in L1 */
-  TILES_IN_BLOCK = 16,                                /* A's block: 96 rows x K_BLOCK, in L2 */
-  PACK_TILES = 2                                      /* strided B is copied when at least this many tiles read it */
+  TILES_IN_BLOCK = 24,                                /* A's block: 144 rows x K_BLOCK, in L2 */
+  PACK_TILES = 2,                                     /* strided B is copied when at least this many tiles read it */
+  PACK_STRIPS = 3,                                    /* and transposed A, for more strips than this */
+  PACK_K = 64, PACK_STRIDE = 256                      /* when its tile spans too many lines to stay in L1 */
 };
 
 /* Row tiles of one problem differ by at most one row: 32 = 6+5+5+6+5+5, 16 = 5+5+6. */

@@ -99,8 +99,24 @@ static void NAME(pack)(REAL *to, const REAL *from, long b_k, long k, long column
       for (long l = 0; l < columns; l++) to[l] = from[l];
 }
 
+/* A tile of a transposed A lies in as many cache lines and pages as it has k: copy it to [k][rows], for all strips. */
+INLINE void NAME(copy_tile)(REAL *to, const REAL *from, long a_k, long k, const long rows) {
+  for (long i = 0; i < k; i++, to += rows, from += a_k) __builtin_memcpy(to, from, sizeof(REAL) * (size_t)rows);
+}
+
+static void NAME(pack_a)(REAL *to, const ws_gemm *g, long k0, long k, long tile0, long tile1, long tiles) {
+  for (long i = tile0; i < tile1; i++) {
+    const long row = tile_start(i, tiles, g->m), rows = tile_start(i + 1, tiles, g->m) - row;
+    const REAL *from = (const REAL *)g->a + k0 / PANEL * g->a_kp + row;
+    if (rows == 6) NAME(copy_tile)(to, from, g->a_k, k, 6);
+    else if (rows == 5) NAME(copy_tile)(to, from, g->a_k, k, 5);
+    else NAME(copy_tile)(to, from, g->a_k, k, rows);
+    to += ROWS * K_BLOCK;
+  }
+}
+
 /* All row tiles of one block of A against `columns` (at most two vectors) of B. */
-static void NAME(strip)(const ws_gemm *g, NAME(tile) *t, long column, long columns, long k0, long tile0, long tile1, long tiles) {
+static void NAME(strip)(const ws_gemm *g, NAME(tile) *t, const REAL *packed_a, long column, long columns, long k0, long tile0, long tile1, long tiles) {
   _Alignas(64) REAL packed[K_BLOCK * 2 * WIDTH];
   const long within = column % PANEL, panel = column / PANEL;
   const REAL *b = (const REAL *)g->b + panel * g->b_p + within + k0 * g->b_k;
@@ -116,7 +132,8 @@ static void NAME(strip)(const ws_gemm *g, NAME(tile) *t, long column, long colum
   t->valid = NAME(first)(columns - (vectors - 1) * WIDTH);
   for (long i = tile0; i < tile1; i++) {
     long row = tile_start(i, tiles, g->m), rows = tile_start(i + 1, tiles, g->m) - row;
-    t->a = a + row * g->a_m;
+    if (packed_a) t->a = packed_a + (i - tile0) * ROWS * K_BLOCK, t->a_row = 1, t->a_k = rows;
+    else t->a = a + row * g->a_m;
     t->c = c + row * g->c_m;
     kernels[rows](t);
   }
@@ -131,6 +148,8 @@ static void NAME(clear)(const ws_gemm *g) {
 void NAME(ws_gemm)(const ws_gemm *g) {
   if (g->k <= 0) { NAME(clear)(g); return; }
   const long tiles = (g->m + ROWS - 1) / ROWS, whole = g->a_kp == PANEL * g->a_k;
+  const int pack = g->a_m == 1 && whole && g->a_k >= PACK_STRIDE && g->k >= PACK_K && g->n > PACK_STRIPS * 2 * WIDTH;
+  _Alignas(64) REAL packed[pack ? TILES_IN_BLOCK * ROWS * K_BLOCK : 1];
   NAME(tile) t = {.a_row = g->a_m, .a_k = g->a_k, .c_row = g->c_m};
   for (long k0 = 0; k0 < g->k; k0 += K_BLOCK) {
     t.k = g->k - k0 < K_BLOCK ? g->k - k0 : K_BLOCK;
@@ -139,8 +158,9 @@ void NAME(ws_gemm)(const ws_gemm *g) {
     t.add = k0 > 0;
     for (long tile0 = 0; tile0 < tiles; tile0 += TILES_IN_BLOCK) {
       long tile1 = tiles - tile0 < TILES_IN_BLOCK ? tiles : tile0 + TILES_IN_BLOCK;
+      if (pack) NAME(pack_a)(packed, g, k0, t.k, tile0, tile1, tiles);
       for (long j = 0; j < g->n; j += 2 * WIDTH)
-        NAME(strip)(g, &t, j, g->n - j < 2 * WIDTH ? g->n - j : 2 * WIDTH, k0, tile0, tile1, tiles);
+        NAME(strip)(g, &t, pack ? packed : NULL, j, g->n - j < 2 * WIDTH ? g->n - j : 2 * WIDTH, k0, tile0, tile1, tiles);
     }
   }
 }

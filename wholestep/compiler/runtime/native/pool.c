@@ -20,24 +20,35 @@
 
 /* A counter that threads wait on.  `asleep` saves the waker a system call when nobody sleeps. */
 typedef struct {
-  _Alignas(64) int value;
+  int value;
   int asleep;
 } counter;
 
-enum { SPIN_NS = 20000, YIELDS = 50 };
+/* What one worker is told, in one cache line: it travels between the cores once per run. */
+typedef struct {
+  _Alignas(64) counter start;                         /* one per worker, so that idle ones stay asleep */
+  ws_body body;
+  void *argument;
+  int threads;
+} order;
+
+enum {
+  SPIN_NS = 20000,
+  IDLE_YIELDS = 50,                                   /* between runs: go to sleep soon */
+  BUSY_YIELDS = 2000                                  /* inside one: a wake-up costs more than most waits */
+};
 
 static struct {
   pthread_mutex_t callers;                            /* one run at a time */
-  ws_body body;
-  void *argument;
-  int threads;                                        /* of the current run */
   int workers;                                        /* started so far */
   int cores;
   int spins;                                          /* pauses that take about SPIN_NS */
+  order orders[WS_MAX_THREADS];
+  _Alignas(64) counter done;
+  _Alignas(64) counter phase;                         /* the barrier: its two words share a line on purpose */
+  int arrived;
+  _Alignas(64) int threads;                           /* of the current run; seldom written, so every core keeps it */
   int spins_now;                                      /* none when there are more threads than cores */
-  counter start[WS_MAX_THREADS];                      /* one per worker, so that idle ones stay asleep */
-  counter done;
-  counter arrived, phase;                             /* the barrier */
 } pool = {.callers = PTHREAD_MUTEX_INITIALIZER};
 
 static __thread int inside_run;
@@ -55,12 +66,12 @@ static void sleep_while(counter *c, int old) {
 #endif
 }
 
-static void wait_while(counter *c, int old, int spins) {
+static void wait_while(counter *c, int old, int spins, int yields) {
   for (; spins > 0; spins--) {
     if (load(c) != old) return;
     PAUSE();
   }
-  for (int i = 0; i < YIELDS; i++) {
+  for (int i = 0; i < yields; i++) {
     if (load(c) != old) return;
     sched_yield();
   }
@@ -75,14 +86,16 @@ static void advance(counter *c) {
 #endif
 }
 
+static int spins_now(void) { return __atomic_load_n(&pool.spins_now, __ATOMIC_RELAXED); }
+
 static void *work(void *number) {
   int id = (int)(intptr_t)number;
-  counter *start = &pool.start[id];
+  order *mine = &pool.orders[id];
   ws_flush_denormals();
   inside_run = 1;
   for (int seen = 0;; seen++) {
-    wait_while(start, seen, __atomic_load_n(&pool.spins_now, __ATOMIC_RELAXED));
-    pool.body(pool.argument, id, pool.threads);
+    wait_while(&mine->start, seen, spins_now(), IDLE_YIELDS);
+    mine->body(mine->argument, id, mine->threads);
     advance(&pool.done);
   }
   return NULL;
@@ -120,8 +133,9 @@ static void after_fork_in_parent(void) { pthread_mutex_unlock(&pool.callers); }
 static void after_fork_in_child(void) {               /* only the forking thread lives on: no workers, nobody waits */
   pthread_mutex_init(&pool.callers, NULL);
   pool.workers = 0;
-  for (int i = 0; i < WS_MAX_THREADS; i++) pool.start[i] = (counter){0};
-  pool.done = pool.arrived = pool.phase = (counter){0};
+  for (int i = 0; i < WS_MAX_THREADS; i++) pool.orders[i].start = (counter){0};
+  pool.done = pool.phase = (counter){0};
+  pool.arrived = 0;
 }
 
 __attribute__((constructor)) static void prepare_for_forks(void) {
@@ -144,19 +158,26 @@ static int start_workers(int wanted) {
   return error;
 }
 
-static void run_locked(ws_body body, void *argument, int threads) {
-  pool.body = body;
-  pool.argument = argument;
+static void set_team(int threads) {
+  if (pool.threads == threads) return;
   pool.threads = threads;
   __atomic_store_n(&pool.spins_now, threads <= pool.cores ? pool.spins : 0, __ATOMIC_RELAXED);
+}
+
+static void run_locked(ws_body body, void *argument, int threads) {
+  set_team(threads);
   __atomic_store_n(&pool.done.value, 0, __ATOMIC_RELAXED);
-  for (int id = 1; id < threads; id++) advance(&pool.start[id]);
+  for (int id = 1; id < threads; id++) {
+    order *theirs = &pool.orders[id];
+    theirs->body = body, theirs->argument = argument, theirs->threads = threads;
+    advance(&theirs->start);
+  }
   unsigned mode = ws_flush_denormals();
   inside_run = 1;
   body(argument, 0, threads);
   inside_run = 0;
   ws_restore_denormals(mode);
-  for (int done; (done = load(&pool.done)) < threads - 1;) wait_while(&pool.done, done, pool.spins_now);
+  for (int done; (done = load(&pool.done)) < threads - 1;) wait_while(&pool.done, done, spins_now(), BUSY_YIELDS);
 }
 
 int ws_pool_run(ws_body body, void *argument, int threads) {
@@ -174,11 +195,11 @@ void ws_barrier(void) {
   int threads = pool.threads;
   if (threads == 1) return;
   int phase = load(&pool.phase);
-  if (__atomic_add_fetch(&pool.arrived.value, 1, __ATOMIC_ACQ_REL) == threads) {
-    __atomic_store_n(&pool.arrived.value, 0, __ATOMIC_RELAXED);
+  if (__atomic_add_fetch(&pool.arrived, 1, __ATOMIC_ACQ_REL) == threads) {
+    __atomic_store_n(&pool.arrived, 0, __ATOMIC_RELAXED);
     advance(&pool.phase);
   } else {
-    wait_while(&pool.phase, phase, __atomic_load_n(&pool.spins_now, __ATOMIC_RELAXED));
+    wait_while(&pool.phase, phase, spins_now(), BUSY_YIELDS);
   }
 }
 
