@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NoReturn, TypeVar
 
 from wholestep.compiler.ir.attrs import NONE, Attrs
 from wholestep.compiler.ir.graph import Node, SourceLine
 from wholestep.errors import WholestepError
 
-_PACKAGE = str(Path(__file__).parents[2]) + "/"
 _MARK = "\n  at "
 
 E = TypeVar("E", bound=WholestepError)
@@ -22,7 +19,8 @@ E = TypeVar("E", bound=WholestepError)
 def user_line() -> SourceLine:
     """The line being executed in the nearest frame outside the package."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    # By module and not by file: the constructor that a dataclass generates has no file.
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "wholestep":
         frame = frame.f_back
     return SourceLine(frame.f_code.co_filename, frame.f_lineno)
 
@@ -40,13 +38,18 @@ def fail(kind: type[WholestepError], text: str) -> NoReturn:
     raise locate(kind(text))
 
 
-@contextmanager
-def located() -> Iterator[None]:
-    """Errors raised inside show the user's line."""
-    try:
-        yield
-    except WholestepError as error:
-        raise locate(error) from None
+class located:  # noqa: N801  (reads as a phrase: `with located():`)
+    """Errors raised inside show the user's line.
+
+    A class, since a generator would put a frame of `contextlib` between us and the user.
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, WholestepError):
+            raise locate(error) from None
 
 
 def record(op: str, inputs: Sequence[Node], attrs: Attrs = NONE, name: str = "") -> Node:
