@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.recording import value, value_and_gradients
 
 import wholestep as ws
+from tests.recording import value, value_and_gradients
 from wholestep import losses
 from wholestep.errors import DTypeError, OptionError, ShapeError
 

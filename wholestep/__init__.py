@@ -19,7 +19,7 @@ _MODULES = {
         "one_hot", "stop_gradient", "random_uniform", "random_normal", "arange", "iota", "size",
     ),
     "wholestep.compiler.ir.types": ("Dim", "float32", "float64", "int32", "int64", "uint8"),
-    "wholestep.gradients": ("gradients",),
+    "wholestep.compiler.frontend.gradients": ("gradients",),
     "wholestep.optim": ("SGD", "Adam", "AdamW", "Optimizer", "runtime"),
     "wholestep.session": (
         "Session", "StepResult", "build_session", "build_session_with_report", "build_session_unoptimized",

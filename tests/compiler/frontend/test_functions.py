@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.oracles import assert_close
-from tests.recording import run, value
 
 import wholestep as ws
+from tests.oracles import assert_close
+from tests.recording import run, value
 from wholestep.compiler.frontend import functions
 from wholestep.errors import DTypeError, OptionError, ShapeError, UsageError
 
@@ -60,8 +60,8 @@ def test_binary():
     assert_close(value(ws.maximum, X, y), np.maximum(X, y), "float64")
     assert_close(value(ws.minimum, X, y), np.minimum(X, y), "float64")
     assert_close(value(lambda a, b: ws.mod(a, abs(b)), X, y), X % np.abs(y), "float64")
-    assert_close(value(ws.less_than, X, y), X < y, "bool")
-    assert_close(value(lambda a, b: ws.where(a > b, a, 0.0), X, y), np.where(X > y, X, 0.0), "float64")
+    assert_close(value(ws.less_than, X, y), y > X, "bool")
+    assert_close(value(lambda a, b: ws.where(a > b, a, 0.0), X, y), np.where(y < X, X, 0.0), "float64")
     assert_close(
         value(lambda a, b: ws.where((a > 0) & ~(b > 0), a, b), X, y), np.where((X > 0) & ~(y > 0), X, y), "float64"
     )
@@ -140,7 +140,8 @@ def test_examples_run(name):
     g = ws.Graph()
     table, tokens = g.constant(X), g.constant(np.array([0, 2], np.int32))
     known = {
-        "ws": ws, "g": g, "x": table, "w": table.T, "a": table, "b": table, "table": table, "tokens": tokens, "i": tokens,
+        "ws": ws, "g": g, "x": table, "w": table.T, "a": table, "b": table, "table": table, "tokens": tokens,
+        "i": tokens,
         "gain": 2.0, "bias": 1.0, "errors": table, "weights": table * table,
     }  # fmt: skip
     source = example[1].split(" = ")[-1]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.recording import run
 
 import wholestep as ws
+from tests.recording import run
 from wholestep.errors import DTypeError, GraphError, OptionError, ShapeError
 
 HOSTILE = ['quote"', "new\nline", "名前", "a b", "'); system(\"", "x/../y", "\\"]

@@ -131,11 +131,15 @@ class Graph:
         self._random_calls[self._scope] = ordinal + 1
         return "/".join((*self._scope, f"random{ordinal}"))
 
-    def random_uniform(self, shape: object, low: Operand = 0.0, high: Operand = 1.0, dtype: object = "float32") -> Tensor:
+    def random_uniform(
+        self, shape: object, low: Operand = 0.0, high: Operand = 1.0, dtype: object = "float32"
+    ) -> Tensor:
         """`ws.random_uniform`"""
         return fn.random_uniform(self, shape, low, high, dtype)
 
-    def random_normal(self, shape: object, mean: Operand = 0.0, std: Operand = 1.0, dtype: object = "float32") -> Tensor:
+    def random_normal(
+        self, shape: object, mean: Operand = 0.0, std: Operand = 1.0, dtype: object = "float32"
+    ) -> Tensor:
         """`ws.random_normal`"""
         return fn.random_normal(self, shape, mean, std, dtype)
 

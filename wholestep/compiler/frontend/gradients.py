@@ -1,4 +1,7 @@
-"""`ws.gradients`: gradients inside the program that is being recorded."""
+"""`ws.gradients`: gradients inside the program that is being recorded.
+
+The module lives here and not in the package's top folder, where importing it would replace the function `ws.gradients`.
+"""
 
 from __future__ import annotations
 

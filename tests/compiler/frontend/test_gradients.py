@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.recording import run, value, value_and_gradients
 
 import wholestep as ws
+from tests.recording import run, value, value_and_gradients
 from wholestep.errors import DTypeError, GradientError, ShapeError, UsageError
 
 
@@ -52,8 +52,8 @@ def test_forms_of_params():  # A03
             ws.gradients(loss, wrong)
     with pytest.raises(UsageError, match="gradients relate tensors; received 3"):
         ws.gradients(loss, [3])
+    i = g.input("i", (), "int32")
     with pytest.raises(DTypeError, match="needs a float tensor"):
-        i = g.input("i", (), "int32")
         ws.gradients(loss * i.astype("float32"), i)
 
 
