@@ -1,0 +1,269 @@
+"""The meaning of every op, against torch where it has the op; then the rules of a step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.interpret import VALUES, infer_sizes, interpret
+from wholestep.compiler.ir.ops import OPS
+from wholestep.compiler.ir.random import uniform
+from wholestep.compiler.ir.types import (
+    Dim,
+    TensorType,
+    as_dtype,
+    as_shape,
+    boolean,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint8,
+)
+from wholestep.errors import GradientError, InputError, UnknownNameError
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(2, 3, 4)), RNG.normal(size=(2, 3, 4))
+POSITIVE = np.abs(X) + 0.1
+INT, INT2 = RNG.integers(-9, 9, (3, 4)).astype(np.int32), RNG.integers(1, 5, (3, 4)).astype(np.int32)
+BOOL, BOOL2 = X > 0, Y > 0
+LABELS = np.array([[0, 3, 1], [2, 2, 0]])
+DATA, INDEX = RNG.normal(size=(5, 3)), np.array([[1, 4], [0, 4]])
+NO = at.NONE
+LEAVES = {"input", "parameter", "state", "constant", "scalar", "size", "iota", "random"}
+CONTROL = {"stop_gradient", "gradient", "item", "call"}
+
+
+def leaf(name: str, shape: object = (), dtype=float32) -> Node:
+    return Node("input", (), at.InputAttrs(name, TensorType(as_shape(shape), dtype)))
+
+
+def weight(name: str, shape: object = ()) -> Node:
+    return Node("parameter", (), at.StateAttrs(name, TensorType(as_shape(shape), float32), at.Initializer("zeros")))
+
+
+def value(op: str, *arrays: np.ndarray, attrs: at.Attrs = NO) -> np.ndarray:
+    nodes = [leaf(f"x{i}", a.shape, as_dtype(a.dtype)) for i, a in enumerate(arrays)]
+    graph = Graph((Output("y", Node(op, nodes, attrs)),), (), tuple(nodes))
+    return interpret(graph, inputs={f"x{i}": a for i, a in enumerate(arrays)}).outputs["y"]
+
+
+def compute(node: Node, **settings) -> np.ndarray:
+    """The value of a node made of leaves that need no arrays."""
+    return interpret(Graph((Output("y", node),)), **{"inputs": {}, "state": {}, **settings}).outputs["y"]
+
+
+def scatter_reference(updates: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(6, 3, dtype=updates.dtype).index_add(0, index.reshape(-1), updates.reshape(-1, 3))
+
+
+functional = torch.nn.functional
+# op: (attributes, arrays, the same in torch)
+CASES = {
+    "exp": (NO, (X,), torch.exp),
+    "exp2": (NO, (X,), torch.exp2),
+    "expm1": (NO, (X,), torch.expm1),
+    "log": (NO, (POSITIVE,), torch.log),
+    "log2": (NO, (POSITIVE,), torch.log2),
+    "log1p": (NO, (POSITIVE,), torch.log1p),
+    "sin": (NO, (X,), torch.sin),
+    "cos": (NO, (X,), torch.cos),
+    "sqrt": (NO, (POSITIVE,), torch.sqrt),
+    "recip": (NO, (X,), torch.reciprocal),
+    "erf": (NO, (X,), torch.erf),
+    "floor": (NO, (X,), torch.floor),
+    "neg": (NO, (INT,), torch.neg),
+    "abs": (NO, (INT,), torch.abs),
+    "sign": (NO, (X,), torch.sign),
+    "add": (NO, (INT, INT2), torch.add),
+    "sub": (NO, (X, Y), torch.sub),
+    "mul": (NO, (INT, INT2), torch.mul),
+    "maximum": (NO, (X, Y), torch.maximum),
+    "minimum": (NO, (INT, INT2), torch.minimum),
+    "mod": (NO, (X, Y), torch.remainder),
+    "div": (NO, (X, Y), torch.div),
+    "pow": (NO, (POSITIVE, Y), torch.pow),
+    "less": (NO, (X, Y), torch.lt),
+    "less_equal": (NO, (INT, INT2), torch.le),
+    "equal": (NO, (INT, INT2), torch.eq),
+    "not_equal": (NO, (BOOL, BOOL2), torch.ne),
+    "logical_and": (NO, (BOOL, BOOL2), torch.logical_and),
+    "logical_or": (NO, (BOOL, BOOL2), torch.logical_or),
+    "logical_not": (NO, (BOOL,), torch.logical_not),
+    "where": (NO, (BOOL, X, Y), torch.where),
+    "cast": (at.CastAttrs(int32), (3 * X,), lambda x: x.to(torch.int32)),
+    "sum": (at.SumAttrs((0, 2), float64), (X,), lambda x: x.sum((0, 2))),
+    "max": (at.MaxAttrs((0, 2)), (X,), lambda x: x.amax((0, 2))),
+    "argmax": (at.ArgmaxAttrs(1), (X,), lambda x: x.argmax(1).to(torch.int32)),
+    "reshape": (at.ReshapeAttrs((6, 4)), (X,), lambda x: x.reshape(6, 4)),
+    "permute": (at.PermuteAttrs((2, 0, 1)), (X,), lambda x: x.permute(2, 0, 1)),
+    "expand": (at.ExpandAttrs((3, 5, 4), (0, 2)), (INT,), lambda x: x[:, None].expand(3, 5, 4)),
+    "slice": (at.SliceAttrs((0, 1, 0), (2, 3, 4), (1, 1, 3)), (X,), lambda x: x[:, 1:, ::3]),
+    "pad": (at.PadAttrs((0, 1), (2, 3), 7.0), (INT,), lambda x: functional.pad(x, (1, 3, 0, 2), value=7)),
+    "concat": (at.ConcatAttrs(1), (X, Y, X), lambda *xs: torch.cat(xs, 1)),
+    "gather": (at.GatherAttrs(0), (DATA, INDEX), lambda x, i: x[i]),
+    "scatter_add": (at.ScatterAddAttrs(0, 6), (RNG.normal(size=(2, 2, 3)), INDEX), scatter_reference),
+    "matmul": (at.MatmulAttrs(True, False, float64), (X, Y), lambda x, y: x.mT @ y),
+    "ratio": (NO, (X, Y), torch.div),
+    "relu": (NO, (X,), torch.relu),
+    "sigmoid": (NO, (X,), torch.sigmoid),
+    "tanh": (NO, (X,), torch.tanh),
+    "silu": (NO, (X,), functional.silu),
+    "gelu": (at.GeluAttrs(False), (X,), functional.gelu),
+    "softmax": (at.SoftmaxAttrs(1), (X,), lambda x: x.softmax(1)),
+    "log_softmax": (at.SoftmaxAttrs(0), (X,), lambda x: x.log_softmax(0)),
+    "cross_entropy": (NO, (X, LABELS), lambda x, i: functional.cross_entropy(x.mT, i, reduction="none")),
+}
+
+
+def test_every_op_has_a_row_and_a_case():
+    assert set(VALUES) == set(OPS)
+    assert set(CASES) | LEAVES | CONTROL == set(OPS)
+
+
+@pytest.mark.parametrize("op", CASES)
+def test_value_equals_torch(op):
+    attrs, arrays, reference = CASES[op]
+    expected = reference(*(torch.from_numpy(a) for a in arrays)).numpy()
+    actual = value(op, *arrays, attrs=attrs)
+    assert actual.dtype == expected.dtype
+    np.testing.assert_allclose(actual, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_matmul_flags(transpose_a, transpose_b):
+    a, b = RNG.normal(size=(2, 3, 4)), RNG.normal(size=(2, 4, 5))
+    attrs = at.MatmulAttrs(transpose_a, transpose_b, float64)
+    stored = (a.swapaxes(1, 2) if transpose_a else a, b.swapaxes(1, 2) if transpose_b else b)
+    np.testing.assert_allclose(value("matmul", *stored, attrs=attrs), a @ b)
+
+
+def test_gelu_by_tanh():
+    expected = functional.gelu(torch.from_numpy(X), approximate="tanh").numpy()
+    np.testing.assert_allclose(value("gelu", X, attrs=at.GeluAttrs(True)), expected, rtol=1e-13)
+
+
+def test_gather_and_cross_entropy_clamp_their_indices():
+    assert value("gather", DATA, np.array([-3, 99]), attrs=at.GatherAttrs(0)) == pytest.approx(DATA[[0, 4]])
+    far, near = np.array([[9, -1, 1]] * 2), np.array([[3, 0, 1]] * 2)
+    assert value("cross_entropy", X, far) == pytest.approx(value("cross_entropy", X, near))
+
+
+def test_gather_along_an_inner_axis_and_its_adjoint():
+    """<gather(x), u> == <x, scatter_add(u)>."""
+    index, u = np.array([[2, 0], [2, 2]]), RNG.normal(size=(2, 2, 2, 4))
+    gathered = value("gather", X, index, attrs=at.GatherAttrs(1))
+    np.testing.assert_array_equal(gathered, np.take(X, index, axis=1))
+    scattered = value("scatter_add", u, index, attrs=at.ScatterAddAttrs(1, 3))
+    assert (gathered * u).sum() == pytest.approx((X * scattered).sum())
+
+
+def test_stability_far_out():
+    big = np.array([[1000.0, -1000.0]])
+    np.testing.assert_array_equal(value("log_softmax", big, attrs=at.SoftmaxAttrs(1)), [[0.0, -2000.0]])
+    np.testing.assert_array_equal(value("sigmoid", big), [[1.0, 0.0]])
+    np.testing.assert_array_equal(value("cross_entropy", big, np.array([1])), [2000.0])
+
+
+def test_float32_is_computed_in_float64_and_integers_in_their_dtype():
+    third = value("recip", np.float32(3.0))
+    assert third.dtype == np.float64
+    assert float(third) == 1 / 3
+    wrapped = value("add", np.array([250], np.uint8), np.array([10], np.uint8))
+    assert wrapped.dtype == np.uint8
+    assert wrapped.tolist() == [4]
+    total = value("sum", np.full(3, 2**30, np.int32), attrs=at.SumAttrs((0,), int32))
+    assert total.dtype == np.int32
+    assert int(total) == (3 * 2**30 + 2**31) % 2**32 - 2**31
+
+
+def test_casts_truncate_and_bools_become_numbers():
+    assert value("cast", np.array([1.9, -1.9]), attrs=at.CastAttrs(int64)).tolist() == [1, -1]
+    assert value("cast", np.array([0.5, 0.0]), attrs=at.CastAttrs(boolean)).tolist() == [True, False]
+    assert value("cast", np.array([True]), attrs=at.CastAttrs(float32)).tolist() == [1.0]
+
+
+def test_leaves():
+    assert compute(Node("constant", (), at.ConstantAttrs(at.Array(np.arange(3, dtype=np.uint8))))).tolist() == [0, 1, 2]
+    assert compute(Node("size", (), at.SizeAttrs(Dim.symbol("batch") * 3)), sizes={"batch": 5}) == 15.0
+    iota = Node("iota", (), at.IotaAttrs(TensorType((2, 3), uint8), 1))
+    assert compute(iota).tolist() == [[0, 1, 2]] * 2
+    random = Node("random", (), at.RandomAttrs("k", TensorType((4,), float32)))
+    np.testing.assert_array_equal(compute(random, seed=3, step=9), uniform(3, "k", 9, (4,)))
+
+
+def test_scalars_have_defaults_and_step_is_the_step():
+    lr, step = (Node("scalar", (), at.ScalarAttrs(n, 0.5)) for n in ("lr", "step"))
+    product = Node("mul", [lr, step], NO)
+    assert compute(product, step=3) == 1.5
+    assert compute(product, step=3, scalars={"lr": 2.0}) == 6.0
+    with pytest.raises(UnknownNameError, match=r"'rate' is no runtime scalar of this graph; it has \['lr', 'step'\]"):
+        compute(product, scalars={"rate": 1.0})
+
+
+def test_updates_read_the_start_and_happen_together():
+    a, b = weight("a"), weight("b")
+    graph = Graph((Output("b", b),), (Update("a", b), Update("b", Node("add", [a, b], NO))))
+    held = {"a": np.array(1.0), "b": np.array(10.0), "other": np.array(7.0)}
+    result = interpret(graph, inputs={}, state=held)
+    assert {name: float(v) for name, v in result.state.items()} == {"a": 10.0, "b": 11.0, "other": 7.0}
+    assert result.outputs["b"] == 10.0
+    assert held["a"] == 1.0
+
+
+def test_a_call_is_a_function_of_its_arguments():
+    a, b = leaf("a", 3), leaf("b", 3)
+    inner = Graph((Output("sum", Node("add", [a, b], NO)), Output("difference", Node("sub", [a, b], NO))), (), (a, b))
+    b_outside, a_outside = leaf("b", 3), leaf("a", 3)
+    call = Node("call", [b_outside, a_outside], at.CallAttrs(inner))  # by position, not by name
+    picked = Node("stop_gradient", [Node("item", [call], at.ItemAttrs(1))], NO)
+    graph = Graph((Output("y", picked),), (), (a_outside, b_outside))
+    assert interpret(graph, inputs={"a": np.zeros(3), "b": np.arange(3.0)}).outputs["y"].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_gradients_must_be_expanded_first():
+    w = weight("w")
+    gradient = Node("item", [Node("gradient", [w, w], NO)], at.ItemAttrs(0))
+    with pytest.raises(GradientError, match="expand gradients first"):
+        compute(gradient, state={"w": np.array(1.0)})
+
+
+def test_sizes_are_solved_from_the_inputs():
+    batch, time = Dim.symbol("batch"), Dim.symbol("time")
+    x, y = leaf("x", (batch * time, 2)), leaf("y", (time * 2 + 1,))
+    graph = Graph((Output("x", x), Output("y", y)), (), (x, y))
+    assert infer_sizes(graph, {"x": np.zeros((12, 2)), "y": np.zeros(7)}) == {"batch": 4, "time": 3}
+    with pytest.raises(InputError, match="do not tell the size of batch, time; give it: sizes="):
+        infer_sizes(graph, {"x": np.zeros((12, 2))})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "text"),
+    [
+        ({}, UnknownNameError, r"'i' is missing; its inputs are \['i', 'x'\], given were \[\]"),
+        ({"x": [1.0], "i": [1], "z": [0]}, UnknownNameError, "'z' is no input of this graph"),
+        ({"x": [[1.0]], "i": [1]}, InputError, r"'x' is float32\[batch\], here of shape \(1,\); received \(1, 1\)"),
+        ({"x": [1.0], "i": [1, 2]}, InputError, r"'x' is float32\[batch\], here of shape \(2,\); received \(1,\)"),
+        (
+            {"x": [1.0], "i": [1.5]},
+            InputError,
+            r"'i' is uint8\[batch\]; received values of float64 that it cannot hold",
+        ),
+        ({"x": [1.0], "i": [300]}, InputError, "'i' is uint8"),
+    ],
+)
+def test_arrays_that_do_not_fit(inputs, error, text):
+    x, i = leaf("x", "batch"), leaf("i", "batch", uint8)
+    graph = Graph((Output("x", x),), (), (x, i))
+    sizes = {"batch": len(inputs["i"])} if "i" in inputs else {"batch": 1}
+    with pytest.raises(error, match=text):
+        interpret(graph, inputs={k: np.array(v) for k, v in inputs.items()}, sizes=sizes)
+
+
+def test_a_missing_state():
+    with pytest.raises(UnknownNameError, match=r"the state 'w' is missing; the graph reads \['w'\]"):
+        compute(weight("w"))

@@ -1,0 +1,233 @@
+"""The type rule of every op: one good case, and bad ones with the text of their error."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.ops import OPS
+from wholestep.compiler.ir.types import (
+    Dim,
+    TensorType,
+    TupleType,
+    as_shape,
+    boolean,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint8,
+)
+from wholestep.errors import DTypeError, ShapeError
+
+B = Dim.symbol("batch")
+
+
+def t(*shape: object, dtype=float32) -> TensorType:
+    return TensorType(as_shape(shape), dtype)
+
+
+def call() -> at.CallAttrs:
+    a = Node("input", (), at.InputAttrs("a", t(3)))
+    return at.CallAttrs(Graph((Output("x", a), Output("y", Node("exp", [a], at.NONE))), (), (a,)))
+
+
+X, N, F = t("batch", 4), t("batch", 4, dtype=int32), t("batch", 4, dtype=boolean)
+ZEROS = at.Initializer("zeros")
+NO = at.NONE
+
+# op: (attributes, input types, result)
+GOOD = {
+    "input": (at.InputAttrs("x", X), (), X),
+    "parameter": (at.StateAttrs("w", X, ZEROS), (), X),
+    "state": (at.StateAttrs("w", N, ZEROS), (), N),
+    "constant": (at.ConstantAttrs(at.Array(np.ones((2, 3), np.uint8))), (), t(2, 3, dtype=uint8)),
+    "scalar": (at.ScalarAttrs("lr", 0.1), (), t(dtype=float64)),
+    "size": (at.SizeAttrs(B), (), t(dtype=float64)),
+    "iota": (at.IotaAttrs(N, 1), (), N),
+    "random": (at.RandomAttrs("k", X), (), X),
+    **dict.fromkeys(
+        ["exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "recip", "erf", "floor"], (NO, (X,), X)
+    ),
+    **dict.fromkeys(("neg", "abs", "sign"), (NO, (N,), N)),
+    **dict.fromkeys(("add", "sub", "mul", "maximum", "minimum", "mod"), (NO, (N, N), N)),
+    **dict.fromkeys(("div", "pow", "ratio"), (NO, (X, X), X)),
+    **dict.fromkeys(("less", "less_equal", "equal", "not_equal"), (NO, (X, X), F)),
+    "logical_and": (NO, (F, F), F),
+    "logical_or": (NO, (F, F), F),
+    "logical_not": (NO, (F,), F),
+    "where": (NO, (F, X, X), X),
+    "cast": (at.CastAttrs(int64), (X,), t("batch", 4, dtype=int64)),
+    "sum": (at.SumAttrs((0,), float32), (X,), t(4)),
+    "max": (at.MaxAttrs((0, 1)), (X,), t()),
+    "argmax": (at.ArgmaxAttrs(1), (X,), t("batch", dtype=int32)),
+    "reshape": (at.ReshapeAttrs((2, B * 2)), (X,), t(2, B * 2)),
+    "permute": (at.PermuteAttrs((1, 0)), (X,), t(4, "batch")),
+    "expand": (at.ExpandAttrs((2, B, 3, 4), (1, 3)), (X,), t(2, "batch", 3, 4)),
+    "slice": (at.SliceAttrs((0, 0), (B, 4), (1, 3)), (X,), t("batch", 2)),
+    "pad": (at.PadAttrs((1, 0), (1, 2), 0.0), (X,), t(B + 2, 6)),
+    "concat": (at.ConcatAttrs(0), (X, X, t(3, 4)), t(B * 2 + 3, 4)),
+    "gather": (at.GatherAttrs(1), (X, t(5, 6, dtype=int64)), t("batch", 5, 6)),
+    "scatter_add": (at.ScatterAddAttrs(1, 7), (t("batch", 5, 2), t(5, dtype=int32)), t("batch", 7, 2)),
+    "matmul": (at.MatmulAttrs(True, True, float32), (t(2, 4, "batch"), t(2, 5, 4)), t(2, "batch", 5)),
+    "stop_gradient": (NO, (N,), N),
+    "gradient": (NO, (t(), X, t(3)), TupleType((X, t(3)))),
+    "item": (at.ItemAttrs(1), (TupleType((X, t(3))),), t(3)),
+    "call": (call(), (t(3),), TupleType((t(3), t(3)))),
+    **dict.fromkeys(("relu", "sigmoid", "tanh", "silu"), (NO, (X,), X)),
+    "gelu": (at.GeluAttrs(True), (X,), X),
+    "softmax": (at.SoftmaxAttrs(1), (X,), X),
+    "log_softmax": (at.SoftmaxAttrs(0), (X,), X),
+    "cross_entropy": (NO, (X, t("batch", dtype=uint8)), t("batch")),
+}
+
+# Leaves and ops whose rule accepts every type.
+CANNOT_FAIL = {"input", "parameter", "state", "scalar", "size", "cast", "stop_gradient"}
+
+# op: list of (attributes, input types, error, text)
+BAD = {
+    "constant": [(at.ConstantAttrs(at.Array(np.ones(2, np.complex64))), (), DTypeError, "complex64.* is not a dtype")],
+    "iota": [
+        (at.IotaAttrs(N, 2), (), ShapeError, r"iota: axis 2 does not exist in shape \(batch, 4\)"),
+        (at.IotaAttrs(X, 0), (), DTypeError, "iota needs an integer dtype; received float32"),
+    ],
+    "random": [(at.RandomAttrs("k", N), (), DTypeError, r"random needs a float tensor; received int32\[batch, 4\]")],
+    **{
+        op: [(NO, (N,), DTypeError, rf"{op} needs a float tensor; received int32\[batch, 4\]. Cast it first")]
+        for op in [
+            "exp",
+            "exp2",
+            "expm1",
+            "log",
+            "log2",
+            "log1p",
+            "sin",
+            "cos",
+            "sqrt",
+            "recip",
+            "erf",
+            "floor",
+            "relu",
+            "sigmoid",
+            "tanh",
+            "silu",
+        ]
+    },
+    **{op: [(NO, (F,), DTypeError, f"{op} needs numbers; received bool")] for op in ("neg", "abs", "sign")},
+    **{
+        op: [
+            (NO, (X, t(4)), ShapeError, rf"{op} needs equal shapes; received \(batch, 4\) and \(4,\)"),
+            (NO, (X, N), DTypeError, f"{op} needs equal dtypes; received float32 and int32"),
+            (NO, (F, F), DTypeError, f"{op} needs numbers; received bool"),
+        ]
+        for op in ("add", "sub", "mul", "maximum", "minimum", "mod")
+    },
+    **{op: [(NO, (N, N), DTypeError, f"{op} needs a float tensor; received int32")] for op in ("div", "pow", "ratio")},
+    **{
+        op: [(NO, (X, N), DTypeError, f"{op} needs equal dtypes")]
+        for op in ("less", "less_equal", "equal", "not_equal")
+    },
+    **{op: [(NO, (X, X), DTypeError, f"{op} needs bool tensors")] for op in ("logical_and", "logical_or")},
+    "logical_not": [(NO, (N,), DTypeError, "logical_not needs bool tensors; received int32")],
+    "where": [
+        (NO, (X, X, X), DTypeError, "where needs a bool condition; received float32.* Compare it first"),
+        (NO, (t(4, dtype=boolean), X, X), ShapeError, r"where needs equal shapes; received \(4,\) and \(batch, 4\)"),
+    ],
+    "sum": [
+        (at.SumAttrs((2,), float32), (X,), ShapeError, "sum: axis 2 does not exist"),
+        (at.SumAttrs((1, 0), float32), (X,), ShapeError, r"sum: axes \(1, 0\) must be distinct and sorted"),
+        (at.SumAttrs((), float32), (X,), ShapeError, r"sum: axes \(\) must be"),
+        (at.SumAttrs((0,), float64), (X,), DTypeError, "sum of float32 accumulates in float32; received float64"),
+        (at.SumAttrs((0,), boolean), (F,), DTypeError, "sum needs numbers"),
+    ],
+    "max": [(at.MaxAttrs((0, 0)), (X,), ShapeError, "max: axes .* distinct")],
+    "argmax": [(at.ArgmaxAttrs(-1), (X,), ShapeError, "argmax: axis -1 does not exist")],
+    "reshape": [
+        (
+            at.ReshapeAttrs((B, 5)),
+            (X,),
+            ShapeError,
+            r"cannot turn \(batch, 4\) \(4\*batch elements\) into \(batch, 5\)",
+        ),
+        (at.ReshapeAttrs((-2, -2)), (t(4),), ShapeError, "reshape cannot turn"),
+    ],
+    "permute": [(at.PermuteAttrs((0, 0)), (X,), ShapeError, r"permute: \(0, 0\) is not an order of the 2 axes")],
+    "expand": [
+        (at.ExpandAttrs((B, 4, 2), (1, 0)), (X,), ShapeError, "expand: axes .* do not place the 2 axes"),
+        (at.ExpandAttrs((B, 5), (0, 1)), (X,), ShapeError, r"expand: \(batch, 4\) does not fit into \(batch, 5\)"),
+    ],
+    "slice": [
+        (at.SliceAttrs((0,), (1,), (1,)), (X,), ShapeError, "slice: one start, stop and step per axis"),
+        (at.SliceAttrs((0, 0), (B, 5), (1, 1)), (X,), ShapeError, "slice: 0:5 is outside a dimension of 4"),
+        (at.SliceAttrs((3, 0), (1, 4), (1, 1)), (X,), ShapeError, "slice: 3:1 is outside a dimension of batch"),
+        (at.SliceAttrs((0, 0), (B, 4), (1, 0)), (X,), ShapeError, "slice: steps must be positive; received 0"),
+        (at.SliceAttrs((0, 0), (B, 4), (2, 1)), (X,), ShapeError, "a step of 2 along a symbolic dimension"),
+    ],
+    "pad": [
+        (at.PadAttrs((1,), (1,), 0.0), (X,), ShapeError, "pad: one pair per axis"),
+        (at.PadAttrs((0, -1), (0, 0), 0.0), (X,), ShapeError, "pad: amounts must not be negative"),
+    ],
+    "concat": [
+        (at.ConcatAttrs(0), (), ShapeError, "concat needs one tensor or more"),
+        (at.ConcatAttrs(0), (X, N), DTypeError, "concat needs equal dtypes"),
+        (at.ConcatAttrs(0), (X, t("batch", 5)), ShapeError, "concat: shapes differ outside axis 0"),
+    ],
+    "gather": [(at.GatherAttrs(0), (X, X), DTypeError, "gather needs integer indices; received float32")],
+    "scatter_add": [
+        (at.ScatterAddAttrs(0, 7), (X, t(5, dtype=int32)), ShapeError, "do not hold the indices' shape"),
+        (at.ScatterAddAttrs(-1, 7), (X, t(4, dtype=int32)), ShapeError, "scatter_add: axis -1 does not exist"),
+        (at.ScatterAddAttrs(0, 7), (X, t("batch")), DTypeError, "scatter_add needs integer indices"),
+    ],
+    "matmul": [
+        (at.MatmulAttrs(False, False, float32), (X, X), ShapeError, "matmul: inner dimensions differ: 4 .* and batch"),
+        (at.MatmulAttrs(False, False, float32), (X, t(4)), ShapeError, "matmul needs operands of one rank"),
+        (at.MatmulAttrs(False, False, float64), (X, t(4, 4)), DTypeError, "matmul of float32 accumulates in float32"),
+        (at.MatmulAttrs(False, False, int32), (N, N), DTypeError, "matmul needs a float tensor"),
+    ],
+    "gradient": [(NO, (X, X), ShapeError, r"the loss has shape \(batch, 4\). Reduce it: loss.mean()")],
+    "item": [(at.ItemAttrs(2), (TupleType((X, X)),), ShapeError, "item: 2 is outside the 2 results")],
+    "call": [(call(), (X,), ShapeError, r"arguments float32\[batch, 4\] do not fit parameters float32\[3\]")],
+    "gelu": [(at.GeluAttrs(False), (N,), DTypeError, "gelu needs a float tensor")],
+    "softmax": [(at.SoftmaxAttrs(2), (X,), ShapeError, "softmax: axis 2 does not exist")],
+    "log_softmax": [(at.SoftmaxAttrs(0), (N,), DTypeError, "softmax needs a float tensor")],
+    "cross_entropy": [
+        (NO, (X, X), DTypeError, "cross_entropy needs class indices of an integer dtype"),
+        (NO, (X, t(4, dtype=int32)), ShapeError, r"need labels of shape \(batch,\); received \(4,\)"),
+        (NO, (t(), t(dtype=int32)), ShapeError, "cross_entropy needs a class axis"),
+    ],
+}
+
+
+def test_every_op_has_a_good_and_a_bad_case():
+    assert set(GOOD) == set(OPS)
+    assert set(BAD) | CANNOT_FAIL == set(OPS)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_good(op):
+    attrs, inputs, result = GOOD[op]
+    assert OPS[op].infer(inputs, attrs) == result
+
+
+@pytest.mark.parametrize(("op", "case"), [(op, case) for op, cases in BAD.items() for case in cases])
+def test_bad(op, case):
+    attrs, inputs, error, text = case
+    with pytest.raises(error) as raised:
+        OPS[op].infer(inputs, attrs)
+    assert re.search(text, str(raised.value)), str(raised.value)
+
+
+def test_host_marks_expressions_of_scalars_alone():
+    lr = Node("scalar", (), at.ScalarAttrs("lr", 0.1))
+    two = Node("constant", (), at.ConstantAttrs(at.Array(np.float64(2))))
+    vector = Node("constant", (), at.ConstantAttrs(at.Array(np.ones(2))))
+    product = Node("mul", [lr, two], NO)
+    assert product.host
+    assert Node("cast", [product], at.CastAttrs(float32)).host
+    assert not vector.host
+    assert not Node("expand", [product], at.ExpandAttrs((3,), ())).host
+    assert not Node("input", (), at.InputAttrs("x", t())).host
