@@ -171,7 +171,7 @@ class ScatterAddAttrs(Attrs):
 
 @dataclass(frozen=True)
 class MatmulAttrs(Attrs):
-    """(..., m, k) x (..., k, n) -> (..., m, n); a flag says that an operand is stored with its last two axes swapped."""
+    """(..., m, k) x (..., k, n) -> (..., m, n); a flag says that an operand is stored with its last two swapped."""
 
     transpose_a: bool
     transpose_b: bool

@@ -51,7 +51,9 @@ class Op:
     def infer(self, inputs: tuple[Type, ...], attrs: Attrs) -> Type:
         """The result's type; raises ShapeError or DTypeError where the inputs do not fit."""
         assert type(attrs) is self.attrs, f"{self.name} takes {self.attrs.__name__}, not {type(attrs).__name__}"
-        assert self.arity is None or len(inputs) == self.arity, f"{self.name} takes {self.arity} inputs, not {len(inputs)}"
+        assert self.arity is None or len(inputs) == self.arity, (
+            f"{self.name} takes {self.arity} inputs, not {len(inputs)}"
+        )
         taken = TupleType if self.name == "item" else TensorType
         assert all(isinstance(t, taken) for t in inputs), f"{self.name} takes a {taken.__name__}; received {inputs}"
         return self.rule(attrs, *inputs)
@@ -64,7 +66,11 @@ def _need(condition: bool, text: str, kind: type[Exception] = ShapeError) -> Non
 
 def _need_float(op: str, *types: TensorType) -> None:
     for t in types:
-        _need(t.dtype.is_float, f"{op} needs a float tensor; received {t}. Cast it first: x.astype('float32').", DTypeError)
+        _need(
+            t.dtype.is_float,
+            f"{op} needs a float tensor; received {t}. Cast it first: x.astype('float32').",
+            DTypeError,
+        )
 
 
 def _need_number(op: str, t: TensorType) -> None:
@@ -173,7 +179,10 @@ def _without(t: TensorType, axes: tuple[int, ...], dtype: DType | None = None) -
 def _reduce_axes(op: str, axes: tuple[int, ...], x: TensorType) -> None:
     for axis in axes:
         _need_axis(op, axis, x)
-    _need(bool(axes) and len(set(axes)) == len(axes) and tuple(sorted(axes)) == axes, f"{op}: axes {axes} must be distinct and sorted.")
+    _need(
+        bool(axes) and len(set(axes)) == len(axes) and tuple(sorted(axes)) == axes,
+        f"{op}: axes {axes} must be distinct and sorted.",
+    )
 
 
 def _sum(a: at.SumAttrs, x: TensorType) -> Type:
@@ -198,13 +207,17 @@ def _argmax(a: at.ArgmaxAttrs, x: TensorType) -> Type:
 def _reshape(a: at.ReshapeAttrs, x: TensorType) -> Type:
     _need(
         product(a.shape) == x.elements and all(isinstance(e, Dim) or e >= 0 for e in a.shape),
-        f"reshape cannot turn {shape_text(x.shape)} ({x.elements} elements) into {shape_text(a.shape)} ({product(a.shape)} elements).",
+        f"reshape cannot turn {shape_text(x.shape)} ({x.elements} elements) "
+        f"into {shape_text(a.shape)} ({product(a.shape)} elements).",
     )
     return TensorType(a.shape, x.dtype)
 
 
 def _permute(a: at.PermuteAttrs, x: TensorType) -> Type:
-    _need(sorted(a.order) == list(range(x.rank)), f"permute: {a.order} is not an order of the {x.rank} axes of {shape_text(x.shape)}.")
+    _need(
+        sorted(a.order) == list(range(x.rank)),
+        f"permute: {a.order} is not an order of the {x.rank} axes of {shape_text(x.shape)}.",
+    )
     return TensorType(tuple(x.shape[d] for d in a.order), x.dtype)
 
 
@@ -232,13 +245,19 @@ def _slice_extent(start: Extent, stop: Extent, step: int, size: Extent) -> Exten
 
 
 def _slice(a: at.SliceAttrs, x: TensorType) -> Type:
-    _need(len(a.starts) == len(a.stops) == len(a.steps) == x.rank, f"slice: one start, stop and step per axis of {shape_text(x.shape)}.")
+    _need(
+        len(a.starts) == len(a.stops) == len(a.steps) == x.rank,
+        f"slice: one start, stop and step per axis of {shape_text(x.shape)}.",
+    )
     shape = tuple(_slice_extent(*p) for p in zip(a.starts, a.stops, a.steps, x.shape, strict=True))
     return TensorType(shape, x.dtype)
 
 
 def _pad(a: at.PadAttrs, x: TensorType) -> Type:
-    _need(len(a.low) == len(a.high) == x.rank, f"pad: one pair per axis of {shape_text(x.shape)}; received {a.low} and {a.high}.")
+    _need(
+        len(a.low) == len(a.high) == x.rank,
+        f"pad: one pair per axis of {shape_text(x.shape)}; received {a.low} and {a.high}.",
+    )
     _need(min((*a.low, *a.high), default=0) >= 0, f"pad: amounts must not be negative; received {a.low} and {a.high}.")
     return TensorType(tuple(lo + e + hi for lo, e, hi in zip(a.low, x.shape, a.high, strict=True)), x.dtype)
 
@@ -261,7 +280,11 @@ def _concat(a: at.ConcatAttrs, *xs: TensorType) -> Type:
 
 def _gather(a: at.GatherAttrs, data: TensorType, index: TensorType) -> Type:
     _need_axis("gather", a.axis, data)
-    _need(index.dtype.is_integer, f"gather needs integer indices; received {index}. Cast them: i.astype('int32').", DTypeError)
+    _need(
+        index.dtype.is_integer,
+        f"gather needs integer indices; received {index}. Cast them: i.astype('int32').",
+        DTypeError,
+    )
     return TensorType((*data.shape[: a.axis], *index.shape, *data.shape[a.axis + 1 :]), data.dtype)
 
 
@@ -272,7 +295,8 @@ def _scatter_add(a: at.ScatterAddAttrs, updates: TensorType, index: TensorType) 
     inner = updates.shape[a.axis : a.axis + index.rank]
     _need(
         inner == index.shape,
-        f"scatter_add: updates {shape_text(updates.shape)} do not hold the indices' shape {shape_text(index.shape)} at axis {a.axis}.",
+        f"scatter_add: updates {shape_text(updates.shape)} do not hold the indices' shape "
+        f"{shape_text(index.shape)} at axis {a.axis}.",
     )
     return TensorType((*updates.shape[: a.axis], a.size, *updates.shape[a.axis + index.rank :]), updates.dtype)
 
@@ -280,10 +304,13 @@ def _scatter_add(a: at.ScatterAddAttrs, updates: TensorType, index: TensorType) 
 def _matmul(a: at.MatmulAttrs, x: TensorType, y: TensorType) -> Type:
     _need_float("matmul", x, y)
     _need(x.dtype == y.dtype, f"matmul needs equal dtypes; received {x.dtype} and {y.dtype}.", DTypeError)
-    _need(a.accumulate == x.dtype, f"matmul of {x.dtype} accumulates in {x.dtype}; received {a.accumulate}.", DTypeError)
+    _need(
+        a.accumulate == x.dtype, f"matmul of {x.dtype} accumulates in {x.dtype}; received {a.accumulate}.", DTypeError
+    )
     _need(
         x.rank == y.rank >= 2 and x.shape[:-2] == y.shape[:-2],
-        f"matmul needs operands of one rank (at least 2) with equal leading axes; received {shape_text(x.shape)} and {shape_text(y.shape)}.",
+        f"matmul needs operands of one rank (at least 2) with equal leading axes; "
+        f"received {shape_text(x.shape)} and {shape_text(y.shape)}.",
     )
     m, k = (x.shape[-1], x.shape[-2]) if a.transpose_a else (x.shape[-2], x.shape[-1])
     k2, n = (y.shape[-1], y.shape[-2]) if a.transpose_b else (y.shape[-2], y.shape[-1])
@@ -292,7 +319,10 @@ def _matmul(a: at.MatmulAttrs, x: TensorType, y: TensorType) -> Type:
 
 
 def _gradient(_: Attrs, loss: TensorType, *params: TensorType) -> Type:
-    _need(loss.shape == (), f"gradients are taken of a scalar; the loss has shape {shape_text(loss.shape)}. Reduce it: loss.mean().")
+    _need(
+        loss.shape == (),
+        f"gradients are taken of a scalar; the loss has shape {shape_text(loss.shape)}. Reduce it: loss.mean().",
+    )
     _need_float("gradient", loss, *params)
     return TupleType(params)
 
@@ -304,7 +334,10 @@ def _item(a: at.ItemAttrs, x: TupleType) -> Type:
 
 def _call(a: at.CallAttrs, *xs: TensorType) -> Type:
     expected = tuple(i.type for i in a.graph.inputs)
-    _need(xs == expected, f"call: arguments {', '.join(map(str, xs))} do not fit parameters {', '.join(map(str, expected))}.")
+    _need(
+        xs == expected,
+        f"call: arguments {', '.join(map(str, xs))} do not fit parameters {', '.join(map(str, expected))}.",
+    )
     return TupleType(tuple(o.node.type for o in a.graph.outputs))
 
 
@@ -321,10 +354,15 @@ def _softmax(a: at.SoftmaxAttrs, x: TensorType) -> Type:
 def _cross_entropy(_: Attrs, logits: TensorType, labels: TensorType) -> Type:
     _need_float("cross_entropy", logits)
     _need(logits.rank >= 1, f"cross_entropy needs a class axis; the logits have shape {shape_text(logits.shape)}.")
-    _need(labels.dtype.is_integer, f"cross_entropy needs class indices of an integer dtype; received {labels}.", DTypeError)
+    _need(
+        labels.dtype.is_integer,
+        f"cross_entropy needs class indices of an integer dtype; received {labels}.",
+        DTypeError,
+    )
     _need(
         labels.shape == logits.shape[:-1],
-        f"cross_entropy: logits {shape_text(logits.shape)} need labels of shape {shape_text(logits.shape[:-1])}; received {shape_text(labels.shape)}.",
+        f"cross_entropy: logits {shape_text(logits.shape)} need labels of shape {shape_text(logits.shape[:-1])}; "
+        f"received {shape_text(labels.shape)}.",
     )
     return TensorType(labels.shape, logits.dtype)
 
