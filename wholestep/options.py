@@ -55,5 +55,7 @@ def thread_count(threads: int | None, default: int, most: int) -> int:
     else:
         shown = threads
     if not isinstance(wanted, int) or isinstance(wanted, bool) or not 1 <= wanted <= most:
-        raise OptionError(f"{origin}={shown!r}: expected a whole number from 1 to {most}; leave it out to use {default}.")
+        raise OptionError(
+            f"{origin}={shown!r}: expected a whole number from 1 to {most}; leave it out to use {default}."
+        )
     return wanted

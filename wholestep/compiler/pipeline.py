@@ -18,7 +18,7 @@ from wholestep.compiler.plan.bounds import index_bounds
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.spans import Span, Spans
+from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.options import CompileOptions
 
 log = logging.getLogger("wholestep")
@@ -55,26 +55,6 @@ STAGES = (
     Stage("lower", (decompose_composites, lower_reductions, lower_ratio, *SIMPLIFY)),
 )
 PLAN = "compile"  # the last stage: kernels, order and bytes are decided
-
-
-@dataclass(frozen=True)
-class OptimizeReport:
-    """What a build did: nodes before and after, the rewrites applied, and the spans of its stages."""
-
-    nodes_before: int
-    nodes_after: int
-    fusions_applied: tuple[str, ...] = ()
-    spans: tuple[Span, ...] = ()
-    cached: bool = False  # the plan came from a cache: nothing after the trace was done
-
-    def __str__(self) -> str:
-        rewrites = ", ".join(self.fusions_applied) or "none"
-        origin = " (plan from the cache)" if self.cached else ""
-        lines = [f"nodes: {self.nodes_before} -> {self.nodes_after}{origin}; rewrites: {rewrites}"]
-        for s in self.spans:
-            nodes = "" if s.nodes_before is None else f"  {s.nodes_before} -> {s.nodes_after} nodes"
-            lines.append(f"{'  ' * (s.depth + 1)}{s.name:<{24 - 2 * s.depth}}{1e3 * s.seconds:9.2f} ms{nodes}")
-        return "\n".join(lines)
 
 
 @dataclass

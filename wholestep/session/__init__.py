@@ -1,7 +1,7 @@
 """Sessions: building them, running them, reading what they computed."""
 
-from wholestep.compiler.pipeline import OptimizeReport
 from wholestep.compiler.plan.kernel import Plan as ExecutionPlan
+from wholestep.compiler.spans import OptimizeReport
 from wholestep.session.build import (
     build_inference_session,
     build_session,

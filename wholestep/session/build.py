@@ -13,12 +13,10 @@ from typing import Any
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir.fingerprint import fingerprint
-from wholestep.compiler.pipeline import OptimizeReport
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.cache import CacheWarning
-from wholestep.compiler.runtime.compiler import detect_target
-from wholestep.compiler.runtime.plans import plan_key
+from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import OptionError, PlanError, UsageError
 from wholestep.optim import SGD, Optimizer
 from wholestep.options import CompileOptions
@@ -28,7 +26,6 @@ from wholestep.session.source import Source, capacity_of, merged_capacity, state
 log = logging.getLogger("wholestep")
 
 Model = Graph | Step
-Report = OptimizeReport
 
 
 def build_session(
@@ -99,7 +96,7 @@ def build_session_cached(graph: Graph, path: str | PathLike[str], **arguments: A
     that cannot be read or written is warned about.
     """
     source, target = _split(graph, **arguments)
-    key, file = _build_key(source, target.options), Path(path)
+    key, file = source.key(source.main, target.options), Path(path)
     plan = _read_cached(file, key)
     if plan is not None:
         return _load(source, plan, target)
@@ -107,7 +104,9 @@ def build_session_cached(graph: Graph, path: str | PathLike[str], **arguments: A
     try:
         file.write_bytes(serialize.dump(session.plan, graph=_graph_key(graph), key=key))
     except OSError as error:
-        warnings.warn(f"the plan could not be written to {file}: {error}. The session works.", CacheWarning, stacklevel=2)
+        warnings.warn(
+            f"the plan could not be written to {file}: {error}. The session works.", CacheWarning, stacklevel=2
+        )
     return session
 
 
@@ -187,7 +186,9 @@ def _source(
 
 def _need_graph(model: object, what: str) -> None:
     if not isinstance(model, Graph):
-        raise UsageError(f"{what} takes a ws.Graph (or a @ws.step function); received {type(model).__name__}: {model!r}.")
+        raise UsageError(
+            f"{what} takes a ws.Graph (or a @ws.step function); received {type(model).__name__}: {model!r}."
+        )
 
 
 def _sized(source: Source, batch_size: int | None, capacity: Mapping[str, int] | None) -> Source:
@@ -216,16 +217,12 @@ def _load(source: Source, plan: Plan, target: Destination) -> Session:
             threads=target.threads,
             options=target.options,
             source=source,
+            key=source.key(source.main, target.options),
         )
 
 
 def _graph_key(graph: Graph) -> str:
     return fingerprint(graph.to_ir())
-
-
-def _build_key(source: Source, options: CompileOptions) -> str:
-    graph = source.trace(source.main)
-    return plan_key(graph, capacity_of(graph, source.capacity), options, detect_target().name)
 
 
 def _read_cached(file: Path, key: str) -> Plan | None:

@@ -31,7 +31,7 @@ def load_state_dict(state: State, scalars: Scalars, values: Mapping[str, object]
     if unexpected or (strict and missing):
         raise UnknownNameError(
             f"the state dict does not fit this session: missing {sorted(missing) or 'nothing'}, unexpected "
-            f"{sorted(unexpected) or 'nothing'}. Nothing was loaded. Build the session from the same graph and optimizer"
+            f"{sorted(unexpected) or 'nothing'}. Nothing was loaded. Build from the same graph and optimizer"
             + ("." if unexpected else ", or pass strict=False to load what is there.")
         )
     for name, value in values.items():

@@ -27,14 +27,16 @@ class Input:
         self.bounds = tuple(bounds)  # its values are indices below each of these
         self.shape: tuple[int, ...] | None = None
         self.limit: int | None = None  # the smallest bound, for the current sizes
-        self.unsigned = np.dtype(f"u{self.dtype.itemsize}") if self.bounds else None
+        self.unsigned: np.dtype[Any] = np.dtype(f"u{self.dtype.itemsize}") if self.bounds else self.dtype
 
     def accept(self, value: object) -> AnyArray:
         """`value` as an array of a fitting dtype and rank."""
         array = as_array(value, self.what)
         check_dtype(array, self.dtype, self.what)
         if array.ndim != self.type.rank:
-            raise ShapeError(f"{self.what} has shape {shape_text(self.type.shape)}; received {array.shape}. Reshape the array.")
+            raise ShapeError(
+                f"{self.what} has shape {shape_text(self.type.shape)}; received {array.shape}. Reshape the array."
+            )
         return array
 
     def is_readable(self, array: AnyArray) -> bool:
@@ -129,7 +131,9 @@ class Inputs:
         array = item.accept(value)
         if array.size > self._program.staging[item.name].size:
             limits = tuple(evaluate(e, self._capacity) for e in item.type.shape)
-            raise InputError(f"{item.what} takes at most {limits}; received {array.shape}. Build with a larger capacity.")
+            raise InputError(
+                f"{item.what} takes at most {limits}; received {array.shape}. Build with a larger capacity."
+            )
         return self.stage(item, array)
 
     def forget(self) -> None:
@@ -168,7 +172,9 @@ class Inputs:
             self._check_shape(item, arrays[item.name].shape, sizes, origin)
         return {s: sizes.get(s, self._capacity[s]) for s in self._symbols}
 
-    def _check_shape(self, item: Input, shape: tuple[int, ...], sizes: Mapping[str, int], origin: Mapping[str, str]) -> None:
+    def _check_shape(
+        self, item: Input, shape: tuple[int, ...], sizes: Mapping[str, int], origin: Mapping[str, str]
+    ) -> None:
         expected = tuple(evaluate(e, sizes) for e in item.type.shape)
         if shape == expected:
             return

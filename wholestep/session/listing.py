@@ -33,5 +33,7 @@ def _label(kernel: Kernel) -> str:
 
 
 def _buffer_names(plan: Plan) -> str:
-    named = [f" * b{b.id}: {b.space.value} {printable(b.name)}, {b.type}, {b.layout.value}" for b in plan.buffers if b.name]
+    named = [
+        f" * b{b.id}: {b.space.value} {printable(b.name)}, {b.type}, {b.layout.value}" for b in plan.buffers if b.name
+    ]
     return "\n".join(["/* buffers", *named, " */"])

@@ -28,12 +28,16 @@ class Scalars:
 
     def __getitem__(self, name: str) -> float:
         if name not in self._values:
-            known = ", ".join(map(repr, self._values)) or "none"
-            raise UnknownNameError(f"there is no runtime scalar named {name!r}; there are: {known}.")
+            raise self._unknown(name)
         return self._values[name]
 
+    def _unknown(self, name: str) -> UnknownNameError:
+        known = ", ".join(map(repr, self._values)) or "none"
+        return UnknownNameError(f"there is no runtime scalar named {name!r}; there are: {known}.")
+
     def __setitem__(self, name: str, value: float) -> None:
-        self[name]  # noqa: B018  an unknown name is an error
+        if name not in self._values:
+            raise self._unknown(name)
         number = checked_number(name, value)
         self._values[name] = number
         self._changed(name, number)

@@ -91,8 +91,8 @@ def batch_rows(rows: Rows, capacity: Mapping[str, int], asked: int | None, count
             raise OptionError(f"batch_size={asked}: this program has a fixed batch of {fixed}.")
         if count % fixed:
             raise InputError(
-                f"the data set has {count} rows, which is no multiple of the program's fixed batch of {fixed}. Drop the "
-                "last rows, or declare the inputs with a symbolic first axis: g.input('x', ('batch', ...))."
+                f"the data set has {count} rows, which is no multiple of the program's fixed batch of {fixed}. Drop "
+                "the last rows, or declare the inputs with a symbolic first axis: g.input('x', ('batch', ...))."
             )
         return fixed
     most = capacity[rows.symbol]
@@ -152,5 +152,5 @@ def _check_options(options: RunOptions, updates: int) -> None:
         raise OptionError(f"epochs={options.epochs!r}: expected a whole number, 0 or more.")
     if not isinstance(options.start, int) or not 0 <= options.start < updates:
         raise OptionError(
-            f"start={options.start!r}: expected 0 to {updates - 1}, the updates of the first epoch that are done already."
+            f"start={options.start!r}: expected 0 to {updates - 1}, the updates of the first epoch already done."
         )

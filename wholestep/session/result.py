@@ -26,7 +26,8 @@ class EntryPoint:
         first = self.outputs[0] if self.outputs else None
         self.has_loss = first is not None and first.type.shape == () and first.type.dtype.is_float
         # The bound method of a one-element view: reading the loss costs one call.
-        self._item: Callable[[], float] = first.stored.item if self.has_loss and first.stored is not None else _no_loss
+        stored = first.stored if first is not None and self.has_loss else None
+        self._item: Callable[[], float] = stored.item if stored is not None else _no_loss
         self.ran = False
         self._last: ref[StepResult] | None = None
 
@@ -57,7 +58,7 @@ class EntryPoint:
                 return outlet.read(sizes)
         known = ", ".join(repr(o.name) for o in self.outputs) or "none"
         raise UnknownNameError(
-            f"there is no output named {name!r}; there are: {known}. Name it in g.set_outputs, or keep it: tensor.keep()."
+            f"there is no output named {name!r}; there are: {known}. Keep a tensor to read it: tensor.keep()."
         )
 
 
@@ -79,7 +80,9 @@ class Outlet:
 
 
 def _no_loss() -> NoReturn:
-    raise UsageError("this program has no loss: its first output is not a scalar float. Put the loss first in g.set_outputs.")
+    raise UsageError(
+        "this program has no loss: its first output is not a scalar float. Put the loss first in g.set_outputs."
+    )
 
 
 class StepResult:
@@ -126,7 +129,9 @@ class StepResult:
             return self._entry.read(name, self._sizes)
         assert self._values is not None
         if name not in self._values:
-            raise UnknownNameError(f"there is no output named {name!r}; there are: {', '.join(map(repr, self._values))}.")
+            raise UnknownNameError(
+                f"there is no output named {name!r}; there are: {', '.join(map(repr, self._values))}."
+            )
         return self._values[name]
 
     def __getattr__(self, name: str) -> Any:

@@ -57,6 +57,7 @@ class Session:
         threads: int | None = None,
         options: CompileOptions | None = None,
         source: Source | None = None,
+        key: str = "",
     ) -> None:
         self._device = device_named(device)
         self._source = source
@@ -65,7 +66,7 @@ class Session:
         self._entries: dict[str, EntryPoint] = {}
         self._held: dict[str, AnyArray] = {}  # inputs given by set_input
         self._scalars = Scalars(self._scalar_changed)
-        self._main = self._load("main", plan)
+        self._main = self._load("main", plan, key)
         log.info("session: peak %d bytes on %d threads", self.peak_bytes, count)
 
     # -- running -------------------------------------------------------------------------------------------------
@@ -190,7 +191,7 @@ class Session:
         self.optimizer.lr = lr
 
     def set_adam(self, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
-        """Train with Adam.  If the session had another optimizer, the step is compiled once more; parameters are kept."""
+        """Train with Adam.  If the optimizer was another, the step is compiled once more; parameters are kept."""
         from wholestep.optim import Adam
 
         self._set_optimizer(Adam(lr=lr, betas=(beta1, beta2), eps=eps))
@@ -204,9 +205,9 @@ class Session:
         log.info("recompiling the step for %r; parameters are kept", optimizer)
         self._scalars.drop("optimizer.")
         self._source = source.with_optimizer(optimizer)
-        plan = self._source.plan("train", self._place.options)
+        plan, key = self._source.plan("train", self._place.options)
         self._source.reset_optimizer_state(self.state)
-        self._main = self._load("main", plan)
+        self._main = self._load("main", plan, key)
 
     def _scalar_changed(self, name: str, value: float) -> None:
         for entry in self._entries.values():
@@ -248,19 +249,21 @@ class Session:
     def _entry(self, name: str) -> EntryPoint:
         """An entry point beside the main one, compiled when it is first asked for."""
         if name not in self._entries:
-            plan = self._need_source(f"the entry point {name!r}").plan(name, self._place.options)
-            self._load(name, plan)
+            plan, key = self._need_source(f"the entry point {name!r}").plan(name, self._place.options)
+            self._load(name, plan, key)
         return self._entries[name]
 
     def _need_source(self, what: str) -> Source:
         if self._source is None:
-            raise UsageError(f"this session was made from a plan alone and cannot compile {what}. Use ws.build_session(graph).")
+            raise UsageError(
+                f"this session was made from a plan alone and cannot compile {what}. Use ws.build_session(graph)."
+            )
         return self._source
 
-    def _load(self, name: str, plan: Plan) -> EntryPoint:
+    def _load(self, name: str, plan: Plan, key: str) -> EntryPoint:
         if self._device.runs:
             self._reserve(plan)
-        entry = EntryPoint(self._device.load(plan, self._place))
+        entry = EntryPoint(self._device.load(plan, self._place, key))
         self._entries[name] = entry
         for scalar in plan.scalars:
             if scalar.name != "step":  # the state counts steps
@@ -272,7 +275,9 @@ class Session:
         types = {name: plan.buffers[id].type for name, id in plan.states}
         initial = self._source.initial(self._place.seed) if self._source is not None else _zeros(types)
         if self._source is None and not all(name in self.state for name in types):
-            log.warning("a session made from a plan alone starts with all states at zero; set them with load_state_dict")
+            log.warning(
+                "a session made from a plan alone starts with all states at zero; set them with load_state_dict"
+            )
         self.state.add(types, initial)
         self._place.scratch.reserve(plan.arena_bytes, plan.work_bytes, self._place.threads)
         for entry in self._entries.values():

@@ -13,14 +13,13 @@ from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.types import TensorType
-from wholestep.compiler.pipeline import Compiler, OptimizeReport
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.compiler import detect_target
 from wholestep.compiler.runtime.plans import find_plan, plan_key, store_plan
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.store import cache_of
-from wholestep.compiler.spans import Spans
+from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.errors import GraphError, OptionError, UsageError
 from wholestep.optim import Optimizer
 from wholestep.optim.build import evaluate_graph, predict_graph, train_graph
@@ -71,19 +70,26 @@ class Source:
             return evaluate_graph(self.model)
         return predict_graph(self.model) if entry == "predict" and _has_loss(self.model) else _forward(self.model)
 
-    def plan(self, entry: str, options: CompileOptions) -> Plan:
-        """The plan of an entry point, from the cache or compiled."""
-        return self.plan_with_report(entry, options)[0]
+    def key(self, entry: str, options: CompileOptions) -> str:
+        """The key of an entry point's plan, from its trace."""
+        graph = self.trace(entry)
+        return plan_key(graph, capacity_of(graph, self.capacity), options, detect_target().name)
+
+    def plan(self, entry: str, options: CompileOptions) -> tuple[Plan, str]:
+        """The plan of an entry point, from the cache or compiled, and its key."""
+        return self.plan_with_report(entry, options)[0], self.key(entry, options)
 
     def plan_with_report(self, entry: str, options: CompileOptions) -> tuple[Plan, OptimizeReport]:
         graph = self.trace(entry)
         capacity = capacity_of(graph, self.capacity)
         target = detect_target().name
         store = cache_of(options) if options.cache else None
-        key = plan_key(graph, capacity, options, target) if store is not None else ""
+        key = self.key(entry, options) if store is not None else ""
         found = find_plan(store, key) if store is not None else None
         if found is not None:
             return found, OptimizeReport(len(graph.nodes), len(graph.nodes), (), tuple(self.spans.all), cached=True)
+        from wholestep.compiler.pipeline import Compiler  # a hit needs no pass: it starts without loading them
+
         plan, report = Compiler(options, self.spans).plan(graph, capacity, target)
         if store is not None:
             store_plan(store, key, plan)
@@ -113,7 +119,7 @@ class Source:
         """The runtime scalars of an optimizer."""
         assert isinstance(optimizer, Optimizer)
         values = optimizer.hyperparameters()
-        return {f"{optimizer.name}.{name}": getattr(v, "value", v) for name, v in values.items()}
+        return {f"{optimizer.name}.{name}": float(getattr(v, "value", v)) for name, v in values.items()}  # type: ignore[arg-type]
 
     def with_optimizer(self, optimizer: object) -> Source:
         """The same model trained by another optimizer."""

@@ -29,7 +29,9 @@ def check(plan: Plan) -> None:
 
 def _need(condition: bool, rule: str) -> None:
     if not condition:
-        raise PlanError(f"the plan is not sound: {rule}. Build it again; if it was just built, this is a bug in Wholestep.")
+        raise PlanError(
+            f"the plan is not sound: {rule}. Build it again; if it was just built, this is a bug in Wholestep."
+        )
 
 
 def _check_buffer(plan: Plan, buffer: Buffer) -> None:
@@ -39,7 +41,7 @@ def _check_buffer(plan: Plan, buffer: Buffer) -> None:
     limit = {Space.ARENA: plan.arena_bytes, Space.COPY: plan.copy_bytes, Space.WORK: plan.work_bytes}.get(buffer.space)
     if limit is not None:
         end = buffer.offset + buffer.bytes
-        _need(0 <= buffer.offset and end <= limit, f"{where} ends at {end} of {limit} bytes of {buffer.space.value}")
+        _need(buffer.offset >= 0 and end <= limit, f"{where} ends at {end} of {limit} bytes of {buffer.space.value}")
     if buffer.space is Space.COPY:
         source = _buffer(plan, buffer.source, f"the source of {where}")
         _need(source.space is Space.STATE, f"{where} is a copy of a state")
@@ -51,7 +53,10 @@ def _check_arena(plan: Plan) -> None:
     for b in sorted((b for b in plan.buffers if b.space is Space.ARENA), key=lambda b: b.offset):
         live = [a for a in live if a.offset + a.bytes > b.offset]
         for a in live:
-            _need(a.last < b.first or b.last < a.first, f"buffers {a.id} and {b.id} overlap in the arena while both are alive")
+            _need(
+                a.last < b.first or b.last < a.first,
+                f"buffers {a.id} and {b.id} overlap in the arena while both are alive",
+            )
         live.append(b)
 
 
@@ -104,7 +109,8 @@ def _check_kernel(plan: Plan, kernel: Kernel) -> None:
 
 
 def _check_values(plan: Plan, kernel: Kernel) -> None:
-    known = {i.id for level in kernel.levels for i in (*level.row, *level.body, *level.reduces)}
+    known = {i.id for level in kernel.levels for i in (*level.row, *level.body)}
+    known |= {r.id for level in kernel.levels for r in level.reduces}
     for level in kernel.levels:
         for instr in (*level.row, *level.body):
             used = (*instr.args, *(() if instr.fill is None else (instr.fill,)))
@@ -112,7 +118,11 @@ def _check_values(plan: Plan, kernel: Kernel) -> None:
             _need(instr.op != "scalar" or 0 <= instr.slot < plan.slots, f"slot {instr.slot} is one of {plan.slots}")
             for index in (*(g.index for g in instr.guards), *(() if instr.index is None else (instr.index,))):
                 _check_index(plan, kernel, index)
-        stored = (*(s.value for s in level.row_stores), *(s.value for s in level.stores), *(r.value for r in level.reduces))
+        stored = (
+            *(s.value for s in level.row_stores),
+            *(s.value for s in level.stores),
+            *(r.value for r in level.reduces),
+        )
         _need(known.issuperset(stored), f"kernel {kernel.id} stores values of its own")
 
 

@@ -20,7 +20,9 @@ Flat = np.ndarray[Any, Any]
 def state_layout(type: TensorType) -> Layout:
     """How a state is stored: a function of its type alone, so that every plan over a State agrees on it."""
     columns = type.shape[-1] if type.rank == 2 else 0
-    return Layout.PANELS if type.dtype.is_float and isinstance(columns, int) and columns >= PANEL_COLUMNS else Layout.ROWS
+    return (
+        Layout.PANELS if type.dtype.is_float and isinstance(columns, int) and columns >= PANEL_COLUMNS else Layout.ROWS
+    )
 
 
 def layout_bytes(type: TensorType, layout: Layout, sizes: Mapping[str, int]) -> int:

@@ -43,7 +43,10 @@ class PlanReport:
         lines = [f"{'kernel':>6}  {'kind':<8}{'region':>6}  {'split':<7}{'flops':>14}{'bytes':>12}  nodes"]
         lines += [_kernel_line(k) for k in self.plan.kernels]
         total = f"{len(self.plan.kernels)} kernels"
-        return [*lines, f"{'total':>6}  {total:<14}{self.plan.regions:>2} regions{self.flops:>12,}{self.bytes_moved:>12,}"]
+        return [
+            *lines,
+            f"{'total':>6}  {total:<14}{self.plan.regions:>2} regions{self.flops:>12,}{self.bytes_moved:>12,}",
+        ]
 
     def _memory(self) -> list[str]:
         rows = [f"  {name:<16}{size:>14,}" for name, size in self.footprint.rows() if size]
@@ -54,7 +57,8 @@ def _kernel_line(kernel: Kernel) -> str:
     split = "-" if kernel.split is None else f"axis {kernel.split}"
     names = printable(", ".join(kernel.origin))
     shown = names if len(names) <= NAMES_WIDTH else names[: NAMES_WIDTH - 3] + "..."
-    return f"{kernel.id:>6}  {kernel.kind.value:<8}{kernel.region:>6}  {split:<7}{kernel.flops:>14,}{kernel.bytes:>12,}  {shown}"
+    place = f"{kernel.id:>6}  {kernel.kind.value:<8}{kernel.region:>6}  {split:<7}"
+    return f"{place}{kernel.flops:>14,}{kernel.bytes:>12,}  {shown}"
 
 
 def printable(text: str) -> str:

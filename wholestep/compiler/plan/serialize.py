@@ -16,17 +16,23 @@ import dataclasses
 import enum
 import hashlib
 import json
-import types
 from collections.abc import Callable
-from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
-from wholestep.compiler.ir.types import DTYPES, Dim, DType
+from wholestep.compiler.ir.types import DTYPES, Dim, DType, Extent, TensorType
+from wholestep.compiler.plan import kernel as k
 from wholestep.compiler.plan.check import check
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.kernel import Kind, Layout, Plan, Space
 from wholestep.errors import PlanError
 
 FORMAT, VERSION = "wholestep plan", 1
+
+# The dataclasses that a plan is made of.
+RECORDS = (
+    *(TensorType, k.Buffer, k.Index, k.Guard, k.Load, k.Instr, k.Store, k.Reduce, k.Level),
+    *(k.Dot, k.Scatter, k.Kernel, k.HostValue, k.Scalar, k.Bound, Plan),
+)
+FIELDS = {cls: dataclasses.fields(cls) for cls in RECORDS}
 
 Decoder = Callable[[Any], Any]
 
@@ -55,11 +61,13 @@ def read_header(data: bytes) -> Header:
     try:
         header = Header(**json.loads(first))
     except (ValueError, TypeError):
-        raise PlanError("this is not a plan file: its first line is not a plan's header. Build and save it again.") from None
+        raise PlanError(
+            "this is not a plan file: its first line is not a plan's header. Build and save it again."
+        ) from None
     if header.format != FORMAT or header.version != VERSION:
         raise PlanError(
-            f"the plan has format {header.format!r} version {header.version!r}; this Wholestep reads {FORMAT!r} version "
-            f"{VERSION}. Build and save it again."
+            f"the plan has format {header.format!r} version {header.version!r}; this Wholestep reads {FORMAT!r} "
+            f"version {VERSION}. Build and save it again."
         )
     if hashlib.sha256(body.removesuffix(b"\n")).hexdigest() != header.checksum:
         raise PlanError("the plan is damaged: its checksum does not match its contents. Build and save it again.")
@@ -70,9 +78,11 @@ def load(data: bytes) -> Plan:
     """The plan that `dump` wrote, checked; PlanError where it is damaged or not sound."""
     read_header(data)
     try:
-        plan = _decoder(Plan)(json.loads(data.partition(b"\n")[2]))
+        plan = _record(Plan)(json.loads(data.partition(b"\n")[2]))
     except (ValueError, TypeError, KeyError, AttributeError, binascii.Error) as error:
-        raise PlanError(f"the plan does not have the form of version {VERSION}: {error!r}. Build and save it again.") from None
+        raise PlanError(
+            f"the plan does not have the form of version {VERSION}: {error!r}. Build and save it again."
+        ) from None
     assert isinstance(plan, Plan)
     check(plan)
     return plan
@@ -97,36 +107,10 @@ def encode(value: Any) -> Any:
         return base64.b64encode(value).decode()
     if hasattr(value, "item"):  # a NumPy scalar
         return value.item()
-    return {f.name: encode(v) for f in _fields(type(value)) if (v := getattr(value, f.name)) != f.default}
+    return {f.name: encode(v) for f in FIELDS[type(value)] if (v := getattr(value, f.name)) != f.default}
 
 
-@cache
-def _fields(cls: type) -> tuple[dataclasses.Field[Any], ...]:
-    assert dataclasses.is_dataclass(cls), f"{cls.__name__} has no place in a plan"
-    return dataclasses.fields(cls)
-
-
-# -- reading: one decoder per annotation, made once ----------------------------------------------------------------
-
-
-@cache
-def _decoder(annotation: Any) -> Decoder:
-    origin = get_origin(annotation)
-    if origin is tuple:
-        return _tuple_decoder(get_args(annotation))
-    if origin in (types.UnionType, Union):
-        return _union_decoder(get_args(annotation))
-    if annotation in (int, float, str, bool):
-        return _exactly(annotation)
-    if annotation is DType:
-        return DTYPES.__getitem__
-    if annotation is Dim:
-        return _dim
-    if annotation is bytes:
-        return lambda text: base64.b64decode(text, validate=True)
-    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        return annotation
-    return _dataclass_decoder(annotation)
+# -- reading: one row per annotation of a field --------------------------------------------------------------------
 
 
 def _exactly(wanted: type) -> Decoder:
@@ -141,31 +125,57 @@ def _exactly(wanted: type) -> Decoder:
 
 
 def _dim(value: Any) -> Dim:
-    return Dim(tuple((tuple(_exactly(str)(n) for n in names), _exactly(int)(c)) for names, c in value["dim"]))
+    return Dim(tuple((tuple(_string(n) for n in names), _integer(c)) for names, c in value["dim"]))
 
 
-def _tuple_decoder(items: tuple[Any, ...]) -> Decoder:
-    if len(items) == 2 and items[1] is Ellipsis:
-        each = _decoder(items[0])
-        return lambda values: tuple([each(v) for v in values])
-    decoders = [_decoder(i) for i in items]
+def _extent(value: Any) -> Extent:
+    return _dim(value) if type(value) is dict else _integer(value)
+
+
+def _many(each: Decoder) -> Decoder:
+    return lambda values: tuple([each(v) for v in values])
+
+
+def _each(*decoders: Decoder) -> Decoder:
     return lambda values: tuple([d(v) for d, v in zip(decoders, values, strict=True)])
 
 
-def _union_decoder(members: tuple[Any, ...]) -> Decoder:
-    """`X | None`, or `int | Dim`: told apart by None and by being a number."""
-    optional = type(None) in members
-    others = [m for m in members if m is not type(None)]
-    if set(others) == {int, Dim}:
-        number = _exactly(int)
-        some: Decoder = lambda value: _dim(value) if isinstance(value, dict) else number(value)  # noqa: E731
-    else:
-        assert len(others) == 1, f"a plan's field cannot be one of {others}"
-        some = _decoder(others[0])
-    return (lambda value: None if value is None else some(value)) if optional else some
+def _optional(some: Decoder) -> Decoder:
+    return lambda value: None if value is None else some(value)
 
 
-def _dataclass_decoder(cls: type) -> Decoder:
-    hints = get_type_hints(cls)
-    decoders = {f.name: _decoder(hints[f.name]) for f in dataclasses.fields(cls)}
-    return lambda value: cls(**{name: decoders[name](v) for name, v in value.items()})
+def _record(cls: type) -> Decoder:
+    """A dataclass; the rows of its fields are found when the first one is read."""
+    found: dict[str, Decoder] = {}
+
+    def decode(value: Any) -> Any:
+        if not found:
+            found.update({f.name: DECODERS[str(f.type)] for f in dataclasses.fields(cls)})
+        return cls(**{name: found[name](v) for name, v in value.items()})
+
+    return decode
+
+
+_integer, _string, _float = _exactly(int), _exactly(str), _exactly(float)
+
+DECODERS: dict[str, Decoder] = {
+    "int": _integer,
+    "str": _string,
+    "float": _float,
+    "bool": _exactly(bool),
+    "int | None": _optional(_integer),
+    "DType": DTYPES.__getitem__,
+    "DType | None": _optional(DTYPES.__getitem__),
+    "Extent": _extent,
+    "Shape": _many(_extent),
+    "tuple[int, ...]": _many(_integer),
+    "tuple[str, ...]": _many(_string),
+    "tuple[tuple[int, Extent], ...]": _many(_each(_integer, _extent)),
+    "tuple[tuple[str, int], ...]": _many(_each(_string, _integer)),
+    "tuple[tuple[int, bytes], ...]": _many(_each(_integer, lambda text: base64.b64decode(text, validate=True))),
+    "tuple[tuple[int, int | None], ...]": _many(_each(_integer, _optional(_integer))),
+    **{cls.__name__: cls for cls in (Space, Layout, Kind)},
+    **{cls.__name__: _record(cls) for cls in RECORDS},
+    **{f"tuple[{cls.__name__}, ...]": _many(_record(cls)) for cls in RECORDS},
+    **{f"{cls.__name__} | None": _optional(_record(cls)) for cls in RECORDS},
+}

@@ -11,15 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
+from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.footprint import footprint, staging_bytes
 from wholestep.compiler.plan.kernel import Buffer, Plan, Space
 from wholestep.compiler.plan.layout import aligned
-from wholestep.compiler.render.c import render
 from wholestep.compiler.runtime import library as native
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.compiler import Compiler, compile_c, find_compiler
+from wholestep.compiler.runtime.cache import key_of
+from wholestep.compiler.runtime.compiler import OBJECT_SUFFIX, Compiler, compile_c, detect_target, find_compiler
 from wholestep.compiler.runtime.device import Epoch, Place
 from wholestep.compiler.runtime.memory import Region
+from wholestep.compiler.runtime.plans import compiler_version
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.options import CompileOptions
 
@@ -29,10 +31,10 @@ SLICE_SECONDS = 0.05  # signals, progress and callbacks wait no longer than this
 class CpuProgram:
     """A plan in this process.  Everything a step needs is laid out here once; `run` is one native call."""
 
-    def __init__(self, plan: Plan, place: Place) -> None:
+    def __init__(self, plan: Plan, place: Place, key: str = "") -> None:
         self.plan, self._place, self._state = plan, place, place.state
         self._library = load_library(place.options)
-        self._object = PlanObject(compile_plan(self.source, place.options))
+        self._object = PlanObject(self._find_or_compile(key))
         self._seen = -1  # the version of the state that the copies show
         self._lay_out()
         self._make_call()
@@ -41,7 +43,21 @@ class CpuProgram:
     @cached_property
     def source(self) -> str:
         """The C that runs."""
+        from wholestep.compiler.render.c import render  # a program found in the cache starts without the renderer
+
         return render(self.plan)
+
+    def _find_or_compile(self, key: str) -> Path:
+        """The plan's shared object.  Its key is the plan: a hit neither renders nor compiles."""
+        options = self._place.options
+        store, compiler, target = cache_of(options), _compiler(options), detect_target()
+        plan = key or serialize.dump(self.plan)
+        key = key_of("program", plan, compiler_version(), compiler.fingerprint, target.name)
+        found = store.get(key, OBJECT_SUFFIX)
+        if found is not None:
+            return found
+        compiled = compile_c(self.source, cache=store, compiler=compiler, target=target)
+        return store.put(key, compiled.read_bytes(), OBJECT_SUFFIX)
 
     def _lay_out(self) -> None:
         """Place what belongs to this program alone: copies, outputs, constants, staging."""
@@ -159,7 +175,9 @@ class CpuProgram:
             prologue=self._object.prologue,
             entry=self._object.entry,
             call=ctypes.pointer(self._call),
-            batch_dim=None if epoch.symbol is None else ctypes.addressof(self.dims) + epoch.symbol * ctypes.sizeof(c_long),
+            batch_dim=None
+            if epoch.symbol is None
+            else ctypes.addressof(self.dims) + epoch.symbol * ctypes.sizeof(c_long),
             inputs=inputs,
             loss=self._stored(loss).ctypes.data,
             step_scalar=None if scalar is None else ctypes.addressof(self._scalars) + scalar * ctypes.sizeof(c_double),
@@ -191,11 +209,6 @@ def load_library(options: CompileOptions) -> native.Library:
     return native.load_library(cache_of(options), _compiler(options))
 
 
-def compile_plan(source: str, options: CompileOptions) -> Path:
-    """The shared object of a plan's C, from the cache or compiled into it."""
-    return compile_c(source, cache=cache_of(options), compiler=_compiler(options))
-
-
 def _compiler(options: CompileOptions) -> Compiler:
     return find_compiler(options.compiler_command)
 
@@ -204,8 +217,8 @@ class CpuDevice:
     name = "cpu"
     runs = True
 
-    def load(self, plan: Plan, place: Place) -> CpuProgram:
-        return CpuProgram(plan, place)
+    def load(self, plan: Plan, place: Place, key: str = "") -> CpuProgram:
+        return CpuProgram(plan, place, key)
 
 
 DEVICE = CpuDevice()

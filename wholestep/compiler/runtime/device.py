@@ -74,8 +74,8 @@ class Device(Protocol):
     name: str
     runs: bool
 
-    def load(self, plan: Plan, place: Place) -> Program:
-        """Make a plan runnable."""
+    def load(self, plan: Plan, place: Place, key: str = "") -> Program:
+        """Make a plan runnable.  `key` stands for the plan in caches; without one it is computed."""
 
 
 _DEVICES = {"cpu": "wholestep.compiler.runtime.cpu", "null": "wholestep.compiler.runtime.null"}

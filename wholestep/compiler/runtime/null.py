@@ -48,7 +48,7 @@ class NullDevice:
     name = "null"
     runs = False
 
-    def load(self, plan: Plan, place: Place) -> NullProgram:
+    def load(self, plan: Plan, place: Place, key: str = "") -> NullProgram:
         return NullProgram(plan)
 
 

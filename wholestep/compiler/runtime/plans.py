@@ -30,7 +30,7 @@ def plan_key(graph: Graph, capacity: Mapping[str, int], options: CompileOptions,
 def compiler_version() -> str:
     """Changes whenever a file of the compiler does, so that an edited compiler never meets its former plans."""
     folder = Path(__file__).parents[1]
-    files = sorted(folder.rglob("*.py"))
+    files = sorted(f for f in folder.rglob("*") if f.suffix in (".py", ".c", ".h"))
     stamps = [f"{f.relative_to(folder)} {(s := f.stat()).st_size} {s.st_mtime_ns}" for f in files]
     return key_of(np.__version__, *stamps)
 
@@ -52,4 +52,6 @@ def store_plan(store: Cache, key: str, plan: Plan) -> None:
     try:
         store.put(key, serialize.dump(plan, key=key), SUFFIX)
     except OSError as error:
-        warnings.warn(f"the plan was not cached: {error}. The next process will plan again.", CacheWarning, stacklevel=2)
+        warnings.warn(
+            f"the plan was not cached: {error}. The next process will plan again.", CacheWarning, stacklevel=2
+        )

@@ -94,7 +94,9 @@ class State:
         slot, what = self.slot(name), f"the state {name!r}"
         array = as_array(value, what)
         if array.shape != slot.type.shape:
-            raise ShapeError(f"{what} has shape {shape_text(slot.type.shape)}; received {array.shape}. Reshape the array to it.")
+            raise ShapeError(
+                f"{what} has shape {shape_text(slot.type.shape)}; received {array.shape}. Reshape the array to it."
+            )
         check_dtype(array, slot.type.dtype.numpy, what)
         return pack(array.astype(slot.type.dtype.numpy), slot.layout)
 
@@ -103,7 +105,7 @@ def _bytes(name: str, type: TensorType) -> int:
     symbols = sorted(symbols_of(type.shape))
     if symbols:
         raise GraphError(
-            f"the state {name!r} has shape {shape_text(type.shape)}; a state outlives the step and needs fixed numbers. "
-            f"Replace {', '.join(map(repr, symbols))} by a number."
+            f"the state {name!r} has shape {shape_text(type.shape)}; a state outlives the step and needs a "
+            f"fixed size. Replace {', '.join(map(repr, symbols))} by a number."
         )
     return layout_bytes(type, state_layout(type), {})
