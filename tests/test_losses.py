@@ -178,6 +178,20 @@ def test_wrong_targets_and_options():
         losses.cross_entropy(logits, logits, ignore_index=0)
 
 
+@pytest.mark.parametrize("name", losses.__all__)
+def test_examples_run(name):
+    g = ws.Graph()
+    known = {"ws": ws, "x": g.input("x", (4, 3)), "w": g.parameter("w", (3, 2)), "y": g.input("y", (4, 2))}
+    known |= {
+        "logits": known["x"],
+        "probabilities": known["x"],
+        "targets": known["x"],
+        "labels": g.input("l", (4,), "int32"),
+    }
+    example = getattr(losses, name).__doc__.split("Example: `")[1].split("`")[0]
+    assert eval(example, known).shape == ()  # noqa: S307
+
+
 def test_a_symbolic_batch_gives_the_mean_of_the_rows_that_are_there():
     p, t = RNG.normal(size=(5, 3)), RNG.normal(size=(5, 3))
     out = value(losses.mse_loss, p, t, dims=(("batch", 3), ("batch", 3)))

@@ -244,6 +244,21 @@ def test_parameters_in_the_constructor_are_a_habit():
         ws.SGD(lr="fast")
 
 
+def test_equal_structure_means_the_same_program():
+    base = ws.SGD(0.1, momentum=0.9)
+    assert base.structure() == ws.SGD(0.2, momentum=0.5).structure()
+    others = [ws.SGD(0.1), ws.SGD(0.1, momentum=0.9, nesterov=True), ws.SGD(momentum=0.9, decay_on=("*",)), ws.Adam()]
+    others += [ws.SGD(0.1, momentum=0.9, name="second"), ws.SGD(0.1, momentum=0.9, weight_decay=0.1)]
+    assert all(base.structure() != other.structure() for other in others)
+    assert ws.Adam(weight_decay=0.1).structure() != ws.AdamW(weight_decay=0.1).structure()
+
+
+@pytest.mark.parametrize("kind", [ws.SGD, ws.Adam, ws.AdamW, ws.runtime, ws.Optimizer.sgd, ws.Optimizer.adam])
+def test_examples_run(kind):
+    example = kind.__doc__.split("Example: `")[1].split("`")[0]
+    assert isinstance(eval(example, {"ws": ws}), ws.Optimizer)  # noqa: S307
+
+
 def test_a_description_is_frozen_plain_data():
     o = ws.SGD(lr=0.1, momentum=ws.runtime(0.5))
     assert o.to_config() == {

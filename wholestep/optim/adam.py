@@ -54,12 +54,13 @@ class Adam(Optimizer):
         t = graph.step + 1.0
         rate = s["lr"] / (1.0 - beta1**t)
         root = (1.0 - beta2**t).sqrt().recip()
+        fresh1, fresh2 = 1.0 - beta1, 1.0 - beta2
         for w, g in zip(params, grads, strict=True):
             w_start, g = self._decayed(s, w, g)
             m = graph.state(f"{w.name}.adam.m", w.shape, dtype=w.dtype)
             v = graph.state(f"{w.name}.adam.v", w.shape, dtype=w.dtype)
-            new_m = beta1 * m + (1.0 - beta1) * g
-            new_v = beta2 * v + (1.0 - beta2) * g * g
+            new_m = beta1 * m + fresh1 * g
+            new_v = beta2 * v + fresh2 * g * g
             graph.update(m, new_m)
             graph.update(v, new_v)
             graph.update(w, w_start - rate * new_m / (new_v.sqrt() * root + s["eps"]))

@@ -75,6 +75,13 @@ class Optimizer(ABC):
             config[f.name] = {"runtime": value.value} if isinstance(value, Runtime) else value
         return config
 
+    def structure(self) -> tuple[object, ...]:
+        """What two optimizers share whose programs differ in the values of runtime scalars alone."""
+        switches = tuple(
+            (f.name, getattr(self, f.name)) for f in fields(self) if isinstance(getattr(self, f.name), bool)
+        )
+        return type(self).__name__, self.name, self.decay_on, tuple(self.hyperparameters()), switches
+
     def scalars(self, graph: Graph) -> dict[str, Tensor]:
         """The hyper-parameters as runtime scalars of a graph, by field name."""
         values = {k: v.value if isinstance(v, Runtime) else v for k, v in self.hyperparameters().items()}

@@ -80,6 +80,16 @@ def test_defaults_of_parameters():
     assert g.state("s", (4,)).node.attrs.init == ws.init.zeros()
 
 
+KINDS = ["zeros", "ones", "constant", "values", "normal", "uniform", "orthogonal"]
+KINDS += [f"{name}_{kind}" for name in ("xavier", "kaiming") for kind in ("normal", "uniform")]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_examples_run(name):
+    example = getattr(ws.init, name).__doc__.split("Example: `")[1].split("`")[0]
+    assert eval(example, {"ws": ws, "g": ws.Graph()}) is not None  # noqa: S307
+
+
 def test_what_has_no_meaning_is_refused():
     g = ws.Graph()
     with pytest.raises(ShapeError, match="orthogonal needs at least two axes; 'w' has shape"):
