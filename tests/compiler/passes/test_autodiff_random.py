@@ -39,14 +39,14 @@ def with_gradients(graph: Graph) -> Graph:
 UNLIKE_AT_ZERO = frozenset({"relu", "tanh"})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graphs(dtype=float64, control=True))
 def test_rules_of_composites_agree_with_their_decompositions(graph: Graph) -> None:
     step = with_gradients(graph)
     assert_same_values(expand_gradients(step), expand_gradients(decompose(step, UNLIKE_AT_ZERO)), rtol=1e-7)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(graphs(dtype=float64, control=True))
 def test_passes_keep_gradients(graph: Graph) -> None:
     step = expand_gradients(with_gradients(graph))
