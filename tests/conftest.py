@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 _HERE = Path(__file__).parent
 
-for _folder in (_HERE, _HERE / "compiler" / "ir"):
+for _folder in (_HERE, _HERE / "compiler", _HERE / "compiler" / "ir"):
     if str(_folder) not in sys.path:
         sys.path.append(str(_folder))
 

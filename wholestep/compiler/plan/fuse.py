@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.ops import LEAVES, OPS, Family
-from wholestep.compiler.ir.types import Extent, Shape
+from wholestep.compiler.ir.types import Extent, Shape, boolean
 from wholestep.compiler.plan.access import VIEWS, Access, identity, resolve
 from wholestep.compiler.plan.kernel import Kind
 from wholestep.compiler.plan.prepare import is_generated
@@ -69,38 +69,98 @@ def accesses(node: Node) -> list[Access]:
 
 
 class Fuser:
+    """Places ops in topological order.
+
+    An op that needs nothing computed (`m * beta1`), and a comparison (cheaper to repeat than to store), wait for their
+    first reader and go into its kernel.
+    """
+
     def __init__(self, graph: Graph, fuse: bool) -> None:
         self.fuse = fuse
         self.clusters: list[Cluster] = []
         self.of: dict[Node, Cluster] = {}
+        self.deferred: set[Node] = set()
         for node in graph.nodes:
             if is_op(node):
-                self.place(node)
+                if fuse and self.may_wait(node):
+                    self.deferred.add(node)
+                else:
+                    self.place(node)
+        for result in (*graph.outputs, *graph.updates):
+            if result.node in self.deferred:
+                self.place(result.node)
+
+    def may_wait(self, node: Node) -> bool:
+        if node.op not in MAPS:
+            return False
+        return node.type.dtype == boolean or all(a.base in self.deferred or not is_op(a.base) for a in accesses(node))
 
     def place(self, node: Node) -> None:
-        reads = accesses(node)
-        if self.fuse:
-            producers = dict.fromkeys(self.of[a.base] for a in reads if a.base in self.of)
-            for cluster in sorted(producers, key=self.clusters.index, reverse=True):
-                if self.fits(node, reads, cluster) and self.is_acyclic(cluster, producers):
-                    self.join(node, cluster, producers)
-                    return
-        cluster = new_cluster(node)
-        self.clusters.append(cluster)
-        self.join(node, cluster, [self.of[a.base] for a in reads if a.base in self.of])
+        waiting = self.waiting_for(node)
+        needed = [a.base for n in (*waiting, node) for a in accesses(n)]
+        producers = dict.fromkeys(self.of[base] for base in needed if base in self.of)
+        cluster = self.choose(node, producers) if self.fuse else None
+        if cluster is None:
+            cluster = new_cluster(node)
+            self.clusters.append(cluster)
+        joining = self.joining(waiting, node, cluster)
+        self.deferred.difference_update(waiting, [node])
+        for n in waiting:
+            if n in joining:
+                self.join(n, cluster)
+            elif n not in self.of:
+                self.place(n)
+        self.join(node, cluster)
 
-    def join(self, node: Node, cluster: Cluster, producers: Iterable[Cluster]) -> None:
+    def joining(self, waiting: list[Node], node: Node, cluster: Cluster) -> set[Node]:
+        """Which deferred ops go into the kernel of their reader: those whose every reader here is in it too."""
+        joined: set[Node] = set()
+        if not cluster.nodes and cluster.kind is not Kind.NEST:
+            return joined  # the head of a contraction or a column sum reads from memory
+        for n in reversed(waiting):
+            if self.fits(n, accesses(n), cluster) and all(
+                (r is node or r in joined) and self.reads_only_in_place(r, n, cluster) for r in (*waiting, node) if reads(r, n)
+            ):
+                joined.add(n)
+        return joined
+
+    def reads_only_in_place(self, reader: Node, base: Node, cluster: Cluster) -> bool:
+        if reader.op in ("gather", "pad", "concat"):
+            return False
+        row = reader.op not in REDUCTIONS and cluster.is_row(reader)
+        return all(self.reads_in_place(a, row, cluster) for a in accesses(reader) if a.base is base)
+
+    def waiting_for(self, node: Node) -> list[Node]:
+        """The deferred ops that a node needs, in order."""
+        found: dict[Node, None] = {}
+
+        def visit(n: Node) -> None:
+            for a in accesses(n):
+                if a.base in self.deferred and a.base not in found:
+                    visit(a.base)
+                    found[a.base] = None
+
+        visit(node)
+        return list(found)
+
+    def choose(self, node: Node, producers: dict[Cluster, None]) -> Cluster | None:
+        for cluster in sorted(producers, key=self.clusters.index, reverse=True):
+            if self.fits(node, accesses(node), cluster) and self.is_acyclic(cluster, producers):
+                return cluster
+        return None
+
+    def join(self, node: Node, cluster: Cluster) -> None:
         cluster.nodes.append(node)
         self.of[node] = cluster
-        cluster.reads |= {p for p in producers if p is not cluster}
+        cluster.reads |= {self.of[a.base] for a in accesses(node) if a.base in self.of} - {cluster}
 
     def is_acyclic(self, cluster: Cluster, producers: Iterable[Cluster]) -> bool:
         """No other producer may depend on the cluster: it would have to run before and after it."""
         return not any(p is not cluster and depends(p, cluster) for p in producers)
 
-    def fits(self, node: Node, reads: list[Access], cluster: Cluster) -> bool:
+    def fits(self, node: Node, found: list[Access], cluster: Cluster) -> bool:
         if node.op in REDUCTIONS:
-            return self.fits_reduction(node, reads[0], cluster)
+            return self.fits_reduction(node, found[0], cluster)
         if node.op not in MAPS or cluster.kind is Kind.SCATTER:
             return False
         shape = node.type.shape
@@ -108,7 +168,7 @@ class Fuser:
         if shape != (cluster.rows if row else cluster.shape) or (row and cluster.kind is not Kind.NEST):
             return False
         special = node.op in ("gather", "pad", "concat")
-        for position, access in enumerate(reads):
+        for position, access in enumerate(found):
             if self.of.get(access.base) is not cluster:
                 continue
             if special and not (node.op == "gather" and position == 1):
@@ -134,6 +194,10 @@ class Fuser:
             and not cluster.is_row(access.base)
             and self.reads_in_place(access, False, cluster)
         )
+
+
+def reads(reader: Node, base: Node) -> bool:
+    return any(a.base is base for a in accesses(reader))
 
 
 def depends(later: Cluster, earlier: Cluster) -> bool:

@@ -9,11 +9,14 @@ from wholestep.compiler.render.kernels import RENDER
 from wholestep.compiler.render.language import HOST, STORED, extent_text
 from wholestep.compiler.render.writer import Writer
 
-PRELUDE = '#include "ws.h"\n#include "reduce.h"\n#define WS_EXPORT __attribute__((visibility("default")))\n'
+PRELUDE = '#include "ws.h"\n#include "reduce.h"\n#undef WS_EXPORT\n#define WS_EXPORT __attribute__((visibility("default")))\n'
 
 
-def render(plan: Plan) -> str:
-    """The source of a plan: its kernels (equal ones once), the scalar prologue, the entry point, the refresh of copies."""
+def render(plan: Plan, prefix: str = "ws") -> str:
+    """The source of a plan: its kernels (equal ones once), the scalar prologue, the entry point, the refresh of copies.
+
+    `prefix` names what the object exports, so that several plans can stand in one file.
+    """
     buffers = {b.id: b for b in plan.buffers}
     functions: dict[str, str] = {}  # text of a kernel without its name -> name
     texts, calls = [], {}
@@ -22,10 +25,10 @@ def render(plan: Plan) -> str:
         RENDER[kernel.kind](writer)
         text = writer.function("@")
         if text not in functions:
-            functions[text] = f"k{kernel.id}"
-            texts.append(text.replace("@", f"k{kernel.id}", 1))
+            functions[text] = name = f"{prefix}_k{kernel.id}"
+            texts.append(text.replace("@", name, 1))
         calls[kernel.id] = call_text(kernel, functions[text], writer)
-    parts = [PRELUDE, *texts, prologue(plan), entry(plan, calls), refresh(plan)]
+    parts = [PRELUDE, *texts, prologue(plan, prefix), entry(plan, calls, prefix), refresh(plan, prefix)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -46,9 +49,9 @@ def pointer(buffer: Buffer, position: Mapping[int, int]) -> str:
     return f"  {type} *const b{buffer.id} = ({type} *){where}; (void)b{buffer.id};"
 
 
-def entry(plan: Plan, calls: Mapping[int, str]) -> str:
+def entry(plan: Plan, calls: Mapping[int, str], prefix: str) -> str:
     """Regions of kernels with a barrier between them; each thread runs over what it owns."""
-    lines = ["WS_EXPORT void ws_entry(const ws_call *call, int id, int threads) {", "  long lo, hi;"]
+    lines = [f"WS_EXPORT void {prefix}_entry(const ws_call *call, int id, int threads) {{", "  long lo, hi;"]
     lines += [f"  const long d{k} = call->dims[{k}]; (void)d{k};" for k in range(len(plan.symbols))]
     position = {b.id: i for i, b in enumerate(plan.pointer_buffers())}
     lines += [pointer(b, position) for b in plan.buffers]
@@ -80,9 +83,9 @@ def host_text(value: HostValue, symbols: tuple[str, ...]) -> str:
     return f"(double)(float)({text})" if value.dtype is not None and value.dtype.name == "float32" else text
 
 
-def prologue(plan: Plan) -> str:
+def prologue(plan: Plan, prefix: str) -> str:
     """Everything that depends on runtime scalars and sizes alone, in float64, once a step."""
-    lines = ["WS_EXPORT void ws_prologue(const ws_call *call) {"]
+    lines = [f"WS_EXPORT void {prefix}_prologue(const ws_call *call) {{"]
     lines += [f"  const long d{k} = call->dims[{k}]; (void)d{k};" for k in range(len(plan.symbols))]
     for v in plan.host:
         lines.append(f"  const double h{v.id} = {host_text(v, plan.symbols)}; (void)h{v.id};")
@@ -91,9 +94,9 @@ def prologue(plan: Plan) -> str:
     return "\n".join([*lines, "  (void)call;", "}"])
 
 
-def refresh(plan: Plan) -> str:
+def refresh(plan: Plan, prefix: str) -> str:
     """Rewrites every stored transpose from its state, after someone else has changed the state."""
-    lines = ["WS_EXPORT void ws_refresh(const ws_call *call) {", "  const int id = 0; (void)id; (void)call;"]
+    lines = [f"WS_EXPORT void {prefix}_refresh(const ws_call *call) {{", "  const int id = 0; (void)id; (void)call;"]
     position = {b.id: i for i, b in enumerate(plan.pointer_buffers())}
     buffers = {b.id: b for b in plan.buffers}
     for copy in plan.buffers:
