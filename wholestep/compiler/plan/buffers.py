@@ -81,8 +81,10 @@ class Buffers:
         refused: set[Node] = set()
         for n in of:
             for position, a in enumerate(accesses(n)):
-                if a.shape != a.base.type.shape or n.op in ("scatter_add",) or (n.op == "gather" and position == 0):
+                if a.shape != a.base.type.shape or n.op == "scatter_add" or (n.op == "gather" and position == 0):
                     refused.add(a.base)
+                if n.op == "matmul" and not (a.index and a.index[-1].plain is not None):
+                    refused.add(a.base)  # a part of a panel has no stride
                 if n.op == "matmul" and position == 1 and self._is_paneled_read(n, a):
                     wanted.add(a.base)
         return {n for n in wanted - refused if n.op not in STORED_LEAVES and n.op != "scatter_add"}

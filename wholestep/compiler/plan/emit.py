@@ -206,7 +206,7 @@ class Emitter:
 
     def ready(self, node: Node) -> int:
         """The first level at which all inputs of a node are known."""
-        level = 0
+        level = 1 if self.cluster.kind is Kind.COLUMNS else 0  # level 0 of a column sum is the loop that adds
         for i in node.inputs:
             base = resolve(i, identity(i.type.rank)).base
             if base in self.inside:

@@ -25,7 +25,9 @@ def is_generated(node: Node) -> bool:
 
 
 def _copy(node: Node) -> Node:
-    return Node("cast", (node,), at.CastAttrs(node.type.dtype), node.name, node.line)
+    copy = Node("cast", (node,), at.CastAttrs(node.type.dtype), node.name, node.line)
+    copy.host = False  # in memory, even where it holds a scalar of the prologue
+    return copy
 
 
 def _stored(node: Node) -> Node:
@@ -35,8 +37,10 @@ def _stored(node: Node) -> Node:
 
 
 def _operand(node: Node) -> Node:
-    """A contraction's operand may be any view of something in memory."""
-    return _copy(node) if is_generated(resolve(node, identity(node.type.rank)).base) else node
+    """A contraction's operand may be any view of something in memory, but a part of a panel has no stride."""
+    access = resolve(node, identity(node.type.rank))
+    paneled = is_state(access.base) and state_layout(access.base.type) is Layout.PANELS
+    return _copy(node) if is_generated(access.base) or (paneled and access.index[-1].plain is None) else node
 
 
 def right_operand_is_direct(node: Node, transposed: bool) -> bool:
@@ -44,9 +48,9 @@ def right_operand_is_direct(node: Node, transposed: bool) -> bool:
     rank = node.type.rank
     access = resolve(node, identity(rank))
     column, row = (rank - 2, rank - 1) if transposed else (rank - 1, rank - 2)
-    if access.index[-1].plain == column:
-        return True
     plain = [i.plain for i in access.index]
+    if plain[-1:] == [column]:
+        return True
     return is_state(access.base) and access.shape == access.base.type.shape and plain == [column, row]
 
 
