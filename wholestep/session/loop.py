@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wholestep.compiler.ir.types import Dim, Extent, shape_text
+from wholestep.compiler.ir.types import Dim, Extent, shape_text, symbols_of
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.device import Epoch
@@ -40,10 +40,10 @@ def rows_of(inputs: Inputs, plan: Plan) -> Rows:
     names = tuple(i.name for i in inputs.all if i.type.rank and i.type.shape[0] == extent)
     for item in inputs.all:
         rest = item.type.shape[1:] if item.name in names else item.type.shape
-        if isinstance(extent, Dim) and any(isinstance(e, Dim) and extent.symbols & e.symbols for e in rest):
+        if isinstance(extent, Dim) and symbols_of((*rest, *item.bounds)) & extent.symbols:
             raise UsageError(
-                f"run cuts batches along {extent}, which is also another axis of {item.what} "
-                f"({shape_text(item.type.shape)}); call step in a loop instead."
+                f"run cuts batches along {extent}, which is also another axis (or the range of the values) of "
+                f"{item.what}: {shape_text(item.type.shape)}. Call step in a loop instead."
             )
     return Rows(names, extent)
 
@@ -67,10 +67,7 @@ def prepare(inputs: Inputs, rows: Rows, arrays: Mapping[str, object], capacity: 
         raise ShapeError(f"the inputs have different numbers of rows: {lengths}. Pass arrays of one length.")
     if count == 0:
         raise InputError("the data set has 0 rows; a run needs at least one.")
-    # Shapes are those of one batch: its first row stands for all of them.
-    batch = 1 if rows.symbol is not None else int(str(rows.extent))
-    sample = {name: a[:batch] if name in rows.names else a for name, a in checked.items()}
-    sizes = inputs.solve(sample)
+    sizes = inputs.solve(checked if rows.symbol is not None else _first_batch(checked, rows))
     for symbol, size in sizes.items():
         if symbol != rows.symbol and not 1 <= size <= capacity[symbol]:
             raise InputError(f"the dimension {symbol!r} is {size}; this session was built for 1 to {capacity[symbol]}.")
@@ -81,6 +78,11 @@ def prepare(inputs: Inputs, rows: Rows, arrays: Mapping[str, object], capacity: 
         ready[item.name] = array if item.is_readable(array) else np.ascontiguousarray(array, item.dtype)
     whole = {name: a for name, a in ready.items() if name not in rows.names}
     return DataSet({n: ready[n] for n in rows.names}, whole, sizes, count)
+
+
+def _first_batch(arrays: Mapping[str, AnyArray], rows: Rows) -> dict[str, AnyArray]:
+    """With a fixed batch, shapes are those of one batch: the first stands for all of them."""
+    return {name: a[: int(str(rows.extent))] if name in rows.names else a for name, a in arrays.items()}
 
 
 def batch_rows(rows: Rows, capacity: Mapping[str, int], asked: int | None, count: int) -> int:

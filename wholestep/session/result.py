@@ -27,7 +27,7 @@ class EntryPoint:
         self.has_loss = first is not None and first.type.shape == () and first.type.dtype.is_float
         # The bound method of a one-element view: reading the loss costs one call.
         stored = first.stored if first is not None and self.has_loss else None
-        self._item: Callable[[], float] = stored.item if stored is not None else _no_loss
+        self._item = _reader(stored)
         self.ran = False
         self._last: ref[StepResult] | None = None
 
@@ -77,6 +77,10 @@ class Outlet:
     def read(self, sizes: Mapping[str, int]) -> AnyArray:
         assert self.stored is not None, "a device that cannot run has no outputs"
         return unpack(self.stored, [evaluate(e, sizes) for e in self.type.shape], self.layout)
+
+
+def _reader(stored: AnyArray | None) -> Callable[[], float]:
+    return _no_loss if stored is None else stored.item  # type: ignore[return-value]
 
 
 def _no_loss() -> NoReturn:
