@@ -297,7 +297,7 @@ def test_g20_outputs_and_kept_tensors_are_read_by_name() -> None:
     assert result.loss == 9.0
     np.testing.assert_array_equal(session.get("product"), [3, 6])
     np.testing.assert_array_equal(result["output1"], [6, 12])
-    with pytest.raises(UnknownNameError, match="nothing named 'hidden'.*tensor.keep"):
+    with pytest.raises(UnknownNameError, match=r"nothing named 'hidden'.*tensor\.keep"):
         session.get("hidden")
 
 
