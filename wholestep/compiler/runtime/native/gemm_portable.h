@@ -8,7 +8,8 @@
 #endif
 
 #define PORTABLE_GEMM(name, REAL, MADD)                                                                  \
-  static inline __attribute__((always_inline)) void name##_row(const ws_gemm *g, long i, long panel, const int columns, long valid) { \
+  static inline __attribute__((always_inline)) void                                                      \
+  name##_row(const ws_gemm *g, long i, long panel, const int columns, long valid) {                      \
     const REAL *b = (const REAL *)g->b + panel * g->b_p, *a = (const REAL *)g->a + i * g->a_m;            \
     REAL *c = (REAL *)g->c + panel * g->c_p + i * g->c_m, sum[16] = {0};                                  \
     for (long k = 0; k < g->k; k++) {                                                                    \

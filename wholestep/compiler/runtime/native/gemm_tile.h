@@ -67,7 +67,9 @@ INLINE void NAME(run_tile)(const NAME(tile) *t, const int rows, const int vector
 
 typedef void NAME(kernel)(const NAME(tile) *);
 #define KERNEL(rows, vectors, masked) \
-  static __attribute__((noinline)) void NAME(tile_##rows##_##vectors##_##masked)(const NAME(tile) *t) { NAME(run_tile)(t, rows, vectors, masked); }
+  static __attribute__((noinline)) void NAME(tile_##rows##_##vectors##_##masked)(const NAME(tile) *t) { \
+    NAME(run_tile)(t, rows, vectors, masked); \
+  }
 #define KERNELS(vectors, masked) \
   KERNEL(1, vectors, masked) KERNEL(2, vectors, masked) KERNEL(3, vectors, masked) \
   KERNEL(4, vectors, masked) KERNEL(5, vectors, masked) KERNEL(6, vectors, masked)
@@ -88,15 +90,18 @@ static MASK NAME(first)(long columns) {
 }
 
 /* A row-major B would put its rows in few sets of the cache: copy the strip that many tiles read. */
-static void NAME(pack)(REAL *to, const REAL *from, long b_k, long k, long columns) {
-  if (columns == 2 * WIDTH)
-    for (long i = 0; i < k; i++, to += 2 * WIDTH, from += b_k) {
-      *(V *)to = *(const LOOSE *)from;
-      *(V *)(to + WIDTH) = *(const LOOSE *)(from + WIDTH);
-    }
-  else
-    for (long i = 0; i < k; i++, to += 2 * WIDTH, from += b_k)
-      for (long l = 0; l < columns; l++) to[l] = from[l];
+INLINE void
+NAME(pack_as)(REAL *to, const REAL *from, long b_k, long k, MASK valid, const int vectors, const int masked) {
+  for (long i = 0; i < k; i++, to += 2 * WIDTH, from += b_k) {
+    *(V *)to = NAME(load)(from, valid, masked && vectors == 1);
+    if (vectors == 2) *(V *)(to + WIDTH) = NAME(load)(from + WIDTH, valid, masked);
+  }
+}
+
+static void NAME(pack_b)(REAL *to, const REAL *from, long b_k, long k, MASK valid, int vectors, int masked) {
+  if (vectors == 2 && !masked) NAME(pack_as)(to, from, b_k, k, valid, 2, 0);
+  else if (vectors == 2) NAME(pack_as)(to, from, b_k, k, valid, 2, 1);
+  else NAME(pack_as)(to, from, b_k, k, valid, 1, 1);
 }
 
 /* A tile of a transposed A lies in as many cache lines and pages as it has k: copy it to [k][rows], for all strips. */
@@ -116,20 +121,21 @@ static void NAME(pack_a)(REAL *to, const ws_gemm *g, long k0, long k, long tile0
 }
 
 /* All row tiles of one block of A against `columns` (at most two vectors) of B. */
-static void NAME(strip)(const ws_gemm *g, NAME(tile) *t, const REAL *packed_a, long column, long columns, long k0, long tile0, long tile1, long tiles) {
+static void NAME(strip)(const ws_gemm *g, NAME(tile) *t, const REAL *packed_a, long column, long columns, long k0,
+                        long tile0, long tile1, long tiles) {
   _Alignas(64) REAL packed[K_BLOCK * 2 * WIDTH];
   const long within = column % PANEL, panel = column / PANEL;
   const REAL *b = (const REAL *)g->b + panel * g->b_p + within + k0 * g->b_k;
   REAL *c = (REAL *)g->c + panel * g->c_p + within;
   const REAL *a = (const REAL *)g->a + k0 / PANEL * g->a_kp;
-  t->b = b, t->b_k = g->b_k;
-  if (g->b_k > 2 * WIDTH && g->b_k != PANEL && tile1 - tile0 >= PACK_TILES) {
-    NAME(pack)(packed, b, g->b_k, t->k, columns);
-    t->b = packed, t->b_k = 2 * WIDTH;
-  }
   const int vectors = columns > WIDTH ? 2 : 1, masked = columns % WIDTH != 0;
   NAME(kernel) *const *kernels = NAME(kernels)[vectors - 1][masked];
   t->valid = NAME(first)(columns - (vectors - 1) * WIDTH);
+  t->b = b, t->b_k = g->b_k;
+  if (g->b_k > PACK_B_STRIDE && tile1 - tile0 >= PACK_B_TILES) {
+    NAME(pack_b)(packed, b, g->b_k, t->k, t->valid, vectors, masked);
+    t->b = packed, t->b_k = 2 * WIDTH;
+  }
   for (long i = tile0; i < tile1; i++) {
     long row = tile_start(i, tiles, g->m), rows = tile_start(i + 1, tiles, g->m) - row;
     if (packed_a) t->a = packed_a + (i - tile0) * ROWS * K_BLOCK, t->a_row = 1, t->a_k = rows;
@@ -142,13 +148,14 @@ static void NAME(strip)(const ws_gemm *g, NAME(tile) *t, const REAL *packed_a, l
 static void NAME(clear)(const ws_gemm *g) {
   for (long j = 0; j < g->n; j += PANEL)
     for (long i = 0; i < g->m; i++)
-      memset((REAL *)g->c + j / PANEL * g->c_p + i * g->c_m, 0, sizeof(REAL) * (size_t)(g->n - j < PANEL ? g->n - j : PANEL));
+      for (long l = 0; l < PANEL && j + l < g->n; l++) ((REAL *)g->c)[j / PANEL * g->c_p + i * g->c_m + l] = 0;
 }
 
 void NAME(ws_gemm)(const ws_gemm *g) {
   if (g->k <= 0) { NAME(clear)(g); return; }
   const long tiles = (g->m + ROWS - 1) / ROWS, whole = g->a_kp == PANEL * g->a_k;
-  const int pack = g->a_m == 1 && whole && g->a_k >= PACK_STRIDE && g->k >= PACK_K && g->n > PACK_STRIPS * 2 * WIDTH;
+  const int wide = g->n > PACK_A_STRIPS * 2 * WIDTH;
+  const int pack = g->a_m == 1 && whole && wide && g->a_k >= PACK_A_STRIDE && g->k >= PACK_A_K;
   _Alignas(64) REAL packed[pack ? TILES_IN_BLOCK * ROWS * K_BLOCK : 1];
   NAME(tile) t = {.a_row = g->a_m, .a_k = g->a_k, .c_row = g->c_m};
   for (long k0 = 0; k0 < g->k; k0 += K_BLOCK) {
@@ -159,8 +166,10 @@ void NAME(ws_gemm)(const ws_gemm *g) {
     for (long tile0 = 0; tile0 < tiles; tile0 += TILES_IN_BLOCK) {
       long tile1 = tiles - tile0 < TILES_IN_BLOCK ? tiles : tile0 + TILES_IN_BLOCK;
       if (pack) NAME(pack_a)(packed, g, k0, t.k, tile0, tile1, tiles);
-      for (long j = 0; j < g->n; j += 2 * WIDTH)
-        NAME(strip)(g, &t, pack ? packed : NULL, j, g->n - j < 2 * WIDTH ? g->n - j : 2 * WIDTH, k0, tile0, tile1, tiles);
+      for (long j = 0; j < g->n; j += 2 * WIDTH) {
+        long columns = g->n - j < 2 * WIDTH ? g->n - j : 2 * WIDTH;
+        NAME(strip)(g, &t, pack ? packed : NULL, j, columns, k0, tile0, tile1, tiles);
+      }
     }
   }
 }

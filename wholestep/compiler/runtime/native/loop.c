@@ -35,7 +35,7 @@ typedef struct {
   ws_permutation permutation;
   double deadline;
   long done;
-  int stop;                                           /* written by thread 0 before the barrier that all read it after */
+  int stop;                                           /* written by thread 0 before the barrier, read by all after */
 } loop_job;
 
 static long batch_at(const ws_loop *l, long position) {
@@ -44,7 +44,8 @@ static long batch_at(const ws_loop *l, long position) {
 }
 
 static long row_at(const loop_job *j, long position) {
-  return j->loop->order_kind == WS_EXPLICIT ? (long)j->loop->order[position] : (long)ws_permute(&j->permutation, (uint64_t)position);
+  if (j->loop->order_kind == WS_EXPLICIT) return (long)j->loop->order[position];
+  return (long)ws_permute(&j->permutation, (uint64_t)position);
 }
 
 static void prepare_step(ws_loop *l, long position, long batch) {
@@ -99,7 +100,8 @@ long ws_run_loop(ws_loop *l) {
   if (l->rows < 0 || l->position < 0 || l->capacity < 1) return -EINVAL;
   if (!l->batch_dim && l->rows % l->capacity != 0) return -EINVAL;
   loop_job job = {.loop = l, .deadline = seconds_now() + l->seconds};
-  if (l->order_kind == WS_SHUFFLED) job.permutation = ws_permutation_of(l->order_seed, l->order_epoch, (uint64_t)l->rows);
+  if (l->order_kind == WS_SHUFFLED)
+    job.permutation = ws_permutation_of(l->order_seed, l->order_epoch, (uint64_t)l->rows);
   int error = ws_pool_run(loop_body, &job, l->threads);
   if (error) return -error;
   for (long step = 0; step < job.done; step++) l->position += batch_at(l, l->position);

@@ -17,8 +17,8 @@ WS_INLINE float ws_expm1_core_f32(float r) {
 
 /* y * 2^n for n in [-252, 254], in two factors so that the result alone may overflow or underflow. */
 WS_INLINE float ws_scale_f32(float y, int32_t n) {
-  const int32_t half = n >> 1;
-  return y * ws_real_f32((int32_t)((uint32_t)(half + 127) << 23)) * ws_real_f32((int32_t)((uint32_t)(n - half + 127) << 23));
+  const uint32_t half = (uint32_t)(n >> 1), rest = (uint32_t)n - half;
+  return y * ws_real_f32((int32_t)((half + 127) << 23)) * ws_real_f32((int32_t)((rest + 127) << 23));
 }
 
 WS_INLINE float ws_exp_f32(float x) {

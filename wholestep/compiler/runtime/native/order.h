@@ -23,8 +23,8 @@ static inline ws_permutation ws_permutation_of(uint64_t seed, uint64_t epoch, ui
   int bits = 2;                                       /* a half needs at least one */
   while (bits < 63 && ((uint64_t)1 << bits) < n) bits++;
   p.left = bits / 2, p.right = bits - bits / 2;
-  for (int r = 0; r < WS_ORDER_ROUNDS; r++)
-    p.keys[r] = ws_mix64(ws_mix64(seed + 0x9e3779b97f4a7c15u) + epoch * 0xd1342543de82ef95u + (uint64_t)(r + 1) * 0x9e3779b97f4a7c15u);
+  const uint64_t start = ws_mix64(seed + 0x9e3779b97f4a7c15u) + epoch * 0xd1342543de82ef95u;
+  for (int r = 0; r < WS_ORDER_ROUNDS; r++) p.keys[r] = ws_mix64(start + (uint64_t)(r + 1) * 0x9e3779b97f4a7c15u);
   return p;
 }
 

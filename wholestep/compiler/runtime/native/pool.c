@@ -30,6 +30,7 @@ typedef struct {
   ws_body body;
   void *argument;
   int threads;
+  int core;                                           /* where the thread was last seen */
 } order;
 
 enum {
@@ -52,6 +53,7 @@ static struct {
 } pool = {.callers = PTHREAD_MUTEX_INITIALIZER};
 
 static __thread int inside_run;
+static __thread int own_id;
 
 static int load(const counter *c) { return __atomic_load_n(&c->value, __ATOMIC_ACQUIRE); }
 
@@ -66,11 +68,35 @@ static void sleep_while(counter *c, int old) {
 #endif
 }
 
+static int team(void) { return __atomic_load_n(&pool.threads, __ATOMIC_RELAXED); }
+
+static int note_core(void) {
+#ifdef __linux__
+  int core = sched_getcpu(), *noted = &pool.orders[own_id].core;
+  if (__atomic_load_n(noted, __ATOMIC_RELAXED) != core) __atomic_store_n(noted, core, __ATOMIC_RELAXED);
+  return core;
+#else
+  return -1;
+#endif
+}
+
+/* A busy machine may have put two of our threads on one core; there, spinning keeps the other from running (43 us a
+   run instead of 0.4). */
+static int core_is_shared(void) {
+  int core = note_core(), threads = team();
+  for (int id = 0; id < threads; id++)
+    if (id != own_id && core >= 0 && __atomic_load_n(&pool.orders[id].core, __ATOMIC_RELAXED) == core) return 1;
+  return 0;
+}
+
+static int spin_while(counter *c, int old, int spins) {
+  for (; spins > 0 && load(c) == old; spins--) PAUSE();
+  return load(c) == old;
+}
+
 static void wait_while(counter *c, int old, int spins, int yields) {
-  for (; spins > 0; spins--) {
-    if (load(c) != old) return;
-    PAUSE();
-  }
+  if (!spin_while(c, old, spins / 16)) return;
+  if (!core_is_shared() && !spin_while(c, old, spins - spins / 16)) return;
   for (int i = 0; i < yields; i++) {
     if (load(c) != old) return;
     sched_yield();
@@ -82,7 +108,8 @@ static void wait_while(counter *c, int old, int spins, int yields) {
 static void advance(counter *c) {
   __atomic_add_fetch(&c->value, 1, __ATOMIC_SEQ_CST);
 #ifdef __linux__
-  if (__atomic_load_n(&c->asleep, __ATOMIC_SEQ_CST)) syscall(SYS_futex, &c->value, FUTEX_WAKE_PRIVATE, WS_MAX_THREADS, NULL, NULL, 0);
+  if (__atomic_load_n(&c->asleep, __ATOMIC_SEQ_CST))
+    syscall(SYS_futex, &c->value, FUTEX_WAKE_PRIVATE, WS_MAX_THREADS, NULL, NULL, 0);
 #endif
 }
 
@@ -93,8 +120,10 @@ static void *work(void *number) {
   order *mine = &pool.orders[id];
   ws_flush_denormals();
   inside_run = 1;
+  own_id = id;
   for (int seen = 0;; seen++) {
     wait_while(&mine->start, seen, spins_now(), IDLE_YIELDS);
+    note_core();
     mine->body(mine->argument, id, mine->threads);
     advance(&pool.done);
   }
@@ -107,7 +136,7 @@ static long now_ns(void) {
   return t.tv_sec * 1000000000L + t.tv_nsec;
 }
 
-/* A pause takes 10 to 150 cycles, depending on the processor: measure it (the best of three, lest we were interrupted). */
+/* A pause takes 10 to 150 cycles, depending on the processor: measure it, the best of three in case of interrupts. */
 static int spins_in(long ns) {
   long best = 1000000000L;
   for (int attempt = 0; attempt < 3; attempt++) {
@@ -159,8 +188,8 @@ static int start_workers(int wanted) {
 }
 
 static void set_team(int threads) {
-  if (pool.threads == threads) return;
-  pool.threads = threads;
+  if (team() == threads) return;
+  __atomic_store_n(&pool.threads, threads, __ATOMIC_RELAXED);
   __atomic_store_n(&pool.spins_now, threads <= pool.cores ? pool.spins : 0, __ATOMIC_RELAXED);
 }
 
@@ -174,6 +203,7 @@ static void run_locked(ws_body body, void *argument, int threads) {
   }
   unsigned mode = ws_flush_denormals();
   inside_run = 1;
+  note_core();
   body(argument, 0, threads);
   inside_run = 0;
   ws_restore_denormals(mode);
@@ -192,7 +222,7 @@ int ws_pool_run(ws_body body, void *argument, int threads) {
 }
 
 void ws_barrier(void) {
-  int threads = pool.threads;
+  int threads = team();
   if (threads == 1) return;
   int phase = load(&pool.phase);
   if (__atomic_add_fetch(&pool.arrived, 1, __ATOMIC_ACQ_REL) == threads) {
