@@ -19,7 +19,9 @@ from wholestep.compiler.plan.prepare import STORED_LEAVES, is_state
 class Buffers:
     """The buffers of a plan while it is built; ids are positions in `all`."""
 
-    def __init__(self, graph: Graph, clusters: Sequence[Cluster], updates: Sequence[Update], sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, graph: Graph, clusters: Sequence[Cluster], updates: Sequence[Update], sizes: Mapping[str, int]
+    ) -> None:
         self.sizes = sizes
         self.all: list[Buffer] = []
         self.stored: dict[Node, int] = {}
@@ -38,7 +40,9 @@ class Buffers:
         self._copies(clusters)
 
     # -- making them -----------------------------------------------------------------------------------------------
-    def new(self, name: str, type: TensorType, space: Space, layout: Layout = Layout.ROWS, source: int | None = None) -> int:
+    def new(
+        self, name: str, type: TensorType, space: Space, layout: Layout = Layout.ROWS, source: int | None = None
+    ) -> int:
         bytes = layout_bytes(type, layout, self.sizes)
         self.all.append(Buffer(len(self.all), name, type, space, layout, bytes, source=source))
         return len(self.all) - 1
@@ -62,7 +66,9 @@ class Buffers:
             self.output_of.setdefault(o.node, []).append(self.outputs[o.name])
         of = {n: c for c in clusters for n in c.nodes}
         panels = self._right_operands(of)
-        crossing = dict.fromkeys(a.base for c in clusters for n in c.nodes for a in accesses(n) if a.base in of and of[a.base] is not c)
+        crossing = dict.fromkeys(
+            a.base for c in clusters for n in c.nodes for a in accesses(n) if a.base in of and of[a.base] is not c
+        )
         for node in crossing:
             wants_panels = node in panels
             if node in self.output_of and not wants_panels:

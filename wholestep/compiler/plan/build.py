@@ -26,7 +26,9 @@ def make_plan(
     """Plan one entry point: a graph of primitives (no composites but those with kernels, no control nodes)."""
     missing = [s for s in graph.symbols if s not in capacity]
     if missing:
-        raise GraphError(f"the dimension {missing[0]!r} has no capacity; pass capacity={{{missing[0]!r}: 32}} (or batch_size=32).")
+        raise GraphError(
+            f"the dimension {missing[0]!r} has no capacity; pass capacity={{{missing[0]!r}: 32}} (or batch_size=32)."
+        )
     sizes = {s: capacity[s] for s in graph.symbols}
     prepared = prepare(graph)  # every kernel's operands are laid out as it needs them
     clusters = fuse(prepared, fused)  # which ops share a kernel

@@ -6,9 +6,10 @@ A plan that was read from a file is checked before anything is rendered from it:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import prod
 
-from wholestep.compiler.ir.types import Extent, symbols_of
-from wholestep.compiler.plan.kernel import Buffer, Index, Kernel, Level, Load, Plan, Space
+from wholestep.compiler.ir.types import Extent, evaluate, symbols_of
+from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Kernel, Layout, Load, Plan, Space
 from wholestep.compiler.plan.layout import layout_bytes
 from wholestep.errors import PlanError
 
@@ -99,13 +100,36 @@ def _check_kernel(plan: Plan, kernel: Kernel) -> None:
     _need(0 <= kernel.region < plan.regions, f"{where} is in region {kernel.region} of {plan.regions}")
     named = (*kernel.rows, *(a for a in (kernel.vector, kernel.reduced, kernel.split) if a is not None))
     _need(all(a in axes for a in named), f"{where} has axes {tuple(axes)}")
-    for load in _loads(kernel):
+    for load, guards in _loads(kernel):
         buffer = _buffer(plan, load.buffer, f"what {where} reads or writes")
         _need(len(load.index) == len(load.shape), f"{where} has one index per dimension of buffer {buffer.id}")
         _need_symbols(plan, load.shape, where)
         for index in load.index:
             _check_index(plan, kernel, index)
+        _check_inside(plan, kernel, load, guards)
     _check_values(plan, kernel)
+
+
+def _check_inside(plan: Plan, kernel: Kernel, load: Load, guards: tuple[Guard, ...]) -> None:
+    """At capacity, every element that a load or store can touch lies in its buffer."""
+    sizes, buffer = plan.sizes, plan.buffers[load.buffer]
+    where = f"kernel {kernel.id} stays inside buffer {buffer.id}"
+    shape = [evaluate(e, sizes) for e in load.shape]
+    if buffer.layout is Layout.PANELS:
+        _need(load.shape == buffer.type.shape, where)
+    _need(prod(shape) * buffer.type.dtype.size <= buffer.bytes, where)
+    ranges = [(0, evaluate(e, sizes) - 1) for e in kernel.axes]
+    for guard in guards:
+        if (axis := guard.index.plain) is not None:
+            low, high = ranges[axis]
+            ranges[axis] = max(low, evaluate(guard.lo, sizes)), min(high, evaluate(guard.hi, sizes) - 1)
+    if any(low > high for low, high in ranges):
+        return  # nothing is touched
+    for index, extent in zip(load.index, shape, strict=True):
+        ends = [(evaluate(c, sizes) * ranges[a][0], evaluate(c, sizes) * ranges[a][1]) for a, c in index.terms]
+        low, high = (evaluate(index.offset, sizes) + sum(f(e) for e in ends) for f in (min, max))
+        # A computed part is clamped into the dimension, where it may only stand alone.
+        _need(low >= 0 and high < extent and (index.value is None or low == high == 0), f"{where}: {low}..{high} of {extent}")
 
 
 def _check_values(plan: Plan, kernel: Kernel) -> None:
@@ -131,18 +155,15 @@ def _check_index(plan: Plan, kernel: Kernel, index: Index) -> None:
     _need_symbols(plan, [index.offset, *(c for _, c in index.terms)], f"kernel {kernel.id}")
 
 
-def _loads(kernel: Kernel) -> Iterator[Load]:
+def _loads(kernel: Kernel) -> Iterator[tuple[Load, tuple[Guard, ...]]]:
+    """Everything that a kernel reads or writes, and under which conditions."""
     for level in kernel.levels:
-        yield from _level_loads(level)
+        yield from ((i.load, i.guards) for i in (*level.row, *level.body) if i.load is not None)
+        yield from ((s.load, ()) for s in (*level.row_stores, *level.stores))
     if kernel.dot is not None:
-        yield from (kernel.dot.a, kernel.dot.b)
+        yield from ((kernel.dot.a, ()), (kernel.dot.b, ()))
     if kernel.scatter is not None:
-        yield from (kernel.scatter.target, kernel.scatter.updates, kernel.scatter.index)
-
-
-def _level_loads(level: Level) -> Iterator[Load]:
-    yield from (i.load for i in (*level.row, *level.body) if i.load is not None)
-    yield from (s.load for s in (*level.row_stores, *level.stores))
+        yield from ((kernel.scatter.updates, ()), (kernel.scatter.index, ()))
 
 
 def _buffer(plan: Plan, id: int | None, what: str) -> Buffer:

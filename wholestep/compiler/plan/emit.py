@@ -29,8 +29,12 @@ from wholestep.compiler.plan.kernel import (
     Store,
 )
 
-CHEAP = frozenset({"add", "sub", "mul", "neg", "maximum", "minimum", "cast", "where", "less", "less_equal", "equal", "relu"})
-RECOMPUTE_OPS = 4  # a value needed in a later pass over the row is computed again if that takes at most so many cheap ops
+CHEAP = frozenset(
+    {"add", "sub", "mul", "neg", "maximum", "minimum", "cast", "where", "less", "less_equal", "equal", "relu"}
+)
+RECOMPUTE_OPS = (
+    4  # a value needed in a later pass over the row is computed again if that takes at most so many cheap ops
+)
 
 
 @dataclass
@@ -44,7 +48,8 @@ class Draft:
     reduces: list[Reduce] = field(default_factory=list)
 
     def freeze(self) -> Level:
-        return Level(*(tuple(part) for part in (self.row, self.row_stores, self.body, self.stores, self.reduces)))
+        row, body = tuple(self.row), tuple(self.body)
+        return Level(row, tuple(self.row_stores), body, tuple(self.stores), tuple(self.reduces))
 
 
 class Emitter:
@@ -77,7 +82,13 @@ class Emitter:
         return index.value is not None or any(a in inner for a, _ in index.terms)
 
     def load(
-        self, level: int, in_row: bool, load: Load, dtype: DType, guards: tuple[Guard, ...] = (), fill: int | None = None
+        self,
+        level: int,
+        in_row: bool,
+        load: Load,
+        dtype: DType,
+        guards: tuple[Guard, ...] = (),
+        fill: int | None = None,
     ) -> int:
         """An element; one that does not move along the innermost loop is loaded once per row."""
         moving = any(self.varies(i) for i in (*load.index, *(g.index for g in guards))) or fill is not None
@@ -101,10 +112,20 @@ class Emitter:
             return self.add(level, in_row, ("slot", slot), lambda i: Instr(i, "scalar", base.type.dtype, slot=slot))
         if base.op == "iota":
             index = access.index[base.attrs.axis]  # type: ignore[attr-defined]
-            return self.add(level, in_row, ("iota", index, base.type.dtype), lambda i: Instr(i, "index", base.type.dtype, index=index))
+            return self.add(
+                level,
+                in_row,
+                ("iota", index, base.type.dtype),
+                lambda i: Instr(i, "index", base.type.dtype, index=index),
+            )
         if base.op == "random":
             key, index = key_hash(base.attrs.key), linear(access.index, access.shape)  # type: ignore[attr-defined]
-            return self.add(level, in_row, ("random", key, index), lambda i: Instr(i, "random", base.type.dtype, index=index, key=key))
+            return self.add(
+                level,
+                in_row,
+                ("random", key, index),
+                lambda i: Instr(i, "random", base.type.dtype, index=index, key=key),
+            )
         return self.load(level, in_row, Load(self.buffers.of(base), access.shape, access.index), base.type.dtype)
 
     def inner(self, level: int, in_row: bool, node: Node) -> int:
@@ -134,7 +155,8 @@ class Emitter:
         if node in self.buffers.stored and self.buffers.space(node) in (Space.ARENA, Space.OUTPUT):
             return Load(self.buffers.of(node), node.type.shape, identity(node.type.rank))
         if node not in self.carried:
-            assert self.cluster.vector is not None and self.vector is not None
+            assert self.cluster.vector is not None
+            assert self.vector is not None
             buffer = self.buffers.work(TensorType((self.cluster.vector,), node.type.dtype))
             self.carried[node] = buffer
             made = self.level_of[node]
@@ -354,4 +376,3 @@ EMIT: dict[Kind, Callable[[int, Cluster, Buffers], Kernel]] = {
     Kind.DOT: emit_dot,
     Kind.SCATTER: emit_scatter,
 }
-

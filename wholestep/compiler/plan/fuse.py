@@ -86,9 +86,9 @@ class Fuser:
                     self.deferred.add(node)
                 else:
                     self.place(node)
-        for result in (*graph.outputs, *graph.updates):
-            if result.node in self.deferred:
-                self.place(result.node)
+        for node in [o.node for o in graph.outputs] + [u.node for u in graph.updates]:
+            if node in self.deferred:
+                self.place(node)
 
     def may_wait(self, node: Node) -> bool:
         if node.op not in MAPS:
@@ -119,7 +119,9 @@ class Fuser:
             return joined  # the head of a contraction or a column sum reads from memory
         for n in reversed(waiting):
             if self.fits(n, accesses(n), cluster) and all(
-                (r is node or r in joined) and self.reads_only_in_place(r, n, cluster) for r in (*waiting, node) if reads(r, n)
+                (r is node or r in joined) and self.reads_only_in_place(r, n, cluster)
+                for r in (*waiting, node)
+                if reads(r, n)
             ):
                 joined.add(n)
         return joined

@@ -44,7 +44,7 @@ def _operand(node: Node) -> Node:
 
 
 def right_operand_is_direct(node: Node, transposed: bool) -> bool:
-    """Are the columns of the right operand contiguous in what it is a view of, or is it a stored transpose of a state?"""
+    """Are the columns of a right operand contiguous in memory, or those of a state's stored transpose?"""
     rank = node.type.rank
     access = resolve(node, identity(rank))
     column, row = (rank - 2, rank - 1) if transposed else (rank - 1, rank - 2)

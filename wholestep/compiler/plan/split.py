@@ -74,7 +74,7 @@ class Touch:
         """The axes along which each thread can produce results of its own."""
         k = self.kernel
         inner = [] if k.vector is None else [k.vector]
-        if k.kind is Kind.NEST and (any(l.reduces or l.row_stores for l in k.levels)):
+        if k.kind is Kind.NEST and (any(level.reduces or level.row_stores for level in k.levels)):
             inner = []
         candidates = [*k.rows, *inner]
         if k.kind is Kind.SCATTER:
@@ -92,7 +92,9 @@ def free(u: Touch, su: int | None, v: Touch, sv: int | None, buffer: int) -> boo
 
 
 class Splitter:
-    def __init__(self, kernels: Sequence[Kernel], buffers: Sequence[Buffer], sizes: Mapping[str, int], prices: Prices) -> None:
+    def __init__(
+        self, kernels: Sequence[Kernel], buffers: Sequence[Buffer], sizes: Mapping[str, int], prices: Prices
+    ) -> None:
         self.kernels, self.buffers, self.sizes, self.prices = kernels, buffers, sizes, prices
         self.touches = [Touch(k, buffers) for k in kernels]
         self.options = [t.options() for t in self.touches]

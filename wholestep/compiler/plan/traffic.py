@@ -69,7 +69,9 @@ def region_bytes(load: Load, buffer: Buffer, kernel: Kernel, sizes: Mapping[str,
 
 def bytes_moved(kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, int]) -> int:
     """Each distinct region read plus written once; workspace stays in cache and does not count."""
-    read = {l: region_bytes(l, buffers[l.buffer], kernel, sizes) for l in loads(kernel)}
-    written = {l: region_bytes(l, buffers[l.buffer], kernel, sizes) for l in stores(kernel)}
-    shared = (read, written)
-    return sum(b for part in shared for l, b in part.items() if buffers[l.buffer].space is not Space.WORK)
+    read, written = dict.fromkeys(loads(kernel)), dict.fromkeys(stores(kernel))
+    return sum(
+        region_bytes(access, buffers[access.buffer], kernel, sizes)
+        for access in (*read, *written)
+        if buffers[access.buffer].space is not Space.WORK
+    )

@@ -9,7 +9,9 @@ from wholestep.compiler.render.kernels import RENDER
 from wholestep.compiler.render.language import HOST, STORED, extent_text
 from wholestep.compiler.render.writer import Writer
 
-PRELUDE = '#include "ws.h"\n#include "reduce.h"\n#undef WS_EXPORT\n#define WS_EXPORT __attribute__((visibility("default")))\n'
+PRELUDE = (
+    '#include "ws.h"\n#include "reduce.h"\n#undef WS_EXPORT\n#define WS_EXPORT __attribute__((visibility("default")))\n'
+)
 
 
 def render(plan: Plan, prefix: str = "ws") -> str:
@@ -70,7 +72,11 @@ def entry(plan: Plan, calls: Mapping[int, str], prefix: str) -> str:
 
 def host_text(value: HostValue, symbols: tuple[str, ...]) -> str:
     if value.op == "const":
-        return value.const.hex() if value.const == value.const and abs(value.const) != float("inf") else f'__builtin_strtod("{value.const}", 0)'
+        return (
+            value.const.hex()
+            if value.const == value.const and abs(value.const) != float("inf")
+            else f'__builtin_strtod("{value.const}", 0)'
+        )
     if value.op == "scalar":
         return f"call->scalars[{value.index}]"
     if value.op == "size":
@@ -79,7 +85,7 @@ def host_text(value: HostValue, symbols: tuple[str, ...]) -> str:
     if value.op == "cast":
         assert value.dtype is not None
         return f"({args[0]} != 0)" if value.dtype.name == "bool" else f"(double)({STORED[value.dtype]}){args[0]}"
-    text = HOST[value.op](args)
+    text = HOST[value.op].format(*args)
     return f"(double)(float)({text})" if value.dtype is not None and value.dtype.name == "float32" else text
 
 
@@ -106,7 +112,12 @@ def refresh(plan: Plan, prefix: str) -> str:
         state = buffers[copy.source]
         rows, columns = state.type.shape
         lines += [pointer(state, position), pointer(copy, position)]
-        at_state = f"i*{columns} + j" if state.layout is Layout.ROWS else f"(j/{LANES})*({rows}*{LANES}) + i*{LANES} + j%{LANES}"
-        at_copy = f"(i/{LANES})*({columns}*{LANES}) + j*{LANES} + i%{LANES}"
-        lines.append(f"  for (long i = 0; i < {rows}; i++) for (long j = 0; j < {columns}; j++) b{copy.id}[{at_copy}] = b{state.id}[{at_state}];")
+        at_state = f"i*{columns} + j" if state.layout is Layout.ROWS else panel_offset("i", "j", str(rows))
+        at_copy = panel_offset("j", "i", str(columns))
+        loops = f"for (long i = 0; i < {rows}; i++) for (long j = 0; j < {columns}; j++)"
+        lines.append(f"  {loops} b{copy.id}[{at_copy}] = b{state.id}[{at_state}];")
     return "\n".join([*lines, "}"])
+
+
+def panel_offset(row: str, column: str, rows: str) -> str:
+    return f"({column}/{LANES})*({rows}*{LANES}) + {row}*{LANES} + {column}%{LANES}"

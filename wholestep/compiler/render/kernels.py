@@ -7,17 +7,24 @@ from contextlib import ExitStack
 
 from wholestep.compiler.ir.types import product
 from wholestep.compiler.plan.emit import is_direct
-from wholestep.compiler.plan.kernel import LANES, Kind, Layout, Load
+from wholestep.compiler.plan.kernel import LANES, Kind, Layout, Load, Reduce
 from wholestep.compiler.render.address import axis_stride
-from wholestep.compiler.render.language import LOWEST, STORED, SUFFIX
+from wholestep.compiler.render.language import LOWEST, OPS, STORED, SUFFIX
 from wholestep.compiler.render.writer import REDUCE_SUFFIX, Writer, panel
 
 
 def render_nest(w: Writer) -> None:
     k = w.kernel
-    by_panel = len(k.levels) == 1 and k.rows and w.is_paneled(k.levels[0]) and not k.levels[0].reduces and not k.levels[0].row_stores
+    by_panel = (
+        len(k.levels) == 1
+        and k.rows
+        and w.is_paneled(k.levels[0])
+        and not k.levels[0].reduces
+        and not k.levels[0].row_stores
+    )
     if by_panel:
-        return render_panels_outside(w)
+        render_panels_outside(w)
+        return
     with ExitStack() as stack:
         for axis in k.rows:
             stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
@@ -37,7 +44,8 @@ def render_panels_outside(w: Writer) -> None:
     with w.loop("p", panel(lo), f"({hi} + {LANES - 1})/{LANES}"):
         tail = not (isinstance(extent, int) and extent % LANES == 0)
         if tail:
-            w.emit(f"const long w = {w.scope.extent(extent)} - p*{LANES} < {LANES} ? {w.scope.extent(extent)} - p*{LANES} : {LANES};")
+            left = f"{w.scope.extent(extent)} - p*{LANES}"
+            w.emit(f"const long w = {left} < {LANES} ? {left} : {LANES};")
         with ExitStack() as stack:
             for axis in k.rows:
                 stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
@@ -48,60 +56,62 @@ def render_panels_outside(w: Writer) -> None:
 def render_columns(w: Writer) -> None:
     """Sums along an outer axis, 16 columns at a time: element i of a column goes to lane i % 16, as in a row."""
     k = w.kernel
-    first, second = k.levels
-    (r,) = first.reduces
-    assert k.vector is not None and k.reduced is not None
+    _, epilogue = k.levels
+    assert k.vector is not None
     lo, hi = w.span(k.vector)
-    dtype = w.dtypes[r.value]
     with ExitStack() as stack:
         for axis in k.rows:
             stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
         with w.loop("p", lo, hi, str(LANES)):
             w.emit(f"const long w = {hi} - p < {LANES} ? {hi} - p : {LANES};")
-            vector_text, w.scope.axes[k.vector] = w.scope.axes[k.vector], "(p + l)"
-            panels = {} if not isinstance(k.axes[k.vector], int) else {k.vector: (f"(p/{LANES})", "l")}
-            w.scope.panels.update(panels)
-            lanes_of_columns(w)
-            for width in (str(LANES), "w"):
-                with w.block(f"if (w == {LANES})" if width != "w" else "else"):
-                    with w.loop(f"i{k.reduced}", "0", w.scope.extent(k.axes[k.reduced])):
-                        w.emit(f"{STORED[dtype]} *const lane = r{r.id}[{'0' if r.op == 'argmax' else f'i{k.reduced} & {LANES - 1}'}];")
-                        w.emit("#pragma omp simd")
-                        with w.block(f"for (long l = 0; l < {width}; l++)"):
-                            w.instructions(first.body)
-                            add_to_column(w)
-            if r.op != "argmax":
-                w.emit(f"ws_columns_{r.op}_{REDUCE_SUFFIX[dtype]}(r{r.id});")
-            w.values[r.id] = f"r{r.id}[0][l]" if r.op != "argmax" else f"a{r.id}[l]"
+            outside, w.scope.axes[k.vector] = w.scope.axes[k.vector], "(p + l)"
+            if isinstance(k.axes[k.vector], int):
+                w.scope.panels[k.vector] = (f"(p/{LANES})", "l")
+            reduce_columns(w)
             w.emit("#pragma omp simd")
             with w.block("for (long l = 0; l < w; l++)"):
-                w.instructions(second.body)
-                w.stores(second.stores)
-            w.scope.axes[k.vector] = vector_text
+                w.instructions(epilogue.body)
+                w.stores(epilogue.stores)
+            w.scope.axes[k.vector] = outside
             w.scope.panels.clear()
 
 
-def lanes_of_columns(w: Writer) -> None:
-    (r,) = w.kernel.levels[0].reduces
+def reduce_columns(w: Writer) -> None:
+    """16 lanes of 16 columns, each lane a row of `r`; then the lanes are combined in the order of a row's."""
+    k = w.kernel
+    level = k.levels[0]
+    (r,) = level.reduces
     dtype = w.dtypes[r.value]
-    first = "0" if r.op == "sum" else f"{LOWEST[dtype]}"
+    first = "0" if r.op == "sum" else LOWEST[dtype]
     w.emit(f"{STORED[dtype]} r{r.id}[{LANES}][{LANES}];")
     w.emit(f"for (int k = 0; k < {LANES}; k++) for (int l = 0; l < {LANES}; l++) r{r.id}[k][l] = {first};")
-    if r.op == "argmax":
+    lane = f"i{k.reduced} & {LANES - 1}"
+    if r.op == "argmax":  # one running maximum a column: the first of equals wins in any order of lanes
+        lane = "0"
         w.emit(f"int32_t a{r.id}[{LANES}]; for (int l = 0; l < {LANES}; l++) a{r.id}[l] = 0;")
-
-
-def add_to_column(w: Writer) -> None:
-    (r,) = w.kernel.levels[0].reduces
-    value, dtype = w.values[r.value], w.dtypes[r.value]
-    if r.op == "sum":
-        w.emit(f"lane[l] = lane[l] + {value};")
-    elif r.op == "max":
-        best = f"ws_max_{SUFFIX[dtype]}(lane[l], {value})" if dtype.is_float else f"(lane[l] > {value} ? lane[l] : {value})"
-        w.emit(f"lane[l] = {best};")
+    assert k.reduced is not None
+    for width in (str(LANES), "w"):  # whole panels have a constant width
+        along = w.loop(f"i{k.reduced}", "0", w.scope.extent(k.axes[k.reduced]))
+        with w.block(f"if (w == {LANES})" if width != "w" else "else"), along:
+            w.emit(f"{STORED[dtype]} *const lane = r{r.id}[{lane}];")
+            w.emit("#pragma omp simd")
+            with w.block(f"for (long l = 0; l < {width}; l++)"):
+                w.instructions(level.body)
+                add_to_column(w, r)
+    if r.op == "argmax":
+        w.values[r.id] = f"a{r.id}[l]"
     else:
+        w.emit(f"ws_columns_{r.op}_{REDUCE_SUFFIX[dtype]}(r{r.id});")
+        w.values[r.id] = f"r{r.id}[0][l]"
+
+
+def add_to_column(w: Writer, r: Reduce) -> None:
+    value, dtype = w.values[r.value], w.dtypes[r.value]
+    if r.op == "argmax":
         w.emit(f"a{r.id}[l] = {value} > lane[l] ? (int32_t)i{w.kernel.reduced} : a{r.id}[l];")
         w.emit(f"lane[l] = {value} > lane[l] ? {value} : lane[l];")
+    else:
+        w.emit(f"lane[l] = {OPS['add' if r.op == 'sum' else 'maximum'](dtype, ('lane[l]', value))};")
 
 
 # -- contractions ------------------------------------------------------------------------------------------------------
@@ -172,7 +182,7 @@ def render_epilogue(w: Writer) -> None:
         with w.loop(f"i{dot.m}", "m0", "m0 + mb"):
             w.emit(f"const {STORED[w.dtypes[acc]]} *const acc = block + (q*{dot.rows} + i{dot.m} - m0)*{LANES};")
             base = "" if fixed else f"n0 + q*{LANES}"
-            whole = isinstance(k.axes[dot.n], int) and int(k.axes[dot.n]) % LANES == 0  # type: ignore[call-overload]
+            whole = isinstance(k.axes[dot.n], int) and int(k.axes[dot.n]) % LANES == 0
             if whole:
                 w.lanes(level, str(LANES), "p", base)
             else:
@@ -217,4 +227,3 @@ RENDER: Mapping[Kind, Callable[[Writer], None]] = {
     Kind.DOT: render_dot,
     Kind.SCATTER: render_scatter,
 }
-

@@ -96,27 +96,26 @@ def cast_text(value: str, to: DType) -> str:
     return f"({value} != 0)" if to == boolean else f"({LOCAL[to]}){value}"
 
 
-# The scalar prologue computes in double with the C library's functions.
-HOST: dict[str, Callable[[tuple[str, ...]], str]] = {
-    **{n: (lambda x, n=n: f"__builtin_{n}({x[0]})") for n in ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "erf", "floor", "tanh")},  # type: ignore[misc]
-    "neg": lambda x: f"(-{x[0]})",
-    "abs": lambda x: f"__builtin_fabs({x[0]})",
-    "sign": lambda x: f"(double)(({x[0]} > 0) - ({x[0]} < 0))",
-    "recip": lambda x: f"(1.0 / {x[0]})",
-    "relu": lambda x: f"({x[0]} <= 0 ? 0.0 : {x[0]})",
-    "sigmoid": lambda x: f"(1.0 / (1.0 + __builtin_exp(-{x[0]})))",
-    "pow": lambda x: f"__builtin_pow({x[0]}, {x[1]})",
-    "maximum": lambda x: f"({x[0]} > {x[1]} ? {x[0]} : {x[1]})",
-    "minimum": lambda x: f"({x[0]} < {x[1]} ? {x[0]} : {x[1]})",
-    "mod": lambda x: f"({x[0]} - __builtin_floor({x[0]} / {x[1]}) * {x[1]})",
-    "ratio": lambda x: f"({x[0]} / {x[1]})",
-    **{n: (lambda x, s=s: f"({x[0]} {s} {x[1]})") for n, s in (("add", "+"), ("sub", "-"), ("mul", "*"), ("div", "/"))},  # type: ignore[misc]
-    **{
-        n: (lambda x, s=s: f"(double)({x[0]} {s} {x[1]})")  # type: ignore[misc]
-        for n, s in (("less", "<"), ("less_equal", "<="), ("equal", "=="), ("not_equal", "!="))
-    },
-    "logical_and": lambda x: f"(double)({x[0]} != 0 && {x[1]} != 0)",
-    "logical_or": lambda x: f"(double)({x[0]} != 0 || {x[1]} != 0)",
-    "logical_not": lambda x: f"(double)({x[0]} == 0)",
-    "where": lambda x: f"({x[0]} != 0 ? {x[1]} : {x[2]})",
+# The scalar prologue computes in double, with the C library's functions; {0}, {1}, {2} are the arguments.
+_FUNCTIONS = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "erf", "floor", "tanh")
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "ratio": "/"}
+_COMPARE = {"less": "<", "less_equal": "<=", "equal": "==", "not_equal": "!="}
+HOST: dict[str, str] = {
+    **{name: f"__builtin_{name}({{0}})" for name in _FUNCTIONS},
+    **{name: f"({{0}} {symbol} {{1}})" for name, symbol in _INFIX.items()},
+    **{name: f"(double)({{0}} {symbol} {{1}})" for name, symbol in _COMPARE.items()},
+    "neg": "(-{0})",
+    "abs": "__builtin_fabs({0})",
+    "sign": "(double)(({0} > 0) - ({0} < 0))",
+    "recip": "(1.0 / {0})",
+    "relu": "({0} <= 0 ? 0.0 : {0})",
+    "sigmoid": "(1.0 / (1.0 + __builtin_exp(-{0})))",
+    "pow": "__builtin_pow({0}, {1})",
+    "maximum": "({0} > {1} ? {0} : {1})",
+    "minimum": "({0} < {1} ? {0} : {1})",
+    "mod": "({0} - __builtin_floor({0} / {1}) * {1})",
+    "logical_and": "(double)({0} != 0 && {1} != 0)",
+    "logical_or": "(double)({0} != 0 || {1} != 0)",
+    "logical_not": "(double)({0} == 0)",
+    "where": "({0} != 0 ? {1} : {2})",
 }

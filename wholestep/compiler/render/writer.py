@@ -21,7 +21,7 @@ class Writer:
         self.kernel, self.buffers, self.symbols = kernel, buffers, symbols
         self.lines: list[str] = []
         self.depth = 1
-        used = [l.buffer for l in (*loads(kernel), *stores(kernel))]
+        used = [access.buffer for access in (*loads(kernel), *stores(kernel))]
         self.params = {b: f"x{i}" for i, b in enumerate(dict.fromkeys(used))}
         if kernel.dot and kernel.dot.block is not None:
             self.params[kernel.dot.block] = "block"
@@ -30,7 +30,9 @@ class Writer:
         self.instrs = [i for level in kernel.levels for i in (*level.row, *level.body)]
         for i in self.instrs:
             self.dtypes[i.id] = i.dtype
-            self.values[i.id] = literal(i.const, i.dtype) if i.op == "const" else f"s{i.slot}" if i.op == "scalar" else f"v{i.id}"
+            self.values[i.id] = (
+                literal(i.const, i.dtype) if i.op == "const" else f"s{i.slot}" if i.op == "scalar" else f"v{i.id}"
+            )
         for level in kernel.levels:
             for r in level.reduces:
                 self.values[r.id], self.dtypes[r.id] = f"v{r.id}", r.dtype
@@ -103,7 +105,7 @@ class Writer:
         """Does the level walk a paneled buffer along the vector axis?"""
         walked = [i.load for i in level.body if i.load] + [s.load for s in level.stores]
         return any(
-            self.buffers[l.buffer].layout is Layout.PANELS and l.index[-1].plain == self.kernel.vector for l in walked
+            self.buffers[x.buffer].layout is Layout.PANELS and x.index[-1].plain == self.kernel.vector for x in walked
         )
 
     def body(self, level: Level) -> None:
@@ -113,17 +115,14 @@ class Writer:
         self.stores(level.stores)
 
     def accumulate(self, r: Reduce) -> None:
-        value, suffix = self.values[r.value], REDUCE_SUFFIX.get(self.dtypes[r.value], "")
-        lane = f"r{r.id}[l]"
-        if r.op == "sum":
-            self.emit(f"{lane} = {lane} + {value};")
-        elif r.op == "max":
-            best = f"ws_max_{suffix}({lane}, {value})" if self.dtypes[r.value].is_float else f"({lane} > {value} ? {lane} : {value})"
-            self.emit(f"{lane} = {best};")
-        else:
+        value, lane = self.values[r.value], f"r{r.id}[l]"
+        if r.op == "argmax":
             self.emit(f"const int b{r.id} = a{r.id}[l] < 0 || {value} > {lane};")
             self.emit(f"{lane} = b{r.id} ? {value} : {lane};")
             self.emit(f"a{r.id}[l] = b{r.id} ? (int32_t)({self.scope.axes[self.kernel.vector or 0]}) : a{r.id}[l];")
+        else:
+            combine = OPS["add" if r.op == "sum" else "maximum"]
+            self.emit(f"{lane} = {combine(self.dtypes[r.value], (lane, value))};")
 
     def start_reductions(self, reduces: Sequence[Reduce]) -> None:
         for r in reduces:
@@ -188,9 +187,8 @@ class Writer:
     def function(self, name: str) -> str:
         head = [f"static void {name}(const ws_call *call, long lo, long hi{self.parameters()}) {{"]
         text = "\n".join(self.lines)
-        for k in range(len(self.symbols)):
-            if f"d{k}" in text:
-                head.append(f"  const long d{k} = call->dims[{k}];")
+        used = [k for k in range(len(self.symbols)) if f"d{k}" in text]
+        head += [f"  const long d{k} = call->dims[{k}];" for k in used]
         slots = dict.fromkeys((i.slot, i.dtype) for i in self.instrs if i.op == "scalar")
         for slot, dtype in slots:
             head.append(f"  const {LOCAL[dtype]} s{slot} = ({LOCAL[dtype]})call->derived[{slot}];")
