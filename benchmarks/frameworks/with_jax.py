@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.case import LEARNING_RATE, Case, Cell
+from benchmarks.case import LEARNING_RATES, Case, Cell
 
 Params = dict[str, jax.Array]
 
@@ -20,7 +20,7 @@ def sgd_init(params: Params) -> Any:
 
 
 def sgd_update(params: Params, state: Any, grads: Params) -> tuple[Params, Any]:
-    return jax.tree.map(lambda w, g: w - LEARNING_RATE * g, params, grads), state
+    return jax.tree.map(lambda w, g: w - LEARNING_RATES["sgd"] * g, params, grads), state
 
 
 def adam_init(params: Params) -> Any:
@@ -35,7 +35,7 @@ def adam_update(params: Params, state: Any, grads: Params) -> tuple[Params, Any]
     v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, v, grads)
     m_scale, v_scale = 1.0 / (1.0 - 0.9**t), 1.0 / (1.0 - 0.999**t)
     params = jax.tree.map(
-        lambda w, m, v: w - LEARNING_RATE * (m * m_scale) / (jnp.sqrt(v * v_scale) + 1e-8), params, m, v
+        lambda w, m, v: w - LEARNING_RATES["adam"] * (m * m_scale) / (jnp.sqrt(v * v_scale) + 1e-8), params, m, v
     )
     return params, (m, v, t)
 

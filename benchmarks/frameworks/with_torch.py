@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from benchmarks.case import LEARNING_RATE, Case, Cell
+from benchmarks.case import LEARNING_RATES, Case, Cell
 
 OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
 
@@ -27,7 +27,7 @@ class TorchTrainer:
 
     def __init__(self, case: Case, cell: Cell, compiled: bool) -> None:
         module = case.models["torch"](case.weights())
-        self.optimizer = OPTIMIZERS[cell.optimizer](module.parameters(), lr=LEARNING_RATE, fused=True)
+        self.optimizer = OPTIMIZERS[cell.optimizer](module.parameters(), lr=LEARNING_RATES[cell.optimizer], fused=True)
         self.forward = torch.compile(module) if compiled else module
         self.batches = [{name: as_tensor(a) for name, a in batch.items()} for batch in case.batches(cell)]
 

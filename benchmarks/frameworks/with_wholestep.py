@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import wholestep as ws
-from benchmarks.case import LEARNING_RATE, Case, Cell
+from benchmarks.case import LEARNING_RATES, Case, Cell
 
 OPTIMIZERS = {"sgd": ws.SGD, "adam": ws.Adam}
 
@@ -14,7 +14,7 @@ class WholestepTrainer:
     def __init__(self, case: Case, cell: Cell, threads: int) -> None:
         self.session = ws.build_session(
             case.models["wholestep"](),
-            optimizer=OPTIMIZERS[cell.optimizer](lr=LEARNING_RATE),
+            optimizer=OPTIMIZERS[cell.optimizer](lr=LEARNING_RATES[cell.optimizer]),
             batch_size=cell.batch,
             seed=0,
             threads=threads,
