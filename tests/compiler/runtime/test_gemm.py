@@ -16,8 +16,10 @@ from wholestep.compiler.runtime.library import Gemm, Library, build_library, loa
 Array = np.ndarray[Any, Any]
 PANEL = 16
 CANARY = -7777.0
+# The last three are large enough for A and B to be copied, with tails of one and of two vectors.
 SHAPES = [(1, 1, 1), (6, 16, 8), (5, 15, 3), (7, 17, 31), (16, 10, 128), (16, 128, 10), (13, 8, 5), (2, 4, 300),
-          (32, 64, 257), (100, 33, 40), (3, 24, 16), (97, 7, 513), (8, 9, 512), (11, 12, 1)]  # fmt: skip
+          (32, 64, 257), (100, 33, 40), (3, 24, 16), (97, 7, 513), (8, 9, 512), (11, 12, 1),
+          (300, 70, 100), (262, 84, 270), (258, 75, 64)]  # fmt: skip
 
 
 def panels_of(x: Array) -> Array:
@@ -128,8 +130,9 @@ def test_each_element_is_one_fused_chain(library: Library, shape: tuple[int, int
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("b_layout", ["rows", "panels"])
 def test_bits_do_not_depend_on_how_a_product_is_cut(library: Library, dtype: Any, b_layout: str) -> None:
-    a, b = random_pair((45, 77, 530), dtype)
+    a, b = random_pair((270, 77, 530), dtype)
     whole = product(library, a, b, "rows", b_layout, "rows")
+    assert np.array_equal(product(library, a, b, "transposed", b_layout, "rows"), whole)
     for rows, columns in [(slice(3, 4), slice(16, 32)), (slice(0, 7), slice(0, 77)), (slice(5, 45), slice(64, 77)),
                           (slice(44, 45), slice(76, 77)), (slice(0, 45), slice(8, 16))]:  # fmt: skip
         for a_layout in ("rows", "transposed", "panels"):
@@ -152,20 +155,20 @@ def guarded(x: Array) -> Array:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n", [1, 3, 4, 7, 8, 9, 10, 12, 13, 15, 16, 17, 26])
-@pytest.mark.parametrize("m", [1, 4, 40])
+@pytest.mark.parametrize("n", [1, 3, 4, 7, 8, 9, 10, 12, 13, 15, 16, 17, 26, 67, 73])
+@pytest.mark.parametrize("m", [1, 4, 40, 259])
 def test_nothing_is_read_or_written_beyond_the_last_element(library: Library, dtype: Any, n: int, m: int) -> None:
-    a, b = random_pair((m, n, 35), dtype)
+    a, b = random_pair((m, n, 70), dtype)
     a_copy = guarded(a)
     b_copy = guarded(b)
     c = guarded(np.zeros((m, n), dtype))
-    steps = {"a_m": 35, "a_k": 1, "a_kp": 16, "b_k": n, "b_p": 16, "c_m": n, "c_p": 16}
-    gemm(library, dtype, c, m=m, n=n, k=35, a=a_copy, b=b_copy, **steps)  # a touch outside would end the process
+    steps = {"a_m": 70, "a_k": 1, "a_kp": 16, "b_k": n, "b_p": 16, "c_m": n, "c_p": 16}
+    gemm(library, dtype, c, m=m, n=n, k=70, a=a_copy, b=b_copy, **steps)  # a touch outside would end the process
     assert np.allclose(c, a @ b, atol=1e-4)
     a_copy = guarded(np.ascontiguousarray(a.T))
     steps |= {"a_m": 1, "a_k": m, "a_kp": 16 * m}
     before = c.copy()
-    gemm(library, dtype, c, m=m, n=n, k=35, a=a_copy, b=b_copy, **steps)
+    gemm(library, dtype, c, m=m, n=n, k=70, a=a_copy, b=b_copy, **steps)
     assert np.array_equal(c, before)
 
 
