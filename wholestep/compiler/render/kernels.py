@@ -182,9 +182,9 @@ def render_epilogue(w: Writer) -> None:
         with w.loop(f"i{dot.m}", "m0", "m0 + mb"):
             w.emit(f"const {STORED[w.dtypes[acc]]} *const acc = block + (q*{dot.rows} + i{dot.m} - m0)*{LANES};")
             base = "" if fixed else f"n0 + q*{LANES}"
-            whole = isinstance(k.axes[dot.n], int) and int(k.axes[dot.n]) % LANES == 0
-            if whole:
-                w.lanes(level, str(LANES), "p", base)
+            extent = k.axes[dot.n]
+            if isinstance(extent, int) and (extent % LANES == 0 or extent < LANES):
+                w.lanes(level, str(min(extent, LANES)), "p", base)
             else:
                 w.emit(f"const long w = nb - q*{LANES} < {LANES} ? nb - q*{LANES} : {LANES};")
                 w.lanes(level, "w", "p", base)

@@ -13,9 +13,11 @@ WS_INLINE long ws_clamp(long i, long last) { return i < 0 ? 0 : i > last ? last 
     return (s[0] + s[2]) + (s[1] + s[3]);                                                                         \
   }                                                                                                               \
   WS_INLINE type ws_lanes_max_##name(const type *x) {                                                             \
-    type m = x[0];                                                                                                \
-    for (int l = 1; l < 16; l++) { type y = x[l]; m = maximum; }                                                  \
-    return m;                                                                                                     \
+    type s[16];                                                                                                   \
+    for (int l = 0; l < 16; l++) s[l] = x[l];                                                                     \
+    for (int half = 8; half; half /= 2)                                                                           \
+      for (int l = 0; l < half; l++) { type m = s[l], y = s[l + half]; s[l] = maximum; }                          \
+    return s[0];                                                                                                  \
   }                                                                                                               \
   /* The first position of the largest value: lanes hold their own first ones. */                                 \
   WS_INLINE int32_t ws_lanes_argmax_##name(const type *x, const int32_t *at) {                                    \
