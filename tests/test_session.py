@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import ctypes
+import json
 import logging
+import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -290,6 +294,67 @@ def test_every_page_is_resident_before_the_first_step() -> None:
         for page in range(address // 4096, (address + size) // 4096):
             pages.seek(page * 8)
             assert int.from_bytes(pages.read(8), "little") >> 63, f"page {page} is not there"
+
+
+GOLDEN = Path(__file__).parent / "golden" / "peak_bytes.json"
+
+
+def test_peak_bytes_have_not_grown() -> None:
+    for case, limit in json.loads(GOLDEN.read_text()).items():
+        optimizer, batch, threads = case.split()
+        graph = mlp(inputs=784, hidden=128, classes=10)
+        chosen = {"sgd": ws.SGD(), "adam": ws.Adam()}[optimizer]
+        session = ws.build_session(graph, optimizer=chosen, batch_size=int(batch), threads=int(threads), device="null")
+        assert session.peak_bytes <= limit, case
+
+
+class Heap(ctypes.Structure):
+    """`struct mallinfo2` of glibc; uordblks are the bytes in use."""
+
+    _fields_ = [
+        (n, ctypes.c_size_t)
+        for n in [
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        ]
+    ]
+
+
+def test_the_native_step_allocates_nothing_after_the_first() -> None:
+    session = ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=16)
+    session.step(**data(16))
+    program = session._main.program
+    libc = ctypes.CDLL(None)
+    libc.mallinfo2.restype = Heap
+    before = libc.mallinfo2()
+    for _ in range(50):
+        program.run()
+    after = libc.mallinfo2()
+    assert (after.uordblks, after.hblkhd) == (before.uordblks, before.hblkhd)
+
+
+def test_an_interrupt_stops_a_run_between_slices_and_leaves_the_session_whole() -> None:
+    session = ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=4)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            session.run(**data(2000), epochs=100_000)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    steps = int(session.state_dict()["session/step"])
+    assert steps > 0
+    assert np.isfinite(session.step(**data(3)).loss)
+    assert session.state_dict()["session/step"] == steps + 1
 
 
 # -- the session as an object ------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from wholestep.compiler.plan.bounds import index_bounds
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check
 from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.render.language import KEPT_COMPOSITES
 from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.options import CompileOptions
 
@@ -25,11 +26,9 @@ log = logging.getLogger("wholestep")
 
 Pass = Callable[[Graph], Graph]
 
-KERNELS = frozenset({"relu", "sigmoid", "tanh"})  # composites that the renderer has kernels for
-
 
 def decompose_composites(graph: Graph) -> Graph:
-    return decompose(graph, keep=KERNELS)
+    return decompose(graph, keep=KEPT_COMPOSITES)
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,10 @@ def _check_inside(plan: Plan, kernel: Kernel, load: Load, guards: tuple[Guard, .
         ends = [(evaluate(c, sizes) * ranges[a][0], evaluate(c, sizes) * ranges[a][1]) for a, c in index.terms]
         low, high = (evaluate(index.offset, sizes) + sum(f(e) for e in ends) for f in (min, max))
         # A computed part is clamped into the dimension, where it may only stand alone.
-        _need(low >= 0 and high < extent and (index.value is None or low == high == 0), f"{where}: {low}..{high} of {extent}")
+        _need(
+            low >= 0 and high < extent and (index.value is None or low == high == 0),
+            f"{where}: {low}..{high} of {extent}",
+        )
 
 
 def _check_values(plan: Plan, kernel: Kernel) -> None:
@@ -163,7 +166,8 @@ def _loads(kernel: Kernel) -> Iterator[tuple[Load, tuple[Guard, ...]]]:
     if kernel.dot is not None:
         yield from ((kernel.dot.a, ()), (kernel.dot.b, ()))
     if kernel.scatter is not None:
-        yield from ((kernel.scatter.updates, ()), (kernel.scatter.index, ()))
+        scatter = kernel.scatter
+        yield from ((scatter.target, ()), (scatter.updates, ()), (scatter.index, ()))
 
 
 def _buffer(plan: Plan, id: int | None, what: str) -> Buffer:
