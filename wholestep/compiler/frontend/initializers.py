@@ -91,8 +91,8 @@ def as_initializer(init: object) -> Initializer:
     """From what users write: an initialiser, a number, an array of values."""
     if isinstance(init, Initializer):
         return init
-    if isinstance(init, int | float):
-        return constant(init)
+    if isinstance(init, int | float | np.integer | np.floating):
+        return constant(float(init))
     if isinstance(init, np.ndarray | list):
         return values(init)
     raise locate(OptionError(f"init={init!r} is no initialiser; use ws.init.normal(std=0.02), a number or an array."))
