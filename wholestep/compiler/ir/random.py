@@ -66,18 +66,26 @@ def words(seed: int, key: str, step: int, elements: Words) -> Words:
     return np.choose(lane.astype(np.intp), philox(counter, (mixed & 0xFFFFFFFF, mixed >> 32)))
 
 
+def first_words(seed: int, key: str, step: int, count: int) -> Words:
+    """The words of elements 0, 1, ..., count - 1: one block of Philox for four of them."""
+    mixed = key_hash(key) ^ splitmix64(seed)
+    block = np.arange(-(-count // 4), dtype=np.uint64)
+    low, high = (np.full_like(block, np.uint64(step >> shift & 0xFFFFFFFF)) for shift in (0, 32))
+    made = philox((block & _LOW, block >> _HALF, low, high), (mixed & 0xFFFFFFFF, mixed >> 32))
+    return np.stack(made, axis=1).reshape(-1)[:count]
+
+
 def _unit(word: Words) -> Floats:
     return (word >> np.uint64(8)).astype(np.float64) * 2.0**-24
 
 
 def uniform(seed: int, key: str, step: int, shape: tuple[int, ...]) -> Floats:
     """Numbers in [0, 1), multiples of 2^-24, so that float32 and float64 hold the same ones."""
-    return _unit(words(seed, key, step, np.arange(prod(shape), dtype=np.uint64))).reshape(shape)
+    return _unit(first_words(seed, key, step, prod(shape))).reshape(shape)
 
 
 def normal(seed: int, key: str, step: int, shape: tuple[int, ...]) -> Floats:
     """Standard normal numbers by Box and Muller: element e takes the uniforms u of 2e and v of 2e + 1 and is
     sqrt(-2 ln(1 - u)) cos(2πv).  1 - u is never 0, so every number is finite."""
-    first = np.arange(prod(shape), dtype=np.uint64) * np.uint64(2)
-    u, v = _unit(words(seed, key, step, first)), _unit(words(seed, key, step, first + np.uint64(1)))
+    u, v = uniform(seed, key, step, (prod(shape), 2)).T
     return (np.sqrt(-2.0 * np.log1p(-u)) * np.cos(2.0 * np.pi * v)).reshape(shape)
