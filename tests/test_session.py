@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import logging
 import signal
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -355,6 +357,19 @@ def test_an_interrupt_stops_a_run_between_slices_and_leaves_the_session_whole() 
     assert steps > 0
     assert np.isfinite(session.step(**data(3)).loss)
     assert session.state_dict()["session/step"] == steps + 1
+
+
+def test_a_session_that_is_dropped_gives_its_memory_back_at_once() -> None:
+    session = ws.build_session(mlp(), batch_size=16)
+    session.step(**data(16))
+    session.predict(x=data(16)["x"])
+    gone = weakref.ref(session), weakref.ref(session._main.program)
+    gc.disable()  # reference counts alone must do it
+    try:
+        del session
+        assert [r() for r in gone] == [None, None]
+    finally:
+        gc.enable()
 
 
 # -- the session as an object ------------------------------------------------------------------------------------

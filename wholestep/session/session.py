@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("wholestep")
 
-Initial = Callable[[str, TensorType], AnyArray]
-
 
 class Session:
     """A compiled step, ready to run.  `ws.build_session` makes one from a graph; `Session(plan)` from a plan alone.
@@ -65,7 +63,7 @@ class Session:
         self._place = Place(state or State(), Scratch(), count, seed, options or CompileOptions())
         self._entries: dict[str, EntryPoint] = {}
         self._held: dict[str, AnyArray] = {}  # inputs given by set_input
-        self._scalars = Scalars(self._scalar_changed)
+        self._scalars = Scalars(_broadcast(self._entries))
         self._main = self._load("main", plan, key)
         log.info("session: peak %d bytes on %d threads", self.peak_bytes, count)
 
@@ -209,10 +207,6 @@ class Session:
         self._source.reset_optimizer_state(self.state)
         self._main = self._load("main", plan, key)
 
-    def _scalar_changed(self, name: str, value: float) -> None:
-        for entry in self._entries.values():
-            entry.program.set_scalar(name, value)
-
     # -- inspection ----------------------------------------------------------------------------------------------
 
     @property
@@ -278,10 +272,23 @@ class Session:
             log.warning(
                 "a session made from a plan alone starts with all states at zero; set them with load_state_dict"
             )
+        kept = [name for name in types if name in self.state]
+        if kept:
+            log.info("%d states are the model's own and keep their numbers: %s", len(kept), ", ".join(kept))
         self.state.add(types, initial)
         self._place.scratch.reserve(plan.arena_bytes, plan.work_bytes, self._place.threads)
         for entry in self._entries.values():
             entry.program.bind()
+
+
+def _broadcast(entries: Mapping[str, EntryPoint]) -> Callable[[str, float], None]:
+    """Tells every entry point of a changed scalar.  It knows the entry points alone: no cycle keeps a session alive."""
+
+    def changed(name: str, value: float) -> None:
+        for entry in entries.values():
+            entry.program.set_scalar(name, value)
+
+    return changed
 
 
 def _zeros(types: Mapping[str, TensorType]) -> Callable[[str], AnyArray]:

@@ -48,6 +48,8 @@ class State:
                     f"{types[name]}. Give one of them another name."
                 )
         new = {name: type for name, type in types.items() if name not in self._slots}
+        if not new:
+            return
         sizes = {name: _bytes(name, type) for name, type in new.items()}
         region, offset = Region(sum(sizes.values())), 0
         for name, type in new.items():
