@@ -42,7 +42,7 @@ def flat(layers: Layers) -> list[ws.Tensor]:
 
 
 def adversaries(dtype: str = "float32") -> ws.Step:
-    """One step of both players; its outputs are their losses, what the generator made, and the noise it made it from."""
+    """One step of both players; it gives their losses, what the generator made, and the noise it made it from."""
 
     @ws.step(inputs={"real": ws.Spec(("batch", 2), dtype)})
     def play(g: ws.Graph, real: ws.Tensor) -> dict[str, ws.Tensor]:
@@ -52,7 +52,7 @@ def adversaries(dtype: str = "float32") -> ws.Step:
         made = forward(generator, noise)  # (batch, 2)
 
         bce = ws.losses.binary_cross_entropy_with_logits_loss
-        # What is made is fixed for the judge.  (Its gradients name its own parameters: without the stop they are equal.)
+        # What is made is fixed for the judge.  (Its gradients name its own parameters: they are equal without the stop.)
         judge_loss = bce(forward(judge, real), 1.0) + bce(forward(judge, ws.stop_gradient(made)), 0.0)
         # The loss that does not saturate: be taken for real, rather than not be taken for made up.
         generator_loss = bce(forward(judge, made), 1.0)
