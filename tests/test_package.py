@@ -1,29 +1,24 @@
-"""The package itself: what it exports and how quickly it is there."""
+"""The package itself: what it exports, and that importing it loads nothing heavy."""
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
-import pytest
-
 import wholestep as ws
 
+HEAVY = ("egglog", "filelock", "platformdirs", "rich", "safetensors", "sklearn", "subprocess", "torch", "typer")
 
-def test_every_public_name_exists_and_is_documented():
+
+def test_every_public_function_and_class_is_documented():
     for name in ws.__all__:
-        assert getattr(ws, name) is not None
-    assert set(ws.__all__) <= set(dir(ws))
-
-
-def test_unknown_names_are_attribute_errors():
-    with pytest.raises(AttributeError, match="wholestep has no attribute 'nonsense'"):
-        ws.nonsense  # noqa: B018
+        value = getattr(ws, name)
+        if inspect.isclass(value) or inspect.isfunction(value) or inspect.ismodule(value):
+            assert inspect.getdoc(value), f"ws.{name} has no docstring"
 
 
 def test_importing_loads_nothing_heavy():
-    program = (
-        "import sys, wholestep; print(sorted(m for m in sys.modules if m.split('.')[0] in ('numpy', 'rich', 'torch')))"
-    )
+    program = f"import sys, wholestep; print([m for m in {HEAVY!r} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +22,7 @@ def digits() -> tuple[NDArray[np.float32], NDArray[np.int32]]:
 
     Source: Alpaydin and Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998 (CC BY 4.0).
     """
-    with files("wholestep").joinpath("data_files/digits.npz").open("rb") as file:
+    with (Path(__file__).parent / "data_files" / "digits.npz").open("rb") as file:
         stored = np.load(file, allow_pickle=False)
         pixels, labels = stored["pixels"], stored["labels"]
     return pixels.astype(np.float32) / np.float32(_LARGEST_PIXEL), labels.astype(np.int32)

@@ -88,4 +88,5 @@ def normal(seed: int, key: str, step: int, shape: tuple[int, ...]) -> Floats:
     """Standard normal numbers by Box and Muller: element e takes the uniforms u of 2e and v of 2e + 1 and is
     sqrt(-2 ln(1 - u)) cos(2πv).  1 - u is never 0, so every number is finite."""
     u, v = uniform(seed, key, step, (prod(shape), 2)).T
-    return (np.sqrt(-2.0 * np.log1p(-u)) * np.cos(2.0 * np.pi * v)).reshape(shape)
+    normal: Floats = (np.sqrt(-2.0 * np.log1p(-u)) * np.cos(2.0 * np.pi * v)).reshape(shape)
+    return normal
