@@ -261,6 +261,45 @@ COMPOSITE = {
     ),
 }  # fmt: skip
 
+
+def _counted(x: ws.Tensor) -> ws.Tensor:
+    return x * ws.arange("time").astype(x.dtype).reshape("time", 1) / ws.size("batch")
+
+
+def _counted_by_torch(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.arange(x.shape[1])[:, None] / x.shape[0]
+
+
+# Of x with the shape (batch, time, 5): the same function of ours and of torch's tensors, unless there are two.
+SYMBOLIC = {
+    **{f"sum over {a}": (lambda x, a=a: x.sum(a),) for a in ((0,), (1,), (2,), (0, 1), (1, 2), (0, 1, 2))},
+    **{f"mean over {a}": (lambda x, a=a: x.mean(a),) for a in ((0,), (1,), (0, 1), (0, 1, 2))},
+    **{f"max over {a}": (lambda x, a=a: x.max(a), lambda x, a=a: x.amax(a)) for a in ((0,), (1,), (0, 2))},
+    **{f"softmax over {a}": (lambda x, a=a: ws.softmax(x, a), lambda x, a=a: x.softmax(a)) for a in (0, 1, 2)},
+    "log_softmax": (lambda x: ws.log_softmax(x, 1), lambda x: x.log_softmax(1)),
+    "reshape": (lambda x: x.reshape(-1, 5) * 2.0,),
+    "permute": (lambda x: x.permute(1, 2, 0) * 2.0,),
+    "all but the first": (lambda x: x[1:, 1:],),
+    "all but the last": (lambda x: x[:-1, :-1],),
+    "the first and the last": (lambda x: x[0] + x[-1],),
+    "pad": (lambda x: ws.pad(x, [(0, 0), (1, 2), (0, 0)]), lambda x: F.pad(x, (0, 0, 1, 2))),
+    "concat along the batch": (lambda x: ws.concat([x, x * x]), lambda x: torch.cat([x, x * x])),
+    "concat along time": (lambda x: ws.concat([x, x * x], 1), lambda x: torch.cat([x, x * x], 1)),
+    "rows @ rows.T": (lambda x: x.reshape(-1, 5) @ x.reshape(-1, 5).T,),
+    "rows.T @ rows": (lambda x: x.reshape(-1, 5).T @ x.reshape(-1, 5),),
+    "scores of attention": (lambda x: x @ x.transpose(1, 2),),
+    "attention": (
+        lambda x: ws.softmax(x @ x.transpose(1, 2)) @ x, lambda x: torch.softmax(x @ x.transpose(1, 2), -1) @ x
+    ),
+    "broadcast over both": (lambda x: x * x.mean((0, 1)) + x.sum(2, keepdims=True),
+                            lambda x: x * x.mean((0, 1)) + x.sum(2, keepdim=True)),
+    "arange and size": (_counted, _counted_by_torch),
+    "cross_entropy": (
+        lambda x: ws.losses.cross_entropy(x, x.argmax(-1)),
+        lambda x: F.cross_entropy(x.reshape(-1, 5), x.argmax(-1).reshape(-1)),
+    ),
+}  # fmt: skip
+
 GROUPS = {
     "pointwise": POINTWISE,
     "binary": BINARY,
