@@ -52,7 +52,7 @@ def adversaries(dtype: str = "float32") -> ws.Step:
         made = forward(generator, noise)  # (batch, 2)
 
         bce = ws.losses.binary_cross_entropy_with_logits_loss
-        # What is made is fixed for the judge.  (Its gradients name its own parameters: they are equal without the stop.)
+        # What is made is fixed for the judge.  (Its gradients name its own parameters: they would be the same.)
         judge_loss = bce(forward(judge, real), 1.0) + bce(forward(judge, ws.stop_gradient(made)), 0.0)
         # The loss that does not saturate: be taken for real, rather than not be taken for made up.
         generator_loss = bce(forward(judge, made), 1.0)
