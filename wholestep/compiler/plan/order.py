@@ -13,6 +13,9 @@ from wholestep.compiler.plan.fuse import REDUCTIONS, Cluster, accesses, depends
 from wholestep.compiler.plan.kernel import Kind
 from wholestep.compiler.plan.prepare import is_state
 
+# Ops whose inputs are not read at the position of the result, whatever the index of the access says.
+MOVING = frozenset({"matmul", "scatter_add", "gather", "pad", "concat"}) | REDUCTIONS
+
 
 def place_updates(graph: Graph, clusters: list[Cluster]) -> list[Update]:
     """Decide where each update is stored; appends clusters that copy, and makes writers wait for readers."""
@@ -50,7 +53,7 @@ def reads_elsewhere(writer: Cluster, state: str) -> bool:
         for a in accesses(n):
             if is_state(a.base) and a.base.attrs.name == state:  # type: ignore[attr-defined]
                 at_own_place = a.shape == a.base.type.shape and a.index == identity(len(a.shape))
-                if passes or not at_own_place or n.op in ("matmul", "scatter_add", "gather", *REDUCTIONS):
+                if passes or not at_own_place or n.op in MOVING:
                     return True
     return False
 
