@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.report import PlanReport, plan_report
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -23,9 +19,7 @@ from wholestep.session.listing import annotated
 from wholestep.session.live import LiveOptimizer, Scalars
 from wholestep.session.loop import RunOptions, run_epochs
 from wholestep.session.result import EntryPoint, StepResult
-
-if TYPE_CHECKING:
-    from wholestep.session.source import Source
+from wholestep.session.source import Source, first_values
 
 log = logging.getLogger("wholestep")
 
@@ -35,7 +29,7 @@ class Session:
 
     Args:
         plan: what `compile_training_graph` or `load_plan` gave.
-        state: the model's numbers; without it the session has its own, all zero until `set` or `load_state_dict`.
+        state: the model's numbers; without it the session has its own.
         seed: keys random nodes and the order of epochs.
         threads: None uses $WHOLESTEP_THREADS, else the cores that this process may run on.
 
@@ -204,7 +198,7 @@ class Session:
         self._scalars.drop("optimizer.")
         self._source = source.with_optimizer(optimizer)
         plan, key = self._source.plan("train", self._place.options)
-        self._source.reset_optimizer_state(self.state)
+        self._source.reset_optimizer_state(self.state, plan)
         self._main = self._load("main", plan, key)
 
     # -- inspection ----------------------------------------------------------------------------------------------
@@ -267,15 +261,10 @@ class Session:
     def _reserve(self, plan: Plan) -> None:
         """Memory for the states and scratch that a plan needs; programs loaded before follow if addresses changed."""
         types = {name: plan.buffers[id].type for name, id in plan.states}
-        initial = self._source.initial(self._place.seed) if self._source is not None else _zeros(types)
-        if self._source is None and not all(name in self.state for name in types):
-            log.warning(
-                "a session made from a plan alone starts with all states at zero; set them with load_state_dict"
-            )
         kept = [name for name in types if name in self.state]
         if kept:
             log.info("%d states are the model's own and keep their numbers: %s", len(kept), ", ".join(kept))
-        self.state.add(types, initial)
+        self.state.add(types, first_values(plan, self._place.seed))
         self._place.scratch.reserve(plan.arena_bytes, plan.work_bytes, self._place.threads)
         for entry in self._entries.values():
             entry.program.bind()
@@ -289,7 +278,3 @@ def _broadcast(entries: Mapping[str, EntryPoint]) -> Callable[[str, float], None
             entry.program.set_scalar(name, value)
 
     return changed
-
-
-def _zeros(types: Mapping[str, TensorType]) -> Callable[[str], AnyArray]:
-    return lambda name: np.zeros([int(e) for e in types[name].shape], types[name].dtype.numpy)

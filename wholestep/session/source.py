@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from weakref import WeakKeyDictionary
 
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.initializers import materialize
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir import graph as ir
-from wholestep.compiler.ir.attrs import Initializer
-from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.compiler import detect_target
@@ -95,20 +92,6 @@ class Source:
             store_plan(store, key, plan)
         return plan, report
 
-    def initial(self, seed: int) -> Callable[[str], AnyArray]:
-        """The first value of each state that a traced entry point has."""
-
-        def value(name: str) -> AnyArray:
-            type, init = self._declared[name]
-            return materialize(init, tuple(int(e) for e in type.shape), type.dtype, seed, name)
-
-        return value
-
-    @cached_property
-    def _declared(self) -> dict[str, tuple[TensorType, Initializer]]:
-        nodes = {name: node for graph in self.traced.values() for name, node in graph.states().items()}
-        return {name: (node.attrs.type, node.attrs.init) for name, node in nodes.items()}  # type: ignore[attr-defined]
-
     # -- the optimizer -------------------------------------------------------------------------------------------
 
     def same_program(self, optimizer: object) -> bool:
@@ -128,20 +111,31 @@ class Source:
             raise UsageError("a @ws.step function names its own optimizers; change them there and build again.")
         return replace(self, optimizer=optimizer, traced={}, spans=Spans())
 
-    def reset_optimizer_state(self, state: State) -> None:
+    def reset_optimizer_state(self, state: State, plan: Plan) -> None:
         """Moments and the step count start anew; what the model itself declares is kept."""
         assert isinstance(self.model, Graph)
         own = self.model.states
-        fresh = self.initial(0)
-        for name in self.trace("train").states():
+        fresh = first_values(plan, 0)
+        for name, _ in plan.states:
             if name in state and name not in own:
                 state.set(name, fresh(name))
         state.step = 0
 
 
+def first_values(plan: Plan, seed: int) -> Callable[[str], AnyArray]:
+    """The first value of each state of a plan: a function of (seed, name)."""
+    how = {name: (plan.buffers[id].type, init) for (name, id), init in zip(plan.states, plan.initial, strict=True)}
+
+    def value(name: str) -> AnyArray:
+        type, init = how[name]
+        return materialize(init, tuple(int(e) for e in type.shape), type.dtype, seed, name)
+
+    return value
+
+
 def _structure(optimizer: object) -> object:
     assert isinstance(optimizer, Optimizer)
-    return optimizer.name, optimizer.decay_on, tuple(optimizer.hyperparameters())
+    return optimizer.structure()
 
 
 def _has_loss(graph: Graph) -> bool:

@@ -55,6 +55,7 @@ def make_plan(
         inputs=tuple((b.name, b.id) for b in placed if b.space is Space.INPUT),
         outputs=tuple(buffers.outputs.items()),
         states=tuple(buffers.states.items()),
+        initial=tuple(prepared.states()[name].attrs.init for name in buffers.states),  # type: ignore[attr-defined]
         updated=updated,
         bounds=tuple(bounds),
         constants=tuple(

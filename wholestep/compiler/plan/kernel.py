@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType
 
 LANES = 16  # logical lanes of every reduction, and columns of a panel
@@ -232,6 +233,7 @@ class Plan:
     inputs: tuple[tuple[str, int], ...]  # name -> buffer id
     outputs: tuple[tuple[str, int], ...]
     states: tuple[tuple[str, int], ...]
+    initial: tuple[Initializer, ...]  # how each of them gets its first value
     updated: tuple[str, ...]  # names of the states it changes
     bounds: tuple[Bound, ...]
     constants: tuple[tuple[int, bytes], ...]  # buffer id -> its bytes

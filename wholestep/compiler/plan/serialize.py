@@ -19,6 +19,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.types import DTYPES, Dim, DType, Extent, TensorType
 from wholestep.compiler.plan import kernel as k
 from wholestep.compiler.plan.check import check
@@ -29,7 +30,7 @@ FORMAT, VERSION = "wholestep plan", 1
 
 # The dataclasses that a plan is made of.
 RECORDS = (
-    *(TensorType, k.Buffer, k.Index, k.Guard, k.Load, k.Instr, k.Store, k.Reduce, k.Level),
+    *(Initializer, TensorType, k.Buffer, k.Index, k.Guard, k.Load, k.Instr, k.Store, k.Reduce, k.Level),
     *(k.Dot, k.Scatter, k.Kernel, k.HostValue, k.Scalar, k.Bound, Plan),
 )
 FIELDS = {cls: dataclasses.fields(cls) for cls in RECORDS}
@@ -107,7 +108,8 @@ def encode(value: Any) -> Any:
         return base64.b64encode(value).decode()
     if hasattr(value, "item"):  # a NumPy scalar
         return value.item()
-    return {f.name: encode(v) for f in FIELDS[type(value)] if (v := getattr(value, f.name)) != f.default}
+    fields = {f.name: (getattr(value, f.name), f.default) for f in FIELDS[type(value)]}
+    return {name: encode(v) for name, (v, default) in fields.items() if v != default or repr(v) == "-0.0"}
 
 
 # -- reading: one row per annotation of a field --------------------------------------------------------------------
@@ -169,6 +171,7 @@ DECODERS: dict[str, Decoder] = {
     "Extent": _extent,
     "Shape": _many(_extent),
     "tuple[int, ...]": _many(_integer),
+    "tuple[float, ...]": _many(_float),
     "tuple[str, ...]": _many(_string),
     "tuple[tuple[int, Extent], ...]": _many(_each(_integer, _extent)),
     "tuple[tuple[str, int], ...]": _many(_each(_string, _integer)),
