@@ -78,6 +78,23 @@ def dimensions_of_one() -> Graph:
 
 
 @case
+def empty_dimensions() -> Graph:
+    a, u = x("a", "batch", 0), w("u", 0, 9)
+    none = b.slice_axes(x("c", "batch", 6), (0, 3), (BATCH, 3))
+    return out(
+        *(b.unary("sin", a), b.sum_axes(a, [1]), b.sum_axes(a, [0]), b.matmul(a, u)),
+        *(b.matmul(a, none, transpose_b=True), b.concat([a, x("d", "batch", 2), none], 1)),
+        u=b.scale(u, 0.5),
+    )
+
+
+@case
+def empty_product_with_an_epilogue() -> Graph:
+    a, u, v = x("a", "batch", 0), w("u", 0, 18), w("v", 18)
+    return out(v=b.add(v, b.sum_axes(b.shift(b.matmul(a, u), 1.0), [0])))
+
+
+@case
 def symbol_reduced_along_rows() -> Graph:
     a = x("a", 3, "batch")
     centred = b.sub(a, b.restore_axes(b.max_axes(a, [1]), [1], a.type.shape))
@@ -196,6 +213,21 @@ def stores_of_every_dtype() -> Graph:
 def integer_arithmetic_wraps() -> Graph:
     n, m = x("n", "batch", 3, dtype=uint8), x("m", "batch", 3, dtype=int64)
     return out(b.sub(n, b.full_like(n, 3)), b.mul(n, b.full_like(n, 100)), b.mul(m, b.full_like(m, 2**40)), b.neg(n))
+
+
+@case
+def sums_and_maxima_of_integers() -> Graph:
+    n, m = x("n", "batch", 5, dtype=int64), x("m", "batch", 5, dtype=uint8)
+    found = [Node("argmax", (t,), at.ArgmaxAttrs(d)) for t in (n, m) for d in (0, 1)]
+    return out(b.sum_axes(n, [0]), b.sum_axes(n, [1]), b.max_axes(m, [0]), b.max_axes(n, [1]), *found)
+
+
+@case
+def comparisons_of_every_dtype() -> Graph:
+    n, m, p = x("n", "batch", dtype=int64), x("m", "batch", dtype=uint8), x("p", "batch", dtype=boolean)
+    d = x("d", "batch", dtype=float64)
+    picked = b.where(p, b.cast(m, int64), n)
+    return out(picked, b.where(b.less(d, b.full_like(d, 0.5)), m, b.full_like(m, 9)), b.make("logical_not", (p,)))
 
 
 # -- states --------------------------------------------------------------------------------------------------------

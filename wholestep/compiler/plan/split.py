@@ -145,7 +145,7 @@ class Splitter:
         if split is None:
             return 1.0
         extent = self.kernels[i].axes[split]
-        count = -(-evaluate(extent, self.sizes) // granule(extent))
+        count = max(1, -(-evaluate(extent, self.sizes) // granule(extent)))
         return max(1.0, count / -(-count // self.prices.threads))
 
     def price(self, split: Sequence[int | None]) -> float:
