@@ -146,7 +146,9 @@ REDUCE = {
     ),
     "min": case(lambda x: x.min(1), X, torch_function=lambda x: x.amin(1)),
     "max, ties": case(lambda x: x.max(1), TIES, torch_function=lambda x: x.amax(1)),
-    "ratio": case(lambda x, y: ws.ratio(x.sum(), y.sum()), X, positive(4), torch_function=lambda x, y: x.sum() / y.sum()),
+    "ratio": case(
+        lambda x, y: ws.ratio(x.sum(), y.sum()), X, positive(4), torch_function=lambda x, y: x.sum() / y.sum()
+    ),
     "long sum": case(lambda x: (x * x).sum(1), normal(3, 1000)),
     "tall sum": case(lambda x: (x * x).sum(0), normal(500, 3)),
     **{
