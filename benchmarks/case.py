@@ -11,7 +11,7 @@ import numpy as np
 Arrays = dict[str, np.ndarray]
 
 # So small that a whole benchmark does not memorise its batches: gradients keep their size, no unit dies, and no
-# optimizer state decays into denormals, which some contenders pay for and others flush to zero.
+# optimizer state decays into denormals, which some contenders flush to zero and others compute with.
 LEARNING_RATES = {"sgd": 1e-5, "adam": 1e-6}
 
 

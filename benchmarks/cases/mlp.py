@@ -45,8 +45,8 @@ def weights() -> Arrays:
 def batches(cell: Cell) -> list[Arrays]:
     """Random batches, the same for every contender.
 
-    Centred: with pixels in 0..1 some hidden units die, their Adam state decays to denormals (3180 of them after 4000
-    steps), and contenders that do not flush those to zero slow down as the benchmark goes on.
+    Centred: with pixels in 0..1 some hidden units die and their Adam state decays to denormals (3180 of them after
+    4000 steps), which some contenders flush to zero and others compute with.
     """
     rng = np.random.default_rng(1)
     return [
