@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from wholestep.compiler.ir import attrs as at
@@ -262,7 +262,28 @@ class Emitter:
             draft.stores.append(Store(load, self.body_values[level][node]))
 
     def levels(self) -> tuple[Level, ...]:
+        self.drop_unused()
         return tuple(d.freeze() for d in self.drafts)
+
+    def drop_unused(self) -> None:
+        """A cheap value that only later levels need was computed again there."""
+        used = {s.value for d in self.drafts for s in (*d.row_stores, *d.stores)}
+        used |= {r.value for d in self.drafts for r in d.reduces}
+        for part in (part for d in reversed(self.drafts) for part in (d.body, d.row)):
+            for instr in reversed(part):
+                if instr.id in used or instr.op == "acc":
+                    used.update(operands(instr))
+            part[:] = [i for i in part if i.id in used or i.op == "acc"]
+
+
+def operands(instr: Instr) -> Iterator[int]:
+    """The values that an instruction uses, those of its indices included."""
+    yield from instr.args
+    if instr.fill is not None:
+        yield instr.fill
+    for index in instr.load.index if instr.load else ():
+        if index.value is not None:
+            yield index.value
 
 
 def linear(index: Indices, shape: Shape) -> Index:

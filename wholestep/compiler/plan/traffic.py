@@ -59,9 +59,10 @@ def flops(kernel: Kernel, sizes: Mapping[str, int]) -> int:
 def region_bytes(load: Load, buffer: Buffer, kernel: Kernel, sizes: Mapping[str, int]) -> int:
     """Bytes of the distinct elements that one access can touch."""
     touched = 1
-    for index, extent in zip(load.index, load.shape, strict=True):
+    indexed = kernel.scatter.at if kernel.scatter and load is kernel.scatter.target else None
+    for d, (index, extent) in enumerate(zip(load.index, load.shape, strict=True)):
         whole = evaluate(extent, sizes)
-        if index.value is None:
+        if index.value is None and d != indexed:
             whole = min(whole, prod(evaluate(kernel.axes[a], sizes) for a, _ in index.terms))
         touched *= whole
     return touched * buffer.type.dtype.size
@@ -69,9 +70,19 @@ def region_bytes(load: Load, buffer: Buffer, kernel: Kernel, sizes: Mapping[str,
 
 def bytes_moved(kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, int]) -> int:
     """Each distinct region read plus written once; workspace stays in cache and does not count."""
-    read, written = dict.fromkeys(loads(kernel)), dict.fromkeys(stores(kernel))
     return sum(
-        region_bytes(access, buffers[access.buffer], kernel, sizes)
-        for access in (*read, *written)
-        if buffers[access.buffer].space is not Space.WORK
+        min(sum(regions), evaluate(buffers[b].type.elements, sizes) * buffers[b].type.dtype.size)
+        for accesses in (set(loads(kernel)), set(stores(kernel)))
+        for b, regions in _regions(accesses, kernel, buffers, sizes).items()
+        if buffers[b].space is not Space.WORK
     )
+
+
+def _regions(
+    accesses: set[Load], kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, int]
+) -> dict[int, list[int]]:
+    """The bytes of each distinct access, by buffer."""
+    found: dict[int, list[int]] = {}
+    for a in accesses:
+        found.setdefault(a.buffer, []).append(region_bytes(a, buffers[a.buffer], kernel, sizes))
+    return found

@@ -1,0 +1,213 @@
+"""What holds of every plan: memory, order, counts, determinism."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native import lower
+from ownership import Walk
+from random_graphs import graphs
+from step_graphs import clipped_step, mlp_step
+
+import wholestep as ws
+from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.plan.build import make_plan
+from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
+from wholestep.compiler.plan.prepare import prepare
+from wholestep.compiler.plan.serialize import dump
+from wholestep.errors import GraphError
+
+CAPACITY = {"batch": 20, "time": 5}
+GRAPHS = graphs(max_nodes=16)
+
+
+def touched(kernel: Kernel) -> Iterator[tuple[int, bool]]:
+    """(buffer, is it written) of every load and store."""
+    for level in kernel.levels:
+        yield from ((i.load.buffer, False) for i in (*level.row, *level.body) if i.load)
+        yield from ((s.load.buffer, True) for s in (*level.row_stores, *level.stores))
+    if kernel.dot:
+        yield from ((load.buffer, False) for load in (kernel.dot.a, kernel.dot.b))
+    if kernel.scatter:
+        yield from ((load.buffer, False) for load in (kernel.scatter.updates, kernel.scatter.index))
+        yield kernel.scatter.target.buffer, True
+
+
+# -- memory and order ------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(GRAPHS, st.booleans())
+def test_live_buffers_never_overlap(graph: Graph, fused: bool) -> None:
+    plan = make_plan(lower(graph), CAPACITY, fused=fused)
+    check(plan)
+    regions: dict[int, list[int]] = {}
+    for k in plan.kernels:
+        for b, _ in touched(k):
+            regions.setdefault(b, []).append(k.region)
+    arena = [b for b in plan.buffers if b.space is Space.ARENA and b.id in regions]
+    for a, b in combinations(arena, 2):
+        together = min(regions[a.id]) <= max(regions[b.id]) and min(regions[b.id]) <= max(regions[a.id])
+        apart = a.offset + a.bytes <= b.offset or b.offset + b.bytes <= a.offset
+        assert apart or not together, f"buffers {a.id} and {b.id}"
+    for b in arena:
+        assert b.offset % 64 == 0
+        assert b.offset + b.bytes <= plan.arena_bytes
+
+
+@settings(max_examples=60)
+@given(GRAPHS, st.booleans())
+def test_reads_follow_writes_and_splits_are_legal(graph: Graph, fused: bool) -> None:
+    plan = make_plan(lower(graph), CAPACITY, fused=fused)
+    written: set[int] = set()
+    for k in plan.kernels:
+        own = {b for b, write in touched(k) if write}
+        for b, write in touched(k):
+            computed = plan.buffers[b].space in (Space.ARENA, Space.OUTPUT)
+            assert write or not computed or b in written or b in own, f"kernel {k.id} reads buffer {b} too early"
+        written |= own
+        summed = {k.reduced, k.dot.k if k.dot else None, *(k.scatter.over if k.scatter else ())} - {None}
+        assert k.split not in summed, f"kernel {k.id} is split along an axis that it sums over"
+        if k.kind is Kind.NEST and any(level.reduces for level in k.levels):
+            assert k.split is None or k.split != k.vector
+    assert [k.id for k in plan.kernels] == list(range(len(plan.kernels)))
+    assert [k.region for k in plan.kernels] == sorted(k.region for k in plan.kernels)
+
+
+def test_the_arena_is_reused_across_regions() -> None:
+    plan = make_plan(mlp_step(64, 96, 96, 96, 96, 10), {"batch": 32})
+    assert plan.arena_bytes < sum(b.bytes for b in plan.buffers if b.space is Space.ARENA)
+
+
+def test_a_missing_capacity_is_an_error() -> None:
+    with pytest.raises(GraphError, match=r"the dimension 'batch' has no capacity; pass capacity=\{'batch': 32\}"):
+        make_plan(mlp_step(4, 8, 2), {})
+
+
+# -- counts ----------------------------------------------------------------------------------------------------------
+
+
+def arithmetic(node: Node) -> int:
+    """Operations of a node that is computed on its own, by its definition."""
+    family, sizes = OPS[node.op].family, CAPACITY
+    elements = evaluate(node.type.elements, sizes)
+    if node.op == "matmul":
+        depth = node.inputs[0].type.shape[-2 if node.attrs.transpose_a else -1]  # type: ignore[attr-defined]
+        return 2 * elements * evaluate(depth, sizes)
+    if family is Family.REDUCE or node.op == "scatter_add":
+        return evaluate(node.inputs[0].type.elements, sizes)
+    computes = family in (Family.POINTWISE, Family.COMPOSITE) and node.op != "cast"
+    return elements if computes and not node.host else 0
+
+
+@settings(max_examples=60)
+@given(GRAPHS)
+def test_flops_are_those_of_the_graph(graph: Graph) -> None:
+    lowered = lower(graph)
+    if any(n.op == "random" for n in lowered.nodes):  # drawn again by each reader
+        return
+    plan = make_plan(lowered, CAPACITY, fused=False)
+    assert plan.flops == sum(arithmetic(n) for n in prepare(lowered).nodes)
+
+
+def enumerated_bytes(plan: Plan, kernel: Kernel) -> tuple[int, bool]:
+    """Bytes of the distinct elements read plus those written, and whether no buffer is accessed in two ways."""
+    events = Walk(plan, kernel, plan.sizes, [range(evaluate(e, plan.sizes)) for e in kernel.axes]).events
+    cells: dict[tuple[int, bool], list[np.ndarray]] = {}
+    for e in events:
+        if plan.buffers[e.buffer].space is not Space.WORK:
+            cells.setdefault((e.buffer, e.write), []).append(e.cells)
+    size = {b.id: b.type.dtype.size for b in plan.buffers}
+    total = sum(len(np.unique(np.concatenate(parts))) * size[b] for (b, _), parts in cells.items())
+    return total, all(len(parts) == 1 for parts in cells.values())
+
+
+@settings(max_examples=60)
+@given(GRAPHS, st.booleans())
+def test_bytes_are_those_of_the_elements_touched(graph: Graph, fused: bool) -> None:
+    plan = make_plan(lower(graph), CAPACITY, fused=fused)
+    for k in plan.kernels:
+        expected, exact = enumerated_bytes(plan, k)
+        assert type(k.bytes) is int
+        assert type(k.flops) is int
+        assert k.bytes == expected if exact else k.bytes >= expected, f"kernel {k.id}"
+
+
+@pytest.mark.parametrize("batch", [32, 128])
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+def test_the_benchmark_step_by_hand(name: str, batch: int) -> None:
+    """784-128-10: nine kernels, three regions, as many operations and bytes as a person counts."""
+    B, I, H, C, float_ = batch, 784, 128, 10, 4
+    optimizer, per_weight, states = {"sgd": (ws.SGD(lr=0.01), 2, 1), "adam": (ws.Adam(lr=1e-3), 13, 3)}[name]
+    weights = I * H + H * C + H + C
+    flops = sum(
+        (
+            2 * B * I * H + 2 * B * H,  # hidden layer; bias and relu
+            2 * B * H * C + B * C,  # logits and bias
+            (1 + 3 + 9) * B * C + 2 * B,  # maximum; exponentials; losses and their gradient
+            B + 1,  # the mean
+            2 * B * C * H + 2 * B * H,  # gradient of the hidden layer; comparison and selection
+            2 * B * I * H + 2 * B * H * C + B * H + B * C,  # gradients of weights and biases
+            weights * per_weight,
+        )
+    )
+    moved = float_ * sum(
+        (
+            B * I + I * H + H + B * H,
+            B * H + H * C + C + B * C,
+            B * C + B + B * C + B,  # logits, labels; their gradient, the losses
+            B + 1,
+            B * C + H * C + B * H + B * H,
+            B * I + B * H + B * H + B * H + B * C + B * C,  # operands of the gradients of weights and biases
+            weights * states * 2 + H * C,  # read and written; the stored transpose of the second weight
+        )
+    )
+    plan = make_plan(mlp_step(I, H, C, optimizer=optimizer), {"batch": B})
+    assert (len(plan.kernels), plan.regions) == (9, 3)
+    assert plan.bytes_moved == moved
+    assert plan.flops == flops
+    assert plan.copy_bytes == H * C * float_  # 128 is a multiple of 16: no padding
+
+
+# -- determinism -----------------------------------------------------------------------------------------------------
+
+PRINT_PLANS = """
+import hashlib
+from step_graphs import clipped_step, mlp_step
+from wholestep.compiler.plan.build import make_plan
+from wholestep.compiler.plan.serialize import dump
+for graph in (mlp_step(20, 24, 5), clipped_step(20, 24, 17, 5)):
+    print(hashlib.sha256(dump(make_plan(graph, {"batch": 16}))).hexdigest())
+"""
+
+
+def test_a_plan_is_the_same_in_every_process() -> None:
+    here = Path(__file__).resolve()
+    folders = [here.parents[3], here.parents[2], here.parents[1], here.parents[1] / "ir"]
+    expected = [
+        hashlib.sha256(dump(make_plan(g, {"batch": 16}))).hexdigest()
+        for g in (mlp_step(20, 24, 5), clipped_step(20, 24, 17, 5))
+    ]
+    for seed in ("1", "2"):
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(map(str, folders))}
+        done = subprocess.run([sys.executable, "-c", PRINT_PLANS], env=env, capture_output=True, text=True, check=True)
+        assert done.stdout.split() == expected
+
+
+@settings(max_examples=30)
+@given(GRAPHS, st.booleans())
+def test_a_plan_is_the_same_every_time(graph: Graph, fused: bool) -> None:
+    assert make_plan(lower(graph), CAPACITY, fused=fused) == make_plan(lower(graph), CAPACITY, fused=fused)
