@@ -7,8 +7,8 @@ import re
 from wholestep.compiler.plan.kernel import Kernel, Plan
 from wholestep.compiler.plan.report import printable
 
-_DEFINITION = re.compile(r"^static\b.*\bk(\d+)\(")
-_CALL = re.compile(r"\bk(\d+)\(call\b")
+_DEFINITION = re.compile(r"^static\b.*_k(\d+)\(")
+_CALL = re.compile(r"_k(\d+)\(call\b")
 
 
 def annotated(source: str, plan: Plan) -> str:

@@ -61,6 +61,7 @@ class Emitter:
         self.drafts: list[Draft] = [Draft()]
         self.count = 0
         self.row_values: dict[object, int] = {}  # valid for the rest of the row
+        self.row_levels: dict[object, int] = {}  # from which level on, of leaves that are read once per row
         self.body_values: list[dict[object, int]] = [{}]  # valid within one level's loop
         self.carried: dict[Node, int] = {}  # element values kept for later levels: buffer
         self.level_of: dict[Node, int] = {}
@@ -69,7 +70,10 @@ class Emitter:
     def add(self, level: int, in_row: bool, key: object, make: Callable[[int], Instr]) -> int:
         """Append an instruction once per row or per level; the same key gives the same value again."""
         known = self.row_values if in_row else self.body_values[level]
-        if key not in known:
+        # An op may stand before the first reader of a leaf that it shares: then it reads the leaf itself.
+        if key not in known or (in_row and self.row_levels.get(key, 0) > level):
+            if in_row:
+                self.row_levels[key] = level
             instr = make(self.count)
             known[key] = self.count
             self.count += 1
