@@ -331,6 +331,46 @@ def state_that_is_counted_in_integers() -> Graph:
     return out(seen=b.add(seen, b.scatter_add(ones, i, 0, 6)))
 
 
+# -- comparisons that wait for their reader --------------------------------------------------------------------------
+
+
+def computed(*shape: Extent) -> Node:
+    """Something that has a kernel of its own, which its readers may join."""
+    return b.unary("sin", b.matmul(x("a", shape[0], 4), x("c", 4, *shape[1:])))
+
+
+@case
+def comparison_read_at_another_place() -> Graph:
+    s = computed(9, 9)
+    mask = b.less(s, b.full_like(s, 0.0))
+    return out(b.where(b.transpose(mask), s, b.zeros_like(s)))
+
+
+@case
+def comparison_looked_up() -> Graph:
+    s, i, j = computed(2, 3), x("i", 3, dtype=int32), x("j", dtype=int32)
+    signs = b.cast(b.less(s, b.full_like(s, 0.0)), float32)
+    return out(b.gather(signs, i, 1), b.add(s, b.gather(signs, i, 1)), b.gather(signs, j, 1))
+
+
+@case
+def comparison_padded() -> Graph:
+    s = computed(BATCH, 5)
+    signs = b.cast(b.less(s, b.full_like(s, 0.0)), float32)
+    moved = b.pad(b.slice_axes(signs, (0, 0), (BATCH, 4)), (0, 1), (0, 0))
+    return out(b.mul(s, moved), moved)
+
+
+@case
+def comparison_of_a_row_read_by_elements_and_reductions() -> Graph:
+    a = computed(BATCH, 18)
+    top = b.max_axes(a, [1])
+    is_top = b.equal(a, b.restore_axes(top, [1], a.type.shape))
+    ties = b.sum_axes(b.cast(is_top, float32), [1])
+    share = b.div(b.cast(is_top, float32), b.restore_axes(ties, [1], a.type.shape))
+    return out(share, b.matmul(share, a, transpose_a=True), b.sum_axes(b.cast(is_top, float32), [0]))
+
+
 # -- outputs -------------------------------------------------------------------------------------------------------
 
 

@@ -99,7 +99,7 @@ class Fuser:
         waiting = self.waiting_for(node)
         needed = [a.base for n in (*waiting, node) for a in accesses(n)]
         producers = dict.fromkeys(self.of[base] for base in needed if base in self.of)
-        cluster = self.choose(node, producers) if self.fuse else None
+        cluster = self.choose(node, waiting, producers) if self.fuse else None
         if cluster is None:
             cluster = new_cluster(node)
             self.clusters.append(cluster)
@@ -145,11 +145,17 @@ class Fuser:
         visit(node)
         return list(found)
 
-    def choose(self, node: Node, producers: dict[Cluster, None]) -> Cluster | None:
+    def choose(self, node: Node, waiting: list[Node], producers: dict[Cluster, None]) -> Cluster | None:
         for cluster in sorted(producers, key=self.clusters.index, reverse=True):
-            if self.fits(node, accesses(node), cluster) and self.is_acyclic(cluster, producers):
+            fits = self.fits(node, accesses(node), cluster) and self.is_acyclic(cluster, producers)
+            if fits and self.is_read_from_inside_only(cluster, node, waiting):
                 return cluster
         return None
+
+    def is_read_from_inside_only(self, cluster: Cluster, node: Node, waiting: list[Node]) -> bool:
+        """No deferred op that must stay outside reads the cluster: it would have to run before and after it."""
+        outside = set(waiting) - self.joining(waiting, node, cluster)
+        return not any(self.of.get(a.base) is cluster for n in outside for a in accesses(n))
 
     def join(self, node: Node, cluster: Cluster) -> None:
         cluster.nodes.append(node)
