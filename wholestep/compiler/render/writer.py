@@ -10,6 +10,7 @@ from wholestep.compiler.plan.kernel import LANES, Buffer, Index, Instr, Kernel, 
 from wholestep.compiler.plan.traffic import loads, stores
 from wholestep.compiler.render.address import Scope
 from wholestep.compiler.render.language import LOCAL, LOWEST, OPS, STORED, cast_text, literal
+from wholestep.compiler.render.narrow import can_widen, widened_lanes
 
 REDUCE_SUFFIX = {float32: "f32", float64: "f64", int32: "i32", int64: "i64", uint8: "u8"}
 
@@ -146,9 +147,12 @@ class Writer:
         self.scope.axes[vector] = f"({base or f'{p}*{LANES}'} + l)"
         if not base:
             self.scope.panels[vector] = (p, "l")
-        self.emit("#pragma omp simd")
-        with self.block(f"for (long l = 0; l < {count}; l++)"):
-            self.body(level)
+        if count.isdigit() and int(count) < LANES and can_widen(self, level):
+            widened_lanes(self, level, int(count))
+        else:
+            self.emit("#pragma omp simd")
+            with self.block(f"for (long l = 0; l < {count}; l++)"):
+                self.body(level)
         self.scope.axes[vector] = saved
         self.scope.panels.pop(vector, None)
 
