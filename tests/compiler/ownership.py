@@ -45,7 +45,7 @@ class Event:
     lanes: Array  # the same for the inner loop
 
 
-class OutOfRange(Exception):
+class OutOfRangeError(Exception):
     """An index that leaves its dimension."""
 
 
@@ -114,11 +114,11 @@ def cells_of(
         if i.value is None:
             column = positions(i, points, sizes, length)[which]
         else:
-            assert not i.terms and i.offset == 0, "a computed index stands alone"
+            assert (i.terms, i.offset) == ((), 0), "a computed index stands alone"
             column = np.tile(np.arange(size), len(which))
             found, which = np.repeat(found, size, axis=0), np.repeat(which, size)
         if column.size and (column.min() < 0 or column.max() >= size):
-            raise OutOfRange(f"index {column.min()} to {column.max()} of {size} in buffer {buffer.id}")
+            raise OutOfRangeError(f"index {column.min()} to {column.max()} of {size} in buffer {buffer.id}")
         found = np.column_stack([found, column])
     return stored_position(found, [evaluate(e, sizes) for e in load.shape], buffer.layout), which
 
@@ -232,9 +232,9 @@ def in_place_faults(kernel: Kernel, events: Sequence[Event], buffers: Sequence[B
                     yield f"{where}, which is then no longer the old value"
                 if not same_iteration(read, write, "rows", size):
                     yield f"{where} in different rows"
-                if read.phase // PHASES == write.phase // PHASES and read.phase % PHASES == LOAD:
-                    if not same_iteration(read, write, "lanes", size):
-                        yield f"{where} in different lanes"
+                same_loop = read.phase // PHASES == write.phase // PHASES and read.phase % PHASES == LOAD
+                if same_loop and not same_iteration(read, write, "lanes", size):
+                    yield f"{where} in different lanes"
             elif write.phase > read.phase:
                 yield f"{where} before it is computed"
             elif buffer.space is not Space.WORK and not same_iteration(read, write, "rows", size):
@@ -264,7 +264,7 @@ class Memory:
     def bytes(self, buffer: Buffer, cells: Array) -> Array:
         size = buffer.type.dtype.size
         if cells.size and (cells.max() + 1) * size > buffer.bytes:
-            raise OutOfRange(f"element {cells.max()} of buffer {buffer.id}, which has {buffer.bytes} bytes")
+            raise OutOfRangeError(f"element {cells.max()} of buffer {buffer.id}, which has {buffer.bytes} bytes")
         return (self.base[buffer.id] + np.unique(cells)[:, None] * size + np.arange(size)).reshape(-1)
 
     def shared_bytes(self) -> int:
@@ -308,7 +308,7 @@ def _run(memory: Memory, kernel: Kernel, sizes: Sizes, spans: list[range], threa
         yield from in_place_faults(kernel, events, plan.buffers)
         yield from _reads(memory, kernel, events, thread)
         yield from _writes(memory, kernel, events, thread)
-    except OutOfRange as error:
+    except OutOfRangeError as error:
         yield f"kernel {kernel.id}: {error}"
 
 

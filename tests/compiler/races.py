@@ -17,7 +17,7 @@ FLAGS = ("-std=gnu11", "-O1", "-g", "-fsanitize=thread", "-fopenmp-simd", "-ffp-
 REPORT = "WARNING: ThreadSanitizer: data race"
 
 
-class NoThreadSanitizer(Exception):
+class NoThreadSanitizerError(Exception):
     """Why races cannot be looked for on this machine."""
 
 
@@ -86,13 +86,13 @@ def races(program: Path, limit_s: float = 120) -> int:
 
 
 def need_thread_sanitizer(folder: Path) -> None:
-    """Raise NoThreadSanitizer unless a program with one thread can be built and run."""
+    """Raise NoThreadSanitizerError unless a program with one thread can be built and run."""
     (folder / "probe.c").write_text("int main(void) { return 0; }\n")
     command = [*find_compiler().command, "-fsanitize=thread", str(folder / "probe.c"), "-o", str(folder / "probe")]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     if built.returncode != 0:
-        raise NoThreadSanitizer(f"{command[0]} cannot link -fsanitize=thread: {built.stderr.strip()[-200:]}")
+        raise NoThreadSanitizerError(f"{command[0]} cannot link -fsanitize=thread: {built.stderr.strip()[-200:]}")
     try:
         races(folder / "probe")
     except AssertionError as error:
-        raise NoThreadSanitizer(f"its programs do not run here: {error}") from None
+        raise NoThreadSanitizerError(f"its programs do not run here: {error}") from None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from native import lower
 
 import wholestep as ws
-from native import lower
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.dead_code import drop_dead_code
@@ -26,7 +27,7 @@ def classifier(*widths: int) -> ws.Graph:
     g = ws.Graph()
     h = g.input("x", ("batch", widths[0]))
     labels = g.input("labels", ("batch",), dtype="int32")
-    for i, (fan_in, fan_out) in enumerate(zip(widths, widths[1:], strict=False)):
+    for i, (fan_in, fan_out) in enumerate(pairwise(widths)):
         h = (ws.relu(h) if i else h) @ g.parameter(f"w{i}", (fan_in, fan_out)) + g.parameter(f"b{i}", (fan_out,))
     g.set_outputs({"loss": ws.losses.cross_entropy(h, labels), "logits": h})
     return g

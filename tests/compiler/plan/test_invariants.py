@@ -150,32 +150,32 @@ def test_bytes_are_those_of_the_elements_touched(graph: Graph, fused: bool) -> N
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_the_benchmark_step_by_hand(name: str, batch: int) -> None:
     """784-128-10: nine kernels, three regions, as many operations and bytes as a person counts."""
-    B, I, H, C, float_ = batch, 784, 128, 10, 4
+    B, D, H, C, float_ = batch, 784, 128, 10, 4
     optimizer, per_weight, states = {"sgd": (ws.SGD(lr=0.01), 2, 1), "adam": (ws.Adam(lr=1e-3), 13, 3)}[name]
-    weights = I * H + H * C + H + C
+    weights = D * H + H * C + H + C
     flops = sum(
         (
-            2 * B * I * H + 2 * B * H,  # hidden layer; bias and relu
+            2 * B * D * H + 2 * B * H,  # hidden layer; bias and relu
             2 * B * H * C + B * C,  # logits and bias
             (1 + 3 + 9) * B * C + 2 * B,  # maximum; exponentials; losses and their gradient
             B + 1,  # the mean
             2 * B * C * H + 2 * B * H,  # gradient of the hidden layer; comparison and selection
-            2 * B * I * H + 2 * B * H * C + B * H + B * C,  # gradients of weights and biases
+            2 * B * D * H + 2 * B * H * C + B * H + B * C,  # gradients of weights and biases
             weights * per_weight,
         )
     )
     moved = float_ * sum(
         (
-            B * I + I * H + H + B * H,
+            B * D + D * H + H + B * H,
             B * H + H * C + C + B * C,
             B * C + B + B * C + B,  # logits, labels; their gradient, the losses
             B + 1,
             B * C + H * C + B * H + B * H,
-            B * I + B * H + B * H + B * H + B * C + B * C,  # operands of the gradients of weights and biases
+            B * D + B * H + B * H + B * H + B * C + B * C,  # operands of the gradients of weights and biases
             weights * states * 2 + H * C,  # read and written; the stored transpose of the second weight
         )
     )
-    plan = make_plan(mlp_step(I, H, C, optimizer=optimizer), {"batch": B})
+    plan = make_plan(mlp_step(D, H, C, optimizer=optimizer), {"batch": B})
     assert (len(plan.kernels), plan.regions) == (9, 3)
     assert plan.bytes_moved == moved
     assert plan.flops == flops

@@ -101,7 +101,7 @@ def test_a_read_before_its_write_is_seen(plan: Plan) -> None:
 
 
 def test_overlapping_buffers_are_seen(plan: Plan) -> None:
-    """Pairs that are alive together across a barrier; within a region one thread may be done with one before the other."""
+    """Pairs alive together across a barrier; within a region a thread may be done with one before the other."""
     arena = [b for b in plan.buffers if b.space is Space.ARENA]
     pairs = [(a, b) for a in arena for b in arena if a.id < b.id and a.first < b.last and b.first < a.last]
     assert pairs
@@ -125,7 +125,7 @@ def test_another_split_is_seen(plan: Plan) -> None:
 
 
 def test_a_reduction_split_along_its_own_axis_is_seen(plan: Plan) -> None:
-    rows = [i for i, k in enumerate(plan.kernels) if k.kind is Kind.NEST and any(l.reduces for l in k.levels)]
+    rows = [i for i, k in enumerate(plan.kernels) if k.kind is Kind.NEST and any(level.reduces for level in k.levels)]
     wide = [i for i in rows if evaluate(plan.kernels[i].axes[plan.kernels[i].vector or 0], plan.sizes) > 16]
     assert wide
     for i in wide:

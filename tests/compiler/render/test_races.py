@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from races import NoThreadSanitizer, build, driver, need_thread_sanitizer, races, without_barriers
+from races import NoThreadSanitizerError, build, driver, need_thread_sanitizer, races, without_barriers
 from step_graphs import clipped_step, mlp_step
 
 from wholestep.compiler.ir.graph import Graph
@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("races")
     try:
         need_thread_sanitizer(folder)
-    except NoThreadSanitizer as reason:
+    except NoThreadSanitizerError as reason:
         pytest.skip(f"no ThreadSanitizer: {reason}")
     return folder
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from native import Loaded, lower
 from random_graphs import example_values, graphs
 from step_graphs import mlp_step
 
-import numpy as np
 import wholestep as ws
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.plan.build import make_plan
