@@ -11,7 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 import wholestep as ws
 
-# Chosen by five-fold cross-validation inside the training part (98.5 %), before the test part was looked at.
+# The best of ten settings by five-fold cross-validation inside the training part (98.5 %). The search was made because
+# one hidden layer of 64 or 128 units, without shifts, stayed at 96 to 97 % on the test part.
 HIDDEN = 256
 PEAK_LR = 2e-3
 EPOCHS = 12
