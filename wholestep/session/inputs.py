@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from ctypes import addressof, c_char
 from typing import Any
 
 import numpy as np
@@ -96,12 +97,12 @@ class Inputs:
                 type(array) is not np.ndarray
                 or array.shape != item.shape
                 or array.dtype != item.dtype
-                or array.flags.num & _READABLE != _READABLE
+                or not array.flags.carray  # contiguous, aligned and writeable
                 # Read as unsigned, a negative index is a huge one: one comparison checks both ends.
                 or (item.limit is not None and array.view(item.unsigned).max() >= item.limit)
             ):
                 return self._bind_any(given)
-            addresses[slot] = array.__array_interface__["data"][0]
+            addresses[slot] = addressof(c_char.from_buffer(array))  # a quarter of the time of array.ctypes.data
         return None
 
     def _bind_any(self, given: Mapping[str, object]) -> None:
