@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from ctypes import byref, c_double, c_long, c_void_p
 from functools import cached_property
 from pathlib import Path
@@ -33,8 +34,11 @@ class CpuProgram:
 
     def __init__(self, plan: Plan, place: Place, key: str = "") -> None:
         self.plan, self._place, self._state = plan, place, place.state
-        self._library = load_library(place.options)
-        self._object = PlanObject(self._find_or_compile(key))
+        # A cold start has two things to compile, the runtime library and the plan: side by side.
+        library = Background(lambda: load_library(place.options))
+        compiled = self._find_or_compile(key)
+        self._library = library.result()
+        self._object = PlanObject(compiled)
         self._seen = -1  # the version of the state that the copies show
         self._lay_out()
         self._make_call()
@@ -191,6 +195,28 @@ class CpuProgram:
             loss_is_double=loss.type.dtype.size == 8,
             threads=self._place.threads,
         )
+
+
+class Background:
+    """A call on a thread of its own; `result` waits for it and gives its value or its error."""
+
+    def __init__(self, call: Callable[[], native.Library]) -> None:
+        self._value: native.Library | BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(call,))
+        self._thread.start()
+
+    def _run(self, call: Callable[[], native.Library]) -> None:
+        try:
+            self._value = call()
+        except BaseException as error:  # handed to whoever asks for the result
+            self._value = error
+
+    def result(self) -> native.Library:
+        self._thread.join()
+        if isinstance(self._value, BaseException):
+            raise self._value
+        assert self._value is not None
+        return self._value
 
 
 class PlanObject:
