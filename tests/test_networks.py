@@ -184,6 +184,28 @@ NORMED = Network(
 )
 
 
+def tied(tokens, labels, table, w, b):
+    """The embedding is the head too: its gradient is a scatter and a product; every step sees the one before it."""
+    x = table[tokens]  # (batch, time, 18)
+    x = x + ws.tanh(ws.pad(x[:, :-1], [(0, 0), (1, 0), (0, 0)]) @ w + b)
+    return ws.losses.cross_entropy(x @ table.T, labels)
+
+
+def tied_of_torch(tokens, labels, table, w, b):
+    x = table[tokens.long()]
+    x = x + torch.tanh(F.pad(x[:, :-1], (0, 0, 1, 0)) @ w + b)
+    return F.cross_entropy((x @ table.T).reshape(-1, 5), labels.reshape(-1).long())
+
+
+TIED = Network(
+    {"table": (5, 18), "w": (18, 18), "b": (18,)},
+    {"tokens": (("batch", "time"), "labels"), "labels": (("batch", "time"), "labels")},
+    tied,
+    tied_of_torch,
+    {"batch": 8, "time": 6},
+)
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_classifier(optimizer: str) -> None:
     check(CLASSIFIER, optimizer, "float32")
@@ -207,3 +229,8 @@ def test_shared_weights(optimizer: str, dtype: str) -> None:
 @pytest.mark.parametrize(("optimizer", "dtype"), [("momentum", "float32"), ("adam", "float64")])
 def test_layer_norm_by_hand_and_transposed_weights(optimizer: str, dtype: str) -> None:
     check(NORMED, optimizer, dtype)
+
+
+@pytest.mark.parametrize(("optimizer", "dtype"), [("adam", "float32"), ("momentum", "float64")])
+def test_an_embedding_tied_to_the_head(optimizer: str, dtype: str) -> None:
+    check(TIED, optimizer, dtype)

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compiled_ops import group_graph
+from op_cases import GROUPS
 from sessions import assert_same_bits
 
 import wholestep as ws
@@ -119,6 +121,29 @@ def test_threads(network: str, threads: int, rows: int) -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_capacity(network: str) -> None:
     assert_same_bits(trained(network, batch_size=ROWS), reference(network))
+
+
+def test_unfused_plans_differ() -> None:
+    """The comparison below is of two plans, not of one with itself."""
+    fused, unfused = (
+        ws.compile_training_graph(wide(), batch_size=64, options=ws.CompileOptions(fuse=f))[0] for f in (True, False)
+    )
+    assert len(unfused.kernels) > 3 * len(fused.kernels)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_op_fused_and_unfused_on_any_number_of_threads(group: str, dtype: str) -> None:
+    def values(fuse: bool, threads: int) -> dict[str, Array]:
+        g, inputs = group_graph(group, dtype)
+        options = ws.CompileOptions(fuse=fuse)
+        session = ws.build_session(g, optimizer=ws.SGD(lr=0.1), threads=threads, options=options)
+        return {**session.step(inputs).outputs, **session.state_dict()}
+
+    expected = values(True, 1)
+    for fuse, threads in ((True, 3), (False, 1), (False, 7)):
+        assert_same_bits(values(fuse, threads), expected)
 
 
 @pytest.mark.parametrize("rows", [ROWS, 64])

@@ -77,6 +77,7 @@ def test_defaults_of_parameters():
     assert g.parameter("w", (3, 4)).node.attrs.init == ws.init.kaiming_uniform()
     assert g.parameter("b", (4,)).node.attrs.init == ws.init.zeros()
     assert g.parameter("c", (4,), init=2).node.attrs.init == ws.init.constant(2.0)
+    assert g.parameter("numpy", (), init=np.float32(0.5)).node.attrs.init == ws.init.constant(0.5)
     assert g.state("s", (4,)).node.attrs.init == ws.init.zeros()
 
 
