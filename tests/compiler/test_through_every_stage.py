@@ -13,10 +13,11 @@ from native import Loaded, lower
 from oracles import assert_close
 from random_graphs import LARGEST_VALUE, example_values, graphs
 
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.text import print_graph
-from wholestep.compiler.ir.types import float64
+from wholestep.compiler.ir.types import TensorType, float32, float64
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.render.c import render
 
@@ -71,6 +72,17 @@ def test_random_graphs_float64(many: list[Graph], sizes: dict[str, int], seed: i
 @given(st.lists(graphs(max_nodes=14), min_size=10, max_size=10), SIZES, st.integers(0, 2**31))
 def test_random_graphs_unfused(many: list[Graph], sizes: dict[str, int], seed: int) -> None:
     check(many, sizes, seed, fused=False)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_argmax_finds_the_first_nan_as_numpy_does(axis: int) -> None:
+    x = Node("input", (), at.InputAttrs("x", TensorType((40, 40), float32)))
+    plan = make_plan(Graph((Output("at", Node("argmax", (x,), at.ArgmaxAttrs(axis))),), inputs=(x,)), {})
+    values = np.random.default_rng(0).standard_normal((40, 40), dtype=np.float32)
+    values[[3, 20, 21, 39], [5, 33, 33, 0]] = np.nan
+    values[7, [2, 30]] = np.inf
+    got = Loaded(plan).run({"x": values}, {}, {}).outputs["at"]
+    np.testing.assert_array_equal(got, values.argmax(axis))
 
 
 @pytest.mark.long

@@ -108,8 +108,9 @@ def reduce_columns(w: Writer) -> None:
 def add_to_column(w: Writer, r: Reduce) -> None:
     value, dtype = w.values[r.value], w.dtypes[r.value]
     if r.op == "argmax":
-        w.emit(f"a{r.id}[l] = {value} > lane[l] ? (int32_t)i{w.kernel.reduced} : a{r.id}[l];")
-        w.emit(f"lane[l] = {value} > lane[l] ? {value} : lane[l];")
+        w.emit(f"const int b{r.id} = ws_exceeds_{REDUCE_SUFFIX[dtype]}({value}, lane[l]);")
+        w.emit(f"a{r.id}[l] = b{r.id} ? (int32_t)i{w.kernel.reduced} : a{r.id}[l];")
+        w.emit(f"lane[l] = b{r.id} ? {value} : lane[l];")
     else:
         w.emit(f"lane[l] = {OPS['add' if r.op == 'sum' else 'maximum'](dtype, ('lane[l]', value))};")
 

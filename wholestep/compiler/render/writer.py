@@ -118,7 +118,8 @@ class Writer:
     def accumulate(self, r: Reduce) -> None:
         value, lane = self.values[r.value], f"r{r.id}[l]"
         if r.op == "argmax":
-            self.emit(f"const int b{r.id} = a{r.id}[l] < 0 || {value} > {lane};")
+            exceeds = f"ws_exceeds_{REDUCE_SUFFIX[self.dtypes[r.value]]}({value}, {lane})"
+            self.emit(f"const int b{r.id} = (a{r.id}[l] < 0) | {exceeds};")
             self.emit(f"{lane} = b{r.id} ? {value} : {lane};")
             self.emit(f"a{r.id}[l] = b{r.id} ? (int32_t)({self.scope.axes[self.kernel.vector or 0]}) : a{r.id}[l];")
         else:

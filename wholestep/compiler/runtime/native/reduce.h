@@ -19,12 +19,15 @@ WS_INLINE long ws_clamp(long i, long last) { return i < 0 ? 0 : i > last ? last 
       for (int l = 0; l < half; l++) { type m = s[l], y = s[l + half]; s[l] = maximum; }                          \
     return s[0];                                                                                                  \
   }                                                                                                               \
-  /* The first position of the largest value: lanes hold their own first ones. */                                 \
+  /* Does y come before x in the order of a maximum?  NaN is the largest of all, as in numpy.argmax. */             \
+  WS_INLINE int ws_exceeds_##name(type y, type x) { return (y > x) | ((y != y) & (x == x)); }                     \
+  /* The first position of the largest value: lanes hold their own first ones, -1 where they are empty. */        \
   WS_INLINE int32_t ws_lanes_argmax_##name(const type *x, const int32_t *at) {                                    \
     type m = x[0];                                                                                                \
     int32_t best = at[0];                                                                                         \
     for (int l = 1; l < 16; l++) {                                                                                \
-      int better = at[l] >= 0 && (best < 0 || x[l] > m || (x[l] == m && at[l] < best));                           \
+      int equal = !ws_exceeds_##name(x[l], m) & !ws_exceeds_##name(m, x[l]);                                      \
+      int better = at[l] >= 0 && (best < 0 || ws_exceeds_##name(x[l], m) || (equal && at[l] < best));             \
       m = better ? x[l] : m;                                                                                      \
       best = better ? at[l] : best;                                                                               \
     }                                                                                                             \
