@@ -28,6 +28,7 @@ from wholestep.compiler.plan.check import check
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
 from wholestep.compiler.plan.prepare import prepare
 from wholestep.compiler.plan.serialize import dump
+from wholestep.compiler.plan.split import Splitter
 from wholestep.errors import GraphError
 
 CAPACITY = {"batch": 20, "time": 5}
@@ -211,3 +212,15 @@ def test_a_plan_is_the_same_in_every_process() -> None:
 @given(GRAPHS, st.booleans())
 def test_a_plan_is_the_same_every_time(graph: Graph, fused: bool) -> None:
     assert make_plan(lower(graph), CAPACITY, fused=fused) == make_plan(lower(graph), CAPACITY, fused=fused)
+
+
+# -- effort ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_search_stays_in_proportion_to_the_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep that went one way only took a sweep per layer: 52 s for 80 layers."""
+    tried = []
+    original = Splitter.regions_after
+    monkeypatch.setattr(Splitter, "regions_after", lambda self, i, *rest: tried.append(i) or original(self, i, *rest))
+    kernels = {depth: len(make_plan(mlp_step(*[32] * depth, 10), CAPACITY).kernels) for depth in (12, 48)}
+    assert len(tried) < 12 * sum(kernels.values())

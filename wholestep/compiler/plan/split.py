@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from heapq import heappop, heappush
 
 from wholestep.compiler.ir.types import Dim, Extent, evaluate
 from wholestep.compiler.plan.kernel import LANES, Buffer, Kernel, Kind, Load, Space
@@ -99,8 +100,19 @@ class Splitter:
         self.touches = [Touch(k, buffers) for k in kernels]
         self.options = [t.options() for t in self.touches]
         self.edges = self._edges()
-        self.carried = self._carried()
+        self.crossings = [
+            (i, j, b) for j, edges in enumerate(self.edges) for i, b in edges if b in self.touches[i].written_ids
+        ] + self._carried()
+        self.incident: list[list[tuple[int, int, int]]] = [[] for _ in kernels]
+        for c in self.crossings:
+            self.incident[c[0]].append(c)
+            self.incident[c[1]].append(c)
+        self.later: list[list[int]] = [[] for _ in kernels]  # ascending; an edge per buffer
+        for j, edges in enumerate(self.edges):
+            for i in sorted({i for i, _ in edges}):
+                self.later[i].append(j)
         self.free = cache(self._free)
+        self.parallelism = cache(self._parallelism)
         self.work = [self._work(i) for i in range(len(kernels))]
 
     def _edges(self) -> list[list[tuple[int, int]]]:
@@ -129,10 +141,27 @@ class Splitter:
         return free(self.touches[i], si, self.touches[j], sj, buffer)
 
     # -- regions and price -----------------------------------------------------------------------------------------
+    def region(self, j: int, split: Sequence[int | None], regions: Sequence[int]) -> int:
+        """The region of a kernel, given those of the kernels before it."""
+        edges = self.edges[j]
+        return max((regions[i] + (not self.free(i, split[i], j, split[j], b)) for i, b in edges), default=0)
+
     def regions(self, split: Sequence[int | None]) -> list[int]:
         out: list[int] = []
-        for j, edges in enumerate(self.edges):
-            out.append(max((out[i] + (not self.free(i, split[i], j, split[j], b)) for i, b in edges), default=0))
+        for j in range(len(self.edges)):
+            out.append(self.region(j, split, out))
+        return out
+
+    def regions_after(self, i: int, split: Sequence[int | None], regions: Sequence[int]) -> list[int]:
+        """The regions once kernel i has changed: only what follows from it is looked at."""
+        out, todo = [*regions], [i, *self.later[i]]  # ascending: a heap
+        while todo:
+            j = heappop(todo)
+            found = self.region(j, split, out)
+            if found != out[j]:
+                out[j] = found
+                for later in self.later[j]:
+                    heappush(todo, later)
         return out
 
     def _work(self, i: int) -> dict[int | None, float]:
@@ -141,7 +170,7 @@ class Splitter:
         seconds = k.flops * (p.flop if k.kind is Kind.DOT else p.point) + k.bytes * p.byte
         return {s: seconds / self.parallelism(i, s) for s in self.options[i]}
 
-    def parallelism(self, i: int, split: int | None) -> float:
+    def _parallelism(self, i: int, split: int | None) -> float:
         if split is None:
             return 1.0
         extent = self.kernels[i].axes[split]
@@ -149,15 +178,14 @@ class Splitter:
         return max(1.0, count / -(-count // self.prices.threads))
 
     def price(self, split: Sequence[int | None]) -> float:
-        regions = self.regions(split)
         # Threads meet at each barrier: a region lasts as long as its work, shared as its kernels allow.
         total = sum(work[s] for work, s in zip(self.work, split, strict=True))
-        total += max(regions, default=0) * self.prices.barrier
-        for j, edges in enumerate(self.edges):
-            for i, b in edges:
-                if b in self.touches[i].written_ids:
-                    total += self.crossing(i, j, b, split)
-        return total + sum(self.crossing(i, j, b, split) for i, j, b in self.carried)
+        total += max(self.regions(split), default=0) * self.prices.barrier
+        return total + sum(self.crossing(i, j, b, split) for i, j, b in self.crossings)
+
+    def share(self, i: int, split: Sequence[int | None]) -> float:
+        """What depends on the split of one kernel alone, but for barriers."""
+        return self.work[i][split[i]] + sum(self.crossing(*c, split) for c in self.incident[i])
 
     def crossing(self, i: int, j: int, b: int, split: Sequence[int | None]) -> float:
         if self.free(i, split[i], j, split[j], b):
@@ -177,16 +205,22 @@ class Splitter:
         return [first, last, largest]
 
     def descend(self, split: list[int | None]) -> tuple[float, list[int | None]]:
-        best = self.price(split)
-        improved = True
+        """Change one kernel at a time while that makes the plan cheaper."""
+        regions, barrier = self.regions(split), self.prices.barrier
+        order, improved = list(range(len(split))), True
         while improved:
             improved = False
-            for i, options in enumerate(self.options):
-                for s in options:
+            for i in order:
+                for s in self.options[i]:
                     trial = [*split[:i], s, *split[i + 1 :]]
-                    if s != split[i] and (cost := self.price(trial)) < best - 1e-9:
-                        best, split, improved = cost, trial, True
-        return best, split
+                    cost = self.share(i, trial) - self.share(i, split)
+                    if s == split[i] or cost - 2 * barrier >= -1e-9:  # no path loses more than two barriers
+                        continue
+                    after = self.regions_after(i, trial, regions)
+                    if cost + (max(after) - max(regions)) * barrier < -1e-9:
+                        split, regions, improved = trial, after, True
+            order.reverse()  # what one change asks of its neighbours spreads in both directions
+        return self.price(split), split
 
     def search(self) -> list[Kernel]:
         _, split = min((self.descend(s) for s in self.starts()), key=lambda found: found[0])
