@@ -20,9 +20,10 @@ from random_graphs import graphs
 from step_graphs import clipped_step, mlp_step
 
 import wholestep as ws
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family
-from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.ir.types import Dim, TensorType, evaluate, float32
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
@@ -96,6 +97,14 @@ def test_the_arena_is_reused_across_regions() -> None:
 def test_a_missing_capacity_is_an_error() -> None:
     with pytest.raises(GraphError, match=r"the dimension 'batch' has no capacity; pass capacity=\{'batch': 32\}"):
         make_plan(mlp_step(4, 8, 2), {})
+
+
+def test_a_dimension_that_the_capacity_does_not_bound_is_an_error() -> None:
+    """batch - time has 10 elements at the capacity and 19 at batch=20, time=1."""
+    rest = Dim.symbol("batch") - Dim.symbol("time")
+    y = Node("input", (), at.InputAttrs("y", TensorType((rest,), float32)))
+    with pytest.raises(GraphError, match=r"grows when a symbol shrinks.*Give the difference a symbol of its own"):
+        make_plan(Graph((Output("out", Node("sin", (y,), at.NONE)),), (), (y,)), {"batch": 20, "time": 10})
 
 
 # -- counts ----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.types import Dim
 from wholestep.compiler.plan.arena import lifetimes, place, place_copies
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.emit import EMIT
@@ -30,6 +31,12 @@ def make_plan(
             f"the dimension {missing[0]!r} has no capacity; pass capacity={{{missing[0]!r}: 32}} (or batch_size=32)."
         )
     sizes = {s: capacity[s] for s in graph.symbols}
+    for extent in (e for n in graph.nodes for e in n.type.shape if isinstance(e, Dim)):
+        if any(names and coefficient < 0 for names, coefficient in extent.terms):
+            raise GraphError(
+                f"the dimension {extent} grows when a symbol shrinks: the capacity does not bound its memory. Give the "
+                "difference a symbol of its own."
+            )
     prepared = prepare(graph)  # every kernel's operands are laid out as it needs them
     clusters = fuse(prepared, fused)  # which ops share a kernel
     updates = place_updates(prepared, clusters)  # states are overwritten only after everyone has read them
