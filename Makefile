@@ -16,10 +16,10 @@ train: $(VENV)/.installed
 	$(PY) examples/digits.py
 
 test: check
-	$(PY) -m pytest -n 2 -q
+	$(PY) -m pytest -n 2 --dist loadfile -q
 
 test-all: check
-	$(PY) -m pytest -n 2 -q -m "long or not long"
+	$(PY) -m pytest -n 2 --dist loadfile -q -m "long or not long"
 
 check: $(VENV)/.test
 	$(PY) -m ruff format --check .

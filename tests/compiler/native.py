@@ -73,7 +73,18 @@ class Loaded:
         derived = (ctypes.c_double * max(1, plan.slots))()
         arena = np.full(plan.arena_bytes + 64, 255, np.uint8)  # NaN: nothing may rely on what was there
         work = np.full(threads * plan.work_bytes + 64, 255, np.uint8)
-        call = Call(library.api, dims, pointers, arena.ctypes.data, work.ctypes.data, plan.work_bytes, given, derived, seed, step)
+        call = Call(
+            library.api,
+            dims,
+            pointers,
+            arena.ctypes.data,
+            work.ctypes.data,
+            plan.work_bytes,
+            given,
+            derived,
+            seed,
+            step,
+        )
         function = {n: getattr(self.dll, f"{self.prefix}_{n}") for n in ("prologue", "entry", "refresh")}
         function["refresh"](ctypes.byref(call))
         address = {n: ctypes.cast(f, ctypes.c_void_p).value for n, f in function.items()}
@@ -86,5 +97,11 @@ class Loaded:
         return Ran({n: read(i) for n, i in plan.outputs}, {n: read(i) for n, i in plan.states})
 
 
-def run_plan(plan: Plan, inputs: Mapping[str, np.ndarray], state: Mapping[str, np.ndarray], sizes: Mapping[str, int], **kw: object) -> Ran:
+def run_plan(
+    plan: Plan,
+    inputs: Mapping[str, np.ndarray],
+    state: Mapping[str, np.ndarray],
+    sizes: Mapping[str, int],
+    **kw: object,
+) -> Ran:
     return Loaded(plan).run(inputs, state, sizes, **kw)  # type: ignore[arg-type]
