@@ -12,7 +12,10 @@ from wholestep.compiler.runtime import compiler as compiler_module
 from wholestep.compiler.runtime.cache import Cache
 from wholestep.compiler.runtime.compiler import (
     AVX2,
+    AVX512,
     PORTABLE,
+    Target,
+    available_targets,
     compile_c,
     compile_counter,
     detect_target,
@@ -92,8 +95,25 @@ def test_the_zig_wheel_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.fingerprint == "ziglang 0.99"
 
 
-def test_the_target_is_one_of_ours() -> None:
-    assert detect_target() in (AVX2, PORTABLE)
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        ("sse4_2 avx", [PORTABLE]),
+        ("avx2 fma avx512f avx512vl", [AVX2, PORTABLE]),
+        ("avx2 fma avx512f avx512vl avx512dq avx512bw", [AVX512, AVX2, PORTABLE]),
+    ],
+)
+def test_the_target_follows_the_features_of_the_processor(
+    monkeypatch: pytest.MonkeyPatch, features: str, expected: list[Target]
+) -> None:
+    monkeypatch.setattr(compiler_module.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(Path, "read_text", lambda _: f"processor\t: 0\nflags\t\t: fpu {features}\n")
+    available_targets.cache_clear()
+    try:
+        assert list(available_targets()) == expected
+        assert detect_target() == expected[0]
+    finally:
+        available_targets.cache_clear()
 
 
 def test_multiply_adds_are_not_contracted(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 from typing import Any
 
@@ -10,16 +11,17 @@ import numpy as np
 import pytest
 
 from wholestep.compiler.runtime.cache import Cache
-from wholestep.compiler.runtime.compiler import AVX2, PORTABLE, detect_target, find_compiler
-from wholestep.compiler.runtime.library import Gemm, Library, build_library, load_library
+from wholestep.compiler.runtime.compiler import AVX2, AVX512, PORTABLE, Target, available_targets, find_compiler
+from wholestep.compiler.runtime.library import Gemm, Library, build_library
 
 Array = np.ndarray[Any, Any]
 PANEL = 16
 CANARY = -7777.0
-# The last three are large enough for A and B to be copied, with tails of one and of two vectors.
+# The three before the last are large enough for A and B to be copied, with tails of one and of two vectors; the rows of
+# the last one's A are a multiple of 4096 bytes apart, and its sums are cut into blocks on every target.
 SHAPES = [(1, 1, 1), (6, 16, 8), (5, 15, 3), (7, 17, 31), (16, 10, 128), (16, 128, 10), (13, 8, 5), (2, 4, 300),
           (32, 64, 257), (100, 33, 40), (3, 24, 16), (97, 7, 513), (8, 9, 512), (11, 12, 1),
-          (300, 70, 100), (262, 84, 270), (258, 75, 64)]  # fmt: skip
+          (300, 70, 100), (262, 84, 270), (258, 75, 64), (30, 90, 2048)]  # fmt: skip
 
 
 def panels_of(x: Array) -> Array:
@@ -80,14 +82,21 @@ def fused_chain(a: Array, b: Array) -> Array:
     return total
 
 
-@pytest.fixture(scope="module")
-def library() -> Library:
-    return load_library()
+VECTOR_TARGETS = [target for target in available_targets() if target != PORTABLE]
+
+
+def library_for(target: Target, factory: pytest.TempPathFactory) -> Library:
+    return Library(build_library(Cache(factory.mktemp("library")), find_compiler(), target))
+
+
+@pytest.fixture(scope="module", params=VECTOR_TARGETS or [PORTABLE], ids=lambda target: target.name)
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
+    return library_for(request.param, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def portable(tmp_path_factory: pytest.TempPathFactory) -> Library:
-    return Library(build_library(Cache(tmp_path_factory.mktemp("portable")), find_compiler(), PORTABLE))
+    return library_for(PORTABLE, tmp_path_factory)
 
 
 def random_pair(shape: tuple[int, int, int], dtype: Any) -> tuple[Array, Array]:
@@ -119,7 +128,7 @@ def test_an_empty_sum_is_zero(library: Library, dtype: Any) -> None:
     assert (c[:, 18:] == CANARY).all()
 
 
-@pytest.mark.skipif(detect_target() != AVX2, reason="needs the AVX2 kernels: fused multiply-adds")
+@pytest.mark.skipif(not VECTOR_TARGETS, reason="needs fused multiply-adds")
 @pytest.mark.parametrize("shape", [(7, 17, 31), (32, 20, 600), (3, 9, 257)])
 def test_each_element_is_one_fused_chain(library: Library, shape: tuple[int, int, int]) -> None:
     a, b = random_pair(shape, np.float32)
@@ -182,3 +191,13 @@ def test_the_portable_kernels_add_in_the_same_order(portable: Library, dtype: An
         for a_layout in ("rows", "transposed", "panels"):
             for b_layout in ("rows", "panels"):
                 assert np.array_equal(product(portable, a, b, a_layout, b_layout, "rows"), expected)
+
+
+@pytest.mark.skipif(AVX512 not in VECTOR_TARGETS, reason="needs a processor with AVX-512")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_avx2_and_avx512_give_the_same_bits(tmp_path_factory: pytest.TempPathFactory, dtype: Any) -> None:
+    narrow, wide = (library_for(target, tmp_path_factory) for target in (AVX2, AVX512))
+    for shape, a_layout, b_layout in itertools.product(SHAPES, ("rows", "transposed", "panels"), ("rows", "panels")):
+        a, b = random_pair(shape, dtype)
+        expected = product(narrow, a, b, a_layout, b_layout, "rows")
+        assert np.array_equal(product(wide, a, b, a_layout, b_layout, "rows"), expected), shape

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from wholestep.compiler.runtime.cache import Cache
-from wholestep.compiler.runtime.compiler import AVX2, PORTABLE, Target, compile_c, detect_target
+from wholestep.compiler.runtime.compiler import AVX2, AVX512, Target, available_targets, compile_c
 
 Array = np.ndarray[Any, Any]
 INF, NAN = math.inf, math.nan
@@ -54,10 +56,8 @@ EXPORT float uniform_f32(uint64_t s, uint64_t t, uint64_t k, uint64_t e) { retur
 EXPORT double uniform_f64(uint64_t s, uint64_t t, uint64_t k, uint64_t e) { return ws_uniform_f64(s, t, k, e); }
 """
 
-TARGETS = [PORTABLE, AVX2] if detect_target() == AVX2 else [PORTABLE]
 
-
-@pytest.fixture(scope="module", params=TARGETS, ids=lambda target: target.name)
+@pytest.fixture(scope="module", params=available_targets(), ids=lambda target: target.name)
 def native(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     target: Target = request.param
     return ctypes.CDLL(str(compile_c(DRIVER, cache=Cache(tmp_path_factory.mktemp("math")), target=target)))
@@ -171,6 +171,21 @@ def test_error_in_ulps(native: ctypes.CDLL, name: str, dtype: Any) -> None:
     assert error[worst] <= limit, f"{name}({x[worst]!r}) = {got[worst]!r}, expected {exact[worst]!r}"
     zeros = (got == 0) & (exact == 0)
     assert np.array_equal(np.signbit(got[zeros]), np.signbit(exact[zeros]))
+
+
+@pytest.mark.skipif(AVX512 not in available_targets(), reason="needs a processor with AVX-512")
+@pytest.mark.parametrize("lanes", ["", " simdlen(16)"], ids=["default", "16 lanes"])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_avx2_and_avx512_give_the_same_bits(tmp_path: Path, lanes: str) -> None:
+    source = DRIVER.replace("omp simd", "omp simd" + lanes)
+    narrow, wide = (
+        ctypes.CDLL(str(compile_c(source, cache=Cache(tmp_path), target=target))) for target in (AVX2, AVX512)
+    )
+    for dtype, name in itertools.product((np.float32, np.float64), FUNCTIONS):
+        x = samples(dtype)
+        expected, got = apply(narrow, name, x), apply(wide, name, x)
+        assert np.array_equal(got, expected, equal_nan=True), name
+        assert np.array_equal(np.signbit(got[got == 0]), np.signbit(expected[expected == 0])), name
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -1,44 +1,73 @@
-/* C = A B in tiles of at most 6 rows x 2 vectors, the accumulators in registers.  See ws_gemm in ws.h for the contract:
-   every element is one chain over k = 0 .. K-1, so neither tiles nor blocks can change a bit. */
+/* C = A B in tiles of a few rows x 2 vectors, the accumulators in registers.  See ws_gemm in ws.h for the contract:
+   every element is one chain over k = 0 .. K-1, so neither tiles, blocks nor the width of a vector can change a bit. */
 #include "runtime.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
 #define INLINE static inline __attribute__((always_inline))
 
+#ifdef __AVX512F__
+enum {
+  BYTES = 64,                                         /* of a vector */
+  ROWS = 12,                                          /* of the largest tile: 24 accumulators, 2 of B, 6 to spare */
+  K_BLOCK = 1024,                                     /* two vectors of B: 128 KiB, in L2: a tile reads 128 bytes of */
+  BLOCK_ROWS = 48,                                    /* it in 24 cycles.  A's block: 192 KiB, in L2 */
+  PACKS = 0                                           /* copying A or B lost 3-10 % on Zen 4, whatever the strides */
+};
+#define EACH_ROWS(X, ...) \
+  X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__) \
+  X(7, __VA_ARGS__) X(8, __VA_ARGS__) X(9, __VA_ARGS__) X(10, __VA_ARGS__) X(11, __VA_ARGS__) X(12, __VA_ARGS__)
+#else
+enum {
+  BYTES = 32,
+  ROWS = 6,                                           /* 12 accumulators, 2 of B, 1 of A */
+  K_BLOCK = 256,                                      /* B's panel: 16 KiB of float, in L1 */
+  BLOCK_ROWS = 144,                                   /* A's block: 144 rows x K_BLOCK, in L2 */
+  PACKS = 1
+};
+#define EACH_ROWS(X, ...) \
+  X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__)
+#endif
+
 enum {
   PANEL = 16,                                         /* columns of a panel of B and C */
-  ROWS = 6,                                           /* of the largest tile: 12 accumulators, 2 of B, 1 of A */
-  K_BLOCK = 256,                                      /* B's panel: 16 KiB of float, in L1 */
-  TILES_IN_BLOCK = 24,                                /* A's block: 144 rows x K_BLOCK, in L2 */
+  TILES_IN_BLOCK = BLOCK_ROWS / ROWS,
+  L1_WAY = 4096, L1_ROWS = 6,                         /* addresses this far apart share a set; it holds 8, 2 are B's */
   /* B is copied when its rows are far apart and many tiles read them; a transposed A when its tile spans too many lines
      to stay in L1 and many strips read it.  Measured on Zen 4, where L2 hides smaller cases. */
   PACK_B_STRIDE = 64, PACK_B_TILES = 12,
-  PACK_A_STRIDE = 256, PACK_A_K = 64, PACK_A_STRIPS = 3
+  PACK_A_STRIDE = 256, PACK_A_K = 64, PACK_A_STRIPS = 3,
+  PACKED = 8, PACKED_TILE = PACKED * K_BLOCK          /* a tile of A, copied: [k][PACKED] */
 };
 
-/* Row tiles of one problem differ by at most one row: 32 = 6+5+5+6+5+5, 16 = 5+5+6. */
+/* Blocks of k of one problem are equal but for the last, and start at whole panels of A. */
+static long block_length(long k) {
+  const long blocks = (k + K_BLOCK - 1) / K_BLOCK, length = (k + blocks - 1) / blocks;
+  return (length + PANEL - 1) / PANEL * PANEL;
+}
+
+/* Row tiles of one problem differ by at most one row: 32 = 10+11+11, 16 = 8+8. */
 static long tile_start(long tile, long tiles, long rows) { return tile * rows / tiles; }
 
-#define WIDTH 8
 #define REAL float
 #define BITS int
 #define NAME(x) x##_f32
 #define SUFFIX "ps"
 #define BROADCAST "vbroadcastss"
+#define TO_ALL "1to16"
 #include "gemm_tile.h"
-#undef WIDTH
 #undef REAL
 #undef BITS
 #undef NAME
 #undef SUFFIX
 #undef BROADCAST
+#undef TO_ALL
 
-#define WIDTH 4
 #define REAL double
 #define BITS long long
 #define NAME(x) x##_f64
 #define SUFFIX "pd"
 #define BROADCAST "vbroadcastsd"
+#define TO_ALL "1to8"
 #include "gemm_tile.h"
 
 #else
