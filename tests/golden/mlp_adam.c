@@ -322,7 +322,6 @@ static void ws_k7(const ws_call *call, long lo, long hi, float *restrict x0, flo
           float y0[16];
           float y1[16];
           float y2[16];
-          float y3[16];
           #pragma omp simd
           for (long l = 0; l < 16; l++) {
             const float v0 = l < 3 ? acc[l] : 0;
@@ -342,7 +341,6 @@ static void ws_k7(const ws_call *call, long lo, long hi, float *restrict x0, flo
             y0[l] = v6;
             y1[l] = v13;
             y2[l] = v23;
-            y3[l] = v23;
           }
           for (long l = 0; l < 3; l++) {
             x0[i0*3 + (p*16 + l)] = y0[l];
@@ -353,9 +351,12 @@ static void ws_k7(const ws_call *call, long lo, long hi, float *restrict x0, flo
           for (long l = 0; l < 3; l++) {
             x2[i0*3 + (p*16 + l)] = y2[l];
           }
-          for (long l = 0; l < 3; l++) {
-            x5[(p*16 + l)*16 + ((i0)/16)*48 + ((i0)%16)] = y3[l];
-          }
+        }
+      }
+      for (long i = m0; i < m0 + mb; i += 16) {
+        for (long j = n0; j < n0 + nb; j++) {
+          const long w = 16 - i < 16 ? 16 - i : 16;
+          for (long l = 0; l < w; l++) x5[(i/16)*3*16 + j*16 + l] = x2[(i + l)*3 + j];
         }
       }
     }

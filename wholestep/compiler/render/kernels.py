@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 
 from wholestep.compiler.ir.types import product
 from wholestep.compiler.plan.emit import is_direct
-from wholestep.compiler.plan.kernel import LANES, Kind, Layout, Load, Reduce
+from wholestep.compiler.plan.kernel import LANES, Kind, Layout, Load, Reduce, Store
 from wholestep.compiler.render.address import axis_stride
 from wholestep.compiler.render.language import LOWEST, OPS, STORED, SUFFIX
 from wholestep.compiler.render.writer import REDUCE_SUFFIX, Writer, panel
@@ -170,25 +171,51 @@ def call_gemm(w: Writer, c: str, c_m: str, c_p: str) -> None:
 
 
 def render_epilogue(w: Writer) -> None:
-    k, dot, (level,) = w.kernel, w.kernel.dot, w.kernel.levels
+    k, dot, (whole,) = w.kernel, w.kernel.dot, w.kernel.levels
     assert dot is not None
+    turned = transposes(w)
+    level = replace(whole, stores=tuple(s for s in whole.stores if s not in turned))
     w.scope.axes[dot.m] = f"i{dot.m}"
     w.scope.axes[dot.k] = f"i{dot.k}"
     (acc,) = (i.id for i in level.body if i.op == "acc")
     w.values[acc] = "acc[l]"
-    fixed = isinstance(k.axes[dot.n], int)
+    extent = k.axes[dot.n]
     with w.loop("q", "0", f"(nb + {LANES - 1})/{LANES}"):
-        if fixed:
+        if isinstance(extent, int):
             w.emit(f"const long p = n0/{LANES} + q;")
         with w.loop(f"i{dot.m}", "m0", "m0 + mb"):
             w.emit(f"const {STORED[w.dtypes[acc]]} *const acc = block + (q*{dot.rows} + i{dot.m} - m0)*{LANES};")
-            base = "" if fixed else f"n0 + q*{LANES}"
-            extent = k.axes[dot.n]
+            base = "" if isinstance(extent, int) else f"n0 + q*{LANES}"
             if isinstance(extent, int) and (extent % LANES == 0 or extent < LANES):
                 w.lanes(level, str(min(extent, LANES)), "p", base)
             else:
                 w.emit(f"const long w = nb - q*{LANES} < {LANES} ? nb - q*{LANES} : {LANES};")
                 w.lanes(level, "w", "p", base)
+    for copy, state in turned.items():
+        render_transpose(w, copy.load, state.load)
+
+
+def transposes(w: Writer) -> dict[Store, Store]:
+    """Stores into a state's second layout, each with the store into the state itself."""
+    (level,) = w.kernel.levels
+    into = {s.load.buffer: s for s in level.stores}
+    source = {s: w.buffers[s.load.buffer].source for s in level.stores}
+    return {s: into[state] for s, state in source.items() if state is not None}
+
+
+def render_transpose(w: Writer, copy: Load, state: Load) -> None:
+    """The block of a state that was just written, turned: 16 rows become one line of the copy at a time."""
+    dot = w.kernel.dot
+    assert dot is not None
+    rows, columns = state.shape
+    place = w.scope.axes.copy()
+    w.scope.axes[dot.m], w.scope.axes[dot.n] = "(i + l)", "j"
+    source = f"{w.params[state.buffer]}[{w.scope.offset(state, w.buffers[state.buffer])}]"
+    with w.loop("i", "m0", "m0 + mb", str(LANES)), w.loop("j", "n0", "n0 + nb"):
+        w.emit(f"const long w = {rows} - i < {LANES} ? {rows} - i : {LANES};")
+        target = f"{w.params[copy.buffer]}[(i/{LANES})*{columns}*{LANES} + j*{LANES} + l]"
+        w.emit(f"for (long l = 0; l < w; l++) {target} = {source};")
+    w.scope.axes = place
 
 
 # -- scatter -----------------------------------------------------------------------------------------------------------
