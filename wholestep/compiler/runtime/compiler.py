@@ -43,12 +43,13 @@ class Target:
 
 
 AVX2 = Target("avx2+fma", ("-mavx2", "-mfma", "-mtune=native"), frozenset({"avx2", "fma"}))
-# The same bits as AVX2.  The library's products use 64-byte vectors; loops of plans do so where they ask for 16 lanes
-# (simdlen), which pays for elementary functions and costs 3-9 % where memory is the limit.  Measured on Zen 4.
+# The same bits as AVX2.  The library's products use 64-byte vectors; a plan's loop does so where it asks for 16 lanes
+# (simdlen), which is 1.4-1.6 times as fast for elementary functions and 3-9 % slower where memory is the limit.
+# Without avx512vl narrower loops are AVX2's own: with it, epilogues that select take up to 1.4 times as long (Zen 4).
 AVX512 = Target(
     "avx512",
-    ("-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mprefer-vector-width=256", *AVX2.flags),
-    AVX2.needs | {"avx512f", "avx512vl", "avx512dq", "avx512bw"},
+    ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mprefer-vector-width=256", *AVX2.flags),
+    AVX2.needs | {"avx512f", "avx512dq", "avx512bw"},
 )
 PORTABLE = Target("portable", ())
 TARGETS = (AVX512, AVX2, PORTABLE)  # best first
