@@ -12,6 +12,9 @@ from wholestep.compiler.render.address import Scope
 from wholestep.compiler.render.language import LOCAL, LOWEST, OPS, STORED, cast_text, literal
 from wholestep.compiler.render.narrow import can_widen, widened_lanes
 
+TRANSCENDENTAL = frozenset(
+    {"exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "erf", "pow", "tanh", "sigmoid"}
+)
 REDUCE_SUFFIX = {float32: "f32", float64: "f64", int32: "i32", int64: "i64", uint8: "u8"}
 
 
@@ -148,10 +151,10 @@ class Writer:
         self.scope.axes[vector] = f"({base or f'{p}*{LANES}'} + l)"
         if not base:
             self.scope.panels[vector] = (p, "l")
-        if count.isdigit() and int(count) < LANES and can_widen(self, level):
-            widened_lanes(self, level, int(count))
+        if count.isdigit() and int(count) < LANES and can_widen(level):
+            widened_lanes(self, level, int(count), simd(level))
         else:
-            self.emit("#pragma omp simd")
+            self.emit(simd(level))
             with self.block(f"for (long l = 0; l < {count}; l++)"):
                 self.body(level)
         self.scope.axes[vector] = saved
@@ -180,7 +183,7 @@ class Writer:
         if level.reduces or self.is_paneled(level):
             self.panels(level, lo, hi)
         else:
-            self.emit("#pragma omp simd")
+            self.emit(simd(level))
             with self.loop(f"i{vector}", lo, hi):
                 self.body(level)
         self.finish_reductions(level.reduces)
@@ -198,6 +201,12 @@ class Writer:
         for slot, dtype in slots:
             head.append(f"  const {LOCAL[dtype]} s{slot} = ({LOCAL[dtype]})call->derived[{slot}];")
         return "\n".join([*head, *self.lines, "}"])
+
+
+def simd(level: Level) -> str:
+    """How the vector loop of a level is marked: polynomials gain from the widest vectors, memory does not."""
+    wide = any(i.op in TRANSCENDENTAL and i.dtype == float32 for i in level.body)
+    return f"#pragma omp simd simdlen({LANES})" if wide else "#pragma omp simd"
 
 
 def panel(lo: str) -> str:
