@@ -238,7 +238,6 @@ COMPOSITE = {
         lambda x, i: ws.losses.cross_entropy(x, i, ignore_index=int(LABELS[0])), X, LABELS,
         torch_function=lambda x, i: F.cross_entropy(x, i.long(), ignore_index=int(LABELS[0])),
     ),
-    "layer_norm": case(ws.layer_norm, X, torch_function=lambda x: F.layer_norm(x, (19,))),
     "mse_loss": case(ws.losses.mse_loss, X, Y, torch_function=F.mse_loss),
     "mae_loss": case(ws.losses.mae_loss, X, Y, torch_function=F.l1_loss),
     "rmse_loss": case(ws.losses.rmse_loss, X, Y, torch_function=lambda x, y: F.mse_loss(x, y).sqrt()),
@@ -260,6 +259,67 @@ COMPOSITE = {
     "kl divergence": case(
         lambda x, t: ws.losses.kl_div_with_logits_loss(x, ws.softmax(t)), X, Y,
         torch_function=lambda x, t: F.kl_div(x.log_softmax(-1), t.softmax(-1), reduction="batchmean"),
+    ),
+}  # fmt: skip
+
+
+def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None) -> torch.Tensor:
+    """Written out: torch's own op has no second derivative here."""
+    scores = (q @ k.mT) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1) > 0, -torch.inf)
+    return scores.softmax(-1) @ v
+
+
+def attention_case(*arrays: Array, causal: bool = False, scale: float | None = None) -> Case:
+    return Case(
+        lambda q, k, v: ws.attention(q, k, v, causal, scale), lambda q, k, v: _attended(q, k, v, causal, scale), arrays
+    )
+
+
+IMAGES = normal(3, 6, 4, 5)
+
+LAYERS = {
+    "layer_norm": case(ws.layer_norm, X, torch_function=lambda x: F.layer_norm(x, (19,))),
+    "layer_norm, weight": case(ws.layer_norm, X, ROW, torch_function=lambda x, w: F.layer_norm(x, (19,), w)),
+    "layer_norm, weight and bias": case(
+        lambda x, w, b: ws.layer_norm(x, w, b, eps=0.1), CUBE, normal(18), normal(18),
+        torch_function=lambda x, w, b: F.layer_norm(x, (18,), w, b, 0.1),
+    ),
+    "layer_norm, bias": case(
+        lambda x, b: ws.layer_norm(x, bias=b), X, ROW, torch_function=lambda x, b: F.layer_norm(x, (19,)) + b
+    ),
+    "layer_norm of two axes": case(
+        lambda x, w, b: ws.layer_norm(x, w, b, axis=(1, 2)), CUBE, normal(5, 18), normal(5, 18),
+        torch_function=lambda x, w, b: F.layer_norm(x, (5, 18), w, b),
+    ),
+    "layer_norm of the middle": case(
+        lambda x, w, b: ws.layer_norm(x, w, b, axis=1), CUBE, normal(5), normal(5),
+        torch_function=lambda x, w, b: F.layer_norm(x.mT, (5,), w, b).mT,
+    ),
+    "layer_norm of one row": case(
+        ws.layer_norm, ROW, ROW[::-1].copy(), torch_function=lambda x, w: F.layer_norm(x, (19,), w)
+    ),
+    "rms_norm": case(lambda x: ws.rms_norm(x, eps=1e-6), X, torch_function=lambda x: F.rms_norm(x, (19,), eps=1e-6)),
+    "rms_norm, weight": case(
+        lambda x, w: ws.rms_norm(x, w, eps=0.1), CUBE, normal(18),
+        torch_function=lambda x, w: F.rms_norm(x, (18,), w, 0.1),
+    ),
+    "group_norm": case(lambda x: ws.group_norm(x, 2), IMAGES, torch_function=lambda x: F.group_norm(x, 2)),
+    "group_norm, weight and bias": case(
+        lambda x, w, b: ws.group_norm(x, 3, w, b), IMAGES, normal(6), normal(6),
+        torch_function=lambda x, w, b: F.group_norm(x, 3, w, b),
+    ),
+    "group_norm, bias": case(
+        lambda x, b: ws.group_norm(x, 3, bias=b), IMAGES, normal(6),
+        torch_function=lambda x, b: F.group_norm(x, 3) + b[:, None, None],
+    ),
+    "attention": attention_case(normal(5, 4), normal(7, 4), normal(7, 3)),
+    "attention, causal": attention_case(normal(2, 3, 5, 4), normal(2, 3, 5, 4), normal(2, 3, 5, 4), causal=True),
+    "attention, causal, more keys": attention_case(normal(2, 3, 17), normal(2, 20, 17), normal(2, 20, 3), causal=True),
+    "attention, scale": attention_case(normal(2, 5, 4), normal(2, 7, 4), normal(2, 7, 4), scale=0.3),
+    "attention to itself": case(
+        lambda x: ws.attention(x, x, x, causal=True), CUBE, torch_function=lambda x: _attended(x, x, x, True, None)
     ),
 }  # fmt: skip
 
@@ -293,6 +353,13 @@ SYMBOLIC = {
     "attention": (
         lambda x: ws.softmax(x @ x.transpose(1, 2)) @ x, lambda x: torch.softmax(x @ x.transpose(1, 2), -1) @ x
     ),
+    "causal attention": (
+        lambda x: ws.attention(x, x * x, x, causal=True), lambda x: _attended(x, x * x, x, True, None),
+    ),
+    "layer_norm": (ws.layer_norm, lambda x: F.layer_norm(x, (5,))),
+    "layer_norm over time": (lambda x: ws.layer_norm(x, axis=1), lambda x: F.layer_norm(x.mT, x.shape[1:2]).mT),
+    "rms_norm over both": (lambda x: ws.rms_norm(x, axis=(1, 2), eps=0.1),
+                           lambda x: F.rms_norm(x, x.shape[1:], eps=0.1)),
     "broadcast over both": (lambda x: x * x.mean((0, 1)) + x.sum(2, keepdims=True),
                             lambda x: x * x.mean((0, 1)) + x.sum(2, keepdim=True)),
     "arange and size": (_counted, _counted_by_torch),
@@ -309,4 +376,5 @@ GROUPS = {
     "movement": MOVEMENT,
     "contraction": CONTRACTION,
     "composite": COMPOSITE,
+    "layers": LAYERS,
 }

@@ -9,7 +9,7 @@ import torch
 import wholestep as ws
 from tests.oracles import assert_close
 from tests.recording import run, value
-from wholestep.compiler.frontend import functions
+from wholestep.compiler.frontend import functions, layers
 from wholestep.errors import DTypeError, OptionError, ShapeError, UsageError
 
 RNG = np.random.default_rng(0)
@@ -126,14 +126,17 @@ def test_random_numbers_are_distributed_as_they_say():
     assert not np.array_equal(out["u"], run(g.to_ir(), step=4).outputs["u"])
 
 
+EXPORTED = [*functions.__all__, *layers.__all__]
+
+
 def test_every_function_is_exported_and_documented():
-    for name in functions.__all__:
+    for name in EXPORTED:
         documented = getattr(ws, name).__doc__
         assert documented, f"{name} has no docstring"
         assert "Example" in documented, f"{name} has no example"
 
 
-@pytest.mark.parametrize("name", functions.__all__)
+@pytest.mark.parametrize("name", EXPORTED)
 def test_examples_run(name):
     """The example in each docstring is Python that runs; where it says what comes out, it does."""
     example = getattr(ws, name).__doc__.split("Example: ")[1].split("`")
@@ -141,8 +144,8 @@ def test_examples_run(name):
     table, tokens = g.constant(X), g.constant(np.array([0, 2], np.int32))
     known = {
         "ws": ws, "g": g, "x": table, "w": table.T, "a": table, "b": table, "table": table, "tokens": tokens,
-        "i": tokens,
-        "gain": 2.0, "bias": 1.0, "errors": table, "weights": table * table,
+        "i": tokens, "q": table, "k": table, "v": table, "images": ws.stack([table, table]).reshape(1, 24, 1),
+        "gain": np.ones(4), "shift": np.zeros(4), "errors": table, "weights": table * table,
     }  # fmt: skip
     source = example[1].split(" = ")[-1]
     result = eval(source, known)  # noqa: S307

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from graph_pool import LARGEST_SIZE, LARGEST_VALUE, SYMBOLS, Pool
 from hypothesis import strategies as st
+from layer_makers import LAYER_MAKERS
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
@@ -365,3 +366,4 @@ def make_call(p: Pool) -> None:
 
 CONTROL_MAKERS = [make_stop_gradient, make_call]
 MAKERS = [f for name, f in list(globals().items()) if name.startswith("make_") and f not in CONTROL_MAKERS]
+MAKERS += LAYER_MAKERS

@@ -32,6 +32,7 @@ INT, INT2 = RNG.integers(-9, 9, (3, 4)).astype(np.int32), RNG.integers(1, 5, (3,
 BOOL, BOOL2 = X > 0, Y > 0
 LABELS = np.array([[0, 3, 1], [2, 2, 0]])
 DATA, INDEX = RNG.normal(size=(5, 3)), np.array([[1, 4], [0, 4]])
+ROW, ROW2, IMAGES = RNG.normal(size=4), RNG.normal(size=4), RNG.normal(size=(2, 4, 3, 2))
 NO = at.NONE
 LEAVES = {"input", "parameter", "state", "constant", "scalar", "size", "iota", "random"}
 CONTROL = {"stop_gradient", "gradient", "item", "call"}
@@ -45,9 +46,11 @@ def weight(name: str, shape: object = ()) -> Node:
     return Node("parameter", (), at.StateAttrs(name, TensorType(as_shape(shape), float32), at.Initializer("zeros")))
 
 
-def value(op: str, *arrays: np.ndarray, attrs: at.Attrs = NO) -> np.ndarray:
+def value(op: str, *arrays: np.ndarray, attrs: at.Attrs = NO, item: int | None = None) -> np.ndarray:
     nodes = [leaf(f"x{i}", a.shape, as_dtype(a.dtype)) for i, a in enumerate(arrays)]
-    graph = Graph((Output("y", Node(op, nodes, attrs)),), (), tuple(nodes))
+    node = Node(op, nodes, attrs)
+    node = node if item is None else Node("item", [node], at.ItemAttrs(item))
+    graph = Graph((Output("y", node),), (), tuple(nodes))
     return interpret(graph, inputs={f"x{i}": a for i, a in enumerate(arrays)}).outputs["y"]
 
 
@@ -116,12 +119,24 @@ CASES = {
     "softmax": (at.SoftmaxAttrs(1), (X,), lambda x: x.softmax(1)),
     "log_softmax": (at.SoftmaxAttrs(0), (X,), lambda x: x.log_softmax(0)),
     "cross_entropy": (NO, (X, LABELS), lambda x, i: functional.cross_entropy(x.mT, i, reduction="none")),
-}
+    "layer_norm": (at.NormAttrs(0.1), (X, ROW, ROW2), lambda x, w, b: functional.layer_norm(x, (4,), w, b, 0.1)),
+    "rms_norm": (at.NormAttrs(0.1), (X, ROW), lambda x, w: functional.rms_norm(x, (4,), w, 0.1)),
+    "group_norm": (
+        at.GroupNormAttrs(2, 0.1), (IMAGES, ROW, ROW2), lambda x, w, b: functional.group_norm(x, 2, w, b, 0.1),
+    ),
+    "attention": (
+        at.AttentionAttrs(True, 0.7), (X, X + Y, Y),
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.7),
+    ),
+}  # fmt: skip
+
+# The gradient of an op of CASES: its first inputs, then the upstream gradient.
+GRADIENTS = {f"{op}_grad": op for op in ("layer_norm", "rms_norm", "group_norm", "attention")}
 
 
 def test_every_op_has_a_row_and_a_case():
     assert set(VALUES) == set(OPS)
-    assert set(CASES) | LEAVES | CONTROL == set(OPS)
+    assert set(CASES) | set(GRADIENTS) | LEAVES | CONTROL == set(OPS)
 
 
 @pytest.mark.parametrize("op", CASES)
@@ -131,6 +146,19 @@ def test_value_equals_torch(op):
     actual = value(op, *arrays, attrs=attrs)
     assert actual.dtype == expected.dtype
     np.testing.assert_allclose(actual, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("op", GRADIENTS)
+def test_gradient_op_equals_torch(op):
+    attrs, arrays, reference = CASES[GRADIENTS[op]]
+    tensors = [torch.tensor(a, requires_grad=True) for a in arrays]
+    y = reference(*tensors)
+    upstream = RNG.normal(size=tuple(y.shape))
+    y.backward(torch.from_numpy(upstream))
+    kept = arrays if op == "attention_grad" else arrays[:2]
+    for i, tensor in enumerate(tensors):
+        actual = value(op, *kept, upstream, attrs=attrs, item=i)
+        np.testing.assert_allclose(actual, tensor.grad.numpy(), rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("transpose_a", [False, True])

@@ -22,7 +22,7 @@ from wholestep.compiler.ir.types import (
     int64,
     uint8,
 )
-from wholestep.errors import DTypeError, ShapeError
+from wholestep.errors import DTypeError, OptionError, ShapeError
 
 B = Dim.symbol("batch")
 
@@ -39,6 +39,7 @@ def call() -> at.CallAttrs:
 X, N, F = t("batch", 4), t("batch", 4, dtype=int32), t("batch", 4, dtype=boolean)
 ZEROS = at.Initializer("zeros")
 NO = at.NONE
+EPS, LOOK = at.NormAttrs(1e-5), at.AttentionAttrs(causal=True, scale=0.5)
 
 # op: (attributes, input types, result)
 GOOD = {
@@ -83,6 +84,14 @@ GOOD = {
     "softmax": (at.SoftmaxAttrs(1), (X,), X),
     "log_softmax": (at.SoftmaxAttrs(0), (X,), X),
     "cross_entropy": (NO, (X, t("batch", dtype=uint8)), t("batch")),
+    "layer_norm": (EPS, (X, t(4), t(4)), X),
+    "layer_norm_grad": (EPS, (X, t(4), X), TupleType((X, t(4), t(4)))),
+    "rms_norm": (EPS, (X, t(4)), X),
+    "rms_norm_grad": (EPS, (X, t(4), X), TupleType((X, t(4)))),
+    "group_norm": (at.GroupNormAttrs(2, 1e-5), (X, t(4), t(4)), X),
+    "group_norm_grad": (at.GroupNormAttrs(2, 1e-5), (X, X), TupleType((X,))),
+    "attention": (LOOK, (t(2, "batch", 4), t(2, 5, 4), t(2, 5, 3)), t(2, "batch", 3)),
+    "attention_grad": (LOOK, (t(3, 4), t(5, 4), t(5, 2), t(3, 2)), TupleType((t(3, 4), t(5, 4), t(5, 2)))),
 }
 
 # Leaves and ops whose rule accepts every type.
@@ -199,6 +208,37 @@ BAD = {
         (NO, (X, t(4, dtype=int32)), ShapeError, r"need labels of shape \(batch,\); received \(4,\)"),
         (NO, (t(), t(dtype=int32)), ShapeError, "cross_entropy needs a class axis"),
     ],
+    **{
+        op: [
+            (EPS, (N, *rest), DTypeError, f"{op} needs a float tensor; received int32"),
+            (EPS, (t(), *rest), ShapeError, f"{op} needs an axis to normalise over; received a scalar"),
+            (EPS, (X, t(5), *rest), ShapeError, rf"{op}: the weight of .* \(batch, 4\) .* \(4,\); received \(5,\)"),
+            (
+                EPS,
+                (X, t(4, dtype=float64), *rest),
+                DTypeError,
+                f"{op} needs equal dtypes; received float32 and float64",
+            ),
+            (at.NormAttrs(-1.0), (X, *rest), OptionError, f"{op}: eps must not be negative; received -1.0"),
+        ]
+        for op, rest in (("layer_norm", ()), ("layer_norm_grad", (X,)), ("rms_norm", ()), ("rms_norm_grad", (X,)))
+    },
+    "group_norm": [
+        (at.GroupNormAttrs(3, 0.0), (X,), ShapeError, r"4 channels of \(batch, 4\) do not divide into 3 equal groups"),
+        (at.GroupNormAttrs(0, 0.0), (X,), ShapeError, "do not divide into 0 equal groups; choose a divisor"),
+        (at.GroupNormAttrs(1, 0.0), (t(4, "batch"),), ShapeError, "batch channels"),
+        (at.GroupNormAttrs(1, 0.0), (t(4),), ShapeError, r"needs an input of shape \(N, C, ...\); received \(4,\)"),
+    ],
+    "group_norm_grad": [(at.GroupNormAttrs(2, 0.0), (X, t(4)), ShapeError, "group_norm_grad needs equal shapes")],
+    "attention": [
+        (LOOK, (X, X, N), DTypeError, "attention needs a float tensor; received int32"),
+        (LOOK, (X, X, t("batch", 4, dtype=float64)), DTypeError, "attention needs equal dtypes"),
+        (LOOK, (t(4), t(4), t(4)), ShapeError, "of one rank, at least 2, with equal leading axes"),
+        (LOOK, (t(2, 3, 4), t(1, 3, 4), t(2, 3, 4)), ShapeError, r"queries \(2, 3, 4\), keys \(1, 3, 4\)"),
+        (LOOK, (t(3, 4), t(3, 5), t(3, 5)), ShapeError, "compared along their last axis, 4 and 5 here"),
+        (LOOK, (t(3, 4), t(3, 4), t(5, 4)), ShapeError, "there are 3 keys and 5 values"),
+    ],
+    "attention_grad": [(LOOK, (X, X, X, t(4)), ShapeError, r"attention_grad needs equal shapes; .* and \(4,\)")],
 }
 
 

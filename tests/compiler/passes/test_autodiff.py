@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.types import TensorType, as_shape, float32, float64, int32
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients, find_unreached
 from wholestep.compiler.passes.autodiff.rules import GRADIENTS, Blocked, Refused
+from wholestep.compiler.passes.decompose import decompose
 from wholestep.errors import GradientError
 
 Array = np.ndarray[Any, Any]
@@ -61,7 +63,7 @@ def check(ours: Callable[..., Node], theirs: Callable[..., torch.Tensor], *xs: A
     values = dict(zip(names, xs))
     if second:
         squares = [total(b.mul(g, g)) for g in grads]
-        size = squares[0] if len(squares) == 1 else b.add(*squares)
+        size = functools.reduce(b.add, squares)
         nodes |= {f"h{n}": g for n, g in zip(names, gradient(size, *leaves))}
     got = evaluate(nodes, values)
 
@@ -129,6 +131,43 @@ def test_unary(name: str) -> None:
 def test_gelu(approximate: bool) -> None:
     how = "tanh" if approximate else "none"
     check(op("gelu", at.GeluAttrs(approximate)), lambda x: F.gelu(x, approximate=how), ANY)
+
+
+def seen(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    scores = 0.7 * q @ k.mT
+    return scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1) > 0, -torch.inf).softmax(-1) @ v
+
+
+LAYERS = {
+    "layer_norm": (at.NormAttrs(0.01), lambda x, *p: F.layer_norm(x, (4,), *p, eps=0.01), ((3, 4), (4,), (4,))),
+    "rms_norm": (at.NormAttrs(0.01), lambda x, *p: F.rms_norm(x, (4,), *p, eps=0.01), ((2, 3, 4), (4,))),
+    "group_norm": (at.GroupNormAttrs(2, 0.01), lambda x, *p: F.group_norm(x, 2, *p, eps=0.01), ((2, 6, 3), (6,), (6,))),
+    "attention": (at.AttentionAttrs(True, 0.7), seen, ((2, 4, 3), (2, 5, 3), (2, 5, 2))),
+}
+
+
+@pytest.mark.parametrize(("name", "inputs"), [(n, i) for n in LAYERS for i in (1, 2, 3) if n != "attention" or i == 3])
+def test_layers(name: str, inputs: int) -> None:
+    attrs, theirs, shapes = LAYERS[name]
+    arrays = [numbers(*shape, seed=i) for i, shape in enumerate(shapes[:inputs])]
+    # Squared: the gradient of a bias would not depend on it otherwise, and have no gradient itself.
+    check(lambda *xs: squared(op(name, attrs)(*xs)), lambda *xs: theirs(*xs) ** 2, *arrays)
+
+
+def squared(x: Node) -> Node:
+    return b.mul(x, x)
+
+
+def test_one_tensor_as_queries_keys_and_values() -> None:
+    ours = op("attention", at.AttentionAttrs(True, 0.7))
+    check(lambda x: ours(x, b.unary("sin", x), x), lambda x: seen(x, x.sin(), x), numbers(2, 4, 3))
+
+
+def test_gradients_that_nobody_reads_are_not_there() -> None:
+    x, weight = leaf("x", (3, 4)), leaf("weight", (4,))
+    (dx,) = gradient(total(b.unary("sin", b.make("layer_norm", (x, weight), at.NormAttrs(0.1)))), x)
+    lowered = decompose(expand_gradients(Graph((Output("dx", dx),))))
+    assert not [n for n in lowered.nodes if n.op == "sum" and n.type.shape == (4,)]
 
 
 BINARY = {
@@ -424,16 +463,14 @@ def test_every_op_has_a_row() -> None:
 
 
 TESTED_BY_NAME = {"gelu", "where", "cast", "sum", "max", "reshape", "permute", "expand", "slice", "pad", "concat"}
-TESTED_BY_NAME |= {"gather", "scatter_add", "matmul", "softmax", "log_softmax", "cross_entropy", "relu"}
+TESTED_BY_NAME |= {"gather", "scatter_add", "matmul", "softmax", "log_softmax", "cross_entropy", "relu", "item"}
 
 
 def test_every_rule_is_tested_or_says_why_it_is_none() -> None:
     rules = {n for n, row in GRADIENTS.items() if not isinstance(row, Blocked | Refused)}
-    assert rules - {*UNARY, *BINARY, *TESTED_BY_NAME} == {
-        "gradient",
-        "item",
-        "call",
-    }  # expanded or inlined before the walk
+    gone = {"gradient", "call"}  # expanded or inlined before the walk
+    several = {f"{name}_grad" for name in LAYERS}  # their items have gradients: the second order of LAYERS
+    assert rules - {*UNARY, *BINARY, *LAYERS, *TESTED_BY_NAME} == gone | several
 
 
 def test_a_wrong_rule_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,32 @@ def composite(name: str, x: Node) -> list[Node]:
         return [b.make(name, (x,), at.SoftmaxAttrs(axis)) for axis in (0, 1)]
     if name == "cross_entropy":
         return [b.make(name, (x, b.constant([3, 1], int32)))]
+    if name in LAYERS:
+        return layer(name, x)
     return [b.unary(name, x)]
+
+
+def layer(name: str, x: Node) -> list[Node]:
+    """The layer with and without what may be left out; all of its results where it has several."""
+    attrs, one, optional = LAYERS[name]
+    more = [[b.constant([0.5, -1.0, 2.0, 1.0], float64)] * n for n in optional]
+    inputs = [[x, *o, *[b.scale(x, 0.3)] * one] for o in more]
+    if name.endswith("_grad"):
+        return [item for i in inputs for item in b.results(name, i, attrs)]
+    return [b.make(name, i, attrs) for i in inputs]
+
+
+# name: (attributes, further inputs of x's shape, numbers of weights and biases)
+LAYERS = {
+    "layer_norm": (at.NormAttrs(1e-5), 0, (0, 1, 2)),
+    "layer_norm_grad": (at.NormAttrs(1e-5), 1, (0, 1)),
+    "rms_norm": (at.NormAttrs(1e-5), 0, (0, 1)),
+    "rms_norm_grad": (at.NormAttrs(1e-5), 1, (0, 1)),
+    "group_norm": (at.GroupNormAttrs(2, 1e-5), 0, (0, 1, 2)),
+    "group_norm_grad": (at.GroupNormAttrs(2, 1e-5), 1, (0, 1)),
+    "attention": (at.AttentionAttrs(True, 0.5), 2, (0,)),
+    "attention_grad": (at.AttentionAttrs(True, 0.5), 3, (0,)),
+}
 
 
 def test_every_composite_has_a_row() -> None:

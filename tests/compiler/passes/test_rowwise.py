@@ -15,7 +15,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import OPS, Family
-from wholestep.compiler.ir.types import Dim, divide, evaluate, float64, int32, symbols_of
+from wholestep.compiler.ir.types import Dim, TensorType, divide, evaluate, float64, int32, symbols_of
 from wholestep.compiler.passes.rowwise import FLOWS, Additive, Free, Kind, Mixed, Rows, Whole, kinds_of
 
 BATCH = Dim.symbol("batch")
@@ -30,6 +30,10 @@ IMAGES = leaf("images", ("batch", 2, 6))
 
 def rows_sum(x: Node) -> Node:
     return b.sum_axes(x, (0,))
+
+
+def norm_gradients() -> tuple[Node, ...]:
+    return b.results("layer_norm_grad", (X, BIAS, Z), at.NormAttrs(0.1))
 
 
 CASES: dict[str, tuple[Callable[[], Node], Kind | str]] = {
@@ -74,6 +78,26 @@ CASES: dict[str, tuple[Callable[[], Node], Kind | str]] = {
     "column numbers": (lambda: b.iota((BATCH, 3), 1), Rows(0)),
     "dropout mask": (lambda: b.make("random", (), at.RandomAttrs("k", X.type)), Rows(0)),
     "loss of each row": (lambda: b.make("cross_entropy", (X, LABELS)), Rows(0)),
+    "norm of each row": (lambda: b.make("layer_norm", (X, BIAS, BIAS), at.NormAttrs(0.1)), Rows(0)),
+    "norm over the batch": (
+        lambda: b.make("layer_norm", (b.transpose(X),), at.NormAttrs(0.1)),
+        "value of the whole batch",
+    ),
+    "norm of all rows at once": (
+        lambda: b.make("rms_norm", (b.reshape(X, (BATCH * 4,)),), at.NormAttrs(0.1)),
+        "is not linear in a mean over the batch inside (`sqrt`)",
+    ),
+    "group norm": (lambda: b.make("group_norm", (IMAGES,), at.GroupNormAttrs(2, 0.1)), Rows(0)),
+    "gradient of a norm, x": (lambda: norm_gradients()[0], Rows(0)),
+    "gradient of a norm, weight": (lambda: norm_gradients()[1], Additive()),
+    "attention of each example": (
+        lambda: b.make("attention", (IMAGES, IMAGES, IMAGES), at.AttentionAttrs(True, 1.0)),
+        Rows(0),
+    ),
+    "attention over the batch": (
+        lambda: b.make("attention", (X, X, X), at.AttentionAttrs(False, 1.0)),
+        "multiplies rows",
+    ),
     "mean over the batch": (
         lambda: b.make("ratio", (rows_sum(X), b.expand_to(b.size(BATCH), (4,), ()))),
         Whole(),
@@ -94,7 +118,7 @@ def test_kind(what: str) -> None:
 
 
 def test_every_op_has_a_flow() -> None:
-    gone = {"gradient", "item", "call"}
+    gone = {"gradient", "call"}
     covered = {n for n, op in OPS.items() if n in FLOWS or op.family in (Family.POINTWISE, Family.LEAF)}
     assert set(OPS) - covered == gone
 
@@ -117,14 +141,15 @@ def test_parts_of_a_batch_do_what_the_kind_says(graph: Graph) -> None:
     assume(all(sum("batch" in symbols_of([e]) for e in n.type.shape) < 2 for n in graph.leaves("input").values()))
     sizes = {s: {"batch": 5, "time": 4}[s] for s in graph.symbols}
     inputs, state = example_values(graph, sizes, np.random.default_rng(3))
-    probe = Graph(tuple(Output(str(i), n) for i, n in enumerate(graph.nodes)), (), graph.inputs)
+    tensors = [n for n in graph.nodes if isinstance(n.result, TensorType)]
+    probe = Graph(tuple(Output(str(i), n) for i, n in enumerate(tensors)), (), graph.inputs)
     whole = interpret(probe, inputs=inputs, state=state, sizes=sizes).outputs
     halves = []
     for first in (True, False):
         cut = {name: part(node, inputs[name], first) for name, node in graph.leaves("input").items()}
         smaller = {**sizes, **({"batch": 2 if first else 3} if "batch" in sizes else {})}
         halves.append(interpret(probe, inputs=cut, state=state, sizes=smaller).outputs)
-    for i, (node, kind) in enumerate((n, kinds_of(graph.nodes, "batch")[n]) for n in graph.nodes):
+    for i, (node, kind) in enumerate((n, kinds_of(graph.nodes, "batch")[n]) for n in tensors):
         one, two = (h[str(i)] for h in halves)
         close = {"rtol": 1e-7, "atol": 1e-8, "err_msg": f"{node} is {kind}"}
         if isinstance(kind, Free):

@@ -32,7 +32,7 @@ __all__ = [
     "matmul", "ratio", "where",
     "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "recip", "erf", "floor", "abs", "sign",
     "maximum", "minimum", "mod", "less_than",
-    "relu", "sigmoid", "tanh", "gelu", "silu", "softmax", "log_softmax", "layer_norm",
+    "relu", "sigmoid", "tanh", "gelu", "silu", "softmax", "log_softmax",
     "concat", "stack", "pad", "gather", "take", "scatter_add", "one_hot", "stop_gradient",
     "random_uniform", "random_normal", "arange", "iota", "size",
 ]  # fmt: skip
@@ -141,7 +141,7 @@ def stop_gradient(x: Tensor) -> Tensor:
     return _unary(x, "stop_gradient")
 
 
-# -- activations and norms ---------------------------------------------------------------------------------------
+# -- activations -------------------------------------------------------------------------------------------------
 
 
 def relu(x: Operand) -> Tensor:
@@ -184,15 +184,6 @@ def log_softmax(x: Operand, axis: int = -1) -> Tensor:
     """x - max - log Σ exp(x - max) along an axis.  Example: `ws.exp(ws.log_softmax(x))` is `ws.softmax(x)`."""
     t = as_tensor(x)
     return _unary(t, "log_softmax", at.SoftmaxAttrs(_axis(t, axis)))
-
-
-def layer_norm(x: Tensor, axis: int | Sequence[int] = -1, eps: float = 1e-5) -> Tensor:
-    """(x - mean) / √(variance + eps) over the axes, without scale and shift (arXiv:1607.06450).
-
-    Example: `ws.layer_norm(x) * gain + bias`.
-    """
-    centred = x - x.mean(axis, keepdims=True)
-    return centred / ((centred * centred).mean(axis, keepdims=True) + eps).sqrt()
 
 
 # -- movement and indexing ---------------------------------------------------------------------------------------

@@ -200,3 +200,26 @@ class SoftmaxAttrs(Attrs):
 @dataclass(frozen=True)
 class GeluAttrs(Attrs):
     approximate: bool
+
+
+@dataclass(frozen=True)
+class NormAttrs(Attrs):
+    """Of `layer_norm` and `rms_norm`, which normalise over the last axis, and their gradients."""
+
+    eps: float
+
+
+@dataclass(frozen=True)
+class GroupNormAttrs(Attrs):
+    """Axis 1 of (N, C, ...) is cut into groups, each normalised together with the axes behind it."""
+
+    groups: int
+    eps: float
+
+
+@dataclass(frozen=True)
+class AttentionAttrs(Attrs):
+    """softmax(scale·q·kᵀ)·v; causal: query i sees the keys 0 ... i."""
+
+    causal: bool
+    scale: float

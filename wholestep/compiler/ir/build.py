@@ -16,7 +16,7 @@ import numpy as np
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.attrs import NONE, Attrs
 from wholestep.compiler.ir.graph import Node, SourceLine
-from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, boolean, int32
+from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, TupleType, boolean, int32
 
 A = TypeVar("A", bound=Attrs)
 
@@ -233,3 +233,15 @@ def is_class(labels: Node, classes: Extent) -> Node:
     mask = equal(iota(shape, axis, labels.type.dtype), restore_axes(labels, (axis,), shape))
     assert mask.type.dtype == boolean
     return mask
+
+
+def results(op: str, inputs: Sequence[Node], attrs: Attrs) -> tuple[Node, ...]:
+    """All results of a node that has several."""
+    node = make(op, inputs, attrs)
+    assert isinstance(node.result, TupleType), f"{node!r} has one result"
+    return tuple(make("item", (node,), at.ItemAttrs(i)) for i in range(len(node.result.items)))
+
+
+def count(extent: Extent, dtype: DType) -> Node:
+    """The number of elements along a dimension, as a host scalar."""
+    return cast(size(extent), dtype)

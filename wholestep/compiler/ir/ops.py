@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import layers
 from wholestep.compiler.ir.attrs import Attrs
+from wholestep.compiler.ir.require import need, need_axis, need_float, need_number, need_same
 from wholestep.compiler.ir.types import (
     Dim,
     DType,
@@ -23,7 +25,7 @@ from wholestep.compiler.ir.types import (
     product,
     shape_text,
 )
-from wholestep.errors import DTypeError, ShapeError
+from wholestep.errors import DTypeError
 
 __all__ = ["LEAVES", "OPS", "Attrs", "Family", "Op"]
 
@@ -59,38 +61,6 @@ class Op:
         return self.rule(attrs, *inputs)
 
 
-def _need(condition: bool, text: str, kind: type[Exception] = ShapeError) -> None:
-    if not condition:
-        raise kind(text)
-
-
-def _need_float(op: str, *types: TensorType) -> None:
-    for t in types:
-        _need(
-            t.dtype.is_float,
-            f"{op} needs a float tensor; received {t}. Cast it first: x.astype('float32').",
-            DTypeError,
-        )
-
-
-def _need_number(op: str, t: TensorType) -> None:
-    _need(t.dtype != boolean, f"{op} needs numbers; received {t}. Cast it first: x.astype('float32').", DTypeError)
-
-
-def _need_same(op: str, *types: TensorType) -> None:
-    first = types[0]
-    for t in types[1:]:
-        _need(
-            t.shape == first.shape,
-            f"{op} needs equal shapes; received {shape_text(first.shape)} and {shape_text(t.shape)}.",
-        )
-        _need(t.dtype == first.dtype, f"{op} needs equal dtypes; received {first.dtype} and {t.dtype}.", DTypeError)
-
-
-def _need_axis(op: str, axis: int, t: TensorType) -> None:
-    _need(0 <= axis < t.rank, f"{op}: axis {axis} does not exist in shape {shape_text(t.shape)}.")
-
-
 # -- type rules --------------------------------------------------------------------------------------------------
 
 
@@ -107,19 +77,19 @@ def _host_scalar(_: Attrs) -> Type:
 
 
 def _iota(a: at.IotaAttrs) -> Type:
-    _need_axis("iota", a.axis, a.type)
-    _need(a.type.dtype.is_integer, f"iota needs an integer dtype; received {a.type.dtype}.", DTypeError)
+    need_axis("iota", a.axis, a.type)
+    need(a.type.dtype.is_integer, f"iota needs an integer dtype; received {a.type.dtype}.", DTypeError)
     return a.type
 
 
 def _random(a: at.RandomAttrs) -> Type:
-    _need_float("random", a.type)
+    need_float("random", a.type)
     return a.type
 
 
 def _float_unary(op: str) -> Callable[..., Type]:
     def rule(_: Attrs, x: TensorType) -> Type:
-        _need_float(op, x)
+        need_float(op, x)
         return x
 
     return rule
@@ -127,7 +97,7 @@ def _float_unary(op: str) -> Callable[..., Type]:
 
 def _number_unary(op: str) -> Callable[..., Type]:
     def rule(_: Attrs, x: TensorType) -> Type:
-        _need_number(op, x)
+        need_number(op, x)
         return x
 
     return rule
@@ -135,10 +105,10 @@ def _number_unary(op: str) -> Callable[..., Type]:
 
 def _binary(op: str, *, floats_only: bool = False) -> Callable[..., Type]:
     def rule(_: Attrs, x: TensorType, y: TensorType) -> Type:
-        _need_same(op, x, y)
-        _need_number(op, x)
+        need_same(op, x, y)
+        need_number(op, x)
         if floats_only:
-            _need_float(op, x)
+            need_float(op, x)
         return x
 
     return rule
@@ -146,7 +116,7 @@ def _binary(op: str, *, floats_only: bool = False) -> Callable[..., Type]:
 
 def _compare(op: str) -> Callable[..., Type]:
     def rule(_: Attrs, x: TensorType, y: TensorType) -> Type:
-        _need_same(op, x, y)
+        need_same(op, x, y)
         return TensorType(x.shape, boolean)
 
     return rule
@@ -154,17 +124,17 @@ def _compare(op: str) -> Callable[..., Type]:
 
 def _logic(op: str) -> Callable[..., Type]:
     def rule(_: Attrs, *xs: TensorType) -> Type:
-        _need_same(op, *xs)
-        _need(xs[0].dtype == boolean, f"{op} needs bool tensors; received {xs[0]}.", DTypeError)
+        need_same(op, *xs)
+        need(xs[0].dtype == boolean, f"{op} needs bool tensors; received {xs[0]}.", DTypeError)
         return xs[0]
 
     return rule
 
 
 def _where(_: Attrs, c: TensorType, x: TensorType, y: TensorType) -> Type:
-    _need(c.dtype == boolean, f"where needs a bool condition; received {c}. Compare it first: c != 0.", DTypeError)
-    _need_same("where", x, y)
-    _need(c.shape == x.shape, f"where needs equal shapes; received {shape_text(c.shape)} and {shape_text(x.shape)}.")
+    need(c.dtype == boolean, f"where needs a bool condition; received {c}. Compare it first: c != 0.", DTypeError)
+    need_same("where", x, y)
+    need(c.shape == x.shape, f"where needs equal shapes; received {shape_text(c.shape)} and {shape_text(x.shape)}.")
     return x
 
 
@@ -178,8 +148,8 @@ def _without(t: TensorType, axes: tuple[int, ...], dtype: DType | None = None) -
 
 def _reduce_axes(op: str, axes: tuple[int, ...], x: TensorType) -> None:
     for axis in axes:
-        _need_axis(op, axis, x)
-    _need(
+        need_axis(op, axis, x)
+    need(
         bool(axes) and len(set(axes)) == len(axes) and tuple(sorted(axes)) == axes,
         f"{op}: axes {axes} must be distinct and sorted.",
     )
@@ -187,25 +157,25 @@ def _reduce_axes(op: str, axes: tuple[int, ...], x: TensorType) -> None:
 
 def _sum(a: at.SumAttrs, x: TensorType) -> Type:
     _reduce_axes("sum", a.axes, x)
-    _need_number("sum", x)
-    _need(a.accumulate == x.dtype, f"sum of {x.dtype} accumulates in {x.dtype}; received {a.accumulate}.", DTypeError)
+    need_number("sum", x)
+    need(a.accumulate == x.dtype, f"sum of {x.dtype} accumulates in {x.dtype}; received {a.accumulate}.", DTypeError)
     return _without(x, a.axes)
 
 
 def _max(a: at.MaxAttrs, x: TensorType) -> Type:
     _reduce_axes("max", a.axes, x)
-    _need_number("max", x)
+    need_number("max", x)
     return _without(x, a.axes)
 
 
 def _argmax(a: at.ArgmaxAttrs, x: TensorType) -> Type:
-    _need_axis("argmax", a.axis, x)
-    _need_number("argmax", x)
+    need_axis("argmax", a.axis, x)
+    need_number("argmax", x)
     return _without(x, (a.axis,), int32)
 
 
 def _reshape(a: at.ReshapeAttrs, x: TensorType) -> Type:
-    _need(
+    need(
         product(a.shape) == x.elements and all(isinstance(e, Dim) or e >= 0 for e in a.shape),
         f"reshape cannot turn {shape_text(x.shape)} ({x.elements} elements) "
         f"into {shape_text(a.shape)} ({product(a.shape)} elements).",
@@ -214,7 +184,7 @@ def _reshape(a: at.ReshapeAttrs, x: TensorType) -> Type:
 
 
 def _permute(a: at.PermuteAttrs, x: TensorType) -> Type:
-    _need(
+    need(
         sorted(a.order) == list(range(x.rank)),
         f"permute: {a.order} is not an order of the {x.rank} axes of {shape_text(x.shape)}.",
     )
@@ -222,11 +192,11 @@ def _permute(a: at.PermuteAttrs, x: TensorType) -> Type:
 
 
 def _expand(a: at.ExpandAttrs, x: TensorType) -> Type:
-    _need(
+    need(
         len(a.axes) == x.rank and list(a.axes) == sorted(set(a.axes)) and all(0 <= d < len(a.shape) for d in a.axes),
         f"expand: axes {a.axes} do not place the {x.rank} axes of {shape_text(x.shape)} in {shape_text(a.shape)}.",
     )
-    _need(
+    need(
         all(a.shape[d] == e for d, e in zip(a.axes, x.shape, strict=True)),
         f"expand: {shape_text(x.shape)} does not fit into {shape_text(a.shape)} at axes {a.axes}.",
     )
@@ -236,16 +206,16 @@ def _expand(a: at.ExpandAttrs, x: TensorType) -> Type:
 def _slice_extent(start: Extent, stop: Extent, step: int, size: Extent) -> Extent:
     length = stop - start
     if isinstance(length, Dim):
-        _need(step == 1, f"slice: a step of {step} along a symbolic dimension is not supported; reshape it first.")
+        need(step == 1, f"slice: a step of {step} along a symbolic dimension is not supported; reshape it first.")
         return length
     known = [e for e in (0, start, stop, size) if isinstance(e, int)]
-    _need(length >= 0 and known == sorted(known), f"slice: {start}:{stop} is outside a dimension of {size}.")
-    _need(step > 0, f"slice: steps must be positive; received {step}.")
+    need(length >= 0 and known == sorted(known), f"slice: {start}:{stop} is outside a dimension of {size}.")
+    need(step > 0, f"slice: steps must be positive; received {step}.")
     return -(-length // step)
 
 
 def _slice(a: at.SliceAttrs, x: TensorType) -> Type:
-    _need(
+    need(
         len(a.starts) == len(a.stops) == len(a.steps) == x.rank,
         f"slice: one start, stop and step per axis of {shape_text(x.shape)}.",
     )
@@ -254,21 +224,21 @@ def _slice(a: at.SliceAttrs, x: TensorType) -> Type:
 
 
 def _pad(a: at.PadAttrs, x: TensorType) -> Type:
-    _need(
+    need(
         len(a.low) == len(a.high) == x.rank,
         f"pad: one pair per axis of {shape_text(x.shape)}; received {a.low} and {a.high}.",
     )
-    _need(min((*a.low, *a.high), default=0) >= 0, f"pad: amounts must not be negative; received {a.low} and {a.high}.")
+    need(min((*a.low, *a.high), default=0) >= 0, f"pad: amounts must not be negative; received {a.low} and {a.high}.")
     return TensorType(tuple(lo + e + hi for lo, e, hi in zip(a.low, x.shape, a.high, strict=True)), x.dtype)
 
 
 def _concat(a: at.ConcatAttrs, *xs: TensorType) -> Type:
-    _need(bool(xs), "concat needs one tensor or more; received none.")
+    need(bool(xs), "concat needs one tensor or more; received none.")
     first = xs[0]
-    _need_axis("concat", a.axis, first)
+    need_axis("concat", a.axis, first)
     for x in xs[1:]:
-        _need(x.dtype == first.dtype, f"concat needs equal dtypes; received {first.dtype} and {x.dtype}.", DTypeError)
-        _need(
+        need(x.dtype == first.dtype, f"concat needs equal dtypes; received {first.dtype} and {x.dtype}.", DTypeError)
+        need(
             x.rank == first.rank and _without(x, (a.axis,)) == _without(first, (a.axis,)),
             f"concat: shapes differ outside axis {a.axis}: {shape_text(first.shape)} and {shape_text(x.shape)}.",
         )
@@ -279,8 +249,8 @@ def _concat(a: at.ConcatAttrs, *xs: TensorType) -> Type:
 
 
 def _gather(a: at.GatherAttrs, data: TensorType, index: TensorType) -> Type:
-    _need_axis("gather", a.axis, data)
-    _need(
+    need_axis("gather", a.axis, data)
+    need(
         index.dtype.is_integer,
         f"gather needs integer indices; received {index}. Cast them: i.astype('int32').",
         DTypeError,
@@ -289,11 +259,11 @@ def _gather(a: at.GatherAttrs, data: TensorType, index: TensorType) -> Type:
 
 
 def _scatter_add(a: at.ScatterAddAttrs, updates: TensorType, index: TensorType) -> Type:
-    _need(index.dtype.is_integer, f"scatter_add needs integer indices; received {index}.", DTypeError)
-    _need_number("scatter_add", updates)
-    _need(0 <= a.axis <= updates.rank, f"scatter_add: axis {a.axis} does not exist in {shape_text(updates.shape)}.")
+    need(index.dtype.is_integer, f"scatter_add needs integer indices; received {index}.", DTypeError)
+    need_number("scatter_add", updates)
+    need(0 <= a.axis <= updates.rank, f"scatter_add: axis {a.axis} does not exist in {shape_text(updates.shape)}.")
     inner = updates.shape[a.axis : a.axis + index.rank]
-    _need(
+    need(
         inner == index.shape,
         f"scatter_add: updates {shape_text(updates.shape)} do not hold the indices' shape "
         f"{shape_text(index.shape)} at axis {a.axis}.",
@@ -302,39 +272,37 @@ def _scatter_add(a: at.ScatterAddAttrs, updates: TensorType, index: TensorType) 
 
 
 def _matmul(a: at.MatmulAttrs, x: TensorType, y: TensorType) -> Type:
-    _need_float("matmul", x, y)
-    _need(x.dtype == y.dtype, f"matmul needs equal dtypes; received {x.dtype} and {y.dtype}.", DTypeError)
-    _need(
-        a.accumulate == x.dtype, f"matmul of {x.dtype} accumulates in {x.dtype}; received {a.accumulate}.", DTypeError
-    )
-    _need(
+    need_float("matmul", x, y)
+    need(x.dtype == y.dtype, f"matmul needs equal dtypes; received {x.dtype} and {y.dtype}.", DTypeError)
+    need(a.accumulate == x.dtype, f"matmul of {x.dtype} accumulates in {x.dtype}; received {a.accumulate}.", DTypeError)
+    need(
         x.rank == y.rank >= 2 and x.shape[:-2] == y.shape[:-2],
         f"matmul needs operands of one rank (at least 2) with equal leading axes; "
         f"received {shape_text(x.shape)} and {shape_text(y.shape)}.",
     )
     m, k = (x.shape[-1], x.shape[-2]) if a.transpose_a else (x.shape[-2], x.shape[-1])
     k2, n = (y.shape[-1], y.shape[-2]) if a.transpose_b else (y.shape[-2], y.shape[-1])
-    _need(k == k2, f"matmul: inner dimensions differ: {k} of {shape_text(x.shape)} and {k2} of {shape_text(y.shape)}.")
+    need(k == k2, f"matmul: inner dimensions differ: {k} of {shape_text(x.shape)} and {k2} of {shape_text(y.shape)}.")
     return TensorType((*x.shape[:-2], m, n), x.dtype)
 
 
 def _gradient(_: Attrs, loss: TensorType, *params: TensorType) -> Type:
-    _need(
+    need(
         loss.shape == (),
         f"gradients are taken of a scalar; the loss has shape {shape_text(loss.shape)}. Reduce it: loss.mean().",
     )
-    _need_float("gradient", loss, *params)
+    need_float("gradient", loss, *params)
     return TupleType(params)
 
 
 def _item(a: at.ItemAttrs, x: TupleType) -> Type:
-    _need(0 <= a.index < len(x.items), f"item: {a.index} is outside the {len(x.items)} results of its input.")
+    need(0 <= a.index < len(x.items), f"item: {a.index} is outside the {len(x.items)} results of its input.")
     return x.items[a.index]
 
 
 def _call(a: at.CallAttrs, *xs: TensorType) -> Type:
     expected = tuple(i.type for i in a.graph.inputs)
-    _need(
+    need(
         xs == expected,
         f"call: arguments {', '.join(map(str, xs))} do not fit parameters {', '.join(map(str, expected))}.",
     )
@@ -346,20 +314,20 @@ def _same(_: Attrs, x: TensorType) -> Type:
 
 
 def _softmax(a: at.SoftmaxAttrs, x: TensorType) -> Type:
-    _need_float("softmax", x)
-    _need_axis("softmax", a.axis, x)
+    need_float("softmax", x)
+    need_axis("softmax", a.axis, x)
     return x
 
 
 def _cross_entropy(_: Attrs, logits: TensorType, labels: TensorType) -> Type:
-    _need_float("cross_entropy", logits)
-    _need(logits.rank >= 1, f"cross_entropy needs a class axis; the logits have shape {shape_text(logits.shape)}.")
-    _need(
+    need_float("cross_entropy", logits)
+    need(logits.rank >= 1, f"cross_entropy needs a class axis; the logits have shape {shape_text(logits.shape)}.")
+    need(
         labels.dtype.is_integer,
         f"cross_entropy needs class indices of an integer dtype; received {labels}.",
         DTypeError,
     )
-    _need(
+    need(
         labels.shape == logits.shape[:-1],
         f"cross_entropy: logits {shape_text(logits.shape)} need labels of shape {shape_text(logits.shape[:-1])}; "
         f"received {shape_text(labels.shape)}.",
@@ -418,6 +386,14 @@ _ROWS = [
     Op("softmax", Family.COMPOSITE, 1, at.SoftmaxAttrs, _softmax),
     Op("log_softmax", Family.COMPOSITE, 1, at.SoftmaxAttrs, _softmax),
     Op("cross_entropy", Family.COMPOSITE, 2, Attrs, _cross_entropy),
+    Op("layer_norm", Family.COMPOSITE, None, at.NormAttrs, layers.norm("layer_norm", 2)),
+    Op("layer_norm_grad", Family.COMPOSITE, None, at.NormAttrs, layers.norm_grad("layer_norm_grad", 2)),
+    Op("rms_norm", Family.COMPOSITE, None, at.NormAttrs, layers.norm("rms_norm", 1)),
+    Op("rms_norm_grad", Family.COMPOSITE, None, at.NormAttrs, layers.norm_grad("rms_norm_grad", 1)),
+    Op("group_norm", Family.COMPOSITE, None, at.GroupNormAttrs, layers.norm("group_norm", 2)),
+    Op("group_norm_grad", Family.COMPOSITE, None, at.GroupNormAttrs, layers.norm_grad("group_norm_grad", 2)),
+    Op("attention", Family.COMPOSITE, 3, at.AttentionAttrs, layers.attention),
+    Op("attention_grad", Family.COMPOSITE, 4, at.AttentionAttrs, layers.attention_grad),
 ]
 
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}

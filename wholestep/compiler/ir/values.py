@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import layer_values
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.random import uniform
 from wholestep.compiler.ir.types import DType, Extent, TensorType, TupleType, evaluate
@@ -242,4 +243,12 @@ VALUES: dict[str, Row] = {
     "softmax": lambda run, a, x: np.exp(_log_softmax(x, a.axis)),
     "log_softmax": lambda run, a, x: _log_softmax(x, a.axis),
     "cross_entropy": _plain(_cross_entropy),
+    "layer_norm": layer_values.layer_norm,
+    "layer_norm_grad": layer_values.layer_norm_grad,
+    "rms_norm": layer_values.rms_norm,
+    "rms_norm_grad": layer_values.rms_norm_grad,
+    "group_norm": layer_values.group_norm,
+    "group_norm_grad": layer_values.group_norm_grad,
+    "attention": layer_values.attention,
+    "attention_grad": layer_values.attention_grad,
 }

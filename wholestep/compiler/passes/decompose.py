@@ -9,6 +9,8 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.ir.types import TensorType
+from wholestep.compiler.passes import layer_decompositions as layers
 
 # -- one row per composite ---------------------------------------------------------------------------------------
 
@@ -78,7 +80,9 @@ def _cross_entropy(y: Node) -> Node:
     return b.neg(b.sum_axes(picked, (axis,)))
 
 
-DECOMPOSITIONS: dict[str, Callable[[Node], Node]] = {
+Decomposition = Callable[[Node], Node | tuple[Node, ...]]  # a tuple where the composite has several results
+
+DECOMPOSITIONS: dict[str, Decomposition] = {
     "relu": _relu,
     "sigmoid": _sigmoid,
     "tanh": _tanh,
@@ -87,7 +91,22 @@ DECOMPOSITIONS: dict[str, Callable[[Node], Node]] = {
     "softmax": _softmax,
     "log_softmax": _log_softmax,
     "cross_entropy": _cross_entropy,
+    "layer_norm": layers.layer_norm,
+    "layer_norm_grad": layers.layer_norm_grad,
+    "rms_norm": layers.rms_norm,
+    "rms_norm_grad": layers.rms_norm_grad,
+    "group_norm": layers.group_norm,
+    "group_norm_grad": layers.group_norm_grad,
+    "attention": layers.attention,
+    "attention_grad": layers.attention_grad,
 }
+
+
+def decomposition_of(node: Node) -> tuple[Node, ...]:
+    """What a composite stands for: one node for each of its results."""
+    with b.origin(node):
+        parts = DECOMPOSITIONS[node.op](node)
+    return parts if isinstance(parts, tuple) else (parts,)
 
 
 # -- the passes --------------------------------------------------------------------------------------------------
@@ -96,11 +115,18 @@ DECOMPOSITIONS: dict[str, Callable[[Node], Node]] = {
 def decompose(graph: Graph, keep: frozenset[str] = frozenset()) -> Graph:
     """Replace every composite that is not in `keep` (those a target has kernels for) by its decomposition."""
 
+    several: dict[Node, tuple[Node, ...]] = {}
+
     def lower(node: Node) -> Node:
+        if node.op == "item" and node.inputs[0] in several:
+            return several[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
         if node.op not in DECOMPOSITIONS or node.op in keep:
             return node
-        with b.origin(node):
-            return DECOMPOSITIONS[node.op](node)
+        parts = decomposition_of(node)
+        if isinstance(node.result, TensorType):
+            return parts[0]
+        several[node] = parts  # read by items only, which are replaced
+        return node
 
     return _until_stable(graph, lower)  # a decomposition may itself use a composite
 

@@ -18,7 +18,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of, constant_value
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
 from wholestep.compiler.ir.ops import OPS, Family
-from wholestep.compiler.ir.types import DType, float32, float64
+from wholestep.compiler.ir.types import DType, TupleType, float32, float64
 from wholestep.compiler.ir.values import VALUES, Run
 
 LARGEST_CONSTANT = 64  # elements; a longer one costs more memory than the arithmetic it saves
@@ -51,6 +51,8 @@ def _compute(node: Node) -> Node | None:
     """An op over constants is a constant.  Not `expand`: a rank-0 constant, expanded, is the cheapest tensor."""
     moved = node.op in ("reshape", "permute", "slice", "pad", "concat")
     if not (moved or OPS[node.op].family in _COMPUTED) or any(i.op != "constant" for i in node.inputs):
+        return None
+    if isinstance(node.result, TupleType):
         return None
     elements = node.type.elements
     if not isinstance(elements, int) or (node.type.rank > 0 and elements > LARGEST_CONSTANT):

@@ -15,7 +15,8 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.ops import OPS, Family
-from wholestep.compiler.ir.types import Dim, Extent, Shape, divide, product
+from wholestep.compiler.ir.types import Dim, Extent, Shape, TensorType, divide, product
+from wholestep.compiler.passes.decompose import decomposition_of
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,14 @@ class Mixed:
     reason: str
 
 
-Kind = Free | Rows | Additive | Whole | Mixed
+@dataclass(frozen=True)
+class Several:
+    """Of a node with several results: the kind of each."""
+
+    kinds: tuple[Kind, ...]
+
+
+Kind = Free | Rows | Additive | Whole | Mixed | Several
 Flow = Callable[[Node, Sequence[Kind], str], Kind]
 
 
@@ -193,6 +201,28 @@ def _cross_entropy(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return _pointwise(node, inputs, batch)
 
 
+# -- layers ------------------------------------------------------------------------------------------------------
+
+
+def _like_its_decomposition(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """What its primitives do, over leaves of the same types; it is to blame for all of them."""
+    leaves = [Node("input", (), at.InputAttrs(f"{i}", x.type)) for i, x in enumerate(node.inputs)]
+    parts = decomposition_of(Node(node.op, leaves, node.attrs))
+    known = kinds_of(parts, batch, dict(zip(leaves, inputs, strict=True)))
+    kinds = tuple(_blame(node, known[p]) for p in parts)
+    return kinds[0] if isinstance(node.result, TensorType) else Several(kinds)
+
+
+def _blame(node: Node, kind: Kind) -> Kind:
+    return Mixed(node, f"{kind.reason} inside (`{kind.blame.op}`)") if isinstance(kind, Mixed) else kind
+
+
+def _item(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    (several,) = inputs
+    assert isinstance(several, Several), f"{node.inputs[0]!r} must be gone before the batch is analysed"
+    return several.kinds[attrs_of(node, at.ItemAttrs).index]
+
+
 # -- movement ----------------------------------------------------------------------------------------------------
 
 
@@ -328,6 +358,15 @@ FLOWS: dict[str, Flow] = {
     "silu": _pointwise,
     "gelu": _pointwise,
     "cross_entropy": _cross_entropy,
+    "layer_norm": _like_its_decomposition,
+    "layer_norm_grad": _like_its_decomposition,
+    "rms_norm": _like_its_decomposition,
+    "rms_norm_grad": _like_its_decomposition,
+    "group_norm": _like_its_decomposition,
+    "group_norm_grad": _like_its_decomposition,
+    "attention": _like_its_decomposition,
+    "attention_grad": _like_its_decomposition,
+    "item": _item,
     "reshape": _reshape,
     "permute": _permute,
     "expand": _expand,

@@ -76,3 +76,12 @@ def cross_entropy_rule(y: Node, g: Node) -> Gradients:
     axis = x.type.rank - 1
     onehot = b.where(b.is_class(labels, x.type.shape[axis]), b.full_like(x, 1), b.zeros_like(x))
     return b.mul(b.sub(b.softmax(x, axis), onehot), b.restore_axes(g, (axis,), x.type.shape)), None
+
+
+# y = norm(x, weight, bias): all gradients are results of one op, of which unread ones cost nothing
+def norm_rule(y: Node, g: Node) -> Gradients:
+    return b.results(f"{y.op}_grad", (*y.inputs[:2], g), y.attrs)[: len(y.inputs)]
+
+
+def attention_rule(y: Node, g: Node) -> Gradients:
+    return b.results("attention_grad", (*y.inputs, g), y.attrs)

@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update, toposort
-from wholestep.compiler.passes.autodiff.rules import GRADIENTS, Blocked, Refused, carries, why_not
+from wholestep.compiler.passes.autodiff.rules import (
+    GRADIENTS,
+    Blocked,
+    Refused,
+    ThroughDecomposition,
+    carries,
+    operands,
+    why_not,
+)
+from wholestep.compiler.passes.decompose import decomposition_of
 from wholestep.errors import GradientError
 
 Seed = Callable[[Node], Node]
@@ -51,19 +60,27 @@ def gradients(loss: Node, params: Sequence[Node], seed: Node) -> tuple[Node, ...
     """One gradient per parameter; parameters may be any nodes the loss is computed from, the loss itself included."""
     if missing := find_unreached(loss, params):
         raise _unreached_error(loss, missing[0])
-    useful = _depending_on(loss, params)
-    arrived: dict[Node, list[Node]] = {loss: [seed]}
+    order = toposort([loss])
+    totals = _pull_back(loss, seed, order, _depending_on(order, params), params)
+    return tuple(totals[p] for p in params)
+
+
+def _pull_back(
+    root: Node, seed: Node, order: Sequence[Node], useful: set[Node], params: Sequence[Node]
+) -> dict[Node, Node]:
+    """The chain rule from the root back through `order`; the gradient of every useful node that one arrives at."""
+    arrived: dict[Node, list[Node]] = {root: [seed]}
     totals: dict[Node, Node] = {}
-    for node in reversed(toposort([loss])):
+    for node in reversed(order):
         if node not in useful or node not in arrived:
             continue
         with build.origin(node, name=f"gradient of {node.name or node.op}"):
             totals[node] = upstream = _total(arrived.pop(node))
-            wanted = [i for i, x in enumerate(node.inputs) if x in useful and carries(node, i)]
+            wanted = [i for i, x in enumerate(operands(node)) if x in useful and carries(node, i)]
             if wanted:
                 for position, gradient in _apply_rule(node, upstream, wanted, params):
-                    arrived.setdefault(node.inputs[position], []).append(gradient)
-    return tuple(totals[p] for p in params)
+                    arrived.setdefault(operands(node)[position], []).append(gradient)
+    return totals | {node: _total(parts) for node, parts in arrived.items()}
 
 
 def find_unreached(loss: Node, params: Iterable[Node]) -> list[Node]:
@@ -71,18 +88,18 @@ def find_unreached(loss: Node, params: Iterable[Node]) -> list[Node]:
     reached, stack = {loss}, [loss]
     while stack:
         node = stack.pop()
-        for i, x in enumerate(node.inputs):
+        for i, x in enumerate(operands(node)):
             if x not in reached and carries(node, i):
                 reached.add(x)
                 stack.append(x)
     return [p for p in params if p not in reached]
 
 
-def _depending_on(loss: Node, params: Sequence[Node]) -> set[Node]:
-    """The nodes behind the loss whose gradient some parameter needs."""
+def _depending_on(order: Sequence[Node], params: Sequence[Node]) -> set[Node]:
+    """The nodes, given in order, whose gradient some parameter needs."""
     useful = set(params)
-    for node in toposort([loss]):
-        if any(x in useful and carries(node, i) for i, x in enumerate(node.inputs)):
+    for node in order:
+        if any(x in useful and carries(node, i) for i, x in enumerate(operands(node))):
             useful.add(node)
     return useful
 
@@ -99,15 +116,30 @@ def _apply_rule(node: Node, upstream: Node, wanted: Sequence[int], params: Seque
     assert not isinstance(row, Blocked), f"a gradient was sent on to {node!r}, which passes none"
     if isinstance(row, Refused):
         raise _refused_error(node, row, params)
-    found = row(node, upstream)
-    assert len(found) == len(node.inputs), f"the gradient rule of {node.op} gave {len(found)} for {node!r}"
+    if isinstance(row, ThroughDecomposition):
+        found = _through_decomposition(node, upstream, params)
+    else:
+        found = row(node, upstream)
+    assert len(found) == len(operands(node)), f"the gradient rule of {node.op} gave {len(found)} for {node!r}"
     out = []
     for i in wanted:
-        gradient, expected = found[i], node.inputs[i].type
+        gradient, expected = found[i], operands(node)[i].type
         assert gradient is not None, f"the gradient rule of {node.op} gave nothing for input {i} of {node!r}"
         assert gradient.type == expected, f"the gradient rule of {node.op} gave {gradient.type} for {expected}"
         out.append((i, gradient))
     return out
+
+
+def _through_decomposition(item: Node, upstream: Node, params: Sequence[Node]) -> tuple[Node | None, ...]:
+    """The gradients of a composite's inputs, through the nodes that this one of its results stands for."""
+    result = decomposition_of(item.inputs[0])[build.attrs_of(item, at.ItemAttrs).index]
+    inputs = operands(item)
+    # Between the inputs and the result only: an input may itself be computed from another one.
+    behind = set(toposort(inputs))
+    between = [n for n in toposort([result]) if n not in behind]
+    totals = _pull_back(result, upstream, between, _depending_on(between, inputs), params)
+    # An input that stands at several positions has its whole gradient at the first.
+    return tuple(totals.pop(x, None) or build.zeros_like(x) for x in inputs)
 
 
 # -- errors ------------------------------------------------------------------------------------------------------

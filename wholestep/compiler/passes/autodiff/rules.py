@@ -34,11 +34,20 @@ class Refused:
     reason: str
 
 
-Row = Rule | Blocked | Refused
+@dataclass(frozen=True)
+class ThroughDecomposition:
+    """The gradient of what the op stands for in primitives."""
+
+
+Row = Rule | Blocked | Refused | ThroughDecomposition
 
 
 def _gone_by_now(node: Node, upstream: Node) -> Gradients:
     raise AssertionError(f"{node.op} must be expanded or inlined before a gradient is taken through it")
+
+
+def _read_through_items(node: Node, upstream: Node) -> Gradients:
+    raise AssertionError(f"{node.op} has several results; a gradient arrives at its items")
 
 
 _LEAF = Blocked("is where values begin")
@@ -101,7 +110,7 @@ GRADIENTS: dict[str, Row] = {
     "ratio": pointwise.div_rule,
     "stop_gradient": Blocked("was asked to let no gradient through"),
     "gradient": _gone_by_now,
-    "item": _gone_by_now,
+    "item": ThroughDecomposition(),
     "call": _gone_by_now,
     "relu": composites.relu_rule,
     "sigmoid": composites.sigmoid_rule,
@@ -111,7 +120,20 @@ GRADIENTS: dict[str, Row] = {
     "softmax": composites.softmax_rule,
     "log_softmax": composites.log_softmax_rule,
     "cross_entropy": composites.cross_entropy_rule,
+    "layer_norm": composites.norm_rule,
+    "layer_norm_grad": _read_through_items,
+    "rms_norm": composites.norm_rule,
+    "rms_norm_grad": _read_through_items,
+    "group_norm": composites.norm_rule,
+    "group_norm_grad": _read_through_items,
+    "attention": composites.attention_rule,
+    "attention_grad": _read_through_items,
 }
+
+
+def operands(node: Node) -> tuple[Node, ...]:
+    """What a node is computed from, and a gradient goes on to: of an item, the inputs of the composite it reads."""
+    return node.inputs[0].inputs if node.op == "item" else node.inputs
 
 
 def carries(node: Node, position: int) -> bool:
@@ -121,7 +143,7 @@ def carries(node: Node, position: int) -> bool:
 
 def why_not(node: Node, position: int) -> str | None:
     """Why no gradient reaches an input, as the end of a sentence that begins with the op; None where one does."""
-    row, given = GRADIENTS[node.op], node.inputs[position].result
+    row, given = GRADIENTS[node.op], operands(node)[position].result
     if isinstance(row, Blocked):
         return row.reason
     if isinstance(given, TensorType) and not given.dtype.is_float:

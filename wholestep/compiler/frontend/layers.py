@@ -1,0 +1,131 @@
+"""Layers that are one op: norms and attention.  Each keeps its name through the compiler, forward and backward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from wholestep.compiler.frontend.promote import promote
+from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, common_graph
+from wholestep.compiler.frontend.trace import fail, record
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.types import shape_text
+from wholestep.errors import ShapeError
+
+__all__ = ["attention", "group_norm", "layer_norm", "rms_norm"]
+
+# -- norms -------------------------------------------------------------------------------------------------------
+
+
+def layer_norm(
+    x: Tensor, weight: Operand | None = None, bias: Operand | None = None, axis: Axes = -1, eps: float = 1e-5
+) -> Tensor:
+    """(x - mean) / √(variance + eps) · weight + bias, mean and variance over the axes (arXiv:1607.06450).
+
+    Args:
+        weight, bias: of the shape of the axes; left out, they are 1 and 0.
+        axis: one or several, the last one unless told otherwise.
+
+    Example: `ws.layer_norm(x, gain, shift)`.
+    """
+    if weight is None and bias is not None:  # the op has a bias only beside a weight
+        return layer_norm(x, axis=axis, eps=eps) + _placed("layer_norm", x, bias, axis)
+    return _over_axes("layer_norm", x, (weight, bias), axis, at.NormAttrs(float(eps)))
+
+
+def rms_norm(x: Tensor, weight: Operand | None = None, axis: Axes = -1, eps: float | None = None) -> Tensor:
+    """x / √(mean x² + eps) · weight, the mean over the axes (arXiv:1910.07467).
+
+    Args:
+        weight: of the shape of the axes; left out, it is 1.
+        eps: the smallest step above 1 of x's dtype unless given.
+
+    Example: `ws.rms_norm(x, gain)`.
+    """
+    least = float(np.finfo(x.dtype.numpy).eps) if eps is None and x.dtype.is_float else eps or 0.0
+    return _over_axes("rms_norm", x, (weight,), axis, at.NormAttrs(float(least)))
+
+
+def group_norm(
+    x: Tensor, groups: int, weight: Operand | None = None, bias: Operand | None = None, eps: float = 1e-5
+) -> Tensor:
+    """(x - mean) / √(variance + eps) · weight + bias, mean and variance over each group of channels
+    (arXiv:1803.08494).
+
+    Args:
+        x: (N, C, ...); C is cut into `groups` equal parts, each normalised together with the axes behind it.
+        weight, bias: (C,); left out, they are 1 and 0.
+
+    Example: `ws.group_norm(images, 8)`.
+    """
+    attrs = at.GroupNormAttrs(groups, float(eps))
+    if weight is None and bias is not None:
+        shift = as_tensor(bias)
+        return group_norm(x, groups, eps=eps) + shift.reshape((*shift.shape, *[1] * (x.ndim - 2)))
+    return _record("group_norm", [x, *(p for p in (weight, bias) if p is not None)], attrs)
+
+
+def _record(op: str, operands: Sequence[Operand], attrs: at.Attrs) -> Tensor:
+    nodes = promote(op, [as_tensor(o).node for o in operands])
+    return Tensor(record(op, nodes, attrs), common_graph(*operands))
+
+
+def _over_axes(op: str, x: Tensor, affine: Sequence[Operand | None], axis: Axes, attrs: at.Attrs) -> Tensor:
+    """A norm over the last axis, applied to the given axes: they are moved behind the others and merged."""
+    axes = x._axes(axis)
+    named = zip(("weight", "bias"), affine)
+    params = [_checked(op, x, name, p, axes).reshape(-1) for name, p in named if p is not None]
+    if axes == (x.ndim - 1,):
+        return _record(op, [x, *params], attrs)
+    if not axes:
+        fail(
+            ShapeError, f"{op} needs an axis to normalise over; received x of shape {shape_text(x.shape)}, axis={axis}."
+        )
+    order = [*(d for d in range(x.ndim) if d not in axes), *axes]
+    moved = x.permute(*order)
+    kept = x.ndim - len(axes)
+    rows = moved.reshape((*moved.shape[:kept], -1))
+    out = _record(op, [rows, *params], attrs).reshape(moved.shape)
+    return out.permute(*(order.index(d) for d in range(x.ndim)))
+
+
+def _checked(op: str, x: Tensor, name: str, value: Operand, axes: Sequence[int]) -> Tensor:
+    p, expected = as_tensor(value), tuple(x.shape[d] for d in axes)
+    if p.shape != expected:
+        fail(
+            ShapeError,
+            f"{op}: the {name} has the shape of what is normalised, {shape_text(expected)} of {shape_text(x.shape)}; "
+            f"received {shape_text(p.shape)}.",
+        )
+    return p
+
+
+def _placed(op: str, x: Tensor, bias: Operand, axis: Axes) -> Tensor:
+    """A bias over some axes, with an extent of 1 for each other, so that it broadcasts against x."""
+    axes = x._axes(axis)
+    p = _checked(op, x, "bias", bias, axes)
+    return p.reshape(tuple(e if d in axes else 1 for d, e in enumerate(x.shape)))
+
+
+# -- attention ---------------------------------------------------------------------------------------------------
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, scale: float | None = None) -> Tensor:
+    """softmax(scale · q · kᵀ) · v (arXiv:1706.03762).
+
+    Args:
+        q: queries, (..., T, d).
+        k, v: keys (..., S, d) and values (..., S, e), with the same leading axes (batch, heads).
+        causal: query i sees the keys 0 ... i only.
+        scale: 1/√d unless given.
+
+    Example: `ws.attention(q, k, v, causal=True)`.
+    """
+    if scale is None:
+        width = q.shape[-1] if q.ndim else 0
+        if not isinstance(width, int):
+            fail(ShapeError, f"attention: the width {width} of the queries is not a number yet; give scale= as well.")
+        scale = 1.0 / math.sqrt(max(width, 1))
+    return _record("attention", [q, k, v], at.AttentionAttrs(bool(causal), float(scale)))

@@ -1,0 +1,117 @@
+"""The reference values of norms, attention and their gradients: rows of `VALUES`, written as the papers write them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.ir import attrs as at
+
+Array = np.ndarray[Any, Any]
+Axes = tuple[int, ...]
+
+# -- norms -------------------------------------------------------------------------------------------------------
+
+
+def _mean(x: Array, axes: Axes) -> Array:
+    out: Array = x.sum(axis=axes, keepdims=True) / math.prod(x.shape[d] for d in axes)
+    return out
+
+
+def _normalised(x: Array, axes: Axes, eps: float, centred: bool) -> tuple[Array, Array]:
+    """x brought to mean 0 (where centred) and to variance 1, and the factor that did the latter."""
+    if centred:
+        x = x - _mean(x, axes)
+    factor = 1.0 / np.sqrt(_mean(x * x, axes) + eps)
+    return x * factor, factor
+
+
+def _input_gradient(normal: Array, factor: Array, upstream: Array, axes: Axes, centred: bool) -> Array:
+    """The gradient minus its part along the directions in which the normalised x cannot move."""
+    along = normal * _mean(upstream * normal, axes)
+    out: Array = factor * (upstream - along - (_mean(upstream, axes) if centred else 0.0))
+    return out
+
+
+def _last_axis(centred: bool) -> Any:
+    def norm(run: Any, a: at.NormAttrs, x: Array, *affine: Array) -> Array:
+        return _affine(_normalised(x, (-1,), a.eps, centred)[0], *affine)
+
+    return norm
+
+
+def _affine(normal: Array, weight: Any = 1.0, bias: Any = 0.0) -> Array:
+    out: Array = normal * weight + bias
+    return out
+
+
+def _last_axis_grad(centred: bool) -> Any:
+    def grad(run: Any, a: at.NormAttrs, x: Array, *rest: Array) -> tuple[Array, ...]:
+        weight, upstream = rest[:-1], rest[-1]
+        normal, factor = _normalised(x, (-1,), a.eps, centred)
+        scaled = upstream * weight[0] if weight else upstream
+        dx = _input_gradient(normal, factor, scaled, (-1,), centred)
+        rows = tuple(range(x.ndim - 1))
+        sums = (upstream * normal).sum(rows), upstream.sum(rows)
+        return dx, *(sums[: 2 if centred else 1] if weight else ())
+
+    return grad
+
+
+layer_norm, layer_norm_grad = _last_axis(centred=True), _last_axis_grad(centred=True)
+rms_norm, rms_norm_grad = _last_axis(centred=False), _last_axis_grad(centred=False)
+
+
+def _in_groups(x: Array, groups: int) -> tuple[Array, Axes]:
+    """(N, C, ...) as (N, groups, C / groups, ...), and the axes of one group."""
+    split = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+    return split, tuple(range(2, split.ndim))
+
+
+def _per_channel(value: Array, x: Array) -> Array:
+    return value.reshape(-1, *[1] * (x.ndim - 2))
+
+
+def group_norm(run: Any, a: at.GroupNormAttrs, x: Array, *affine: Array) -> Array:
+    split, axes = _in_groups(x, a.groups)
+    normal = _normalised(split, axes, a.eps, centred=True)[0].reshape(x.shape)
+    return _affine(normal, *(_per_channel(p, x) for p in affine))
+
+
+def group_norm_grad(run: Any, a: at.GroupNormAttrs, x: Array, *rest: Array) -> tuple[Array, ...]:
+    weight, upstream = rest[:-1], rest[-1]
+    split, axes = _in_groups(x, a.groups)
+    normal, factor = _normalised(split, axes, a.eps, centred=True)
+    scaled = upstream * _per_channel(weight[0], x) if weight else upstream
+    dx = _input_gradient(normal, factor, scaled.reshape(split.shape), axes, centred=True).reshape(x.shape)
+    others = (0, *range(2, x.ndim))
+    return dx, *(((upstream * normal.reshape(x.shape)).sum(others), upstream.sum(others)) if weight else ())
+
+
+# -- attention ---------------------------------------------------------------------------------------------------
+
+
+def _swap(x: Array) -> Array:
+    return np.swapaxes(x, -1, -2)
+
+
+def _probabilities(a: at.AttentionAttrs, q: Array, k: Array) -> Array:
+    scores = a.scale * (q @ _swap(k))
+    if a.causal:
+        scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, -math.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-math.inf))
+    out: Array = weights / weights.sum(axis=-1, keepdims=True)
+    return out
+
+
+def attention(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array) -> Array:
+    return _probabilities(a, q, k) @ v
+
+
+def attention_grad(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, upstream: Array) -> tuple[Array, ...]:
+    p = _probabilities(a, q, k)
+    dp = upstream @ _swap(v)
+    scores = a.scale * p * (dp - (p * dp).sum(axis=-1, keepdims=True))
+    return scores @ k, _swap(scores) @ q, _swap(p) @ upstream

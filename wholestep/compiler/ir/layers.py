@@ -1,0 +1,108 @@
+"""Type rules of the layers that are one op: norms, attention, and their gradients.
+
+A norm takes x and, where it has them, its weight and bias: one op whose inputs may be left out, so that a plain
+normalisation needs neither ones and zeros nor an op, a kernel and a set of rules of its own.
+A gradient op gives all gradients of its layer at once; `item` picks one, and those nobody picks are never computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.require import need, need_float, need_same, need_same_dtype
+from wholestep.compiler.ir.types import TensorType, TupleType, Type, shape_text
+from wholestep.errors import OptionError
+
+Rule = Callable[..., Type]
+
+
+# -- norms -------------------------------------------------------------------------------------------------------
+
+
+def _check_norm(op: str, attrs: Any, x: TensorType, affine: tuple[TensorType, ...]) -> None:
+    need_float(op, x)
+    axis = _check_groups(attrs, x) if isinstance(attrs, at.GroupNormAttrs) else _last_axis(op, x)
+    need(attrs.eps >= 0, f"{op}: eps must not be negative; received {attrs.eps}.", OptionError)
+    for name, t in zip(("weight", "bias"), affine):
+        need_same_dtype(op, x, t)
+        need(
+            t.shape == (x.shape[axis],),
+            f"{op}: the {name} of an input of shape {shape_text(x.shape)} has one element for each of axis {axis}, "
+            f"{shape_text((x.shape[axis],))}; received {shape_text(t.shape)}.",
+        )
+
+
+def _last_axis(op: str, x: TensorType) -> int:
+    need(x.rank >= 1, f"{op} needs an axis to normalise over; received a scalar.")
+    return x.rank - 1
+
+
+def _check_groups(a: at.GroupNormAttrs, x: TensorType) -> int:
+    need(x.rank >= 2, f"group_norm needs an input of shape (N, C, ...); received {shape_text(x.shape)}.")
+    channels = x.shape[1]
+    need(
+        isinstance(channels, int) and a.groups > 0 and channels % a.groups == 0,
+        f"group_norm: {channels} channels of {shape_text(x.shape)} do not divide into {a.groups} equal groups; choose "
+        "a divisor of the number of channels.",
+    )
+    return 1
+
+
+def norm(op: str, most: int) -> Rule:
+    """x, then at most `most` inputs among weight, bias -> x."""
+
+    def rule(a: Any, x: TensorType, *affine: TensorType) -> Type:
+        assert len(affine) <= most, f"{op} takes {1 + most} inputs at most, not {1 + len(affine)}"
+        _check_norm(op, a, x, affine)
+        return x
+
+    return rule
+
+
+def norm_grad(op: str, most: int) -> Rule:
+    """x, the weight where there is one, the upstream gradient -> gradients of x, weight, bias."""
+
+    def rule(a: Any, x: TensorType, *rest: TensorType) -> Type:
+        assert 1 <= len(rest) <= 2, f"{op} takes x, maybe a weight, and the upstream gradient; received {1 + len(rest)}"
+        weight, upstream = rest[:-1], rest[-1]
+        _check_norm(op, a, x, weight)
+        need_same(op, x, upstream)
+        return TupleType((x, *weight * most))
+
+    return rule
+
+
+# -- attention ---------------------------------------------------------------------------------------------------
+
+
+def attention(_: at.AttentionAttrs, q: TensorType, k: TensorType, v: TensorType) -> Type:
+    """(..., T, d), (..., S, d), (..., S, e) -> (..., T, e)."""
+    need_float("attention", q, k, v)
+    need_same_dtype("attention", q, k, v)
+    shapes = f"queries {shape_text(q.shape)}, keys {shape_text(k.shape)}, values {shape_text(v.shape)}"
+    need(
+        q.rank == k.rank == v.rank >= 2 and q.shape[:-2] == k.shape[:-2] == v.shape[:-2],
+        f"attention needs queries, keys and values of one rank, at least 2, with equal leading axes (batch, heads); "
+        f"received {shapes}.",
+    )
+    need(
+        q.shape[-1] == k.shape[-1],
+        f"attention: queries and keys are compared along their last axis, {q.shape[-1]} and {k.shape[-1]} here; "
+        f"received {shapes}.",
+    )
+    need(
+        k.shape[-2] == v.shape[-2],
+        f"attention: every key has one value, but there are {k.shape[-2]} keys and {v.shape[-2]} values; "
+        f"received {shapes}.",
+    )
+    return TensorType((*q.shape[:-1], v.shape[-1]), q.dtype)
+
+
+def attention_grad(a: at.AttentionAttrs, q: TensorType, k: TensorType, v: TensorType, upstream: TensorType) -> Type:
+    """-> gradients of the queries, keys and values."""
+    result = attention(a, q, k, v)
+    assert isinstance(result, TensorType)
+    need_same("attention_grad", result, upstream)
+    return TupleType((q, k, v))

@@ -1,0 +1,142 @@
+"""Norms, attention and their gradients from primitives: rows of the table in decompose.py."""
+
+from __future__ import annotations
+
+from math import inf
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.types import product
+
+# -- norms -------------------------------------------------------------------------------------------------------
+
+
+def _mean(x: Node) -> Node:
+    """Over the last axis, which disappears."""
+    total = b.sum_axes(x, (x.type.rank - 1,))
+    return b.div(total, b.expand_to(b.count(x.type.shape[-1], x.type.dtype), total.type.shape, ()))
+
+
+def _rows(x: Node, like: Node) -> Node:
+    """One number per row, repeated along the last axis."""
+    return b.restore_axes(x, (like.type.rank - 1,), like.type.shape)
+
+
+# n = (x - mean x)·f with f = 1/√(mean (x - mean x)² + eps), over the last axis; without the means of x: rms
+def _normalised(x: Node, eps: float, centred: bool) -> tuple[Node, Node]:
+    if centred:
+        x = b.sub(x, _rows(_mean(x), x))
+    factor = b.unary("recip", b.unary("sqrt", b.shift(_mean(b.mul(x, x)), eps)))
+    return b.mul(x, _rows(factor, x)), factor
+
+
+# dx = f·(g - n·mean(g·n) - mean g), without mean g where n was not centred
+def _input_gradient(normal: Node, factor: Node, g: Node, centred: bool) -> Node:
+    inner = b.sub(g, b.mul(normal, _rows(_mean(b.mul(g, normal)), g)))
+    if centred:
+        inner = b.sub(inner, _rows(_mean(g), g))
+    return b.mul(_rows(factor, g), inner)
+
+
+def _along(x: Node, like: Node, axis: int) -> Node:
+    return b.expand_to(x, like.type.shape, (axis,))
+
+
+def _affine(normal: Node, affine: tuple[Node, ...], axis: int) -> Node:
+    for op, p in zip(("mul", "add"), affine):
+        normal = b.make(op, (normal, _along(p, normal, axis)))
+    return normal
+
+
+# n·weight + bias
+def _last_axis_norm(y: Node, centred: bool) -> Node:
+    x, *affine = y.inputs
+    normal, _ = _normalised(x, attrs_of(y, at.NormAttrs).eps, centred)
+    return _affine(normal, tuple(affine), x.type.rank - 1)
+
+
+def _last_axis_norm_grad(y: Node, centred: bool) -> tuple[Node, ...]:
+    x, *weight, g = y.inputs
+    axis = x.type.rank - 1
+    normal, factor = _normalised(x, attrs_of(y, at.NormAttrs).eps, centred)
+    dx = _input_gradient(normal, factor, _affine(g, tuple(weight), axis), centred)
+    return dx, *(_weight_gradients(normal, g, axis, centred) if weight else ())
+
+
+# dweight = Σ g·n, dbias = Σ g over all axes but the weight's
+def _weight_gradients(normal: Node, g: Node, axis: int, with_bias: bool) -> tuple[Node, ...]:
+    others = [d for d in range(g.type.rank) if d != axis]
+    dweight = b.sum_axes(b.mul(g, normal), others)
+    return (dweight, b.sum_axes(g, others)) if with_bias else (dweight,)
+
+
+def layer_norm(y: Node) -> Node:
+    return _last_axis_norm(y, centred=True)
+
+
+def layer_norm_grad(y: Node) -> tuple[Node, ...]:
+    return _last_axis_norm_grad(y, centred=True)
+
+
+def rms_norm(y: Node) -> Node:
+    return _last_axis_norm(y, centred=False)
+
+
+def rms_norm_grad(y: Node) -> tuple[Node, ...]:
+    return _last_axis_norm_grad(y, centred=False)
+
+
+def _in_groups(x: Node, groups: int) -> Node:
+    """(N, C, ...) as (N, groups, elements of a group)."""
+    n, channels, *rest = x.type.shape
+    assert isinstance(channels, int), f"{x!r} passed the type rule of group_norm"
+    return b.reshape(x, (n, groups, product((channels // groups, *rest))))
+
+
+# each group normalised as a row, then weight and bias per channel
+def group_norm(y: Node) -> Node:
+    (x, *affine), a = y.inputs, attrs_of(y, at.GroupNormAttrs)
+    normal, _ = _normalised(_in_groups(x, a.groups), a.eps, centred=True)
+    return _affine(b.reshape(normal, x.type.shape), tuple(affine), 1)
+
+
+def group_norm_grad(y: Node) -> tuple[Node, ...]:
+    (x, *weight, g), a = y.inputs, attrs_of(y, at.GroupNormAttrs)
+    normal, factor = _normalised(_in_groups(x, a.groups), a.eps, centred=True)
+    upstream = _in_groups(_affine(g, tuple(weight), 1), a.groups)
+    dx = b.reshape(_input_gradient(normal, factor, upstream, centred=True), x.type.shape)
+    flat = b.reshape(normal, x.type.shape)
+    return dx, *(_weight_gradients(flat, g, 1, with_bias=True) if weight else ())
+
+
+# -- attention ---------------------------------------------------------------------------------------------------
+
+
+# softmax(scale·q·kᵀ), with -∞ where a query must not look: its exponential is exactly 0
+def _probabilities(q: Node, k: Node, a: at.AttentionAttrs) -> Node:
+    scores = b.scale(b.matmul(q, k, transpose_b=True), a.scale)
+    last = scores.type.rank - 1
+    if a.causal:
+        shape = scores.type.shape
+        visible = b.make("less_equal", (b.iota(shape, last), b.iota(shape, last - 1)))
+        scores = b.where(visible, scores, b.full_like(scores, -inf))
+    return b.softmax(scores, last)
+
+
+# softmax(scale·q·kᵀ)·v
+def attention(y: Node) -> Node:
+    q, k, v = y.inputs
+    return b.matmul(_probabilities(q, k, attrs_of(y, at.AttentionAttrs)), v)
+
+
+# p = softmax(s), s = scale·q·kᵀ, y = p·v:
+# dp = g·vᵀ, ds = p·(dp - Σ p·dp), dq = scale·ds·k, dk = scale·dsᵀ·q, dv = pᵀ·g.  Where the mask holds, p and ds are 0.
+def attention_grad(y: Node) -> tuple[Node, ...]:
+    (q, k, v, g), a = y.inputs, attrs_of(y, at.AttentionAttrs)
+    p = _probabilities(q, k, a)
+    dp = b.matmul(g, v, transpose_b=True)
+    inner = _rows(b.sum_axes(b.mul(p, dp), (p.type.rank - 1,)), p)
+    ds = b.scale(b.mul(p, b.sub(dp, inner)), a.scale)
+    return b.matmul(ds, k), b.matmul(ds, q, transpose_a=True), b.matmul(p, g, transpose_a=True)
