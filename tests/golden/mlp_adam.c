@@ -43,19 +43,12 @@ static void ws_k1(const ws_call *call, long lo, long hi, float *restrict x0, flo
         const long p = n0/16 + q;
         for (long i0 = m0; i0 < m0 + mb; i0++) {
           const float *const acc = block + (q*48 + i0 - m0)*16;
-          float x1v[16] = {0};
-          for (long l = 0; l < 3; l++) {
-            x1v[l] = x0[(p*16 + l)];
-          }
-          float y0[16];
           #pragma omp simd
           for (long l = 0; l < 16; l++) {
             const float v0 = l < 3 ? acc[l] : 0;
-            const float v2 = (v0 + x1v[l]);
-            y0[l] = v2;
-          }
-          for (long l = 0; l < 3; l++) {
-            x3[i0*3 + (p*16 + l)] = y0[l];
+            const float v1 = l < 3 ? x0[(p*16 + l)] : 0;
+            const float v2 = (v0 + v1);
+            if (l < 3) x3[i0*3 + (p*16 + l)] = v2;
           }
         }
       }
@@ -71,26 +64,20 @@ static void ws_k2(const ws_call *call, long lo, long hi, int32_t *restrict x0, f
     float r1[16]; for (int l = 0; l < 16; l++) r1[l] = -__builtin_inff();
      {
       const long p = (3)/16;
-      float x0v[16] = {0};
-      for (long l = 0; l < 3; l++) {
-        x0v[l] = x1[i0*3 + (p*16 + l)];
-      }
       #pragma omp simd
       for (long l = 0; l < 16; l++) {
-        r1[l] = ws_max_f32(r1[l], (l < 3 ? x0v[l] : -__builtin_inff()));
+        const float v0 = l < 3 ? x1[i0*3 + (p*16 + l)] : 0;
+        r1[l] = ws_max_f32(r1[l], (l < 3 ? v0 : -__builtin_inff()));
       }
     }
     const float v1 = ws_lanes_max_f32(r1);
     float r5[16]; for (int l = 0; l < 16; l++) r5[l] = 0;
      {
       const long p = (3)/16;
-      float x2v[16] = {0};
-      for (long l = 0; l < 3; l++) {
-        x2v[l] = x1[i0*3 + (p*16 + l)];
-      }
-      #pragma omp simd
+      #pragma omp simd simdlen(16)
       for (long l = 0; l < 16; l++) {
-        const float v3 = (x2v[l] - v1);
+        const float v2 = l < 3 ? x1[i0*3 + (p*16 + l)] : 0;
+        const float v3 = (v2 - v1);
         const float v4 = ws_exp_f32(v3);
         r5[l] = (r5[l] + (l < 3 ? v4 : 0));
         x2[(p*16 + l)] = v4;
@@ -101,13 +88,10 @@ static void ws_k2(const ws_call *call, long lo, long hi, int32_t *restrict x0, f
     float r17[16]; for (int l = 0; l < 16; l++) r17[l] = 0;
      {
       const long p = (3)/16;
-      float x7v[16] = {0};
-      for (long l = 0; l < 3; l++) {
-        x7v[l] = x1[i0*3 + (p*16 + l)];
-      }
       #pragma omp simd
       for (long l = 0; l < 16; l++) {
-        const float v8 = (x7v[l] - v1);
+        const float v7 = l < 3 ? x1[i0*3 + (p*16 + l)] : 0;
+        const float v8 = (v7 - v1);
         const float v9 = (v8 - v6);
         const int32_t v13 = (int32_t)((p*16 + l));
         const int v14 = (v13 == v11);
@@ -307,49 +291,28 @@ static void ws_k7(const ws_call *call, long lo, long hi, float *restrict x0, flo
         const long p = n0/16 + q;
         for (long i0 = m0; i0 < m0 + mb; i0++) {
           const float *const acc = block + (q*48 + i0 - m0)*16;
-          float x4v[16] = {0};
-          for (long l = 0; l < 3; l++) {
-            x4v[l] = x0[i0*3 + (p*16 + l)];
-          }
-          float x11v[16] = {0};
-          for (long l = 0; l < 3; l++) {
-            x11v[l] = x1[i0*3 + (p*16 + l)];
-          }
-          float x22v[16] = {0};
-          for (long l = 0; l < 3; l++) {
-            x22v[l] = x2[i0*3 + (p*16 + l)];
-          }
-          float y0[16];
-          float y1[16];
-          float y2[16];
           #pragma omp simd
           for (long l = 0; l < 16; l++) {
             const float v0 = l < 3 ? acc[l] : 0;
             const float v2 = (s2 * v0);
-            const float v5 = (s3 * x4v[l]);
+            const float v4 = l < 3 ? x0[i0*3 + (p*16 + l)] : 0;
+            const float v5 = (s3 * v4);
             const float v6 = (v5 + v2);
             const float v8 = (s4 * v0);
             const float v9 = (v8 * v0);
-            const float v12 = (s5 * x11v[l]);
+            const float v11 = l < 3 ? x1[i0*3 + (p*16 + l)] : 0;
+            const float v12 = (s5 * v11);
             const float v13 = (v12 + v9);
             const float v15 = (s6 * v6);
             const float v16 = ws_sqrt_f32(v13);
             const float v18 = (v16 * s7);
             const float v20 = (v18 + s8);
             const float v21 = (v15 / v20);
-            const float v23 = (x22v[l] - v21);
-            y0[l] = v6;
-            y1[l] = v13;
-            y2[l] = v23;
-          }
-          for (long l = 0; l < 3; l++) {
-            x0[i0*3 + (p*16 + l)] = y0[l];
-          }
-          for (long l = 0; l < 3; l++) {
-            x1[i0*3 + (p*16 + l)] = y1[l];
-          }
-          for (long l = 0; l < 3; l++) {
-            x2[i0*3 + (p*16 + l)] = y2[l];
+            const float v22 = l < 3 ? x2[i0*3 + (p*16 + l)] : 0;
+            const float v23 = (v22 - v21);
+            if (l < 3) x0[i0*3 + (p*16 + l)] = v6;
+            if (l < 3) x1[i0*3 + (p*16 + l)] = v13;
+            if (l < 3) x2[i0*3 + (p*16 + l)] = v23;
           }
         }
       }
