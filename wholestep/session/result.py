@@ -56,8 +56,11 @@ class EntryPoint:
         for outlet in self.outputs:
             if outlet.name == name:
                 return outlet.read(sizes)
+        raise self.unknown(name)
+
+    def unknown(self, name: str) -> UnknownNameError:
         known = ", ".join(repr(o.name) for o in self.outputs) or "none"
-        raise UnknownNameError(
+        return UnknownNameError(
             f"there is no output named {name!r}; there are: {known}. Keep a tensor to read it: tensor.keep()."
         )
 
@@ -74,9 +77,16 @@ class Outlet:
         if self.stored is not None and self.type.shape == ():
             self.stored = self.stored[:1]  # one number, without what pads its buffer
 
-    def read(self, sizes: Mapping[str, int]) -> AnyArray:
+    def copy(self) -> AnyArray:
+        """The stored bytes as they are now."""
         assert self.stored is not None, "a device that cannot run has no outputs"
-        return unpack(self.stored, [evaluate(e, sizes) for e in self.type.shape], self.layout)
+        return self.stored.copy()
+
+    def read(self, sizes: Mapping[str, int], stored: AnyArray | None = None) -> AnyArray:
+        """The output as the user sees it, from what is stored now or was stored before."""
+        source = self.stored if stored is None else stored
+        assert source is not None, "a device that cannot run has no outputs"
+        return unpack(source, [evaluate(e, sizes) for e in self.type.shape], self.layout)
 
 
 def _reader(stored: AnyArray | None) -> Callable[[], float]:
@@ -98,12 +108,11 @@ class StepResult:
         print(result.loss, result["logits"].argmax(axis=1))
     """
 
-    __slots__ = ("__weakref__", "_entry", "_loss", "_sizes", "_values")
+    __slots__ = ("__weakref__", "_entry", "_kept", "_loss", "_sizes")
 
     def __init__(self, entry: EntryPoint, sizes: Mapping[str, int], loss: float | None) -> None:
-        self._entry: EntryPoint | None = entry
-        self._sizes, self._loss = sizes, loss
-        self._values: dict[str, AnyArray] | None = None
+        self._entry, self._sizes, self._loss = entry, sizes, loss
+        self._kept: tuple[AnyArray, ...] | None = None  # the outputs' bytes, once the session's are another step's
 
     @property
     def loss(self) -> float:
@@ -118,25 +127,18 @@ class StepResult:
     @property
     def outputs(self) -> dict[str, AnyArray]:
         """All outputs by name."""
-        self.detach()
-        assert self._values is not None
-        return dict(self._values)
+        return {o.name: self[o.name] for o in self._entry.outputs}
 
     def detach(self) -> None:
-        """Copy all outputs out of the session's memory; afterwards the result stands on its own."""
-        if self._entry is not None:
-            self._values = {o.name: o.read(self._sizes) for o in self._entry.outputs}
-            self._entry = None
+        """Keep the outputs as they are stored; the session's memory is written next."""
+        if self._kept is None:
+            self._kept = tuple(o.copy() for o in self._entry.outputs)
 
     def __getitem__(self, name: str) -> AnyArray:
-        if self._entry is not None:
-            return self._entry.read(name, self._sizes)
-        assert self._values is not None
-        if name not in self._values:
-            raise UnknownNameError(
-                f"there is no output named {name!r}; there are: {', '.join(map(repr, self._values))}."
-            )
-        return self._values[name]
+        for i, outlet in enumerate(self._entry.outputs):
+            if outlet.name == name:
+                return outlet.read(self._sizes, None if self._kept is None else self._kept[i])
+        raise self._entry.unknown(name)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
