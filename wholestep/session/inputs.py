@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from ctypes import addressof, c_char
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, evaluate, shape_text
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
-from wholestep.compiler.runtime.device import Program
+from wholestep.compiler.runtime.device import IndexBound, Program
 from wholestep.errors import GraphError, InputError, ShapeError, UnknownNameError
 
 _READABLE = 0x1 | 0x100  # NumPy's flags for C-contiguous and aligned: such an array is read where it lies
@@ -20,15 +20,13 @@ _READABLE = 0x1 | 0x100  # NumPy's flags for C-contiguous and aligned: such an a
 class Input:
     """One input of an entry point: what it takes, and the shape it was last given."""
 
-    __slots__ = ("bounds", "dtype", "limit", "name", "shape", "type", "unsigned", "what")
+    __slots__ = ("bounds", "dtype", "name", "shape", "type", "what")
 
     def __init__(self, name: str, type: TensorType, bounds: Sequence[Extent]) -> None:
         self.name, self.type, self.what = name, type, f"the input {name!r}"
         self.dtype: np.dtype[Any] = type.dtype.numpy
         self.bounds = tuple(bounds)  # its values are indices below each of these
         self.shape: tuple[int, ...] | None = None
-        self.limit: int | None = None  # the smallest bound, for the current sizes
-        self.unsigned: np.dtype[Any] = np.dtype(f"u{self.dtype.itemsize}") if self.bounds else self.dtype
 
     def accept(self, value: object) -> AnyArray:
         """`value` as an array of a fitting dtype and rank."""
@@ -98,13 +96,18 @@ class Inputs:
                 or array.shape != item.shape
                 or array.dtype != item.dtype
                 or not array.flags.carray  # contiguous, aligned and writeable
-                # Read as unsigned, a negative index is a huge one: one comparison checks both ends.
-                or (item.limit is not None and array.view(item.unsigned).max() >= item.limit)
             ):
                 return self._bind_any(given)
             # A quarter of the time of array.ctypes.data; the stubs do not know that arrays are buffers.
             addresses[slot] = addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
         return None
+
+    def refuse_indices(self, given: Mapping[str, object]) -> NoReturn:
+        """Say which index the native step has refused."""
+        arrays = self.check(given)
+        for item in self.all:
+            item.check_bounds(arrays[item.name], self.sizes)
+        raise AssertionError("the native step refused indices that are in range")
 
     def _bind_any(self, given: Mapping[str, object]) -> None:
         arrays = self.check(given)
@@ -119,7 +122,13 @@ class Inputs:
                 array = self.stage(item, array)
             self._program.addresses[slot] = array.ctypes.data
             item.shape = array.shape
-            item.limit = min((evaluate(b, sizes) for b in item.bounds), default=None)
+        self._program.set_bounds(
+            [
+                IndexBound(i.name, arrays[i.name].size, min(evaluate(b, sizes) for b in i.bounds), i.dtype.itemsize)
+                for i in self.all
+                if i.bounds
+            ]
+        )
         self.sizes = sizes
 
     def stage(self, item: Input, array: AnyArray) -> AnyArray:

@@ -35,7 +35,8 @@ class EntryPoint:
         """One step."""
         self.inputs.bind(given)
         self.release()
-        self.program.run()
+        if not self.program.run():
+            self.inputs.refuse_indices(given)
         self.ran = True
         result = StepResult(self, self.inputs.sizes, self._item() if self.has_loss else None)
         self._last = ref(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import byref, c_double, c_long, c_void_p
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from wholestep.compiler.runtime import library as native
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.cache import key_of
 from wholestep.compiler.runtime.compiler import OBJECT_SUFFIX, Compiler, compile_c, detect_target, find_compiler
-from wholestep.compiler.runtime.device import Epoch, Place
+from wholestep.compiler.runtime.device import Epoch, IndexBound, Place
 from wholestep.compiler.runtime.memory import Region
 from wholestep.compiler.runtime.plans import compiler_version
 from wholestep.compiler.runtime.store import cache_of
@@ -116,6 +116,7 @@ class CpuProgram:
             seed=self._place.seed,
         )
         self._call_reference = byref(self._call)
+        self.set_bounds(())
 
     def bind(self) -> None:
         """Read the scratch memory's addresses again."""
@@ -129,8 +130,15 @@ class CpuProgram:
             self._scalars[index] = value
         return index is not None
 
-    def run(self) -> None:
-        """One step, to its end."""
+    def set_bounds(self, bounds: Sequence[IndexBound]) -> None:
+        """Which inputs hold indices, how many, and below what, from now on."""
+        slot = ctypes.sizeof(c_void_p)
+        base = ctypes.addressof(self.addresses)
+        found = [native.Bound(base + self.slots[b.input] * slot, b.count, b.limit, b.bytes) for b in bounds]
+        self._bounds = (native.Bound * len(found))(*found)
+
+    def run(self) -> bool:
+        """One step, to its end; False, with nothing run, where an index is out of its bound."""
         state = self._state
         if state.version != self._seen:
             self._refresh()
@@ -138,11 +146,16 @@ class CpuProgram:
         if self._step_index is not None:
             self._scalars[self._step_index] = state.step
         code = self._object
-        self._library.run_step(code.prologue, code.entry, self._call, self._place.threads)
+        bounds = self._bounds
+        if not self._library.run_step(
+            code.prologue, code.entry, self._call, self._place.threads, ctypes.addressof(bounds), len(bounds)
+        ):
+            return False
         if self.plan.updated:
             state.step += 1
             state.version += 1
             self._seen = state.version
+        return True
 
     def _refresh(self) -> None:
         """Rewrite the second layouts of states that someone else has changed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, MutableSequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,6 +40,16 @@ class Epoch:
     done: int = 0  # updates
 
 
+@dataclass(frozen=True)
+class IndexBound:
+    """The values of an input, `count` integers of `bytes` bytes, are indices from 0 to `limit` - 1."""
+
+    input: str
+    count: int
+    limit: int
+    bytes: int
+
+
 class Program(Protocol):
     """A plan on a device.  Sizes, input addresses and scalars are written in place; `run` makes one step of them."""
 
@@ -61,8 +71,11 @@ class Program(Protocol):
     def set_scalar(self, name: str, value: float) -> bool:
         """Set a runtime scalar; False where the plan does not use it."""
 
-    def run(self) -> None:
-        """One step, to its end."""
+    def set_bounds(self, bounds: Sequence[IndexBound]) -> None:
+        """Which inputs hold indices, how many, and below what, from now on."""
+
+    def run(self) -> bool:
+        """One step, to its end; False, with nothing run, where an index is out of its bound."""
 
     def run_epoch(self, epoch: Epoch) -> Iterator[None]:
         """Steps until the epoch's end; yields about every 50 ms so that others may act."""

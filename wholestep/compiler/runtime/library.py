@@ -27,6 +27,7 @@ from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 
 __all__ = [
     "Body",
+    "Bound",
     "Call",
     "Gemm",
     "Library",
@@ -83,6 +84,12 @@ class LoopInput(Structure):
     _fields_ = [("source", c_void_p), ("row_bytes", c_long), ("slot", c_void_p), ("staging", c_void_p)]
 
 
+class Bound(Structure):
+    """`ws_bound` of runtime.h: indices that stay below a limit."""
+
+    _fields_ = [("slot", c_void_p), ("count", c_long), ("limit", c_uint64), ("bytes", c_int)]
+
+
 class Loop(Structure):
     """`ws_loop` of runtime.h: many steps of one epoch."""
 
@@ -116,7 +123,7 @@ class Library:
         self.barrier = self._function("ws_barrier", None)
         self.order = self._function("ws_order", c_uint64, c_uint64, c_uint64, c_uint64, c_uint64)
         self._pool_run = self._function("ws_pool_run", c_int, c_void_p, c_void_p, c_int)
-        self._step = self._function("ws_step", c_int, c_void_p, c_void_p, POINTER(Call), c_int)
+        self._step = self._function("ws_step", c_int, c_void_p, c_void_p, POINTER(Call), c_int, c_void_p, c_int)
         self._run_loop = self._function("ws_run_loop", c_long, POINTER(Loop))
 
     def _function(self, name: str, result: type | None, *arguments: type) -> ctypes._NamedFuncPointer:
@@ -124,9 +131,18 @@ class Library:
         function.restype, function.argtypes = result, list(arguments)
         return function  # type: ignore[no-any-return]
 
-    def run_step(self, prologue: int | None, entry: int, call: Call, threads: int) -> None:
-        """Run one step: the prologue, then `entry` on every thread.  `call.step` is the caller's to advance."""
-        _check(self._step(prologue, entry, call, threads), threads)
+    def run_step(
+        self, prologue: int | None, entry: int, call: Call, threads: int, bounds: int | None = None, count: int = 0
+    ) -> bool:
+        """Run one step: the prologue, then `entry` on every thread.  `call.step` is the caller's to advance.
+
+        False, with nothing run, where an index is outside one of the `count` bounds at the address `bounds`.
+        """
+        error = self._step(prologue, entry, call, threads, bounds, count)
+        if error == errno.EDOM:
+            return False
+        _check(error, threads)
+        return True
 
     def run_loop(self, loop: Loop) -> int:
         """Run steps until `loop.steps`, the end of the epoch or the time limit; returns how many were done."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.device import Epoch, Place
+from wholestep.compiler.runtime.device import Epoch, IndexBound, Place
 from wholestep.errors import UsageError
 
 
@@ -33,8 +33,11 @@ class NullProgram:
     def set_scalar(self, name: str, value: float) -> bool:
         return any(s.name == name for s in self.plan.scalars)
 
-    def run(self) -> None:
-        _refuse("cannot step")
+    def set_bounds(self, bounds: Sequence[IndexBound]) -> None:
+        """It is never given anything."""
+
+    def run(self) -> bool:
+        return _refuse("cannot step")
 
     def run_epoch(self, epoch: Epoch) -> Iterator[None]:
         _refuse("cannot run")

@@ -22,7 +22,28 @@ static void step_body(void *job, int id, int threads) {
   j->entry(j->call, id, threads);
 }
 
-int ws_step(ws_prologue_fn prologue, ws_entry_fn entry, const ws_call *call, int threads) {
+#define BELOW(type)                                                                                                \
+  static int below_##type(const type *index, long count, uint64_t limit) {                                        \
+    int bad = 0;                                                                                                  \
+    for (long i = 0; i < count; i++) bad |= index[i] >= limit;                                                    \
+    return !bad;                                                                                                  \
+  }
+BELOW(uint8_t)
+BELOW(uint32_t)
+BELOW(uint64_t)
+
+static int in_bounds(const ws_bound *b) {
+  switch (b->bytes) {
+    case 1: return below_uint8_t(*b->slot, b->count, b->limit);
+    case 4: return below_uint32_t(*b->slot, b->count, b->limit);
+    default: return below_uint64_t(*b->slot, b->count, b->limit);
+  }
+}
+
+int ws_step(ws_prologue_fn prologue, ws_entry_fn entry, const ws_call *call, int threads, const ws_bound *bounds,
+            int bound_count) {
+  for (int i = 0; i < bound_count; i++)
+    if (!in_bounds(&bounds[i])) return EDOM;
   unsigned mode = ws_flush_denormals();
   if (prologue) prologue(call);
   ws_restore_denormals(mode);
