@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from wholestep.errors import OptionError
 
+EXACTNESS = ("bitwise", "reassociating", "approximate")
+
 
 @dataclass(frozen=True)
 class CompileOptions:
@@ -20,8 +22,20 @@ class CompileOptions:
     cache_dir: str | None = None  # None: $WHOLESTEP_CACHE_DIR, else the user's cache folder
     compiler: str | None = None  # a C compiler: a name, a path or a command line.  None: $CC, else what is found
     optimize: bool = True  # run the whole-graph optimiser after autodiff
+    egraph: bool = False  # let the e-graph choose among equal programs, before autodiff and on the whole step
+    exactness: str = "reassociating"  # which rewrites: "bitwise", "reassociating" or "approximate"
+    egraph_rounds: int = 12  # of the e-graph's rules; what they have found by then is used
+    egraph_nodes: int = 60_000  # beyond it the program stays as it was
     fuse: bool = True  # let several nodes share a kernel
     verify: bool = True  # check the graph before and after every pass
+
+    def __post_init__(self) -> None:
+        if self.exactness not in EXACTNESS:
+            raise OptionError(f"exactness={self.exactness!r}: expected one of {', '.join(map(repr, EXACTNESS))}.")
+        for name in ("egraph_rounds", "egraph_nodes"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise OptionError(f"{name}={value!r}: expected a whole number of at least 1.")
 
     def changes(self) -> dict[str, object]:
         """The options that differ from the defaults."""
@@ -30,7 +44,15 @@ class CompileOptions:
 
     def plan_key(self) -> str:
         """The options that a plan depends on, as text."""
-        return f"optimize={self.optimize} fuse={self.fuse}"
+        text = f"optimize={self.optimize} fuse={self.fuse}"
+        if not self.uses_egraph:
+            return text
+        return f"{text} exactness={self.exactness} rounds={self.egraph_rounds} nodes={self.egraph_nodes}"
+
+    @property
+    def uses_egraph(self) -> bool:
+        """Does a build run the e-graph?"""
+        return self.optimize and self.egraph
 
     @property
     def cache_folder(self) -> str | None:

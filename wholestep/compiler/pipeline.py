@@ -12,6 +12,10 @@ from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.cse import share_common_nodes
 from wholestep.compiler.passes.dead_code import drop_dead_code
 from wholestep.compiler.passes.decompose import decompose, lower_ratio, lower_reductions
+from wholestep.compiler.passes.egraph.optimize import optimize
+from wholestep.compiler.passes.egraph.report import EGraphReport
+from wholestep.compiler.passes.egraph.rules.rule import Exactness
+from wholestep.compiler.passes.egraph.saturate import Budget, Worker
 from wholestep.compiler.passes.fold import fold
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.plan.bounds import index_bounds
@@ -37,19 +41,20 @@ class Stage:
 
     name: str
     passes: tuple[Pass, ...]
+    egraph: bool = False  # rewritten by equality saturation afterwards, where the options say so
 
 
 SIMPLIFY = (fold, share_common_nodes, drop_dead_code)
 
 STAGES = (
-    # Named ops stand where the user wrote out their definition: the place of the e-graph's recognition rules.
-    Stage("optimize_forward", ()),
+    # Named ops stand where the user wrote out their definition, steady formulas where he did not.
+    Stage("optimize_forward", (), egraph=True),
     # No gradients, calls or stops are left: the step is one graph of ordinary nodes.
     Stage("autodiff", (inline_calls, expand_gradients, strip_stop_gradients)),
     # Constants are folded, equal nodes are one node, and every node is needed.
     Stage("simplify", SIMPLIFY),
-    # The cheapest equal program was chosen for the whole step: the place of the e-graph.  Skipped by optimize=False.
-    Stage("optimize_full", ()),
+    # The cheapest equal program was chosen for the whole step.  Skipped by optimize=False.
+    Stage("optimize_full", (), egraph=True),
     # Only primitives and composites with kernels are left; reductions have one axis, ratios are divisions.
     Stage("lower", (decompose_composites, lower_reductions, lower_ratio, *SIMPLIFY)),
 )
@@ -62,6 +67,10 @@ class Compiler:
 
     options: CompileOptions = field(default_factory=CompileOptions)
     spans: Spans = field(default_factory=Spans)
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    target: str = "cpu"
+    egraph_reports: list[EGraphReport] = field(default_factory=list)
+    worker: Worker = field(default_factory=Worker)
 
     def run_stages(self, graph: Graph, until: str | None = None) -> Graph:
         """The graph after the stage `until`, or after all of them."""
@@ -80,7 +89,30 @@ class Compiler:
                 graph = rewrite(graph)
                 if self.options.verify:
                     verify(graph)
+            if stage.egraph and self.options.uses_egraph:
+                graph = self._rewrite(stage, graph)
             span.nodes_after = len(graph.nodes)
+        return graph
+
+    def _rewrite(self, stage: Stage, graph: Graph) -> Graph:
+        """The program that the e-graph chooses; what it did, or why it did not, is kept for the report."""
+        before_autodiff = stage.name == "optimize_forward"
+        if before_autodiff and self.options.exactness == "bitwise":
+            return graph  # a named op has another gradient formula: equal, but not bit for bit
+        graph, report = optimize(
+            graph,
+            self.capacity,
+            exactness=Exactness(self.options.exactness),
+            before_autodiff=before_autodiff,
+            budget=Budget(self.options.egraph_rounds, self.options.egraph_nodes),
+            target=self.target,
+            worker=self.worker,
+        )
+        self.egraph_reports.append(report)
+        if report.failure:
+            log.warning("%s: %s", stage.name, report)
+        if self.options.verify:
+            verify(graph)
         return graph
 
     def plan(self, graph: Graph, capacity: Mapping[str, int], target: str) -> tuple[Plan, OptimizeReport]:
@@ -90,9 +122,18 @@ class Compiler:
             verify(graph)
         # Indices are bounded by what the user wrote: a rewrite may replace a lookup by arithmetic on its index.
         bounds = index_bounds(graph)
-        lowered = self.run_stages(graph)
+        self.capacity, self.target, self.egraph_reports = capacity, target, []
+        with self.worker:
+            lowered = self.run_stages(graph)
         with self.spans.span(PLAN):
             plan = make_plan(lowered, capacity, fused=self.options.fuse, bounds=bounds, target=target)
             check(plan)
         log.info("plan: %d nodes, %d buffers, %d dispatches", len(lowered.nodes), len(plan.buffers), len(plan.kernels))
-        return plan, OptimizeReport(len(graph.nodes), len(lowered.nodes), (), tuple(self.spans.all))
+        fired = dict.fromkeys(rule for r in self.egraph_reports for rule in r.fired)
+        return plan, OptimizeReport(
+            len(graph.nodes),
+            len(lowered.nodes),
+            tuple(fired),
+            tuple(self.spans.all),
+            egraph=tuple(self.egraph_reports),
+        )

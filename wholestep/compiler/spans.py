@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from wholestep.compiler.passes.egraph.report import EGraphReport
+
 
 @dataclass
 class Span:
@@ -55,6 +57,12 @@ class OptimizeReport:
     fusions_applied: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
     cached: bool = False  # the plan came from a cache: nothing after the trace was done
+    egraph: tuple[EGraphReport, ...] = ()  # before autodiff, on the whole step
+
+    @property
+    def complete(self) -> bool:
+        """Did every pass do its work?  A plan of a build where one gave up is used, but not kept."""
+        return not any(r.failure for r in self.egraph)
 
     def __str__(self) -> str:
         rewrites = ", ".join(self.fusions_applied) or "none"
@@ -63,4 +71,4 @@ class OptimizeReport:
         for s in self.spans:
             nodes = "" if s.nodes_before is None else f"  {s.nodes_before} -> {s.nodes_after} nodes"
             lines.append(f"{'  ' * (s.depth + 1)}{s.name:<{24 - 2 * s.depth}}{1e3 * s.seconds:9.2f} ms{nodes}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *map(str, self.egraph)])

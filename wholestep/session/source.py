@@ -88,7 +88,7 @@ class Source:
         from wholestep.compiler.pipeline import Compiler  # a hit needs no pass: it starts without loading them
 
         plan, report = Compiler(options, self.spans).plan(graph, capacity, target)
-        if store is not None:
+        if store is not None and report.complete:
             store_plan(store, key, plan)
         return plan, report
 

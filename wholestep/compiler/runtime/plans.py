@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,17 @@ SUFFIX = ".plan"
 def plan_key(graph: Graph, capacity: Mapping[str, int], options: CompileOptions, target: str) -> str:
     """The key of a build, from the traced graph alone."""
     sizes = [text for symbol in sorted(capacity) for text in (symbol, str(capacity[symbol]))]
-    return key_of("plan", fingerprint(graph), *sizes, options.plan_key(), target, compiler_version())
+    egglog = [f"egglog {egglog_version()}"] if options.uses_egraph else []  # it decides what the e-graph finds
+    return key_of("plan", fingerprint(graph), *sizes, options.plan_key(), target, compiler_version(), *egglog)
+
+
+@cache
+def egglog_version() -> str:
+    """The installed version, without importing it."""
+    try:
+        return metadata.version("egglog")
+    except metadata.PackageNotFoundError:
+        return "absent"
 
 
 @cache

@@ -1,0 +1,114 @@
+"""What firings prove: the two e-nodes that a rule joined, found again in the finished e-graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.passes.egraph.egraph import EGraph, ENode, Firing, Slot
+from wholestep.compiler.passes.egraph.encode import FULL, op_of
+from wholestep.compiler.passes.egraph.rules.emit import EmittedRule, emit
+from wholestep.compiler.passes.egraph.rules.rule import Rule
+from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable
+
+
+@dataclass(frozen=True)
+class Step:
+    """One equality: in the class `root`, `rule` made `right` equal to `left`."""
+
+    rule: Rule
+    root: int
+    left: ENode
+    right: ENode | None  # None: the right side is one of the left side's tensors
+    inside: tuple[int, ...]  # the classes of the right side's ops below its root
+
+    @property
+    def goes_in_a_circle(self) -> bool:
+        """Is the value defined by itself?  Such a step proves an equality but computes nothing."""
+        return self.root in self.inside
+
+
+def steps(egraph: EGraph, rules: Sequence[Rule]) -> Iterator[Step]:
+    """The steps that the firings of these rules stand for."""
+    known = {rule.name: (rule, emit(rule, 0)) for rule in rules}
+    for firing in egraph.firings:
+        if firing.rule in known:
+            yield _step(egraph, *known[firing.rule], firing)
+
+
+def replaced_nodes(egraph: EGraph, rules: Sequence[Rule]) -> frozenset[ENode]:
+    """What rules that are not about cost forbid: in a class where one fired, everything but its right sides.
+
+    Other e-nodes of such a class were made from the left side and are no steadier; but for composites, which are
+    steady, and the definition of a right side.
+    """
+    fired = [s for s in steps(egraph, [r for r in rules if r.replaces]) if not s.goes_in_a_circle]
+    left = {s.left for s in fired}
+    wanted: dict[int, set[ENode]] = {}
+    for step in fired:
+        if step.right is not None and step.right not in left:
+            wanted.setdefault(step.root, set()).add(step.right)
+    for _, name, definition in egraph.definitions:
+        c = egraph.class_of[name]
+        if name in wanted.get(c, ()):
+            wanted[c].add(definition)
+    return frozenset(
+        n for c, allowed in wanted.items() for n in egraph.classes[c] if n not in allowed and not _is_named(n)
+    )
+
+
+def _is_named(node: ENode) -> bool:
+    op = op_of(node.head)
+    return op in OPS and OPS[op].family is Family.COMPOSITE
+
+
+def _step(egraph: EGraph, rule: Rule, emitted: EmittedRule, firing: Firing) -> Step:
+    tensors = len(emitted.tensors) - 1
+    bound = dict(zip(emitted.tensors[1:], firing.bindings[:tensors], strict=True))
+    numbers = dict(zip((n for n, _ in emitted.numbers), firing.bindings[tensors:], strict=True))
+    instance = _Instance(egraph, emitted, bound, numbers)
+    left = instance.node("left", rule.left)
+    assert left is not None
+    right = instance.node("right", rule.right)
+    return Step(rule, firing.root, left, right, tuple(instance.inside))
+
+
+@dataclass
+class _Instance:
+    """A rule's sides under the bindings of one firing."""
+
+    egraph: EGraph
+    emitted: EmittedRule
+    tensors: Mapping[str, Slot]
+    numbers: Mapping[str, Slot]
+
+    def __post_init__(self) -> None:
+        self.inside: list[int] = []
+
+    def node(self, side: str, tree: Tree, parent: Apply | None = None, position: int = 0) -> ENode | None:
+        if isinstance(tree, Variable):
+            return None
+        type = int(self.numbers[self.emitted.type_name(side, tree, parent, position)])
+        if isinstance(tree, Number):
+            return ENode(FULL, (self._value(tree),), type, ())
+        children = tuple(self._class(side, child, tree, i) for i, child in enumerate(tree.children))
+        return ENode(tree.head, tuple(s.evaluate(self._named()) for s in tree.slots), type, children)
+
+    def _class(self, side: str, tree: Tree, parent: Apply, position: int) -> int:
+        if isinstance(tree, Variable):
+            return int(self.tensors[f"x_{tree.name}"])
+        node = self.node(side, tree, parent, position)
+        assert node is not None
+        found = self.egraph.class_of[node]
+        if side == "right":
+            self.inside.append(found)
+        return found
+
+    def _value(self, number: Number) -> float:
+        if number in self.emitted.loose:
+            return self.numbers[self.emitted.loose[number]]
+        return float(number.value.evaluate(self._named()))
+
+    def _named(self) -> Mapping[str, Slot]:
+        return self.numbers

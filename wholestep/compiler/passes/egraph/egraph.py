@@ -1,0 +1,129 @@
+"""An e-graph as plain data: what goes to the worker, what comes back, what extraction chooses from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Slot = int | float
+
+
+@dataclass(frozen=True, order=True)
+class ENode:
+    """One operation over numbered children: a constructor, its attributes as numbers, its type's id.
+
+    In a request the children are earlier terms; in an e-graph they are classes.
+    """
+
+    head: str
+    slots: tuple[Slot, ...]
+    type: int
+    children: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Equality:
+    """Two terms of a request that are equal by definition."""
+
+    name: str
+    left: int
+    right: int
+
+
+@dataclass(frozen=True)
+class Firing:
+    """A certificate: `rule` equated its two sides with these bindings, in the class `root`.
+
+    Instantiating the rule's sides with the bindings gives the two e-nodes it joined, so that a chain of firings from
+    a chosen e-node to an original one is a justification of the choice.
+    """
+
+    rule: str
+    root: int
+    bindings: tuple[Slot, ...]  # in the order of the rule's variables, classes first
+
+
+@dataclass(frozen=True)
+class EGraph:
+    """Classes of equal values, numbered by content.  `terms` holds the class of each term of the request."""
+
+    classes: tuple[tuple[ENode, ...], ...]
+    originals: tuple[ENode, ...]  # the e-node of each term of the request
+    class_of: dict[ENode, int]
+    roots: tuple[int, ...]
+    firings: tuple[Firing, ...] = ()
+    definitions: tuple[tuple[str, ENode, ENode], ...] = ()  # equalities given with the request
+
+    def original_choice(self) -> list[ENode | None]:
+        """The program's own e-node of each class, the first where it has several; None where only rules made it."""
+        chosen: list[ENode | None] = [None] * len(self.classes)
+        for node in self.originals:
+            at = self.class_of[node]
+            if chosen[at] is None:
+                chosen[at] = node
+        return chosen
+
+    @property
+    def size(self) -> int:
+        """The number of e-nodes."""
+        return sum(map(len, self.classes))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The worker's tables: e-nodes with the class of each, and firings; classes are numbers of its process."""
+
+    nodes: dict[ENode, int]
+    firings: Sequence[tuple[str, tuple[int, ...], tuple[Slot, ...]]]  # rule, root and tensors, other bindings
+
+
+def canonical(
+    terms: Sequence[ENode], program: int, roots: Sequence[int], equal: Sequence[Equality], rows: Rows
+) -> EGraph:
+    """Number the classes by content: those of the terms first, in their order, then by their smallest e-node.
+
+    The first `program` terms are the program's own.
+    """
+    located: list[int] = []
+    for term in terms:
+        located.append(rows.nodes[ENode(term.head, term.slots, term.type, tuple(located[c] for c in term.children))])
+    number = _numbering(located, rows)
+    classes: list[list[ENode]] = [[] for _ in number]
+    class_of: dict[ENode, int] = {}
+    for raw, output in rows.nodes.items():
+        node = _renumbered(raw, number)
+        class_of[node] = number[output]
+        classes[number[output]].append(node)
+    placed = [ENode(t.head, t.slots, t.type, tuple(number[located[c]] for c in t.children)) for t in terms]
+    firings = sorted((rule, tuple(number[c] for c in tensors), others) for rule, tensors, others in rows.firings)
+    return EGraph(
+        tuple(tuple(sorted(c)) for c in classes),
+        tuple(placed[:program]),
+        class_of,
+        tuple(number[located[r]] for r in roots),
+        tuple(Firing(rule, tensors[0], (*tensors[1:], *others)) for rule, tensors, others in firings),
+        tuple((e.name, placed[e.left], placed[e.right]) for e in equal),
+    )
+
+
+def _renumbered(node: ENode, number: dict[int, int]) -> ENode:
+    return ENode(node.head, node.slots, node.type, tuple(number[c] for c in node.children))
+
+
+def _numbering(located: Sequence[int], rows: Rows) -> dict[int, int]:
+    """Every class has an e-node over classes that were made before it: take them in rounds, sorted in each."""
+    number: dict[int, int] = {}
+    for raw in located:
+        number.setdefault(raw, len(number))
+    waiting = [(node, output) for node, output in rows.nodes.items() if output not in number]
+    while waiting:
+        smallest: dict[int, ENode] = {}
+        for node, output in waiting:
+            if all(c in number for c in node.children):
+                candidate = _renumbered(node, number)
+                smallest[output] = min(smallest.get(output, candidate), candidate)
+        assert smallest, "an e-node that is not built from the program's terms"
+        for output in sorted(smallest, key=lambda c: smallest[c]):
+            number[output] = len(number)
+        waiting = [(node, output) for node, output in waiting if output not in number]
+    return number

@@ -1,0 +1,188 @@
+"""Graph -> terms: each node one constructor with numbers for its attributes and its type, each after its inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.attrs import NONE, Attrs
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Graph, Node, toposort
+from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.types import DTYPES, TensorType, Type
+from wholestep.compiler.passes.decompose import decomposition_of
+from wholestep.compiler.passes.egraph.egraph import ENode, Equality, Slot
+from wholestep.compiler.passes.egraph.terms import RANK, TERMS
+
+FULL = "full"  # one number everywhere: a rank-0 constant, expanded or not
+OPAQUE = "opaque"  # what no rule looks into: leaves, control, integer arithmetic; the slot names op and attributes
+CUT = "cut"  # stands between a tensor that a gradient is taken for and its readers: rewriting must not go around it
+
+DTYPE_CODES = {name: code for code, name in enumerate(DTYPES)}
+TUPLE_CODE = 15
+LARGEST_EXACT = 2.0**53
+
+
+@dataclass
+class Tables:
+    """What numbers in terms stand for."""
+
+    types: list[Type] = field(default_factory=list)
+    attributes: list[tuple[str, Attrs, str]] = field(default_factory=list)
+    _type_ids: dict[Type, int] = field(default_factory=dict)
+    _attribute_ids: dict[tuple[str, Attrs, str], int] = field(default_factory=dict)
+
+    def type_id(self, type: Type) -> int:
+        if type not in self._type_ids:
+            code = DTYPE_CODES[type.dtype.name] if isinstance(type, TensorType) else TUPLE_CODE
+            rank = min(type.rank, 15) if isinstance(type, TensorType) else 0
+            self._type_ids[type] = (len(self.types) * 16 + rank) * 16 + code
+            self.types.append(type)
+        return self._type_ids[type]
+
+    def type(self, number: int) -> Type:
+        return self.types[number // 256]
+
+    def attribute_id(self, op: str, attrs: Attrs) -> int:
+        # repr tells 0.0 from -0.0, which == does not.
+        key = op, attrs, repr(getattr(attrs, "value", ""))
+        if key not in self._attribute_ids:
+            self._attribute_ids[key] = len(self.attributes)
+            self.attributes.append(key)
+        return self._attribute_ids[key]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A graph as terms, the definitions of its composites behind them.  `term_of`: the term of each node."""
+
+    terms: tuple[ENode, ...]
+    program: int  # how many of them are the program's own
+    definitions: tuple[Equality, ...]
+    roots: tuple[int, ...]
+    term_of: dict[Node, int]
+    tables: Tables
+
+
+def encode(graph: Graph, defined: frozenset[str] = frozenset()) -> Encoded:
+    """The terms of every node that the outputs and updates need; equal nodes are one term.
+
+    The composites in `defined` are also given by their definitions, node by node: these know their exact types.
+    """
+    encoder = _Encoder(_cut_nodes(graph))
+    for node in graph.nodes:
+        encoder.add(node)
+    ends = [*(o.node for o in graph.outputs), *(u.node for u in graph.updates)]
+    term_of, program = dict(encoder.term_of), len(encoder.numbers)
+    definitions = tuple(encoder.define(graph.nodes, defined))
+    roots = tuple(term_of[n] for n in ends)
+    return Encoded(tuple(encoder.numbers), program, definitions, roots, term_of, encoder.tables)
+
+
+@dataclass
+class _Encoder:
+    cuts: dict[Node, int]
+    tables: Tables = field(default_factory=Tables)
+    numbers: dict[ENode, int] = field(default_factory=dict)
+    term_of: dict[Node, int] = field(default_factory=dict)
+
+    def add(self, node: Node) -> None:
+        term = encode_node(node, [self.term_of[i] for i in node.inputs], self.tables)
+        number = self._number(term)
+        if node in self.cuts:
+            slot = self.tables.attribute_id(f"{CUT} {self.cuts[node]}", NONE)
+            number = self._number(ENode(f"{OPAQUE}_1", (slot,), term.type, (number,)))
+        self.term_of[node] = number
+
+    def _number(self, term: ENode) -> int:
+        return self.numbers.setdefault(term, len(self.numbers))
+
+    def define(self, nodes: Sequence[Node], defined: frozenset[str]) -> Iterator[Equality]:
+        """The definitions, and those of the composites that they use; of several results, one by one."""
+        waiting = [n for n in nodes if _composite_of(n).op in defined and n not in self.cuts]
+        parts: dict[int, tuple[Node, ...]] = {}
+        for node in waiting:  # grows
+            composite = _composite_of(node)
+            if self.term_of[composite] not in parts:
+                results = parts[self.term_of[composite]] = decomposition_of(composite)
+                new = [n for n in toposort(results) if n not in self.term_of]
+                for n in new:
+                    self.add(n)
+                waiting += [n for n in new if _composite_of(n).op in defined]
+            index = attrs_of(node, at.ItemAttrs).index if node is not composite else 0
+            if isinstance(node.result, TensorType):
+                result = parts[self.term_of[composite]][index]
+                yield Equality(f"define-{composite.op}", self.term_of[node], self.term_of[result])
+
+
+def _composite_of(node: Node) -> Node:
+    """The node itself, or that of which it is one result."""
+    return node.inputs[0] if node.op == "item" else node
+
+
+def _cut_nodes(graph: Graph) -> dict[Node, int]:
+    """Computed tensors that gradients are taken for, numbered."""
+    targets = [p for n in graph.nodes if n.op == "gradient" for p in n.inputs[1:] if p.inputs]
+    return {node: i for i, node in enumerate(dict.fromkeys(targets))}
+
+
+def encode_node(node: Node, children: Sequence[int], tables: Tables) -> ENode:
+    """The term of a node over the terms (or classes) of its inputs."""
+    type_id = tables.type_id(node.result)
+    value = full_value(node)
+    if value is not None:
+        return ENode(FULL, (value,), type_id, ())
+    if is_opaque(node):
+        return ENode(f"{OPAQUE}_{len(children)}", (tables.attribute_id(node.op, node.attrs),), type_id, tuple(children))
+    return ENode(head_of(node.op, len(children)), slots_of(node.op, node.attrs, tables), type_id, tuple(children))
+
+
+def slots_of(op: str, attrs: Attrs, tables: Tables) -> tuple[Slot, ...]:
+    if op in TERMS:
+        return TERMS[op].write(attrs)
+    return (tables.attribute_id(op, attrs),)
+
+
+def head_of(op: str, arity: int) -> str:
+    """A constructor has a fixed number of children."""
+    return op if OPS[op].arity is not None else f"{op}_{arity}"
+
+
+def op_of(head: str) -> str:
+    name, _, arity = head.rpartition("_")
+    return name if arity.isdecimal() and name in OPS else head
+
+
+def full_value(node: Node) -> float | None:
+    """The number that a constant, expanded or not, has everywhere; None where float64 would not tell it exactly."""
+    if node.op == "expand" and node.inputs[0].type.rank == 0:
+        (node,) = node.inputs
+    if node.op != "constant" or node.type.rank > 0:
+        return None
+    number = attrs_of(node, at.ConstantAttrs).array.value.item()
+    value = float(number)
+    if not math.isfinite(value) or (isinstance(number, int) and abs(number) > LARGEST_EXACT):
+        return None
+    return None if value == 0 and math.copysign(1, value) < 0 else value  # egglog does not tell -0 from 0
+
+
+def is_opaque(node: Node) -> bool:
+    """Rules speak of float arithmetic, of movement, and of comparisons; the rest is carried along untouched."""
+    family = OPS[node.op].family
+    if (family is Family.LEAF and node.op != "iota") or family is Family.CONTROL:
+        return True
+    if not isinstance(node.result, TensorType) or max(t.rank for t in _types(node)) > RANK:
+        return True
+    arithmetic = family in (Family.POINTWISE, Family.REDUCE, Family.RATIO)
+    return arithmetic and not node.result.dtype.is_float and node.op not in _EXACT_ON_INTEGERS
+
+
+_EXACT_ON_INTEGERS = frozenset(
+    {"less", "less_equal", "equal", "not_equal", "logical_and", "logical_or", "logical_not", "where", "cast", "max"}
+)
+
+
+def _types(node: Node) -> list[TensorType]:
+    return [t for t in (node.result, *(i.result for i in node.inputs)) if isinstance(t, TensorType)]

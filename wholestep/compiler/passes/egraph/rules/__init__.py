@@ -1,0 +1,37 @@
+"""Every rule of the optimizer: laws written as rows, and the definitions of composites."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.passes.egraph.encode import FULL
+from wholestep.compiler.passes.egraph.rules import algebra, movement, reductions, stability
+from wholestep.compiler.passes.egraph.rules.composites import composite_rules, profile
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
+from wholestep.compiler.passes.egraph.rules.tree import Apply, Tree, Variable, subtrees
+
+LAWS: tuple[Rule, ...] = (*algebra.RULES, *movement.RULES, *reductions.RULES, *stability.RULES)
+
+
+def rules_for(graph: Graph, exactness: Exactness, before_autodiff: bool) -> list[Rule]:
+    """The rules that may be used on a graph; before autodiff those that recognise, steady and keep gradients."""
+    candidates = [*LAWS, *composite_rules(profile(graph), exactness)]
+    return [
+        r for r in candidates if r.exactness <= exactness and not (before_autodiff and r.scope is not Scope.ANYWHERE)
+    ]
+
+
+def usable(rules: Sequence[Rule], heads: Collection[str]) -> list[Rule]:
+    """The rules whose left sides can come to exist in a program with these constructors: the others only cost time."""
+    reachable = set(heads)
+    kept: dict[str, Rule] = {}
+    while new := [r for r in rules if r.name not in kept and _heads(r.left) <= reachable]:
+        for rule in new:
+            kept[rule.name] = rule
+            reachable |= _heads(rule.right)
+    return [r for r in rules if r.name in kept]
+
+
+def _heads(tree: Tree) -> set[str]:
+    return {t.head if isinstance(t, Apply) else FULL for t in subtrees(tree) if not isinstance(t, Variable)}

@@ -1,0 +1,124 @@
+"""Algebra, strength reduction and constants.
+
+Rules that only bring a program into the form that another rule looks for are here too: constants gather at the right of
+a product, so that x/√2, 0.5·x·y and (x·a)·b meet the definitions of gelu and of scaled attention.
+"""
+
+from __future__ import annotations
+
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows, Scope
+
+B, R, A = Exactness.BITWISE, Exactness.REASSOCIATING, Exactness.APPROXIMATE
+ANY = Scope.ANYWHERE
+
+rows = FamilyRows("algebra")
+rule = rows.rule
+
+# -- either order ------------------------------------------------------------------------------------------------
+rule("add-commutes", "x + y = y + x", "IEEE addition commutes", B, scope=ANY)
+rule("mul-commutes", "x * y = y * x", "IEEE multiplication commutes", B, scope=ANY)
+
+# -- signs -------------------------------------------------------------------------------------------------------
+rule("neg-neg", "-(-x) = x", "a sign flipped twice", B, scope=ANY)
+rule("add-neg", "x + -y = x - y", "subtraction is addition of the negative, bit for bit", B, scope=ANY)
+rule("sub-neg", "x - -y = x + y", "subtraction is addition of the negative, bit for bit", B, scope=ANY)
+rule("mul-neg", "x * -y = -(x * y)", "the sign of a product is the product of the signs", B, scope=ANY)
+rule("neg-mul", "-(x * y) = x * -y", "the sign of a product is the product of the signs", B, scope=ANY)
+rule("neg-as-scale", "x * -1 = -x", "a product with -1 flips the sign", B, scope=ANY)
+rule("neg-sub", "-(x - y) = y - x", "a difference, the other way round", R, scope=ANY)  # 0 - 0: the sign of zero
+rule("neg-scale", "-x * const(c) = x * const(-c)", "the sign moves into the constant", B, scope=ANY)
+
+rule("abs-neg", "abs(-x) = abs(x)", "the sign is dropped", B, scope=ANY)
+rule("abs-abs", "abs(abs(x)) = abs(x)", "the sign is dropped already", B, scope=ANY)
+
+# -- ones and zeros ----------------------------------------------------------------------------------------------
+rule("mul-one", "x * 1 = x", "1 is neutral", B, scope=ANY)
+rule("div-one", "x / 1 = x", "1 is neutral", B, scope=ANY)
+rule("add-zero", "x + 0 = x", "0 is neutral, but for the sign of -0 + 0", R, scope=ANY)
+rule("sub-zero", "x - 0 = x", "0 is neutral", B, scope=ANY)
+rule("add-self", "x + x = x * 2", "doubling is exact", B)
+
+# -- strength reduction ------------------------------------------------------------------------------------------
+rule("square", "x ** 2 = x * x", "one product instead of a power", R, scope=ANY)
+rule("cube", "x ** 3 = (x * x) * x", "two products instead of a power", R, scope=ANY)
+rule("root", "x ** 0.5 = sqrt(x)", "equal but for -0 and -inf", R, scope=ANY, positive=("x",))
+rule("reciprocal-power", "x ** -1 = recip(x)", "one division instead of a power", R, scope=ANY, positive=("x",))
+rule("one-over", "1 / x = recip(x)", "the same division", B, scope=ANY)
+rule(
+    "div-const",
+    "x / const(c) = x * const(1.0 / c)",
+    "a product is cheaper than a division",
+    R,
+    guard="c != 0.0",
+    scope=ANY,
+    samples=({"c": 1.7},),
+)
+rule("mul-recip", "x * recip(y) = x / y", "one rounding instead of two", R, scope=ANY, positive=("y",))
+rule(
+    "div-as-recip",
+    "x / expand(y, A, T) = x * expand(recip(y), A, T)",
+    "one division per row instead of one per element",
+    R,
+    positive=("y",),
+    samples=({"x": (3, 4), "y": (3,), "A": 0x888888880, "T": (3, 4)},),
+)
+rule("sigmoid-quotient", "x / (exp(-y) + 1) = x * sigmoid(y)", "the quotient by 1 + e⁻ʸ", R, scope=ANY)
+rule("exp-product", "exp(x) * exp(y) = exp(x + y)", "one exponential instead of two", A)
+
+# -- constants gather --------------------------------------------------------------------------------------------
+rule(
+    "scale-scale",
+    "(x * const(c)) * const(d) = x * const(c * d)",
+    "two factors become one",
+    R,
+    scope=ANY,
+    samples=({"c": 0.3, "d": -1.7},),
+)
+rule(
+    "scale-left",
+    "(x * const(c)) * y = (x * y) * const(c)",
+    "a constant factor comes last",
+    R,
+    scope=ANY,
+    samples=({"c": 0.3},),
+)
+rule(
+    "scale-inside",
+    "(x * y) * const(c) = (x * const(c)) * y",
+    "a constant factor meets another inside",
+    R,
+    scope=ANY,
+    samples=({"c": 0.3},),
+)
+rule(
+    "shift-shift",
+    "(x + const(c)) + const(d) = x + const(c + d)",
+    "two terms become one",
+    R,
+    scope=ANY,
+    samples=({"c": 0.3, "d": -1.7},),
+)
+rule(
+    "sub-const",
+    "x - const(c) = x + const(-c)",
+    "subtraction is addition of the negative, bit for bit",
+    B,
+    scope=ANY,
+    samples=({"c": 0.3},),
+)
+rule(
+    "scaled-sum",
+    "x * const(c) + y * const(c) = (x + y) * const(c)",
+    "one product instead of two",
+    R,
+    samples=({"c": 0.3},),
+)
+rule(
+    "scaled-difference",
+    "x * const(c) - y * const(c) = (x - y) * const(c)",
+    "one product instead of two",
+    R,
+    samples=({"c": 0.3},),
+)
+
+RULES = tuple(rows.rows)

@@ -1,0 +1,160 @@
+"""Arithmetic on attributes and numbers in laws and guards: read once, run by egglog and by Python alike."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from wholestep.compiler.passes.egraph.terms import IDENTITY, NOWHERE, RANK
+
+Value = int | float
+
+
+class Expression:
+    """A Python expression over variables; compared and hashed by its text."""
+
+    def __init__(self, source: ast.expr | str) -> None:
+        self._tree = ast.parse(source, mode="eval").body if isinstance(source, str) else source
+        self._text = ast.unparse(self._tree)
+
+    def __str__(self) -> str:
+        return self._text
+
+    __repr__ = __str__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expression) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    @property
+    def variable(self) -> str | None:
+        """Its name, where it is nothing but a variable."""
+        return self._tree.id if isinstance(self._tree, ast.Name) and self._tree.id not in CONSTANTS else None
+
+    @property
+    def literal(self) -> Value | None:
+        """Its value, where it has no variables."""
+        return None if list(self.variables()) else self.evaluate({})
+
+    def variables(self) -> Iterator[str]:
+        called = {id(n.func) for n in ast.walk(self._tree) if isinstance(n, ast.Call)}
+        for n in ast.walk(self._tree):
+            if isinstance(n, ast.Name) and id(n) not in called and n.id not in CONSTANTS:
+                yield n.id
+
+    def evaluate(self, bindings: Mapping[str, Value]) -> Any:
+        return _evaluate(self._tree, bindings)
+
+    def egglog(self, name: Callable[[str], str]) -> str:
+        """As an egglog expression; `name` gives the egglog variable of each of ours."""
+        return _egglog(self._tree, name)
+
+    def facts(self, name: Callable[[str], str]) -> list[str]:
+        """As conditions of an egglog rule: the parts of a conjunction."""
+        parts = self._tree.values if isinstance(self._tree, ast.BoolOp) else [self._tree]
+        return [_egglog(p, name) for p in parts]
+
+
+CONSTANTS: dict[str, int] = {"IDENTITY": IDENTITY, "NOWHERE": NOWHERE}
+
+
+def place(outer: int, inner: int) -> int:
+    """Dimension d goes where `outer` sends the place that `inner` gives it."""
+    return sum((outer >> 4 * (inner >> 4 * d & 15) & 15) << 4 * d for d in range(RANK + 1))
+
+
+def _place_text(outer: str, inner: str) -> str:
+    parts = [f"(<< (& (>> {outer} (* 4 (& (>> {inner} {4 * d}) 15))) 15) {4 * d})" for d in range(RANK + 1)]
+    text = parts[0]
+    for part in parts[1:]:
+        text = f"(| {text} {part})"
+    return text
+
+
+def image(axes: int) -> int:
+    """The set of places that an expand's axes go to."""
+    return sum(1 << place for d in range(RANK) if (place := axes >> 4 * d & 15) != NOWHERE)
+
+
+def _image_text(axes: str) -> str:
+    parts = [f"(<< 1 (& (>> {axes} {4 * d}) 15))" for d in range(RANK)]
+    text = parts[0]
+    for part in parts[1:]:
+        text = f"(| {text} {part})"
+    return f"(& {text} {(1 << NOWHERE) - 1})"
+
+
+def repeats(axes: int, placed: int, type: int) -> bool:
+    """Does an expand to `type` repeat along exactly these axes?  Two sets that add up to all ones are complements."""
+    return axes + image(placed) == (1 << (type >> 4 & 15)) - 1
+
+
+def _repeats_text(axes: str, placed: str, type: str) -> str:
+    return f"(= (+ {axes} {_image_text(placed)}) (- (<< 1 (& (>> {type} 4) 15)) 1))"
+
+
+# name -> (Python, egglog)
+_FUNCTIONS: dict[str, tuple[Callable[..., Value], Callable[..., str]]] = {
+    "place": (place, _place_text),
+    "repeats": (repeats, _repeats_text),
+    "is_single": (lambda s: s & (s - 1) == 0, lambda s: f"(= 0 (& {s} (- {s} 1)))"),
+    "axis": (lambda s: s.bit_length() - 1, lambda s: f"(log2 {s})"),
+    "sqrt": (math.sqrt, lambda x: f"(sqrt {x})"),
+    "is_float": (lambda t: t & 15 < 2, lambda t: f"(< (& {t} 15) 2)"),
+}
+_BINARY: dict[type[ast.AST], tuple[Callable[..., Any], str]] = {
+    ast.Add: (operator.add, "+"),
+    ast.Sub: (operator.sub, "-"),
+    ast.Mult: (operator.mul, "*"),
+    ast.Div: (operator.truediv, "/"),
+    ast.BitAnd: (operator.and_, "&"),
+    ast.BitOr: (operator.or_, "|"),
+    ast.BitXor: (operator.xor, "^"),
+    ast.LShift: (operator.lshift, "<<"),
+    ast.RShift: (operator.rshift, ">>"),
+    ast.Eq: (operator.eq, "="),
+    ast.NotEq: (operator.ne, "!="),
+    ast.Lt: (operator.lt, "<"),
+    ast.LtE: (operator.le, "<="),
+    ast.Gt: (operator.gt, ">"),
+    ast.GtE: (operator.ge, ">="),
+}
+
+
+def _evaluate(e: ast.expr, bindings: Mapping[str, Value]) -> Any:
+    match e:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return CONSTANTS[name] if name in CONSTANTS else bindings[name]
+        case ast.UnaryOp(op=ast.USub(), operand=x):
+            return -_evaluate(x, bindings)
+        case ast.BinOp(left=x, op=op, right=y) | ast.Compare(left=x, ops=[op], comparators=[y]):
+            return _BINARY[type(op)][0](_evaluate(x, bindings), _evaluate(y, bindings))
+        case ast.BoolOp(op=ast.And(), values=values):
+            return all(_evaluate(v, bindings) for v in values)
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return _FUNCTIONS[name][0](*(_evaluate(a, bindings) for a in args))
+    raise AssertionError(f"no expression of a law: {ast.unparse(e)}")
+
+
+def _egglog(e: ast.expr, name: Callable[[str], str]) -> str:
+    match e:
+        case ast.Constant(value=value):
+            return repr(value)
+        case ast.Name(id=n):
+            return str(CONSTANTS[n]) if n in CONSTANTS else name(n)
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return repr(-value)
+        case ast.UnaryOp(op=ast.USub(), operand=x):
+            return f"(neg {_egglog(x, name)})"  # of floats; integers have none
+        case ast.BinOp(left=x, op=op, right=y) | ast.Compare(left=x, ops=[op], comparators=[y]):
+            return f"({_BINARY[type(op)][1]} {_egglog(x, name)} {_egglog(y, name)})"
+        case ast.Call(func=ast.Name(id=n), args=args):
+            return _FUNCTIONS[n][1](*(_egglog(a, name) for a in args))
+    raise AssertionError(f"no expression of a law: {ast.unparse(e)}")

@@ -1,0 +1,99 @@
+"""Stability: formulas that overflow or cancel become those that do not."""
+
+from __future__ import annotations
+
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows, Scope
+from wholestep.compiler.passes.egraph.terms import pack_axes
+
+R, A = Exactness.REASSOCIATING, Exactness.APPROXIMATE
+ANY = Scope.ANYWHERE
+
+rows = FamilyRows("stability")
+rule = rows.rule
+
+rule(
+    "log-of-softmax",
+    "log(softmax(x, A)) = log_softmax(x, A)",
+    "no logarithm of a probability that is rounded to 0",
+    R,
+    scope=ANY,
+    replaces=True,
+    samples=({"x": (3, 4), "A": 1}, {"x": (3, 4), "A": 0}),
+)
+rule(
+    "exp-of-log-softmax",
+    "exp(log_softmax(x, A)) = softmax(x, A)",
+    "one exponential instead of two",
+    R,
+    samples=({"x": (3, 4), "A": 1},),
+)
+rule(
+    "log-one-plus",
+    "log(x + 1) = log1p(x)",
+    "keeps the digits of a small x",
+    R,
+    scope=ANY,
+    positive=("x",),
+    replaces=True,
+)
+rule("exp-minus-one", "exp(x) + -1 = expm1(x)", "keeps the digits near 0", R, scope=ANY, replaces=True)
+rule(
+    "softplus",
+    "log1p(exp(x)) = maximum(x, 0) + log1p(exp(-abs(x)))",
+    "the exponent is never positive: no overflow",
+    R,
+    scope=ANY,
+    replaces=True,
+)
+rule(
+    "log-sigmoid",
+    "log(sigmoid(x)) = minimum(x, 0) - log1p(exp(-abs(x)))",
+    "no logarithm of a 0",
+    R,
+    scope=ANY,
+    replaces=True,
+)
+rule("sigmoid-complement", "1 - sigmoid(x) = sigmoid(-x)", "no cancellation where sigmoid is near 1", R)
+
+# Softmax without the maximum overflows; Σ, max and their expands are along the same axis.
+rule(
+    "plain-softmax",
+    "exp(x) / expand(sum(exp(x), A), P, T) = softmax(x, axis(A))",
+    "the largest exponent becomes 0",
+    R,
+    guard="repeats(A, P, T) and is_single(A)",
+    scope=ANY,
+    replaces=True,
+    samples=({"x": (3, 4), "A": 0b10, "P": pack_axes((0,)), "T": (3, 4)},),
+)
+rule(
+    "plain-log-softmax",
+    "x - expand(log(sum(exp(x), A)), P, T) = log_softmax(x, axis(A))",
+    "the largest exponent becomes 0",
+    R,
+    guard="repeats(A, P, T) and is_single(A)",
+    scope=ANY,
+    replaces=True,
+    samples=({"x": (3, 4), "A": 0b01, "P": pack_axes((1,)), "T": (3, 4)},),
+)
+
+rule(
+    "shifted-softmax",
+    "softmax(x - expand(y, P, T), A) = softmax(x, A)",
+    "softmax does not see a shift along its axis",
+    R,
+    guard="repeats(1 << A, P, T)",
+    scope=ANY,
+    samples=({"x": (3, 4), "y": (3,), "A": 1, "P": pack_axes((0,)), "T": (3, 4)},),
+)
+rule(
+    "shifted-log-softmax",
+    "log_softmax(x - expand(y, P, T), A) = log_softmax(x, A)",
+    "log-softmax does not see a shift along its axis",
+    R,
+    guard="repeats(1 << A, P, T)",
+    scope=ANY,
+    samples=({"x": (3, 4), "y": (3,), "A": 1, "P": pack_axes((0,)), "T": (3, 4)},),
+)
+
+RULES = tuple(rows.rows)

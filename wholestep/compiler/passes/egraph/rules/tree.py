@@ -1,0 +1,132 @@
+"""The two sides of a law: small trees over tensor variables, numbers, attributes and types.
+
+Laws are written as Python expressions and read by `parse`:
+
+    x * sigmoid(x)                    operators and calls are ops; lower-case names are tensors
+    permute(x, P), matmul(a, b, F, G) upper-case names are attributes, after the tensors, packed as in terms.py
+    reshape(x, T), expand(x, A, T)    one argument more names the result's type; needed where nothing else tells it
+    1 + exp(-x), x * const(c)         a number, or the variable c, repeated to the shape that its place asks for
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from wholestep.compiler.ir.ops import OPS
+from wholestep.compiler.passes.egraph.encode import FULL, head_of
+from wholestep.compiler.passes.egraph.rules.expression import Expression
+from wholestep.compiler.passes.egraph.terms import TERMS
+
+
+@dataclass(frozen=True)
+class Variable:
+    """Any tensor."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Number:
+    """A tensor with one value everywhere; on a left side, values within `tolerance` of it match too."""
+
+    value: Expression
+    tolerance: float = 0.0
+    type: str = ""
+
+
+@dataclass(frozen=True)
+class Apply:
+    """An op over subtrees.  `type` names its type where the law does; else it is inferred."""
+
+    op: str
+    children: tuple[Tree, ...]
+    slots: tuple[Expression, ...] = ()
+    type: str = ""
+
+    @property
+    def head(self) -> str:
+        return head_of(self.op, len(self.children))
+
+
+Tree = Variable | Number | Apply
+
+_OPERATORS: dict[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.Pow: "pow",
+}
+
+
+def parse(text: str) -> Tree:
+    """The tree of one side of a law."""
+    return _tree(ast.parse(text, mode="eval").body)
+
+
+def _tree(e: ast.expr) -> Tree:
+    match e:
+        case ast.Name(id=name):
+            assert name[0].islower(), f"{name} is an attribute; a tensor was expected"
+            return Variable(name)
+        case ast.Constant(value=int() | float() as value):
+            return Number(Expression(ast.Constant(float(value))))
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return Number(Expression(ast.Constant(-float(value))))
+        case ast.UnaryOp(op=ast.USub(), operand=x):
+            return Apply("neg", (_tree(x),))
+        case ast.BinOp(left=x, op=op, right=y):
+            return Apply(_OPERATORS[type(op)], (_tree(x), _tree(y)))
+        case ast.Call(func=ast.Name(id="const"), args=[value, *rest]):
+            return Number(Expression(value), type=_type_name(rest))
+        case ast.Call(func=ast.Name(id=op), args=args):
+            return _call(op, args)
+    raise AssertionError(f"not a term of a law: {ast.unparse(e)}")
+
+
+def _call(op: str, args: list[ast.expr]) -> Apply:
+    assert op in OPS, f"there is no op {op!r}"
+    slots = len(TERMS[op].slots)
+    arity = OPS[op].arity
+    tensors = arity if arity is not None else sum(isinstance(a, ast.Name) and a.id[0].islower() for a in args)
+    attributes = tuple(Expression(a) for a in args[tensors : tensors + slots])
+    assert len(attributes) == slots, f"{op} has the attributes {TERMS[op].slots}"
+    return Apply(op, tuple(_tree(a) for a in args[:tensors]), attributes, _type_name(args[tensors + slots :]))
+
+
+def _type_name(args: list[ast.expr]) -> str:
+    if not args:
+        return ""
+    (name,) = args
+    assert isinstance(name, ast.Name), ast.unparse(name)
+    return name.id
+
+
+def subtrees(tree: Tree) -> Iterator[Tree]:
+    """Every subtree, each after its children, shared ones once."""
+    seen: dict[Tree, None] = {}
+
+    def walk(t: Tree) -> None:
+        if isinstance(t, Apply):
+            for child in t.children:
+                walk(child)
+        seen.setdefault(t)
+
+    walk(tree)
+    return iter(seen)
+
+
+def tree_text(tree: Tree) -> str:
+    """A side of a law for people."""
+    match tree:
+        case Variable(name):
+            return name
+        case Number(value):
+            return str(value)
+        case Apply(op, children, slots):
+            return f"{op}({', '.join([*map(tree_text, children), *map(str, slots)])})"
+
+
+__all__ = ["FULL", "Apply", "Number", "Tree", "Variable", "parse", "subtrees", "tree_text"]

@@ -1,0 +1,67 @@
+"""Which parts of a law have the same type: what a pointwise op reads has the type of what it gives."""
+
+from __future__ import annotations
+
+from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.passes.egraph.rules.rule import Rule
+from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable, subtrees
+
+_COMPARE = frozenset({"less", "less_equal", "equal", "not_equal"})
+_LIKE_INPUT = frozenset({"relu", "sigmoid", "tanh", "silu", "gelu", "softmax", "log_softmax"})
+
+
+class Types:
+    """The type variable of every subtree of a rule: t0, t1, ..., or the name that the law gives it."""
+
+    def __init__(self, rule: Rule, both: bool = True) -> None:
+        self._parent: dict[object, object] = {}
+        self._constrain("left", rule.left)
+        if both:
+            self._constrain("right", rule.right)
+            self._join(self._key("left", rule.left), self._key("right", rule.right))
+
+    def of(self, side: str, tree: Tree, parent: Apply | None = None, position: int = 0) -> object:
+        """The variable's representative: equal for equal types."""
+        return self._find(self._key(side, tree, parent, position))
+
+    def _key(self, side: str, tree: Tree, parent: Apply | None = None, position: int = 0) -> object:
+        """A variable is one tensor wherever it stands; a number has the type that its place asks for."""
+        if isinstance(tree, Variable):
+            return tree
+        if tree.type:
+            return tree.type
+        return (side, tree, parent, position) if isinstance(tree, Number) else (side, tree)
+
+    def _find(self, key: object) -> object:
+        while key in self._parent:
+            key = self._parent[key]
+        return key
+
+    def _join(self, a: object, b: object) -> None:
+        a, b = self._find(a), self._find(b)
+        if a != b:
+            if isinstance(a, str):  # named ones represent
+                a, b = b, a
+            self._parent[a] = b
+
+    def _constrain(self, side: str, tree: Tree) -> None:
+        for t in subtrees(tree):
+            if not isinstance(t, Apply):
+                continue
+            keys = [self._key(side, child, t, i) for i, child in enumerate(t.children)]
+            for key in keys[1:] if t.op != "where" else keys[2:]:
+                if _children_agree(t.op):
+                    self._join(keys[0] if t.op != "where" else keys[1], key)
+            if _like_children(t.op):
+                self._join(keys[-1], self._key(side, t))
+
+
+def _children_agree(op: str) -> bool:
+    return OPS[op].family in (Family.POINTWISE, Family.RATIO)
+
+
+def _like_children(op: str) -> bool:
+    """Is the result's type that of its last input?"""
+    if op in _COMPARE or op == "cast":
+        return False
+    return OPS[op].family in (Family.POINTWISE, Family.RATIO) or op in _LIKE_INPUT

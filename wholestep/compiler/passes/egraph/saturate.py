@@ -1,0 +1,199 @@
+"""Talking to the worker: a request goes out, a saturated e-graph comes back, or the reason why not.
+
+The worker is another process because egglog may abort, hang or take all memory: then it is given up, the program stays
+as it was and the report says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wholestep.compiler.passes.egraph import worker
+from wholestep.compiler.passes.egraph.egraph import EGraph, ENode, Rows, canonical
+from wholestep.compiler.passes.egraph.encode import FULL, Encoded
+from wholestep.compiler.passes.egraph.rules.emit import Constructor, EmittedRule, program, signatures, symbol
+from wholestep.compiler.passes.egraph.rules.rule import Rule
+
+
+class SaturationError(Exception):
+    """There is no e-graph; the text says why.  Never reaches the user: the report does."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Counts, never seconds: a plan is a function of the graph.  `seconds` is a safety net for a hung worker."""
+
+    rounds: int = 12
+    nodes: int = 60_000
+    seconds: float = 60.0
+
+
+@dataclass(frozen=True)
+class Saturated:
+    """The e-graph and how it came to be."""
+
+    egraph: EGraph
+    matches: dict[str, int]
+    rounds: int
+    stopped: str  # "saturated" or "rounds"
+    seconds: dict[str, float]
+
+
+@dataclass
+class Worker:
+    """A process that saturates; started on demand, kept for the requests of one build."""
+
+    command: tuple[str, ...] | None = None  # None: this interpreter running worker.py
+    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def start(self) -> None:
+        """Start the process, so that it loads egglog while we prepare the request."""
+        if self._process is not None:
+            return
+        command = self.command or _default_command()
+        environment = {**os.environ, "RAYON_NUM_THREADS": "1"}  # with more, the e-graph's order is not determined
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+            )
+        except OSError as error:
+            raise SaturationError(f"the e-graph worker could not be started: {error}") from error
+
+    def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        """The answer to one request; a worker that gives none is ended."""
+        self.start()
+        assert self._process is not None
+        try:
+            text = self._exchange(json.dumps(request, separators=(",", ":")).encode() + b"\n", seconds)
+        except SaturationError:
+            self.close()
+            raise
+        answer = json.loads(text)
+        if "error" in answer:
+            raise SaturationError(f"egglog failed: {answer['error']}")
+        assert isinstance(answer, dict)
+        return answer
+
+    def _exchange(self, message: bytes, seconds: float) -> bytes:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        deadline = time.monotonic() + seconds
+        try:
+            process.stdin.write(message)
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise SaturationError(self._epitaph()) from None
+        chunks: list[bytes] = []
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while not (chunks and chunks[-1].endswith(b"\n")):
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise SaturationError(f"the e-graph worker gave no answer within {seconds:g} s")
+                chunk = os.read(process.stdout.fileno(), 1 << 20)
+                if not chunk:
+                    raise SaturationError(self._epitaph())
+                chunks.append(chunk)
+        return b"".join(chunks)
+
+    def _epitaph(self) -> str:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        code = self._process.wait()
+        said = self._process.stderr.read().decode(errors="replace").strip().splitlines()
+        last = f": {said[-1]}" if said else ""
+        return f"the e-graph worker ended with status {code}{last}"
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):  # the request was still on its way
+                    pipe.close()
+        process.wait()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _default_command() -> tuple[str, ...]:
+    found = importlib.util.find_spec("egglog")
+    if found is None or not found.submodule_search_locations:
+        raise SaturationError("egglog is not installed; install it: pip install 'egglog>=13.2,<14'")
+    assert worker.__file__ is not None
+    # -I -S: neither the user's environment nor site-packages is read; the worker needs one module, by its path.
+    return sys.executable, "-I", "-S", str(Path(worker.__file__)), str(found.submodule_search_locations[0])
+
+
+def saturate(encoded: Encoded, rules: Sequence[Rule], budget: Budget, process: Worker) -> Saturated:
+    """Apply the rules until nothing changes or the rounds are spent; a SaturationError says why there is no result."""
+    constructors = constructors_of(encoded.terms)
+    text, emitted = program(rules, constructors)
+    tables = signatures(emitted, constructors)
+    request = {
+        "program": text,
+        "terms": [[symbol(t.head), t.children, [*t.slots, t.type]] for t in encoded.terms],
+        "equal": [[e.left, e.right] for e in encoded.definitions],
+        "tables": {c.symbol: [c.children, [*c.kinds, "i64"]] for c in tables.values()},
+        "certificates": {e.relation: [len(e.tensors), [k for _, k in e.numbers]] for e in emitted},
+        "rounds": budget.rounds,
+        "nodes": budget.nodes,
+    }
+    answer = process.ask(request, budget.seconds)
+    if answer["stopped"] == "nodes":
+        raise SaturationError(f"the e-graph grew beyond {budget.nodes} nodes in {answer['rounds']} rounds")
+    egraph = canonical(
+        encoded.terms, encoded.program, encoded.roots, encoded.definitions, _rows(answer, tables, emitted)
+    )
+    _check_types(egraph)
+    matches = {rule: n for rule, n in sorted(answer["matches"].items()) if n}
+    return Saturated(egraph, matches, answer["rounds"], answer["stopped"], answer["seconds"])
+
+
+def constructors_of(terms: Sequence[ENode]) -> list[Constructor]:
+    """The signatures of a program's terms."""
+    found: dict[str, Constructor] = {}
+    for t in terms:
+        kinds = ("f64",) if t.head == FULL else ("i64",) * len(t.slots)
+        found.setdefault(t.head, Constructor(t.head, len(t.children), kinds))
+    return list(found.values())
+
+
+def _rows(answer: dict[str, Any], tables: dict[str, Constructor], rules: Sequence[EmittedRule]) -> Rows:
+    nodes: dict[ENode, int] = {}
+    for constructor in tables.values():
+        n = constructor.children
+        for *values, output in answer["nodes"][constructor.symbol]:
+            nodes[ENode(constructor.head, tuple(values[n:-1]), values[-1], tuple(values[:n]))] = output
+    firings = [
+        (rule.name, tuple(row[: len(rule.tensors)]), tuple(row[len(rule.tensors) :]))
+        for rule in rules
+        for row in answer["certificates"].get(rule.relation, ())
+    ]
+    return Rows(nodes, firings)
+
+
+def _check_types(egraph: EGraph) -> None:
+    """Equal values have equal types: anything else is a wrong rule."""
+    for nodes in egraph.classes:
+        types = {n.type for n in nodes}
+        assert len(types) == 1, f"a rule made terms of different types equal: {nodes}"
