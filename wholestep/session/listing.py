@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from wholestep.compiler.plan.kernel import Kernel, Plan
-from wholestep.compiler.plan.report import printable
+from wholestep.compiler.plan.report import described, printable
 
 _DEFINITION = re.compile(r"^static\b.*_k(\d+)\(")
 _CALL = re.compile(r"_k(\d+)\(call\b")
@@ -19,17 +19,17 @@ def annotated(source: str, plan: Plan) -> str:
     for line in source.splitlines():
         definition = _DEFINITION.match(line)
         if definition:
-            lines.append(f"/* {_label(by_id[int(definition[1])])} */")
+            lines.append(f"/* {_label(by_id[int(definition[1])], plan)} */")
             lines.append(line)
         elif _CALL.search(line) and (kernel := next(in_order, None)) is not None:
-            lines.append(f"{line}  /* {_label(kernel)} */")
+            lines.append(f"{line}  /* {_label(kernel, plan)} */")
         else:
             lines.append(line)
     return "\n".join(lines) + "\n"
 
 
-def _label(kernel: Kernel) -> str:
-    return f"kernel {kernel.id}: {printable(', '.join(kernel.origin))}"
+def _label(kernel: Kernel, plan: Plan) -> str:
+    return f"kernel {kernel.id}: {described(kernel, plan)}"
 
 
 def _buffer_names(plan: Plan) -> str:

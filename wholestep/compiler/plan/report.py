@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from wholestep.compiler.plan.footprint import Footprint, footprint
-from wholestep.compiler.plan.kernel import Kernel, Plan
+from wholestep.compiler.plan.kernel import Kernel, Plan, Space
+from wholestep.compiler.plan.traffic import stores
 
 NAMES_WIDTH = 56
 
@@ -40,8 +42,8 @@ class PlanReport:
         return "\n".join([title, "", *self._kernels(), "", *self._memory(), *(f"note: {n}" for n in self.plan.notes)])
 
     def _kernels(self) -> list[str]:
-        lines = [f"{'kernel':>6}  {'kind':<8}{'region':>6}  {'split':<7}{'flops':>14}{'bytes':>12}  nodes"]
-        lines += [_kernel_line(k) for k in self.plan.kernels]
+        lines = [f"{'kernel':>6}  {'kind':<8}{'region':>6}  {'split':<7}{'flops':>14}{'bytes':>12}  nodes -> results"]
+        lines += [_kernel_line(k, self.plan) for k in self.plan.kernels]
         total = f"{len(self.plan.kernels)} kernels"
         return [
             *lines,
@@ -53,12 +55,21 @@ class PlanReport:
         return ["memory (bytes)", *rows, f"  {'peak':<16}{self.peak_bytes:>14,}"]
 
 
-def _kernel_line(kernel: Kernel) -> str:
+def _kernel_line(kernel: Kernel, plan: Plan) -> str:
     split = "-" if kernel.split is None else f"axis {kernel.split}"
-    names = printable(", ".join(kernel.origin))
-    shown = names if len(names) <= NAMES_WIDTH else names[: NAMES_WIDTH - 3] + "..."
     place = f"{kernel.id:>6}  {kernel.kind.value:<8}{kernel.region:>6}  {split:<7}"
-    return f"{place}{kernel.flops:>14,}{kernel.bytes:>12,}  {shown}"
+    return f"{place}{kernel.flops:>14,}{kernel.bytes:>12,}  {described(kernel, plan)}"
+
+
+def described(kernel: Kernel, plan: Plan) -> str:
+    """What a kernel computes and which of the user's tensors it writes: 'matmul, add, relu -> logits'."""
+    often = Counter(kernel.origin)
+    nodes = printable(", ".join(f"{n} x{often[n]}" if often[n] > 1 else n for n in dict.fromkeys(kernel.origin)))
+    if len(nodes) > NAMES_WIDTH:
+        nodes = nodes[: NAMES_WIDTH - 3] + "..."
+    written = [plan.buffers[access.buffer] for access in stores(kernel)]
+    results = dict.fromkeys(b.name for b in written if b.space in (Space.STATE, Space.OUTPUT))
+    return f"{nodes} -> {printable(', '.join(results))}" if results else nodes
 
 
 def printable(text: str) -> str:
