@@ -15,7 +15,7 @@ from sessions import assert_same_bits, data, mlp, trained
 
 import wholestep as ws
 from wholestep.compiler.runtime.compiler import compile_counter
-from wholestep.errors import OptionError, UnknownNameError, UsageError
+from wholestep.errors import OptionError, ShapeError, UnknownNameError, UsageError
 
 
 def torch_twin(session: ws.Session) -> dict[str, torch.Tensor]:
@@ -447,3 +447,14 @@ def test_a_step_function_is_a_session_too() -> None:
         ws.build_session(train, optimizer=ws.SGD(), batch_size=4)
     with pytest.raises(UsageError, match="predict needs a graph"):
         session.predict(x=np.eye(2, dtype=np.float32))
+
+
+def test_predict_takes_any_number_of_rows() -> None:
+    session = ws.build_session(mlp(), batch_size=16)
+    x = data(41)["x"]
+    whole = session.predict(x=x)
+    parts = [session.predict(x=x[i : i + 16]) for i in (0, 16, 32)]
+    np.testing.assert_array_equal(whole, np.concatenate(parts))
+    np.testing.assert_array_equal(session.predict(x=x.tolist()), whole)  # lists are arrays to be
+    with pytest.raises(ShapeError, match="the input 'x'"):
+        session.predict(x=x[:, :3])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any, NoReturn
 from weakref import ref
 
@@ -41,6 +41,18 @@ class EntryPoint:
         result = StepResult(self, self.inputs.sizes, self._item() if self.has_loss else None)
         self._last = ref(result)
         return result
+
+    def parts(self, given: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+        """What is given, cut into parts that fit the capacity; whole where it fits or cannot be cut by rows."""
+        leading = {t.shape[:1] for t in (*(i.type for i in self.inputs.all), *(o.type for o in self.outputs))}
+        rows = {len(a) for a in given.values() if isinstance(a, Sized)}
+        symbol = str(next(iter(leading))[0]) if len(leading) == 1 and () not in leading else ""
+        most = self.plan.sizes.get(symbol, 0)
+        if len(rows) != 1 or not 0 < most < (count := rows.pop()):
+            yield given
+            return
+        for start in range(0, count, most):
+            yield {name: a[start : start + most] for name, a in given.items()}  # type: ignore[index]
 
     def loss(self) -> float:
         """The loss of the last step."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.report import PlanReport, plan_report
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -100,8 +102,13 @@ class Session:
         return run_epochs(self._main, self.state, {**(given or {}), **arrays}, options)
 
     def predict(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> AnyArray | dict[str, AnyArray]:
-        """The outputs other than the loss, with nothing changed: an array, or a dict where there are several."""
-        outputs = self._entry("predict")({**(given or {}), **inputs}).outputs
+        """The outputs other than the loss, with nothing changed: an array, or a dict where there are several.
+
+        More rows than the capacity are taken part by part, where every input and output has one row for each.
+        """
+        entry = self._entry("predict")
+        parts = [entry(part).outputs for part in entry.parts({**(given or {}), **inputs})]
+        outputs = parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     def evaluate(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> StepResult:
