@@ -104,8 +104,9 @@ def random_graph() -> ws.Graph:
     uniform = ws.random_uniform(g, ("batch", 21), -1.0, 2.0).keep("uniform")
     normal = ws.random_normal(g, ("batch", 21)).keep("normal")
     w = g.parameter("w", (21,), init=1.0).keep()
+    dropped = ws.dropout(x * w, 0.7).keep("dropped")
     g.update(count, count + uniform.sum(0) * scale.astype("float32"))
-    g.set_outputs({"loss": (x * w * uniform + normal).mean()})
+    g.set_outputs({"loss": (x * w * uniform + normal + dropped * dropped).mean()})
     return g
 
 
@@ -119,6 +120,7 @@ def test_random_numbers_states_and_scalars_equal_the_interpreter() -> None:
         got, state = session.step(x=x), expected.state
         assert_close(got["uniform"], expected.outputs["uniform"])
         assert_close(got["normal"], expected.outputs["normal"], scale=4.0)
+        assert_close(got["dropped"], expected.outputs["dropped"])
         assert_close(got["w.grad"], expected.outputs["w.grad"])
         for name in ("count", "w"):
             assert_close(session.get(name), state[name])

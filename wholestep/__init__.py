@@ -47,7 +47,7 @@ from wholestep.compiler.frontend.functions import (
 )
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.layers import attention, group_norm, layer_norm, rms_norm
+from wholestep.compiler.frontend.layers import attention, dropout, group_norm, layer_norm, rms_norm
 from wholestep.compiler.frontend.step import Spec, Step, step
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.types import Dim, float32, float64, int32, int64, uint8
@@ -76,7 +76,7 @@ __all__ = [
     "Graph", "Tensor", "Dim", "Spec", "Step", "step", "gradients", "stop_gradient", "runtime",
     "float32", "float64", "int32", "int64", "uint8",
     # functions of tensors
-    "abs", "arange", "attention", "concat", "cos", "erf", "exp", "exp2", "expm1", "floor", "gather", "gelu",
+    "abs", "arange", "attention", "concat", "cos", "dropout", "erf", "exp", "exp2", "expm1", "floor", "gather", "gelu",
     "group_norm", "iota", "layer_norm", "less_than", "log", "log1p", "log2", "log_softmax", "matmul", "maximum",
     "minimum", "mod", "one_hot", "pad", "random_normal", "random_uniform", "ratio", "recip", "relu", "rms_norm",
     "scatter_add", "sigmoid", "sign", "silu", "sin", "size", "softmax", "sqrt", "stack", "take", "tanh", "where",

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.layers import evaluated
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir
@@ -37,9 +38,9 @@ def train_graph(
 
 
 def evaluate_graph(graph: Graph) -> ir.Graph:
-    """The outputs and kept tensors, without any update."""
+    """The outputs and kept tensors, without any update; nothing is dropped."""
     _loss(graph)
-    return graph.to_ir(updates=False)
+    return evaluated(graph.to_ir(updates=False))
 
 
 def predict_graph(graph: Graph) -> ir.Graph:
@@ -52,7 +53,7 @@ def predict_graph(graph: Graph) -> ir.Graph:
         )
     needed = set(toposort([t.node for _, t in outputs]))
     inputs = tuple(t.node for t in graph.inputs.values() if t.node in needed)
-    return ir.Graph(tuple(ir.Output(name, t.node) for name, t in outputs), (), inputs)
+    return evaluated(ir.Graph(tuple(ir.Output(name, t.node) for name, t in outputs), (), inputs))
 
 
 def _loss(graph: Graph) -> Tensor:

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.initializers import materialize
+from wholestep.compiler.frontend.layers import evaluated
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.plan.kernel import Plan
@@ -145,7 +146,7 @@ def _has_loss(graph: Graph) -> bool:
 
 def _forward(graph: Graph) -> ir.Graph:
     """The outputs and kept tensors with the inputs that they need, without any update."""
-    whole = graph.to_ir(updates=False)
+    whole = evaluated(graph.to_ir(updates=False))
     if not graph.outputs:
         raise GraphError("the graph has no outputs; say what it returns: g.set_outputs([logits]).")
     needed = set(ir.toposort([o.node for o in whole.outputs]))

@@ -67,6 +67,12 @@ def make_group_norm_grad(p: Pool) -> None:
     _norm_grad(p, "group_norm_grad", x, 1, attrs, 2)
 
 
+def make_dropout(p: Pool) -> None:
+    x = p.any_float(rank=1)
+    rate = p.node("scalar", attrs=at.ScalarAttrs("rate", 0.25))
+    p.add(p.node("dropout", x, rate, attrs=at.DropoutAttrs(p.pick(["drop.0", "drop.1"]))), 2.0 * p.bound[x])
+
+
 def _queries_keys_values(p: Pool) -> tuple[Node, Node, Node, at.AttentionAttrs]:
     ranked = p.floats(rank=2)
     q = _small(p, p.pick(ranked) if ranked else p.new_state((3, 4)))

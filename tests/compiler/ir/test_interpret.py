@@ -59,6 +59,11 @@ def compute(node: Node, **settings) -> np.ndarray:
     return interpret(Graph((Output("y", node),)), **{"inputs": {}, "state": {}, **settings}).outputs["y"]
 
 
+def dropped(x: torch.Tensor, rate: torch.Tensor) -> torch.Tensor:
+    draw = torch.from_numpy(uniform(0, "k", 0, tuple(x.shape)))
+    return torch.where(draw >= rate, x / (1 - rate), 0.0)
+
+
 def scatter_reference(updates: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return torch.zeros(6, 3, dtype=updates.dtype).index_add(0, index.reshape(-1), updates.reshape(-1, 3))
 
@@ -124,6 +129,7 @@ CASES = {
     "group_norm": (
         at.GroupNormAttrs(2, 0.1), (IMAGES, ROW, ROW2), lambda x, w, b: functional.group_norm(x, 2, w, b, 0.1),
     ),
+    "dropout": (at.DropoutAttrs("k"), (X, np.array(0.4)), dropped),
     "attention": (
         at.AttentionAttrs(True, 0.7), (X, X + Y, Y),
         lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.7),

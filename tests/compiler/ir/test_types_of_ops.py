@@ -90,6 +90,7 @@ GOOD = {
     "rms_norm_grad": (EPS, (X, t(4), X), TupleType((X, t(4)))),
     "group_norm": (at.GroupNormAttrs(2, 1e-5), (X, t(4), t(4)), X),
     "group_norm_grad": (at.GroupNormAttrs(2, 1e-5), (X, X), TupleType((X,))),
+    "dropout": (at.DropoutAttrs("k"), (X, t(dtype=float64)), X),
     "attention": (LOOK, (t(2, "batch", 4), t(2, 5, 4), t(2, 5, 3)), t(2, "batch", 3)),
     "attention_grad": (LOOK, (t(3, 4), t(5, 4), t(5, 2), t(3, 2)), TupleType((t(3, 4), t(5, 4), t(5, 2)))),
 }
@@ -230,6 +231,11 @@ BAD = {
         (at.GroupNormAttrs(1, 0.0), (t(4),), ShapeError, r"needs an input of shape \(N, C, ...\); received \(4,\)"),
     ],
     "group_norm_grad": [(at.GroupNormAttrs(2, 0.0), (X, t(4)), ShapeError, "group_norm_grad needs equal shapes")],
+    "dropout": [
+        (at.DropoutAttrs("k"), (N, t(dtype=float64)), DTypeError, "dropout needs a float tensor"),
+        (at.DropoutAttrs("k"), (t(), t(dtype=float64)), ShapeError, "dropout needs a tensor with an axis"),
+        (at.DropoutAttrs("k"), (X, t()), ShapeError, r"one number of float64, a runtime scalar; received float32\[\]"),
+    ],
     "attention": [
         (LOOK, (X, X, N), DTypeError, "attention needs a float tensor; received int32"),
         (LOOK, (X, X, t("batch", 4, dtype=float64)), DTypeError, "attention needs equal dtypes"),

@@ -16,6 +16,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import OPS
+from wholestep.compiler.ir.random import uniform
 from wholestep.compiler.ir.types import TensorType, as_shape, float32, float64, int32
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients, find_unreached
 from wholestep.compiler.passes.autodiff.rules import GRADIENTS, Blocked, Refused
@@ -156,6 +157,16 @@ def test_layers(name: str, inputs: int) -> None:
 
 def squared(x: Node) -> Node:
     return b.mul(x, x)
+
+
+def test_dropout() -> None:
+    rate, x = b.constant(0.4, float64), numbers(30, 4)
+    kept = torch.from_numpy(uniform(0, "k", 0, x.shape)) >= 0.4
+    check(
+        lambda x: b.make("dropout", (b.mul(x, x), rate), at.DropoutAttrs("k")),
+        lambda x: torch.where(kept, x * x / 0.6, 0.0),
+        x,
+    )
 
 
 def test_one_tensor_as_queries_keys_and_values() -> None:
@@ -464,6 +475,7 @@ def test_every_op_has_a_row() -> None:
 
 TESTED_BY_NAME = {"gelu", "where", "cast", "sum", "max", "reshape", "permute", "expand", "slice", "pad", "concat"}
 TESTED_BY_NAME |= {"gather", "scatter_add", "matmul", "softmax", "log_softmax", "cross_entropy", "relu", "item"}
+TESTED_BY_NAME |= {"dropout"}
 
 
 def test_every_rule_is_tested_or_says_why_it_is_none() -> None:

@@ -77,6 +77,7 @@ CASES: dict[str, tuple[Callable[[], Node], Kind | str]] = {
     "row numbers": (lambda: b.iota((BATCH, 3), 0), "numbers the rows"),
     "column numbers": (lambda: b.iota((BATCH, 3), 1), Rows(0)),
     "dropout mask": (lambda: b.make("random", (), at.RandomAttrs("k", X.type)), Rows(0)),
+    "dropout": (lambda: b.make("dropout", (X, b.constant(0.5, float64)), at.DropoutAttrs("k")), Rows(0)),
     "loss of each row": (lambda: b.make("cross_entropy", (X, LABELS)), Rows(0)),
     "norm of each row": (lambda: b.make("layer_norm", (X, BIAS, BIAS), at.NormAttrs(0.1)), Rows(0)),
     "norm over the batch": (
@@ -137,7 +138,8 @@ def part(node: Node, value: Array, first: bool) -> Array:
 @given(graphs(dtype=float64))
 def test_parts_of_a_batch_do_what_the_kind_says(graph: Graph) -> None:
     # Rows of random numbers are counted over the whole step's batch; here each part would start at 0 again.
-    assume(all(n.op != "random" or "batch" not in symbols_of(n.type.shape) for n in graph.nodes))
+    draws = [n for n in graph.nodes if n.op in ("random", "dropout")]
+    assume(all("batch" not in symbols_of(n.type.shape) for n in draws))
     assume(all(sum("batch" in symbols_of([e]) for e in n.type.shape) < 2 for n in graph.leaves("input").values()))
     sizes = {s: {"batch": 5, "time": 4}[s] for s in graph.symbols}
     inputs, state = example_values(graph, sizes, np.random.default_rng(3))

@@ -1,9 +1,10 @@
-"""Layers that are one op: norms and attention.  Each keeps its name through the compiler, forward and backward."""
+"""Layers that are one op: norms, dropout, attention.  Each keeps its name through the compiler, there and back."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -11,10 +12,11 @@ from wholestep.compiler.frontend.promote import promote
 from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, common_graph
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.graph import Graph, rewrite
 from wholestep.compiler.ir.types import shape_text
-from wholestep.errors import ShapeError
+from wholestep.errors import OptionError, ShapeError, UsageError
 
-__all__ = ["attention", "group_norm", "layer_norm", "rms_norm"]
+__all__ = ["attention", "dropout", "group_norm", "layer_norm", "rms_norm"]
 
 # -- norms -------------------------------------------------------------------------------------------------------
 
@@ -107,6 +109,48 @@ def _placed(op: str, x: Tensor, bias: Operand, axis: Axes) -> Tensor:
     axes = x._axes(axis)
     p = _checked(op, x, "bias", bias, axes)
     return p.reshape(tuple(e if d in axes else 1 for d, e in enumerate(x.shape)))
+
+
+# -- dropout -----------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Switchable(Protocol):
+    """A number that stays in the program even while it means *off*: what `ws.runtime` gives."""
+
+    @property
+    def value(self) -> float: ...
+
+
+def dropout(x: Tensor, p: float | Switchable | Tensor = 0.5) -> Tensor:
+    """x / (1 - p) with probability 1 - p, else 0, in training; x itself in evaluation and prediction
+    (Srivastava et al., 2014).
+
+    Which of the two belongs to the entry point that runs, not to a flag.  The rate is a runtime scalar called
+    `<key>.rate`, the key being the graph's scope and the ordinal of the draw in it; 0 leaves no trace in the program
+    unless it is `ws.runtime(0.0)`.  A scalar of your own, `g.scalar("rate", 0.1)`, may serve several calls.
+
+    Example: `ws.dropout(x, 0.1)`.
+    """
+    if not isinstance(p, Tensor | Switchable) and p == 0:
+        return x
+    if x.graph is None:
+        fail(UsageError, "dropout draws random numbers, which belong to a graph; record x in one first.")
+    key = x.graph.next_random_key()
+    rate = p if isinstance(p, Tensor) else x.graph.scalar(f"{key}.rate", _rate(p))
+    return Tensor(record("dropout", [x.node, rate.astype("float64").node], at.DropoutAttrs(key)), common_graph(x, rate))
+
+
+def _rate(p: float | Switchable) -> float:
+    value = float(p.value if isinstance(p, Switchable) else p)
+    if not 0 <= value <= 1:
+        fail(OptionError, f"dropout: p is a probability, between 0 and 1; received {value}.")
+    return value
+
+
+def evaluated(graph: Graph) -> Graph:
+    """A traced graph under its meaning outside of training: nothing is dropped."""
+    return rewrite(graph, lambda node: node.inputs[0] if node.op == "dropout" else node)
 
 
 # -- attention ---------------------------------------------------------------------------------------------------

@@ -218,6 +218,13 @@ class GroupNormAttrs(Attrs):
 
 
 @dataclass(frozen=True)
+class DropoutAttrs(Attrs):
+    """The key of the random numbers that say which elements are dropped: the gradient drops the same."""
+
+    key: str
+
+
+@dataclass(frozen=True)
 class AttentionAttrs(Attrs):
     """softmax(scale·q·kᵀ)·v; causal: query i sees the keys 0 ... i."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.require import need, need_float, need_same, need_same_dtype
-from wholestep.compiler.ir.types import TensorType, TupleType, Type, shape_text
+from wholestep.compiler.ir.types import TensorType, TupleType, Type, float64, shape_text
 from wholestep.errors import OptionError
 
 Rule = Callable[..., Type]
@@ -72,6 +72,19 @@ def norm_grad(op: str, most: int) -> Rule:
         return TupleType((x, *weight * most))
 
     return rule
+
+
+# -- dropout -----------------------------------------------------------------------------------------------------
+
+
+def dropout(_: at.DropoutAttrs, x: TensorType, rate: TensorType) -> Type:
+    need_float("dropout", x)
+    need(x.rank >= 1, "dropout needs a tensor with an axis; received a scalar.")
+    need(
+        rate == TensorType((), float64),
+        f"dropout: the rate is one number of float64, a runtime scalar; received {rate}.",
+    )
+    return x
 
 
 # -- attention ---------------------------------------------------------------------------------------------------

@@ -177,6 +177,10 @@ def _cross_entropy(logits: Array, labels: Array) -> Array:
     return -np.take_along_axis(_log_softmax(logits, -1), index, axis=-1)[..., 0]
 
 
+def _dropout(run: Run, a: at.DropoutAttrs, x: Array, rate: Array) -> Array:
+    return np.where(uniform(run.seed, a.key, run.step, x.shape) >= rate, x / (1.0 - rate), 0.0)
+
+
 VALUES: dict[str, Row] = {
     "input": _input,
     "parameter": _state,
@@ -249,6 +253,7 @@ VALUES: dict[str, Row] = {
     "rms_norm_grad": layer_values.rms_norm_grad,
     "group_norm": layer_values.group_norm,
     "group_norm_grad": layer_values.group_norm_grad,
+    "dropout": _dropout,
     "attention": layer_values.attention,
     "attention_grad": layer_values.attention_grad,
 }

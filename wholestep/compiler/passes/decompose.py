@@ -97,6 +97,7 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
     "rms_norm_grad": layers.rms_norm_grad,
     "group_norm": layers.group_norm,
     "group_norm_grad": layers.group_norm_grad,
+    "dropout": layers.dropout,
     "attention": layers.attention,
     "attention_grad": layers.attention_grad,
 }
@@ -107,6 +108,12 @@ def decomposition_of(node: Node) -> tuple[Node, ...]:
     with b.origin(node):
         parts = DECOMPOSITIONS[node.op](node)
     return parts if isinstance(parts, tuple) else (parts,)
+
+
+def decomposition_over_leaves(node: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """(leaves, results): what a composite does, wherever its inputs come from."""
+    leaves = tuple(Node("input", (), at.InputAttrs(f"{i}", x.type)) for i, x in enumerate(node.inputs))
+    return leaves, decomposition_of(Node(node.op, leaves, node.attrs))
 
 
 # -- the passes --------------------------------------------------------------------------------------------------

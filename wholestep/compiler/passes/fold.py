@@ -52,7 +52,7 @@ def _compute(node: Node) -> Node | None:
     moved = node.op in ("reshape", "permute", "slice", "pad", "concat")
     if not (moved or OPS[node.op].family in _COMPUTED) or any(i.op != "constant" for i in node.inputs):
         return None
-    if isinstance(node.result, TupleType):
+    if isinstance(node.result, TupleType) or node.op == "dropout":  # draws new numbers in each step
         return None
     elements = node.type.elements
     if not isinstance(elements, int) or (node.type.rank > 0 and elements > LARGEST_CONSTANT):

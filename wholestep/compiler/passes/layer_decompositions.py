@@ -111,6 +111,23 @@ def group_norm_grad(y: Node) -> tuple[Node, ...]:
     return dx, *(_weight_gradients(flat, g, 1, with_bias=True) if weight else ())
 
 
+# -- dropout -----------------------------------------------------------------------------------------------------
+
+
+# x/(1 - rate) where u ≥ rate, else 0, with u uniform in [0, 1).  u is a multiple of 2⁻²⁴: against the next multiple of
+# 2⁻²⁴ above the rate, which float32 holds exactly, the comparison is the same in every dtype.
+def dropout(y: Node) -> Node:
+    (x, rate), draw = y.inputs, at.RandomAttrs(attrs_of(y, at.DropoutAttrs).key, y.type)
+    threshold = b.scale(b.neg(b.unary("floor", b.scale(rate, -(2.0**24)))), 2.0**-24)
+    factor = b.unary("recip", b.sub(b.full_like(rate, 1), rate))
+    kept = b.make("less_equal", (_spread(threshold, x), b.make("random", (), draw)))
+    return b.where(kept, b.mul(x, _spread(factor, x)), b.zeros_like(x))
+
+
+def _spread(number: Node, like: Node) -> Node:
+    return b.expand_to(b.cast(number, like.type.dtype), like.type.shape, ())
+
+
 # -- attention ---------------------------------------------------------------------------------------------------
 
 

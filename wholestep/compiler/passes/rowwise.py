@@ -16,7 +16,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import Dim, Extent, Shape, TensorType, divide, product
-from wholestep.compiler.passes.decompose import decomposition_of
+from wholestep.compiler.passes.decompose import decomposition_over_leaves
 
 
 @dataclass(frozen=True)
@@ -206,8 +206,7 @@ def _cross_entropy(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 
 def _like_its_decomposition(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     """What its primitives do, over leaves of the same types; it is to blame for all of them."""
-    leaves = [Node("input", (), at.InputAttrs(f"{i}", x.type)) for i, x in enumerate(node.inputs)]
-    parts = decomposition_of(Node(node.op, leaves, node.attrs))
+    leaves, parts = decomposition_over_leaves(node)
     known = kinds_of(parts, batch, dict(zip(leaves, inputs, strict=True)))
     kinds = tuple(_blame(node, known[p]) for p in parts)
     return kinds[0] if isinstance(node.result, TensorType) else Several(kinds)
@@ -364,6 +363,7 @@ FLOWS: dict[str, Flow] = {
     "rms_norm_grad": _like_its_decomposition,
     "group_norm": _like_its_decomposition,
     "group_norm_grad": _like_its_decomposition,
+    "dropout": _like_its_decomposition,
     "attention": _like_its_decomposition,
     "attention_grad": _like_its_decomposition,
     "item": _item,

@@ -85,3 +85,9 @@ def norm_rule(y: Node, g: Node) -> Gradients:
 
 def attention_rule(y: Node, g: Node) -> Gradients:
     return b.results("attention_grad", (*y.inputs, g), y.attrs)
+
+
+# y = x/(1 - rate) where kept, else 0:  dx = the same of g;  drate = 0, what the mean over all draws says
+def dropout_rule(y: Node, g: Node) -> Gradients:
+    rate = y.inputs[1]
+    return b.make("dropout", (g, rate), y.attrs), b.zeros_like(rate)

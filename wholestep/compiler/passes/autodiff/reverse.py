@@ -117,7 +117,7 @@ def _apply_rule(node: Node, upstream: Node, wanted: Sequence[int], params: Seque
     if isinstance(row, Refused):
         raise _refused_error(node, row, params)
     if isinstance(row, ThroughDecomposition):
-        found = _through_decomposition(node, upstream, params)
+        found = _through_decomposition(node, upstream, wanted, params)
     else:
         found = row(node, upstream)
     assert len(found) == len(operands(node)), f"the gradient rule of {node.op} gave {len(found)} for {node!r}"
@@ -130,7 +130,9 @@ def _apply_rule(node: Node, upstream: Node, wanted: Sequence[int], params: Seque
     return out
 
 
-def _through_decomposition(item: Node, upstream: Node, params: Sequence[Node]) -> tuple[Node | None, ...]:
+def _through_decomposition(
+    item: Node, upstream: Node, wanted: Sequence[int], params: Sequence[Node]
+) -> tuple[Node | None, ...]:
     """The gradients of a composite's inputs, through the nodes that this one of its results stands for."""
     result = decomposition_of(item.inputs[0])[build.attrs_of(item, at.ItemAttrs).index]
     inputs = operands(item)
@@ -138,8 +140,8 @@ def _through_decomposition(item: Node, upstream: Node, params: Sequence[Node]) -
     behind = set(toposort(inputs))
     between = [n for n in toposort([result]) if n not in behind]
     totals = _pull_back(result, upstream, between, _depending_on(between, inputs), params)
-    # An input that stands at several positions has its whole gradient at the first.
-    return tuple(totals.pop(x, None) or build.zeros_like(x) for x in inputs)
+    # An input that stands at several positions has its whole gradient at the first of those that want one.
+    return tuple(totals.pop(x, None) or build.zeros_like(x) if i in wanted else None for i, x in enumerate(inputs))
 
 
 # -- errors ------------------------------------------------------------------------------------------------------

@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.autodiff import composites, pointwise, structural
 from wholestep.compiler.passes.autodiff.pointwise import Gradients
+from wholestep.compiler.passes.decompose import DECOMPOSITIONS, decomposition_over_leaves
 
 Rule = Callable[[Node, Node], Gradients]
 
@@ -126,6 +129,7 @@ GRADIENTS: dict[str, Row] = {
     "rms_norm_grad": _read_through_items,
     "group_norm": composites.norm_rule,
     "group_norm_grad": _read_through_items,
+    "dropout": composites.dropout_rule,
     "attention": composites.attention_rule,
     "attention_grad": _read_through_items,
 }
@@ -150,4 +154,12 @@ def why_not(node: Node, position: int) -> str | None:
         return f"takes {given.dtype} here"
     if isinstance(node.result, TensorType) and not node.result.dtype.is_float:
         return f"gives {node.result.dtype}"
+    if node.op == "item" and node.inputs[0].op in DECOMPOSITIONS and not _is_read(node, position):
+        return "gives a gradient that does not depend on it"
     return None
+
+
+def _is_read(item: Node, position: int) -> bool:
+    """Does this one of a composite's results depend on its input at `position`?"""
+    leaves, results = decomposition_over_leaves(item.inputs[0])
+    return leaves[position] in toposort([results[attrs_of(item, at.ItemAttrs).index]])
