@@ -75,11 +75,12 @@ class Compiler:
     def run_stages(self, graph: Graph, until: str | None = None) -> Graph:
         """The graph after the stage `until`, or after all of them."""
         assert until is None or until in [s.name for s in STAGES], f"there is no stage {until!r}"
-        for stage in STAGES:
-            if stage.name != "optimize_full" or self.options.optimize:
-                graph = self._run_stage(stage, graph)
-            if stage.name == until:
-                break
+        with self.worker:
+            for stage in STAGES:
+                if stage.name != "optimize_full" or self.options.optimize:
+                    graph = self._run_stage(stage, graph)
+                if stage.name == until:
+                    break
         return graph
 
     def _run_stage(self, stage: Stage, graph: Graph) -> Graph:
@@ -123,8 +124,7 @@ class Compiler:
         # Indices are bounded by what the user wrote: a rewrite may replace a lookup by arithmetic on its index.
         bounds = index_bounds(graph)
         self.capacity, self.target, self.egraph_reports = capacity, target, []
-        with self.worker:
-            lowered = self.run_stages(graph)
+        lowered = self.run_stages(graph)
         with self.spans.span(PLAN):
             plan = make_plan(lowered, capacity, fused=self.options.fuse, bounds=bounds, target=target)
             check(plan)

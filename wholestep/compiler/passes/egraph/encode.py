@@ -72,9 +72,9 @@ def encode(graph: Graph, defined: frozenset[str] = frozenset()) -> Encoded:
     The composites in `defined` are also given by their definitions, node by node: these know their exact types.
     """
     encoder = _Encoder(_cut_nodes(graph))
-    for node in graph.nodes:
-        encoder.add(node)
     ends = [*(o.node for o in graph.outputs), *(u.node for u in graph.updates)]
+    for node in _needed(graph.nodes, ends):
+        encoder.add(node)
     term_of, program = dict(encoder.term_of), len(encoder.numbers)
     definitions = tuple(encoder.define(graph.nodes, defined))
     roots = tuple(term_of[n] for n in ends)
@@ -89,7 +89,8 @@ class _Encoder:
     term_of: dict[Node, int] = field(default_factory=dict)
 
     def add(self, node: Node) -> None:
-        term = encode_node(node, [self.term_of[i] for i in node.inputs], self.tables)
+        children = [] if full_value(node) is not None else [self.term_of[i] for i in node.inputs]
+        term = encode_node(node, children, self.tables)
         number = self._number(term)
         if node in self.cuts:
             slot = self.tables.attribute_id(f"{CUT} {self.cuts[node]}", NONE)
@@ -101,13 +102,13 @@ class _Encoder:
 
     def define(self, nodes: Sequence[Node], defined: frozenset[str]) -> Iterator[Equality]:
         """The definitions, and those of the composites that they use; of several results, one by one."""
-        waiting = [n for n in nodes if _composite_of(n).op in defined and n not in self.cuts]
+        waiting = [n for n in nodes if n in self.term_of and _composite_of(n).op in defined and n not in self.cuts]
         parts: dict[int, tuple[Node, ...]] = {}
         for node in waiting:  # grows
             composite = _composite_of(node)
             if self.term_of[composite] not in parts:
                 results = parts[self.term_of[composite]] = decomposition_of(composite)
-                new = [n for n in toposort(results) if n not in self.term_of]
+                new = [n for n in _needed(toposort(results), results) if n not in self.term_of]
                 for n in new:
                     self.add(n)
                 waiting += [n for n in new if _composite_of(n).op in defined]
@@ -120,6 +121,15 @@ class _Encoder:
 def _composite_of(node: Node) -> Node:
     """The node itself, or that of which it is one result."""
     return node.inputs[0] if node.op == "item" else node
+
+
+def _needed(nodes: Sequence[Node], ends: Sequence[Node]) -> list[Node]:
+    """What the ends need; of a number that is repeated, not the number itself."""
+    wanted = set(ends)
+    for node in reversed(nodes):
+        if node in wanted and full_value(node) is None:
+            wanted |= set(node.inputs)
+    return [n for n in nodes if n in wanted]
 
 
 def _cut_nodes(graph: Graph) -> dict[Node, int]:

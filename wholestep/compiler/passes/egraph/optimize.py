@@ -18,6 +18,8 @@ from wholestep.compiler.passes.egraph.rules.composites import defined_composites
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 from wholestep.compiler.passes.egraph.saturate import Budget, SaturationError, Worker, saturate
 
+TYPICAL_SIZE = 64  # of a dimension without a capacity: a graph that is not planned yet
+
 
 def optimize(
     graph: Graph,
@@ -53,7 +55,8 @@ def optimize(
         return graph, EGraphReport(exactness.value, count, count, seconds=seconds, failure=str(error))
     clock("worker")
     seconds |= {f"worker: {part}": s for part, s in result.seconds.items()}
-    model = CostModel(encoded.tables, capacity, target)
+    sizes = {symbol: capacity.get(symbol, TYPICAL_SIZE) for symbol in graph.symbols}
+    model = CostModel(encoded.tables, sizes, target)
     egraph = result.egraph
     banned = replaced_nodes(egraph, rules)
     extraction = extract(egraph, lambda node: model.cost(node, egraph), banned)

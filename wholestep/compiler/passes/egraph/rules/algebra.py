@@ -19,23 +19,49 @@ rule("add-commutes", "x + y = y + x", "IEEE addition commutes", B, scope=ANY)
 rule("mul-commutes", "x * y = y * x", "IEEE multiplication commutes", B, scope=ANY)
 
 # -- signs -------------------------------------------------------------------------------------------------------
-rule("neg-neg", "-(-x) = x", "a sign flipped twice", B, scope=ANY)
+rule("neg-neg", "-(-x) = x", "a sign flipped twice", B, scope=ANY, simplifies=True)
 rule("add-neg", "x + -y = x - y", "subtraction is addition of the negative, bit for bit", B, scope=ANY)
 rule("sub-neg", "x - -y = x + y", "subtraction is addition of the negative, bit for bit", B, scope=ANY)
 rule("mul-neg", "x * -y = -(x * y)", "the sign of a product is the product of the signs", B, scope=ANY)
-rule("neg-mul", "-(x * y) = x * -y", "the sign of a product is the product of the signs", B, scope=ANY)
-rule("neg-as-scale", "x * -1 = -x", "a product with -1 flips the sign", B, scope=ANY)
+rule(
+    "neg-scaled",
+    "-(x * const(c)) = x * const(-c)",
+    "the sign moves into the constant",
+    B,
+    guard="c != 0.0",
+    scope=ANY,
+    samples=({"c": 0.3},),
+)
+rule(
+    "neg-const",
+    "-const(c, T) = const(-c, T)",
+    "the sign moves into the constant",
+    B,
+    guard="c != 0.0",
+    scope=ANY,
+    samples=({"c": 0.3, "T": (3, 4)},),
+    simplifies=True,
+)
+rule("neg-as-scale", "x * -1 = -x", "a product with -1 flips the sign", B, scope=ANY, simplifies=True)
 rule("neg-sub", "-(x - y) = y - x", "a difference, the other way round", R, scope=ANY)  # 0 - 0: the sign of zero
-rule("neg-scale", "-x * const(c) = x * const(-c)", "the sign moves into the constant", B, scope=ANY)
+rule(
+    "neg-scale",
+    "-x * const(c) = x * const(-c)",
+    "the sign moves into the constant",
+    B,
+    guard="c != 0.0",
+    scope=ANY,
+    samples=({"c": 0.3},),
+)
 
-rule("abs-neg", "abs(-x) = abs(x)", "the sign is dropped", B, scope=ANY)
-rule("abs-abs", "abs(abs(x)) = abs(x)", "the sign is dropped already", B, scope=ANY)
+rule("abs-neg", "abs(-x) = abs(x)", "the sign is dropped", B, scope=ANY, simplifies=True)
+rule("abs-abs", "abs(abs(x)) = abs(x)", "the sign is dropped already", B, scope=ANY, simplifies=True)
 
 # -- ones and zeros ----------------------------------------------------------------------------------------------
-rule("mul-one", "x * 1 = x", "1 is neutral", B, scope=ANY)
-rule("div-one", "x / 1 = x", "1 is neutral", B, scope=ANY)
-rule("add-zero", "x + 0 = x", "0 is neutral, but for the sign of -0 + 0", R, scope=ANY)
-rule("sub-zero", "x - 0 = x", "0 is neutral", B, scope=ANY)
+rule("mul-one", "x * 1 = x", "1 is neutral", B, scope=ANY, simplifies=True)
+rule("div-one", "x / 1 = x", "1 is neutral", B, scope=ANY, simplifies=True)
+rule("add-zero", "x + 0 = x", "0 is neutral, but for the sign of -0 + 0", R, scope=ANY, simplifies=True)
+rule("sub-zero", "x - 0 = x", "0 is neutral", B, scope=ANY, simplifies=True)
 rule("add-self", "x + x = x * 2", "doubling is exact", B)
 
 # -- strength reduction ------------------------------------------------------------------------------------------
@@ -103,6 +129,7 @@ rule(
     "x - const(c) = x + const(-c)",
     "subtraction is addition of the negative, bit for bit",
     B,
+    guard="c != 0.0",
     scope=ANY,
     samples=({"c": 0.3},),
 )

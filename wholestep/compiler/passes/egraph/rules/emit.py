@@ -71,6 +71,7 @@ class _Emitter:
         self.conditions: list[str] = []
         self.heads: dict[str, Constructor] = {}
         self.loose: dict[Number, str] = {}
+        self.root = ""
 
     def emit(self, relation: str, ruleset: str) -> EmittedRule:
         left = self.rule.left
@@ -86,7 +87,7 @@ class _Emitter:
         row = " ".join(["root", *self.tensors.values(), *numbers])
         text = (
             f"(rule ({' '.join([*self.facts, *self.conditions])})"
-            f' ((union root {right}) ({relation} {row})) :ruleset {ruleset} :name "{self.rule.name}")'
+            f' ((union root {right}) ({relation} {row}){self._subsumed()}) :ruleset {ruleset} :name "{self.rule.name}")'
         )
         return EmittedRule(
             self.rule.name,
@@ -109,6 +110,8 @@ class _Emitter:
         self._use(tree)
         term = " ".join([symbol(tree.head), *children, *slots, self._bind_type(self.types.of("left", tree))])
         self.facts.append(f"(= {name} ({term}))")
+        if tree == self.rule.left:
+            self.root = f"({term})"
 
     def _match_child(self, child: Tree, parent: Apply, position: int) -> str:
         if isinstance(child, Variable):
@@ -143,6 +146,10 @@ class _Emitter:
 
     def _bind_type(self, type: object) -> str:
         return self.type_names.setdefault(type, f"t{len(self.type_names)}")
+
+    def _subsumed(self) -> str:
+        """egglog's way to hide an e-node from further matches; it stays in its class."""
+        return f" (subsume {self.root})" if self.rule.simplifies else ""
 
     # -- the right side ------------------------------------------------------------------------------------------
 

@@ -52,6 +52,7 @@ class Rule:
     samples: tuple[Mapping[str, Sample], ...] = ({},)
     positive: tuple[str, ...] = ()  # tensors that the samples draw from (0, 3) instead of (-3, 3)
     replaces: bool = False  # the right side is taken whatever it costs
+    simplifies: bool = False  # the left side is of no more use to other rules: they stop looking at it
 
     @property
     def law(self) -> str:
@@ -78,6 +79,7 @@ class FamilyRows:
         samples: tuple[Mapping[str, Sample], ...] = ({},),
         positive: tuple[str, ...] = (),
         replaces: bool = False,
+        simplifies: bool = False,
     ) -> None:
         """Add `law`, written as "left = right"."""
         left, right = law.split(" = ")
@@ -95,5 +97,6 @@ class FamilyRows:
                 samples,
                 positive,
                 replaces,
+                simplifies,
             )
         )

@@ -1,0 +1,46 @@
+"""The cost model: arithmetic where it is done, bytes where values go through memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.compiler.passes.common import leaf
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.attrs import GeluAttrs
+from wholestep.compiler.ir.graph import toposort
+from wholestep.compiler.ir.types import float64
+from wholestep.compiler.passes.decompose import DECOMPOSITIONS
+from wholestep.compiler.passes.egraph.cost import TARGETS, CostModel
+from wholestep.compiler.passes.egraph.encode import Tables
+
+MODEL = CostModel(Tables(), {"n": 64})
+TABLE = TARGETS["cpu"]
+
+
+def test_pointwise_work_counts_elements_at_capacity() -> None:
+    x = leaf("x", ("n", 5))
+    assert MODEL.node_cost(b.add(x, x)).work == pytest.approx(64 * 5 * TABLE.operation)
+    assert MODEL.node_cost(b.add(x, x)).stored == pytest.approx(2 * 64 * 5 * 8 * TABLE.byte)
+    assert MODEL.node_cost(b.unary("exp", x)).work > 5 * MODEL.node_cost(b.add(x, x)).work
+
+
+def test_movement_is_free_and_products_count_every_term() -> None:
+    x, w = leaf("x", ("n", 5)), leaf("w", (7, 5))
+    assert MODEL.node_cost(b.permute(x, (1, 0))).work == 0
+    product = MODEL.node_cost(b.matmul(x, w, transpose_b=True))
+    assert product.work == pytest.approx(TABLE.pass_over + 64 * 7 * 5 * TABLE.product + 64 * 7 * 8 * TABLE.byte)
+
+
+def test_scalars_cost_next_to_nothing() -> None:
+    lr = b.constant(0.1, float64)
+    assert MODEL.node_cost(b.mul(lr, lr)).work == TABLE.scalar
+
+
+@pytest.mark.parametrize("op", ["silu", "gelu", "softmax", "log_softmax"])
+def test_a_name_costs_a_little_less_than_its_definition(op: str) -> None:
+    x = leaf("x", ("n", 5))
+    made = {"silu": lambda: b.unary("silu", x), "gelu": lambda: b.make("gelu", (x,), GeluAttrs(False))}
+    node = made[op]() if op in made else getattr(b, op)(x, 1)
+    definition = DECOMPOSITIONS[op](node)
+    whole = sum(MODEL.node_cost(n).work for n in toposort([definition]))
+    assert 0.9 * whole < MODEL.node_cost(node).work < whole

@@ -1,0 +1,144 @@
+"""Every rule holds numerically; its test is generated from its row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.compiler.passes.egraph.rule_cases import Case, run_in_own_dtype
+from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.types import float32, float64
+from wholestep.compiler.passes.egraph.rules import LAWS, rules_for, usable
+from wholestep.compiler.passes.egraph.rules.emit import emit
+from wholestep.compiler.passes.egraph.rules.expression import Expression
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
+from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable, parse
+
+SAMPLES = [(rule, dict(sample)) for rule in LAWS for sample in rule.samples]
+IDS = [f"{rule.name}-{i}" for rule in LAWS for i, _ in enumerate(rule.samples)]
+SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -1e30])
+
+
+def sides_agree(rule: Rule, sample: dict, seed: int = 0) -> bool:
+    case = Case(rule, sample, float64)
+    if case.left.result != case.right.result:
+        return False
+    got = interpret(case.graph(), inputs=case.values(np.random.default_rng(seed))).outputs
+    return bool(np.allclose(got["left"], got["right"], rtol=1e-12, atol=1e-12))
+
+
+@pytest.mark.parametrize(("rule", "sample"), SAMPLES, ids=IDS)
+def test_both_sides_are_equal(rule: Rule, sample: dict) -> None:
+    case = Case(rule, sample, float64)
+    assert rule.guard is None or rule.guard.evaluate(case.numbers()), "the sample breaks the rule's guard"
+    assert all(sides_agree(rule, sample, seed) for seed in range(3))
+
+
+@pytest.mark.parametrize(
+    ("rule", "sample"),
+    [pair for pair in SAMPLES if pair[0].exactness is Exactness.BITWISE],
+    ids=[i for i, (rule, _) in zip(IDS, SAMPLES, strict=True) if rule.exactness is Exactness.BITWISE],
+)
+def test_bitwise_rules_keep_bits_of_special_values_too(rule: Rule, sample: dict) -> None:
+    case = Case(rule, sample, float32)
+    rng = np.random.default_rng(1)
+    for _ in range(4):
+        values = case.values(rng)
+        for array in values.values():
+            array.flat[:: max(1, array.size // 6)] = rng.choice(SPECIAL, len(array.flat[:: max(1, array.size // 6)]))
+        left, right = (run_in_own_dtype(side, values) for side in (case.left, case.right))
+        numbers = ~(np.isnan(left) & np.isnan(right))  # which NaN comes out is not told apart
+        assert np.array_equal(left.view(np.uint32)[numbers], right.view(np.uint32)[numbers])
+
+
+def test_names_are_unique_and_reasons_given() -> None:
+    assert len({r.name for r in LAWS}) == len(LAWS)
+    assert all(r.reason and r.family for r in LAWS)
+    assert all(isinstance(r.left, Apply) for r in LAWS)
+
+
+# -- mutants: a wrong law does not pass its own test ---------------------------------------------------------------
+
+
+def _negated(tree: Tree) -> Tree:
+    return Apply("neg", (tree,))
+
+
+def _swapped(tree: Tree) -> Tree | None:
+    """The operands of the first op that is not commutative, exchanged."""
+    if isinstance(tree, Apply):
+        if tree.op in ("sub", "div", "matmul") and tree.children[0] != tree.children[1]:
+            return replace(tree, children=tree.children[::-1])
+        for i, child in enumerate(tree.children):
+            if (inner := _swapped(child)) is not None:
+                return replace(tree, children=(*tree.children[:i], inner, *tree.children[i + 1 :]))
+    return None
+
+
+def _with_another_number(tree: Tree) -> Tree | None:
+    if isinstance(tree, Number):
+        return replace(tree, value=Expression(f"({tree.value}) + 0.125"))
+    if isinstance(tree, Apply):
+        for i, child in enumerate(tree.children):
+            if (inner := _with_another_number(child)) is not None:
+                return replace(tree, children=(*tree.children[:i], inner, *tree.children[i + 1 :]))
+    return None
+
+
+def _mutants(rule: Rule) -> list[Rule]:
+    sides = [_negated(rule.right), _swapped(rule.right), _with_another_number(rule.right)]
+    return [replace(rule, right=side) for side in sides if side is not None]
+
+
+@pytest.mark.parametrize("rule", LAWS, ids=lambda r: r.name)
+def test_mutated_laws_are_caught(rule: Rule) -> None:
+    for mutant in _mutants(rule):
+        caught = False
+        for sample in rule.samples:
+            try:
+                caught |= not sides_agree(mutant, dict(sample))
+            except Exception:  # an ill-typed side is caught too
+                caught = True
+        assert caught, mutant.law
+
+
+# -- the rules as a program ----------------------------------------------------------------------------------------
+
+
+def test_exactness_selects_the_rules() -> None:
+    from tests.compiler.passes.common import graph_of, leaf
+
+    graph = graph_of(leaf("x", (2, 3)))
+    counts = [len(rules_for(graph, level, before_autodiff=False)) for level in Exactness]
+    assert counts == sorted(counts)
+    assert len(set(counts)) == 3
+    assert all(r.scope is Scope.ANYWHERE for r in rules_for(graph, Exactness.APPROXIMATE, before_autodiff=True))
+
+
+def test_rules_that_cannot_match_are_left_out() -> None:
+    kept = {r.name for r in usable(LAWS, {"log", "full", "add"})}
+    assert {"log-one-plus", "add-commutes", "add-zero"} <= kept
+    assert "softplus" not in kept  # there is no exponential
+    assert "permute-permute" not in kept
+    assert "softplus" in {r.name for r in usable(LAWS, {"log", "full", "add", "exp"})}  # through log1p
+
+
+def test_a_right_side_of_unknown_type_is_refused() -> None:
+    unknown = Rule("r", "f", parse("sum(x, A)"), parse("sum(max(x, A), B)"), "none", Exactness.BITWISE)
+    with pytest.raises(AssertionError, match=r"not bound|does not tell"):
+        emit(unknown, 0)
+
+
+def test_a_law_reads_as_written() -> None:
+    tree = parse("x * const(c) + 1")
+    assert tree == Apply(
+        "add",
+        (
+            Apply("mul", (Variable("x"), Number(Expression("c")))),
+            Number(Expression("1.0")),
+        ),
+    )
+    rule = Rule("r", "f", tree, Variable("x"), "none", Exactness.BITWISE, Expression("c > 0.0"))
+    assert rule.law == "add(mul(x, c), 1.0) = x  where c > 0.0"

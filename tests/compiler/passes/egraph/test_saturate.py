@@ -1,0 +1,86 @@
+"""The worker may die in any way: the program stays as it was, and the reason is told."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.compiler.passes.common import graph_of
+from tests.compiler.passes.egraph.common import example, saturated
+from wholestep.compiler.passes.egraph.optimize import optimize
+from wholestep.compiler.passes.egraph.saturate import Budget, SaturationError, Worker
+
+GRAPH = graph_of(example("gelu"), example("softmax"))
+
+
+def worker_that(does: str) -> Worker:
+    return Worker((sys.executable, "-S", "-c", does))
+
+
+FAILURES = {
+    "killed": ("import os, signal; input(); os.kill(os.getpid(), signal.SIGKILL)", "status -9"),
+    "crashing": ("input(); raise MemoryError('too much')", "status 1: MemoryError: too much"),
+    "dead at once": ("import sys; sys.exit(3)", "status 3"),
+    "aborting": ("import os; input(); os.abort()", "status -6"),
+    "hung": ("import time; time.sleep(60)", "no answer within 0.3 s"),
+    "stammering": ("import time; print('{\"no', end='', flush=True); time.sleep(60)", "no answer within 0.3 s"),
+    "failing": ('input(); print(\'{"error": "PanicException: no"}\')', "egglog failed: PanicException: no"),
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_without_an_answer_the_program_stays(name: str) -> None:
+    does, reason = FAILURES[name]
+    with worker_that(does) as worker:
+        rewritten, report = optimize(
+            GRAPH, {"n": 8}, worker=worker, budget=Budget(seconds=0.3 if "0.3" in reason else 20)
+        )
+    assert rewritten is GRAPH
+    assert reason in report.failure
+    assert "left as it was" in str(report)
+
+
+def test_a_missing_program_is_told() -> None:
+    with Worker(("/nowhere/python",)) as worker:
+        _, report = optimize(GRAPH, {"n": 8}, worker=worker)
+    assert "could not be started" in report.failure
+
+
+def test_too_many_nodes_are_a_reason_too() -> None:
+    rewritten, report = optimize(GRAPH, {"n": 8}, budget=Budget(nodes=20))
+    assert rewritten is GRAPH
+    assert "grew beyond 20 nodes" in report.failure
+
+
+def test_spent_rounds_are_reported_and_what_was_found_is_used() -> None:
+    _, report = optimize(graph_of(example("silu")), {"n": 8}, budget=Budget(rounds=1))
+    assert (report.rounds, report.stopped, report.failure) == (1, "rounds", "")
+
+
+def test_a_worker_serves_several_requests_and_starts_again_after_a_failure() -> None:
+    with Worker() as worker:
+        first = saturated(GRAPH, worker)[1]
+        assert saturated(GRAPH, worker)[1] == first
+        worker.close()
+        assert saturated(GRAPH, worker)[1] == first
+
+
+def test_every_process_finds_the_same_e_graph() -> None:
+    """Classes are numbered by content: nothing of the process is left in the result."""
+    found = []
+    for _ in range(2):
+        with Worker() as worker:
+            found.append(saturated(GRAPH, worker)[1])
+    assert found[0] == found[1]
+
+
+def test_egglog_is_not_imported_here() -> None:
+    optimize(GRAPH, {"n": 8})
+    assert not [m for m in sys.modules if m == "egglog" or m.startswith("egglog.")]
+
+
+def test_an_error_of_egglog_is_an_answer() -> None:
+    request = {"program": "(nonsense", "terms": [], "equal": [], "tables": {}, "certificates": {}}
+    with Worker() as worker, pytest.raises(SaturationError, match="egglog failed"):
+        worker.ask({**request, "rounds": 1, "nodes": 1}, 20)
