@@ -46,3 +46,12 @@ def test_values_are_kept(graph: Graph) -> None:
     assert_same_values(graph, after)
     assert len(after.nodes) <= len(graph.nodes)
     assert share_common_nodes(after) is after
+
+
+def test_results_of_equal_nodes_are_one() -> None:
+    x, attrs = leaf("x", (2, 3)), at.NormAttrs(0.1)
+    one, two, other = (b.results("rms_norm_grad", (x, x), a) for a in (attrs, attrs, at.NormAttrs(0.2)))
+    shared = share_common_nodes(graph_of(one[0], two[0], other[0]))
+    first, second, third = (o.node for o in shared.outputs)
+    assert first is second
+    assert first is not third

@@ -149,3 +149,13 @@ def test_values_are_kept(graph: Graph) -> None:
     after = fold(graph)
     assert_same_values(graph, after)
     assert fold(after) is after
+
+
+def test_what_has_several_results_or_draws_numbers_is_not_computed() -> None:
+    x = b.constant([1.0, 2.0], float64)
+    kept = [
+        *b.results("layer_norm_grad", (x, x, x), at.NormAttrs(0.1)),
+        b.make("dropout", (x, b.constant(0.5, float64)), at.DropoutAttrs("k")),
+    ]
+    graph = graph_of(*kept)
+    assert fold(graph) is graph
