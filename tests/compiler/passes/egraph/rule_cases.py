@@ -9,7 +9,7 @@ import numpy as np
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, toposort
-from wholestep.compiler.ir.types import DType, TensorType, as_shape
+from wholestep.compiler.ir.types import DType, TensorType, as_shape, int32
 from wholestep.compiler.ir.values import VALUES, Run
 from wholestep.compiler.passes.egraph.encode import Tables
 from wholestep.compiler.passes.egraph.rules.rule import Rule, Sample
@@ -23,7 +23,8 @@ class Case:
     """One sample of one rule."""
 
     def __init__(self, rule: Rule, sample: dict[str, Sample], dtype: DType) -> None:
-        self.rule, self.sample, self.dtype = rule, sample, dtype
+        integers = any(isinstance(t, Apply) and t.op == "iota" for t in subtrees(rule.left))
+        self.rule, self.sample, self.dtype = rule, sample, int32 if integers else dtype
         names = {t.name for t in subtrees(rule.left) if isinstance(t, Variable)}
         self.leaves = {n: self._leaf(n) for n in sorted(names)}
         self.left = self._build(rule.left, None)

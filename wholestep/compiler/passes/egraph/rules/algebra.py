@@ -18,6 +18,8 @@ rule = rows.rule
 rule("add-commutes", "x + y = y + x", "IEEE addition commutes", B, scope=ANY)
 rule("mul-commutes", "x * y = y * x", "IEEE multiplication commutes", B, scope=ANY)
 
+rule("equal-commutes", "equal(x, y) = equal(y, x)", "a comparison for equality, either way", B, scope=ANY)
+
 # -- signs -------------------------------------------------------------------------------------------------------
 rule("neg-neg", "-(-x) = x", "a sign flipped twice", B, scope=ANY, simplifies=True)
 rule("add-neg", "x + -y = x - y", "subtraction is addition of the negative, bit for bit", B, scope=ANY)
@@ -29,6 +31,7 @@ rule(
     "the sign moves into the constant",
     B,
     guard="c != 0.0",
+    refused=({"c": 0.0},),
     scope=ANY,
     samples=({"c": 0.3},),
 )
@@ -38,6 +41,7 @@ rule(
     "the sign moves into the constant",
     B,
     guard="c != 0.0",
+    refused=({"c": 0.0},),
     scope=ANY,
     samples=({"c": 0.3, "T": (3, 4)},),
     simplifies=True,
@@ -50,6 +54,7 @@ rule(
     "the sign moves into the constant",
     B,
     guard="c != 0.0",
+    refused=({"c": 0.0},),
     scope=ANY,
     samples=({"c": 0.3},),
 )
@@ -76,6 +81,7 @@ rule(
     "a product is cheaper than a division",
     R,
     guard="c != 0.0",
+    refused=({"c": 0.0},),
     scope=ANY,
     samples=({"c": 1.7},),
 )
@@ -85,11 +91,21 @@ rule(
     "x / expand(y, A, T) = x * expand(recip(y), A, T)",
     "one division per row instead of one per element",
     R,
+    scope=ANY,
     positive=("y",),
     samples=({"x": (3, 4), "y": (3,), "A": 0x888888880, "T": (3, 4)},),
 )
 rule("sigmoid-quotient", "x / (exp(-y) + 1) = x * sigmoid(y)", "the quotient by 1 + e⁻ʸ", R, scope=ANY)
 rule("exp-product", "exp(x) * exp(y) = exp(x + y)", "one exponential instead of two", A)
+
+rule(
+    "ratio-by-const",
+    "ratio(x, const(c)) = x / const(c)",
+    "a mean over a known number of elements",
+    B,
+    scope=ANY,
+    samples=({"c": 5.0},),
+)
 
 # -- constants gather --------------------------------------------------------------------------------------------
 rule(
@@ -130,6 +146,7 @@ rule(
     "subtraction is addition of the negative, bit for bit",
     B,
     guard="c != 0.0",
+    refused=({"c": 0.0},),
     scope=ANY,
     samples=({"c": 0.3},),
 )

@@ -15,7 +15,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, toposort
 from wholestep.compiler.ir.types import Dim, DType, TensorType, float32
-from wholestep.compiler.passes.decompose import DECOMPOSITIONS, decomposition_of
+from wholestep.compiler.passes.decompose import decomposition_of
 from wholestep.compiler.passes.egraph.encode import Tables, full_value, is_opaque, slots_of
 from wholestep.compiler.passes.egraph.rules.expression import Expression
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
@@ -117,8 +117,11 @@ def composite_rules(p: Profile, exactness: Exactness) -> list[Rule]:
 
 
 def defined_composites(exactness: Exactness) -> frozenset[str]:
-    """The composites whose definition may stand in for them; the encoder adds it for each that a program holds."""
-    return frozenset(DECOMPOSITIONS) - (_OWN_KERNEL if exactness is Exactness.BITWISE else frozenset())
+    """The composites whose definition may stand in for them; the encoder adds it for each that a program holds.
+
+    Not norms and attention: written out they would go through memory, which the cost model does not see yet.
+    """
+    return frozenset(INSTANCES) - (_OWN_KERNEL if exactness is Exactness.BITWISE else frozenset())
 
 
 def naming_rule(op: str, label: str, node: Node, exactness: Exactness, tables: Tables) -> Rule:

@@ -72,6 +72,8 @@ class _Emitter:
         self.heads: dict[str, Constructor] = {}
         self.loose: dict[Number, str] = {}
         self.root = ""
+        self.actions: list[str] = []
+        self.made: dict[Tree, str] = {}
 
     def emit(self, relation: str, ruleset: str) -> EmittedRule:
         left = self.rule.left
@@ -87,7 +89,7 @@ class _Emitter:
         row = " ".join(["root", *self.tensors.values(), *numbers])
         text = (
             f"(rule ({' '.join([*self.facts, *self.conditions])})"
-            f' ((union root {right}) ({relation} {row}){self._subsumed()}) :ruleset {ruleset} :name "{self.rule.name}")'
+            f' ({" ".join(self.actions)} (union root {right}) ({relation} {row}){self._subsumed()}) :ruleset {ruleset} :name "{self.rule.name}")'
         )
         return EmittedRule(
             self.rule.name,
@@ -161,12 +163,18 @@ class _Emitter:
         if isinstance(tree, Number):
             self.heads.setdefault(FULL, Constructor(FULL, 0, ("f64",)))
             return f"({symbol(FULL)} {tree.value.egglog(self._number)} {type})"
+        if tree in self.made:
+            return self.made[tree]
         children = [self._build(child, tree, i) for i, child in enumerate(tree.children)]
         self._use(tree)
-        return f"({' '.join([symbol(tree.head), *children, *(s.egglog(self._number) for s in tree.slots), type])})"
+        slots = [s.egglog(self._number) for s in tree.slots]
+        name = self.made[tree] = f"m{len(self.made)}"
+        self.actions.append(f"(let {name} ({' '.join([symbol(tree.head), *children, *slots, type])}))")
+        self.actions.append(f"(set (type_of {name}) {type})")
+        return name
 
     def _check_variables(self) -> None:
-        """Types of tensors that only the right side asks for come from a table of the program's own terms.
+        """Types of tensors that only the right side asks for come from a table of terms and what rules made of them.
 
         A guard vouches for what it was written for; without one, a type that the left side does not force is checked.
         """

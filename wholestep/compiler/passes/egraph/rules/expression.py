@@ -98,9 +98,26 @@ def _repeats_text(axes: str, placed: str, type: str) -> str:
     return f"(= (+ {axes} {_image_text(placed)}) (- (<< 1 (& (>> {type} 4) 15)) 1))"
 
 
+def swaps_last(order: int, type: int) -> bool:
+    """Does a permutation exchange the last two axes and no others?  In packed form two places differ from identity."""
+    rank = type >> 4 & 15
+    return rank >= 2 and order == IDENTITY ^ _exchange(rank)
+
+
+def _exchange(rank: int) -> int:
+    return (rank - 1 ^ rank - 2) * 17 << 4 * (rank - 2)
+
+
+def _swaps_last_text(order: str, type: str) -> str:
+    rank = f"(& (>> {type} 4) 15)"
+    bits = f"(* 17 (^ (- {rank} 1) (- {rank} 2)))"
+    return f"(= {order} (^ {IDENTITY} (<< {bits} (* 4 (- {rank} 2)))))"
+
+
 # name -> (Python, egglog)
 _FUNCTIONS: dict[str, tuple[Callable[..., Value], Callable[..., str]]] = {
     "place": (place, _place_text),
+    "swaps_last": (swaps_last, _swaps_last_text),
     "repeats": (repeats, _repeats_text),
     "is_single": (lambda s: s & (s - 1) == 0, lambda s: f"(= 0 (& {s} (- {s} 1)))"),
     "axis": (lambda s: s.bit_length() - 1, lambda s: f"(log2 {s})"),

@@ -36,6 +36,48 @@ rule(
     scope=ANY,
     samples=({"x": (4, 6), "S": (24,), "T": (2, 12)},),
 )
+rule("reshape-identity", "reshape(x, T) = x", "the shape stays", B, scope=ANY, samples=({"T": (3, 4)},))
+# -- reshapes move outward, past pointwise ops, until they meet their inverse --------------------------------------
+_RESHAPED: tuple[dict[str, Sample], ...] = ({"x": (3, 4), "y": (3, 4), "S": (3, 4, 1), "c": 1.5},)
+for _op in ("exp", "log", "log1p", "sqrt", "recip", "neg", "abs", "sigmoid", "tanh"):
+    rule(
+        f"{_op}-of-reshape",
+        f"{_op}(reshape(x, S)) = reshape({_op}(x), S)",
+        "element by element",
+        B,
+        scope=ANY,
+        samples=_RESHAPED,
+        positive=("x",),
+    )
+for _op in ("add", "sub", "mul", "div", "ratio", "maximum"):
+    rule(
+        f"{_op}-of-reshape-and-const",
+        f"{_op}(reshape(x, S), const(c)) = reshape({_op}(x, const(c)), S)",
+        "element by element",
+        B,
+        scope=ANY,
+        samples=_RESHAPED,
+    )
+    rule(
+        f"{_op}-of-reshapes",
+        f"{_op}(reshape(x, S), reshape(y, S)) = reshape({_op}(x, y), S)",
+        "element by element",
+        B,
+        scope=ANY,
+        samples=_RESHAPED,
+        positive=("y",),
+    )
+rule(
+    "expanded-iota",
+    "expand(iota(A, S), P, T) = iota(P >> 4 * A & 15, T)",
+    "the index along the place where its axis went",
+    B,
+    scope=ANY,
+    samples=(
+        {"A": 0, "S": (4,), "P": pack_axes((1,)), "T": (3, 4)},
+        {"A": 1, "S": (2, 4), "P": pack_axes((0, 2)), "T": (2, 3, 4)},
+    ),
+)
 rule(
     "permute-permute",
     "permute(permute(x, P), Q) = permute(x, place(P, Q))",
@@ -55,29 +97,55 @@ rule(
 )
 
 # -- transposes into flags: the sum along k runs in the same order either way -------------------------------------
-for _rank, _lead in ((2, ()), (3, (2,)), (4, (2, 3))):
-    _swap = pack_order((*range(_rank - 2), _rank - 1, _rank - 2))
-    _a, _b = (*_lead, 4, 6), (*_lead, 6, 5)
-    rule(
-        f"transpose-left-{_rank}",
-        f"matmul(permute(a, {_swap}), b, F, G) = matmul(a, b, 1 - F, G)",
-        "the left operand is read transposed",
-        B,
-        samples=_products(_a, _b, swapped="a"),
-    )
-    rule(
-        f"transpose-right-{_rank}",
-        f"matmul(a, permute(b, {_swap}), F, G) = matmul(a, b, F, 1 - G)",
-        "the right operand is read transposed",
-        B,
-        samples=_products(_a, _b, swapped="b"),
-    )
-    rule(
-        f"transpose-product-{_rank}",
-        f"permute(matmul(a, b, F, G), {_swap}) = matmul(b, a, 1 - G, 1 - F)",
-        "(AB)' = B'A'",
-        B,
-        samples=_products(_a, _b),
-    )
+_SHAPES = tuple(((*lead, 4, 6), (*lead, 6, 5)) for lead in ((), (2,), (2, 3)))
+# An exchange of inner axes of a higher rank is no transpose, although its first places look like one.
+_REFUSED: tuple[dict[str, Sample], ...] = (
+    {"P": pack_order((0, 2, 1, 3)), "T": (2, 3, 4, 5)},
+    {"P": pack_order((1, 0, 2)), "T": (2, 3, 4)},
+)
+
+
+def _transposes(samples: tuple[dict[str, Sample], ...], moved: str) -> tuple[dict[str, Sample], ...]:
+    """With the exchange of the last two axes as P, and the type T of what it gives."""
+    out: list[dict[str, Sample]] = []
+    for s in samples:
+        shape = s[moved]
+        assert isinstance(shape, tuple)
+        swap = pack_order((*range(len(shape) - 2), len(shape) - 1, len(shape) - 2))
+        out.append({**s, "P": swap, "T": (*shape[:-2], shape[-1], shape[-2])})
+    return tuple(out)
+
+
+rule(
+    "transpose-left",
+    "matmul(permute(a, P, T), b, F, G) = matmul(a, b, 1 - F, G)",
+    "the left operand is read transposed",
+    B,
+    guard="swaps_last(P, T)",
+    samples=tuple(s for a, b in _SHAPES for s in _transposes(_products(a, b, swapped="a"), "a")),
+    refused=_REFUSED,
+)
+rule(
+    "transpose-right",
+    "matmul(a, permute(b, P, T), F, G) = matmul(a, b, F, 1 - G)",
+    "the right operand is read transposed",
+    B,
+    guard="swaps_last(P, T)",
+    samples=tuple(s for a, b in _SHAPES for s in _transposes(_products(a, b, swapped="b"), "b")),
+    refused=_REFUSED,
+)
+rule(
+    "transpose-product",
+    "permute(matmul(a, b, F, G), P, T) = matmul(b, a, 1 - G, 1 - F, T)",
+    "(AB)' = B'A'",
+    B,
+    guard="swaps_last(P, T)",
+    samples=tuple(
+        {**s, "P": pack_order((*range(len(a) - 2), len(a) - 1, len(a) - 2)), "T": (*a[:-2], b[-1], a[-2])}
+        for a, b in _SHAPES
+        for s in _products(a, b)
+    ),
+    refused=_REFUSED,
+)
 
 RULES = tuple(rows.rows)

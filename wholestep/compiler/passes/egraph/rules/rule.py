@@ -50,6 +50,7 @@ class Rule:
     guard: Expression | None = None
     scope: Scope = Scope.STEP
     samples: tuple[Mapping[str, Sample], ...] = ({},)
+    refused: tuple[Mapping[str, Sample], ...] = ()  # what the guard must not let through
     positive: tuple[str, ...] = ()  # tensors that the samples draw from (0, 3) instead of (-3, 3)
     replaces: bool = False  # the right side is taken whatever it costs
     simplifies: bool = False  # the left side is of no more use to other rules: they stop looking at it
@@ -77,6 +78,7 @@ class FamilyRows:
         guard: str = "",
         scope: Scope = Scope.STEP,
         samples: tuple[Mapping[str, Sample], ...] = ({},),
+        refused: tuple[Mapping[str, Sample], ...] = (),
         positive: tuple[str, ...] = (),
         replaces: bool = False,
         simplifies: bool = False,
@@ -95,6 +97,7 @@ class FamilyRows:
                 condition,
                 scope,
                 samples,
+                refused,
                 positive,
                 replaces,
                 simplifies,

@@ -62,6 +62,7 @@ rule(
     "the largest exponent becomes 0",
     R,
     guard="repeats(A, P, T) and is_single(A)",
+    refused=({"A": 0b01, "P": pack_axes((0,)), "T": (3, 4)}, {"A": 0b110, "P": pack_axes((0,)), "T": (3, 4, 5)}),
     scope=ANY,
     replaces=True,
     samples=({"x": (3, 4), "A": 0b10, "P": pack_axes((0,)), "T": (3, 4)},),
@@ -72,6 +73,7 @@ rule(
     "the largest exponent becomes 0",
     R,
     guard="repeats(A, P, T) and is_single(A)",
+    refused=({"A": 0b01, "P": pack_axes((0,)), "T": (3, 4)}, {"A": 0b110, "P": pack_axes((0,)), "T": (3, 4, 5)}),
     scope=ANY,
     replaces=True,
     samples=({"x": (3, 4), "A": 0b01, "P": pack_axes((1,)), "T": (3, 4)},),
@@ -83,6 +85,7 @@ rule(
     "softmax does not see a shift along its axis",
     R,
     guard="repeats(1 << A, P, T)",
+    refused=({"A": 0, "P": pack_axes((0,)), "T": (3, 4)}, {"A": 1, "P": pack_axes((0,)), "T": (3, 4, 5)}),
     scope=ANY,
     samples=({"x": (3, 4), "y": (3,), "A": 1, "P": pack_axes((0,)), "T": (3, 4)},),
 )
@@ -92,6 +95,7 @@ rule(
     "log-softmax does not see a shift along its axis",
     R,
     guard="repeats(1 << A, P, T)",
+    refused=({"A": 0, "P": pack_axes((0,)), "T": (3, 4)}, {"A": 1, "P": pack_axes((0,)), "T": (3, 4, 5)}),
     scope=ANY,
     samples=({"x": (3, 4), "y": (3,), "A": 1, "P": pack_axes((0,)), "T": (3, 4)},),
 )
