@@ -263,9 +263,11 @@ COMPOSITE = {
 }  # fmt: skip
 
 
-def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None) -> torch.Tensor:
+def _attended(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None, mask: Any = 0.0
+) -> torch.Tensor:
     """Written out: torch's own op has no second derivative here."""
-    scores = (q @ k.mT) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    scores = (q @ k.mT) * (q.shape[-1] ** -0.5 if scale is None else scale) + mask
     if causal:
         scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1) > 0, -torch.inf)
     return scores.softmax(-1) @ v
@@ -318,6 +320,15 @@ LAYERS = {
     "attention, causal": attention_case(normal(2, 3, 5, 4), normal(2, 3, 5, 4), normal(2, 3, 5, 4), causal=True),
     "attention, causal, more keys": attention_case(normal(2, 3, 17), normal(2, 20, 17), normal(2, 20, 3), causal=True),
     "attention, scale": attention_case(normal(2, 5, 4), normal(2, 7, 4), normal(2, 7, 4), scale=0.3),
+    "attention, added mask": case(
+        lambda q, k, v, m: ws.attention(q, k, v, mask=m, causal=True), *(normal(2, 3, 5, 4) for _ in range(3)),
+        normal(3, 5, 5),
+        torch_function=lambda q, k, v, m: _attended(q, k, v, True, None, m),
+    ),
+    "attention, mask": case(
+        lambda q, k, v, m: ws.attention(q, k, v, mask=m), *(normal(2, 3, 5, 4) for _ in range(3)), np.tri(5) > 0,
+        torch_function=lambda q, k, v, m: _attended(q, k, v, False, None, torch.where(m, 0.0, -torch.inf)),
+    ),
     "attention to itself": case(
         lambda x: ws.attention(x, x, x, causal=True), CUBE, torch_function=lambda x: _attended(x, x, x, True, None)
     ),

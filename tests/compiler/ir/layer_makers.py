@@ -73,26 +73,28 @@ def make_dropout(p: Pool) -> None:
     p.add(p.node("dropout", x, rate, attrs=at.DropoutAttrs(p.pick(["drop.0", "drop.1"]))), 2.0 * p.bound[x])
 
 
-def _queries_keys_values(p: Pool) -> tuple[Node, Node, Node, at.AttentionAttrs]:
+def _queries_keys_values(p: Pool) -> tuple[list[Node], at.AttentionAttrs]:
     ranked = p.floats(rank=2)
     q = _small(p, p.pick(ranked) if ranked else p.new_state((3, 4)))
     *leading, _, width = q.type.shape
     keys = p.pick([2, 3, *map(Dim.symbol, p.symbols)])
     k, v = _fit(p, *leading, keys, width), _fit(p, *leading, keys, p.pick([1, 3]))
-    return q, k, v, at.AttentionAttrs(p.chance(), 0.25)
+    mask = [_fit(p, *q.type.shape[:-1], keys)] if p.chance() else []
+    return [q, k, v, *mask], at.AttentionAttrs(p.chance(), 0.25)
 
 
 def make_attention(p: Pool) -> None:
-    q, k, v, attrs = _queries_keys_values(p)
-    p.add(p.node("attention", q, k, v, attrs=attrs), p.bound[v])
+    inputs, attrs = _queries_keys_values(p)
+    p.add(p.node("attention", *inputs, attrs=attrs), p.bound[inputs[2]])
 
 
 def make_attention_grad(p: Pool) -> None:
-    q, k, v, attrs = _queries_keys_values(p)
+    inputs, attrs = _queries_keys_values(p)
+    q, _, v, *_ = inputs
     upstream = _fit(p, *q.type.shape[:-1], v.type.shape[-1])
-    node = p.node("attention_grad", q, k, v, upstream, attrs=attrs)
+    node = p.node("attention_grad", *inputs, upstream, attrs=attrs)
     bound = 8.0 * p.length(*q.type.shape)
-    for i in range(3):
+    for i in range(len(inputs)):
         p.add(p.node("item", node, attrs=at.ItemAttrs(i)), bound)
 
 

@@ -243,6 +243,7 @@ BAD = {
         (LOOK, (t(2, 3, 4), t(1, 3, 4), t(2, 3, 4)), ShapeError, r"queries \(2, 3, 4\), keys \(1, 3, 4\)"),
         (LOOK, (t(3, 4), t(3, 5), t(3, 5)), ShapeError, "compared along their last axis, 4 and 5 here"),
         (LOOK, (t(3, 4), t(3, 4), t(5, 4)), ShapeError, "there are 3 keys and 5 values"),
+        (LOOK, (t(3, 4), t(5, 4), t(5, 4), t(5, 3)), ShapeError, r"per query and key, \(3, 5\); received \(5, 3\)"),
     ],
     "attention_grad": [(LOOK, (X, X, X, t(4)), ShapeError, r"attention_grad needs equal shapes; .* and \(4,\)")],
 }

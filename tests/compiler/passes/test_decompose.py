@@ -52,7 +52,7 @@ LAYERS = {
     "rms_norm_grad": (at.NormAttrs(1e-5), 1, (0, 1)),
     "group_norm": (at.GroupNormAttrs(2, 1e-5), 0, (0, 1, 2)),
     "group_norm_grad": (at.GroupNormAttrs(2, 1e-5), 1, (0, 1)),
-    "attention": (at.AttentionAttrs(True, 0.5), 2, (0,)),
+    "attention": (at.AttentionAttrs(True, 0.5), 2, (0,)),  # with a mask: the random graphs below
     "attention_grad": (at.AttentionAttrs(True, 0.5), 3, (0,)),
 }
 

@@ -9,11 +9,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from wholestep.compiler.frontend.promote import promote
-from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, common_graph
+from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, common_graph, where
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, rewrite
-from wholestep.compiler.ir.types import shape_text
+from wholestep.compiler.ir.types import boolean, shape_text
 from wholestep.errors import OptionError, ShapeError, UsageError
 
 __all__ = ["attention", "dropout", "group_norm", "layer_norm", "rms_norm"]
@@ -156,14 +156,18 @@ def evaluated(graph: Graph) -> Graph:
 # -- attention ---------------------------------------------------------------------------------------------------
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, scale: float | None = None) -> Tensor:
-    """softmax(scale · q · kᵀ) · v (arXiv:1706.03762).
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, scale: float | None = None, mask: Operand | None = None
+) -> Tensor:
+    """softmax(scale · q · kᵀ + mask) · v (arXiv:1706.03762).
 
     Args:
         q: queries, (..., T, d).
         k, v: keys (..., S, d) and values (..., S, e), with the same leading axes (batch, heads).
         causal: query i sees the keys 0 ... i only.
         scale: 1/√d unless given.
+        mask: bool, True where a query may look, or numbers that are added to the scores; broadcast to (..., T, S).  A
+            query that may look nowhere gives NaN.
 
     Example: `ws.attention(q, k, v, causal=True)`.
     """
@@ -172,4 +176,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, scale: floa
         if not isinstance(width, int):
             fail(ShapeError, f"attention: the width {width} of the queries is not a number yet; give scale= as well.")
         scale = 1.0 / math.sqrt(max(width, 1))
-    return _record("attention", [q, k, v], at.AttentionAttrs(bool(causal), float(scale)))
+    attrs = at.AttentionAttrs(bool(causal), float(scale))
+    return _record("attention", [q, k, v, *([] if mask is None else [_scores(q, k, mask)])], attrs)
+
+
+def _scores(q: Tensor, k: Tensor, mask: Operand) -> Tensor:
+    """What a mask adds to the scores."""
+    m = as_tensor(mask)
+    if m.dtype == boolean:
+        number = q.dtype.numpy.type
+        m = where(m, number(0), number(-math.inf))
+    return m.expand(*q.shape[:-1], k.shape[-2]) if k.ndim >= 2 else m

@@ -226,7 +226,7 @@ class DropoutAttrs(Attrs):
 
 @dataclass(frozen=True)
 class AttentionAttrs(Attrs):
-    """softmax(scale·q·kᵀ)·v; causal: query i sees the keys 0 ... i."""
+    """softmax(scale·q·kᵀ + mask)·v, where the mask may be left out; causal: query i sees the keys 0 ... i."""
 
     causal: bool
     scale: float

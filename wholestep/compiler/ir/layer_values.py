@@ -97,8 +97,8 @@ def _swap(x: Array) -> Array:
     return np.swapaxes(x, -1, -2)
 
 
-def _probabilities(a: at.AttentionAttrs, q: Array, k: Array) -> Array:
-    scores = a.scale * (q @ _swap(k))
+def _probabilities(a: at.AttentionAttrs, q: Array, k: Array, mask: tuple[Array, ...]) -> Array:
+    scores = a.scale * (q @ _swap(k)) + (mask[0] if mask else 0.0)
     if a.causal:
         scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, -math.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-math.inf))
@@ -106,12 +106,13 @@ def _probabilities(a: at.AttentionAttrs, q: Array, k: Array) -> Array:
     return out
 
 
-def attention(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array) -> Array:
-    return _probabilities(a, q, k) @ v
+def attention(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *mask: Array) -> Array:
+    return _probabilities(a, q, k, mask) @ v
 
 
-def attention_grad(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, upstream: Array) -> tuple[Array, ...]:
-    p = _probabilities(a, q, k)
+def attention_grad(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *rest: Array) -> tuple[Array, ...]:
+    mask, upstream = rest[:-1], rest[-1]
+    p = _probabilities(a, q, k, mask)
     dp = upstream @ _swap(v)
-    scores = a.scale * p * (dp - (p * dp).sum(axis=-1, keepdims=True))
-    return scores @ k, _swap(scores) @ q, _swap(p) @ upstream
+    scores = p * (dp - (p * dp).sum(axis=-1, keepdims=True))
+    return a.scale * scores @ k, a.scale * _swap(scores) @ q, _swap(p) @ upstream, *[scores] * len(mask)

@@ -90,8 +90,8 @@ def dropout(_: at.DropoutAttrs, x: TensorType, rate: TensorType) -> Type:
 # -- attention ---------------------------------------------------------------------------------------------------
 
 
-def attention(_: at.AttentionAttrs, q: TensorType, k: TensorType, v: TensorType) -> Type:
-    """(..., T, d), (..., S, d), (..., S, e) -> (..., T, e)."""
+def attention(_: at.AttentionAttrs, q: TensorType, k: TensorType, v: TensorType, *mask: TensorType) -> Type:
+    """(..., T, d), (..., S, d), (..., S, e), maybe (..., T, S) to add to the scores -> (..., T, e)."""
     need_float("attention", q, k, v)
     need_same_dtype("attention", q, k, v)
     shapes = f"queries {shape_text(q.shape)}, keys {shape_text(k.shape)}, values {shape_text(v.shape)}"
@@ -110,12 +110,22 @@ def attention(_: at.AttentionAttrs, q: TensorType, k: TensorType, v: TensorType)
         f"attention: every key has one value, but there are {k.shape[-2]} keys and {v.shape[-2]} values; "
         f"received {shapes}.",
     )
+    assert len(mask) <= 1, f"attention takes 4 inputs at most, not {3 + len(mask)}"
+    for m in mask:
+        need_same_dtype("attention", q, m)
+        expected = (*q.shape[:-1], k.shape[-2])
+        need(
+            m.shape == expected,
+            f"attention: a mask has one element per query and key, {shape_text(expected)}; received "
+            f"{shape_text(m.shape)} for {shapes}.",
+        )
     return TensorType((*q.shape[:-1], v.shape[-1]), q.dtype)
 
 
-def attention_grad(a: at.AttentionAttrs, q: TensorType, k: TensorType, v: TensorType, upstream: TensorType) -> Type:
-    """-> gradients of the queries, keys and values."""
-    result = attention(a, q, k, v)
+def attention_grad(a: at.AttentionAttrs, q: TensorType, *rest: TensorType) -> Type:
+    """The inputs of attention, then the upstream gradient -> gradients of the inputs."""
+    *others, upstream = rest
+    result = attention(a, q, *others)
     assert isinstance(result, TensorType)
     need_same("attention_grad", result, upstream)
-    return TupleType((q, k, v))
+    return TupleType((q, *others))

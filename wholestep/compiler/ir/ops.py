@@ -393,8 +393,8 @@ _ROWS = [
     Op("group_norm", Family.COMPOSITE, None, at.GroupNormAttrs, layers.norm("group_norm", 2)),
     Op("group_norm_grad", Family.COMPOSITE, None, at.GroupNormAttrs, layers.norm_grad("group_norm_grad", 2)),
     Op("dropout", Family.COMPOSITE, 2, at.DropoutAttrs, layers.dropout),
-    Op("attention", Family.COMPOSITE, 3, at.AttentionAttrs, layers.attention),
-    Op("attention_grad", Family.COMPOSITE, 4, at.AttentionAttrs, layers.attention_grad),
+    Op("attention", Family.COMPOSITE, None, at.AttentionAttrs, layers.attention),
+    Op("attention_grad", Family.COMPOSITE, None, at.AttentionAttrs, layers.attention_grad),
 ]
 
 OPS: dict[str, Op] = {row.name: row for row in _ROWS}

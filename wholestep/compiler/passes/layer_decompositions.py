@@ -131,9 +131,11 @@ def _spread(number: Node, like: Node) -> Node:
 # -- attention ---------------------------------------------------------------------------------------------------
 
 
-# softmax(scale·q·kᵀ), with -∞ where a query must not look: its exponential is exactly 0
-def _probabilities(q: Node, k: Node, a: at.AttentionAttrs) -> Node:
+# softmax(scale·q·kᵀ + mask), with -∞ where a query must not look: its exponential is exactly 0
+def _probabilities(q: Node, k: Node, mask: list[Node], a: at.AttentionAttrs) -> Node:
     scores = b.scale(b.matmul(q, k, transpose_b=True), a.scale)
+    for m in mask:
+        scores = b.add(scores, m)
     last = scores.type.rank - 1
     if a.causal:
         shape = scores.type.shape
@@ -142,18 +144,21 @@ def _probabilities(q: Node, k: Node, a: at.AttentionAttrs) -> Node:
     return b.softmax(scores, last)
 
 
-# softmax(scale·q·kᵀ)·v
+# softmax(scale·q·kᵀ + mask)·v
 def attention(y: Node) -> Node:
-    q, k, v = y.inputs
-    return b.matmul(_probabilities(q, k, attrs_of(y, at.AttentionAttrs)), v)
+    q, k, v, *mask = y.inputs
+    return b.matmul(_probabilities(q, k, mask, attrs_of(y, at.AttentionAttrs)), v)
 
 
-# p = softmax(s), s = scale·q·kᵀ, y = p·v:
-# dp = g·vᵀ, ds = p·(dp - Σ p·dp), dq = scale·ds·k, dk = scale·dsᵀ·q, dv = pᵀ·g.  Where the mask holds, p and ds are 0.
+# p = softmax(s), s = scale·q·kᵀ + mask, y = p·v:
+# dp = g·vᵀ, ds = p·(dp - Σ p·dp), dq = scale·ds·k, dk = scale·dsᵀ·q, dv = pᵀ·g, dmask = ds.
+# Where a query must not look, p and ds are 0.
 def attention_grad(y: Node) -> tuple[Node, ...]:
-    (q, k, v, g), a = y.inputs, attrs_of(y, at.AttentionAttrs)
-    p = _probabilities(q, k, a)
+    (q, k, v, *mask, g), a = y.inputs, attrs_of(y, at.AttentionAttrs)
+    p = _probabilities(q, k, mask, a)
     dp = b.matmul(g, v, transpose_b=True)
     inner = _rows(b.sum_axes(b.mul(p, dp), (p.type.rank - 1,)), p)
-    ds = b.scale(b.mul(p, b.sub(dp, inner)), a.scale)
-    return b.matmul(ds, k), b.matmul(ds, q, transpose_a=True), b.matmul(p, g, transpose_a=True)
+    ds = b.mul(p, b.sub(dp, inner))
+    scaled = b.scale(ds, a.scale)
+    dq, dk = b.matmul(scaled, k), b.matmul(scaled, q, transpose_a=True)
+    return dq, dk, b.matmul(p, g, transpose_a=True), *[ds] * len(mask)
