@@ -24,14 +24,18 @@ class CompileOptions:
     optimize: bool = True  # run the whole-graph optimiser after autodiff
     egraph: bool = False  # let the e-graph choose among equal programs, before autodiff and on the whole step
     exactness: str = "reassociating"  # which rewrites: "bitwise", "reassociating" or "approximate"
-    egraph_rounds: int = 12  # of the e-graph's rules; what they have found by then is used
+    egraph_rounds: int = 16  # of the e-graph's rules; what they have found by then is used
     egraph_nodes: int = 60_000  # beyond it the program stays as it was
     fuse: bool = True  # let several nodes share a kernel
-    verify: bool = True  # check the graph before and after every pass
+    check_passes: bool = True  # check the graph before and after every pass
+    # Run a new plan once on scratch numbers against the interpreter.  None: where that is estimated below 50 ms
+    verify: bool | None = None
 
     def __post_init__(self) -> None:
         if self.exactness not in EXACTNESS:
             raise OptionError(f"exactness={self.exactness!r}: expected one of {', '.join(map(repr, EXACTNESS))}.")
+        if self.verify not in (None, True, False):
+            raise OptionError(f"verify={self.verify!r}: expected True, False, or None to check where it is cheap.")
         for name in ("egraph_rounds", "egraph_nodes"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -88,7 +88,7 @@ class Compiler:
             span.nodes_before = len(graph.nodes)
             for rewrite in stage.passes:
                 graph = rewrite(graph)
-                if self.options.verify:
+                if self.options.check_passes:
                     verify(graph)
             if stage.egraph and self.options.uses_egraph:
                 graph = self._rewrite(stage, graph)
@@ -112,14 +112,14 @@ class Compiler:
         self.egraph_reports.append(report)
         if report.failure:
             log.warning("%s: %s", stage.name, report)
-        if self.options.verify:
+        if self.options.check_passes:
             verify(graph)
         return graph
 
     def plan(self, graph: Graph, capacity: Mapping[str, int], target: str) -> tuple[Plan, OptimizeReport]:
         """The plan of one entry point and what was done to get it."""
         log.info("traced graph: %d nodes", len(graph.nodes))
-        if self.options.verify:
+        if self.options.check_passes:
             verify(graph)
         # Indices are bounded by what the user wrote: a rewrite may replace a lookup by arithmetic on its index.
         bounds = index_bounds(graph)
