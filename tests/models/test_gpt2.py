@@ -14,6 +14,7 @@ from tests.models.gpt2 import EPS, NAMED, PRIMITIVE, Config, Words, gpt2
 from tests.recording import initial_state
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
+from wholestep.compiler.passes.separate import analyse
 from wholestep.optim.build import train_graph
 
 Array = np.ndarray[Any, Any]
@@ -80,6 +81,14 @@ def test_loss_and_gradients_equal_torch(words: Words, time: str | None) -> None:
     for name, p in params.items():
         scale = float(p.grad.abs().max())
         np.testing.assert_allclose(got[f"{name}.grad"], p.grad, rtol=0, atol=1e-10 * scale, err_msg=name)
+
+
+@WORDS
+def test_a_batch_may_be_cut_into_parts(words: Words) -> None:
+    graph = gpt2(TINY, words).to_ir()
+    found = analyse(graph, graph.outputs[0].node)
+    assert found.separable, found.reason
+    assert len(found.terms) == 1
 
 
 @WORDS
