@@ -88,5 +88,5 @@ def example(name: str, dtype: DType = float64) -> Node:
 
 def saturated(graph: Graph, worker: Worker, exactness: Exactness = Exactness.REASSOCIATING) -> tuple[Encoded, EGraph]:
     encoded = encode(graph, defined_composites(exactness))
-    rules = rules_for(graph, exactness, before_autodiff=False)
+    rules = rules_for(graph, exactness, encoded.tables, before_autodiff=False)
     return encoded, saturate(encoded, rules, Budget(), worker).egraph

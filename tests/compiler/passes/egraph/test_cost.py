@@ -24,9 +24,9 @@ def test_pointwise_work_counts_elements_at_capacity() -> None:
     assert MODEL.node_cost(b.unary("exp", x)).work > 5 * MODEL.node_cost(b.add(x, x)).work
 
 
-def test_movement_is_free_and_products_count_every_term() -> None:
+def test_movement_is_almost_free_and_products_count_every_term() -> None:
     x, w = leaf("x", ("n", 5)), leaf("w", (7, 5))
-    assert MODEL.node_cost(b.permute(x, (1, 0))).work == 0
+    assert MODEL.node_cost(b.permute(x, (1, 0))).work == TABLE.view < 0.01 * TABLE.operation * 64 * 5
     product = MODEL.node_cost(b.matmul(x, w, transpose_b=True))
     assert product.work == pytest.approx(TABLE.pass_over + 64 * 7 * 5 * TABLE.product + 64 * 7 * 8 * TABLE.byte)
 

@@ -62,7 +62,7 @@ def test_constants_are_numbers_where_float64_tells_them() -> None:
     t = TensorType((2, 3), float32)
     assert full_value(b.full(0.5, t)) == 0.5
     assert full_value(b.constant(3, int64)) == 3.0
-    for value, dtype in ((-0.0, float32), (np.nan, float32), (np.inf, float32), (2**53 + 1, int64)):
+    for value, dtype in ((-0.0, float32), (np.nan, float32), (2**53 + 1, int64)):
         assert full_value(b.constant(value, dtype)) is None
     assert encode(graph_of(b.full(0.5, t))).terms[-1].head == FULL
 

@@ -125,10 +125,12 @@ def test_exactness_selects_the_rules() -> None:
     from tests.compiler.passes.common import graph_of, leaf
 
     graph = graph_of(leaf("x", (2, 3)))
-    counts = [len(rules_for(graph, level, before_autodiff=False)) for level in Exactness]
+    counts = [len(rules_for(graph, level, Tables(), before_autodiff=False)) for level in Exactness]
     assert counts == sorted(counts)
     assert len(set(counts)) == 3
-    assert all(r.scope is Scope.ANYWHERE for r in rules_for(graph, Exactness.APPROXIMATE, before_autodiff=True))
+    assert all(
+        r.scope is Scope.ANYWHERE for r in rules_for(graph, Exactness.APPROXIMATE, Tables(), before_autodiff=True)
+    )
 
 
 def test_rules_that_cannot_match_are_left_out() -> None:

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.attrs import NONE, Attrs
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, toposort
 from wholestep.compiler.ir.ops import OPS, Family
-from wholestep.compiler.ir.types import DTYPES, TensorType, Type
+from wholestep.compiler.ir.types import DTYPES, TensorType, Type, boolean
 from wholestep.compiler.passes.decompose import decomposition_of
 from wholestep.compiler.passes.egraph.egraph import ENode, Equality, Slot
 from wholestep.compiler.passes.egraph.terms import RANK, TERMS
@@ -76,7 +77,7 @@ def encode(graph: Graph, defined: frozenset[str] = frozenset()) -> Encoded:
     for node in _needed(graph.nodes, ends):
         encoder.add(node)
     term_of, program = dict(encoder.term_of), len(encoder.numbers)
-    definitions = tuple(encoder.define(graph.nodes, defined))
+    definitions = (*encoder.spread(graph.nodes), *encoder.define(graph.nodes, defined))
     roots = tuple(term_of[n] for n in ends)
     return Encoded(tuple(encoder.numbers), program, definitions, roots, term_of, encoder.tables)
 
@@ -100,6 +101,20 @@ class _Encoder:
     def _number(self, term: ENode) -> int:
         return self.numbers.setdefault(term, len(self.numbers))
 
+    def spread(self, nodes: Sequence[Node]) -> Iterator[Equality]:
+        """A comparison of indices, repeated, is the comparison of longer indices: masks meet their definitions."""
+        for node in nodes:
+            if node in self.term_of and node.op == "expand" and _compares_indices(node.inputs[0]):
+                (inner,) = node.inputs
+                axes = attrs_of(node, at.ExpandAttrs).axes
+                indices = [
+                    b.iota(node.type.shape, axes[attrs_of(i, at.IotaAttrs).axis], i.type.dtype) for i in inner.inputs
+                ]
+                spread = b.make(inner.op, indices)
+                for n in (*indices, spread):
+                    self.add(n)
+                yield Equality("spread-comparison", self.term_of[node], self.term_of[spread])
+
     def define(self, nodes: Sequence[Node], defined: frozenset[str]) -> Iterator[Equality]:
         """The definitions, and those of the composites that they use; of several results, one by one."""
         waiting = [n for n in nodes if n in self.term_of and _composite_of(n).op in defined and n not in self.cuts]
@@ -116,6 +131,10 @@ class _Encoder:
             if isinstance(node.result, TensorType):
                 result = parts[self.term_of[composite]][index]
                 yield Equality(f"define-{composite.op}", self.term_of[node], self.term_of[result])
+
+
+def _compares_indices(node: Node) -> bool:
+    return node.type.dtype == boolean and len(node.inputs) == 2 and all(i.op == "iota" for i in node.inputs)
 
 
 def _composite_of(node: Node) -> Node:
@@ -173,7 +192,7 @@ def full_value(node: Node) -> float | None:
         return None
     number = attrs_of(node, at.ConstantAttrs).array.value.item()
     value = float(number)
-    if not math.isfinite(value) or (isinstance(number, int) and abs(number) > LARGEST_EXACT):
+    if math.isnan(value) or (isinstance(number, int) and abs(number) > LARGEST_EXACT):
         return None
     return None if value == 0 and math.copysign(1, value) < 0 else value  # egglog does not tell -0 from 0
 

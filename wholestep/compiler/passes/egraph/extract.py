@@ -177,7 +177,8 @@ class Selection:
             if change < -SMALLEST_GAIN * abs(self.total):
                 self.total += change
                 moved = True
-                self._renumber()
+                if any(self._level[x] >= self._level[c] for x in node.children):
+                    self._renumber()
             else:
                 self._switch(c, current)
         return moved

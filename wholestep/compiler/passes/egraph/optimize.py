@@ -46,7 +46,7 @@ def optimize(
     seconds: dict[str, float] = {}
     clock = _Clock(seconds)
     encoded = encode(graph, frozenset() if before_autodiff else defined_composites(exactness))
-    rules = usable(rules_for(graph, exactness, before_autodiff), {t.head for t in encoded.terms})
+    rules = usable(rules_for(graph, exactness, encoded.tables, before_autodiff), {t.head for t in encoded.terms})
     clock("encode")
     try:
         result = saturate(encoded, rules, budget or Budget(), worker)

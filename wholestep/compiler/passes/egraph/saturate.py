@@ -34,7 +34,7 @@ class SaturationError(Exception):
 class Budget:
     """Counts, never seconds: a plan is a function of the graph.  `seconds` is a safety net for a hung worker."""
 
-    rounds: int = 12
+    rounds: int = 16
     nodes: int = 60_000
     seconds: float = 60.0
 

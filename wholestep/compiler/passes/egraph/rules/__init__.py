@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.passes.egraph.encode import FULL
+from wholestep.compiler.passes.egraph.encode import FULL, Tables
 from wholestep.compiler.passes.egraph.rules import algebra, movement, reductions, stability
-from wholestep.compiler.passes.egraph.rules.composites import composite_rules, profile
+from wholestep.compiler.passes.egraph.rules.composites import composite_rules
+from wholestep.compiler.passes.egraph.rules.profile import profile
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Tree, Variable, subtrees
 
 LAWS: tuple[Rule, ...] = (*algebra.RULES, *movement.RULES, *reductions.RULES, *stability.RULES)
 
 
-def rules_for(graph: Graph, exactness: Exactness, before_autodiff: bool) -> list[Rule]:
+def rules_for(graph: Graph, exactness: Exactness, tables: Tables, before_autodiff: bool) -> list[Rule]:
     """The rules that may be used on a graph; before autodiff those that recognise, steady and keep gradients."""
-    candidates = [*LAWS, *composite_rules(profile(graph), exactness)]
+    named = composite_rules(profile(graph), exactness, tables)
+    if before_autodiff:  # a name decides the formula of the gradient: what the forward pass costs is not the point
+        named = [replace(rule, replaces=True) for rule in named]
     return [
-        r for r in candidates if r.exactness <= exactness and not (before_autodiff and r.scope is not Scope.ANYWHERE)
+        r
+        for r in (*LAWS, *named)
+        if r.exactness <= exactness and not (before_autodiff and r.scope is not Scope.ANYWHERE)
     ]
 
 

@@ -8,57 +8,32 @@ hold: INSTANCES says which.  The types inside are variables; numbers are those o
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from itertools import chain
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, toposort
-from wholestep.compiler.ir.types import Dim, DType, TensorType, float32
+from wholestep.compiler.ir.graph import Graph, Node, Output, toposort
+from wholestep.compiler.ir.types import Dim, DType, Shape, TensorType, float32
 from wholestep.compiler.passes.decompose import decomposition_of
 from wholestep.compiler.passes.egraph.encode import Tables, full_value, is_opaque, slots_of
 from wholestep.compiler.passes.egraph.rules.expression import Expression
+from wholestep.compiler.passes.egraph.rules.profile import Profile
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable
-
-
-@dataclass(frozen=True)
-class Profile:
-    """What the definitions in a program may be applied to."""
-
-    dtypes: tuple[DType, ...]
-    reduced: tuple[tuple[int, int], ...]  # (rank, axis) of sums and maxima over one axis
-    labels: tuple[DType, ...]
-
-
-def profile(graph: Graph) -> Profile:
-    """Read from the reductions and the named ops of a graph."""
-    dtypes: set[DType] = set()
-    labels: set[DType] = set()
-    reduced: set[tuple[int, int]] = set()
-    for n in graph.nodes:
-        for t in (i.result for i in n.inputs):
-            if isinstance(t, TensorType):
-                (dtypes if t.dtype.is_float else labels).add(t.dtype)
-        if n.op in ("sum", "max") and len(n.attrs.axes) == 1:  # type: ignore[attr-defined]
-            reduced.add((n.inputs[0].type.rank, n.attrs.axes[0]))  # type: ignore[attr-defined]
-        if n.op in ("softmax", "log_softmax"):
-            reduced.add((n.type.rank, n.attrs.axis))  # type: ignore[attr-defined]
-        if n.op == "cross_entropy":
-            reduced.add((n.inputs[0].type.rank, n.type.rank))
-    by_name = lambda d: d.name  # noqa: E731
-    integers = tuple(d for d in sorted(labels, key=by_name) if d.is_integer)
-    return Profile(tuple(sorted(dtypes, key=by_name)), tuple(sorted(reduced)), integers)
-
+from wholestep.compiler.passes.fold import fold
 
 # -- instances: composites over symbolic inputs -------------------------------------------------------------------
 
 Instances = Callable[[Profile], Iterator[tuple[str, Node]]]
 
 
-def _tensor(name: str, rank: int, dtype: DType) -> Node:
+def _tensor(name: str, rank: int, dtype: DType, width: int | None = None) -> Node:
     """A leaf whose dimensions are all different symbols, so that types are equal only where they must be."""
-    shape = tuple(Dim.symbol(f"{name}{d}") for d in range(rank))
+    shape: Shape = tuple(Dim.symbol(f"{name}{d}") for d in range(rank))
+    if width is not None:
+        shape = (*shape[:-1], width)
     return b.make("input", (), at.InputAttrs(name, TensorType(shape, dtype)))
 
 
@@ -80,6 +55,41 @@ def _along_axis(op: str) -> Instances:
     return instances
 
 
+SMALLEST_EPS, LARGEST_EPS = 1e-12, 1e-2
+
+
+def _norm(op: str, affine: int) -> Instances:
+    """Over rows of a width that the program divides by, with every small number that it holds as eps."""
+
+    def instances(p: Profile) -> Iterator[tuple[str, Node]]:
+        for dtype in p.dtypes:
+            for rank, width in p.rows:
+                for eps in p.numbers if float(width) in p.numbers else ():
+                    if SMALLEST_EPS <= eps <= LARGEST_EPS:
+                        x = _tensor("x", rank, dtype, width)
+                        others = [_tensor(name, 1, dtype, width) for name in ("weight", "bias")[:affine]]
+                        node = b.make(op, (x, *others), at.NormAttrs(eps))
+                        yield f"{dtype} rank {rank} width {width} eps {eps:g} inputs {affine + 1}", node
+
+    return instances
+
+
+def _attention(p: Profile) -> Iterator[tuple[str, Node]]:
+    """With every number that the program holds as the scale."""
+    for dtype in p.dtypes:
+        for rank in sorted({rank for rank, axis in p.reduced if axis == rank - 1 and rank >= 2}):
+            for scale in (n for n in p.numbers if 0 < n <= 1):
+                for causal in (False, True):
+                    lead = tuple(Dim.symbol(f"d{d}") for d in range(rank - 2))
+                    time, keys = (Dim.symbol("t"), Dim.symbol("t")) if causal else (Dim.symbol("t"), Dim.symbol("k"))
+                    shapes = {"q": (time, Dim.symbol("w")), "k": (keys, Dim.symbol("w")), "v": (keys, Dim.symbol("u"))}
+                    qkv = [
+                        b.make("input", (), at.InputAttrs(n, TensorType((*lead, *s), dtype))) for n, s in shapes.items()
+                    ]
+                    node = b.make("attention", qkv, at.AttentionAttrs(causal, scale))
+                    yield f"{dtype} rank {rank} scale {scale:g} causal {causal}", node
+
+
 def _cross_entropy(p: Profile) -> Iterator[tuple[str, Node]]:
     for rank, axis in p.reduced:
         if axis == rank - 1 and p.labels:
@@ -87,6 +97,10 @@ def _cross_entropy(p: Profile) -> Iterator[tuple[str, Node]]:
             shape = x.type.shape[:-1]
             labels = b.make("input", (), at.InputAttrs("y", TensorType(shape, p.labels[0])))
             yield f"rank {rank}", b.make("cross_entropy", (x, labels))
+
+
+def _all(*several: Instances) -> Instances:
+    return lambda p: chain.from_iterable(instances(p) for instances in several)
 
 
 INSTANCES: dict[str, Instances] = {
@@ -97,7 +111,12 @@ INSTANCES: dict[str, Instances] = {
     "softmax": _along_axis("softmax"),
     "log_softmax": _along_axis("log_softmax"),
     "cross_entropy": _cross_entropy,
+    "layer_norm": _all(_norm("layer_norm", 0), _norm("layer_norm", 2)),
+    "rms_norm": _all(_norm("rms_norm", 0), _norm("rms_norm", 1)),
+    "attention": _attention,
 }
+# Written out these would go through memory, which the cost model does not see yet: they keep their names.
+_NEVER_WRITTEN_OUT = frozenset({"layer_norm", "rms_norm", "attention"})
 
 # Those with kernels of their own may differ from their definitions in the last bit; the others are lowered to them.
 _OWN_KERNEL = frozenset({"relu", "sigmoid", "tanh"})
@@ -105,9 +124,8 @@ _OWN_KERNEL = frozenset({"relu", "sigmoid", "tanh"})
 _OTHER_GRADIENT = frozenset({"relu"})
 
 
-def composite_rules(p: Profile, exactness: Exactness) -> list[Rule]:
-    """definition = name for every instance; equal ones once."""
-    tables = Tables()
+def composite_rules(p: Profile, exactness: Exactness, tables: Tables) -> list[Rule]:
+    """definition = name for every instance; equal ones once.  Attributes are numbered in the program's own tables."""
     found: dict[tuple[Tree, Tree], Rule] = {}
     for op, instances in INSTANCES.items():
         for label, node in instances(p):
@@ -117,11 +135,8 @@ def composite_rules(p: Profile, exactness: Exactness) -> list[Rule]:
 
 
 def defined_composites(exactness: Exactness) -> frozenset[str]:
-    """The composites whose definition may stand in for them; the encoder adds it for each that a program holds.
-
-    Not norms and attention: written out they would go through memory, which the cost model does not see yet.
-    """
-    return frozenset(INSTANCES) - (_OWN_KERNEL if exactness is Exactness.BITWISE else frozenset())
+    """The composites whose definition may stand in for them; the encoder adds it for each that a program holds."""
+    return frozenset(INSTANCES) - _NEVER_WRITTEN_OUT - (_OWN_KERNEL if exactness is Exactness.BITWISE else frozenset())
 
 
 def naming_rule(op: str, label: str, node: Node, exactness: Exactness, tables: Tables) -> Rule:
@@ -130,10 +145,12 @@ def naming_rule(op: str, label: str, node: Node, exactness: Exactness, tables: T
     # Users round a constant such as 1/√2 in their own way.
     tolerance = 0.0 if exactness is Exactness.BITWISE else 4 * (1.2e-7 if dtype == float32 else 2.3e-16)
     name, (definition,) = _side(node, tables, 0.0), decomposition_of(node)
+    definition = fold(Graph((Output("y", definition),))).outputs[0].node  # sizes that are known become numbers
     level = Exactness.REASSOCIATING if op in _OWN_KERNEL or tolerance else Exactness.BITWISE
     scope = Scope.STEP if op in _OTHER_GRADIENT else Scope.ANYWHERE
     left = _side(definition, tables, tolerance)
-    return Rule(f"name-{op}@{label}", "composites", left, name, "its definition", level, scope=scope)
+    kept = op in _NEVER_WRITTEN_OUT
+    return Rule(f"name-{op}@{label}", "composites", left, name, "its definition", level, scope=scope, replaces=kept)
 
 
 def _side(root: Node, tables: Tables, tolerance: float) -> Tree:
@@ -149,7 +166,8 @@ def _tree(node: Node, trees: dict[Node, Tree], tables: Tables, tolerance: float)
     type = f"T{tables.type_id(node.result)}"
     value = full_value(node)
     if value is not None:
-        loose = 0.0 if float(value * 8).is_integer() else tolerance  # 0.5, 1, 2 are written as they are
+        plain = math.isinf(value) or float(value * 8).is_integer()  # 0.5, 1, 2 are written as they are
+        loose = 0.0 if plain else tolerance
         return Number(Expression(ast.Constant(value)), loose, type)
     assert not is_opaque(node), f"a definition holds {node}, which no rule sees"
     slots = tuple(Expression(ast.Constant(s)) for s in slots_of(node.op, node.attrs, tables))

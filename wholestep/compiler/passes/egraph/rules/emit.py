@@ -89,7 +89,8 @@ class _Emitter:
         row = " ".join(["root", *self.tensors.values(), *numbers])
         text = (
             f"(rule ({' '.join([*self.facts, *self.conditions])})"
-            f' ({" ".join(self.actions)} (union root {right}) ({relation} {row}){self._subsumed()}) :ruleset {ruleset} :name "{self.rule.name}")'
+            f" ({' '.join(self.actions)} (union root {right}) ({relation} {row}){self._subsumed()})"
+            f' :ruleset {ruleset} :name "{self.rule.name}")'
         )
         return EmittedRule(
             self.rule.name,
