@@ -51,5 +51,9 @@ class PlanError(WholestepError, ValueError):
     """A plan that is damaged, of another version, or made for another graph."""
 
 
+class VerificationError(PlanError):
+    """A plan that does not compute what its graph means: a bug of the compiler, found before the first step."""
+
+
 class CompilerError(WholestepError, RuntimeError):
     """No C compiler, or a compiler that refused our source."""

@@ -81,7 +81,12 @@ def test_plans_depend_on_nothing_but_their_key() -> None:
     assert plans[0] == plans[1]
     keys = {
         plan_key(traced(), {"batch": 16}, ws.CompileOptions(), "cpu"),
-        plan_key(traced(), {"batch": 16}, ws.CompileOptions(cache=False, compiler="cc", verify=False, check_passes=False), "cpu"),
+        plan_key(
+            traced(),
+            {"batch": 16},
+            ws.CompileOptions(cache=False, compiler="cc", verify=False, check_passes=False),
+            "cpu",
+        ),
     }
     assert len(keys) == 1
     others = {

@@ -16,12 +16,14 @@ from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.cache import CacheWarning
+from wholestep.compiler.runtime.device import device_named
+from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import OptionError, PlanError, UsageError
 from wholestep.optim import SGD, Optimizer
-from wholestep.options import CompileOptions
+from wholestep.options import CompileOptions, thread_count
 from wholestep.session.session import Session
-from wholestep.session.source import Source, capacity_of, merged_capacity, state_of
+from wholestep.session.source import Source, Stand, capacity_of, merged_capacity, state_of
 
 log = logging.getLogger("wholestep")
 
@@ -99,6 +101,7 @@ def build_session_cached(graph: Graph, path: str | PathLike[str], **arguments: A
     key, file = source.key(source.main, target.options), Path(path)
     plan = _read_cached(file, key)
     if plan is not None:
+        source.check(source.main, plan, target.options, target.stand, new=False)
         return _load(source, plan, target)
     session, _ = _build(source, target)
     try:
@@ -154,6 +157,11 @@ class Destination:
     threads: int | None
     options: CompileOptions
 
+    @property
+    def stand(self) -> Stand:
+        """What runs the plan, and on how many threads."""
+        return Stand(device_named(self.device), thread_count(self.threads, default_threads(), MAX_THREADS))
+
 
 def _split(
     model_or_graph: Model,
@@ -200,7 +208,7 @@ def _sized(source: Source, batch_size: int | None, capacity: Mapping[str, int] |
 
 def _build(source: Source, target: Destination) -> tuple[Session, OptimizeReport]:
     with source.spans.span("build_session"):
-        plan, report = source.plan_with_report(source.main, target.options)
+        plan, report = source.plan_with_report(source.main, target.options, target.stand)
         session = _load(source, plan, target)
     return session, replace(report, spans=tuple(source.spans.all))
 

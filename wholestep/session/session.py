@@ -21,7 +21,8 @@ from wholestep.session.listing import annotated
 from wholestep.session.live import LiveOptimizer, Scalars
 from wholestep.session.loop import RunOptions, run_epochs
 from wholestep.session.result import EntryPoint, StepResult
-from wholestep.session.source import Source, first_values
+from wholestep.session.source import Source, Stand, first_values
+from wholestep.session.verdict import Verdict
 
 log = logging.getLogger("wholestep")
 
@@ -204,7 +205,7 @@ class Session:
         log.info("recompiling the step for %r; parameters are kept", optimizer)
         self._scalars.drop("optimizer.")
         self._source = source.with_optimizer(optimizer)
-        plan, key = self._source.plan("train", self._place.options)
+        plan, key = self._source.plan("train", self._place.options, self._stand)
         self._source.reset_optimizer_state(self.state, plan)
         self._main = self._load("main", plan, key)
 
@@ -229,7 +230,14 @@ class Session:
 
     def report(self) -> PlanReport:
         """Kernels, flops, bytes moved, exact peak memory, and where each byte goes."""
-        return plan_report(self.plan, self.threads, "train" if self.plan.updated else "inference")
+        heading = "train" if self.plan.updated else "inference"
+        return plan_report(self.plan, self.threads, heading, self._verdict())
+
+    def _verdict(self) -> str:
+        """Whether the main plan was checked against the interpreter."""
+        known = self._source.verdicts if self._source is not None else {}
+        main = self._source.main if self._source is not None else ""
+        return str(known.get(main, Verdict(skipped="the session was made from a plan alone")))
 
     @property
     def source(self) -> str:
@@ -244,9 +252,13 @@ class Session:
     def _entry(self, name: str) -> EntryPoint:
         """An entry point beside the main one, compiled when it is first asked for."""
         if name not in self._entries:
-            plan, key = self._need_source(f"the entry point {name!r}").plan(name, self._place.options)
+            plan, key = self._need_source(f"the entry point {name!r}").plan(name, self._place.options, self._stand)
             self._load(name, plan, key)
         return self._entries[name]
+
+    @property
+    def _stand(self) -> Stand:
+        return Stand(self._device, self.threads)
 
     def _need_source(self, what: str) -> Source:
         if self._source is None:

@@ -14,6 +14,7 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.compiler import detect_target
+from wholestep.compiler.runtime.device import Device
 from wholestep.compiler.runtime.plans import find_plan, plan_key, store_plan
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.store import cache_of
@@ -22,6 +23,8 @@ from wholestep.errors import GraphError, OptionError, UsageError
 from wholestep.optim import Optimizer
 from wholestep.optim.build import evaluate_graph, predict_graph, train_graph
 from wholestep.options import CompileOptions
+from wholestep.session.selfcheck import Subject, verdict_on
+from wholestep.session.verdict import Verdict
 
 # The numbers belong to the graph or step that declares them: every session over it borrows the same State.
 _STATES: WeakKeyDictionary[Graph | Step, State] = WeakKeyDictionary()
@@ -33,6 +36,14 @@ def state_of(model: Graph | Step) -> State:
 
 
 @dataclass(frozen=True)
+class Stand:
+    """Where a plan will run."""
+
+    device: Device
+    threads: int
+
+
+@dataclass(frozen=True)
 class Source:
     """A graph or step, its optimizer (None: inference), and the largest sizes to compile for."""
 
@@ -41,6 +52,7 @@ class Source:
     capacity: Mapping[str, int]
     spans: Spans = field(default_factory=Spans)
     traced: dict[str, ir.Graph] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)  # entry point -> what is known of its plan's numbers
 
     @property
     def main(self) -> str:
@@ -73,11 +85,14 @@ class Source:
         graph = self.trace(entry)
         return plan_key(graph, capacity_of(graph, self.capacity), options, detect_target().name)
 
-    def plan(self, entry: str, options: CompileOptions) -> tuple[Plan, str]:
+    def plan(self, entry: str, options: CompileOptions, stand: Stand) -> tuple[Plan, str]:
         """The plan of an entry point, from the cache or compiled, and its key."""
-        return self.plan_with_report(entry, options)[0], self.key(entry, options)
+        return self.plan_with_report(entry, options, stand)[0], self.key(entry, options)
 
-    def plan_with_report(self, entry: str, options: CompileOptions) -> tuple[Plan, OptimizeReport]:
+    def plan_with_report(
+        self, entry: str, options: CompileOptions, stand: Stand | None = None
+    ) -> tuple[Plan, OptimizeReport]:
+        """The plan and what was done to get it.  A new one is checked where it will run, before it is kept."""
         graph = self.trace(entry)
         capacity = capacity_of(graph, self.capacity)
         target = detect_target().name
@@ -85,13 +100,23 @@ class Source:
         key = self.key(entry, options) if store is not None else ""
         found = find_plan(store, key) if store is not None else None
         if found is not None:
+            self.check(entry, found, options, stand, new=False)
             return found, OptimizeReport(len(graph.nodes), len(graph.nodes), (), tuple(self.spans.all), cached=True)
         from wholestep.compiler.pipeline import Compiler  # a hit needs no pass: it starts without loading them
 
         plan, report = Compiler(options, self.spans).plan(graph, capacity, target)
+        self.check(entry, plan, options, stand, new=True)
         if store is not None and report.complete:
             store_plan(store, key, plan)
         return plan, report
+
+    def check(self, entry: str, plan: Plan, options: CompileOptions, stand: Stand | None, *, new: bool) -> None:
+        """Run a plan against the interpreter unless that was done, is not wanted, or there is nowhere to run it."""
+        if stand is None:
+            return
+        subject = Subject(self.trace(entry), plan, self.key(entry, options), stand.device, stand.threads, options)
+        with self.spans.span("self_check"):
+            self.verdicts[entry] = verdict_on(subject, new=new)
 
     # -- the optimizer -------------------------------------------------------------------------------------------
 
@@ -110,7 +135,7 @@ class Source:
         assert isinstance(optimizer, Optimizer)
         if isinstance(self.model, Step):
             raise UsageError("a @ws.step function names its own optimizers; change them there and build again.")
-        return replace(self, optimizer=optimizer, traced={}, spans=Spans())
+        return replace(self, optimizer=optimizer, traced={}, verdicts={}, spans=Spans())
 
     def reset_optimizer_state(self, state: State, plan: Plan) -> None:
         """Moments and the step count start anew; what the model itself declares is kept."""

@@ -20,6 +20,7 @@ class PlanReport:
     threads: int
     footprint: Footprint
     heading: str = ""
+    verdict: str = ""  # whether the plan was checked against the interpreter, and what came of it
 
     @property
     def flops(self) -> int:
@@ -36,10 +37,15 @@ class PlanReport:
         """Everything that is mapped to run the plan."""
         return self.footprint.peak_bytes
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know beside the numbers."""
+        return (*self.plan.notes, *([self.verdict] if self.verdict else []))
+
     def __str__(self) -> str:
         sizes = ", ".join(f"{s}={n}" for s, n in self.plan.sizes.items()) or "fixed shapes"
         title = f"{self.heading or 'plan'}: {sizes}, target {self.plan.target}, {self.threads} threads"
-        return "\n".join([title, "", *self._kernels(), "", *self._memory(), *(f"note: {n}" for n in self.plan.notes)])
+        return "\n".join([title, "", *self._kernels(), "", *self._memory(), *(f"note: {n}" for n in self.notes)])
 
     def _kernels(self) -> list[str]:
         lines = [f"{'kernel':>6}  {'kind':<8}{'region':>6}  {'split':<7}{'flops':>14}{'bytes':>12}  nodes -> results"]
@@ -77,6 +83,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text).replace("*/", "*\\/")
 
 
-def plan_report(plan: Plan, threads: int, heading: str = "") -> PlanReport:
+def plan_report(plan: Plan, threads: int, heading: str = "", verdict: str = "") -> PlanReport:
     """The report of a plan on `threads` threads."""
-    return PlanReport(plan, threads, footprint(plan, threads), heading)
+    return PlanReport(plan, threads, footprint(plan, threads), heading, verdict)

@@ -70,6 +70,10 @@ class Cache:
             raise
         return path
 
+    def discard(self, key: str) -> None:
+        """Remove everything stored under a key."""
+        shutil.rmtree(self.folder / key, ignore_errors=True)
+
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[None]:
         """Let one process at a time make the entry of `key`.

@@ -55,8 +55,7 @@ class CpuProgram:
         """The plan's shared object.  Its key is the plan: a hit neither renders nor compiles."""
         options = self._place.options
         store, compiler, target = cache_of(options), _compiler(options), detect_target()
-        plan = key or serialize.dump(self.plan)
-        key = key_of("program", plan, compiler_version(), compiler.fingerprint, target.name)
+        key = program_key(self.plan, options, key)
         found = store.get(key, OBJECT_SUFFIX)
         if found is not None:
             return found
@@ -243,6 +242,12 @@ class PlanObject:
             self.refresh.restype = None
 
 
+def program_key(plan: Plan, options: CompileOptions, key: str = "") -> str:
+    """What a plan's compiled code depends on: the plan, for which `key` may stand, our version, the C compiler."""
+    compiler, target = _compiler(options), detect_target()
+    return key_of("program", key or serialize.dump(plan), compiler_version(), compiler.fingerprint, target.name)
+
+
 def load_library(options: CompileOptions) -> native.Library:
     """The runtime library of this process."""
     return native.load_library(cache_of(options), _compiler(options))
@@ -258,6 +263,9 @@ class CpuDevice:
 
     def load(self, plan: Plan, place: Place, key: str = "") -> CpuProgram:
         return CpuProgram(plan, place, key)
+
+    def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
+        return program_key(plan, options, key)
 
 
 DEVICE = CpuDevice()

@@ -90,6 +90,9 @@ class Device(Protocol):
     def load(self, plan: Plan, place: Place, key: str = "") -> Program:
         """Make a plan runnable.  `key` stands for the plan in caches; without one it is computed."""
 
+    def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
+        """The key under which caches hold what `load` makes of a plan."""
+
 
 _DEVICES = {"cpu": "wholestep.compiler.runtime.cpu", "null": "wholestep.compiler.runtime.null"}
 

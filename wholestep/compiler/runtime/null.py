@@ -9,6 +9,7 @@ from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.device import Epoch, IndexBound, Place
 from wholestep.errors import UsageError
+from wholestep.options import CompileOptions
 
 
 class NullProgram:
@@ -53,6 +54,9 @@ class NullDevice:
 
     def load(self, plan: Plan, place: Place, key: str = "") -> NullProgram:
         return NullProgram(plan)
+
+    def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
+        return _refuse("compiles nothing")
 
 
 DEVICE = NullDevice()

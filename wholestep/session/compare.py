@@ -1,0 +1,161 @@
+"""What a step left against what it means: by tensor, relative to the tensor's scale."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.interpret import Result
+from wholestep.compiler.ir.types import TensorType, TupleType, float32
+from wholestep.compiler.ir.values import VALUES, Run, computed_dtype
+from wholestep.session.trial import SEED, STEP, Trial, scale
+
+Array = np.ndarray[Any, Any]
+
+# Of a tensor's scale.  Sums of thousands of terms and chains of dozens of layers stay below it, a wrong term does not.
+TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
+WIDENED = {"bitwise": 1.0, "reassociating": 1.0, "approximate": 10.0}
+ROUNDINGS = 8.0  # that the last operations on a state may lose, in units of the state's own scale
+SHAKEN = 4.0  # times the dtype's rounding: what a node's value is off by, in the noisy evaluation
+NOISE = 10.0  # times what rounding does there is no mismatch
+MOVES = ("item", "reshape", "permute", "expand", "slice", "pad", "concat", "gather")  # copy values, unrounded
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The worst position of one output or state."""
+
+    what: str  # "the output 'loss'"
+    position: tuple[int, ...]
+    got: float
+    wanted: float
+    error: float
+
+    def __str__(self) -> str:
+        at = f" at position {', '.join(map(str, self.position))}" if self.position else ""
+        return f"{self.what} is {self.got:.9g}{at}, and should be {self.wanted:.9g}"
+
+
+@dataclass
+class Comparison:
+    """All outputs and states of a step."""
+
+    tolerance: float
+    worst: float = 0.0
+    where: str = ""
+    not_finite: dict[str, int] = field(default_factory=dict)
+    mismatches: list[Mismatch] = field(default_factory=list)
+
+    def add(self, tensor: Tensor) -> None:
+        """Compare one tensor."""
+        both = ~np.isfinite(tensor.got) & ~np.isfinite(tensor.wanted)
+        if both.any():
+            self.not_finite[tensor.what] = int(both.sum())
+        error = np.where(both, 0.0, tensor.error(self.tolerance))
+        if not error.size:
+            return
+        position = np.unravel_index(int(error.argmax()), error.shape)
+        largest = float(error[position])
+        if largest > self.worst:
+            self.worst, self.where = largest, tensor.what
+        if largest > self.tolerance:
+            values = float(tensor.got[position]), float(tensor.wanted[position])
+            self.mismatches.append(Mismatch(tensor.what, tuple(map(int, position)), *values, largest))
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One output or state: what came out, what should have, what a state was before."""
+
+    what: str
+    got: Array
+    wanted: Array
+    before: Array | None = None
+    noisy: Array | None = None  # `wanted` as rounding may leave it
+
+    def error(self, tolerance: float) -> Array:
+        """The error at every position relative to the tensor's scale; infinite where one value alone is finite."""
+        got, wanted = self.got.astype(np.float64), self.wanted.astype(np.float64)
+        if self.got.dtype.kind != "f":
+            return self._beyond_noise(np.abs(got - wanted))
+        with np.errstate(all="ignore"):
+            wanted = wanted.astype(self.got.dtype).astype(np.float64)  # what it cannot hold is infinite in both
+            off = self._beyond_noise(np.nan_to_num(np.abs(got - wanted), nan=np.inf))
+        return off / max(self._scale(wanted, tolerance), 1e-30)
+
+    def _scale(self, wanted: Array, tolerance: float) -> float:
+        """Of an output, its size; of a state, how far the step moves it, and a few roundings of its size."""
+        if self.before is None:
+            return scale(wanted)
+        with np.errstate(all="ignore"):
+            moved = scale(wanted - self.before)
+        rounding = ROUNDINGS * float(np.finfo(self.got.dtype).eps)
+        return moved + rounding / tolerance * max(scale(wanted), scale(self.before))
+
+    def _beyond_noise(self, off: Array) -> Array:
+        """The part of an error that rounding does not explain; none where rounding alone may give NaN."""
+        if self.noisy is None:
+            return off
+        with np.errstate(all="ignore"):
+            noise = np.abs(self.noisy.astype(np.float64) - self.wanted.astype(np.float64))
+        return np.where(np.isfinite(noise), np.maximum(off - NOISE * scale(noise), 0.0), 0.0)
+
+
+def tolerance_of(graph: Graph, exactness: str) -> float:
+    """By the coarsest dtype that the graph computes in."""
+    types = [t for n in graph.nodes if not n.host for t in _types(n)]
+    coarse = "float32" if any(t.dtype == float32 for t in types) else "float64"
+    return TOLERANCE[coarse] * WIDENED[exactness]
+
+
+def compared(trial: Trial, got: Result, wanted: Result, tolerance: float, noisy: Result | None = None) -> Comparison:
+    """A step against its meaning; with a noisy evaluation, only what rounding cannot explain is a mismatch."""
+    out = Comparison(tolerance)
+    for name, value in got.outputs.items():
+        rough = None if noisy is None else noisy.outputs[name]
+        out.add(Tensor(f"the output {name!r}", value, wanted.outputs[name], None, rough))
+    for name, value in got.state.items():
+        rough = None if noisy is None else noisy.state[name]
+        out.add(Tensor(f"the state {name!r}", value, wanted.state[name], trial.state[name], rough))
+    return out
+
+
+# -- what rounding alone may do ----------------------------------------------------------------------------------
+
+
+def with_noise(graph: Graph, trial: Trial, seed: int) -> Result:
+    """The step as the interpreter has it, but with every node's value off by a few roundings of its dtype."""
+    rng = np.random.default_rng(seed)
+    exact = {"inputs": graph.leaves("input"), "state": graph.states()}
+    inputs, state = (
+        {name: getattr(trial, kind)[name].astype(computed_dtype(node.type.dtype)) for name, node in leaves.items()}
+        for kind, leaves in exact.items()
+    )
+    run = Run(inputs, state, {**trial.scalars, "step": float(STEP)}, trial.sizes, SEED, STEP)
+    values: dict[Node, Any] = {}
+    with np.errstate(all="ignore"):
+        for node in graph.nodes:
+            value = VALUES[node.op](run, node.attrs, *(values[i] for i in node.inputs))
+            several = isinstance(node.result, TupleType)
+            shaken = [
+                _shaken(node, t, v, rng) for t, v in zip(_types(node), value if several else (value,), strict=True)
+            ]
+            values[node] = tuple(shaken) if several else shaken[0]
+    updated = {u.name: values[u.node] for u in graph.updates}
+    return Result({o.name: values[o.node] for o in graph.outputs}, {**state, **updated})
+
+
+def _shaken(node: Node, type: TensorType, value: Array, rng: np.random.Generator) -> Array:
+    value = np.asarray(value, computed_dtype(type.dtype))
+    if node.host or not node.inputs or not type.dtype.is_float or node.op in MOVES:
+        return value
+    rounding = SHAKEN * float(np.finfo(type.dtype.numpy).eps)
+    shaken: Array = value.astype(type.dtype.numpy) * (1.0 + rng.uniform(-rounding, rounding, value.shape))
+    return shaken
+
+
+def _types(node: Node) -> tuple[TensorType, ...]:
+    return node.result.items if isinstance(node.result, TupleType) else (node.result,)

@@ -1,0 +1,182 @@
+"""Numbers to try a step on: inputs in range, states that its update may meet, scalars that show the gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.ir.attrs import Initializer
+from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.interpret import Result, interpret
+from wholestep.compiler.ir.types import Extent, TensorType, evaluate
+from wholestep.compiler.plan.kernel import Bound
+
+Array = np.ndarray[Any, Any]
+Random = np.random.Generator
+
+SMALL = (3, 2, 1)  # sizes of the symbolic dimensions, in turn
+STEP = 3  # bias corrections and schedules are past their first step
+SEED = 7
+INTEGERS = 8  # values of an integer input that is no index
+
+# Hyper-parameters by the last part of their names: with these an update depends on all that it reads about equally.
+# eps is far above its default, so that a gradient that is zero but for rounding does not decide a quotient.
+SCALARS = {
+    "beta1": 0.6,
+    "beta2": 0.7,
+    "momentum": 0.6,
+    "dampening": 0.3,
+    "alpha": 0.7,
+    "weight_decay": 0.1,
+    "eps": 1e-3,
+}
+RATE = "lr"
+UNKNOWN = 0.1  # a scalar without a row whose default, 0, means off
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One step's numbers."""
+
+    sizes: Mapping[str, int]
+    inputs: Mapping[str, Array]
+    state: Mapping[str, Array]
+    scalars: Mapping[str, float]
+
+    def interpret(self, graph: Graph) -> Result:
+        """What the step means."""
+        return interpret(
+            graph,
+            inputs=self.inputs,
+            state=self.state,
+            scalars=self.scalars,
+            sizes=self.sizes,
+            seed=SEED,
+            step=STEP,
+        )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to draw trials for a graph whose gradients are expanded."""
+
+    graph: Graph
+    bounds: tuple[Bound, ...]
+    centred: bool = True  # float inputs around 0; else between 0 and 1
+    rate: float = 1.0
+    spread: Mapping[str, float] | None = None  # state -> how far a step moves it
+
+    def trial(self, sizes: Mapping[str, int], seed: int) -> Trial:
+        rng = np.random.default_rng(seed)
+        inputs = {n.attrs.name: self._input(n, sizes, rng) for n in self.graph.inputs}  # type: ignore[attr-defined]
+        state = {name: self._state(node, rng) for name, node in self.graph.states().items()}
+        scalars = {
+            name: _scalar(name, node.attrs.default, self.rate)  # type: ignore[attr-defined]
+            for name, node in self.graph.leaves("scalar").items()
+            if name != "step"
+        }
+        return Trial(sizes, inputs, state, scalars)
+
+    def _input(self, node: Node, sizes: Mapping[str, int], rng: Random) -> Array:
+        dtype, shape = node.type.dtype, tuple(evaluate(e, sizes) for e in node.type.shape)
+        if dtype.is_float:
+            drawn = rng.standard_normal(shape) if self.centred else rng.uniform(0.05, 0.95, shape)
+            return drawn.astype(dtype.numpy)
+        if not dtype.is_integer:
+            return rng.random(shape) < 0.5
+        limits = [evaluate(b.size, sizes) for b in self.bounds if b.input == node.attrs.name]  # type: ignore[attr-defined]
+        return rng.integers(0, min(limits, default=INTEGERS), shape).astype(dtype.numpy)
+
+    def _state(self, node: Node, rng: Random) -> Array:
+        init, type = node.attrs.init, node.type  # type: ignore[attr-defined]
+        shape = tuple(int(e) for e in type.shape)
+        drawn = _DRAWS.get(init.kind, _fan)(rng, shape, *init.args)
+        if init.kind == "constant" and type.dtype.is_float:
+            drawn += _distance(node, init, self.spread) * rng.uniform(0.1, 1.0, shape)
+        return drawn.astype(type.dtype.numpy)
+
+
+def _distance(node: Node, init: Initializer, spread: Mapping[str, float] | None) -> float:
+    """How far above its constant first value a state may be.  Above: some are variances.
+
+    An optimizer's own states have the scale of what is added to them, lest they hide it.
+    """
+    (value,) = init.args
+    if node.op == "parameter" or value != 0.0:
+        return 0.1 * max(1.0, abs(value))
+    return 0.0 if spread is None else max(1e-8, spread.get(node.attrs.name, 0.0))  # type: ignore[attr-defined]
+
+
+def _fan(rng: Random, shape: tuple[int, ...], *args: float) -> Array:
+    return rng.standard_normal(shape) / math.sqrt(max(1, math.prod(shape[:-1])))
+
+
+_DRAWS: dict[str, Callable[..., Array]] = {
+    "constant": lambda rng, shape, value: np.full(shape, value),
+    "values": lambda rng, shape, *values: np.array(values).reshape(shape),
+    "normal": lambda rng, shape, mean, std: mean + std * rng.standard_normal(shape),
+    "uniform": lambda rng, shape, low, high: rng.uniform(low, high, shape),
+}
+
+
+def _scalar(name: str, default: float, rate: float) -> float:
+    kind = name.rpartition(".")[2]
+    if kind == RATE:
+        return rate
+    return SCALARS.get(kind, default if default != 0.0 else UNKNOWN)
+
+
+# -- a first look ------------------------------------------------------------------------------------------------
+
+
+def recipe_for(graph: Graph, bounds: tuple[Bound, ...], sizes: Mapping[str, int]) -> Recipe:
+    """How to draw for a graph: from what the interpreter makes of a first draw at small sizes."""
+    recipe = Recipe(graph, bounds)
+    first = recipe.trial(sizes, SEED)
+    seen = first.interpret(graph)
+    if not _all_finite(seen):  # logarithms, roots, probabilities: numbers between 0 and 1 suit them
+        recipe = replace(recipe, centred=False)
+        first = recipe.trial(sizes, SEED)
+        seen = first.interpret(graph)
+    moved = {u.name: scale(seen.state[u.name] - first.state[u.name]) for u in graph.updates if _is_float(u.node.type)}
+    return replace(recipe, spread=moved, rate=_rate(graph, first, moved))
+
+
+def _rate(graph: Graph, first: Trial, moved: Mapping[str, float]) -> float:
+    """The learning rate with which parameters move about as far as they are from 0."""
+    pairs = [(scale(first.state[name]), moved.get(name, 0.0)) for name in graph.leaves("parameter")]
+    logs = [math.log(size / change) for size, change in pairs if size > 0 and change > 0]
+    return float(np.clip(math.exp(sum(logs) / len(logs)), 1e-2, 1e4)) if logs else 1.0
+
+
+def scale(array: Array) -> float:
+    """The largest finite magnitude."""
+    finite = np.abs(array[np.isfinite(array)]) if array.dtype.kind == "f" else np.abs(array)
+    return float(finite.max(initial=0))
+
+
+def _all_finite(result: Result) -> bool:
+    return all(np.isfinite(a).all() for a in (*result.outputs.values(), *result.state.values()))
+
+
+def _is_float(type: TensorType) -> bool:
+    return type.dtype.is_float
+
+
+def small_sizes(graph: Graph, capacity: Mapping[str, int]) -> dict[str, int]:
+    """1, 2 or 3 for each symbol; more where a shape of the graph needs it."""
+    extents = [e for n in graph.nodes for e in _extents(n)]
+    for more in range(max(capacity.values(), default=1)):
+        sizes = {s: min(capacity[s], SMALL[i % len(SMALL)] + more) for i, s in enumerate(graph.symbols)}
+        if all(evaluate(e, sizes) > 0 for e in extents):
+            return sizes
+    return dict(capacity)
+
+
+def _extents(node: Node) -> Sequence[Extent]:
+    items = (node.result,) if isinstance(node.result, TensorType) else node.result.items
+    return [e for t in items for e in t.shape if not isinstance(e, int)]
