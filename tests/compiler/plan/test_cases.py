@@ -470,3 +470,12 @@ def test_it_computes_what_the_interpreter_does(name: str, compiled: Mapping[str,
             assert_close(got[key], value, got[key].dtype.name)
         for other in (run(fused, graph, sizes, threads=3), run(plain, graph, sizes, threads=2)):
             assert {n: v.tobytes() for n, v in got.items()} == {n: v.tobytes() for n, v in other.items()}
+
+
+def test_a_column_sum_computes_what_it_adds() -> None:
+    a, c = x("a", "batch", 40), x("c", "batch", 40)
+    product = b.mul(a, c)
+    plan = make_plan(out(b.sum_axes(product, [0])), {"batch": 8})
+    assert [k.kind.value for k in plan.kernels] == ["columns"]
+    plan = make_plan(out(b.sum_axes(product, [0]), product), {"batch": 8})  # wanted for itself too: stored once
+    assert len(plan.kernels) == 2

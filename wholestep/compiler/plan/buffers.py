@@ -65,9 +65,9 @@ class Buffers:
             self.outputs[o.name] = self.new(o.name, o.node.type, Space.OUTPUT)
             self.output_of.setdefault(o.node, []).append(self.outputs[o.name])
         of = {n: c for c in clusters for n in c.nodes}
-        panels = self._right_operands(of)
+        panels = self._right_operands([n for c in clusters for n in c.members])
         crossing = dict.fromkeys(
-            a.base for c in clusters for n in c.nodes for a in accesses(n) if a.base in of and of[a.base] is not c
+            a.base for c in clusters for n in c.members for a in accesses(n) if a.base in of and of[a.base] is not c
         )
         for node in crossing:
             wants_panels = node in panels
@@ -81,11 +81,11 @@ class Buffers:
                 if n.op == "scatter_add" and n not in self.stored and n not in self.output_of:
                     self.stored[n] = self.new(n.name, n.type, Space.ARENA)
 
-    def _right_operands(self, of: Mapping[Node, Cluster]) -> set[Node]:
+    def _right_operands(self, ops: Sequence[Node]) -> set[Node]:
         """Values that contractions read by columns, and that nobody reads under another shape."""
         wanted: set[Node] = set()
         refused: set[Node] = set()
-        for n in of:
+        for n in ops:
             for position, a in enumerate(accesses(n)):
                 if a.shape != a.base.type.shape or n.op == "scatter_add" or (n.op == "gather" and position == 0):
                     refused.add(a.base)

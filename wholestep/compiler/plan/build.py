@@ -47,6 +47,7 @@ def make_plan(
     placed, arena_bytes = place(lifetimes(buffers.all, kernels))  # every byte has its place
     placed, copy_bytes = place_copies(placed)
     names = {b.id: b.name for b in placed if b.space is Space.STATE}
+    leaves = prepared.states()
     parameters = [buffers.states[n] for n in prepared.leaves("parameter")]
     updated = tuple(dict.fromkeys(u.name for u in updates))
     return Plan(
@@ -62,7 +63,7 @@ def make_plan(
         inputs=tuple((b.name, b.id) for b in placed if b.space is Space.INPUT),
         outputs=tuple(buffers.outputs.items()),
         states=tuple(buffers.states.items()),
-        initial=tuple(prepared.states()[name].attrs.init for name in buffers.states),  # type: ignore[attr-defined]
+        initial=tuple(leaves[name].attrs.init for name in buffers.states),  # type: ignore[attr-defined]
         updated=updated,
         bounds=tuple(bounds),
         constants=tuple(
@@ -82,7 +83,7 @@ def make_plan(
 def emit(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     buffers.start_kernel()
     kernel = EMIT[cluster.kind](id, cluster, buffers)
-    origin = tuple(n.name or n.op for n in cluster.nodes)
+    origin = tuple(n.name or n.op for n in cluster.members)
     sizes = buffers.sizes
     kernel = replace(kernel, flops=flops(kernel, sizes), origin=origin)
     return replace(kernel, bytes=bytes_moved(kernel, buffers.all, sizes))

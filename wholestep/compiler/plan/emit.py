@@ -132,6 +132,14 @@ class Emitter:
             )
         return self.load(level, in_row, Load(self.buffers.of(base), access.shape, access.index), base.type.dtype)
 
+    def summand(self, access: Access) -> int:
+        """What a column sum adds: loaded, or computed from what is."""
+        node = access.base
+        if node not in self.cluster.prologue:
+            return self.read(0, False, access)
+        args = tuple(self.summand(resolve(i, access.index)) for i in node.inputs)
+        return self.add(0, False, node, lambda i: Instr(i, node.op, node.type.dtype, args))
+
     def inner(self, level: int, in_row: bool, node: Node) -> int:
         """A value of this kernel: in a register, carried from an earlier level, or computed again."""
         if node in self.row_values:
@@ -322,7 +330,7 @@ def emit_columns(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     axis, (source,) = reduced_axis(head), head.inputs
     places = [Index.axis(d) for d in range(rank)]
     places.insert(axis, Index.axis(rank))
-    value = emitter.read(0, False, resolve(source, tuple(places)))
+    value = emitter.summand(resolve(source, tuple(places)))
     result = emitter.count
     emitter.count += 1
     emitter.drafts[0].reduces.append(Reduce(result, head.op, value, head.type.dtype))

@@ -25,14 +25,23 @@ REDUCTIONS = frozenset({"sum", "max", "argmax"})
 
 @dataclass(eq=False)
 class Cluster:
-    """`rows` are the loops outside; `vector` the loop inside; a DOT or COLUMNS cluster has its head as first op."""
+    """`rows` are the loops outside; `vector` the loop inside; a DOT or COLUMNS cluster has its head as first op.
+
+    The `prologue` of a column sum is what it adds up, computed as it is read; another column sum may compute it again.
+    """
 
     kind: Kind
     rows: Shape
     vector: Extent | None
     nodes: list[Node] = field(default_factory=list)
+    prologue: list[Node] = field(default_factory=list)
     reads: set[Cluster] = field(default_factory=set)  # clusters whose values it loads
     waits: set[Cluster] = field(default_factory=set)  # clusters that must have read a state before it is overwritten
+
+    @property
+    def members(self) -> list[Node]:
+        """Everything it computes."""
+        return [*self.prologue, *self.nodes]
 
     @property
     def shape(self) -> Shape:
@@ -72,7 +81,7 @@ class Fuser:
     """Places ops in topological order.
 
     An op that needs nothing computed (`m * beta1`), and a comparison (cheaper to repeat than to store), wait for their
-    first reader and go into its kernel.
+    first reader and go into its kernel.  So does what only column sums read.
     """
 
     def __init__(self, graph: Graph, fuse: bool) -> None:
@@ -80,6 +89,7 @@ class Fuser:
         self.clusters: list[Cluster] = []
         self.of: dict[Node, Cluster] = {}
         self.deferred: set[Node] = set()
+        self.summed = only_in_column_sums(graph) if fuse else set()
         for node in graph.nodes:
             if is_op(node):
                 if fuse and self.may_wait(node):
@@ -93,7 +103,11 @@ class Fuser:
     def may_wait(self, node: Node) -> bool:
         if node.op not in MAPS:
             return False
-        return node.type.dtype == boolean or all(a.base in self.deferred or not is_op(a.base) for a in accesses(node))
+        return (
+            node in self.summed
+            or node.type.dtype == boolean
+            or all(a.base in self.deferred or not is_op(a.base) for a in accesses(node))
+        )
 
     def place(self, node: Node) -> None:
         waiting = self.waiting_for(node)
@@ -104,6 +118,9 @@ class Fuser:
             cluster = new_cluster(node)
             self.clusters.append(cluster)
         joining = self.joining(waiting, node, cluster)
+        if cluster.kind is Kind.COLUMNS and not cluster.nodes:
+            cluster.prologue = self.prologue(waiting, node)
+            waiting = [n for n in waiting if n not in cluster.prologue]
         self.deferred.difference_update(waiting, [node])
         for n in waiting:
             if n in joining:
@@ -125,6 +142,19 @@ class Fuser:
             ):
                 joined.add(n)
         return joined
+
+    def prologue(self, waiting: list[Node], head: Node) -> list[Node]:
+        """What a column sum can compute itself: pointwise ops over the space it adds up, read nowhere else here."""
+        shape = head.inputs[0].type.shape
+        found: set[Node] = set()
+        for n in reversed(waiting):
+            readers = [r for r in (*waiting, head) if reads(r, n)]
+            inside = all(r is head or r in found for r in readers) and all(
+                is_whole(a) for r in readers for a in accesses(r) if a.base is n
+            )
+            if n in self.summed and n.type.shape == shape and n.op not in ("gather", "pad", "concat") and inside:
+                found.add(n)
+        return [n for n in waiting if n in found]
 
     def reads_only_in_place(self, reader: Node, base: Node, cluster: Cluster) -> bool:
         if reader.op in ("gather", "pad", "concat"):
@@ -160,7 +190,8 @@ class Fuser:
     def join(self, node: Node, cluster: Cluster) -> None:
         cluster.nodes.append(node)
         self.of[node] = cluster
-        cluster.reads |= {self.of[a.base] for a in accesses(node) if a.base in self.of} - {cluster}
+        needed = [a.base for n in (*cluster.prologue, node) for a in accesses(n)]
+        cluster.reads |= {self.of[base] for base in needed if base in self.of} - {cluster}
 
     def is_acyclic(self, cluster: Cluster, producers: Iterable[Cluster]) -> bool:
         """No other producer may depend on the cluster: it would have to run before and after it."""
@@ -189,8 +220,7 @@ class Fuser:
         base_row = cluster.is_row(access.base)
         if row and not base_row:
             return False
-        own = access.shape == access.base.type.shape
-        return own and access.index == identity(len(access.shape))
+        return is_whole(access)
 
     def fits_reduction(self, node: Node, access: Access, cluster: Cluster) -> bool:
         """Along the rows of a nest that computes what is reduced."""
@@ -202,6 +232,25 @@ class Fuser:
             and not cluster.is_row(access.base)
             and self.reads_in_place(access, False, cluster)
         )
+
+
+def is_whole(access: Access) -> bool:
+    """Is a value read at the reader's own position?"""
+    return access.shape == access.base.type.shape and access.index == identity(len(access.shape))
+
+
+def is_column_sum(node: Node) -> bool:
+    return node.op in ("sum", "max") and reduced_axis(node) != node.inputs[0].type.rank - 1
+
+
+def only_in_column_sums(graph: Graph) -> set[Node]:
+    """Pointwise ops that nobody reads but sums along an outer axis, and what only such ops read."""
+    results = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
+    found: set[Node] = set()
+    for node, readers in reversed(graph.consumers().items()):
+        if node.op in MAPS and node not in results and readers and all(is_column_sum(r) or r in found for r in readers):
+            found.add(node)
+    return found
 
 
 def reads(reader: Node, base: Node) -> bool:

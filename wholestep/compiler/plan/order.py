@@ -22,7 +22,7 @@ def place_updates(graph: Graph, clusters: list[Cluster]) -> list[Update]:
     of = {n: c for c in clusters for n in c.nodes}
     readers: dict[str, list[Cluster]] = {}
     for c in clusters:
-        names = {a.base.attrs.name for n in c.nodes for a in accesses(n) if is_state(a.base)}  # type: ignore[attr-defined]
+        names = {a.base.attrs.name for n in c.members for a in accesses(n) if is_state(a.base)}  # type: ignore[attr-defined]
         for name in names:
             readers.setdefault(name, []).append(c)
     placed = []
@@ -49,11 +49,11 @@ def copying_cluster(node: Node, source: Cluster) -> Cluster:
 def reads_elsewhere(writer: Cluster, state: str) -> bool:
     """Does the cluster read the state at another place or in another pass than the one where it would be stored?"""
     passes = writer.kind is Kind.NEST and any(n.op in REDUCTIONS for n in writer.nodes)
-    for n in writer.nodes:
+    for n in writer.members:
         for a in accesses(n):
             if is_state(a.base) and a.base.attrs.name == state:  # type: ignore[attr-defined]
                 at_own_place = a.shape == a.base.type.shape and a.index == identity(len(a.shape))
-                if passes or not at_own_place or n.op in MOVING:
+                if passes or not at_own_place or n.op in MOVING or n in writer.prologue:
                     return True
     return False
 

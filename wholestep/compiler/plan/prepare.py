@@ -77,7 +77,8 @@ def _prepare(node: Node) -> Node:
     if node.op == "matmul":
         return _matmul(node)
     if node.op == "gather":
-        return node.with_inputs([_stored(node.inputs[0]), node.inputs[1]])
+        table, index = node.inputs
+        return node.with_inputs([table if is_state(table) else _stored(table), index])  # panels have rows too
     if node.op == "scatter_add":
         return node.with_inputs([_stored(i) for i in node.inputs])
     if node.op in ("pad", "concat"):

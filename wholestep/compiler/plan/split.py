@@ -117,24 +117,32 @@ class Splitter:
 
     def _edges(self) -> list[list[tuple[int, int]]]:
         """For each kernel, (earlier kernel, buffer) where one of the two writes it."""
+        touching: dict[int, list[int]] = {}
+        writing: dict[int, list[int]] = {}
         edges: list[list[tuple[int, int]]] = []
         for j, v in enumerate(self.touches):
-            mine = []
-            for i, u in enumerate(self.touches[:j]):
-                both = (u.written_ids & (v.read_ids | v.written_ids)) | (u.read_ids & v.written_ids)
-                mine += [(i, b) for b in sorted(both)]
-            edges.append(mine)
+            mine = [(i, b) for b in v.read_ids for i in writing.get(b, ())]
+            mine += [(i, b) for b in v.written_ids for i in touching.get(b, ())]
+            edges.append(sorted(set(mine)))
+            for b in v.read_ids | v.written_ids:
+                touching.setdefault(b, []).append(j)
+            for b in v.written_ids:
+                writing.setdefault(b, []).append(j)
         return edges
 
     def _carried(self) -> list[tuple[int, int, int]]:
         """(writer, reader, buffer): what a step leaves in the caches for the next one."""
+        reading: dict[int, list[int]] = {}
+        for j, v in enumerate(self.touches):
+            for b in v.read_ids:
+                reading.setdefault(b, []).append(j)
         return [
             (i, j, b)
             for i, u in enumerate(self.touches)
             for b in sorted(u.written_ids)
             if self.buffers[b].space in (Space.STATE, Space.COPY)
-            for j, v in enumerate(self.touches)
-            if j != i and b in v.read_ids
+            for j in reading.get(b, ())
+            if j != i
         ]
 
     def _free(self, i: int, si: int | None, j: int, sj: int | None, buffer: int) -> bool:

@@ -56,13 +56,21 @@ def flops(kernel: Kernel, sizes: Mapping[str, int]) -> int:
     return total
 
 
+def looked_up(load: Load, kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """How many rows a gather can pick: one for each point of the axes that address nothing else."""
+    used = {a for i in load.index for a, _ in i.terms}
+    return prod(evaluate(e, sizes) for a, e in enumerate(kernel.axes) if a not in used)
+
+
 def region_bytes(load: Load, buffer: Buffer, kernel: Kernel, sizes: Mapping[str, int]) -> int:
     """Bytes of the distinct elements that one access can touch."""
     touched = 1
     indexed = kernel.scatter.at if kernel.scatter and load is kernel.scatter.target else None
     for d, (index, extent) in enumerate(zip(load.index, load.shape, strict=True)):
         whole = evaluate(extent, sizes)
-        if index.value is None and d != indexed:
+        if index.value is not None:
+            whole = min(whole, looked_up(load, kernel, sizes))
+        elif d != indexed:
             whole = min(whole, prod(evaluate(kernel.axes[a], sizes) for a, _ in index.terms))
         touched *= whole
     return touched * buffer.type.dtype.size
