@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.ir.types import evaluate, product
+from wholestep.compiler.plan.kernel import Kernel, Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.device import Device, Place
 from wholestep.compiler.runtime.memory import Scratch
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.store import cache_of
+from wholestep.compiler.spans import Spans
 from wholestep.errors import VerificationError
 from wholestep.options import CompileOptions
 from wholestep.session.result import EntryPoint
@@ -34,9 +36,11 @@ SUFFIX = ".verdict"
 CHEAP_SECONDS = 0.05
 ATTEMPTS = 3  # one flip of a relu at 0 is bad luck; a wrong plan is wrong on every draw
 
-# The interpreter's speed, in seconds: for a node (three evaluations), a flop of a contraction, any other flop, and an
-# element of a state (drawn, packed, read and compared).
-NODE, DOT_FLOP, FLOP, ELEMENT = 60e-6, 1e-10, 3e-9, 60e-9
+# What a check spends, in seconds, measured on two cores of a server: on a node (three evaluations), a flop of a
+# contraction, a byte that the plan moves, an element of a state (drawn, packed, updated three times, compared), and an
+# element of an op that NumPy does not have.
+NODE, DOT_FLOP, BYTE, ELEMENT, SLOW = 55e-6, 1e-10, 1.5e-9, 0.3e-6, 0.4e-6
+SLOW_OP = "erf"
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Subject:
         return self.device.program_key(self.plan, self.options, self.key)
 
 
-def verdict_on(subject: Subject, *, new: bool) -> Verdict:
+def verdict_on(subject: Subject, spans: Spans, *, new: bool) -> Verdict:
     """Check a plan unless its verdict is known or the options say not to; VerificationError where it is wrong.
 
     A verdict is kept with the compiled program it is about: another C compiler's needs its own.
@@ -65,7 +69,8 @@ def verdict_on(subject: Subject, *, new: bool) -> Verdict:
         return known
     if reason := _reason_to_skip(subject):
         return Verdict(skipped=reason)
-    verdict = check(subject)
+    with spans.span("self_check"):
+        verdict = check(subject)
     _store(subject, verdict)
     return verdict
 
@@ -87,7 +92,16 @@ def estimated_seconds(plan: Plan) -> float:
     nodes = sum(len(k.origin) for k in plan.kernels)
     dots = sum(k.flops for k in plan.kernels if k.dot is not None)
     elements = sum(plan.buffers[id].bytes // plan.buffers[id].type.dtype.size for _, id in plan.states)
-    return nodes * NODE + dots * DOT_FLOP + (plan.flops - dots) * FLOP + elements * ELEMENT
+    slow = sum(
+        _elements(k, plan.sizes) for k in plan.kernels for level in k.levels for i in level.body if i.op == SLOW_OP
+    )
+    return nodes * NODE + dots * DOT_FLOP + plan.bytes_moved * BYTE + elements * ELEMENT + slow * SLOW
+
+
+def _elements(kernel: Kernel, sizes: Sizes) -> int:
+    """How often a kernel's body runs: a contraction's, once for each of its results."""
+    summed = kernel.dot.k if kernel.dot is not None else None
+    return evaluate(product(e for axis, e in enumerate(kernel.axes) if axis != summed), sizes)
 
 
 def _find(subject: Subject) -> Verdict | None:
@@ -161,8 +175,8 @@ def _complaint(comparison: Comparison, sizes: Sizes) -> str:
 
 def _forget(subject: Subject) -> None:
     store = cache_of(subject.options)
-    store.discard(subject.program_key)
-    store.discard(subject.key)
+    for key in filter(None, (subject.program_key, subject.key)):
+        store.discard(key)
 
 
 class Bench:

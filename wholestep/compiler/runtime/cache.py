@@ -71,8 +71,10 @@ class Cache:
         return path
 
     def discard(self, key: str) -> None:
-        """Remove everything stored under a key."""
-        shutil.rmtree(self.folder / key, ignore_errors=True)
+        """Remove the entries stored under a key, and nothing else: the folder and its lock stay."""
+        assert key, "an empty key names the whole cache"
+        for path in self._entries(key, ""):
+            path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[None]:
