@@ -129,11 +129,11 @@ class Compiler:
             plan = make_plan(lowered, capacity, fused=self.options.fuse, bounds=bounds, target=target)
             check(plan)
         log.info("plan: %d nodes, %d buffers, %d dispatches", len(lowered.nodes), len(plan.buffers), len(plan.kernels))
-        fired = dict.fromkeys(rule for r in self.egraph_reports for rule in r.fired)
+        applied = dict.fromkeys(rule for r in self.egraph_reports for rule in r.applied)
         return plan, OptimizeReport(
             len(graph.nodes),
             len(lowered.nodes),
-            tuple(fired),
+            tuple(applied),
             tuple(self.spans.all),
             egraph=tuple(self.egraph_reports),
         )

@@ -119,6 +119,12 @@ def test_the_report_tells_both_runs() -> None:
     assert all(r.nodes_before > 0 and r.enodes > 0 for r in report.egraph)
 
 
+def test_what_is_not_chosen_is_not_applied() -> None:
+    _, report = Compiler(ws.CompileOptions(egraph=True)).plan(step("relu"), CAPACITY, "cpu")
+    assert sum(sum(r.fired.values()) for r in report.egraph) > 0
+    assert report.fusions_applied == ()
+
+
 def test_without_it_nothing_is_reported() -> None:
     _, report = Compiler(ws.CompileOptions(egraph=False)).plan(step("gelu"), CAPACITY, "cpu")
     assert (report.egraph, report.fusions_applied) == ((), ())

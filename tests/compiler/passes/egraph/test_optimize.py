@@ -203,6 +203,7 @@ def test_the_same_graph_gives_the_same_program() -> None:
 def test_the_report_says_what_happened() -> None:
     _, report = optimize(graph_of(example("silu")), CAPACITY, worker=WORKER)
     assert report.fired["name-silu"] == 1
+    assert report.applied == {"name-silu": 1}
     assert report.stopped == "saturated"
     assert report.nodes_after == 2
     assert "name-silu 1" in str(report)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode, Firing, Slot
 from wholestep.compiler.passes.egraph.encode import FULL, op_of
+from wholestep.compiler.passes.egraph.rebuild import live_classes
 from wholestep.compiler.passes.egraph.rules.emit import EmittedRule, emit
 from wholestep.compiler.passes.egraph.rules.rule import Rule
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable
@@ -29,12 +31,26 @@ class Step:
         return self.root in self.inside
 
 
-def steps(egraph: EGraph, rules: Sequence[Rule]) -> Iterator[Step]:
-    """The steps that the firings of these rules stand for."""
+def steps(egraph: EGraph, rules: Sequence[Rule], within: Container[int] | None = None) -> Iterator[Step]:
+    """The steps that the firings of these rules stand for; `within` some classes, or all."""
     known = {rule.name: (rule, emit(rule, 0)) for rule in rules}
     for firing in egraph.firings:
-        if firing.rule in known:
+        if firing.rule in known and (within is None or firing.root in within):
             yield _step(egraph, *known[firing.rule], firing)
+
+
+def applied(egraph: EGraph, rules: Sequence[Rule], chosen: Sequence[ENode]) -> dict[str, int]:
+    """How often each rule made an e-node that was chosen in place of the program's own."""
+    own = egraph.original_choice()
+    changed = {c for c in live_classes(egraph.roots, chosen) if own[c] is not None and chosen[c] != own[c]}
+    counts: Counter[str] = Counter()
+    for step in steps(egraph, rules, changed):
+        made = step.right == chosen[step.root] if step.right is not None else step.left == own[step.root]
+        counts[step.rule.name.split("@")[0]] += made
+    for name, _, definition in egraph.definitions:
+        c = egraph.class_of[definition]
+        counts[name] += c in changed and chosen[c] == definition
+    return {rule: n for rule, n in sorted(counts.items()) if n}
 
 
 def replaced_nodes(egraph: EGraph, rules: Sequence[Rule]) -> frozenset[ENode]:

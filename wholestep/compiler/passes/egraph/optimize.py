@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.passes.egraph.certificate import replaced_nodes
+from wholestep.compiler.passes.egraph.certificate import applied, replaced_nodes
 from wholestep.compiler.passes.egraph.cost import CostModel
 from wholestep.compiler.passes.egraph.encode import encode
 from wholestep.compiler.passes.egraph.extract import extract
@@ -76,6 +76,7 @@ def optimize(
         extraction.before,
         extraction.after,
         dict(sorted(fired.items())),
+        applied(egraph, rules, extraction.chosen),
         seconds,
     )
     return rebuilt, report

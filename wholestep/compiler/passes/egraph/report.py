@@ -19,16 +19,18 @@ class EGraphReport:
     cost_before: float = 0.0  # modelled nanoseconds
     cost_after: float = 0.0
     fired: Mapping[str, int] = field(default_factory=dict)  # rule -> matches
+    applied: Mapping[str, int] = field(default_factory=dict)  # rule -> how often its result was chosen
     seconds: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""
 
     def __str__(self) -> str:
         if self.failure:
             return f"e-graph: the program was left as it was: {self.failure}"
-        fired = ", ".join(f"{rule} {n}" for rule, n in sorted(self.fired.items(), key=lambda x: (-x[1], x[0]))[:12])
+        used = ", ".join(f"{rule} {n}" for rule, n in sorted(self.applied.items(), key=lambda x: (-x[1], x[0])))
         total = sum(s for part, s in self.seconds.items() if ":" not in part)
         return (
-            f"e-graph ({self.exactness}): {self.nodes_before} -> {self.nodes_after} nodes, {self.enodes} e-nodes, "
-            f"{self.rounds} rounds ({self.stopped}), modelled cost {self.cost_before:.0f} -> {self.cost_after:.0f} ns, "
-            f"{1e3 * total:.0f} ms; fired: {fired or 'none'}"
+            f"e-graph ({self.exactness}): {self.nodes_before} -> {self.nodes_after} nodes, modelled cost "
+            f"{self.cost_before:.0f} -> {self.cost_after:.0f} ns; applied: {used or 'nothing'}; "
+            f"{sum(self.fired.values())} matches of {len(self.fired)} rules, {self.enodes} e-nodes, "
+            f"{self.rounds} rounds ({self.stopped}), {1e3 * total:.0f} ms"
         )
