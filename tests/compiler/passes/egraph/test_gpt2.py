@@ -44,6 +44,11 @@ def test_every_name_is_found() -> None:
     found = stages(PRIMITIVE, "optimize_forward")
     assert (found["layer_norm"], found["attention"], found["gelu"], found["cross_entropy"]) == (5, 2, 2, 1)
     assert found["softmax"] == found["exp"] == found["max"] == 0
+    compiler = Compiler(ws.CompileOptions(egraph=True), capacity=CAPACITY)
+    compiler.run_stages(step(PRIMITIVE), until="optimize_forward")
+    counts = compiler.egraph_reports[0].applied
+    names = ("layer_norm", "attention", "gelu", "cross_entropy")
+    assert [counts[f"name-{n}"] for n in names] == [found[n] for n in names]
 
 
 def test_both_have_the_same_plan_integers() -> None:

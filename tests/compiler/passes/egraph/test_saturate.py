@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -84,3 +87,30 @@ def test_an_error_of_egglog_is_an_answer() -> None:
     request = {"program": "(nonsense", "terms": [], "equal": [], "tables": {}, "certificates": {}}
     with Worker() as worker, pytest.raises(SaturationError, match="egglog failed"):
         worker.ask({**request, "rounds": 1, "nodes": 1}, 20)
+
+
+PROGRAM = """
+import wholestep as ws
+from tests.models.gpt2 import PRIMITIVE, Config, gpt2
+from wholestep.compiler.ir.text import print_graph
+from wholestep.compiler.pipeline import Compiler
+from wholestep.optim.build import train_graph
+step = train_graph(gpt2(Config(layers=1, width=8, heads=2, vocabulary=11, context=5), PRIMITIVE), ws.AdamW())
+print(print_graph(Compiler(ws.CompileOptions(egraph=True)).run_stages(step, until="optimize_full")))
+"""
+
+
+def test_the_program_does_not_depend_on_the_order_of_sets() -> None:
+    """Two interpreters that hash strings differently choose the same nodes in the same order."""
+    root = str(Path(__file__).parents[4])
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": root},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert b"attention" in texts[0]
+    assert texts[0] == texts[1]

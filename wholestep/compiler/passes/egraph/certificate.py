@@ -40,17 +40,21 @@ def steps(egraph: EGraph, rules: Sequence[Rule], within: Container[int] | None =
 
 
 def applied(egraph: EGraph, rules: Sequence[Rule], chosen: Sequence[ENode]) -> dict[str, int]:
-    """How often each rule made an e-node that was chosen in place of the program's own."""
+    """In how many classes each rule made the chosen e-node, where that is not the program's own.
+
+    The last step counts: a product that was regrouped and then commuted is put down to commutativity.
+    """
     own = egraph.original_choice()
-    changed = {c for c in live_classes(egraph.roots, chosen) if own[c] is not None and chosen[c] != own[c]}
-    counts: Counter[str] = Counter()
+    changed = {c for c in live_classes(egraph.roots, chosen) if chosen[c] != own[c]}
+    made: set[tuple[str, int]] = set()
     for step in steps(egraph, rules, changed):
-        made = step.right == chosen[step.root] if step.right is not None else step.left == own[step.root]
-        counts[step.rule.name.split("@")[0]] += made
+        if step.right == chosen[step.root] if step.right is not None else step.left == own[step.root]:
+            made.add((step.rule.name.split("@")[0], step.root))
     for name, _, definition in egraph.definitions:
         c = egraph.class_of[definition]
-        counts[name] += c in changed and chosen[c] == definition
-    return {rule: n for rule, n in sorted(counts.items()) if n}
+        if c in changed and chosen[c] == definition:
+            made.add((name, c))
+    return dict(sorted(Counter(rule for rule, _ in made).items()))
 
 
 def replaced_nodes(egraph: EGraph, rules: Sequence[Rule]) -> frozenset[ENode]:

@@ -63,6 +63,8 @@ def optimize(
     clock("extract")
     rebuilt = rebuild(graph, encoded, egraph, extraction.chosen)
     clock("rebuild")
+    used = applied(egraph, rules, extraction.chosen)
+    clock("certificates")
     fired: Counter[str] = Counter(name for name, _, _ in egraph.definitions)
     for name, count in result.matches.items():
         fired[name.split("@")[0]] += count
@@ -76,7 +78,7 @@ def optimize(
         extraction.before,
         extraction.after,
         dict(sorted(fired.items())),
-        applied(egraph, rules, extraction.chosen),
+        used,
         seconds,
     )
     return rebuilt, report
