@@ -74,7 +74,7 @@ class Tensor:
     got: Array
     wanted: Array
     before: Array | None = None
-    noisy: Array | None = None  # `wanted` as rounding may leave it
+    noise: Array | None = None  # what rounding alone may change
 
     def error(self, tolerance: float) -> Array:
         """The error at every position relative to the tensor's scale; infinite where one value alone is finite."""
@@ -97,11 +97,9 @@ class Tensor:
 
     def _beyond_noise(self, off: Array) -> Array:
         """The part of an error that rounding does not explain; none where rounding alone may give NaN."""
-        if self.noisy is None:
+        if self.noise is None:
             return off
-        with np.errstate(all="ignore"):
-            noise = np.abs(self.noisy.astype(np.float64) - self.wanted.astype(np.float64))
-        return np.where(np.isfinite(noise), np.maximum(off - NOISE * scale(noise), 0.0), 0.0)
+        return np.where(np.isfinite(self.noise), np.maximum(off - NOISE * scale(self.noise), 0.0), 0.0)
 
 
 def tolerance_of(graph: Graph, exactness: str) -> float:
@@ -111,14 +109,14 @@ def tolerance_of(graph: Graph, exactness: str) -> float:
     return TOLERANCE[coarse] * WIDENED[exactness]
 
 
-def compared(trial: Trial, got: Result, wanted: Result, tolerance: float, noisy: Result | None = None) -> Comparison:
-    """A step against its meaning; with a noisy evaluation, only what rounding cannot explain is a mismatch."""
+def compared(trial: Trial, got: Result, wanted: Result, tolerance: float, noise: Result | None = None) -> Comparison:
+    """A step against its meaning; given the noise of rounding, only what it cannot explain is a mismatch."""
     out = Comparison(tolerance)
     for name, value in got.outputs.items():
-        rough = None if noisy is None else noisy.outputs[name]
+        rough = None if noise is None else noise.outputs[name]
         out.add(Tensor(f"the output {name!r}", value, wanted.outputs[name], None, rough))
     for name, value in got.state.items():
-        rough = None if noisy is None else noisy.state[name]
+        rough = None if noise is None else noise.state[name]
         out.add(Tensor(f"the state {name!r}", value, wanted.state[name], trial.state[name], rough))
     return out
 
@@ -126,8 +124,25 @@ def compared(trial: Trial, got: Result, wanted: Result, tolerance: float, noisy:
 # -- what rounding alone may do ----------------------------------------------------------------------------------
 
 
-def with_noise(graph: Graph, trial: Trial, seed: int) -> Result:
-    """The step as the interpreter has it, but with every node's value off by a few roundings of its dtype."""
+def noise_of(graph: Graph, trial: Trial, seed: int) -> Result:
+    """How far every output and state moves when the value of each node is off by a few roundings of its dtype.
+
+    Named ops round inside: they are written out first.  Both evaluations are of that graph, so that a decomposition
+    that is wrong counts as no noise.
+    """
+    from wholestep.compiler.passes.decompose import decompose
+
+    primitives = decompose(graph)
+    steady, shaken = trial.interpret(primitives), _shaken_step(primitives, trial, seed)
+    return Result(_distances(steady.outputs, shaken.outputs), _distances(steady.state, shaken.state))
+
+
+def _distances(a: dict[str, Array], b: dict[str, Array]) -> dict[str, Array]:
+    with np.errstate(all="ignore"):
+        return {name: np.abs(a[name].astype(np.float64) - b[name].astype(np.float64)) for name in a}
+
+
+def _shaken_step(graph: Graph, trial: Trial, seed: int) -> Result:
     rng = np.random.default_rng(seed)
     exact = {"inputs": graph.leaves("input"), "state": graph.states()}
     inputs, state = (
@@ -145,12 +160,12 @@ def with_noise(graph: Graph, trial: Trial, seed: int) -> Result:
             ]
             values[node] = tuple(shaken) if several else shaken[0]
     updated = {u.name: values[u.node] for u in graph.updates}
-    return Result({o.name: values[o.node] for o in graph.outputs}, {**state, **updated})
+    return Result({o.name: values[o.node] for o in graph.outputs}, {**trial.state, **updated})
 
 
 def _shaken(node: Node, type: TensorType, value: Array, rng: np.random.Generator) -> Array:
     value = np.asarray(value, computed_dtype(type.dtype))
-    if node.host or not node.inputs or not type.dtype.is_float or node.op in MOVES:
+    if node.host or not type.dtype.is_float or node.op in MOVES:
         return value
     rounding = SHAKEN * float(np.finfo(type.dtype.numpy).eps)
     shaken: Array = value.astype(type.dtype.numpy) * (1.0 + rng.uniform(-rounding, rounding, value.shape))

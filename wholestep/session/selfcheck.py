@@ -147,14 +147,14 @@ def _settled(subject: Subject, graph: Graph, bench: Bench, recipe: Recipe, sizes
     A draw after the first also finds out what rounding alone does to the step: near a jump, or where large numbers
     cancel, float32 may be far from float64 and right.
     """
-    from wholestep.session.compare import compared, tolerance_of, with_noise
+    from wholestep.session.compare import compared, noise_of, tolerance_of
 
     tolerance = tolerance_of(graph, subject.options.exactness)
     for attempt in range(ATTEMPTS):
         trial = recipe.trial(sizes, attempt)
         got, wanted = bench.run(trial), trial.interpret(graph)
-        noisy = with_noise(graph, trial, attempt) if attempt else None
-        comparison = compared(trial, got, wanted, tolerance, noisy)
+        noise = noise_of(graph, trial, attempt) if attempt else None
+        comparison = compared(trial, got, wanted, tolerance, noise)
         if not comparison.mismatches:
             return comparison
     _forget(subject)

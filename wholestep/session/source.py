@@ -115,8 +115,7 @@ class Source:
         if stand is None:
             return
         subject = Subject(self.trace(entry), plan, self.key(entry, options), stand.device, stand.threads, options)
-        with self.spans.span("self_check"):
-            self.verdicts[entry] = verdict_on(subject, new=new)
+        self.verdicts[entry] = verdict_on(subject, self.spans, new=new)
 
     # -- the optimizer -------------------------------------------------------------------------------------------
 

@@ -98,3 +98,18 @@ def test_a_lock_held_elsewhere_is_not_waited_for_forever(tmp_path: Path, monkeyp
         thread.start()
         thread.join(timeout=5)
     assert entered == [True]
+
+
+def test_discard_removes_the_entries_of_one_key_alone(tmp_path: Path) -> None:
+    store = Cache(tmp_path)
+    store.put("a", b"1", ".plan")
+    store.put("a", b"2", ".verdict")
+    kept = store.put("b", b"3", ".plan")
+    store.discard("a")
+    assert store.get("a", ".plan") is None
+    assert store.get("a", ".verdict") is None
+    assert kept.exists()
+    store.discard("never stored")
+    with pytest.raises(AssertionError, match="an empty key names the whole cache"):
+        store.discard("")
+    assert kept.exists()

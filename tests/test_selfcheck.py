@@ -1,0 +1,285 @@
+"""Self-verified plans: right ones pass and say so, wrong ones are caught by name, and nothing is checked twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from random_graphs import graphs
+from sessions import data, mlp
+
+import wholestep as ws
+from wholestep.compiler import pipeline
+from wholestep.compiler.ir.graph import Graph, Update
+from wholestep.compiler.pipeline import Compiler
+from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Plan
+from wholestep.compiler.runtime.compiler import detect_target
+from wholestep.compiler.runtime.device import device_named
+from wholestep.errors import OptionError, VerificationError
+from wholestep.session import selfcheck
+from wholestep.session.selfcheck import Subject, check, estimated_seconds
+from wholestep.session.trial import recipe_for, small_sizes
+from wholestep.session.verdict import Verdict, parse_verdict
+
+ALWAYS = ws.CompileOptions(cache=False, verify=True)
+
+
+def verdict(session: ws.Session) -> Verdict:
+    return session._source.verdicts["train"]
+
+
+def note(session: ws.Session) -> str:
+    return str(session.report()).splitlines()[-1]
+
+
+@pytest.mark.parametrize("optimizer", [ws.SGD(), ws.SGD(momentum=0.9, nesterov=True), ws.Adam(), ws.AdamW()])
+def test_a_right_plan_passes_and_the_report_says_so(optimizer: ws.Optimizer) -> None:
+    session = ws.build_session(mlp(), optimizer=optimizer, batch_size=16, options=ALWAYS)
+    found = verdict(session)
+    assert found.sizes == ({"batch": 3}, {"batch": 16})
+    assert 0.0 < found.worst < 1e-5
+    assert found.not_finite == {}
+    assert note(session).startswith("note: checked against the interpreter at batch=3 and batch=16: worst error")
+
+
+def test_the_models_numbers_are_not_touched() -> None:
+    graph = mlp()
+    session = ws.build_session(graph, optimizer=ws.Adam(), batch_size=16, options=ALWAYS)
+    untouched = ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=16, options=replace(ALWAYS, verify=False))
+    for name, value in untouched.state_dict().items():
+        np.testing.assert_array_equal(session.state_dict()[name], value)
+
+
+@settings(max_examples=12, derandomize=True, phases=(Phase.generate,))  # each is a run of the C compiler
+@given(graphs(max_nodes=8))
+def test_random_graphs_pass(graph: Graph) -> None:
+    capacity = dict.fromkeys(graph.symbols, 9)
+    plan, _ = Compiler().plan(graph, capacity, detect_target().name)
+    check(Subject(graph, plan, "", device_named("cpu"), 2, ALWAYS))
+
+
+def test_a_relu_that_rounding_flips_is_no_bug() -> None:
+    """Of 800 000 units a few are so near 0 that float32 and float64 disagree about them."""
+    g = ws.Graph()
+    h = g.input("x", ("batch", 64))
+    for i in range(3):
+        h = ws.relu(h @ g.parameter(f"w{i}", (64, 64)) + g.parameter(f"b{i}", (64,)))
+    g.set_outputs({"loss": (h * h).mean()})
+    assert verdict(ws.build_session(g, batch_size=4096, options=ALWAYS)).checked
+
+
+def in_folder(folder: Path) -> ws.CompileOptions:
+    """With a cache of its own: a compiler that a test breaks has the keys of the one that works."""
+    return ws.CompileOptions(cache_dir=str(folder), verify=True)
+
+
+# -- wrong plans -------------------------------------------------------------------------------------------------
+
+
+def with_instr(plan: Plan, change: Callable[[Instr], Instr]) -> Plan:
+    """A plan with the instructions of its kernels changed."""
+
+    def changed(kernel: Kernel) -> Kernel:
+        levels = (replace(v, row=tuple(map(change, v.row)), body=tuple(map(change, v.body))) for v in kernel.levels)
+        return replace(kernel, levels=tuple(levels))
+
+    return replace(plan, kernels=tuple(map(changed, plan.kernels)))
+
+
+def wrong_index(plan: Plan) -> Plan:
+    """Every column gets the first bias."""
+    (bias,) = (id for name, id in plan.states if name == "b1")
+
+    def change(instr: Instr) -> Instr:
+        if instr.load is None or instr.load.buffer != bias or len(instr.load.index) != 1:
+            return instr
+        return replace(instr, load=replace(instr.load, index=(Index(),)))
+
+    return with_instr(plan, change)
+
+
+def wrong_constant(plan: Plan) -> Plan:
+    """Adam's 1 - beta from another 1."""
+    return replace(plan, host=tuple(replace(h, const=1.01) if h.const == 1.0 else h for h in plan.host))
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, breaking: Callable[[Plan], Plan]) -> None:
+    """Make the planner's results wrong."""
+    real = pipeline.make_plan
+
+    def make_plan(*args: Any, **kw: Any) -> Plan:
+        plan = real(*args, **kw)
+        wrong = breaking(plan)
+        assert wrong != plan
+        return wrong
+
+    monkeypatch.setattr(pipeline, "make_plan", make_plan)
+
+
+@pytest.mark.parametrize("breaking", [wrong_index, wrong_constant])
+def test_a_wrong_plan_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, breaking: Callable[[Plan], Plan]
+) -> None:
+    broken(monkeypatch, breaking)
+    with pytest.raises(
+        VerificationError, match=r"does not compute what the graph means. At batch=3, the (state|output)"
+    ):
+        ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=16, options=in_folder(tmp_path))
+
+
+def test_the_error_names_state_position_values_and_the_way_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def freeze(graph: Graph) -> Graph:
+        states = graph.states()
+        updates = tuple(Update(u.name, states["b1"] if u.name == "b1" else u.node) for u in graph.updates)
+        return Graph(graph.outputs, updates, graph.inputs)
+
+    stages = (*pipeline.STAGES, pipeline.Stage("broken", (freeze,)))
+    monkeypatch.setattr(pipeline, "STAGES", stages)
+    with pytest.raises(VerificationError) as caught:
+        ws.build_session(mlp(), batch_size=16, options=in_folder(tmp_path))
+    text = str(caught.value)
+    assert "the state 'b1' is " in text
+    assert " at position " in text
+    assert ", and should be " in text
+    assert "Also wrong" not in text
+    assert "options=ws.CompileOptions(optimize=False)" in text
+
+
+def test_a_gradient_far_smaller_than_its_parameter_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A gradient of 1e-6 is lost in a weight of 1 unless the learning rate brings it out."""
+    g = ws.Graph()
+    x, w = g.input("x", ("batch", 4)), g.parameter("w", (4,), init=ws.init.ones())
+    g.set_outputs({"loss": (x * w).sum() * 1e-6})
+
+    def drop(graph: Graph) -> Graph:
+        return Graph(graph.outputs, (Update("w", graph.states()["w"]),), graph.inputs)
+
+    monkeypatch.setattr(pipeline, "STAGES", (*pipeline.STAGES, pipeline.Stage("broken", (drop,))))
+    with pytest.raises(VerificationError, match="the state 'w' is"):
+        ws.build_session(g, batch_size=4, options=in_folder(tmp_path))
+
+
+def test_a_wrong_plan_leaves_nothing_in_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    options = ws.CompileOptions(cache_dir=str(tmp_path))
+    with monkeypatch.context() as patch:
+        broken(patch, wrong_index)
+        with pytest.raises(VerificationError):
+            ws.build_session(mlp(), batch_size=16, options=options)
+    assert not [*tmp_path.rglob("*.plan"), *tmp_path.rglob("*.verdict")]
+    session = ws.build_session(mlp(), batch_size=16, options=options)
+    assert verdict(session).checked
+    assert np.isfinite(session.step(**data(16)).loss)
+
+
+# -- when to check -----------------------------------------------------------------------------------------------
+
+
+def refuse(subject: Subject) -> Verdict:
+    raise AssertionError("a plan was checked")
+
+
+def test_a_warm_start_does_not_check_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    options = ws.CompileOptions(cache_dir=str(tmp_path))
+    first = ws.build_session(mlp(), batch_size=16, options=options)
+    assert "self_check" in first._source.spans.names()
+    monkeypatch.setattr(selfcheck, "check", refuse)
+    second = ws.build_session(mlp(), batch_size=16, options=options)
+    assert verdict(second) == verdict(first)
+    assert note(second) == note(first)
+    assert "self_check" not in second._source.spans.names()
+
+
+def test_every_entry_point_is_checked() -> None:
+    session = ws.build_session(mlp(), batch_size=16, options=ALWAYS)
+    session.predict(x=data(4)["x"])
+    session.evaluate(**data(4))
+    assert all(session._source.verdicts[entry].checked for entry in ("train", "predict", "evaluate"))
+
+
+def test_verify_false_skips(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selfcheck, "check", refuse)
+    session = ws.build_session(mlp(), batch_size=16, options=ws.CompileOptions(cache=False, verify=False))
+    assert note(session) == "note: not checked against the interpreter: verify=False"
+
+
+def test_a_plan_cached_unchecked_is_checked_when_asked(tmp_path: Path) -> None:
+    unchecked = ws.CompileOptions(cache_dir=str(tmp_path), verify=False)
+    ws.build_session(mlp(), batch_size=16, options=unchecked)
+    session = ws.build_session(mlp(), batch_size=16, options=replace(unchecked, verify=True))
+    assert "autodiff" not in session._source.spans.names()
+    assert verdict(session).checked
+
+
+def test_the_estimate_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = mlp(inputs=784, hidden=1024)
+    with monkeypatch.context() as patch:
+        patch.setattr(selfcheck, "check", refuse)
+        session = ws.build_session(graph, batch_size=256, options=ws.CompileOptions(cache=False))
+    milliseconds = 1e3 * estimated_seconds(session.plan)
+    assert milliseconds > 50
+    assert f"estimated {milliseconds:.0f} ms; options=ws.CompileOptions(verify=True) checks it" in note(session)
+    assert verdict(ws.build_session(graph, batch_size=256, options=ALWAYS)).checked
+
+
+def test_a_device_that_does_not_run_checks_nothing() -> None:
+    session = ws.build_session(mlp(), batch_size=16, device="null", options=ALWAYS)
+    assert "not checked against the interpreter: device='null' does not run plans" in note(session)
+
+
+def test_a_session_made_from_a_plan_alone_says_so() -> None:
+    plan, _ = ws.compile_training_graph(mlp(), batch_size=16)
+    assert "not checked against the interpreter: the session was made from a plan alone" in note(ws.Session(plan))
+
+
+def test_verify_is_a_bool_or_none() -> None:
+    with pytest.raises(OptionError, match="verify='yes': expected True, False, or None"):
+        ws.CompileOptions(verify="yes")  # type: ignore[arg-type]
+
+
+# -- what it is tried on -----------------------------------------------------------------------------------------
+
+
+def test_positions_that_are_finite_in_neither_are_reported() -> None:
+    g = ws.Graph()
+    x, w = g.input("x", ("batch", 3)), g.parameter("w", (3,))
+    below = ws.log(x * 0.0 - 1.0)
+    g.set_outputs({"loss": (x * w).mean(), "odd": below})
+    session = ws.build_session(g, batch_size=8, options=ALWAYS)
+    assert verdict(session).not_finite == {"the output 'odd'": 3 * (3 + 8)}
+    assert "33 positions of the output 'odd' are not finite in both" in note(session)
+
+
+def test_inputs_between_0_and_1_where_the_graph_needs_them() -> None:
+    g = ws.Graph()
+    x, w = g.input("x", ("batch", 3)), g.parameter("w", (3,))
+    g.set_outputs({"loss": (ws.log(x) * w).mean()})
+    assert verdict(ws.build_session(g, batch_size=8, options=ALWAYS)).not_finite == {}
+
+
+def test_indices_stay_in_their_bounds_and_variances_above_0() -> None:
+    session = ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=16, options=ALWAYS)
+    graph = selfcheck._meaning(session._source.trace("train"))
+    recipe = recipe_for(graph, session.plan.bounds, {"batch": 3})
+    trial = recipe.trial({"batch": 16}, 0)
+    assert set(trial.inputs["labels"]) <= set(range(5))
+    assert trial.state["w1.adam.v"].min() > 0
+    moved = np.abs(trial.interpret(graph).state["w1"] - trial.state["w1"])
+    assert 0.1 < moved.max() / np.abs(trial.state["w1"]).max() < 100.0
+
+
+def test_small_sizes_are_those_that_the_shapes_allow() -> None:
+    g = ws.Graph()
+    x = g.input("x", ("a", "b", "c"))
+    g.set_outputs({"y": x[:, :, 1:]})
+    assert small_sizes(g.to_ir(), {"a": 64, "b": 64, "c": 64}) == {"a": 4, "b": 3, "c": 2}
+    assert small_sizes(mlp().to_ir(), {"batch": 2}) == {"batch": 2}
+
+
+def test_a_verdict_survives_its_text() -> None:
+    one = Verdict(({"batch": 3},), 1e-7, "the output 'loss'", {"the state 'w'": 2}, 0.01)
+    assert parse_verdict(one.to_json()) == one
