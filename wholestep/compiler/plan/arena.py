@@ -1,41 +1,95 @@
-"""Offsets by lifetime: buffers share bytes when they are never alive in the same region.
+"""Offsets by lifetime: buffers share bytes when they are never alive together.
 
-A unit of time is a region, so bytes change hands only across a barrier: sharing never adds a conflict between threads.
+Across a barrier any bytes may change hands.  Within a region they may only where no barrier is needed: two buffers of
+the same size, dealt out to the threads in the same way, at the same offset.  Then each byte belongs to one thread
+throughout, and that thread has done with the first buffer before it begins with the second.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from wholestep.compiler.plan.kernel import Buffer, Kernel, Space
-from wholestep.compiler.plan.traffic import loads, stores
+from wholestep.compiler.ir.types import Extent
+from wholestep.compiler.plan.kernel import Buffer, Kernel, Layout, Space
+from wholestep.compiler.plan.split import Touch, Way
+
+Owners = tuple[object, ...]  # a way of dealing out bytes to threads
 
 
-def lifetimes(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> list[Buffer]:
-    """The first and last region in which each buffer of the arena is touched."""
-    seen: dict[int, list[int]] = {}
+@dataclass
+class Slot:
+    """Bytes of the arena and the buffers that have them one after the other."""
+
+    buffers: list[Buffer]
+    first: int  # region
+    last: int
+    bytes: int
+    owners: frozenset[Owners]
+    offset: int = 0
+
+
+def lifetimes(
+    buffers: Sequence[Buffer], kernels: Sequence[Kernel]
+) -> tuple[list[Buffer], dict[int, frozenset[Owners]]]:
+    """The first and last kernel that touches each buffer, and the ways in which all of them deal it out."""
+    span: dict[int, tuple[int, int]] = {}
+    owners: dict[int, frozenset[Owners]] = {}
     for k in kernels:
-        for access in (*loads(k), *stores(k)):
-            seen.setdefault(access.buffer, []).append(k.region)
-    return [replace(b, first=min(seen.get(b.id, [0])), last=max(seen.get(b.id, [0]))) for b in buffers]
+        touch = Touch(k, buffers)
+        for id in touch.by_buffer:
+            span[id] = (span.get(id, (k.id, k.id))[0], k.id)
+            ways = touch.walked(k.split, id) if k.split is not None else frozenset[Way]()
+            mine = frozenset(owned_bytes(buffers[id], way) for way in ways)
+            owners[id] = owners[id] & mine if id in owners else mine
+    return [replace(b, first=span.get(b.id, (0, 0))[0], last=span.get(b.id, (0, 0))[1]) for b in buffers], owners
 
 
-def place(buffers: Sequence[Buffer]) -> tuple[list[Buffer], int]:
+def owned_bytes(buffer: Buffer, way: Way) -> Owners:
+    """Which bytes of a buffer belong to which thread, as something to compare."""
+    kind, extent = way
+    size = buffer.type.dtype.size
+    if kind == "dimension":
+        return (buffer.type, buffer.layout, extent)
+    assert buffer.layout is Layout.ROWS
+    total: Extent = buffer.type.elements * size
+    return (total, extent * size)
+
+
+def slots(buffers: Sequence[Buffer], owners: dict[int, frozenset[Owners]], region: Sequence[int]) -> list[Slot]:
+    """Buffers of the arena that live in one region, put one after the other where their owners agree."""
+    out: list[Slot] = []
+    for b in sorted((b for b in buffers if b.space is Space.ARENA), key=lambda b: (b.first, b.id)):
+        first, last, mine = region[b.first], region[b.last], owners.get(b.id, frozenset())
+        for slot in out:
+            fits = (slot.first, slot.last, slot.bytes) == (first, last, b.bytes) and first == last
+            if fits and slot.owners & mine and slot.buffers[-1].last < b.first:
+                slot.buffers.append(b)
+                slot.owners &= mine
+                break
+        else:
+            out.append(Slot([b], first, last, b.bytes, mine))
+    return out
+
+
+def place(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> tuple[list[Buffer], int]:
     """First fit, largest first: the arena's buffers with their offsets, and the arena's size."""
-    placed: list[Buffer] = []
+    alive, owners = lifetimes(buffers, kernels)
+    placed: list[Slot] = []
     total = 0
-    for b in sorted((b for b in buffers if b.space is Space.ARENA), key=lambda b: (-b.bytes, b.first, b.id)):
+    waiting = slots(alive, owners, [k.region for k in kernels])
+    for slot in sorted(waiting, key=lambda s: (-s.bytes, s.first, s.buffers[0].id)):
         at = 0
         for other in sorted(placed, key=lambda o: o.offset):
-            if other.first <= b.last and b.first <= other.last:
-                if at + b.bytes <= other.offset:
+            if other.first <= slot.last and slot.first <= other.last:
+                if at + slot.bytes <= other.offset:
                     break
                 at = max(at, other.offset + other.bytes)
-        placed.append(replace(b, offset=at))
-        total = max(total, at + b.bytes)
-    offsets = {b.id: b for b in placed}
-    return [offsets.get(b.id, b) for b in buffers], total
+        slot.offset = at
+        placed.append(slot)
+        total = max(total, at + slot.bytes)
+    offsets = {b.id: slot.offset for slot in placed for b in slot.buffers}
+    return [replace(b, offset=offsets.get(b.id, b.offset)) for b in alive], total
 
 
 def place_copies(buffers: Sequence[Buffer]) -> tuple[list[Buffer], int]:

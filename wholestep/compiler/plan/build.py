@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import Dim
-from wholestep.compiler.plan.arena import lifetimes, place, place_copies
+from wholestep.compiler.plan.arena import place, place_copies
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.emit import EMIT
 from wholestep.compiler.plan.fuse import Cluster, fuse
@@ -44,7 +44,7 @@ def make_plan(
     buffers = Buffers(prepared, ordered, updates, sizes)  # what is in memory, and in which layout
     kernels = [emit(i, c, buffers) for i, c in enumerate(ordered)]
     kernels = split_kernels(kernels, buffers.all, sizes)  # who computes what; where threads meet
-    placed, arena_bytes = place(lifetimes(buffers.all, kernels))  # every byte has its place
+    placed, arena_bytes = place(buffers.all, kernels)  # every byte has its place
     placed, copy_bytes = place_copies(placed)
     names = {b.id: b.name for b in placed if b.space is Space.STATE}
     leaves = prepared.states()

@@ -54,9 +54,12 @@ def _check_arena(plan: Plan) -> None:
     for b in sorted((b for b in plan.buffers if b.space is Space.ARENA), key=lambda b: b.offset):
         live = [a for a in live if a.offset + a.bytes > b.offset]
         for a in live:
+            before, after = (a, b) if a.first <= b.first else (b, a)
+            _need(before.last < after.first, f"buffers {a.id} and {b.id} overlap in the arena while both are alive")
+            barrier = plan.kernels[before.last].region < plan.kernels[after.first].region
             _need(
-                a.last < b.first or b.last < a.first,
-                f"buffers {a.id} and {b.id} overlap in the arena while both are alive",
+                barrier or (a.offset, a.bytes) == (b.offset, b.bytes),
+                f"buffers {a.id} and {b.id} have the same place in the arena where bytes change hands without a barrier",
             )
         live.append(b)
 

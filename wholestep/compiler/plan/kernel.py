@@ -42,7 +42,7 @@ class Buffer:
     bytes: int  # at capacity, padding included
     offset: int = 0  # in its segment: the arena, the copies, or a thread's workspace
     source: int | None = None  # of a COPY: the state it is the transpose of
-    first: int = 0  # first and last region in which it is alive (ARENA)
+    first: int = 0  # the first and last kernel that touches it
     last: int = 0
 
 

@@ -1,8 +1,9 @@
 """Which axis of each kernel is dealt out to the threads, hence where barriers stand.
 
 The range of an axis that a thread owns is one function of (extent, granule, thread), the same for every kernel.  Two
-kernels that touch the same buffer need no barrier between them when both are split along the same dimension of it:
-then each element is touched by one thread only, in program order.  `free` is that rule, and the only one.
+kernels that touch the same buffer need no barrier between them when both are split along the same dimension of it, or
+along the outermost one of two views in which a granule has as many elements: then each element is touched by one
+thread only, in program order.  `free` is that rule, and the only one.
 """
 
 from __future__ import annotations
@@ -12,16 +13,22 @@ from dataclasses import dataclass, replace
 from functools import cache
 from heapq import heappop, heappush
 
-from wholestep.compiler.ir.types import Dim, Extent, evaluate
-from wholestep.compiler.plan.kernel import LANES, Buffer, Kernel, Kind, Load, Space
+from wholestep.compiler.ir.types import Dim, Extent, evaluate, product
+from wholestep.compiler.plan.kernel import LANES, Buffer, Kernel, Kind, Layout, Load, Space
 from wholestep.compiler.plan.traffic import loads, stores
 
 SYMBOLIC_GRANULE = 8
 
 
 def granule(extent: Extent) -> int:
-    """The unit of ownership; a function of the extent alone."""
-    return SYMBOLIC_GRANULE if isinstance(extent, Dim) else LANES
+    """The unit of ownership; a function of the extent alone.
+
+    64*batch rows are dealt out as batch is, 64 rows for one: a reshape between them changes no owner.
+    """
+    if not isinstance(extent, Dim):
+        return LANES
+    coefficient = extent.terms[0][1] if len(extent.terms) == 1 else 1
+    return SYMBOLIC_GRANULE * max(1, coefficient)
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,10 @@ def shared(accesses: Sequence[Load], buffers: Sequence[Buffer]) -> list[Load]:
     return [a for a in accesses if buffers[a.buffer].space is not Space.WORK]
 
 
+# How a kernel's split axis walks a buffer: along one of its dimensions, or from end to end in granules of elements.
+Way = tuple[str, Extent]
+
+
 class Touch:
     """Which buffers a kernel reads and writes, and along which dimensions each of its axes walks them."""
 
@@ -53,23 +64,26 @@ class Touch:
         for a in (*self.reads, *self.writes):
             self.by_buffer.setdefault(a.buffer, []).append(a)
         self.buffers = buffers
-        self.walks: dict[tuple[int, int], frozenset[int]] = {}
+        self.walks: dict[tuple[int, int], frozenset[Way]] = {}
 
-    def walked(self, axis: int, buffer: int) -> frozenset[int]:
-        """Dimensions of the buffer that every access walks with exactly this axis, from end to end."""
+    def walked(self, axis: int, buffer: int) -> frozenset[Way]:
+        """The ways in which every access of the buffer walks it with exactly this axis, from end to end."""
         key = (axis, buffer)
         if key not in self.walks:
-            own = self.buffers[buffer].type.shape
-            extent = self.kernel.axes[axis]
-            found = set(range(len(own)))
-            for load in self.by_buffer[buffer]:
-                found &= {
-                    d
-                    for d in range(min(len(own), len(load.index)))
-                    if load.index[d].plain == axis and own[: d + 1] == load.shape[: d + 1] and own[d] == extent
-                }
-            self.walks[key] = frozenset(found)
+            ways = [self.ways(axis, load) for load in self.by_buffer[buffer]]
+            self.walks[key] = frozenset.intersection(*ways)
         return self.walks[key]
+
+    def ways(self, axis: int, load: Load) -> frozenset[Way]:
+        buffer, extent = self.buffers[load.buffer], self.kernel.axes[axis]
+        own, found = buffer.type.shape, set[Way]()
+        for d, index in enumerate(load.index):
+            if index.plain == axis and load.shape[d] == extent:
+                if own[: d + 1] == load.shape[: d + 1]:
+                    found.add(("dimension", d))
+                if d == 0 and buffer.layout is Layout.ROWS:
+                    found.add(("granules of", product(load.shape[1:]) * granule(extent)))
+        return frozenset(found)
 
     def options(self) -> list[int | None]:
         """The axes along which each thread can produce results of its own."""
