@@ -12,6 +12,7 @@ from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.passes.cse import share_common_nodes
 from wholestep.compiler.passes.decompose import decompose, lower_ratio, lower_reductions
+from wholestep.compiler.passes.flatten import flatten
 from wholestep.compiler.passes.fold import fold
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.plan.kernel import Plan, Space
@@ -26,7 +27,7 @@ def lower(graph: Graph) -> Graph:
     """What the pipeline does between autodiff and planning."""
     graph = strip_stop_gradients(inline_calls(graph))
     graph = lower_ratio(lower_reductions(decompose(graph, keep=KEPT_COMPOSITES)))
-    return share_common_nodes(fold(graph))
+    return share_common_nodes(fold(flatten(graph)))
 
 
 @dataclass

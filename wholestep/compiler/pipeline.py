@@ -16,6 +16,7 @@ from wholestep.compiler.passes.egraph.optimize import optimize
 from wholestep.compiler.passes.egraph.report import EGraphReport
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 from wholestep.compiler.passes.egraph.saturate import Budget, Worker
+from wholestep.compiler.passes.flatten import flatten
 from wholestep.compiler.passes.fold import fold
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.plan.bounds import index_bounds
@@ -55,8 +56,9 @@ STAGES = (
     Stage("simplify", SIMPLIFY),
     # The cheapest equal program was chosen for the whole step.  Skipped by optimize=False.
     Stage("optimize_full", (), egraph=True),
-    # Only primitives and composites with kernels are left; reductions have one axis, ratios are divisions.
-    Stage("lower", (decompose_composites, lower_reductions, lower_ratio, *SIMPLIFY)),
+    # Only primitives and composites with kernels are left; reductions have one axis, ratios are divisions, and what
+    # follows a product of flattened rows is flat as well.
+    Stage("lower", (decompose_composites, lower_reductions, lower_ratio, flatten, *SIMPLIFY)),
 )
 PLAN = "compile"  # the last stage: kernels, order and bytes are decided
 
