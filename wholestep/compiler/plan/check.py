@@ -59,7 +59,7 @@ def _check_arena(plan: Plan) -> None:
             barrier = plan.kernels[before.last].region < plan.kernels[after.first].region
             _need(
                 barrier or (a.offset, a.bytes) == (b.offset, b.bytes),
-                f"buffers {a.id} and {b.id} have the same place in the arena where bytes change hands without a barrier",
+                f"buffers {a.id} and {b.id} have one place where bytes change hands without a barrier",
             )
         live.append(b)
 
