@@ -6,23 +6,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.kernel import Buffer, Instr, Kernel, Kind, Load, Space
+from wholestep.compiler.plan.kernel import Buffer, Guard, Instr, Kernel, Kind, Load, Space
+
+Access = tuple[Load, tuple[Guard, ...]]
 
 FREE = frozenset({"load", "const", "scalar", "index", "acc", "cast"})  # not counted as arithmetic
 
 
-def loads(kernel: Kernel) -> Iterator[Load]:
-    """Every place the kernel reads."""
+def reads(kernel: Kernel) -> Iterator[Access]:
+    """Every place the kernel reads, and under which conditions."""
     for level in kernel.levels:
         for instr in (*level.row, *level.body):
             if instr.load is not None:
-                yield instr.load
+                yield instr.load, instr.guards
     if kernel.dot:
-        yield kernel.dot.a
-        yield kernel.dot.b
+        yield from ((kernel.dot.a, ()), (kernel.dot.b, ()))
     if kernel.scatter:
-        yield kernel.scatter.updates
-        yield kernel.scatter.index
+        yield from ((kernel.scatter.updates, ()), (kernel.scatter.index, ()))
+
+
+def loads(kernel: Kernel) -> Iterator[Load]:
+    """Every place the kernel reads."""
+    return (load for load, _ in reads(kernel))
 
 
 def stores(kernel: Kernel) -> Iterator[Load]:
@@ -56,41 +61,48 @@ def flops(kernel: Kernel, sizes: Mapping[str, int]) -> int:
     return total
 
 
-def looked_up(load: Load, kernel: Kernel, sizes: Mapping[str, int]) -> int:
-    """How many rows a gather can pick: one for each point of the axes that address nothing else."""
-    used = {a for i in load.index for a, _ in i.terms}
-    return prod(evaluate(e, sizes) for a, e in enumerate(kernel.axes) if a not in used)
-
-
-def region_bytes(load: Load, buffer: Buffer, kernel: Kernel, sizes: Mapping[str, int]) -> int:
-    """Bytes of the distinct elements that one access can touch."""
-    touched = 1
-    indexed = kernel.scatter.at if kernel.scatter and load is kernel.scatter.target else None
-    for d, (index, extent) in enumerate(zip(load.index, load.shape, strict=True)):
-        whole = evaluate(extent, sizes)
-        if index.value is not None:
-            whole = min(whole, looked_up(load, kernel, sizes))
-        elif d != indexed:
-            whole = min(whole, prod(evaluate(kernel.axes[a], sizes) for a, _ in index.terms))
-        touched *= whole
-    return touched * buffer.type.dtype.size
-
-
 def bytes_moved(kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, int]) -> int:
     """Each distinct region read plus written once; workspace stays in cache and does not count."""
+    written: set[Access] = {(load, ()) for load in stores(kernel)}
     return sum(
         min(sum(regions), evaluate(buffers[b].type.elements, sizes) * buffers[b].type.dtype.size)
-        for accesses in (set(loads(kernel)), set(stores(kernel)))
+        for accesses in (set(reads(kernel)), written)
         for b, regions in _regions(accesses, kernel, buffers, sizes).items()
         if buffers[b].space is not Space.WORK
     )
 
 
 def _regions(
-    accesses: set[Load], kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, int]
+    accesses: set[Access], kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, int]
 ) -> dict[int, list[int]]:
     """The bytes of each distinct access, by buffer."""
     found: dict[int, list[int]] = {}
-    for a in accesses:
-        found.setdefault(a.buffer, []).append(region_bytes(a, buffers[a.buffer], kernel, sizes))
+    for load, guards in accesses:
+        touched = elements_touched(load, guards, kernel, sizes)
+        found.setdefault(load.buffer, []).append(touched * buffers[load.buffer].type.dtype.size)
     return found
+
+
+def elements_touched(load: Load, guards: tuple[Guard, ...], kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    """The distinct elements that one access can touch."""
+    points = [evaluate(e, sizes) for e in kernel.axes]
+    for g in guards:
+        if (axis := g.index.plain) is not None:
+            inside = min(points[axis], evaluate(g.hi, sizes)) - max(0, evaluate(g.lo, sizes))
+            points[axis] = max(0, inside)
+    indexed = kernel.scatter.at if kernel.scatter and load is kernel.scatter.target else None
+    touched = 1
+    for d, (index, extent) in enumerate(zip(load.index, load.shape, strict=True)):
+        whole = evaluate(extent, sizes)
+        if index.value is not None:
+            whole = min(whole, looked_up(load, points))
+        elif d != indexed:
+            whole = min(whole, prod(points[a] for a, _ in index.terms))
+        touched *= whole
+    return touched
+
+
+def looked_up(load: Load, points: Sequence[int]) -> int:
+    """How many rows a gather can pick: one for each point of the axes that address nothing else."""
+    used = {a for i in load.index for a, _ in i.terms}
+    return prod(p for a, p in enumerate(points) if a not in used)
