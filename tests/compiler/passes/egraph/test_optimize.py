@@ -38,6 +38,11 @@ def optimized(graph: Graph, exactness: str = "reassociating", before_autodiff: b
     sizes = {s: CAPACITY.get(s, 8) for s in graph.symbols}
     level = Exactness(exactness)
     rewritten, report = optimize(graph, sizes, exactness=level, before_autodiff=before_autodiff, worker=WORKER)
+    if (
+        "grew beyond" in report.failure
+    ):  # rare on random graphs: a blown budget leaves the program as it was, and says so
+        assert rewritten is graph
+        return graph
     assert not report.failure, report.failure
     assert report.cost_after <= report.cost_before or before_autodiff or report.fired
     return rewritten
