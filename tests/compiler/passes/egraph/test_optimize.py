@@ -25,6 +25,7 @@ from wholestep.compiler.passes.egraph.saturate import Worker
 from wholestep.compiler.pipeline import STAGES
 
 WORKER = Worker()
+ROUNDED_CONSTANTS = 1e-6  # a composite written out has its constants in float32, its value has them in float64
 CAPACITY = {"n": 64, "batch": 32, "time": 16}
 
 
@@ -38,9 +39,7 @@ def optimized(graph: Graph, exactness: str = "reassociating", before_autodiff: b
     sizes = {s: CAPACITY.get(s, 8) for s in graph.symbols}
     level = Exactness(exactness)
     rewritten, report = optimize(graph, sizes, exactness=level, before_autodiff=before_autodiff, worker=WORKER)
-    if (
-        "grew beyond" in report.failure
-    ):  # rare on random graphs: a blown budget leaves the program as it was, and says so
+    if "grew beyond" in report.failure:  # a blown budget leaves the program as it was, and says so
         assert rewritten is graph
         return graph
     assert not report.failure, report.failure
@@ -57,20 +56,20 @@ def lowered(graph: Graph) -> Graph:
 @given(graphs(max_nodes=12))
 @settings(max_examples=60)
 def test_random_graphs_keep_their_values(graph: Graph) -> None:
-    assert_same_values(graph, optimized(graph), rtol=1e-9)
+    assert_same_values(graph, optimized(graph), rtol=ROUNDED_CONSTANTS)
 
 
 @given(graphs(max_nodes=10, control=True))
 @settings(max_examples=15)
 def test_so_do_graphs_before_autodiff(graph: Graph) -> None:
-    assert_same_values(graph, optimized(graph, before_autodiff=True), rtol=1e-9)
+    assert_same_values(graph, optimized(graph, before_autodiff=True), rtol=ROUNDED_CONSTANTS)
 
 
 @pytest.mark.long
 @given(graphs(max_nodes=20))
 @settings(max_examples=500)
 def test_many_random_graphs_keep_their_values(graph: Graph) -> None:
-    assert_same_values(graph, optimized(graph), rtol=1e-9)
+    assert_same_values(graph, optimized(graph), rtol=ROUNDED_CONSTANTS)
 
 
 @given(graphs(max_nodes=12, symbolic=False))
