@@ -19,13 +19,13 @@ from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.text import print_graph
 from wholestep.compiler.ir.types import DType, TensorType, float32, float64, int32
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
+from wholestep.compiler.passes.decompose import decompose
 from wholestep.compiler.passes.egraph.optimize import optimize
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 from wholestep.compiler.passes.egraph.saturate import Worker
 from wholestep.compiler.pipeline import STAGES
 
 WORKER = Worker()
-ROUNDED_CONSTANTS = 1e-6  # a composite written out has its constants in float32, its value has them in float64
 CAPACITY = {"n": 64, "batch": 32, "time": 16}
 
 
@@ -39,9 +39,6 @@ def optimized(graph: Graph, exactness: str = "reassociating", before_autodiff: b
     sizes = {s: CAPACITY.get(s, 8) for s in graph.symbols}
     level = Exactness(exactness)
     rewritten, report = optimize(graph, sizes, exactness=level, before_autodiff=before_autodiff, worker=WORKER)
-    if "grew beyond" in report.failure:  # a blown budget leaves the program as it was, and says so
-        assert rewritten is graph
-        return graph
     assert not report.failure, report.failure
     assert report.cost_after <= report.cost_before or before_autodiff or report.fired
     return rewritten
@@ -53,23 +50,32 @@ def lowered(graph: Graph) -> Graph:
     return graph
 
 
+def assert_same_programs(before: Graph, after: Graph) -> None:
+    """Equal values to 1e-9 once composites are written out on both sides.
+
+    The interpreter has a composite's constants in float64, its decomposition has them in the graph's float32: 4e-9
+    apart for gelu, whichever form the e-graph chose.
+    """
+    assert_same_values(decompose(before), decompose(after), rtol=1e-9)
+
+
 @given(graphs(max_nodes=12))
 @settings(max_examples=60)
 def test_random_graphs_keep_their_values(graph: Graph) -> None:
-    assert_same_values(graph, optimized(graph), rtol=ROUNDED_CONSTANTS)
+    assert_same_programs(graph, optimized(graph))
 
 
 @given(graphs(max_nodes=10, control=True))
 @settings(max_examples=15)
 def test_so_do_graphs_before_autodiff(graph: Graph) -> None:
-    assert_same_values(graph, optimized(graph, before_autodiff=True), rtol=ROUNDED_CONSTANTS)
+    assert_same_programs(graph, optimized(graph, before_autodiff=True))
 
 
 @pytest.mark.long
 @given(graphs(max_nodes=20))
 @settings(max_examples=500)
 def test_many_random_graphs_keep_their_values(graph: Graph) -> None:
-    assert_same_values(graph, optimized(graph), rtol=ROUNDED_CONSTANTS)
+    assert_same_programs(graph, optimized(graph))
 
 
 @given(graphs(max_nodes=12, symbolic=False))
