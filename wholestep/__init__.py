@@ -1,6 +1,6 @@
 """Wholestep: a whole training step - forward, loss, backward, update - compiled as one graph into one native call."""
 
-from wholestep import datasets, errors, losses, optim
+from wholestep import datasets, errors, losses, metrics, optim
 from wholestep.compiler.frontend import initializers as init
 from wholestep.compiler.frontend.functions import (
     abs,
@@ -87,5 +87,5 @@ __all__ = [
     "build_inference_session", "compile_training_graph", "save_plan", "load_plan", "Session", "StepResult",
     "CompileOptions", "ExecutionPlan", "OptimizeReport",
     # modules
-    "datasets", "errors", "init", "losses", "optim", "__version__",
+    "datasets", "errors", "init", "losses", "metrics", "optim", "__version__",
 ]

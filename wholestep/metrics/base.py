@@ -1,0 +1,160 @@
+"""What all metrics share: states that add up over batches, inside the step or on arrays, and a result made of them.
+
+A metric is the same sums in two places.  *Inside the step*, `record` declares a state `metrics.<name>.<part>` for each
+part and adds to it what a batch contributes; the numbers leave the program only when `result` is asked for.  *On
+arrays*, `update` adds the same to states of the metric's own, and `compute` gives the result.  Counts are int64 and
+sums are float64, so that the result does not depend on how the examples were cut into batches.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import OptionError, UsageError
+
+Array = np.ndarray[Any, Any]
+States = Mapping[str, Array]
+Result = float | Array
+
+
+@dataclass(eq=False)
+class Metric(ABC):
+    """A number (or array) about predictions and targets, exact whatever the batches.
+
+    `name` is how results and states are called; two metrics of one session need two names.  Where `takes_loss`, the
+    "prediction" that `record` is given is the loss itself.
+
+    Example::
+
+        accuracy = ws.metrics.Accuracy()
+        accuracy.update(scores, labels)
+        print(accuracy.compute())
+    """
+
+    kind: ClassVar[str] = ""
+    takes_loss: ClassVar[bool] = False
+
+    name: str = field(default="", kw_only=True)
+    _states: dict[str, Array] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.kind
+
+    # -- what a metric says about itself -------------------------------------------------------------------------
+
+    @abstractmethod
+    def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
+        """What a batch adds to each part, as tensors."""
+
+    @abstractmethod
+    def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
+        """The same on arrays."""
+
+    @abstractmethod
+    def result(self, states: States) -> Result:
+        """The metric from its parts (`"correct"`, `"total"`); NaN where nothing was counted."""
+
+    # -- inside the step -----------------------------------------------------------------------------------------
+
+    def record(self, graph: Graph, prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> None:
+        """Make the batch count: declare the states `metrics.<name>.<part>` and their updates."""
+        for part, amount in self.contributions(prediction, target, weight).items():
+            state = graph.state(self.state_name(part), amount.shape, 0, amount.dtype)
+            graph.update(state, state + amount)
+
+    def state_name(self, part: str) -> str:
+        """The name of the state that holds a part inside a step."""
+        return f"metrics.{self.name}.{part}"
+
+    def own(self, states: States) -> dict[str, Array]:
+        """The parts of this metric among states by their full names, as `result` takes them."""
+        prefix = self.state_name("")
+        return {name.removeprefix(prefix): value for name, value in states.items() if name.startswith(prefix)}
+
+    def with_capacity(self, rows: int) -> Self:
+        """The metric for an epoch of so many rows; itself, where it needs the same memory for any number of them."""
+        return self
+
+    # -- on arrays -----------------------------------------------------------------------------------------------
+
+    def update(self, prediction: object, target: object = None, weight: object = None) -> None:
+        """Count a batch.
+
+        Args:
+            prediction: scores, classes or numbers: what the metric's own description says.
+            target: the truth for each row.
+            weight: how much each row counts; 1 when None.
+        """
+        given = (np.asarray(prediction), np.asarray(target), None if weight is None else np.asarray(weight))
+        for part, amount in self.measure(*given).items():
+            self._states[part] = added(self._states[part], amount) if part in self._states else np.asarray(amount)
+
+    def compute(self) -> Result:
+        """The metric of all that was counted; NaN before any update."""
+        return self.result(self._states) if self._states else float("nan")
+
+    def reset(self) -> None:
+        """Forget everything that was counted."""
+        self._states = {}
+
+    def merge(self, other: Self) -> None:
+        """Count what another metric of the same description has counted, as if all batches had come here."""
+        if type(other) is not type(self) or other._options() != self._options():
+            fail(UsageError, f"merge takes a metric of the same description, {self!r}; received {other!r}.")
+        for part, amount in other._states.items():
+            self._states[part] = added(self._states[part], amount) if part in self._states else amount.copy()
+
+    def state_dict(self) -> dict[str, Array]:
+        """What was counted so far, as copies."""
+        return {part: value.copy() for part, value in self._states.items()}
+
+    def load_state_dict(self, states: States) -> None:
+        """Go on from what `state_dict` gave."""
+        self._states = {part: np.array(value) for part, value in states.items()}
+
+    # -- as plain data -------------------------------------------------------------------------------------------
+
+    def to_config(self) -> dict[str, Any]:
+        """The description as plain data: `{"kind": "accuracy", "name": "accuracy", ...}`."""
+        return {"kind": self.kind, "name": self.name, **self._options()}
+
+    @staticmethod
+    def from_config(config: Mapping[str, Any]) -> Metric:
+        """The metric that `to_config` described.  Example: `ws.metrics.Metric.from_config({"kind": "accuracy"})`."""
+        from wholestep.metrics.table import metric_class
+
+        if "kind" not in config:
+            fail(OptionError, f"the description of a metric needs a 'kind', e.g. 'accuracy'; received {dict(config)}.")
+        options = {k: v for k, v in config.items() if k != "kind"}
+        cls = metric_class(config["kind"])
+        known = {f.name for f in fields(cls) if f.init}
+        for option in options.keys() - known:
+            fail(OptionError, f"{cls.kind} has no option {option!r}; it has: {', '.join(sorted(known))}.")
+        return cls(**options)
+
+    def copy(self) -> Self:
+        """A metric of the same description that has counted nothing."""
+        return replace(self)
+
+    def _options(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name != "name"}
+
+
+def added(total: Array, amount: Array) -> Array:
+    """total + amount, where each axis has the larger extent: a class that was not seen before has counted 0."""
+    if total.shape == amount.shape:
+        return np.asarray(total + amount)
+    shape = tuple(max(n, m) for n, m in zip(total.shape, amount.shape, strict=True))
+    return np.asarray(_padded(total, shape) + _padded(amount, shape))
+
+
+def _padded(array: Array, shape: tuple[int, ...]) -> Array:
+    return np.pad(array, [(0, n - have) for n, have in zip(shape, array.shape, strict=True)])
