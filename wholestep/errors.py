@@ -55,5 +55,38 @@ class VerificationError(PlanError):
     """A plan that does not compute what its graph means: a bug of the compiler, found before the first step."""
 
 
+class CheckpointError(WholestepError, OSError):
+    """A file of weights or a checkpoint that cannot be written, or is missing, damaged or not ours."""
+
+
 class CompilerError(WholestepError, RuntimeError):
     """No C compiler, or a compiler that refused our source."""
+
+
+class AccumulationError(WholestepError):
+    """Base of what the objects of gradient accumulation refuse."""
+
+
+class ShapeMismatch(AccumulationError, ValueError):  # noqa: N818
+    """A gradient of another size than its buffer: `name` ("" for a buffer without one), `expected`, `got`."""
+
+    def __init__(self, name: str, expected: tuple[int, ...], got: tuple[int, ...]) -> None:
+        of = f" of {name!r}" if name else ""
+        super().__init__(f"the gradient{of} has shape {expected}; received {got}. Nothing was accumulated.")
+        self.name, self.expected, self.got = name, expected, got
+
+
+class NoGradients(AccumulationError, LookupError):  # noqa: N818
+    """A gradient that is not there: nothing registered, nothing accumulated, or an unknown name."""
+
+
+class AccumulatorFull(AccumulationError, RuntimeError):  # noqa: N818
+    """More micro-batches than a window holds: `steps`."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(f"the window of {steps} micro-batches is full: take get_gradients() and reset() first.")
+        self.steps = steps
+
+
+class NonFiniteError(WholestepError, FloatingPointError):
+    """A gradient that is not finite, in a session built with nonfinite="raise"."""
