@@ -225,6 +225,10 @@ COMPOSITE = {
        for a in (0, 1, 2)},
     **{f"log_softmax over {a}": case(lambda x, a=a: ws.log_softmax(x, a), CUBE,
        torch_function=lambda x, a=a: x.log_softmax(a)) for a in (0, 1, 2)},
+    **{f"logsumexp over {a}": case(lambda x, a=a: ws.logsumexp(x, a), CUBE,
+       torch_function=lambda x, a=a: x.logsumexp(a)) for a in (0, 1, 2)},
+    "logsumexp, kept": case(lambda x: x - ws.logsumexp(x, 1, keepdims=True), X,
+                            torch_function=lambda x: x - x.logsumexp(1, keepdim=True)),
     "cross_entropy": case(
         lambda x, i: ws.losses.cross_entropy(x, i, reduction="none"), X, LABELS, torch_function=_class_axis_last
     ),
@@ -350,6 +354,7 @@ SYMBOLIC = {
     **{f"max over {a}": (lambda x, a=a: x.max(a), lambda x, a=a: x.amax(a)) for a in ((0,), (1,), (0, 2))},
     **{f"softmax over {a}": (lambda x, a=a: ws.softmax(x, a), lambda x, a=a: x.softmax(a)) for a in (0, 1, 2)},
     "log_softmax": (lambda x: ws.log_softmax(x, 1), lambda x: x.log_softmax(1)),
+    "logsumexp": (lambda x: ws.logsumexp(x, 1), lambda x: x.logsumexp(1)),
     "reshape": (lambda x: x.reshape(-1, 5) * 2.0,),
     "permute": (lambda x: x.permute(1, 2, 0) * 2.0,),
     "all but the first": (lambda x: x[1:, 1:],),

@@ -20,6 +20,7 @@ from wholestep.compiler.frontend.functions import (
     log1p,
     log2,
     log_softmax,
+    logsumexp,
     matmul,
     maximum,
     minimum,
@@ -77,7 +78,7 @@ __all__ = [
     "float32", "float64", "int32", "int64", "uint8",
     # functions of tensors
     "abs", "arange", "attention", "concat", "cos", "dropout", "erf", "exp", "exp2", "expm1", "floor", "gather", "gelu",
-    "group_norm", "iota", "layer_norm", "less_than", "log", "log1p", "log2", "log_softmax", "matmul", "maximum",
+    "group_norm", "iota", "layer_norm", "less_than", "log", "log1p", "log2", "log_softmax", "logsumexp", "matmul", "maximum",
     "minimum", "mod", "one_hot", "pad", "random_normal", "random_uniform", "ratio", "recip", "relu", "rms_norm",
     "scatter_add", "sigmoid", "sign", "silu", "sin", "size", "softmax", "sqrt", "stack", "take", "tanh", "where",
     # optimizers

@@ -328,8 +328,8 @@ def _products(p: Pool, x: Node, y: Node) -> list[tuple[Node, float]]:
 
 def make_activation(p: Pool) -> None:
     x = p.any_float()
-    op = p.pick(["relu", "sigmoid", "tanh", "silu"])
-    p.add(p.node(op, x), max(1.0, p.bound[x]), exact=op == "relu" and x in p.exact)
+    op = p.pick(["relu", "sigmoid", "tanh", "silu", "softplus"])
+    p.add(p.node(op, x), max(1.0, p.bound[x] + 0.7), exact=op == "relu" and x in p.exact)
 
 
 def make_gelu(p: Pool) -> None:
@@ -340,7 +340,7 @@ def make_gelu(p: Pool) -> None:
 def make_softmax(p: Pool) -> None:
     x = p.any_float(rank=1)
     axis = p.draw(st.integers(0, x.type.rank - 1))
-    op = p.pick(["softmax", "log_softmax"])
+    op = p.pick(["softmax", "log_softmax", "logsumexp"])
     p.add(p.node(op, x, attrs=at.SoftmaxAttrs(axis)), 1.0 if op == "softmax" else 2 * p.bound[x] + 4)
 
 

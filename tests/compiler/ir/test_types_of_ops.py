@@ -79,10 +79,11 @@ GOOD = {
     "gradient": (NO, (t(), X, t(3)), TupleType((X, t(3)))),
     "item": (at.ItemAttrs(1), (TupleType((X, t(3))),), t(3)),
     "call": (call(), (t(3),), TupleType((t(3), t(3)))),
-    **dict.fromkeys(("relu", "sigmoid", "tanh", "silu"), (NO, (X,), X)),
+    **dict.fromkeys(("relu", "sigmoid", "tanh", "silu", "softplus"), (NO, (X,), X)),
     "gelu": (at.GeluAttrs(True), (X,), X),
     "softmax": (at.SoftmaxAttrs(1), (X,), X),
     "log_softmax": (at.SoftmaxAttrs(0), (X,), X),
+    "logsumexp": (at.SoftmaxAttrs(0), (X,), t(4)),
     "cross_entropy": (NO, (X, t("batch", dtype=uint8)), t("batch")),
     "layer_norm": (EPS, (X, t(4), t(4)), X),
     "layer_norm_grad": (EPS, (X, t(4), X), TupleType((X, t(4), t(4)))),
@@ -125,6 +126,7 @@ BAD = {
             "sigmoid",
             "tanh",
             "silu",
+            "softplus",
         ]
     },
     **{op: [(NO, (F,), DTypeError, f"{op} needs numbers; received bool")] for op in ("neg", "abs", "sign")},
@@ -204,6 +206,10 @@ BAD = {
     "gelu": [(at.GeluAttrs(False), (N,), DTypeError, "gelu needs a float tensor")],
     "softmax": [(at.SoftmaxAttrs(2), (X,), ShapeError, "softmax: axis 2 does not exist")],
     "log_softmax": [(at.SoftmaxAttrs(0), (N,), DTypeError, "softmax needs a float tensor")],
+    "logsumexp": [
+        (at.SoftmaxAttrs(2), (X,), ShapeError, "logsumexp: axis 2 does not exist"),
+        (at.SoftmaxAttrs(0), (N,), DTypeError, "logsumexp needs a float tensor"),
+    ],
     "cross_entropy": [
         (NO, (X, X), DTypeError, "cross_entropy needs class indices of an integer dtype"),
         (NO, (X, t(4, dtype=int32)), ShapeError, r"need labels of shape \(batch,\); received \(4,\)"),

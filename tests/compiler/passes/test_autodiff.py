@@ -119,6 +119,7 @@ UNARY = {
     "sigmoid": (torch.sigmoid, ANY),
     "tanh": (torch.tanh, ANY),
     "silu": (F.silu, ANY),
+    "softplus": (F.softplus, ANY),
 }
 
 
@@ -295,6 +296,11 @@ def test_matmul(flags: tuple[bool, bool], batch: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 def test_softmax(name: str, axis: int) -> None:
     check(op(name, at.SoftmaxAttrs(axis)), lambda x: getattr(F, name)(x, axis), ANY)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_logsumexp(axis: int) -> None:
+    check(op("logsumexp", at.SoftmaxAttrs(axis)), lambda x: x.logsumexp(axis), ANY)
 
 
 def test_cross_entropy() -> None:
@@ -475,7 +481,7 @@ def test_every_op_has_a_row() -> None:
 
 TESTED_BY_NAME = {"gelu", "where", "cast", "sum", "max", "reshape", "permute", "expand", "slice", "pad", "concat"}
 TESTED_BY_NAME |= {"gather", "scatter_add", "matmul", "softmax", "log_softmax", "cross_entropy", "relu", "item"}
-TESTED_BY_NAME |= {"dropout"}
+TESTED_BY_NAME |= {"dropout", "logsumexp"}
 
 
 def test_every_rule_is_tested_or_says_why_it_is_none() -> None:

@@ -23,7 +23,7 @@ FAR = np.array([[-1000.0, -40.0, -1.0, -1e-9], [0.0, 1e-9, 0.5, 800.0]])
 def composite(name: str, x: Node) -> list[Node]:
     if name == "gelu":
         return [b.make(name, (x,), at.GeluAttrs(approximate)) for approximate in (False, True)]
-    if name in ("softmax", "log_softmax"):
+    if name in ("softmax", "log_softmax", "logsumexp"):
         return [b.make(name, (x,), at.SoftmaxAttrs(axis)) for axis in (0, 1)]
     if name == "cross_entropy":
         return [b.make(name, (x, b.constant([3, 1], int32)))]

@@ -32,7 +32,7 @@ __all__ = [
     "matmul", "ratio", "where",
     "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "recip", "erf", "floor", "abs", "sign",
     "maximum", "minimum", "mod", "less_than",
-    "relu", "sigmoid", "tanh", "gelu", "silu", "softmax", "log_softmax",
+    "relu", "sigmoid", "tanh", "gelu", "silu", "softmax", "log_softmax", "logsumexp",
     "concat", "stack", "pad", "gather", "take", "scatter_add", "one_hot", "stop_gradient",
     "random_uniform", "random_normal", "arange", "iota", "size",
 ]  # fmt: skip
@@ -184,6 +184,14 @@ def log_softmax(x: Operand, axis: int = -1) -> Tensor:
     """x - max - log Σ exp(x - max) along an axis.  Example: `ws.exp(ws.log_softmax(x))` is `ws.softmax(x)`."""
     t = as_tensor(x)
     return _unary(t, "log_softmax", at.SoftmaxAttrs(_axis(t, axis)))
+
+
+def logsumexp(x: Operand, axis: int = -1, keepdims: bool = False) -> Tensor:
+    """log Σ exp(x) along an axis, finite for every finite x.  Example: `ws.logsumexp([0.0, 0.0])` is log 2."""
+    t = as_tensor(x)
+    at_axis = _axis(t, axis)
+    out = _unary(t, "logsumexp", at.SoftmaxAttrs(at_axis))
+    return out.reshape(*t.shape[:at_axis], 1, *t.shape[at_axis + 1 :]) if keepdims else out
 
 
 # -- movement and indexing ---------------------------------------------------------------------------------------

@@ -192,7 +192,7 @@ class CallAttrs(Attrs):
 
 @dataclass(frozen=True)
 class SoftmaxAttrs(Attrs):
-    """Of `softmax` and `log_softmax`."""
+    """Of `softmax`, `log_softmax` and `logsumexp`."""
 
     axis: int
 
@@ -230,3 +230,76 @@ class AttentionAttrs(Attrs):
 
     causal: bool
     scale: float
+
+
+@dataclass(frozen=True)
+class ConvAttrs(Attrs):
+    """Of `conv2d`: x (N, C, H, W), weight (O, C / groups, KH, KW); all pairs are (vertical, horizontal).
+
+    `last`: channels are the last axis of both instead, x (N, H, W, C) and weight (O, KH, KW, C / groups).
+    """
+
+    stride: tuple[int, ...]
+    low: tuple[int, ...]  # rows above and columns before the image that count as zero
+    high: tuple[int, ...]  # and below and behind it
+    dilation: tuple[int, ...]
+    groups: int
+    last: bool
+
+
+@dataclass(frozen=True)
+class ConvGradAttrs(Attrs):
+    """Of the two adjoints of a convolution: its attributes, and the height and width of what they give."""
+
+    stride: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    last: bool
+    size: tuple[int, ...]
+
+    @property
+    def forward(self) -> ConvAttrs:
+        return ConvAttrs(self.stride, self.low, self.high, self.dilation, self.groups, self.last)
+
+
+@dataclass(frozen=True)
+class PoolAttrs(Attrs):
+    """Of `max_pool2d` and its index: what lies outside the image is never the maximum."""
+
+    window: tuple[int, ...]
+    stride: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    last: bool
+
+
+@dataclass(frozen=True)
+class PoolGradAttrs(Attrs):
+    """Of the adjoint of a maximum's choice: the pool's attributes, and the height and width of its input."""
+
+    window: tuple[int, ...]
+    stride: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    last: bool
+    size: tuple[int, ...]
+
+    @property
+    def forward(self) -> PoolAttrs:
+        return PoolAttrs(self.window, self.stride, self.low, self.high, self.last)
+
+
+@dataclass(frozen=True)
+class PooledConvAttrs(Attrs):
+    """Of a convolution's adjoints taken straight from the gradient of the pool behind it.
+
+    Stride and dilation are 1, there is one group, the pool's windows tile its input; channels are the last axis.
+    """
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    window: tuple[int, ...]
+    middle: tuple[int, ...]  # height and width between the convolution and the pool
+    size: tuple[int, ...]  # height and width of the result

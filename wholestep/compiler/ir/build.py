@@ -226,6 +226,10 @@ def log_softmax(x: Node, axis: int) -> Node:
     return make("log_softmax", (x,), at.SoftmaxAttrs(axis))
 
 
+def logsumexp(x: Node, axis: int) -> Node:
+    return make("logsumexp", (x,), at.SoftmaxAttrs(axis))
+
+
 def is_class(labels: Node, classes: Extent) -> Node:
     """True where the index along a new last axis is the label: bool[..., classes]."""
     shape = (*labels.type.shape, classes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir import layers
+from wholestep.compiler.ir import layers, windows
 from wholestep.compiler.ir.attrs import Attrs
 from wholestep.compiler.ir.require import need, need_axis, need_float, need_number, need_same
 from wholestep.compiler.ir.types import (
@@ -37,6 +37,7 @@ class Family(enum.Enum):
     MOVEMENT = "movement"
     INDEX = "index"
     CONTRACTION = "contraction"
+    WINDOW = "window"  # convolution, pooling and their adjoints
     RATIO = "ratio"
     CONTROL = "control"  # gradient, item, stop_gradient, call: gone before planning
     COMPOSITE = "composite"  # has a decomposition into the others
@@ -319,6 +320,12 @@ def _softmax(a: at.SoftmaxAttrs, x: TensorType) -> Type:
     return x
 
 
+def _logsumexp(a: at.SoftmaxAttrs, x: TensorType) -> Type:
+    need_float("logsumexp", x)
+    need_axis("logsumexp", a.axis, x)
+    return _without(x, (a.axis,))
+
+
 def _cross_entropy(_: Attrs, logits: TensorType, labels: TensorType) -> Type:
     need_float("cross_entropy", logits)
     need(logits.rank >= 1, f"cross_entropy needs a class axis; the logits have shape {shape_text(logits.shape)}.")
@@ -342,7 +349,7 @@ _NUMBER_UNARY = ("neg", "abs", "sign")
 _NUMBER_BINARY = ("add", "sub", "mul", "maximum", "minimum", "mod")
 _FLOAT_BINARY = ("div", "pow")
 _COMPARE = ("less", "less_equal", "equal", "not_equal")
-_ACTIVATIONS = ("relu", "sigmoid", "tanh", "silu")
+_ACTIVATIONS = ("relu", "sigmoid", "tanh", "silu", "softplus")
 P, L, M, C = Family.POINTWISE, Family.LEAF, Family.MOVEMENT, Family.CONTROL
 
 _ROWS = [
@@ -376,6 +383,15 @@ _ROWS = [
     Op("gather", Family.INDEX, 2, at.GatherAttrs, _gather),
     Op("scatter_add", Family.INDEX, 2, at.ScatterAddAttrs, _scatter_add),
     Op("matmul", Family.CONTRACTION, 2, at.MatmulAttrs, _matmul),
+    Op("conv2d", Family.WINDOW, 2, at.ConvAttrs, windows.conv2d),
+    Op("conv2d_grad_input", Family.WINDOW, 2, at.ConvGradAttrs, windows.conv2d_grad_input),
+    Op("conv2d_grad_weight", Family.WINDOW, 2, at.ConvGradAttrs, windows.conv2d_grad_weight),
+    Op("max_pool2d", Family.WINDOW, 1, at.PoolAttrs, windows.max_pool2d),
+    Op("max_pool2d_index", Family.WINDOW, 1, at.PoolAttrs, windows.max_pool2d_index),
+    Op("max_pool2d_grad", Family.WINDOW, 2, at.PoolGradAttrs, windows.max_pool2d_grad),
+    Op("max_pool2d_pick", Family.WINDOW, 2, at.PoolAttrs, windows.max_pool2d_pick),
+    Op("pooled_grad_weight", Family.WINDOW, 3, at.PooledConvAttrs, windows.pooled_grad_weight),
+    Op("pooled_grad_input", Family.WINDOW, 3, at.PooledConvAttrs, windows.pooled_grad_input),
     Op("ratio", Family.RATIO, 2, Attrs, _binary("ratio", floats_only=True)),
     Op("stop_gradient", C, 1, Attrs, _same),
     Op("gradient", C, None, Attrs, _gradient),
@@ -385,6 +401,7 @@ _ROWS = [
     Op("gelu", Family.COMPOSITE, 1, at.GeluAttrs, _float_unary("gelu")),
     Op("softmax", Family.COMPOSITE, 1, at.SoftmaxAttrs, _softmax),
     Op("log_softmax", Family.COMPOSITE, 1, at.SoftmaxAttrs, _softmax),
+    Op("logsumexp", Family.COMPOSITE, 1, at.SoftmaxAttrs, _logsumexp),
     Op("cross_entropy", Family.COMPOSITE, 2, Attrs, _cross_entropy),
     Op("layer_norm", Family.COMPOSITE, None, at.NormAttrs, layers.norm("layer_norm", 2)),
     Op("layer_norm_grad", Family.COMPOSITE, None, at.NormAttrs, layers.norm_grad("layer_norm_grad", 2)),

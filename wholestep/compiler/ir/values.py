@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir import layer_values
+from wholestep.compiler.ir import layer_values, window_values
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.random import uniform
 from wholestep.compiler.ir.types import DType, Extent, TensorType, TupleType, evaluate
@@ -172,6 +172,12 @@ def _log_softmax(x: Array, axis: int) -> Array:
     return out
 
 
+def _logsumexp(x: Array, axis: int) -> Array:
+    top = x.max(axis=axis, keepdims=True, initial=-math.inf)
+    out: Array = (top + np.log(np.exp(x - top).sum(axis=axis, keepdims=True))).squeeze(axis)
+    return out
+
+
 def _cross_entropy(logits: Array, labels: Array) -> Array:
     index = _clamped(labels, logits.shape[-1])[..., None]
     return -np.take_along_axis(_log_softmax(logits, -1), index, axis=-1)[..., 0]
@@ -234,6 +240,15 @@ VALUES: dict[str, Row] = {
     "gather": _gather,
     "scatter_add": _scatter_add,
     "matmul": _matmul,
+    "conv2d": window_values.conv2d,
+    "conv2d_grad_input": window_values.conv2d_grad_input,
+    "conv2d_grad_weight": window_values.conv2d_grad_weight,
+    "max_pool2d": window_values.max_pool2d,
+    "max_pool2d_index": window_values.max_pool2d_index,
+    "max_pool2d_grad": window_values.max_pool2d_grad,
+    "max_pool2d_pick": window_values.max_pool2d_pick,
+    "pooled_grad_weight": window_values.pooled_grad_weight,
+    "pooled_grad_input": window_values.pooled_grad_input,
     "ratio": _plain(np.divide),
     "stop_gradient": _plain(lambda x: x),
     "gradient": _gradient,
@@ -243,9 +258,11 @@ VALUES: dict[str, Row] = {
     "sigmoid": _plain(_sigmoid),
     "tanh": _plain(np.tanh),
     "silu": _plain(lambda x: x * _sigmoid(x)),
+    "softplus": _plain(lambda x: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))),
     "gelu": _gelu,
     "softmax": lambda run, a, x: np.exp(_log_softmax(x, a.axis)),
     "log_softmax": lambda run, a, x: _log_softmax(x, a.axis),
+    "logsumexp": lambda run, a, x: _logsumexp(x, a.axis),
     "cross_entropy": _plain(_cross_entropy),
     "layer_norm": layer_values.layer_norm,
     "layer_norm_grad": layer_values.layer_norm_grad,

@@ -38,6 +38,13 @@ def _silu(y: Node) -> Node:
     return b.mul(x, b.unary("sigmoid", x))
 
 
+# max(x, 0) + log(1 + e^-|x|): the exponent is never positive, so nothing overflows
+def _softplus(y: Node) -> Node:
+    (x,) = y.inputs
+    below = b.unary("log1p", b.unary("exp", b.neg(b.unary("abs", x))))
+    return b.add(b.maximum(x, b.zeros_like(x)), below)
+
+
 # exact: x/2·(1 + erf(x/√2));  approximate: x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
 def _gelu(y: Node) -> Node:
     (x,) = y.inputs
@@ -59,6 +66,13 @@ def _softmax(y: Node) -> Node:
 def _log_softmax(y: Node) -> Node:
     shifted = _below_the_maximum(y)
     return b.sub(shifted, b.unary("log", _summed(b.unary("exp", shifted), y)))
+
+
+# max x + log Σ e^(x - max x)
+def _logsumexp(y: Node) -> Node:
+    (x,), axes = y.inputs, (attrs_of(y, at.SoftmaxAttrs).axis,)
+    exponentials = b.unary("exp", _below_the_maximum(y))
+    return b.add(b.max_axes(x, axes), b.unary("log", b.sum_axes(exponentials, axes)))
 
 
 def _below_the_maximum(y: Node) -> Node:
@@ -87,9 +101,11 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
     "sigmoid": _sigmoid,
     "tanh": _tanh,
     "silu": _silu,
+    "softplus": _softplus,
     "gelu": _gelu,
     "softmax": _softmax,
     "log_softmax": _log_softmax,
+    "logsumexp": _logsumexp,
     "cross_entropy": _cross_entropy,
     "layer_norm": layers.layer_norm,
     "layer_norm_grad": layers.layer_norm_grad,

@@ -25,7 +25,7 @@ from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.ops import LEAVES, OPS, Family
 from wholestep.compiler.ir.types import Shape, TensorType, boolean, product
 
-ACTIVATIONS = frozenset({"relu", "sigmoid", "tanh", "silu", "gelu"})
+ACTIVATIONS = frozenset({"relu", "sigmoid", "tanh", "silu", "softplus", "gelu"})
 REDUCTIONS = frozenset({"sum", "max", "argmax"})
 VIEWS = frozenset({"expand", "permute", "slice", "reshape"})
 

@@ -331,6 +331,34 @@ def _role(kind: Kind, rank: int, transposed: bool, names: tuple[str, str]) -> st
     return (names[::-1] if transposed else names)[kind.axis - (rank - 2)]
 
 
+# -- windows: every image for itself, but for what is summed over them -------------------------------------------------
+
+
+def _by_image(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    if all(isinstance(k, Free) for k in inputs):
+        return Free()
+    if all(isinstance(k, Free) or k == Rows(0) for k in inputs):
+        return Rows(0)
+    return Mixed(node, "slides windows over images that are not rows of the batch")
+
+
+def _filtered(weight: int) -> Flow:
+    """Images under a weight that does not depend on the batch."""
+
+    def flow(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+        if not isinstance(inputs[weight], Free):
+            return Mixed(node, "filters images with a weight that depends on the batch")
+        return _by_image(node, inputs, batch)
+
+    return flow
+
+
+def _correlated(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """A sum over the images."""
+    kind = _by_image(node, inputs, batch)
+    return Additive() if kind == Rows(0) else kind
+
+
 _BY_FAMILY: dict[Family, Flow] = {Family.POINTWISE: _pointwise, Family.LEAF: _free}
 
 FLOWS: dict[str, Flow] = {
@@ -351,10 +379,12 @@ FLOWS: dict[str, Flow] = {
     "argmax": _over(lambda n: (attrs_of(n, at.ArgmaxAttrs).axis,), keeps_shape=False),
     "softmax": _over(lambda n: (attrs_of(n, at.SoftmaxAttrs).axis,), keeps_shape=True),
     "log_softmax": _over(lambda n: (attrs_of(n, at.SoftmaxAttrs).axis,), keeps_shape=True),
+    "logsumexp": _over(lambda n: (attrs_of(n, at.SoftmaxAttrs).axis,), keeps_shape=False),
     "relu": _pointwise,
     "sigmoid": _pointwise,
     "tanh": _pointwise,
     "silu": _pointwise,
+    "softplus": _pointwise,
     "gelu": _pointwise,
     "cross_entropy": _cross_entropy,
     "layer_norm": _like_its_decomposition,
@@ -376,4 +406,13 @@ FLOWS: dict[str, Flow] = {
     "gather": _gather,
     "scatter_add": _scatter_add,
     "matmul": _matmul,
+    "conv2d": _filtered(weight=1),
+    "conv2d_grad_input": _filtered(weight=1),
+    "conv2d_grad_weight": _correlated,
+    "max_pool2d": _by_image,
+    "max_pool2d_index": _by_image,
+    "max_pool2d_grad": _by_image,
+    "max_pool2d_pick": _by_image,
+    "pooled_grad_weight": _correlated,
+    "pooled_grad_input": _filtered(weight=2),
 }

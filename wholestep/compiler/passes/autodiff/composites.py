@@ -34,6 +34,11 @@ def silu_rule(y: Node, g: Node) -> Gradients:
     return (b.mul(g, b.add(s, b.mul(y, _one_minus(s)))),)
 
 
+# y = log(1 + eˣ):  dx = g·sigmoid(x)
+def softplus_rule(y: Node, g: Node) -> Gradients:
+    return (b.mul(g, b.unary("sigmoid", y.inputs[0])),)
+
+
 # exact:  y = x·Φ(x):  dx = g·(Φ(x) + x·φ(x)) with Φ(x) = (1 + erf(x/√2))/2, φ(x) = exp(-x²/2)/√(2π)
 # tanh:   y = x·(1 + t)/2, t = tanh(u), u = √(2/π)·(x + 0.044715·x³):
 #         dx = g·((1 + t)/2 + x·(1 - t²)/2·u'), u' = √(2/π)·(1 + 3·0.044715·x²)
@@ -68,6 +73,13 @@ def log_softmax_rule(y: Node, g: Node) -> Gradients:
     axes = (attrs_of(y, at.SoftmaxAttrs).axis,)
     total = b.restore_axes(b.sum_axes(g, axes), axes, y.type.shape)
     return (b.sub(g, b.mul(b.unary("exp", y), total)),)
+
+
+# y = log Σ eˣ:  dx = g·e^(x - y)
+def logsumexp_rule(y: Node, g: Node) -> Gradients:
+    (x,), axes = y.inputs, (attrs_of(y, at.SoftmaxAttrs).axis,)
+    share = b.unary("exp", b.sub(x, b.restore_axes(y, axes, x.type.shape)))
+    return (b.mul(share, b.restore_axes(g, axes, x.type.shape)),)
 
 
 # y = -log softmax(x)[label]:  dx = (softmax x - onehot(label))·g

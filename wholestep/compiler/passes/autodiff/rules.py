@@ -16,7 +16,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import TensorType
-from wholestep.compiler.passes.autodiff import composites, pointwise, structural
+from wholestep.compiler.passes.autodiff import composites, pointwise, structural, windows
 from wholestep.compiler.passes.autodiff.pointwise import Gradients
 from wholestep.compiler.passes.decompose import DECOMPOSITIONS, decomposition_over_leaves
 
@@ -110,6 +110,15 @@ GRADIENTS: dict[str, Row] = {
     "gather": structural.gather_rule,
     "scatter_add": structural.scatter_add_rule,
     "matmul": structural.matmul_rule,
+    "conv2d": windows.conv2d_rule,
+    "conv2d_grad_input": windows.conv2d_grad_input_rule,
+    "conv2d_grad_weight": windows.conv2d_grad_weight_rule,
+    "max_pool2d": windows.max_pool2d_rule,
+    "max_pool2d_index": Blocked("gives a position, not a number"),
+    "max_pool2d_grad": windows.max_pool2d_grad_rule,
+    "max_pool2d_pick": windows.max_pool2d_pick_rule,
+    "pooled_grad_weight": _gone_by_now,
+    "pooled_grad_input": _gone_by_now,
     "ratio": pointwise.div_rule,
     "stop_gradient": Blocked("was asked to let no gradient through"),
     "gradient": _gone_by_now,
@@ -119,9 +128,11 @@ GRADIENTS: dict[str, Row] = {
     "sigmoid": composites.sigmoid_rule,
     "tanh": composites.tanh_rule,
     "silu": composites.silu_rule,
+    "softplus": composites.softplus_rule,
     "gelu": composites.gelu_rule,
     "softmax": composites.softmax_rule,
     "log_softmax": composites.log_softmax_rule,
+    "logsumexp": composites.logsumexp_rule,
     "cross_entropy": composites.cross_entropy_rule,
     "layer_norm": composites.norm_rule,
     "layer_norm_grad": _read_through_items,

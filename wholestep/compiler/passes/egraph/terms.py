@@ -90,6 +90,7 @@ TERMS: dict[str, Term] = {
     ),
     "softmax": _axis_row(at.SoftmaxAttrs),
     "log_softmax": _axis_row(at.SoftmaxAttrs),
+    "logsumexp": _axis_row(at.SoftmaxAttrs),
     "gelu": Term(("approximate",), lambda a: (int(a.approximate),), lambda s, t: at.GeluAttrs(bool(s[0]))),
 }
 OTHER = ("attributes",)  # every other op: its attributes by their number in the encoder's table
