@@ -16,6 +16,7 @@ from wholestep.compiler.ir.attrs import InputAttrs, MatmulAttrs
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TensorType, evaluate
+from wholestep.compiler.ir.windows import window_products
 from wholestep.compiler.passes.decompose import decomposition_of
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
 from wholestep.compiler.passes.egraph.encode import FULL, OPAQUE, Tables, op_of
@@ -94,6 +95,8 @@ class CostModel:
             return Cost(t.pass_over + self._elements(node.inputs[0].type) * t.operation, 2 * size * t.byte)
         if family is Family.CONTRACTION:
             return Cost(t.pass_over + self._products(node) * t.product + size * t.byte, 0.0)
+        if family is Family.WINDOW:
+            return Cost(t.pass_over + self._window_products(node) * t.product + size * t.byte, 0.0)
         if family is Family.INDEX or node.op in ("pad", "concat"):
             return Cost(t.pass_over + 2 * size * t.byte, 0.0)
         return Cost(t.view, 0.0)
@@ -109,6 +112,10 @@ class CostModel:
         a = b.attrs_of(node, MatmulAttrs)
         inner = node.inputs[0].type.shape[-2 if a.transpose_a else -1]
         return self._elements(node.type) * evaluate(inner, self.capacity)
+
+    def _window_products(self, node: Node) -> int:
+        types = tuple(i.type for i in node.inputs)
+        return evaluate(window_products(node.op, types, node.type, getattr(node.attrs, "last", True)), self.capacity)
 
     def _elements(self, type: TensorType) -> int:
         return evaluate(type.elements, self.capacity)
