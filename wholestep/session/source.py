@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from wholestep.compiler.frontend.graph import Graph
@@ -26,13 +27,23 @@ from wholestep.options import CompileOptions
 from wholestep.session.selfcheck import Subject, verdict_on
 from wholestep.session.verdict import Verdict
 
-# The numbers belong to the graph or step that declares them: every session over it borrows the same State.
-_STATES: WeakKeyDictionary[Graph | Step, State] = WeakKeyDictionary()
+# The numbers belong to the module, graph or step that declares them: every session over it borrows the same State.
+_STATES: WeakKeyDictionary[Any, State] = WeakKeyDictionary()
 
 
-def state_of(model: Graph | Step) -> State:
-    """The one State of a model."""
+def state_of(model: object) -> State:
+    """The one State of a module, graph or step."""
     return _STATES.setdefault(model, State())
+
+
+def has_state(model: object) -> bool:
+    """Was a State made for it?"""
+    return model in _STATES
+
+
+def share_state(graph: Graph, model: object) -> None:
+    """The numbers of a graph are those of the module that was recorded in it."""
+    _STATES[graph] = state_of(model)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,9 @@ def gradients(loss: Tensor, params: Any) -> Any:
     """
     if isinstance(params, Tensor):
         return _record(loss, [params])
-    if not isinstance(params, Mapping | Sequence) and hasattr(params, "parameters"):
+    if hasattr(params, "traced") and isinstance(loss, Tensor):  # a module that was called in the loss's graph
+        params = params.traced(loss.graph)
+    elif not isinstance(params, Mapping | Sequence) and hasattr(params, "parameters"):
         params = params.parameters() if callable(params.parameters) else params.parameters
         params = params if isinstance(params, Mapping) else {p.name: p for p in params}
     if isinstance(params, Mapping):

@@ -39,6 +39,7 @@ class Graph:
         self._owners: dict[str, object] = {}
         self._scope: tuple[str, ...] = ()
         self._random_calls: dict[tuple[str, ...], int] = {}
+        self.models: dict[Any, Any] = {}  # modules that were called in it -> which tensors their parameters are
 
     # -- leaves --------------------------------------------------------------------------------------------------
 
@@ -286,6 +287,7 @@ class Graph:
         out._leaves = {kind: dict(leaves) for kind, leaves in self._leaves.items()}
         out._outputs, out._updates, out._kept = dict(self._outputs), dict(self._updates), dict(self._kept)
         out._owners, out._random_calls = dict(self._owners), dict(self._random_calls)
+        out.models = dict(self.models)
         return out
 
     def adopt(self, tensor: Tensor) -> Tensor:

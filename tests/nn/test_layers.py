@@ -1,0 +1,112 @@
+"""Every layer against torch's: same names and shapes of weights, same values, same gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import wholestep as ws
+from tests.nn.twins import assert_twins
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(5, 12))
+SEQUENCE = RNG.normal(size=(3, 7, 16))
+IMAGES = RNG.normal(size=(2, 8, 5, 3))
+
+
+class TorchSwiGLU(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = x.chunk(2, -1)
+        return nn.functional.silu(a) * b
+
+
+class TorchSelfAttention(nn.MultiheadAttention):
+    def __init__(self, causal: bool) -> None:
+        super().__init__(16, 4, batch_first=True)
+        self.mask = torch.ones(7, 7, dtype=torch.bool).triu(1) if causal else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x, x, x, need_weights=False, attn_mask=self.mask)[0]
+
+
+class TorchCausalBlock(nn.TransformerEncoderLayer):
+    def __init__(self) -> None:
+        super().__init__(16, 4, 64, 0.0, nn.functional.gelu, batch_first=True, norm_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x, src_mask=torch.ones(7, 7, dtype=torch.bool).triu(1))
+
+
+LAYERS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[], nn.Module], np.ndarray]] = {
+    "linear": (lambda: ws.nn.Linear(12, 7), lambda: nn.Linear(12, 7), X),
+    "linear without bias": (lambda: ws.nn.Linear(16, 3, bias=False), lambda: nn.Linear(16, 3, bias=False), SEQUENCE),
+    "embedding": (lambda: ws.nn.Embedding(9, 4), lambda: nn.Embedding(9, 4), RNG.integers(0, 9, (3, 6))),
+    "layer norm": (lambda: ws.nn.LayerNorm(12), lambda: nn.LayerNorm(12), X),
+    "layer norm of two axes": (lambda: ws.nn.LayerNorm((5, 3)), lambda: nn.LayerNorm((5, 3)), IMAGES),
+    "rms norm": (lambda: ws.nn.RMSNorm(12), lambda: nn.RMSNorm(12), X),
+    "group norm": (lambda: ws.nn.GroupNorm(2, 8), lambda: nn.GroupNorm(2, 8), IMAGES),
+    "flatten": (ws.nn.Flatten, nn.Flatten, IMAGES),
+    "relu": (ws.nn.ReLU, nn.ReLU, X),
+    "leaky relu": (lambda: ws.nn.LeakyReLU(0.2), lambda: nn.LeakyReLU(0.2), X),
+    "elu": (lambda: ws.nn.ELU(1.5), lambda: nn.ELU(1.5), X),
+    "gelu": (ws.nn.GELU, nn.GELU, X),
+    "gelu by tanh": (lambda: ws.nn.GELU("tanh"), lambda: nn.GELU("tanh"), X),
+    "silu": (ws.nn.SiLU, nn.SiLU, X),
+    "mish": (ws.nn.Mish, nn.Mish, X),
+    "softplus": (ws.nn.Softplus, lambda: nn.Softplus(threshold=1e9), X),
+    "hardswish": (ws.nn.Hardswish, nn.Hardswish, 3.0 * X),
+    "swiglu": (ws.nn.SwiGLU, TorchSwiGLU, X),
+    "tanh": (ws.nn.Tanh, nn.Tanh, X),
+    "sigmoid": (ws.nn.Sigmoid, nn.Sigmoid, X),
+    "softmax": (ws.nn.Softmax, lambda: nn.Softmax(-1), X),
+    "attention": (lambda: ws.nn.MultiHeadAttention(16, 4), lambda: TorchSelfAttention(False), SEQUENCE),
+    "causal attention": (
+        lambda: ws.nn.MultiHeadAttention(16, 4, causal=True), lambda: TorchSelfAttention(True), SEQUENCE
+    ),
+    "transformer block": (lambda: ws.nn.TransformerBlock(16, 4, causal=True), TorchCausalBlock, SEQUENCE),
+    "sequential": (
+        lambda: ws.nn.Sequential(ws.nn.Linear(12, 8), ws.nn.ReLU(), ws.nn.Linear(8, 3)),
+        lambda: nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3)),
+        X,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layer_equals_torchs(layer: str, dtype: str) -> None:
+    torch.manual_seed(0)
+    ours, theirs, x = LAYERS[layer]
+    assert_twins(ours(), theirs(), [x], dtype)
+
+
+def test_extremes_of_softplus_and_elu_stay_finite() -> None:
+    x = np.array([[-1e4, -50.0, 0.0, 50.0, 1e4]], np.float32)
+    for layer, expected in [(ws.nn.Softplus(), nn.Softplus(threshold=1e9)), (ws.nn.ELU(), nn.ELU())]:
+        np.testing.assert_allclose(layer(x), expected(torch.tensor(x)).numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: ws.nn.Linear(0, 3), "Linear: inputs is a whole number of at least 1; received 0"),
+        (lambda: ws.nn.MultiHeadAttention(10, 3), "a width of 10 does not divide into 3 heads"),
+        (lambda: ws.nn.MultiHeadAttention(12, 4, kv_heads=3), "4 heads cannot share 3 kv_heads evenly"),
+        (lambda: ws.nn.GroupNorm(3, 8), "8 channels do not divide into 3 groups"),
+        (lambda: ws.nn.Dropout(1.5), "p is a probability, between 0 and 1; received 1.5"),
+        (lambda: ws.nn.Sequential(ws.relu), "Sequential takes modules; .* ws.nn.Lambda"),
+        (lambda: ws.nn.Linear(3, 2)(X), "takes 3 features on the last axis; received"),
+        (lambda: ws.nn.Linear(3, 2)(IMAGES), "Flatten it first: ws.nn.Flatten"),
+        (lambda: ws.nn.Embedding(3, 2)(X), "Embedding looks up whole numbers"),
+        (lambda: ws.nn.MultiHeadAttention(12, 4)(X), r"takes \(batch, time, 12\); received \(batch, 12\)"),
+        (lambda: ws.nn.Residual(ws.nn.Linear(12, 3))(X), "their shapes must agree. Give shortcut="),
+        (lambda: ws.swiglu(ws.Graph().input("x", (2, 3))), "swiglu halves the last axis"),
+    ],
+)
+def test_errors_teach(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(ws.errors.WholestepError, match=text):
+        make()

@@ -1,0 +1,31 @@
+"""Networks as objects: `Module`, and the layers people train with.  Names and shapes are PyTorch's."""
+
+from wholestep.nn.activations import (
+    ELU,
+    GELU,
+    Hardswish,
+    Lambda,
+    LeakyReLU,
+    Mish,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    SwiGLU,
+    Tanh,
+)
+from wholestep.nn.attention import MultiHeadAttention, TransformerBlock
+from wholestep.nn.basic import Dropout, Embedding, Flatten, Linear
+from wholestep.nn.containers import Residual, Sequential
+from wholestep.nn.module import Module
+from wholestep.nn.norms import GroupNorm, LayerNorm, RMSNorm
+from wholestep.nn.parameter import Buffer, Parameter
+
+# fmt: off
+__all__ = [
+    "Module", "Parameter", "Buffer", "Sequential", "Residual", "Lambda",
+    "Linear", "Embedding", "Dropout", "Flatten",
+    "LayerNorm", "RMSNorm", "GroupNorm", "MultiHeadAttention", "TransformerBlock",
+    "ReLU", "LeakyReLU", "ELU", "GELU", "SiLU", "Mish", "Softplus", "Hardswish", "SwiGLU", "Tanh", "Sigmoid", "Softmax",
+]

@@ -1,0 +1,100 @@
+"""Layers without neighbours: linear maps, lookups, dropout, reshaping."""
+
+from __future__ import annotations
+
+import math
+
+from wholestep.compiler.frontend import initializers
+from wholestep.compiler.frontend.layers import Switchable
+from wholestep.compiler.frontend.layers import dropout as drop
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import shape_text
+from wholestep.errors import DTypeError, OptionError, ShapeError
+from wholestep.nn.module import Module
+from wholestep.nn.parameter import parameter
+
+
+def positive(kind: str, **sizes: int) -> None:
+    """Refuse sizes that are no whole numbers of at least 1."""
+    for what, value in sizes.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            fail(OptionError, f"{kind}: {what} is a whole number of at least 1; received {value!r}.")
+
+
+class Linear(Module):
+    """x · weightᵀ + bias; weight (outputs, inputs), uniform in ±1/√inputs as in PyTorch.
+
+    Example: `ws.nn.Linear(784, 128)`.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True, dtype: object = "float32") -> None:
+        positive("Linear", inputs=inputs, outputs=outputs)
+        bound = 1.0 / math.sqrt(inputs)
+        self.inputs, self.outputs = inputs, outputs
+        self.weight = parameter((outputs, inputs), initializers.uniform(-bound, bound), dtype)
+        self.bias = parameter((outputs,), initializers.uniform(-bound, bound), dtype) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim == 0 or x.shape[-1] != self.inputs:
+            fail(
+                ShapeError,
+                f"Linear({self.inputs}, {self.outputs}) takes {self.inputs} features on the last axis; received "
+                f"{shape_text(x.shape)}." + (" Flatten it first: ws.nn.Flatten()." if x.ndim > 2 else ""),
+            )
+        y = x @ self.weight.T
+        return y if self.bias is None else y + self.bias
+
+    def options(self) -> str:
+        return f"{self.inputs}, {self.outputs}" + ("" if self.bias is not None else ", bias=False")
+
+
+class Embedding(Module):
+    """Row i of the weight (entries, width) for each index i; normal with std 1 as in PyTorch unless `init` is given.
+
+    Example: `ws.nn.Embedding(50257, 768)`.
+    """
+
+    weight: Tensor
+
+    def __init__(self, entries: int, width: int, init: object = None, dtype: object = "float32") -> None:
+        positive("Embedding", entries=entries, width=width)
+        self.entries, self.width = entries, width
+        self.weight = parameter((entries, width), initializers.normal() if init is None else init, dtype)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        if indices.dtype.is_float:
+            fail(DTypeError, f"Embedding looks up whole numbers; received {indices!r}. Give the input dtype='int32'.")
+        return self.weight[indices]
+
+    def options(self) -> str:
+        return f"{self.entries}, {self.width}"
+
+
+class Dropout(Module):
+    """Each element is 0 with probability p in training, the rest divided by 1 - p (Srivastava et al., 2014).
+
+    Example: `ws.nn.Dropout(0.1)`.
+    """
+
+    def __init__(self, p: float | Switchable = 0.5) -> None:
+        value = p.value if isinstance(p, Switchable) else p
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            fail(OptionError, f"Dropout: p is a probability, between 0 and 1; received {value!r}.")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        return drop(x, self.p)
+
+    def options(self) -> str:
+        return f"{self.p}"
+
+
+class Flatten(Module):
+    """All axes after the first as one.  Example: `ws.nn.Flatten()`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape((x.shape[0], -1))

@@ -1,0 +1,241 @@
+"""`Module`: a network as an object.  Users write `forward`; everything else follows from the attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from os import PathLike
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.tensor import Tensor, common_graph
+from wholestep.compiler.frontend.trace import fail, located
+from wholestep.compiler.ir.types import as_dtype
+from wholestep.errors import DTypeError, HabitError, OptionError, UsageError
+from wholestep.nn import trace
+from wholestep.nn.parameter import Parameter
+
+if TYPE_CHECKING:
+    from wholestep.nn.summary import Summary
+    from wholestep.nn.weights import LoadReport
+
+HABITS = {
+    "train": "whether a step trains belongs to the entry point (session.step trains, predict and evaluate do not)",
+    "eval": "whether a step trains belongs to the entry point (session.step trains, predict and evaluate do not)",
+    "zero_grad": "gradients live within one step; there is nothing to set to zero",
+    "cuda": "the device belongs to the session: ws.build_session(..., device=...)",
+    "to": "the device belongs to the session; for another dtype write model.astype('float64')",
+    "double": "write model.astype('float64')",
+    "float": "write model.astype('float32')",
+    "requires_grad_": "write model.freeze('*')",
+    "register_buffer": "assign it: self.name = ws.nn.Buffer(shape)",
+    "register_parameter": "assign it: self.name = ws.nn.Parameter(shape)",
+    "add_module": "assign it: self.name = module",
+}
+
+
+class Module:
+    """A network or a part of one.
+
+    Assign parameters (`ws.nn.Parameter`), buffers and other modules to attributes (lists and dicts of modules too),
+    and write `forward`.  Names follow from the attributes, as in PyTorch: `blocks.0.norm.weight`.  Called on tensors a
+    module records itself in their graph; called on arrays it runs `predict`.
+
+    Example::
+
+        class Block(ws.nn.Module):
+            def __init__(self, width):
+                self.norm, self.up = ws.nn.LayerNorm(width), ws.nn.Linear(width, width)
+            def forward(self, x):
+                return x + self.up(self.norm(x))
+    """
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """What the module computes from tensors.  Users write this; call the module itself."""
+        fail(UsageError, f"{type(self).__name__} has no forward: define `def forward(self, x)` in the class.")
+
+    @final
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Record the module on tensors; on arrays, run `predict`."""
+        graph = common_graph(*inputs, *named.values())
+        if graph is None:
+            if not any(isinstance(a, Tensor) for a in (*inputs, *named.values())):
+                return self.predict(*inputs, **named)
+            fail(UsageError, f"{type(self).__name__} was called on tensors of no graph; record an input: g.input(...).")
+        inside = trace.current()
+        here = inside if inside is not None and inside.covers(self) else trace.trace_of(graph, self)
+        with trace.running(here, self):
+            output = self.forward(*inputs, **named)
+        trace.seen(here, self, (*inputs, *named.values()), output)
+        return output
+
+    # -- attributes ----------------------------------------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: object) -> None:
+        owned = self.__dict__.setdefault("_owned", {})
+        if isinstance(value, Parameter):
+            self.__dict__.pop(name, None)
+            owned[name] = value
+        else:
+            owned.pop(name, None)
+            self.__dict__[name] = value
+
+    def __getattr__(self, name: str) -> Any:
+        owned = self.__dict__.get("_owned", {}).get(name)
+        if owned is not None:
+            running = trace.current()
+            return running.tensors[owned] if running is not None and owned in running.tensors else owned
+        if name in HABITS:
+            fail(HabitError, f"a module has no `{name}`: {HABITS[name]}.")
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        if self.__dict__.get("_owned", {}).pop(name, None) is None:
+            super().__delattr__(name)
+
+    def children(self) -> dict[str, Module]:
+        """The modules assigned to attributes, by name; those of lists, tuples and dicts as `name.0`, `name.key`."""
+        found: dict[str, Module] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Module):
+                found[name] = value
+            elif isinstance(value, list | tuple | dict):
+                items = value.items() if isinstance(value, dict) else enumerate(value)
+                found.update({f"{name}.{key}": item for key, item in items if isinstance(item, Module)})
+        return found
+
+    # -- what it holds -------------------------------------------------------------------------------------------
+
+    def named_modules(self) -> Iterator[tuple[str, Module]]:
+        """The module itself as "", then every module below it with its path."""
+        yield "", self
+        for name, child in self.children().items():
+            for path, module in child.named_modules():
+                yield (f"{name}.{path}" if path else name), module
+
+    def all_names(self) -> Iterator[tuple[str, Parameter]]:
+        """Every name of every parameter and buffer; a tied one comes under each of its names."""
+        for path, module in self.named_modules():
+            for name, owned in module.__dict__.get("_owned", {}).items():
+                yield (f"{path}.{name}" if path else name), owned
+
+    def named_arrays(self) -> dict[str, Parameter]:
+        """Parameters and buffers, each under its first name."""
+        names = {owned: name for name, owned in reversed(list(self.all_names()))}
+        return {name: owned for name, owned in self.all_names() if names[owned] == name}
+
+    def parameters(self) -> dict[str, Parameter]:
+        """The trained arrays by name, frozen ones included."""
+        return {name: owned for name, owned in self.named_arrays().items() if owned.trained}
+
+    def traced(self, graph: Graph) -> dict[str, Tensor]:
+        """The parameters as tensors of a graph in which the module was called."""
+        if self not in graph.models:
+            fail(UsageError, f"this {type(self).__name__} was not called in the graph, so it has no tensors there.")
+        tensors = trace.trace_of(graph, self).tensors
+        return {name: tensors[owned] for name, owned in self.parameters().items()}
+
+    def apply(self, function: Callable[[Module], object]) -> Module:
+        """Call a function on every module, children first.  Example: `model.apply(lambda m: print(m))`."""
+        for child in self.children().values():
+            child.apply(function)
+        function(self)
+        return self
+
+    def astype(self, dtype: object) -> Module:
+        """Compute in float32 or float64 from now on; to be said before the model has numbers."""
+        with located():
+            wanted = as_dtype(dtype)
+        if not wanted.is_float:
+            fail(DTypeError, f"a model computes in a float dtype; received {wanted}.")
+        from wholestep.session.model import has_numbers
+
+        if has_numbers(self):
+            fail(UsageError, "astype: the model has numbers already; say the dtype before it is built or loaded.")
+        for owned in self.named_arrays().values():
+            if owned.dtype.is_float:
+                owned.astype(wanted)
+        return self
+
+    # -- freezing ------------------------------------------------------------------------------------------------
+
+    def freeze(self, *patterns: str) -> Module:
+        """Parameters whose names match are not trained by sessions built from now on.
+
+        Example: `model.freeze("embedding.*")`.
+        """
+        return self._set_frozen(patterns, True)
+
+    def unfreeze(self, *patterns: str) -> Module:
+        """Undo `freeze` for the names that match."""
+        return self._set_frozen(patterns, False)
+
+    def _set_frozen(self, patterns: tuple[str, ...], frozen: bool) -> Module:
+        names = self.parameters()
+        for pattern in patterns:
+            matching = [owned for name, owned in names.items() if fnmatchcase(name, pattern)]
+            if not matching:
+                fail(
+                    OptionError, f"{pattern!r} matches none of the parameters {', '.join(names) or '(there are none)'}."
+                )
+            for owned in matching:
+                owned.frozen = frozen
+        return self
+
+    # -- numbers -------------------------------------------------------------------------------------------------
+
+    def predict(self, *inputs: object, **named: object) -> Any:
+        """The outputs for arrays, with the model's numbers as they are now; nothing is dropped or changed.
+
+        Compiled for the next power of two of the batch, once.  Example: `logits = model.predict(images)`.
+        """
+        from wholestep.session.model import predict
+
+        return predict(self, inputs, named)
+
+    def state_dict(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Copies of all parameters and buffers by name; tied ones under each of their names."""
+        from wholestep.session.model import numbers
+
+        values = numbers(self)
+        first = {owned: name for name, owned in self.named_arrays().items()}
+        return {name: values[first[owned]] for name, owned in self.all_names()}
+
+    def load_state_dict(self, values: Mapping[str, object], strict: bool = True) -> LoadReport:
+        """Take numbers by name from arrays (or a torch `state_dict`); the report says what did not match."""
+        from wholestep.nn.weights import load_state_dict
+
+        return load_state_dict(self, values, strict)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write all parameters and buffers as safetensors, atomically."""
+        from wholestep.nn.weights import save
+
+        save(self, path)
+
+    def load(self, path: str | PathLike[str], strict: bool = True) -> LoadReport:
+        """Read safetensors by name; nothing changes unless the file is whole and everything fits."""
+        from wholestep.nn.weights import load
+
+        return load(self, path, strict)
+
+    def summary(self, *inputs: object, **named: object) -> Summary:
+        """A table of layers, shapes, parameters, flops and bytes for inputs of these `ws.Spec`s."""
+        from wholestep.nn.summary import summarize
+
+        return summarize(self, inputs, named)
+
+    # -- printing ------------------------------------------------------------------------------------------------
+
+    def options(self) -> str:
+        """What `repr` shows between the brackets; a module without children says its sizes here."""
+        return ""
+
+    def __repr__(self) -> str:
+        lines = [f"({name}): {child!r}".replace("\n", "\n  ") for name, child in self.children().items()]
+        inside = "\n  ".join(["", *lines]) + "\n" if lines else self.options()
+        return f"{type(self).__name__}({inside})"
+
+    __hash__ = object.__hash__

@@ -1,0 +1,75 @@
+"""Normalisations."""
+
+from __future__ import annotations
+
+from wholestep.compiler.frontend.layers import group_norm, layer_norm, rms_norm
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import OptionError
+from wholestep.nn.basic import positive
+from wholestep.nn.module import Module
+from wholestep.nn.parameter import parameter
+
+
+class LayerNorm(Module):
+    """(x - mean) / √(variance + eps) · weight + bias over the last axis or axes (arXiv:1607.06450).
+
+    Example: `ws.nn.LayerNorm(768)`.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(
+        self, shape: int | tuple[int, ...], eps: float = 1e-5, bias: bool = True, dtype: object = "float32"
+    ) -> None:
+        self.shape, self.eps = (shape,) if isinstance(shape, int) else tuple(shape), eps
+        positive("LayerNorm", **{f"shape[{i}]": e for i, e in enumerate(self.shape)})
+        self.weight = parameter(self.shape, 1.0, dtype)
+        self.bias = parameter(self.shape, 0.0, dtype) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return layer_norm(x, self.weight, self.bias, eps=self.eps, axis=tuple(range(-len(self.shape), 0)))
+
+    def options(self) -> str:
+        return f"{self.shape[0] if len(self.shape) == 1 else self.shape}, eps={self.eps:g}"
+
+
+class RMSNorm(Module):
+    """x / √(mean of x² + eps) · weight over the last axis (arXiv:1910.07467).
+
+    eps is the smallest step above 1 of the dtype unless given, as in PyTorch.  Example: `ws.nn.RMSNorm(768)`.
+    """
+
+    weight: Tensor
+
+    def __init__(self, width: int, eps: float | None = None, dtype: object = "float32") -> None:
+        positive("RMSNorm", width=width)
+        self.width, self.eps = width, eps
+        self.weight = parameter((width,), 1.0, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, eps=self.eps)
+
+    def options(self) -> str:
+        return f"{self.width}" + ("" if self.eps is None else f", eps={self.eps:g}")
+
+
+class GroupNorm(Module):
+    """Layer norm over groups of channels, axis 1 (arXiv:1803.08494).  Example: `ws.nn.GroupNorm(8, 64)`."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, groups: int, channels: int, eps: float = 1e-5, dtype: object = "float32") -> None:
+        positive("GroupNorm", groups=groups, channels=channels)
+        if channels % groups:
+            fail(OptionError, f"GroupNorm: {channels} channels do not divide into {groups} groups.")
+        self.groups, self.channels, self.eps = groups, channels, eps
+        self.weight, self.bias = parameter((channels,), 1.0, dtype), parameter((channels,), 0.0, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return group_norm(x, self.groups, self.weight, self.bias, eps=self.eps)
+
+    def options(self) -> str:
+        return f"{self.groups}, {self.channels}, eps={self.eps:g}"

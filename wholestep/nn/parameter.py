@@ -1,0 +1,74 @@
+"""What a module owns: parameters that are trained, buffers that are not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from wholestep.compiler.frontend import initializers
+from wholestep.compiler.frontend.trace import fail, located
+from wholestep.compiler.ir.types import DType, TensorType, as_dtype, as_shape, shape_text, symbols_of
+from wholestep.errors import DTypeError, ShapeError
+
+
+class Parameter:
+    """A trained array of a module: its shape and how it starts.
+
+    Assign it to an attribute in `__init__`; inside `forward` the attribute is the tensor.  The same object under two
+    names is one array: that is how weights are tied.
+
+    Example: `self.scale = ws.nn.Parameter((width,), init=1.0)`.
+    """
+
+    trained = True
+    frozen = False  # see Module.freeze
+
+    def __init__(self, shape: object, init: object = None, dtype: object = "float32") -> None:
+        with located():
+            self.type = TensorType(as_shape(shape), as_dtype(dtype))
+        if symbols_of(self.type.shape):
+            fail(ShapeError, f"a {self._kind} has a fixed size; received the shape {shape_text(self.type.shape)}.")
+        if self.trained and not self.type.dtype.is_float:
+            fail(DTypeError, f"a parameter has a float dtype; received {self.type}. Use ws.nn.Buffer for the rest.")
+        self.init = initializers.default(self.type.shape) if init is None else initializers.as_initializer(init)
+        initializers.check_fits(self.init, self.shape, self._kind)
+
+    @property
+    def _kind(self) -> str:
+        return type(self).__name__.lower()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(int(e) for e in self.type.shape)
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    def astype(self, dtype: DType) -> None:
+        """Hold numbers of another float dtype from now on."""
+        self.type = TensorType(self.type.shape, dtype)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.type})"
+
+
+class Buffer(Parameter):
+    """An array of a module that lives from step to step and is not trained, such as a running mean.
+
+    Example: `self.running_mean = ws.nn.Buffer((channels,), init=0.0)`.
+    """
+
+    trained = False
+
+    def __init__(self, shape: object, init: object = 0.0, dtype: object = "float32") -> None:
+        super().__init__(shape, init, dtype)
+
+
+def parameter(shape: object, init: object = None, dtype: object = "float32") -> Any:
+    """A `Parameter` for an attribute that is annotated as what `forward` sees: `weight: Tensor`."""
+    return Parameter(shape, init, dtype)

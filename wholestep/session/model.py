@@ -1,0 +1,137 @@
+"""A module between its graph and its numbers: what `model.predict` and `build_session(model)` share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.initializers import materialize
+from wholestep.compiler.frontend.step import Spec
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import Shape, int32
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.state import State
+from wholestep.errors import ShapeError, UsageError
+from wholestep.nn.module import Module
+from wholestep.session.source import has_state, share_state, state_of
+
+if TYPE_CHECKING:
+    from wholestep.session.session import Session
+
+Inputs = Spec | Mapping[str, Spec]
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------
+
+
+def has_numbers(model: Module) -> bool:
+    """Has the model been built, loaded or read?"""
+    return has_state(model) and bool(state_of(model).names)
+
+
+def state_with_numbers(model: Module, seed: int = 0) -> State:
+    """The model's state, with the first value of everything it lacks drawn from (seed, name)."""
+    arrays, state = model.named_arrays(), state_of(model)
+
+    def first(name: str) -> AnyArray:
+        owned = arrays[name]
+        return materialize(owned.init, owned.shape, owned.dtype, seed, name)
+
+    state.add({name: owned.type for name, owned in arrays.items()}, first)
+    return state
+
+
+def numbers(model: Module) -> dict[str, AnyArray]:
+    """Copies of all parameters and buffers."""
+    state = state_with_numbers(model)
+    return {name: state.get(name) for name in model.named_arrays()}
+
+
+# -- graphs ------------------------------------------------------------------------------------------------------
+
+
+def record_inputs(graph: Graph, inputs: Inputs) -> dict[str, Tensor]:
+    """The inputs of a model in a graph: `x` for a single one."""
+    specs = {"x": inputs} if isinstance(inputs, Spec) else dict(inputs)
+    for name, spec in specs.items():
+        if not isinstance(spec, Spec):
+            fail(UsageError, f"the input {name!r} needs a ws.Spec(shape, dtype); received {spec!r}.")
+    return {name: graph.input(name, spec.shape, spec.dtype) for name, spec in specs.items()}
+
+
+def record_outputs(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The model's outputs by name: `output` for a single one."""
+    out = model(*tensors.values()) if isinstance(inputs, Spec) else model(**tensors)
+    if isinstance(out, Tensor):
+        return {"output": out}
+    if isinstance(out, Mapping):
+        return dict(out)
+    if not isinstance(out, Sequence) or not out:
+        kind = type(model).__name__
+        fail(UsageError, f"{kind}.forward must return a tensor, or a tuple or dict of tensors; it returned {out!r}.")
+    return {f"output{i}": t for i, t in enumerate(out)}
+
+
+def forward_graph(model: Module, inputs: Inputs) -> Graph:
+    """The graph that computes a model's outputs, over the model's own state."""
+    graph = Graph()
+    graph.set_outputs(record_outputs(model, inputs, record_inputs(graph, inputs)))
+    share_state(graph, model)
+    return graph
+
+
+# -- predicting --------------------------------------------------------------------------------------------------
+
+
+def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]) -> Any:
+    """Run a model on arrays."""
+    arrays = _arrays(model, inputs, named)
+    specs, rows = {name: _spec(model, a) for name, a in arrays.items()}, _rows(arrays)
+    sessions: dict[object, Session] = model.__dict__.setdefault("_predictors", {})  # they end with the model
+    capacity = 1 << max(rows - 1, 0).bit_length()
+    key = (tuple(specs.items()), capacity)
+    if key not in sessions:
+        sessions[key] = _predictor(model, specs, capacity)
+    outputs = sessions[key].step(arrays).outputs
+    return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+
+
+def _predictor(model: Module, specs: dict[str, Spec], capacity: int) -> Session:
+    from wholestep.session.build import build_inference_session
+
+    single = next(iter(specs.values())) if list(specs) == ["x"] else specs
+    state_with_numbers(model)
+    return build_inference_session(forward_graph(model, single), batch_size=capacity)
+
+
+def _arrays(model: Module, inputs: Sequence[object], named: Mapping[str, object]) -> dict[str, AnyArray]:
+    names = [*inspect.signature(model.forward).parameters]
+    if len(inputs) == 1 and not named:
+        names = ["x"]
+    if len(inputs) > len(names) or not (inputs or named):
+        fail(UsageError, f"{type(model).__name__} takes {', '.join(names)}; received {len(inputs)} arrays.")
+    given = {**dict(zip(names, inputs)), **named}
+    return {name: np.asarray(value) for name, value in given.items()}
+
+
+def _spec(model: Module, array: AnyArray) -> Spec:
+    """One symbolic axis of rows, the rest as it came; floats in the dtype that the model computes in."""
+    if array.ndim == 0:
+        fail(ShapeError, "a model takes batches: give an array whose first axis counts examples, x[None].")
+    shape: Shape | tuple[object, ...] = ("batch", *array.shape[1:])
+    if array.dtype.kind == "f":
+        kinds = [p.dtype for p in model.parameters().values()]
+        return Spec(shape, kinds[0] if kinds else "float32")
+    return Spec(shape, int32 if array.dtype.kind in "iu" else array.dtype.name)
+
+
+def _rows(arrays: Mapping[str, AnyArray]) -> int:
+    rows = {name: len(a) for name, a in arrays.items()}
+    if len(set(rows.values())) != 1:
+        fail(ShapeError, f"all inputs have the same number of rows; received {rows}.")
+    return next(iter(rows.values()))
