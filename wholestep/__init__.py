@@ -1,7 +1,8 @@
 """Wholestep: a whole training step - forward, loss, backward, update - compiled as one graph into one native call."""
 
-from wholestep import datasets, errors, losses, metrics, optim
+from wholestep import datasets, errors, losses, metrics, models, nn, optim
 from wholestep.compiler.frontend import initializers as init
+from wholestep.compiler.frontend.activations import elu, hardswish, leaky_relu, mish, softplus, swiglu
 from wholestep.compiler.frontend.functions import (
     abs,
     arange,
@@ -81,6 +82,7 @@ __all__ = [
     "group_norm", "iota", "layer_norm", "less_than", "log", "log1p", "log2", "log_softmax", "logsumexp", "matmul", "maximum",
     "minimum", "mod", "one_hot", "pad", "random_normal", "random_uniform", "ratio", "recip", "relu", "rms_norm",
     "scatter_add", "sigmoid", "sign", "silu", "sin", "size", "softmax", "sqrt", "stack", "take", "tanh", "where",
+    "elu", "hardswish", "leaky_relu", "mish", "softplus", "swiglu",
     # optimizers
     "Optimizer", "SGD", "Adam", "AdamW",
     # sessions and plans
@@ -88,5 +90,5 @@ __all__ = [
     "build_inference_session", "compile_training_graph", "save_plan", "load_plan", "Session", "StepResult",
     "CompileOptions", "ExecutionPlan", "OptimizeReport",
     # modules
-    "datasets", "errors", "init", "losses", "metrics", "optim", "__version__",
+    "datasets", "errors", "init", "losses", "metrics", "models", "nn", "optim", "__version__",
 ]
