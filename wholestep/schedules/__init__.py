@@ -1,0 +1,41 @@
+"""Schedules: hyper-parameters as functions of the step, evaluated inside the compiled step."""
+
+from wholestep.schedules.base import Schedule
+from wholestep.schedules.compose import Sequence, Warmup
+from wholestep.schedules.curves import (
+    Constant,
+    Cosine,
+    Exponential,
+    InverseSqrt,
+    Linear,
+    MultiStep,
+    Polynomial,
+    StepDecay,
+)
+from wholestep.schedules.cycles import OneCycle, WarmRestarts, WarmupStableDecay
+from wholestep.schedules.plateau import ReduceOnPlateau
+from wholestep.schedules.torch_names import (
+    ConstantLR,
+    CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    ExponentialLR,
+    LinearLR,
+    MultiStepLR,
+    OneCycleLR,
+    PolynomialLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+    TorchSchedule,
+)
+
+SGDR = WarmRestarts
+
+# fmt: off
+__all__ = [
+    "Schedule", "Constant", "Linear", "Polynomial", "Cosine", "Exponential", "StepDecay", "MultiStep", "InverseSqrt",
+    "OneCycle", "WarmRestarts", "SGDR", "Warmup", "WarmupStableDecay", "Sequence", "ReduceOnPlateau",
+    # under torch's names
+    "TorchSchedule", "ConstantLR", "LinearLR", "PolynomialLR", "CosineAnnealingLR", "ExponentialLR", "StepLR",
+    "MultiStepLR", "OneCycleLR", "CosineAnnealingWarmRestarts", "SequentialLR", "ReduceLROnPlateau",
+]

@@ -1,0 +1,192 @@
+"""What all schedules share: numbers that stay changeable, one formula, and how they are shown and stored."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import OptionError, UsageError
+from wholestep.schedules.maths import Value
+from wholestep.schedules.show import plot_to_file, table_text, terminal_plot
+
+UNITS = ("step", "epoch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(ABC):
+    """A hyper-parameter as a pure function of how far training has come: `schedule(0)` is used by the first update.
+
+    `unit` says what is counted: updates ("step") or passes over the data ("epoch").  An `lr` of None stands for the
+    value that the optimizer (or whatever is scheduled) was given.  Numbers are runtime scalars of a session: changing
+    one never recompiles.
+    """
+
+    unit: str = "step"
+
+    kinds: ClassVar[dict[str, type[Schedule]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        Schedule.kinds[cls.__name__] = cls
+
+    # -- the formula ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def formula(self, n: Value, v: Numbers) -> Value:
+        """The value at `n`, of the numbers `v`; both are floats or both tensors."""
+
+    def numbers(self) -> dict[str, float | None]:
+        """The numbers of the formula by name, those of schedules inside under `inner.…`."""
+        found: dict[str, float | None] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Schedule):
+                found |= {f"{f.name}.{k}": x for k, x in value.numbers().items()}
+            elif isinstance(value, tuple):
+                for i, item in enumerate(value):
+                    inner = item.numbers() if isinstance(item, Schedule) else {"": item}
+                    found |= {f"{f.name}.{i}.{k}".rstrip("."): x for k, x in inner.items()}
+            elif (isinstance(value, int | float) and not isinstance(value, bool)) or f.name == "lr":
+                found[f.name] = value
+        return found
+
+    def __call__(self, n: float) -> float:
+        """The value at `n`, counted from 0 in the schedule's own unit."""
+        if not isinstance(n, int | float) or isinstance(n, bool) or n < 0:
+            fail(OptionError, f"a schedule is a function of a {self.unit} counted from 0; received {n!r}.")
+        values = self.numbers()
+        if None in values.values():
+            fail(UsageError, f"{self} takes its lr from an optimizer and has none yet: use .bound(lr).")
+        return float(self.formula(float(n), Numbers(values)))
+
+    def get_lr(self, n: float) -> float:
+        """`schedule(n)`"""
+        return self(n)
+
+    def bound(self, base: float) -> Schedule:
+        """The same schedule with `base` where an lr was left to the optimizer."""
+        changed: dict[str, Any] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name == "lr" and value is None:
+                changed[f.name] = base
+            elif isinstance(value, Schedule):
+                changed[f.name] = value.bound(base)
+            elif isinstance(value, tuple):
+                changed[f.name] = tuple(x.bound(base) if isinstance(x, Schedule) else x for x in value)
+        return replace(self, **changed)
+
+    def structure(self) -> tuple[object, ...]:
+        """What two schedules share whose programs differ in numbers alone."""
+        parts: list[object] = [type(self).__name__]
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Schedule):
+                parts.append(value.structure())
+            elif isinstance(value, tuple):
+                parts.append(tuple(x.structure() if isinstance(x, Schedule) else None for x in value))
+            elif isinstance(value, str | bool):
+                parts.append((f.name, value))
+        return tuple(parts)
+
+    # -- looking at it -------------------------------------------------------------------------------------------
+
+    @property
+    def length(self) -> int:
+        """Where the schedule has reached its end, or 100 where it has none: how much `table` and `plot` show."""
+        return 100
+
+    def table(self, steps: int | None = None, every: int | None = None) -> str:
+        """The values from 0 to `steps` as text, one row per `every`."""
+        end = self.length if steps is None else steps
+        stride = max(1, end // 20) if every is None else every
+        if end < 0 or stride < 1:
+            fail(OptionError, f"table: expected steps of at least 0 and every of at least 1; received {end}, {stride}.")
+        return table_text(self.unit, [(n, self(n)) for n in range(0, end + 1, stride)])
+
+    def plot(self, file: object = None, steps: int | None = None) -> str:
+        """The curve, drawn into `file` by matplotlib (`pip install wholestep[plot]`) or, without a file, as text."""
+        end = max(1, self.length if steps is None else steps)
+        points = [(n, self(n)) for n in range(end + 1)]
+        return terminal_plot(self.unit, points) if file is None else plot_to_file(self.unit, points, file, str(self))
+
+    # -- storing it ----------------------------------------------------------------------------------------------
+
+    def to_config(self) -> dict[str, Any]:
+        """The schedule as plain data: `{"kind": "Cosine", "lr": 0.1, ...}`."""
+        return {"kind": type(self).__name__, **{f.name: _plain(getattr(self, f.name)) for f in fields(self)}}
+
+    @staticmethod
+    def from_config(config: Mapping[str, Any]) -> Schedule:
+        """What `to_config` described."""
+        kind = config.get("kind")
+        if kind not in Schedule.kinds:
+            known = ", ".join(k for k in Schedule.kinds)
+            fail(OptionError, f"there is no schedule of kind {kind!r}; there are: {known}.")
+        cls = Schedule.kinds[kind]
+        unknown = [k for k in config if k != "kind" and k not in {f.name for f in fields(cls)}]
+        if unknown:
+            fail(OptionError, f"{kind} has no field {unknown[0]!r}; it has: {', '.join(f.name for f in fields(cls))}.")
+        return cls(**{k: _restored(v) for k, v in config.items() if k != "kind"})
+
+    # -- checks --------------------------------------------------------------------------------------------------
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            fail(OptionError, f"{self._kind}: unit={self.unit!r}: expected 'step' or 'epoch'.")
+        self.check()
+
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse numbers outside their range."""
+
+    @property
+    def _kind(self) -> str:
+        return type(self).__name__
+
+    def need(self, name: str, *, above: float = -math.inf, least: float = -math.inf, most: float = math.inf) -> None:
+        """A finite number in its range."""
+        value = getattr(self, name)
+        if name == "lr" and value is None:
+            return
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            fail(OptionError, f"{self._kind}: {name} must be a finite number; received {value!r}.")
+        if not (value > above and least <= value <= most):
+            wanted = [f"above {above:g}"] * (above > -math.inf) + [f"at least {least:g}"] * (least > -math.inf)
+            wanted += [f"at most {most:g}"] * (most < math.inf)
+            fail(OptionError, f"{self._kind}: {name} must be {' and '.join(wanted)}; received {value}.")
+
+
+class Numbers(SimpleNamespace):
+    """The numbers of a formula as attributes; `inner(name)` gives those of a schedule inside."""
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        super().__init__(**{k: v for k, v in values.items() if "." not in k})
+        self._all = dict(values)
+
+    def inner(self, name: str) -> Numbers:
+        """The numbers under `name.…`."""
+        prefix = f"{name}."
+        return Numbers({k.removeprefix(prefix): v for k, v in self._all.items() if k.startswith(prefix)})
+
+    def listed(self, name: str) -> list[Value]:
+        """The numbers of a tuple in order."""
+        inside = self.inner(name)._all
+        return [inside[str(i)] for i in range(len(inside))]
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Schedule):
+        return value.to_config()
+    return [_plain(x) for x in value] if isinstance(value, tuple) else value
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return Schedule.from_config(value)
+    return tuple(_restored(x) for x in value) if isinstance(value, list | tuple) else value

@@ -1,0 +1,88 @@
+"""Schedules made of schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import OptionError, UsageError
+from wholestep.schedules.base import Numbers, Schedule
+from wholestep.schedules.curves import Constant, rising
+from wholestep.schedules.maths import Value, choose, most
+
+
+@dataclass(frozen=True)
+class Warmup(Schedule):
+    """peak·(n + 1)/steps for `steps`, then `after`, which starts from its own 0; the peak is `after(0)`.
+
+    The first update is not wasted on a rate of 0.  A number stands for a constant.
+
+    Example: `ws.schedules.Warmup(ws.schedules.Cosine(1e-3, 900), steps=100)`.
+    """
+
+    after: Schedule
+    steps: float
+
+    def check(self) -> None:
+        after: object = self.after
+        if isinstance(after, int | float) and not isinstance(after, bool):
+            object.__setattr__(self, "after", Constant(after, unit=self.unit))
+        _need_schedule("Warmup", self.after, self.unit)
+        self.need("steps", above=0)
+
+    @property
+    def length(self) -> int:
+        return ceil(self.steps) + self.after.length
+
+    def formula(self, n: Value, v: Numbers) -> Value:
+        inner = v.inner("after")
+        peak = self.after.formula(0.0 * n, inner)
+        later = self.after.formula(most(n - v.steps, 0.0), inner)
+        return choose(n < v.steps, peak * (n + 1.0) / v.steps, later)
+
+
+@dataclass(frozen=True)
+class Sequence(Schedule):
+    """One schedule after another: the next begins, from its own 0, at each milestone.
+
+    Example: `ws.schedules.Sequence((ws.schedules.Constant(0.1), ws.schedules.Cosine(0.1, 90)), milestones=(10,))`.
+    """
+
+    schedules: tuple[Schedule, ...]
+    milestones: tuple[float, ...]
+
+    def check(self) -> None:
+        if not isinstance(self.schedules, tuple | list) or not self.schedules:
+            fail(UsageError, f"Sequence: schedules is a tuple of schedules; received {self.schedules!r}.")
+        for schedule in self.schedules:
+            _need_schedule("Sequence", schedule, self.unit)
+        object.__setattr__(self, "schedules", tuple(self.schedules))
+        object.__setattr__(self, "milestones", rising("Sequence", self.milestones))
+        if len(self.milestones) != len(self.schedules) - 1:
+            fail(
+                OptionError,
+                f"Sequence: {len(self.schedules)} schedules meet at {len(self.schedules) - 1} milestones; received "
+                f"{len(self.milestones)}.",
+            )
+
+    @property
+    def length(self) -> int:
+        return ceil(self.milestones[-1]) + self.schedules[-1].length
+
+    def formula(self, n: Value, v: Numbers) -> Value:
+        inner, starts = v.inner("schedules"), v.listed("milestones")
+        value = self.schedules[0].formula(n, inner.inner("0"))
+        for i, (schedule, start) in enumerate(zip(self.schedules[1:], starts, strict=True), start=1):
+            value = choose(n >= start, schedule.formula(most(n - start, 0.0), inner.inner(str(i))), value)
+        return value
+
+
+def _need_schedule(kind: str, schedule: object, unit: str) -> None:
+    if not isinstance(schedule, Schedule):
+        fail(UsageError, f"{kind} is made of schedules, e.g. ws.schedules.Cosine(1e-3, 100); received {schedule!r}.")
+    if schedule.unit != unit:
+        fail(
+            OptionError,
+            f"{kind} counts in unit={unit!r}, the schedule inside in {schedule.unit!r}; give both the same.",
+        )

@@ -1,0 +1,205 @@
+"""Schedules that are one curve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import OptionError
+from wholestep.schedules.base import Numbers, Schedule
+from wholestep.schedules.maths import Value, choose, floor, half_cosine, part, sqrt
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """lr, always.
+
+    Example: `ws.schedules.Constant(0.01)`.
+    """
+
+    lr: float | None
+
+    def check(self) -> None:
+        self.need("lr")
+
+    def formula(self, n: Value, v: Numbers) -> Value:
+        return v.lr
+
+
+@dataclass(frozen=True)
+class Linear(Schedule):
+    """From lr to `end` along a line of `steps`, then `end`:  lr + (end - lr)·min(n/steps, 1).
+
+    Example: `ws.schedules.Linear(1e-3, 1e-4, 100)`.
+    """
+
+    lr: float | None
+    end: float
+    steps: float
+
+    def check(self) -> None:
+        self.need("lr")
+        self.need("end")
+        self.need("steps", above=0)
+
+    @property
+    def length(self) -> int:
+        return ceil(self.steps)
+
+    def formula(self, n: Value, v: Numbers) -> Value:
+        return v.lr + (v.end - v.lr) * part(n, v.steps)
+
+
+@dataclass(frozen=True)
+class Polynomial(Schedule):
+    """From lr to `end`:  end + (lr - end)·(1 - min(n/steps, 1))^power.
+
+    Example: `ws.schedules.Polynomial(0.1, 1000, power=2.0)`.
+    """
+
+    lr: float | None
+    steps: float
+    power: float = 1.0
+    end: float = 0.0
+
+    def check(self) -> None:
+        self.need("lr")
+        self.need("end")
+        self.need("steps", above=0)
+        self.need("power", above=0)
+
+    @property
+    def length(self) -> int:
+        return ceil(self.steps)
+
+    def formula(self, n: Value, v: Numbers) -> Value:
+        return v.end + (v.lr - v.end) * (1.0 - part(n, v.steps)) ** v.power
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """From lr to `eta_min` along half a cosine of T_max, then `eta_min` (arXiv:1608.03983, one cycle):
+
+        eta_min + (lr - eta_min)·(1 + cos(π·min(n/T_max, 1)))/2
+
+    Example: `ws.schedules.Cosine(1e-3, 100)`.
+    """
+
+    lr: float | None
+    T_max: float
+    eta_min: float = 0.0
+
+    def check(self) -> None:
+        self.need("lr")
+        self.need("T_max", above=0)
+        self.need("eta_min")
+
+    @property
+    def length(self) -> int:
+        return ceil(self.T_max)
+
+    def formula(self, n: Value, v: Numbers) -> Value:
+        return v.eta_min + (v.lr - v.eta_min) * half_cosine(part(n, v.T_max))
+
+
+@dataclass(frozen=True)
+class Exponential(Schedule):
+    """lr·gammaⁿ.
+
+    Example: `ws.schedules.Exponential(0.1, 0.95)`.
+    """
+
+    lr: float | None
+    gamma: float
+
+    def check(self) -> None:
+        self.need("lr")
+        self.need("gamma", above=0)
+
+    def formula(self, n: Value, v: Numbers) -> Value:
+        return v.lr * v.gamma**n
+
+
+@dataclass(frozen=True)
+class StepDecay(Schedule):
+    """lr·gamma^⌊n/step_size⌋: smaller by a factor every `step_size`.
+
+    Example: `ws.schedules.StepDecay(0.1, 10)`.
+    """
+
+    lr: float | None
+    step_size: float
+    gamma: float = 0.1
+
+    def check(self) -> None:
+        self.need("lr")
+        self.need("step_size", above=0)
+        self.need("gamma", above=0)
+
+    @property
+    def length(self) -> int:
+        return ceil(5 * self.step_size)
+
+    def formula(self, n: Value, v: Numbers) -> Value:
+        return v.lr * v.gamma ** floor(n / v.step_size)
+
+
+@dataclass(frozen=True)
+class MultiStep(Schedule):
+    """lr·gamma^k, k being how many of the milestones are reached.
+
+    Example: `ws.schedules.MultiStep(0.1, (30, 80))`.
+    """
+
+    lr: float | None
+    milestones: tuple[float, ...]
+    gamma: float = 0.1
+
+    def check(self) -> None:
+        self.need("lr")
+        self.need("gamma", above=0)
+        object.__setattr__(self, "milestones", rising("MultiStep", self.milestones))
+
+    @property
+    def length(self) -> int:
+        return ceil(1.25 * self.milestones[-1])
+
+    def formula(self, n: Value, v: Numbers) -> Value:
+        factor: Value = 1.0
+        for milestone in v.listed("milestones"):
+            factor = choose(n >= milestone, factor * v.gamma, factor)
+        return v.lr * factor
+
+
+@dataclass(frozen=True)
+class InverseSqrt(Schedule):
+    """lr·√(steps/(n + steps)): after a warm-up of as many steps, the schedule of arXiv:1706.03762.
+
+    Example: `ws.schedules.Warmup(ws.schedules.InverseSqrt(1e-3, 4000), 4000)`.
+    """
+
+    lr: float | None
+    steps: float
+
+    def check(self) -> None:
+        self.need("lr")
+        self.need("steps", above=0)
+
+    @property
+    def length(self) -> int:
+        return ceil(10 * self.steps)
+
+    def formula(self, n: Value, v: Numbers) -> Value:
+        return v.lr * sqrt(v.steps / (n + v.steps))
+
+
+def rising(kind: str, milestones: object) -> tuple[float, ...]:
+    """Milestones: at least one, each above the one before, the first above 0."""
+    items = tuple(milestones) if isinstance(milestones, tuple | list) else ()
+    numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in items)
+    if not items or not numbers or any(b <= a for a, b in zip((0, *items), items, strict=False)):
+        fail(
+            OptionError, f"{kind}: milestones are numbers above 0, each larger than the last; received {milestones!r}."
+        )
+    return items

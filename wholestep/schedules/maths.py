@@ -1,0 +1,55 @@
+"""The few functions that formulas of schedules are written in, for numbers and for tensors alike.
+
+A schedule is one formula: `schedule(3)` evaluates it in Python, a session records it over runtime scalars.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.tensor import Tensor
+
+Value = Any  # a float, or a Tensor that stands for one
+
+
+def cos(x: Value) -> Value:
+    return fn.cos(x) if isinstance(x, Tensor) else math.cos(x)
+
+
+def floor(x: Value) -> Value:
+    return fn.floor(x) if isinstance(x, Tensor) else float(math.floor(x))
+
+
+def sqrt(x: Value) -> Value:
+    return fn.sqrt(x) if isinstance(x, Tensor) else math.sqrt(x)
+
+
+def log(x: Value) -> Value:
+    return fn.log(x) if isinstance(x, Tensor) else math.log(x)
+
+
+def least(x: Value, y: Value) -> Value:
+    """The smaller of two."""
+    return fn.minimum(x, y) if isinstance(x, Tensor) or isinstance(y, Tensor) else min(x, y)
+
+
+def most(x: Value, y: Value) -> Value:
+    """The larger of two."""
+    return fn.maximum(x, y) if isinstance(x, Tensor) or isinstance(y, Tensor) else max(x, y)
+
+
+def choose(condition: Value, x: Value, y: Value) -> Value:
+    """x where the condition holds, else y.  Both are evaluated: neither may be undefined."""
+    return fn.where(condition, x, y) if isinstance(condition, Tensor) else (x if condition else y)
+
+
+def part(n: Value, length: Value) -> Value:
+    """How far n has come on its way to `length`: from 0 to 1, and 1 from there on."""
+    return least(n / length, 1.0)
+
+
+def half_cosine(done: Value) -> Value:
+    """From 1 to 0 along half a period."""
+    return (cos(done * math.pi) + 1.0) * 0.5

@@ -1,0 +1,90 @@
+"""Reduce on plateau: the one schedule that depends on what training observes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import UsageError
+from wholestep.schedules.base import Numbers, Schedule
+from wholestep.schedules.cycles import one_of
+from wholestep.schedules.maths import Value
+
+
+@dataclass(frozen=True)
+class ReduceOnPlateau(Schedule):
+    """lr, times `factor` whenever what is observed has not improved for more than `patience` observations.
+
+    What it has seen is a handful of scalars of the session, saved with it: `session.schedule.observe(value)` changes
+    them and nothing is compiled.
+
+    Args:
+        mode: "min" where smaller is better, else "max".
+        threshold, threshold_mode: how much better counts: relative to the best ("rel") or absolute ("abs").
+        cooldown: observations after a reduction that are not counted.
+        min_lr: lr never falls below it.
+        eps: reductions by less than this are not made.
+
+    Example: `ws.schedules.ReduceOnPlateau(0.1, patience=3)`.
+    """
+
+    lr: float | None
+    factor: float = 0.1
+    patience: float = 10
+    threshold: float = 1e-4
+    cooldown: float = 0
+    min_lr: float = 0.0
+    eps: float = 1e-8
+    mode: str = "min"
+    threshold_mode: str = "rel"
+
+    def check(self) -> None:
+        self.need("lr")
+        self.need("factor", above=0, most=1)
+        if self.factor == 1:
+            self.need("factor", above=0, most=1 - 1e-9)
+        for name in ("patience", "threshold", "cooldown", "min_lr", "eps"):
+            self.need(name, least=0)
+        one_of("ReduceOnPlateau", "mode", self.mode, ("min", "max"))
+        one_of("ReduceOnPlateau", "threshold_mode", self.threshold_mode, ("rel", "abs"))
+
+    def numbers(self) -> dict[str, float | None]:
+        """The numbers it was given, and what it has seen: the rate now, the best value, counts."""
+        given = {k: v for k, v in super().numbers().items() if k != "lr"}
+        return {"lr": self.lr, **given, "best": 0.0, "seen": 0.0, "bad": 0.0, "resting": 0.0}
+
+    def formula(self, n: Value, v: Numbers) -> Value:
+        return v.lr
+
+    def observed(self, numbers: Mapping[str, float], value: float) -> dict[str, float]:
+        """The numbers after one more observation; one that is not a number counts as no improvement."""
+        out = dict(numbers)
+        out["seen"] += 1
+        out["bad"] += 1
+        if out["seen"] == 1 or self._is_better(value, out):
+            out["bad"] = 0.0
+            out["best"] = value if math.isfinite(value) else math.copysign(1e308, 1 if self.mode == "min" else -1)
+        if out["resting"] > 0:
+            out["resting"] -= 1
+            out["bad"] = 0.0
+        if out["bad"] > out["patience"]:
+            lower = max(out["lr"] * out["factor"], out["min_lr"])
+            out["lr"] = lower if out["lr"] - lower > out["eps"] else out["lr"]
+            out["resting"], out["bad"] = out["cooldown"], 0.0
+        return out
+
+    def _is_better(self, value: float, v: Mapping[str, float]) -> bool:
+        best, margin = v["best"], v["threshold"]
+        if self.threshold_mode == "rel":
+            margin = margin * best
+        return value < best - margin if self.mode == "min" else value > best + margin
+
+    def observe(self, value: float) -> None:
+        """A description observes nothing; the session it is bound to does."""
+        fail(
+            UsageError,
+            "ReduceOnPlateau is a description; what it has seen belongs to a session: session.schedule.observe(value). "
+            "Without a session use ws.schedules.ReduceLROnPlateau(optimizer).step(value).",
+        )
