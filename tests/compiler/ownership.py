@@ -166,6 +166,9 @@ class Walk:
             if k.kind is Kind.COLUMNS and number == 0:
                 assert k.reduced is not None
                 inner = (*inner, k.reduced)
+            if k.kind is Kind.DOT and number:  # sums of the columns of the right operand; what follows them
+                assert k.dot is not None
+                inner = (k.dot.n, k.dot.k) if number == 1 else (k.dot.n,)
             first = number * PHASES
             self.loads(level.row, first + ROW_LOAD, k.rows)
             self.loads(level.body, first + LOAD, inner)

@@ -226,21 +226,21 @@ static void ws_k6(const ws_call *call, long lo, long hi, float *restrict x0, flo
     for (int k = 0; k < 16; k++) for (int l = 0; l < 16; l++) r1[k][l] = 0;
     if (w == 16) {
       for (long i1 = 0; i1 < d0; i1++) {
-        float *const lane = r1[i1 & 15];
+        float *const lane1 = r1[i1 & 15];
         #pragma omp simd
         for (long l = 0; l < 16; l++) {
           const float v0 = x0[i1*16 + (p/16)*16*d0 + l];
-          lane[l] = (lane[l] + v0);
+          lane1[l] = (lane1[l] + v0);
         }
       }
     }
     else {
       for (long i1 = 0; i1 < d0; i1++) {
-        float *const lane = r1[i1 & 15];
+        float *const lane1 = r1[i1 & 15];
         #pragma omp simd
         for (long l = 0; l < w; l++) {
           const float v0 = x0[i1*16 + (p/16)*16*d0 + l];
-          lane[l] = (lane[l] + v0);
+          lane1[l] = (lane1[l] + v0);
         }
       }
     }

@@ -64,7 +64,7 @@ class Buffers:
         for o in graph.outputs:
             self.outputs[o.name] = self.new(o.name, o.node.type, Space.OUTPUT)
             self.output_of.setdefault(o.node, []).append(self.outputs[o.name])
-        of = {n: c for c in clusters for n in c.nodes}
+        of = {n: c for c in clusters for n in c.results}
         panels = self._right_operands([n for c in clusters for n in c.members])
         crossing = dict.fromkeys(
             a.base for c in clusters for n in c.members for a in accesses(n) if a.base in of and of[a.base] is not c
@@ -77,7 +77,7 @@ class Buffers:
                 layout = Layout.PANELS if wants_panels else Layout.ROWS
                 self.stored[node] = self.new(node.name, node.type, Space.ARENA, layout)
         for c in clusters:  # a scatter accumulates in memory, whoever reads it
-            for n in c.nodes:
+            for n in c.results:
                 if n.op == "scatter_add" and n not in self.stored and n not in self.output_of:
                     self.stored[n] = self.new(n.name, n.type, Space.ARENA)
 

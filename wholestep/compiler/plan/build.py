@@ -14,6 +14,7 @@ from wholestep.compiler.plan.fuse import Cluster, fuse
 from wholestep.compiler.plan.kernel import Bound, Kernel, Plan, Space
 from wholestep.compiler.plan.order import place_updates, topological
 from wholestep.compiler.plan.prepare import prepare
+from wholestep.compiler.plan.siblings import join_column_sums
 from wholestep.compiler.plan.split import split_kernels
 from wholestep.compiler.plan.traffic import bytes_moved, flops
 from wholestep.errors import GraphError
@@ -39,6 +40,8 @@ def make_plan(
             )
     prepared = prepare(graph)  # every kernel's operands are laid out as it needs them
     clusters = fuse(prepared, fused)  # which ops share a kernel
+    if fused:
+        clusters = join_column_sums(clusters, prepared.updates)  # sums stand where what they add is read anyway
     updates = place_updates(prepared, clusters)  # states are overwritten only after everyone has read them
     ordered = topological(clusters)
     buffers = Buffers(prepared, ordered, updates, sizes)  # what is in memory, and in which layout

@@ -28,6 +28,7 @@ from wholestep.compiler.plan.kernel import (
     Space,
     Store,
 )
+from wholestep.compiler.plan.moved import moved
 
 CHEAP = frozenset(
     {"add", "sub", "mul", "neg", "maximum", "minimum", "cast", "where", "less", "less_equal", "equal", "relu"}
@@ -324,23 +325,26 @@ def emit_nest(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
 
 
 def emit_columns(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
-    head, *rest = cluster.nodes
-    rank = head.type.rank
+    """Level 0 adds, for all sums of the cluster at once; level 1 is what follows."""
+    heads = cluster.heads
+    first, rank = heads[0], heads[0].type.rank
     emitter = Emitter(cluster, buffers, rank - 1)
-    axis, (source,) = reduced_axis(head), head.inputs
+    axis, (source,) = reduced_axis(first), first.inputs
     places = [Index.axis(d) for d in range(rank)]
     places.insert(axis, Index.axis(rank))
-    value = emitter.summand(resolve(source, tuple(places)))
-    result = emitter.count
-    emitter.count += 1
-    emitter.drafts[0].reduces.append(Reduce(result, head.op, value, head.type.dtype))
     emitter.grow(1)
-    emitter.body_values[1][head] = result
-    emitter.level_of[head] = 0
-    for load in buffers.targets(head):
-        emitter.store(1, head, load)
-    for node in rest:
-        emitter.place(node)
+    for head in heads:
+        value = emitter.summand(resolve(head.inputs[0], tuple(places)))
+        result = emitter.count
+        emitter.count += 1
+        emitter.drafts[0].reduces.append(Reduce(result, head.op, value, head.type.dtype))
+        emitter.body_values[1][head] = result
+        emitter.level_of[head] = 0
+        for load in buffers.targets(head):
+            emitter.store(1, head, load)
+    for node in cluster.nodes:
+        if node not in heads:
+            emitter.place(node)
     axes = (*cluster.shape, source.type.shape[axis])
     return Kernel(id, Kind.COLUMNS, axes, tuple(range(rank - 1)), rank - 1, emitter.levels(), reduced=rank)
 
@@ -371,7 +375,10 @@ def emit_dot(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     depth = head.inputs[0].type.shape[rank - 2 if attrs.transpose_a else rank - 1]
     by_panel = buffers.all[a.buffer].layout is Layout.PANELS and a.index[-1].plain == m
     dot = Dot(a, b, tuple(batch), m, n, k, rows=LANES if by_panel else Dot.rows)
-    kernel = Kernel(id, Kind.DOT, (*head.type.shape, depth), tuple(range(rank - 1)), n, emitter.levels(), dot=dot)
+    levels = emitter.levels()
+    if cluster.sums is not None:  # its axes are (n, k), ours (m, n, k)
+        levels += tuple(moved(level, 1, emitter.count) for level in emit_columns(id, cluster.sums, buffers).levels)
+    kernel = Kernel(id, Kind.DOT, (*head.type.shape, depth), tuple(range(rank - 1)), n, levels, dot=dot)
     if is_direct(kernel):
         return kernel
     block = buffers.work(TensorType((dot.rows, dot.columns), head.type.dtype), Layout.PANELS)
@@ -380,7 +387,7 @@ def emit_dot(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
 
 def is_direct(kernel: Kernel) -> bool:
     """Is the product stored as it is, in one place?"""
-    (level,) = kernel.levels
+    level = kernel.levels[0]
     return len(level.body) == 1 and len(level.stores) == 1 and not level.row
 
 

@@ -16,6 +16,7 @@ from wholestep.compiler.ir.types import Extent, Shape, boolean
 from wholestep.compiler.plan.access import VIEWS, Access, identity, resolve
 from wholestep.compiler.plan.kernel import Kind
 from wholestep.compiler.plan.prepare import is_generated
+from wholestep.compiler.plan.reach import Reach
 
 MAPS = frozenset({"gather", "pad", "concat"}) | {
     name for name, op in OPS.items() if op.family in (Family.POINTWISE, Family.COMPOSITE)
@@ -28,6 +29,7 @@ class Cluster:
     """`rows` are the loops outside; `vector` the loop inside; a DOT or COLUMNS cluster has its head as first op.
 
     The `prologue` of a column sum is what it adds up, computed as it is read; another column sum may compute it again.
+    A contraction may hold `sums` of the columns of its right operand: a COLUMNS cluster that has no kernel of its own.
     """
 
     kind: Kind
@@ -37,11 +39,22 @@ class Cluster:
     prologue: list[Node] = field(default_factory=list)
     reads: set[Cluster] = field(default_factory=set)  # clusters whose values it loads
     waits: set[Cluster] = field(default_factory=set)  # clusters that must have read a state before it is overwritten
+    sums: Cluster | None = None
+
+    @property
+    def results(self) -> list[Node]:
+        """Everything that it and no other cluster computes."""
+        return self.nodes if self.sums is None else [*self.nodes, *self.sums.nodes]
 
     @property
     def members(self) -> list[Node]:
         """Everything it computes."""
-        return [*self.prologue, *self.nodes]
+        return [*self.prologue, *self.results]
+
+    @property
+    def heads(self) -> list[Node]:
+        """The sums of a COLUMNS cluster, over one space: they share a loop."""
+        return [n for n in self.nodes if n.op in REDUCTIONS]
 
     @property
     def shape(self) -> Shape:
@@ -89,6 +102,8 @@ class Fuser:
         self.clusters: list[Cluster] = []
         self.of: dict[Node, Cluster] = {}
         self.deferred: set[Node] = set()
+        self.position: dict[Cluster, int] = {}
+        self.reach = Reach[Cluster]()
         self.summed = only_in_column_sums(graph) if fuse else set()
         for node in graph.nodes:
             if is_op(node):
@@ -116,7 +131,9 @@ class Fuser:
         cluster = self.choose(node, waiting, producers) if self.fuse else None
         if cluster is None:
             cluster = new_cluster(node)
+            self.position[cluster] = len(self.clusters)
             self.clusters.append(cluster)
+            self.reach.add(cluster)
         joining = self.joining(waiting, node, cluster)
         if cluster.kind is Kind.COLUMNS and not cluster.nodes:
             cluster.prologue = self.prologue(waiting, node)
@@ -176,7 +193,7 @@ class Fuser:
         return list(found)
 
     def choose(self, node: Node, waiting: list[Node], producers: dict[Cluster, None]) -> Cluster | None:
-        for cluster in sorted(producers, key=self.clusters.index, reverse=True):
+        for cluster in sorted(producers, key=self.position.__getitem__, reverse=True):
             fits = self.fits(node, accesses(node), cluster) and self.is_acyclic(cluster, producers)
             if fits and self.is_read_from_inside_only(cluster, node, waiting):
                 return cluster
@@ -191,11 +208,13 @@ class Fuser:
         cluster.nodes.append(node)
         self.of[node] = cluster
         needed = [a.base for n in (*cluster.prologue, node) for a in accesses(n)]
-        cluster.reads |= {self.of[base] for base in needed if base in self.of} - {cluster}
+        found = {self.of[base] for base in needed if base in self.of} - {cluster}
+        self.reach.link(cluster, found - cluster.reads)
+        cluster.reads |= found
 
     def is_acyclic(self, cluster: Cluster, producers: Iterable[Cluster]) -> bool:
         """No other producer may depend on the cluster: it would have to run before and after it."""
-        return not any(p is not cluster and depends(p, cluster) for p in producers)
+        return not any(p is not cluster and self.reach.depends(p, cluster) for p in producers)
 
     def fits(self, node: Node, found: list[Access], cluster: Cluster) -> bool:
         if node.op in REDUCTIONS:
@@ -257,19 +276,6 @@ def reads(reader: Node, base: Node) -> bool:
     return any(a.base is base for a in accesses(reader))
 
 
-def depends(later: Cluster, earlier: Cluster) -> bool:
-    todo, seen = [later], {later}
-    while todo:
-        last = todo.pop()
-        for c in last.reads | last.waits:
-            if c is earlier:
-                return True
-            if c not in seen:
-                seen.add(c)
-                todo.append(c)
-    return False
-
-
 def new_cluster(node: Node) -> Cluster:
     shape = node.type.shape
     if node.op == "matmul":
@@ -287,3 +293,14 @@ def new_cluster(node: Node) -> Cluster:
 def fuse(graph: Graph, enabled: bool = True) -> list[Cluster]:
     """The clusters of a prepared graph, each with its ops in order."""
     return Fuser(graph, enabled).clusters
+
+
+def reach_of(clusters: Iterable[Cluster]) -> Reach[Cluster]:
+    """Who depends on whom among finished clusters."""
+    reach = Reach[Cluster]()
+    clusters = list(clusters)
+    for c in clusters:
+        reach.add(c)
+    for c in clusters:
+        reach.link(c, c.reads | c.waits)
+    return reach

@@ -9,7 +9,7 @@ from __future__ import annotations
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Update
 from wholestep.compiler.plan.access import identity
-from wholestep.compiler.plan.fuse import REDUCTIONS, Cluster, accesses, depends
+from wholestep.compiler.plan.fuse import REDUCTIONS, Cluster, accesses, reach_of
 from wholestep.compiler.plan.kernel import Kind
 from wholestep.compiler.plan.prepare import is_state
 
@@ -19,7 +19,8 @@ MOVING = frozenset({"matmul", "scatter_add", "gather", "pad", "concat"}) | REDUC
 
 def place_updates(graph: Graph, clusters: list[Cluster]) -> list[Update]:
     """Decide where each update is stored; appends clusters that copy, and makes writers wait for readers."""
-    of = {n: c for c in clusters for n in c.nodes}
+    of = {n: c for c in clusters for n in c.results}
+    reach = reach_of(clusters)
     readers: dict[str, list[Cluster]] = {}
     for c in clusters:
         names = {a.base.attrs.name for n in c.members for a in accesses(n) if is_state(a.base)}  # type: ignore[attr-defined]
@@ -29,12 +30,15 @@ def place_updates(graph: Graph, clusters: list[Cluster]) -> list[Update]:
     for update in graph.updates:
         writer, node = of[update.node], update.node
         others = [r for r in readers.get(update.name, []) if r is not writer]
-        if reads_elsewhere(writer, update.name) or any(depends(r, writer) for r in others):
+        if reads_elsewhere(writer, update.name) or any(reach.depends(r, writer) for r in others):
             node = Node("cast", (node,), at.CastAttrs(node.type.dtype), node.name, node.line)
             writer = copying_cluster(node, writer)
             clusters.append(writer)
+            reach.add(writer)
+            reach.link(writer, writer.reads)
             others = readers.get(update.name, [])
         writer.waits |= set(others)
+        reach.link(writer, others)
         placed.append(Update(update.name, node))
     return placed
 
@@ -48,7 +52,7 @@ def copying_cluster(node: Node, source: Cluster) -> Cluster:
 
 def reads_elsewhere(writer: Cluster, state: str) -> bool:
     """Does the cluster read the state at another place or in another pass than the one where it would be stored?"""
-    passes = writer.kind is Kind.NEST and any(n.op in REDUCTIONS for n in writer.nodes)
+    passes = writer.kind is Kind.NEST and any(n.op in REDUCTIONS for n in writer.results)
     for n in writer.members:
         for a in accesses(n):
             if is_state(a.base) and a.base.attrs.name == state:  # type: ignore[attr-defined]

@@ -39,6 +39,17 @@ def stores(kernel: Kernel) -> Iterator[Load]:
         yield kernel.scatter.target
 
 
+def level_axes(kernel: Kernel) -> list[tuple[int, ...]]:
+    """The axes that the body of each level runs over."""
+    inner = () if kernel.vector is None else (kernel.vector,)
+    axes = [(*kernel.rows, *inner) for _ in kernel.levels]
+    if kernel.reduced is not None:
+        axes[0] = (*axes[0], kernel.reduced)
+    if kernel.dot is not None:  # the epilogue; the column sums of the right operand, and what follows them
+        axes[1:] = [(kernel.dot.n, kernel.dot.k), (kernel.dot.n,)][: len(axes) - 1]
+    return axes
+
+
 def _arithmetic(instrs: Sequence[Instr]) -> int:
     return sum(i.op not in FREE for i in instrs)
 
@@ -47,12 +58,9 @@ def flops(kernel: Kernel, sizes: Mapping[str, int]) -> int:
     """One per arithmetic instruction and element; two per step of a dot product."""
     extents = [evaluate(e, sizes) for e in kernel.axes]
     rows = prod(extents[a] for a in kernel.rows)
-    inner = extents[kernel.vector] if kernel.vector is not None else 1
     total = 0
-    for number, level in enumerate(kernel.levels):
-        elements = rows * inner
-        if kernel.reduced is not None and number == 0:
-            elements *= extents[kernel.reduced]
+    for level, axes in zip(kernel.levels, level_axes(kernel), strict=True):
+        elements = prod(extents[a] for a in axes)
         total += rows * _arithmetic(level.row) + elements * (_arithmetic(level.body) + len(level.reduces))
     if kernel.kind is Kind.DOT:
         total += 2 * prod(extents)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from wholestep.compiler.ir.types import product
 from wholestep.compiler.plan.emit import is_direct
-from wholestep.compiler.plan.kernel import LANES, Kind, Layout, Load, Reduce, Store
+from wholestep.compiler.plan.kernel import LANES, Kind, Layout, Level, Load, Reduce, Store
 from wholestep.compiler.render.address import axis_stride
 from wholestep.compiler.render.language import LOWEST, OPS, STORED, SUFFIX
 from wholestep.compiler.render.writer import REDUCE_SUFFIX, Writer, panel
@@ -57,63 +57,74 @@ def render_panels_outside(w: Writer) -> None:
 def render_columns(w: Writer) -> None:
     """Sums along an outer axis, 16 columns at a time: element i of a column goes to lane i % 16, as in a row."""
     k = w.kernel
-    _, epilogue = k.levels
+    sums, epilogue = k.levels
     assert k.vector is not None
+    assert k.reduced is not None
     lo, hi = w.span(k.vector)
     with ExitStack() as stack:
         for axis in k.rows:
             stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
-        with w.loop("p", lo, hi, str(LANES)):
-            w.emit(f"const long w = {hi} - p < {LANES} ? {hi} - p : {LANES};")
-            outside, w.scope.axes[k.vector] = w.scope.axes[k.vector], "(p + l)"
-            if isinstance(k.axes[k.vector], int):
-                w.scope.panels[k.vector] = (f"(p/{LANES})", "l")
-            reduce_columns(w)
-            w.emit("#pragma omp simd")
-            with w.block("for (long l = 0; l < w; l++)"):
-                w.instructions(epilogue.body)
-                w.stores(epilogue.stores)
-            w.scope.axes[k.vector] = outside
-            w.scope.panels.clear()
+        column_panels(w, sums, epilogue, k.reduced, lo, hi)
 
 
-def reduce_columns(w: Writer) -> None:
+def column_panels(w: Writer, sums: Level, epilogue: Level, along: int, lo: str, hi: str) -> None:
+    """The columns from `lo` to `hi` of the vector axis, summed along the axis `along`, and what follows the sums."""
+    vector = w.kernel.vector
+    assert vector is not None
+    with w.loop("p", lo, hi, str(LANES)):
+        w.emit(f"const long w = {hi} - p < {LANES} ? {hi} - p : {LANES};")
+        outside, w.scope.axes[vector] = w.scope.axes[vector], "(p + l)"
+        if isinstance(w.kernel.axes[vector], int):
+            w.scope.panels[vector] = (f"(p/{LANES})", "l")
+        reduce_columns(w, sums, along)
+        w.emit("#pragma omp simd")
+        with w.block("for (long l = 0; l < w; l++)"):
+            w.instructions(epilogue.body)
+            w.stores(epilogue.stores)
+        w.scope.axes[vector] = outside
+        w.scope.panels.clear()
+
+
+def reduce_columns(w: Writer, level: Level, along: int) -> None:
     """16 lanes of 16 columns, each lane a row of `r`; then the lanes are combined in the order of a row's."""
-    k = w.kernel
-    level = k.levels[0]
-    (r,) = level.reduces
+    for r in level.reduces:
+        start_columns(w, r)
+    for width in (str(LANES), "w"):  # whole panels have a constant width
+        loop = w.loop(f"i{along}", "0", w.scope.extent(w.kernel.axes[along]))
+        with w.block(f"if (w == {LANES})" if width != "w" else "else"), loop:
+            for r in level.reduces:  # argmax has one running maximum a column: the first of equals wins in any order
+                lane = "0" if r.op == "argmax" else f"i{along} & {LANES - 1}"
+                w.emit(f"{STORED[w.dtypes[r.value]]} *const lane{r.id} = r{r.id}[{lane}];")
+            w.emit("#pragma omp simd")
+            with w.block(f"for (long l = 0; l < {width}; l++)"):
+                w.instructions(level.body)
+                for r in level.reduces:
+                    add_to_column(w, r, along)
+    for r in level.reduces:
+        if r.op == "argmax":
+            w.values[r.id] = f"a{r.id}[l]"
+        else:
+            w.emit(f"ws_columns_{r.op}_{REDUCE_SUFFIX[w.dtypes[r.value]]}(r{r.id});")
+            w.values[r.id] = f"r{r.id}[0][l]"
+
+
+def start_columns(w: Writer, r: Reduce) -> None:
     dtype = w.dtypes[r.value]
     first = "0" if r.op == "sum" else LOWEST[dtype]
     w.emit(f"{STORED[dtype]} r{r.id}[{LANES}][{LANES}];")
     w.emit(f"for (int k = 0; k < {LANES}; k++) for (int l = 0; l < {LANES}; l++) r{r.id}[k][l] = {first};")
-    lane = f"i{k.reduced} & {LANES - 1}"
-    if r.op == "argmax":  # one running maximum a column: the first of equals wins in any order of lanes
-        lane = "0"
+    if r.op == "argmax":
         w.emit(f"int32_t a{r.id}[{LANES}]; for (int l = 0; l < {LANES}; l++) a{r.id}[l] = 0;")
-    assert k.reduced is not None
-    for width in (str(LANES), "w"):  # whole panels have a constant width
-        along = w.loop(f"i{k.reduced}", "0", w.scope.extent(k.axes[k.reduced]))
-        with w.block(f"if (w == {LANES})" if width != "w" else "else"), along:
-            w.emit(f"{STORED[dtype]} *const lane = r{r.id}[{lane}];")
-            w.emit("#pragma omp simd")
-            with w.block(f"for (long l = 0; l < {width}; l++)"):
-                w.instructions(level.body)
-                add_to_column(w, r)
-    if r.op == "argmax":
-        w.values[r.id] = f"a{r.id}[l]"
-    else:
-        w.emit(f"ws_columns_{r.op}_{REDUCE_SUFFIX[dtype]}(r{r.id});")
-        w.values[r.id] = f"r{r.id}[0][l]"
 
 
-def add_to_column(w: Writer, r: Reduce) -> None:
-    value, dtype = w.values[r.value], w.dtypes[r.value]
+def add_to_column(w: Writer, r: Reduce, along: int) -> None:
+    value, dtype, lane = w.values[r.value], w.dtypes[r.value], f"lane{r.id}[l]"
     if r.op == "argmax":
-        w.emit(f"const int b{r.id} = ws_exceeds_{REDUCE_SUFFIX[dtype]}({value}, lane[l]);")
-        w.emit(f"a{r.id}[l] = b{r.id} ? (int32_t)i{w.kernel.reduced} : a{r.id}[l];")
-        w.emit(f"lane[l] = b{r.id} ? {value} : lane[l];")
+        w.emit(f"const int b{r.id} = ws_exceeds_{REDUCE_SUFFIX[dtype]}({value}, {lane});")
+        w.emit(f"a{r.id}[l] = b{r.id} ? (int32_t)i{along} : a{r.id}[l];")
+        w.emit(f"{lane} = b{r.id} ? {value} : {lane};")
     else:
-        w.emit(f"lane[l] = {OPS['add' if r.op == 'sum' else 'maximum'](dtype, ('lane[l]', value))};")
+        w.emit(f"{lane} = {OPS['add' if r.op == 'sum' else 'maximum'](dtype, (lane, value))};")
 
 
 # -- contractions ------------------------------------------------------------------------------------------------------
@@ -130,6 +141,8 @@ def render_dot(w: Writer) -> None:
             lo, hi = w.span(axis)
             stack.enter_context(w.loop(f"{name}0", lo, hi, str(size)))
             w.emit(f"const long {name}b = {hi} - {name}0 < {size} ? {hi} - {name}0 : {size};")
+            if axis == dot.n and len(k.levels) > 1:  # the columns that the blocks below read again from the cache
+                column_panels(w, k.levels[1], k.levels[2], dot.k, "n0", "n0 + nb")
         w.scope.axes[dot.m], w.scope.axes[dot.n], w.scope.axes[dot.k] = "m0", "n0", "0"
         call_gemm(w, *direct_target(w) if is_direct(k) else block_target(w))
         if not is_direct(k):
@@ -171,7 +184,7 @@ def call_gemm(w: Writer, c: str, c_m: str, c_p: str) -> None:
 
 
 def render_epilogue(w: Writer) -> None:
-    k, dot, (whole,) = w.kernel, w.kernel.dot, w.kernel.levels
+    k, dot, whole = w.kernel, w.kernel.dot, w.kernel.levels[0]
     assert dot is not None
     turned = transposes(w)
     level = replace(whole, stores=tuple(s for s in whole.stores if s not in turned))
@@ -197,7 +210,7 @@ def render_epilogue(w: Writer) -> None:
 
 def transposes(w: Writer) -> dict[Store, Store]:
     """Stores into a state's second layout, each with the store into the state itself."""
-    (level,) = w.kernel.levels
+    level = w.kernel.levels[0]
     into = {s.load.buffer: s for s in level.stores}
     source = {s: w.buffers[s.load.buffer].source for s in level.stores}
     return {s: into[state] for s, state in source.items() if state is not None}

@@ -1,0 +1,133 @@
+"""Column sums move in with a kernel that reads the same memory anyway.
+
+A layer's weight gradient Xᵀ·dY and its bias gradient, the column sums of dY, read the same dY; so do a norm's two
+gradients.  The first becomes part of the contraction's kernel, which has the columns in its cache; the second share one
+loop.  Each sum still adds in the order that its length gives it: no bit changes (decision 001).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.graph import Node, Update
+from wholestep.compiler.ir.types import Shape
+from wholestep.compiler.plan.access import Access, resolve
+from wholestep.compiler.plan.fuse import Cluster, accesses, reach_of, reduced_axis
+from wholestep.compiler.plan.kernel import Index, Kind
+from wholestep.compiler.plan.prepare import is_generated, is_state
+
+WIDE = 64  # a contraction with sums is dealt out by columns: fewer would leave threads without any
+MOST_SUMS = 8  # of one loop: each holds a kilobyte of lanes
+
+COLUMN, DEPTH = Index.axis(0), Index.axis(1)  # of the space (columns, what is summed over), to compare accesses
+
+
+def join_column_sums(clusters: Sequence[Cluster], updates: Sequence[Update]) -> list[Cluster]:
+    """The clusters with every column sum in the kernel of a contraction or of another sum that reads what it reads."""
+    joiner = _Joiner(clusters, updates)
+    joiner.with_contractions()
+    joiner.with_each_other()
+    return joiner.left()
+
+
+class _Joiner:
+    def __init__(self, clusters: Sequence[Cluster], updates: Sequence[Update]) -> None:
+        self.clusters = clusters
+        self.reach = reach_of(clusters)
+        self.home: dict[Cluster, Cluster] = {}  # of those that have moved in with another
+        writer = {n: c for c in clusters for n in c.nodes}
+        self.written: dict[Cluster, set[str]] = {c: set() for c in clusters}
+        for u in updates:
+            self.written[writer[u.node]].add(u.name)
+        self.read = {c: states_read(c) for c in clusters}
+
+    def with_contractions(self) -> None:
+        dots = {b: c for c in self.clusters if (b := right_operand(c)) is not None}
+        for c in self.clusters:
+            summed = {plain_summand(h) for h in c.heads} if c.kind is Kind.COLUMNS and not c.prologue else {None}
+            operand = summed.pop()
+            if summed or operand not in dots or not self.may_share(dots[operand], c):
+                continue
+            dot = dots[operand]
+            dot.sums = c if dot.sums is None else joined(dot.sums, c)
+            self.move(c, dot)
+
+    def with_each_other(self) -> None:
+        """The first sum over a space that reads a value takes in the later ones."""
+        first: dict[tuple[object, ...], Cluster] = {}
+        for c in self.clusters:
+            if c.kind is not Kind.COLUMNS or c in self.home:
+                continue
+            places = [(space(c), base) for base in bases(c)]
+            found = dict.fromkeys(first[p] for p in places if p in first)
+            other = next((o for o in found if self.may_share(o, c) and len(o.heads) + len(c.heads) <= MOST_SUMS), None)
+            if other is not None:
+                joined(other, c)
+                self.move(c, other)
+            for p in places:
+                first.setdefault(p, c if other is None else other)
+
+    def may_share(self, a: Cluster, b: Cluster) -> bool:
+        """Neither waits for the other, and neither overwrites a state that the other reads."""
+        apart = self.reach.depends(a, b) or self.reach.depends(b, a)
+        return not (apart or self.written[a] & self.read[b] or self.written[b] & self.read[a])
+
+    def move(self, guest: Cluster, home: Cluster) -> None:
+        self.home[guest] = home
+        self.reach.merge(home, guest)
+        self.written[home] |= self.written[guest]
+        self.read[home] |= self.read[guest]
+        home.reads |= guest.reads
+
+    def left(self) -> list[Cluster]:
+        left = [c for c in self.clusters if c not in self.home]
+        for c in left:
+            c.reads = {self.home.get(r, r) for r in c.reads} - {c}
+        return left
+
+
+def joined(a: Cluster, b: Cluster) -> Cluster:
+    """Two column sums over one space: what both compute before they add is computed once."""
+    a.prologue += [n for n in b.prologue if n not in a.prologue]
+    a.nodes += b.nodes
+    return a
+
+
+def right_operand(cluster: Cluster) -> Access | None:
+    """What a matrix product reads by columns, in the space of its columns and its depth."""
+    if cluster.kind is not Kind.DOT or len(cluster.rows) != 1:
+        return None
+    if not isinstance(cluster.vector, int) or cluster.vector < WIDE:
+        return None
+    head = cluster.nodes[0]
+    assert isinstance(head.attrs, at.MatmulAttrs)
+    access = resolve(head.inputs[1], (COLUMN, DEPTH) if head.attrs.transpose_b else (DEPTH, COLUMN))
+    return None if is_state(access.base) else access  # a state may be read from its stored transpose
+
+
+def plain_summand(head: Node) -> Access | None:
+    """What a sum over the rows of a matrix reads, in the same space."""
+    (source,) = head.inputs
+    if head.op != "sum" or source.type.rank != 2:
+        return None
+    return resolve(source, (DEPTH, COLUMN))
+
+
+def space(cluster: Cluster) -> tuple[Shape, int]:
+    """Over which shape a column sum runs, and along which axis."""
+    head = cluster.nodes[0]
+    return head.inputs[0].type.shape, reduced_axis(head)
+
+
+def bases(cluster: Cluster) -> list[Node]:
+    """The values as large as the space that a column sum loads."""
+    shape, _ = space(cluster)
+    inside = set(cluster.prologue)
+    found = [a.base for n in (*cluster.prologue, *cluster.heads) for a in accesses(n)]
+    return [b for b in dict.fromkeys(found) if b not in inside and b.type.shape == shape and not is_generated(b)]
+
+
+def states_read(cluster: Cluster) -> set[str]:
+    bases = (a.base for n in cluster.members for a in accesses(n))
+    return {b.attrs.name for b in bases if is_state(b)}  # type: ignore[attr-defined]
