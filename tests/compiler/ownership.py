@@ -158,6 +158,10 @@ class Walk:
             self.touch(d.b, False, BEFORE_LEVELS, (*d.batch, d.k, d.n))
         if kernel.scatter:
             self.scatter()
+        if kernel.call:
+            for item, write in [(o, False) for o in kernel.call.operands] + [(o, True) for o in kernel.call.results]:
+                used = sorted({a for i in item.load.index for a, _ in i.terms})
+                self.touch(item.load, write, STORE if write else BEFORE_LEVELS, used)
 
     def levels(self) -> None:
         k = self.kernel

@@ -40,6 +40,11 @@ class Node:
         return self.result
 
     @property
+    def results(self) -> tuple[TensorType, ...]:
+        """The types of all results, of which an ordinary op has one."""
+        return (self.result,) if isinstance(self.result, TensorType) else self.result.items
+
+    @property
     def shape(self) -> tuple[object, ...]:
         return self.type.shape
 
@@ -116,8 +121,7 @@ class Graph:
         """Names of the symbolic dimensions, sorted."""
         found: set[str] = set()
         for n in self.nodes:
-            items = n.result.items if not isinstance(n.result, TensorType) else (n.result,)
-            for t in items:
+            for t in n.results:
                 found |= symbols_of(t.shape)
             if n.op == "size":
                 found |= symbols_of([n.attrs.extent])  # type: ignore[attr-defined]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.types import Extent, Shape
+from wholestep.compiler.ir.types import Extent, Shape, product
 from wholestep.compiler.plan.kernel import Index
 
 Indices = tuple[Index, ...]
@@ -65,13 +65,49 @@ VIEWS: Mapping[str, Callable[[Any, Shape, Indices], Indices]] = {
 }
 
 
+def linear(index: Sequence[Index], shape: Shape) -> Index:
+    """The row-major position of an element."""
+    terms: dict[int, Extent] = {}
+    offset: Extent = 0
+    stride: Extent = 1
+    for i, extent in zip(reversed(index), reversed(shape), strict=True):
+        for a, c in i.terms:
+            terms[a] = terms.get(a, 0) + c * stride
+        offset = offset + i.offset * stride
+        stride = stride * extent
+    return Index(tuple(sorted(terms.items())), offset)
+
+
+def merged(shape: Shape, into: Shape, index: Indices) -> Indices | None:
+    """Element `index` of `shape` in a reshape to `into`; None where an axis is cut: its position is not affine."""
+    out, axes = [], list(zip(index, shape, strict=True))
+    for extent in into:
+        group: list[tuple[Index, Extent]] = []
+        while axes and (product(e for _, e in group) != extent or axes[0][1] == 1):
+            group.append(axes.pop(0))
+        if product(e for _, e in group) != extent:
+            return None
+        out.append(linear([i for i, _ in group], tuple(e for _, e in group)))
+    return tuple(out) if not axes else None
+
+
+def cuts_axes(node: Node) -> bool:
+    """A reshape that writes each axis of its input as one or more axes: an index into it says where an element is."""
+    shape = node.type.shape
+    return merged(shape, node.inputs[0].type.shape, identity(len(shape))) is not None
+
+
 def resolve(node: Node, index: Indices) -> Access:
     """Follow views down to what is stored or computed."""
     while node.op in VIEWS:
         (source,) = node.inputs
         if is_reinterpretation(node):
-            assert source.op not in VIEWS, "prepare() puts a copy under a reshape of a view"
-            return Access(source, node.type.shape, index)
-        index = VIEWS[node.op](node.attrs, source.type.shape, index)
+            if source.op not in VIEWS:
+                return Access(source, node.type.shape, index)
+            below = merged(node.type.shape, source.type.shape, index)
+            assert below is not None, "prepare() puts a copy under a reshape of a view that merges axes"
+            index = below
+        else:
+            index = VIEWS[node.op](node.attrs, source.type.shape, index)
         node = source
     return Access(node, node.type.shape, index)

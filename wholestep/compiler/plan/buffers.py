@@ -9,6 +9,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Update
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.access import Access, identity, resolve
+from wholestep.compiler.plan.call import Assembled, is_call, keeps_panels
 from wholestep.compiler.plan.fuse import Cluster, accesses
 from wholestep.compiler.plan.host import HostProgram
 from wholestep.compiler.plan.kernel import Buffer, Index, Layout, Load, Space
@@ -89,10 +90,13 @@ class Buffers:
             for position, a in enumerate(accesses(n)):
                 if a.shape != a.base.type.shape or n.op == "scatter_add" or (n.op == "gather" and position == 0):
                     refused.add(a.base)
+                if is_call(n) and not keeps_panels(a.index, n.inputs[position].type.rank):
+                    refused.add(a.base)
                 if n.op == "matmul" and not (a.index and a.index[-1].plain is not None):
                     refused.add(a.base)  # a part of a panel has no stride
                 if n.op == "matmul" and position == 1 and self._is_paneled_read(n, a):
                     wanted.add(a.base)
+        refused |= {n for n in ops if isinstance(n, Assembled) and not n.keeps_panels}
         return {n for n in wanted - refused if n.op not in STORED_LEAVES and n.op != "scatter_add"}
 
     def _is_paneled_read(self, matmul: Node, access: Access) -> bool:

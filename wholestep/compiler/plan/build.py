@@ -9,6 +9,7 @@ from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import Dim
 from wholestep.compiler.plan.arena import place, place_copies
 from wholestep.compiler.plan.buffers import Buffers
+from wholestep.compiler.plan.call import assemble
 from wholestep.compiler.plan.emit import EMIT
 from wholestep.compiler.plan.fuse import Cluster, fuse
 from wholestep.compiler.plan.kernel import Bound, Kernel, Plan, Space
@@ -32,13 +33,13 @@ def make_plan(
             f"the dimension {missing[0]!r} has no capacity; pass capacity={{{missing[0]!r}: 32}} (or batch_size=32)."
         )
     sizes = {s: capacity[s] for s in graph.symbols}
-    for extent in (e for n in graph.nodes for e in n.type.shape if isinstance(e, Dim)):
+    for extent in (e for n in graph.nodes for t in n.results for e in t.shape if isinstance(e, Dim)):
         if any(names and coefficient < 0 for names, coefficient in extent.terms):
             raise GraphError(
                 f"the dimension {extent} grows when a symbol shrinks: the capacity does not bound its memory. Give the "
                 "difference a symbol of its own."
             )
-    prepared = prepare(graph)  # every kernel's operands are laid out as it needs them
+    prepared = prepare(assemble(graph))  # every kernel's operands are laid out as it needs them
     clusters = fuse(prepared, fused)  # which ops share a kernel
     if fused:
         clusters = join_column_sums(clusters, prepared.updates)  # sums stand where what they add is read anyway

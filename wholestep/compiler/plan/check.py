@@ -171,6 +171,8 @@ def _loads(kernel: Kernel) -> Iterator[tuple[Load, tuple[Guard, ...]]]:
     if kernel.scatter is not None:
         scatter = kernel.scatter
         yield from ((scatter.target, ()), (scatter.updates, ()), (scatter.index, ()))
+    if kernel.call is not None:
+        yield from ((o.load, ()) for o in (*kernel.call.operands, *kernel.call.results))
 
 
 def _buffer(plan: Plan, id: int | None, what: str) -> Buffer:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.random import key_hash
-from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType
-from wholestep.compiler.plan.access import Access, Indices, identity, resolve
+from wholestep.compiler.ir.types import DType, Extent, TensorType
+from wholestep.compiler.plan.access import Access, identity, linear, resolve
 from wholestep.compiler.plan.buffers import Buffers
+from wholestep.compiler.plan.call import ROUTINES
 from wholestep.compiler.plan.fuse import REDUCTIONS, Cluster, reduced_axis
 from wholestep.compiler.plan.kernel import (
     LANES,
@@ -28,6 +29,7 @@ from wholestep.compiler.plan.kernel import (
     Space,
     Store,
 )
+from wholestep.compiler.plan.routines import EMIT_CALL
 from wholestep.compiler.plan.moved import moved
 
 CHEAP = frozenset(
@@ -299,19 +301,6 @@ def operands(instr: Instr) -> Iterator[int]:
             yield index.value
 
 
-def linear(index: Indices, shape: Shape) -> Index:
-    """The row-major position of an element."""
-    terms: dict[int, Extent] = {}
-    offset: Extent = 0
-    stride: Extent = 1
-    for i, extent in zip(reversed(index), reversed(shape), strict=True):
-        for a, c in i.terms:
-            terms[a] = terms.get(a, 0) + c * stride
-        offset = offset + i.offset * stride
-        stride = stride * extent
-    return Index(tuple(sorted(terms.items())), offset)
-
-
 # -- one function per kind of kernel -----------------------------------------------------------------------------------
 
 
@@ -410,9 +399,14 @@ def emit_scatter(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     return Kernel(id, Kind.SCATTER, updates.type.shape, (), None, (), scatter=scatter)
 
 
+def emit_call(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    return EMIT_CALL[ROUTINES[cluster.nodes[0].op]](id, cluster, buffers)
+
+
 EMIT: dict[Kind, Callable[[int, Cluster, Buffers], Kernel]] = {
     Kind.NEST: emit_nest,
     Kind.COLUMNS: emit_columns,
     Kind.DOT: emit_dot,
     Kind.SCATTER: emit_scatter,
+    Kind.CALL: emit_call,
 }

@@ -14,12 +14,13 @@ from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.ops import LEAVES, OPS, Family
 from wholestep.compiler.ir.types import Extent, Shape, boolean
 from wholestep.compiler.plan.access import VIEWS, Access, identity, resolve
+from wholestep.compiler.plan.call import ROUTINES, call_of
 from wholestep.compiler.plan.kernel import Kind
 from wholestep.compiler.plan.prepare import is_generated
 from wholestep.compiler.plan.reach import Reach
 
 MAPS = frozenset({"gather", "pad", "concat"}) | {
-    name for name, op in OPS.items() if op.family in (Family.POINTWISE, Family.COMPOSITE)
+    name for name, op in OPS.items() if op.family in (Family.POINTWISE, Family.COMPOSITE) and name not in ROUTINES
 }
 REDUCTIONS = frozenset({"sum", "max", "argmax"})
 
@@ -81,6 +82,8 @@ def accesses(node: Node) -> list[Access]:
     """What each input of an op is an access of, at the op's own position (for a reduction: at its input's)."""
     if node.op in REDUCTIONS:
         return [resolve(node.inputs[0], identity(node.inputs[0].type.rank))]
+    if node.op in ("item", "assembled"):
+        return []  # written by the call that computes it
     if node.op in ("matmul", "scatter_add"):
         return [resolve(i, identity(i.type.rank)) for i in node.inputs]
     if node.op == "gather":
@@ -102,6 +105,7 @@ class Fuser:
         self.clusters: list[Cluster] = []
         self.of: dict[Node, Cluster] = {}
         self.deferred: set[Node] = set()
+        self.calls: dict[object, Cluster] = {}  # what several results of one call have in common -> its cluster
         self.position: dict[Cluster, int] = {}
         self.reach = Reach[Cluster]()
         self.summed = only_in_column_sums(graph) if fuse else set()
@@ -129,8 +133,13 @@ class Fuser:
         needed = [a.base for n in (*waiting, node) for a in accesses(n)]
         producers = dict.fromkeys(self.of[base] for base in needed if base in self.of)
         cluster = self.choose(node, waiting, producers) if self.fuse else None
+        call = call_of(node)
+        if call is not None:
+            cluster = self.calls.get(call)
         if cluster is None:
             cluster = new_cluster(node)
+            if call is not None:
+                self.calls[call] = cluster
             self.position[cluster] = len(self.clusters)
             self.clusters.append(cluster)
             self.reach.add(cluster)
@@ -219,7 +228,7 @@ class Fuser:
     def fits(self, node: Node, found: list[Access], cluster: Cluster) -> bool:
         if node.op in REDUCTIONS:
             return self.fits_reduction(node, found[0], cluster)
-        if node.op not in MAPS or cluster.kind is Kind.SCATTER:
+        if node.op not in MAPS or cluster.kind in (Kind.SCATTER, Kind.CALL):
             return False
         shape = node.type.shape
         row = cluster.is_row(node)
@@ -277,6 +286,8 @@ def reads(reader: Node, base: Node) -> bool:
 
 
 def new_cluster(node: Node) -> Cluster:
+    if node.op in ROUTINES:
+        return Cluster(Kind.CALL, (), None)
     shape = node.type.shape
     if node.op == "matmul":
         return Cluster(Kind.DOT, shape[:-1], shape[-1])

@@ -163,11 +163,35 @@ class Scatter:
     at: int  # the dimension of the target that is indexed
 
 
+@dataclass(frozen=True)
+class Operand:
+    """What a routine reads or writes: `load` is the element where the routine's own `axes` begin, in their order."""
+
+    name: str
+    load: Load
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A native routine, called once for each point of the kernel's `rows`; it runs over the other axes itself."""
+
+    routine: str
+    dtype: DType
+    operands: tuple[Operand, ...]
+    results: tuple[Operand, ...]
+    extents: tuple[tuple[str, Extent], ...] = ()  # under the names that the routine gives them
+    numbers: tuple[tuple[str, float], ...] = ()
+    work: int | None = None  # a thread's workspace
+    flops: int = 0  # at capacity
+
+
 class Kind(enum.Enum):
     NEST = "nest"  # rows, then levels of loops over the vector axis
     COLUMNS = "columns"  # sums along an outer axis, then one loop over the vector axis
     DOT = "dot"  # a contraction and a pointwise epilogue
     SCATTER = "scatter"
+    CALL = "call"  # an op with a native routine of its own
 
 
 @dataclass(frozen=True)
@@ -181,6 +205,7 @@ class Kernel:
     reduced: int | None = None  # COLUMNS: the axis summed over
     dot: Dot | None = None
     scatter: Scatter | None = None
+    call: Call | None = None
     split: int | None = None  # the axis dealt out to the threads; None: one thread
     granule: int = 1
     region: int = 0

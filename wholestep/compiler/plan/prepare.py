@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
-from wholestep.compiler.plan.access import VIEWS, identity, is_reinterpretation, resolve
+from wholestep.compiler.plan.access import VIEWS, cuts_axes, identity, is_reinterpretation, resolve
+from wholestep.compiler.plan.call import Assembled, has_contiguous_columns, is_call, is_result, keeps_panels
 from wholestep.compiler.plan.kernel import Layout
 from wholestep.compiler.plan.layout import state_layout
 
@@ -73,7 +74,9 @@ def _prepare(node: Node) -> Node:
         (source,) = node.inputs
         if source.op == "reshape":
             return _prepare(Node("reshape", source.inputs, node.attrs, node.name, node.line))
-        return node.with_inputs([_stored(source)]) if is_reinterpretation(node) else node
+        if not is_reinterpretation(node) or (source.op in VIEWS and cuts_axes(node)):
+            return node
+        return node.with_inputs([_stored(source)])
     if node.op == "matmul":
         return _matmul(node)
     if node.op == "gather":
@@ -83,12 +86,21 @@ def _prepare(node: Node) -> Node:
         return node.with_inputs([_stored(i) for i in node.inputs])
     if node.op in ("pad", "concat"):
         return node.with_inputs([_operand(i) for i in node.inputs])
-    return node
+    return node.with_inputs([_call_operand(i) for i in node.inputs]) if is_call(node) else node
+
+
+def _call_operand(node: Node) -> Node:
+    """A routine reads rows of consecutive elements, or panels of them."""
+    access, rank = resolve(node, identity(node.type.rank)), node.type.rank
+    paneled = is_state(access.base) and state_layout(access.base.type) is Layout.PANELS
+    in_place = keeps_panels(access.index, rank) if paneled else has_contiguous_columns(access.index, rank)
+    return node if in_place and not is_generated(access.base) else _copy(node)
 
 
 def _computed(node: Node) -> Node:
-    """A result must be the value of an op that stores it."""
-    return _copy(node) if node.op in VIEWS or node.op in STORED_LEAVES or is_generated(node) else node
+    """A result must be the value of an op that stores it; a routine stores each value in one place."""
+    moved = node.op in VIEWS or node.op in STORED_LEAVES or is_generated(node)
+    return _copy(node) if moved or is_result(node) or isinstance(node, Assembled) else node
 
 
 def prepare(graph: Graph) -> Graph:

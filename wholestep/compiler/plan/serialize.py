@@ -31,7 +31,7 @@ FORMAT, VERSION = "wholestep plan", 1
 # The dataclasses that a plan is made of.
 RECORDS = (
     *(Initializer, TensorType, k.Buffer, k.Index, k.Guard, k.Load, k.Instr, k.Store, k.Reduce, k.Level),
-    *(k.Dot, k.Scatter, k.Kernel, k.HostValue, k.Scalar, k.Bound, Plan),
+    *(k.Dot, k.Scatter, k.Operand, k.Call, k.Kernel, k.HostValue, k.Scalar, k.Bound, Plan),
 )
 FIELDS = {cls: dataclasses.fields(cls) for cls in RECORDS}
 
@@ -175,6 +175,8 @@ DECODERS: dict[str, Decoder] = {
     "tuple[str, ...]": _many(_string),
     "tuple[tuple[int, Extent], ...]": _many(_each(_integer, _extent)),
     "tuple[tuple[str, int], ...]": _many(_each(_string, _integer)),
+    "tuple[tuple[str, float], ...]": _many(_each(_string, _float)),
+    "tuple[tuple[str, Extent], ...]": _many(_each(_string, _extent)),
     "tuple[tuple[int, bytes], ...]": _many(_each(_integer, lambda text: base64.b64decode(text, validate=True))),
     "tuple[tuple[int, int | None], ...]": _many(_each(_integer, _optional(_integer))),
     **{cls.__name__: cls for cls in (Space, Layout, Kind)},

@@ -14,7 +14,7 @@ from functools import cache
 from heapq import heappop, heappush
 
 from wholestep.compiler.ir.types import Dim, Extent, evaluate, product
-from wholestep.compiler.plan.kernel import LANES, Buffer, Kernel, Kind, Layout, Load, Space
+from wholestep.compiler.plan.kernel import LANES, Buffer, Index, Kernel, Kind, Layout, Load, Space
 from wholestep.compiler.plan.traffic import loads, stores
 
 SYMBOLIC_GRANULE = 8
@@ -78,12 +78,25 @@ class Touch:
         buffer, extent = self.buffers[load.buffer], self.kernel.axes[axis]
         own, found = buffer.type.shape, set[Way]()
         for d, index in enumerate(load.index):
-            if index.plain == axis and load.shape[d] == extent:
-                if own[: d + 1] == load.shape[: d + 1]:
+            stride = self.stride(axis, index)
+            if stride is not None and load.shape[d] == stride * extent:
+                if own[: d + 1] == load.shape[: d + 1] and granule(load.shape[d]) == stride * granule(extent):
                     found.add(("dimension", d))
                 if d == 0 and buffer.layout is Layout.ROWS:
-                    found.add(("granules of", product(load.shape[1:]) * granule(extent)))
+                    found.add(("granules of", product(load.shape[1:]) * stride * granule(extent)))
         return frozenset(found)
+
+    def stride(self, axis: int, index: Index) -> Extent | None:
+        """How many elements of a dimension belong to each step of the axis, if the steps do not overlap."""
+        stride = dict(index.terms).get(axis)
+        if index.plain == axis or stride is None or index.value is not None:
+            return stride if index.plain == axis else None
+        last = index.offset
+        for a, c in index.terms:
+            last = last + (c * (self.kernel.axes[a] - 1) if a != axis else 0)
+        forward = all(isinstance(e, int) and e >= 0 for e in (index.offset, *(c for a, c in index.terms if a != axis)))
+        inside = last < stride if isinstance(last, int) and isinstance(stride, int) else last == stride - 1
+        return stride if forward and inside else None
 
     def options(self) -> list[int | None]:
         """The axes along which each thread can produce results of its own."""
@@ -189,7 +202,7 @@ class Splitter:
     def _work(self, i: int) -> dict[int | None, float]:
         """Seconds of a kernel under each of its options."""
         k, p = self.kernels[i], self.prices
-        seconds = k.flops * (p.flop if k.kind is Kind.DOT else p.point) + k.bytes * p.byte
+        seconds = k.flops * (p.flop if k.kind in (Kind.DOT, Kind.CALL) else p.point) + k.bytes * p.byte
         return {s: seconds / self.parallelism(i, s) for s in self.options[i]}
 
     def _parallelism(self, i: int, split: int | None) -> float:

@@ -23,6 +23,8 @@ def reads(kernel: Kernel) -> Iterator[Access]:
         yield from ((kernel.dot.a, ()), (kernel.dot.b, ()))
     if kernel.scatter:
         yield from ((kernel.scatter.updates, ()), (kernel.scatter.index, ()))
+    if kernel.call:
+        yield from ((o.load, ()) for o in kernel.call.operands)
 
 
 def loads(kernel: Kernel) -> Iterator[Load]:
@@ -37,6 +39,8 @@ def stores(kernel: Kernel) -> Iterator[Load]:
             yield store.load
     if kernel.scatter:
         yield kernel.scatter.target
+    if kernel.call:
+        yield from (o.load for o in kernel.call.results)
 
 
 def level_axes(kernel: Kernel) -> list[tuple[int, ...]]:
@@ -66,6 +70,8 @@ def flops(kernel: Kernel, sizes: Mapping[str, int]) -> int:
         total += 2 * prod(extents)
     if kernel.kind is Kind.SCATTER:
         total += prod(extents)
+    if kernel.call:
+        total += kernel.call.flops
     return total
 
 

@@ -88,6 +88,12 @@ def axis_stride(load: Load, axis: int, buffer: Buffer) -> tuple[Extent, bool]:
         for a, c in i.terms:
             if a == axis:
                 stride = stride + c * unit
+    for a, c in load.index[-1].terms:  # whole panels, or the columns of one
+        if a == axis:
+            if c == 1:
+                return 1, True
+            assert isinstance(c, int) and c % LANES == 0, f"a step of {c} columns is no number of panels"
+            stride = stride + c * rows
     return stride, False
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wholestep.compiler.plan.kernel import LANES, Buffer, HostValue, Kernel, Layout, Plan, Space
+from wholestep.compiler.render.call import headers
 from wholestep.compiler.render.kernels import RENDER
 from wholestep.compiler.render.language import HOST, STORED, extent_text
 from wholestep.compiler.render.writer import Writer
 
 PRELUDE = (
-    '#include "ws.h"\n#include "reduce.h"\n#undef WS_EXPORT\n#define WS_EXPORT __attribute__((visibility("default")))\n'
+    '#include "ws.h"\n#include "reduce.h"\n{}#undef WS_EXPORT\n#define WS_EXPORT __attribute__((visibility("default")))\n'
 )
 
 
@@ -30,7 +31,8 @@ def render(plan: Plan, prefix: str = "ws") -> str:
             functions[text] = name = f"{prefix}_k{kernel.id}"
             texts.append(text.replace("@", name, 1))
         calls[kernel.id] = call_text(kernel, functions[text], writer)
-    parts = [PRELUDE, *texts, prologue(plan, prefix), entry(plan, calls, prefix), refresh(plan, prefix)]
+    prelude = PRELUDE.format("".join(f'#include "{name}"\n' for name in headers(plan.kernels)))
+    parts = [prelude, *texts, prologue(plan, prefix), entry(plan, calls, prefix), refresh(plan, prefix)]
     return "\n\n".join(parts) + "\n"
 
 

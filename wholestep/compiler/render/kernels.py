@@ -10,6 +10,7 @@ from wholestep.compiler.ir.types import product
 from wholestep.compiler.plan.emit import is_direct
 from wholestep.compiler.plan.kernel import LANES, Kind, Layout, Level, Load, Reduce, Store
 from wholestep.compiler.render.address import axis_stride
+from wholestep.compiler.render.call import render_call
 from wholestep.compiler.render.language import LOWEST, OPS, STORED, SUFFIX
 from wholestep.compiler.render.writer import REDUCE_SUFFIX, Writer, panel
 
@@ -267,4 +268,5 @@ RENDER: Mapping[Kind, Callable[[Writer], None]] = {
     Kind.COLUMNS: render_columns,
     Kind.DOT: render_dot,
     Kind.SCATTER: render_scatter,
+    Kind.CALL: render_call,
 }

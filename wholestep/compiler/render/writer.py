@@ -29,6 +29,8 @@ class Writer:
         self.params = {b: f"x{i}" for i, b in enumerate(dict.fromkeys(used))}
         if kernel.dot and kernel.dot.block is not None:
             self.params[kernel.dot.block] = "block"
+        if kernel.call and kernel.call.work is not None:
+            self.params[kernel.call.work] = "work"
         self.values: dict[int, str] = {}
         self.dtypes: dict[int, DType] = {}
         self.instrs = [i for level in kernel.levels for i in (*level.row, *level.body)]
