@@ -72,3 +72,18 @@ def test_refusals() -> None:
         value(lambda x: ws.dropout(x, 1.5), X)
     with pytest.raises(UsageError, match="record x in one first"):
         ws.dropout(ws.arange(3, "float32"), 0.5)
+
+
+def test_by_mode_is_one_value_in_training_and_another_elsewhere() -> None:
+    g = ws.Graph()
+    x, w = g.input("x", ("batch", 3)), g.parameter("w", (3,), init=2.0).keep()
+    running = g.state("running", (3,), init=10.0)
+    out = x * w + ws.by_mode(w * w, running)
+    g.set_outputs({"loss": out.mean(), "out": out})
+    session = ws.build_session(g, optimizer=ws.SGD(lr=0.0), batch_size=4)
+    x = np.ones((4, 3), np.float32)
+    trained = session.step(x=x)
+    np.testing.assert_array_equal(trained["out"], np.full((4, 3), 6.0))
+    np.testing.assert_allclose(trained["w.grad"], np.full(3, (1 + 4) / 3), rtol=1e-6)
+    np.testing.assert_array_equal(session.predict(x=x), np.full((4, 3), 12.0))
+    np.testing.assert_array_equal(session.evaluate(x=x)["out"], np.full((4, 3), 12.0))

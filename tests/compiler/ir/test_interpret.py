@@ -35,7 +35,7 @@ DATA, INDEX = RNG.normal(size=(5, 3)), np.array([[1, 4], [0, 4]])
 ROW, ROW2, IMAGES = RNG.normal(size=4), RNG.normal(size=4), RNG.normal(size=(2, 4, 3, 2))
 NO = at.NONE
 LEAVES = {"input", "parameter", "state", "constant", "scalar", "size", "iota", "random"}
-CONTROL = {"stop_gradient", "gradient", "item", "call"}
+CONTROL = {"stop_gradient", "by_mode", "gradient", "item", "call"}
 
 
 def leaf(name: str, shape: object = (), dtype=float32) -> Node:

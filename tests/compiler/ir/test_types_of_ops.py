@@ -76,6 +76,7 @@ GOOD = {
     "scatter_add": (at.ScatterAddAttrs(1, 7), (t("batch", 5, 2), t(5, dtype=int32)), t("batch", 7, 2)),
     "matmul": (at.MatmulAttrs(True, True, float32), (t(2, 4, "batch"), t(2, 5, 4)), t(2, "batch", 5)),
     "stop_gradient": (NO, (N,), N),
+    "by_mode": (NO, (X, X), X),
     "gradient": (NO, (t(), X, t(3)), TupleType((X, t(3)))),
     "item": (at.ItemAttrs(1), (TupleType((X, t(3))),), t(3)),
     "call": (call(), (t(3),), TupleType((t(3), t(3)))),
@@ -149,6 +150,7 @@ BAD = {
         (NO, (X, X, X), DTypeError, "where needs a bool condition; received float32.* Compare it first"),
         (NO, (t(4, dtype=boolean), X, X), ShapeError, r"where needs equal shapes; received \(4,\) and \(batch, 4\)"),
     ],
+    "by_mode": [(NO, (X, t(4)), ShapeError, "by_mode needs equal shapes")],
     "sum": [
         (at.SumAttrs((2,), float32), (X,), ShapeError, "sum: axis 2 does not exist"),
         (at.SumAttrs((1, 0), float32), (X,), ShapeError, r"sum: axes \(1, 0\) must be distinct and sorted"),

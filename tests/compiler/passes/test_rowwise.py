@@ -76,6 +76,7 @@ CASES: dict[str, tuple[Callable[[], Node], Kind | str]] = {
     "side by side": (lambda: b.concat([X, Z], 1), Rows(0)),
     "row numbers": (lambda: b.iota((BATCH, 3), 0), "numbers the rows"),
     "column numbers": (lambda: b.iota((BATCH, 3), 1), Rows(0)),
+    "by mode": (lambda: b.make("by_mode", (X, X)), Rows(0)),
     "dropout mask": (lambda: b.make("random", (), at.RandomAttrs("k", X.type)), Rows(0)),
     "dropout": (lambda: b.make("dropout", (X, b.constant(0.5, float64)), at.DropoutAttrs("k")), Rows(0)),
     "loss of each row": (lambda: b.make("cross_entropy", (X, LABELS)), Rows(0)),

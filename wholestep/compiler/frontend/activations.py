@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.frontend.functions import exp, expm1, log1p, maximum, silu, tanh
+from wholestep.compiler.frontend.functions import expm1, silu, tanh
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
-from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import ShapeError
 
@@ -27,7 +27,7 @@ def elu(x: Operand, alpha: float = 1.0) -> Tensor:
 def softplus(x: Operand) -> Tensor:
     """log(1 + eˣ), finite for every x.  Example: `ws.softplus(0.0)` is log 2."""
     t = as_tensor(x)
-    return maximum(t, 0.0) + log1p(exp(-t.abs()))
+    return Tensor(record("softplus", [t.node]), t.graph)
 
 
 def mish(x: Operand) -> Tensor:

@@ -16,7 +16,7 @@ from wholestep.compiler.ir.graph import Graph, rewrite
 from wholestep.compiler.ir.types import boolean, shape_text
 from wholestep.errors import OptionError, ShapeError, UsageError
 
-__all__ = ["attention", "dropout", "group_norm", "layer_norm", "rms_norm"]
+__all__ = ["attention", "by_mode", "dropout", "group_norm", "layer_norm", "rms_norm"]
 
 # -- norms -------------------------------------------------------------------------------------------------------
 
@@ -148,9 +148,22 @@ def _rate(p: float | Switchable) -> float:
     return value
 
 
+_OUTSIDE_OF_TRAINING = {"dropout": 0, "by_mode": 1}  # op -> the input that it is
+
+
 def evaluated(graph: Graph) -> Graph:
-    """A traced graph under its meaning outside of training: nothing is dropped."""
-    return rewrite(graph, lambda node: node.inputs[0] if node.op == "dropout" else node)
+    """A traced graph under its meaning outside of training: nothing is dropped, statistics are the running ones."""
+    chosen = _OUTSIDE_OF_TRAINING
+    return rewrite(graph, lambda node: node.inputs[chosen[node.op]] if node.op in chosen else node)
+
+
+def by_mode(training: Tensor, evaluating: Tensor) -> Tensor:
+    """One value in a step that trains, another in evaluation and prediction; the entry point decides, not a flag.
+
+    Example: `ws.by_mode(batch_mean, running_mean)`.
+    """
+    graph = common_graph(training, evaluating)
+    return Tensor(record("by_mode", [training.node, evaluating.node]), graph)
 
 
 # -- attention ---------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ class Family(enum.Enum):
     CONTRACTION = "contraction"
     WINDOW = "window"  # convolution, pooling and their adjoints
     RATIO = "ratio"
-    CONTROL = "control"  # gradient, item, stop_gradient, call: gone before planning
+    CONTROL = "control"  # gradient, item, stop_gradient, by_mode, call: gone before planning
     COMPOSITE = "composite"  # has a decomposition into the others
 
 
@@ -314,6 +314,11 @@ def _same(_: Attrs, x: TensorType) -> Type:
     return x
 
 
+def _by_mode(_: Attrs, training: TensorType, evaluating: TensorType) -> Type:
+    need_same("by_mode", training, evaluating)
+    return training
+
+
 def _softmax(a: at.SoftmaxAttrs, x: TensorType) -> Type:
     need_float("softmax", x)
     need_axis("softmax", a.axis, x)
@@ -394,6 +399,7 @@ _ROWS = [
     Op("pooled_grad_input", Family.WINDOW, 3, at.PooledConvAttrs, windows.pooled_grad_input),
     Op("ratio", Family.RATIO, 2, Attrs, _binary("ratio", floats_only=True)),
     Op("stop_gradient", C, 1, Attrs, _same),
+    Op("by_mode", C, 2, Attrs, _by_mode),
     Op("gradient", C, None, Attrs, _gradient),
     Op("item", C, 1, at.ItemAttrs, _item),
     Op("call", C, None, at.CallAttrs, _call),

@@ -251,6 +251,7 @@ VALUES: dict[str, Row] = {
     "pooled_grad_input": window_values.pooled_grad_input,
     "ratio": _plain(np.divide),
     "stop_gradient": _plain(lambda x: x),
+    "by_mode": _plain(lambda training, evaluating: training),
     "gradient": _gradient,
     "item": lambda run, a, xs: xs[a.index],
     "call": _call,

@@ -42,5 +42,8 @@ def _copy(nodes: Iterable[Node], known: dict[Node, Node]) -> dict[Node, Node]:
 
 
 def strip_stop_gradients(graph: Graph) -> Graph:
-    """Replace every `stop_gradient` by its input.  Runs after autodiff, which is what reads it."""
-    return rewrite(graph, lambda node: node.inputs[0] if node.op == "stop_gradient" else node)
+    """Replace every `stop_gradient` by its input, and every `by_mode` that is left by its value in training.
+
+    Runs after autodiff, which is what reads them; programs that do not train were rewritten when they were traced.
+    """
+    return rewrite(graph, lambda node: node.inputs[0] if node.op in ("stop_gradient", "by_mode") else node)

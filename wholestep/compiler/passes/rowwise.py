@@ -370,6 +370,7 @@ FLOWS: dict[str, Flow] = {
     "sub": _linear,
     "neg": _linear,
     "stop_gradient": _linear,
+    "by_mode": lambda node, inputs, batch: inputs[0],
     "mul": _scaled,
     "div": _divided,
     "ratio": _divided,

@@ -121,6 +121,7 @@ GRADIENTS: dict[str, Row] = {
     "pooled_grad_input": _gone_by_now,
     "ratio": pointwise.div_rule,
     "stop_gradient": Blocked("was asked to let no gradient through"),
+    "by_mode": pointwise.by_mode_rule,
     "gradient": _gone_by_now,
     "item": ThroughDecomposition(),
     "call": _gone_by_now,
