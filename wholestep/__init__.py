@@ -49,7 +49,7 @@ from wholestep.compiler.frontend.functions import (
 )
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.layers import attention, dropout, group_norm, layer_norm, rms_norm
+from wholestep.compiler.frontend.layers import attention, by_mode, dropout, group_norm, layer_norm, rms_norm
 from wholestep.compiler.frontend.step import Spec, Step, step
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.types import Dim, float32, float64, int32, int64, uint8
@@ -82,7 +82,7 @@ __all__ = [
     "group_norm", "iota", "layer_norm", "less_than", "log", "log1p", "log2", "log_softmax", "logsumexp", "matmul", "maximum",
     "minimum", "mod", "one_hot", "pad", "random_normal", "random_uniform", "ratio", "recip", "relu", "rms_norm",
     "scatter_add", "sigmoid", "sign", "silu", "sin", "size", "softmax", "sqrt", "stack", "take", "tanh", "where",
-    "elu", "hardswish", "leaky_relu", "mish", "softplus", "swiglu",
+    "by_mode", "elu", "hardswish", "leaky_relu", "mish", "softplus", "swiglu",
     # optimizers
     "Optimizer", "SGD", "Adam", "AdamW",
     # sessions and plans
