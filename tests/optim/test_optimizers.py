@@ -263,7 +263,7 @@ def test_a_description_is_frozen_plain_data():
     o = ws.SGD(lr=0.1, momentum=ws.runtime(0.5))
     assert o.to_config() == {
         "kind": "SGD", "name": "optimizer", "decay_on": None, "lr": 0.1, "momentum": {"runtime": 0.5},
-        "dampening": 0.0, "weight_decay": 0.0, "nesterov": False,
+        "dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "groups": [], "maximize": False,
     }  # fmt: skip
     with pytest.raises(AttributeError, match="cannot assign"):
         o.lr = 0.2

@@ -1,7 +1,44 @@
 """Optimizers: frozen descriptions that record their update as tensor expressions."""
 
-from wholestep.optim.adam import Adam, AdamW
-from wholestep.optim.base import Optimizer, Runtime, runtime
+from wholestep.optim.adafactor import Adafactor
+from wholestep.optim.adam import Adam, AdamW, AMSGrad
+from wholestep.optim.adam_family import NAdam, RAdam
+from wholestep.optim.base import Optimizer
+from wholestep.optim.groups import Group
+from wholestep.optim.lamb import LAMB
+from wholestep.optim.lion import Lion
+from wholestep.optim.muon import Muon
+from wholestep.optim.on_graph import AdamOptimizer, SGDGraph, SGDUpdate, sgd, sgd_on_graph
+from wholestep.optim.options import Runtime, runtime
+from wholestep.optim.rmsprop import Adagrad, RMSprop
+from wholestep.optim.sam import SAM
 from wholestep.optim.sgd import SGD
+from wholestep.optim.wrappers import EMA, Lookahead, averaged
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "Runtime", "runtime"]
+__all__ = [
+    "EMA",
+    "LAMB",
+    "SAM",
+    "SGD",
+    "AMSGrad",
+    "Adafactor",
+    "Adagrad",
+    "Adam",
+    "AdamOptimizer",
+    "AdamW",
+    "Group",
+    "Lion",
+    "Lookahead",
+    "Muon",
+    "NAdam",
+    "Optimizer",
+    "RAdam",
+    "RMSprop",
+    "Runtime",
+    "SGDGraph",
+    "SGDUpdate",
+    "averaged",
+    "runtime",
+    "sgd",
+    "sgd_on_graph",
+]

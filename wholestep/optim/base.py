@@ -1,58 +1,97 @@
-"""What all optimizers share: the description, its checks, and recording an update."""
+"""What all optimizers share: the description, its groups, and recording an update."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
+from wholestep.optim.arrays import ArrayForm, Arrays
+from wholestep.optim.config import REGISTRY, as_config, optimizer_from_config
+from wholestep.optim.groups import Group, assign, check_groups
+from wholestep.optim.options import Number, check_options, plain, runtime_numbers, structural_options
 
 if TYPE_CHECKING:
     from wholestep.optim.adam import Adam
     from wholestep.optim.sgd import SGD
 
+Tensors = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+Scalars = dict[str, Tensor]
+
 
 @dataclass(frozen=True)
-class Runtime:
-    """A hyper-parameter that stays in the program even while its value means *off*."""
+class Member:
+    """What makes an optimizer that of a group: whose it is, and which runtime scalars are the group's own."""
 
-    value: float
-
-
-def runtime(value: float) -> Runtime:
-    """Keep an option switchable: with `momentum=ws.runtime(0.0)` the step contains momentum, at 0 for now.
-
-    Example: `ws.SGD(lr=0.1, weight_decay=ws.runtime(0.0))`.
-    """
-    return Runtime(float(value))
-
-
-O = TypeVar("O", bound="Optimizer")  # noqa: E741
-Number = float | Runtime
-Tensors = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+    base: Optimizer
+    group: Group
+    own: frozenset[str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer(ABC):
     """A frozen description of an update rule; building a session binds it to parameters.
 
-    `name` is the prefix of its runtime scalars (`"optimizer.lr"`); two optimizers in one step need two names.
-    `decay_on` holds name patterns of the parameters that weight decay acts on; None means those with two or more axes.
+    A rule of your own is a frozen dataclass whose fields are its numbers and whose `descend` says what becomes of the
+    parameters; groups, freezing, saving and the array form come with it.
+
+    Args:
+        name: the prefix of its runtime scalars (`"optimizer.lr"`); two optimizers in one step need two names.
+        decay_on: name patterns of the parameters that weight decay acts on; None means those with two or more axes.
+        groups: parameters that are treated differently; see `ws.Group`.
+        maximize: climb instead of descend.
     """
 
     name: str = "optimizer"
     decay_on: tuple[str, ...] | None = None
+    groups: tuple[Group, ...] = field(default=())
+    maximize: bool = False
+
+    aliases: ClassVar[Mapping[str, str]] = {}
+    slot: ClassVar[str] = ""  # how its states are called: `w.<slot>.m`
+    _member: ClassVar[Member | None] = None  # set on the optimizer of a group
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        REGISTRY[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        object.__setattr__(self, "groups", check_groups(type(self).__name__, self.groups))
+        if self.decay_on is not None:
+            object.__setattr__(self, "decay_on", tuple(self.decay_on))
+
+    # -- the rule --------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def apply(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        """Record the new value of every parameter and of the optimizer's own states."""
+    def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+        """The new value of every parameter, as expressions; the optimizer's own states are updated on the way."""
+
+    def gradients(self, loss: Tensor, params: Any) -> Any:
+        """The gradients that this optimizer follows: `ws.gradients(loss, params)`, unless it says otherwise (SAM)."""
+        return gradients(loss, params)
+
+    def apply(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+        """The new value of each parameter, every group by its own rule; a frozen one stays as it is."""
+        found = assign(self.groups, params, graph)
+        new: list[Tensor] = list(params)
+        for group in (None, *self.groups):
+            places = [i for i, g in enumerate(found) if g is group]
+            if not places or (group is not None and group.frozen):
+                continue
+            slopes = [-grads[i] if self.maximize else grads[i] for i in places]
+            rule = self if group is None else self._of_group(group)
+            moved = rule.descend(graph, [params[i] for i in places], slopes)
+            for i, value in zip(places, moved, strict=True):
+                new[i] = value
+        return new
 
     def update(self, graph: Graph, params: Tensors, grads: Tensors) -> None:
         """Record one update of `params` along `grads`: both one tensor, both sequences or both dicts."""
@@ -65,40 +104,153 @@ class Optimizer(ABC):
         for pattern in self.decay_on or ():
             if not any(fnmatchcase(p.name, pattern) for p in chosen):
                 fail(OptionError, f"decay_on={pattern!r} matches none of the parameters {[p.name for p in chosen]}.")
-        self.apply(graph, chosen, slopes)
+        for p, new in zip(chosen, self.apply(graph, chosen, slopes), strict=True):
+            if new is not p:
+                graph.update(p, new)
 
-    def to_config(self) -> dict[str, Any]:
-        """The description as plain data: `{"kind": "SGD", "lr": 0.01, ...}`."""
-        config: dict[str, Any] = {"kind": type(self).__name__}
-        for f in fields(self):
-            value = getattr(self, f.name)
-            config[f.name] = {"runtime": value.value} if isinstance(value, Runtime) else value
-        return config
+    def trainable(self, params: Sequence[Tensor]) -> list[Tensor]:
+        """The parameters that are not frozen."""
+        return [p for p in params if not _is_frozen(self.groups, p)]
 
-    def structure(self) -> tuple[object, ...]:
-        """What two optimizers share whose programs differ in the values of runtime scalars alone."""
-        switches = tuple(
-            (f.name, getattr(self, f.name)) for f in fields(self) if isinstance(getattr(self, f.name), bool)
-        )
-        return type(self).__name__, self.name, self.decay_on, tuple(self.hyperparameters()), switches
+    def _of_group(self, group: Group) -> Optimizer:
+        rule, own = group.member(self)
+        if group.optimizer is None:
+            object.__setattr__(rule, "_member", Member(self, group, own))
+        return rule
 
-    def scalars(self, graph: Graph) -> dict[str, Tensor]:
-        """The hyper-parameters as runtime scalars of a graph, by field name."""
-        values = {k: v.value if isinstance(v, Runtime) else v for k, v in self.hyperparameters().items()}
-        if graph.claim(self.name, self):
-            return {k: graph.scalar(f"{self.name}.{k}", v) for k, v in values.items()}
-        known = graph.scalars
-        return {k: known[f"{self.name}.{k}"] for k in values}
+    # -- what a rule is written with ---------------------------------------------------------------------------------
 
-    @abstractmethod
-    def hyperparameters(self) -> dict[str, Number]:
-        """The numbers that are part of the program and can change between steps; what is off is left out."""
+    def scalars(self, graph: Graph) -> Scalars:
+        """The hyper-parameters as runtime scalars of a graph, by field name (betas as beta1 and beta2)."""
+        member = self._member
+        graph.claim(self.name, self if member is None else member.base)
+        out = {k: _scalar(graph, self._scalar_name(k), plain(v)) for k, v in self.hyperparameters().items()}
+        if member is not None and member.group.lr_scale is not None:
+            scale = _scalar(graph, f"{self.prefix}.lr_scale", plain(member.group.lr_scale))
+            out["lr"] = out["lr"] * scale
+        return out
+
+    def state(self, graph: Graph, w: Tensor, what: str, shape: object = None, init: float = 0.0) -> Tensor:
+        """A state that belongs to a parameter, of its shape unless another is given: `w.adam.m`."""
+        return graph.state(f"{w.name}.{self.slot}.{what}", w.shape if shape is None else shape, init, dtype=w.dtype)
 
     def decays(self, param: Tensor) -> bool:
         """Whether weight decay acts on a parameter."""
         if self.decay_on is None:
             return param.ndim >= 2
         return any(fnmatchcase(param.name, pattern) for pattern in self.decay_on)
+
+    def penalised(self, s: Scalars, w: Tensor, g: Tensor) -> Tensor:
+        """g + weight_decay·w: the gradient of an L2 penalty with it, where there is one."""
+        return g + s["weight_decay"] * w if "weight_decay" in s and self.decays(w) else g
+
+    def shrunk(self, s: Scalars, w: Tensor) -> Tensor:
+        """(1 - lr·weight_decay)·w: decay that does not pass through the gradient (arXiv:1711.05101)."""
+        return w * (1.0 - s["lr"] * s["weight_decay"]) if "weight_decay" in s and self.decays(w) else w
+
+    # -- numbers -----------------------------------------------------------------------------------------------------
+
+    def hyperparameters(self) -> dict[str, Number]:
+        """The numbers that are part of the program and can change between steps; what is off is left out."""
+        return runtime_numbers(self)
+
+    def runtime_values(self) -> dict[str, float]:
+        """The runtime scalars of a step with this optimizer, groups included, by their full names."""
+        out = {f"{self.name}.{k}": plain(v) for k, v in self.hyperparameters().items()}
+        for group in self.groups:
+            if group.frozen:
+                continue
+            rule, own = group.member(self)
+            prefix = f"{self.name}.{group.name}"
+            if group.optimizer is not None:
+                out.update(rule.runtime_values())
+                continue
+            out.update({f"{prefix}.{k}": plain(v) for k, v in rule.hyperparameters().items() if k in own})
+            if group.lr_scale is not None:
+                out[f"{prefix}.lr_scale"] = plain(group.lr_scale)
+        return out
+
+    def structure(self) -> tuple[object, ...]:
+        """What two optimizers share whose programs differ in the values of runtime scalars alone."""
+        options = tuple((k, v) for k, v in structural_options(self) if k != "groups")
+        groups = tuple((g.match, g.ndim, g.name, g.frozen, g.member(self)[0].structure()) for g in self.groups)
+        return type(self).__name__, options, tuple(self.runtime_values()), groups
+
+    @property
+    def lr_name(self) -> str:
+        """The runtime scalar that is the learning rate."""
+        return f"{self.name}.lr"
+
+    def named(self, name: str) -> Self:
+        """The same optimizer under another name."""
+        return replace(self, name=name)
+
+    @property
+    def prefix(self) -> str:
+        """Its name, and that of the group where it is a group's."""
+        return self.name if self._member is None else f"{self.name}.{self._member.group.name}"
+
+    def _scalar_name(self, key: str) -> str:
+        own = self._member is None or key in self._member.own
+        return f"{self.prefix if own else self.name}.{key}"
+
+    # -- as plain data -----------------------------------------------------------------------------------------------
+
+    def to_config(self) -> dict[str, Any]:
+        """The description as plain data: `{"kind": "SGD", "lr": 0.01, ...}`."""
+        options = {f.name: as_config(getattr(self, f.name)) for f in fields(self) if f.init}
+        return {"kind": type(self).__name__, **options}
+
+    @staticmethod
+    def from_config(config: Mapping[str, Any]) -> Optimizer:
+        """What `to_config` described.  Example: `ws.Optimizer.from_config({"kind": "SGD", "lr": 0.1})`."""
+        return optimizer_from_config(config)
+
+    # -- on arrays ---------------------------------------------------------------------------------------------------
+
+    def step(self, params: Arrays, grads: Arrays) -> None:
+        """One update of NumPy arrays in place, by the same compiled expression as in a session.
+
+        Args:
+            params: an array, a list or a dict of arrays (names for groups); the same shapes in every call.
+            grads: the gradients, in the same form.
+
+        Example::
+
+            optimizer = ws.SGD(lr=0.01)
+            optimizer.step([w], [dw])
+        """
+        self._arrays.step(params, grads)
+
+    def zero_grad(self, grads: Arrays | None = None) -> None:
+        """Set gradient arrays to zero.  The optimizer holds none itself, so without arrays there is nothing to do."""
+        self._arrays.zero(grads)
+
+    def get_lr(self) -> float:
+        """The learning rate that `step` uses now."""
+        return self._arrays.get(self.lr_name)
+
+    def set_lr(self, lr: float) -> None:
+        """Change the learning rate of `step` from the next call on; nothing is compiled."""
+        self._arrays.set(self.lr_name, lr)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `step` has built up: states, the step count and the runtime scalars."""
+        return self._arrays.state_dict()
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self._arrays.load_state_dict(values)
+
+    @property
+    def _arrays(self) -> ArrayForm:
+        # Not a field: the description stays frozen and equal, whatever arrays it has moved.
+        if "_array_form" not in self.__dict__:
+            object.__setattr__(self, "_array_form", ArrayForm(self))
+        form: ArrayForm = self.__dict__["_array_form"]
+        return form
+
+    # -- short names -------------------------------------------------------------------------------------------------
 
     @staticmethod
     def sgd(lr: float) -> SGD:
@@ -120,6 +272,16 @@ class Optimizer(ABC):
         return Optimizer.sgd(0.01)
 
 
+def _scalar(graph: Graph, name: str, value: float) -> Tensor:
+    known = graph.scalars
+    return known[name] if name in known else graph.scalar(name, value)
+
+
+def _is_frozen(groups: Sequence[Group], param: Tensor) -> bool:
+    first = next((g for g in groups if g.matches(param)), None)
+    return first is not None and first.frozen
+
+
 def _pairs(params: Tensors, grads: Tensors) -> tuple[list[Tensor], list[Tensor]]:
     if isinstance(params, Mapping) and isinstance(grads, Mapping):
         if params.keys() != grads.keys():
@@ -138,65 +300,3 @@ def _as_list(tensors: Tensors) -> list[Tensor]:
     if isinstance(tensors, Tensor):
         return [tensors]
     return list(tensors.values()) if isinstance(tensors, Mapping) else list(tensors)
-
-
-# -- constructors ------------------------------------------------------------------------------------------------
-
-
-def with_aliases(**aliases: str) -> Callable[[type[O]], type[O]]:
-    """Let a constructor take the names that other libraries use: `learning_rate="lr"`, `beta1="betas[0]"`."""
-
-    def wrap(cls: type[O]) -> type[O]:
-        original = cls.__init__
-
-        @wraps(original)
-        def init(self: O, *args: Any, **given: Any) -> None:
-            if args and not isinstance(args[0], int | float | Runtime):
-                _refuse_parameters(cls.__name__, args[0])
-            positional = [f.name for f in fields(cls) if not f.kw_only][: len(args)]
-            original(self, *args, **_translate(cls, positional, given, aliases))
-
-        setattr(cls, "__init__", init)  # noqa: B010
-        return cls
-
-    return wrap
-
-
-def _refuse_parameters(kind: str, received: object) -> None:
-    fail(
-        UsageError,
-        f"ws.{kind} takes no parameters, only numbers; received a {type(received).__name__}. The session binds it to "
-        f"the graph's parameters: ws.build_session(g, optimizer=ws.{kind}(lr=0.01)).",
-    )
-
-
-def _translate(
-    cls: type[Optimizer], positional: Sequence[str], given: dict[str, Any], aliases: Mapping[str, str]
-) -> dict[str, Any]:
-    out = {k: v for k, v in given.items() if k not in aliases}
-    for alias in aliases.keys() & given.keys():
-        target, _, position = aliases[alias].rstrip("]").partition("[")
-        if target in given or target in positional:
-            fail(UsageError, f"{cls.__name__}: {alias} and {target} are the same option; give one of them.")
-        if position:
-            pair = list(out.get(target, next(f.default for f in fields(cls) if f.name == target)))
-            pair[int(position)] = given[alias]
-            out[target] = tuple(pair)
-        else:
-            out[target] = given[alias]
-    return out
-
-
-def is_off(value: object) -> bool:
-    """A plain 0 or False is structure: the program does not contain it."""
-    return not isinstance(value, Runtime) and not value
-
-
-def check_number(kind: str, what: str, value: object, below: float = float("inf")) -> None:
-    """A number (or a runtime one) in [0, below)."""
-    number = value.value if isinstance(value, Runtime) else value
-    if not isinstance(number, int | float) or isinstance(number, bool):
-        fail(UsageError, f"{kind}: {what} must be a number; received {number!r}.")
-    if not 0.0 <= number < below:
-        upper = f" and below {below:g}" if below < float("inf") else " and finite"
-        fail(OptionError, f"{kind}: {what} must be at least 0{upper}; received {number}.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.layers import evaluated
 from wholestep.compiler.frontend.tensor import Tensor
@@ -28,8 +27,8 @@ def train_graph(
     """
     step = graph.copy()
     loss = _loss(step)
-    params = _reached(loss, _trainable(step, trainable), unused)
-    grads = gradients(loss, params)
+    params = _reached(loss, optimizer.trainable(_trainable(step, trainable)), unused)
+    grads = optimizer.gradients(loss, params)
     optimizer.update(step, params, grads)
     for p, g in zip(params, grads, strict=True):
         if p.name in graph.kept:
@@ -74,7 +73,8 @@ def _trainable(graph: Graph, patterns: Sequence[str] | None) -> list[Tensor]:
     for pattern in patterns or ():
         if not any(fnmatchcase(name, pattern) for name in params):
             fail(OptionError, f"trainable={pattern!r} matches none of the parameters {list(params)}.")
-    return [p for name, p in params.items() if patterns is None or _matches(name, patterns)]
+    free = {name: p for name, p in params.items() if name not in graph.updates}  # the user updates the others
+    return [p for name, p in free.items() if patterns is None or _matches(name, patterns)]
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError
-from wholestep.optim.base import Number, Optimizer, check_number, is_off, with_aliases
+from wholestep.optim.base import Optimizer, Scalars
+from wholestep.optim.options import Number, is_off, number, with_aliases
 
 
 @with_aliases(learning_rate="lr")
@@ -30,15 +32,16 @@ class SGD(Optimizer):
     Example: `ws.SGD(lr=0.1, momentum=0.9, nesterov=True)`.
     """
 
-    lr: Number = 0.01
-    momentum: Number = 0.0
-    dampening: Number = 0.0
-    weight_decay: Number = 0.0
+    lr: Number = number(0.01)
+    momentum: Number = number(0.0, optional=True)
+    dampening: Number = number(0.0, optional=True)
+    weight_decay: Number = number(0.0, optional=True)
     nesterov: bool = False
 
+    slot: ClassVar[str] = "sgd"
+
     def __post_init__(self) -> None:
-        for what in ("lr", "momentum", "dampening", "weight_decay"):
-            check_number("SGD", what, getattr(self, what))
+        super().__post_init__()
         if self.nesterov and (is_off(self.momentum) or not is_off(self.dampening)):
             fail(
                 OptionError,
@@ -47,25 +50,18 @@ class SGD(Optimizer):
         if is_off(self.momentum) and not is_off(self.dampening):
             fail(OptionError, f"SGD: dampening acts on momentum, which is off; received dampening={self.dampening}.")
 
-    def hyperparameters(self) -> dict[str, Number]:
-        optional = {"momentum": self.momentum, "dampening": self.dampening, "weight_decay": self.weight_decay}
-        return {"lr": self.lr, **{k: v for k, v in optional.items() if not is_off(v)}}
+    def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+        s = self.scalars(graph)
+        return [w - s["lr"] * self._direction(graph, s, w, g) for w, g in zip(params, grads, strict=True)]
 
-    def apply(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        scalars = self.scalars(graph)
-        for w, g in zip(params, grads, strict=True):
-            if "weight_decay" in scalars and self.decays(w):
-                g = g + scalars["weight_decay"] * w
-            if "momentum" in scalars:
-                g = self._direction(graph, scalars, w, g)
-            graph.update(w, w - scalars["lr"] * g)
-
-    def _direction(self, graph: Graph, scalars: dict[str, Tensor], w: Tensor, g: Tensor) -> Tensor:
-        velocity = graph.state(f"{w.name}.sgd.velocity", w.shape, dtype=w.dtype)
-        fresh = g
-        if "dampening" in scalars:
+    def _direction(self, graph: Graph, s: Scalars, w: Tensor, g: Tensor) -> Tensor:
+        g = self.penalised(s, w, g)
+        if "momentum" not in s:
+            return g
+        velocity, fresh = self.state(graph, w, "velocity"), g
+        if "dampening" in s:
             # The first gradient is not dampened: velocity starts as the gradient itself.
-            fresh = (1.0 - scalars["dampening"] * fn.minimum(graph.step, 1.0)) * g
-        moved = scalars["momentum"] * velocity + fresh
+            fresh = (1.0 - s["dampening"] * fn.minimum(graph.step, 1.0)) * g
+        moved = s["momentum"] * velocity + fresh
         graph.update(velocity, moved)
-        return g + scalars["momentum"] * moved if self.nesterov else moved
+        return g + s["momentum"] * moved if self.nesterov else moved

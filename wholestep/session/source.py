@@ -137,8 +137,7 @@ class Source:
     def hyperparameters(self, optimizer: object) -> dict[str, float]:
         """The runtime scalars of an optimizer."""
         assert isinstance(optimizer, Optimizer)
-        values = optimizer.hyperparameters()
-        return {f"{optimizer.name}.{name}": float(getattr(v, "value", v)) for name, v in values.items()}  # type: ignore[arg-type]
+        return optimizer.runtime_values()
 
     def with_optimizer(self, optimizer: object) -> Source:
         """The same model trained by another optimizer."""

@@ -1,0 +1,141 @@
+"""NAdam and RAdam: Adam with Nesterov's momentum, and Adam that waits until its second moment means something."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.optim.adam import ALIASES, BETAS
+from wholestep.optim.base import Optimizer, Scalars
+from wholestep.optim.options import Number, number, numbers, with_aliases
+
+
+@with_aliases(**ALIASES)
+@dataclass(frozen=True)
+class NAdam(Optimizer):
+    """Adam with Nesterov's momentum (Dozat, 2016):
+
+        μₜ = β₁·(1 - ½·0.96^(t·momentum_decay))      Πₜ = μ₁·…·μₜ
+        m, v as in Adam
+        w ← w - lr·((1 - μₜ)/(1 - Πₜ)·g + μₜ₊₁/(1 - Πₜ₊₁)·m) / (√v/√(1 - β₂ᵗ) + eps)
+
+    Πₜ has no closed form: it is a float64 state of the optimizer, `optimizer.nadam.mu_product`.
+
+    Args:
+        lr: the learning rate.
+        betas: (β₁, β₂), the memory of the two averages.
+        eps: keeps the quotient finite, outside the root as in torch.
+        weight_decay: an L2 penalty, by default on parameters with two or more axes.
+        momentum_decay: how quickly μ approaches β₁.
+        decoupled_weight_decay: decay the weights as AdamW does.
+
+    Example: `ws.NAdam(lr=2e-3)`.
+    """
+
+    lr: Number = number(2e-3)
+    betas: tuple[Number, Number] = numbers((0.9, 0.999), BETAS, below=1.0)
+    eps: Number = number(1e-8)
+    weight_decay: Number = number(0.0, optional=True)
+    momentum_decay: Number = number(4e-3)
+    decoupled_weight_decay: bool = False
+
+    slot: ClassVar[str] = "nadam"
+
+    def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+        s = self.scalars(graph)
+        beta1, beta2, t = s["beta1"], s["beta2"], graph.step + 1.0
+        mu, mu_next = (beta1 * (1.0 - 0.5 * 0.96 ** (k * s["momentum_decay"])) for k in (t, t + 1.0))
+        product = self._product(graph, mu)
+        along_g, along_m = s["lr"] * (1.0 - mu) / (1.0 - product), s["lr"] * mu_next / (1.0 - product * mu_next)
+        root = (1.0 - beta2**t).sqrt().recip()
+        new = []
+        for w, g in zip(params, grads, strict=True):
+            start, g = _decayed(self, s, w, g)
+            m, v = self.state(graph, w, "m"), self.state(graph, w, "v")
+            new_m = beta1 * m + (1.0 - beta1) * g
+            new_v = beta2 * v + (1.0 - beta2) * g * g
+            graph.update(m, new_m)
+            graph.update(v, new_v)
+            direction = along_g.astype(w.dtype) * g + along_m.astype(w.dtype) * new_m
+            new.append(start - direction / (new_v.sqrt() * root + s["eps"]))
+        return new
+
+    def _product(self, graph: Graph, mu: Tensor) -> Tensor:
+        """μ₁·…·μₜ, one for all parameters."""
+        name = f"{self.prefix}.nadam.mu_product"
+        if name in graph.updates:
+            return graph.updates[name]
+        before = graph.state(name, (), 1.0, dtype="float64")
+        graph.update(before, before * mu)
+        return before * mu
+
+
+@with_aliases(**ALIASES)
+@dataclass(frozen=True)
+class RAdam(Optimizer):
+    """Adam with a rectified second moment (arXiv:1908.03265); m and v as in Adam:
+
+        ρ∞ = 2/(1 - β₂) - 1        ρₜ = ρ∞ - 2t·β₂ᵗ/(1 - β₂ᵗ)
+        r = √((ρₜ - 4)(ρₜ - 2)ρ∞ / ((ρ∞ - 4)(ρ∞ - 2)ρₜ))
+        w ← w - lr/(1 - β₁ᵗ)·m·r·√(1 - β₂ᵗ)/(√v + eps) where ρₜ > 5,  else  w - lr/(1 - β₁ᵗ)·m
+
+    It departs from the paper as torch does: the threshold is 5 (paper: 4), and eps is outside the root.
+
+    Args:
+        lr: the learning rate.
+        betas: (β₁, β₂), the memory of the two averages.
+        eps: keeps the quotient finite.
+        weight_decay: an L2 penalty, by default on parameters with two or more axes.
+        decoupled_weight_decay: decay the weights as AdamW does.
+
+    Example: `ws.RAdam(lr=1e-3)`.
+    """
+
+    lr: Number = number(1e-3)
+    betas: tuple[Number, Number] = numbers((0.9, 0.999), BETAS, below=1.0)
+    eps: Number = number(1e-8)
+    weight_decay: Number = number(0.0, optional=True)
+    decoupled_weight_decay: bool = False
+
+    slot: ClassVar[str] = "radam"
+
+    def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+        s = self.scalars(graph)
+        beta1, beta2, t = s["beta1"], s["beta2"], graph.step + 1.0
+        rate = s["lr"] / (1.0 - beta1**t)
+        adaptive, scale = self._rectified(beta2, t)
+        new = []
+        for w, g in zip(params, grads, strict=True):
+            start, g = _decayed(self, s, w, g)
+            m, v = self.state(graph, w, "m"), self.state(graph, w, "v")
+            new_m = beta1 * m + (1.0 - beta1) * g
+            new_v = beta2 * v + (1.0 - beta2) * g * g
+            graph.update(m, new_m)
+            graph.update(v, new_v)
+            # One quotient for both cases: m·scale/(√v + eps), or m/1.
+            divisor = adaptive * (new_v.sqrt() + s["eps"]) + (1.0 - adaptive)
+            new.append(start - rate * scale * new_m / divisor)
+        return new
+
+    @staticmethod
+    def _rectified(beta2: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        """1 where the second moment is used, else 0; and the factor of the step."""
+        limit = 2.0 / (1.0 - beta2) - 1.0
+        correction = 1.0 - beta2**t
+        rho = limit - 2.0 * t * beta2**t / correction
+        square = (rho - 4.0) * (rho - 2.0) * limit / ((limit - 4.0) * (limit - 2.0) * rho)
+        used = rho > 5.0
+        # Below the threshold the square may be negative, and there its root is not used.
+        scale = fn.where(used, (fn.maximum(square, 0.0) * correction).sqrt(), 1.0)
+        return fn.where(used, 1.0, 0.0), scale
+
+
+def _decayed(optimizer: NAdam | RAdam, s: Scalars, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the step starts from and along which gradient: decay apart from the gradient, or through it."""
+    if optimizer.decoupled_weight_decay:
+        return optimizer.shrunk(s, w), g
+    return w, optimizer.penalised(s, w, g)

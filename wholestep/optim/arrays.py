@@ -1,0 +1,140 @@
+"""An optimizer on NumPy arrays: `optimizer.step(params, grads)` runs the compiled update and writes in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.step import Step
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.errors import DTypeError, OptionError, ShapeError, UsageError
+
+if TYPE_CHECKING:
+    from wholestep.optim.base import Optimizer
+
+Array = np.ndarray[Any, Any]
+Arrays = Array | Sequence[Array] | Mapping[str, Array]
+PREFIX = "session/"
+
+
+class ArrayForm:
+    """The session behind `optimizer.step`, built for the arrays of the first call."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._values = optimizer.runtime_values()
+        self._session: Any = None
+        self._types: dict[str, tuple[tuple[int, ...], str]] = {}
+        self._trained: list[str] = []
+        self._waiting: dict[str, Any] = {}  # a state dict that came before the first step
+
+    def step(self, params: Arrays, grads: Arrays) -> None:
+        """See `Optimizer.step`."""
+        arrays, slopes = _named("params", params), _named("grads", grads)
+        _check(arrays, slopes)
+        if self._session is None:
+            self._build(arrays)
+        types = {name: (a.shape, a.dtype.name) for name, a in arrays.items()}
+        if types != self._types:
+            raise ShapeError(
+                f"this optimizer moves arrays of {self._types}; received {types}. Use a second optimizer for them."
+            )
+        for name in self._trained:
+            self._session.set(name, arrays[name])
+        self._session.step({f"{name}.grad": slopes[name] for name in self._trained})
+        for name in self._trained:
+            arrays[name][...] = self._session.get(name)
+
+    def _build(self, arrays: Mapping[str, Array]) -> None:
+        self._types = {name: (a.shape, a.dtype.name) for name, a in arrays.items()}
+
+        def update(g: Graph, **_: Tensor) -> dict[str, Tensor]:
+            params = [g.parameter(n, shape, 0.0, dtype) for n, (shape, dtype) in self._types.items()]
+            chosen = self._optimizer.trainable(params)
+            self._trained = [p.name for p in chosen]
+            slopes = [g.input(f"{p.name}.grad", p.shape, p.dtype) for p in chosen]
+            self._optimizer.update(g, chosen, slopes)
+            return {"updates": g.step + 1.0}
+
+        # At run time and by name: the library is written over the public surface, of which sessions are the last part.
+        self._session = import_module("wholestep").build_session(Step(update, {}))
+        # What acts on none of the arrays (weight decay without a matrix) is not part of the program.
+        present = dict(self._session.scalars.items())
+        self._values = {name: value for name, value in self._values.items() if name in present}
+        for name, value in self._values.items():
+            self._session.scalars[name] = value
+        if self._waiting:
+            self.load_state_dict(self._waiting)
+
+    # -- numbers -----------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> float:
+        """A runtime scalar."""
+        return self._values[name]
+
+    def set(self, name: str, value: float) -> None:
+        """Change a runtime scalar from the next step on."""
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise OptionError(f"{name} must be a number; received {value!r}.") from None
+        if not 0.0 <= number < float("inf"):
+            raise OptionError(f"{name} must be at least 0 and finite; received {value!r}.")
+        self._values[name] = number
+        if self._session is not None:
+            self._session.scalars[name] = number
+
+    @staticmethod
+    def zero(grads: Arrays | None) -> None:
+        """Fill gradients with zeros."""
+        for array in _named("grads", grads).values() if grads is not None else ():
+            array[...] = 0
+
+    # -- saving ------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the parameters, which are the caller's."""
+        if self._session is None:
+            return self._waiting or {PREFIX + name: np.array(value) for name, value in self._values.items()}
+        return {n: a for n, a in self._session.state_dict().items() if n not in self._types}
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """Restore; before the first step it waits for it, since only then the arrays are known."""
+        if self._session is None:
+            self._values |= {n: float(values[PREFIX + n]) for n in self._values if PREFIX + n in values}
+            self._waiting = dict(values)
+            return
+        own = {n: self._session.get(n) for n in self._trained}
+        self._session.load_state_dict({**own, **values})
+        self._values |= {n: v for n, v in self._session.scalars.items() if n in self._values}
+        self._waiting = {}
+
+
+def _named(what: str, arrays: Any) -> dict[str, Array]:
+    if isinstance(arrays, np.ndarray):
+        return {"param0": arrays}
+    if isinstance(arrays, Mapping):
+        return dict(arrays)
+    if isinstance(arrays, list | tuple):
+        return {f"param{i}": a for i, a in enumerate(arrays)}
+    raise UsageError(f"{what} is an array, a list or a dict of arrays; received {type(arrays).__name__}.")
+
+
+def _check(arrays: Mapping[str, Array], slopes: Mapping[str, Array]) -> None:
+    """Everything that could fail, before anything is written."""
+    if arrays.keys() != slopes.keys():
+        raise UsageError(f"each parameter needs one gradient; received {list(arrays)} and {list(slopes)}.")
+    for name, array in arrays.items():
+        slope = slopes[name]
+        if not isinstance(array, np.ndarray) or array.dtype.name not in ("float32", "float64"):
+            kind = getattr(array, "dtype", type(array).__name__)
+            raise DTypeError(f"{name} must be an array of float32 or float64, changed in place; received {kind}.")
+        if not array.flags.writeable:
+            raise UsageError(f"{name} is changed in place, but the array is read-only; pass a copy: array.copy().")
+        if np.shape(slope) != array.shape or np.asarray(slope).dtype != array.dtype:
+            got = f"{np.asarray(slope).dtype} of shape {np.shape(slope)}"
+            raise ShapeError(f"the gradient of {name} must be {array.dtype} of shape {array.shape}; received {got}.")

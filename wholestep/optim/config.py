@@ -1,0 +1,56 @@
+"""Descriptions as plain data and back: what JSON can hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from wholestep.errors import OptionError, UsageError
+from wholestep.optim.groups import Group, group_from_config
+from wholestep.optim.options import Runtime
+
+if TYPE_CHECKING:
+    from wholestep.optim.base import Optimizer
+
+# Every optimizer by the name of its class; a user's own joins when its class is made.
+REGISTRY: dict[str, type[Optimizer]] = {}
+
+
+def as_config(value: object) -> Any:
+    """A value of a description as plain data."""
+    from wholestep.optim.base import Optimizer
+
+    if isinstance(value, Runtime):
+        return {"runtime": value.value}
+    if isinstance(value, Group | Optimizer):
+        return value.to_config()
+    if isinstance(value, tuple):
+        return [as_config(v) for v in value]
+    return value
+
+
+def from_plain(value: Any) -> Any:
+    """The value that `as_config` wrote."""
+    if isinstance(value, Mapping):
+        if "runtime" in value:
+            return Runtime(float(value["runtime"]))
+        return optimizer_from_config(value) if "kind" in value else group_from_config(value)
+    if isinstance(value, list | tuple):
+        return tuple(from_plain(v) for v in value)
+    return value
+
+
+def optimizer_from_config(config: Mapping[str, Any]) -> Optimizer:
+    """The optimizer that a config describes; an error names what is not known."""
+    if not isinstance(config, Mapping) or not isinstance(config.get("kind"), str):
+        raise UsageError(f"an optimizer's config is a dict with a 'kind', e.g. {{'kind': 'SGD'}}; received {config!r}.")
+    kind = config["kind"]
+    if kind not in REGISTRY:
+        raise OptionError(f"there is no optimizer {kind!r}; there are: {', '.join(sorted(REGISTRY))}.")
+    cls = REGISTRY[kind]
+    known = [f.name for f in fields(cls) if f.init]
+    unknown = [name for name in config if name != "kind" and name not in known]
+    if unknown:
+        raise OptionError(f"{kind} has no option {unknown[0]!r}; it has: {', '.join(known)}.")
+    return cls(**{name: from_plain(value) for name, value in config.items() if name != "kind"})

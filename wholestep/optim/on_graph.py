@@ -1,0 +1,148 @@
+"""Optimizers as nodes of a user's own graph: `sgd`, `sgd_on_graph` and `AdamOptimizer`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir import attrs as at
+from wholestep.errors import OptionError, UsageError
+from wholestep.optim.adam import Adam
+from wholestep.optim.options import Range
+from wholestep.optim.sgd import SGD
+
+DEFAULT_LR = 3e-4
+
+
+class SGDUpdate(NamedTuple):
+    """What `sgd_on_graph` added to a graph."""
+
+    new_weights: list[Tensor]
+    lr: Tensor
+
+
+class SGDGraph(NamedTuple):
+    """What `sgd` made: a graph of its own."""
+
+    old_weights: list[Tensor]
+    gradients: list[Tensor]
+    new_weights: list[Tensor]
+    graph: Graph
+    lr: Tensor
+
+
+def sgd_on_graph(graph: Graph, weights: Sequence[Tensor], grads: Sequence[Tensor]) -> SGDUpdate:
+    """Add w - lr·g to a graph, for each weight; lr is a runtime scalar that starts as 3e-4.
+
+    A weight that lives in the graph (a parameter or state) takes its new value at the end of the step.  One that is
+    an input is the caller's to carry on: its new value is in `new_weights`.
+
+    Example::
+
+        new_weights, lr = ws.sgd_on_graph(g, [w], [slope])
+        session.scalars[lr.name] = 0.1
+    """
+    _check_pairs("sgd_on_graph", weights, grads)
+    rule = SGD(lr=DEFAULT_LR, name=_free_name(graph, "sgd"))
+    new = rule.apply(graph, list(weights), list(grads))
+    for w, value in zip(weights, new, strict=True):
+        if w.node.op in ("parameter", "state"):
+            graph.update(w, value)
+    return SGDUpdate(new, graph.scalars[rule.lr_name])
+
+
+def sgd(grads: Sequence[Tensor]) -> SGDGraph:
+    """A graph that holds the update alone: inputs `weight0`, `gradient0`, ..., outputs `new_weight0`, ...
+
+    Args:
+        grads: tensors whose shapes and dtypes the gradients have; they may belong to another graph.
+
+    Example: `old, slopes, new, graph, lr = ws.sgd(ws.gradients(loss, [w]))`.
+    """
+    graph = Graph()
+    for g in grads:
+        if not isinstance(g, Tensor):
+            fail(UsageError, f"sgd takes gradients as tensors; received {g!r}.")
+    weights = [graph.input(f"weight{i}", g.shape, g.dtype) for i, g in enumerate(grads)]
+    slopes = [graph.input(f"gradient{i}", g.shape, g.dtype) for i, g in enumerate(grads)]
+    new, lr = sgd_on_graph(graph, weights, slopes)
+    graph.set_outputs({f"new_weight{i}": w for i, w in enumerate(new)})
+    return SGDGraph(weights, slopes, new, graph, lr)
+
+
+class AdamOptimizer:
+    """Adam added to a user's graph: moments and weights are states that the compiled step advances itself.
+
+    Args:
+        graph: the graph that the weights and gradients belong to.
+        weights: parameters or states.
+        grads: one gradient each, from `ws.gradients` or written by hand.
+
+    Example::
+
+        adam = ws.AdamOptimizer(g, [x], [2.0 * (x - 3.0)])
+        adam.set_learning_rate(1e-2)
+    """
+
+    def __init__(self, graph: Graph, weights: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+        _check_pairs("AdamOptimizer", weights, grads)
+        self._graph, self._weights = graph, list(weights)
+        self._rule = Adam(name=_free_name(graph, "adam"))
+        self._rule.update(graph, self._weights, list(grads))
+
+    def set_learning_rate(self, lr: float) -> None:
+        """From the next step on; nothing is compiled."""
+        self._set("lr", lr)
+
+    def set_beta1(self, beta1: float) -> None:
+        """The memory of the first moment, from the next step on."""
+        self._set("beta1", beta1, below=1.0)
+
+    def set_beta2(self, beta2: float) -> None:
+        """The memory of the second moment, from the next step on."""
+        self._set("beta2", beta2, below=1.0)
+
+    def set_epsilon(self, epsilon: float) -> None:
+        """What keeps the quotient finite, from the next step on."""
+        self._set("eps", epsilon)
+
+    def new_weights(self) -> list[Tensor]:
+        """The new value of each weight, as a tensor of the graph."""
+        return [self._graph.updates[w.name] for w in self._weights]
+
+    def new_weight_datas(self) -> list[Any]:
+        """The new value of each weight after the last step, as an array."""
+        session = next(iter(self._graph.sessions), None)  # any: all sessions over a graph share its numbers
+        if session is None:
+            raise UsageError("there are no new weights yet: build a session over the graph and call session.step().")
+        return [session.get(w.name) for w in self._weights]
+
+    def step_after_execution(self) -> None:
+        """Nothing: the step has advanced time, moments and weights itself.  Kept for programs that call it."""
+
+    def _set(self, key: str, value: float, below: float = float("inf")) -> None:
+        """In every session over the graph, and for those to come."""
+        Range(below=below).check("AdamOptimizer", key, value)
+        name = f"{self._rule.name}.{key}"
+        self._graph.scalars[name].node.attrs = at.ScalarAttrs(name, float(value))
+        for session in self._graph.sessions:
+            session.scalars[name] = value
+
+
+def _check_pairs(what: str, weights: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+    if len(weights) != len(grads) or not weights:
+        fail(UsageError, f"{what}: each weight needs one gradient; received {len(weights)} and {len(grads)}.")
+    for w, g in zip(weights, grads, strict=True):
+        if not isinstance(w, Tensor) or not isinstance(g, Tensor):
+            fail(UsageError, f"{what} takes tensors; received {w!r} and {g!r}.")
+        if w.shape != g.shape or w.dtype != g.dtype:
+            fail(OptionError, f"{what}: the gradient of {w!r} must be {w.node.type}; received {g.node.type}.")
+
+
+def _free_name(graph: Graph, prefix: str) -> str:
+    """`optimizer` for the first one of a graph, then names with a number."""
+    names = ["optimizer", *(f"{prefix}{i}" for i in range(2, len(graph.scalars) + 3))]
+    return next(n for n in names if f"{n}.lr" not in graph.scalars)

@@ -1,0 +1,203 @@
+"""The options of an optimizer: numbers with a range, values that mean *off*, and names from other libraries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from functools import wraps
+from typing import Any, TypeVar
+
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import OptionError, UsageError
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A hyper-parameter that stays in the program even while its value means *off*."""
+
+    value: float
+
+
+def runtime(value: float) -> Runtime:
+    """Keep an option switchable: with `momentum=ws.runtime(0.0)` the step contains momentum, at 0 for now.
+
+    Example: `ws.SGD(lr=0.1, weight_decay=ws.runtime(0.0))`.
+    """
+    return Runtime(float(value))
+
+
+Number = float | Runtime
+C = TypeVar("C", bound=type[Any])
+RANGE = "range"
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a number may be: low ≤ x ≤ high, or low ≤ x < below; `parts` name the numbers of a tuple."""
+
+    low: float = 0.0
+    high: float = math.inf
+    below: float = math.inf
+    optional: bool = False  # a plain 0 leaves it out of the program
+    structural: bool = False  # part of the program's structure: another value is another program
+    whole: bool = False
+    none: bool = False  # None stands for a default that depends on the parameter
+    parts: tuple[str, ...] = ()
+
+    def check(self, kind: str, what: str, value: object) -> None:
+        """An error that names the option where `value` is no number of this range."""
+        number = value.value if isinstance(value, Runtime) else value
+        if number is None and self.none:
+            return
+        if not isinstance(number, int | float) or isinstance(number, bool):
+            fail(UsageError, f"{kind}: {what} must be a number; received {number!r}.")
+        if self.whole and not isinstance(number, int):
+            fail(UsageError, f"{kind}: {what} must be a whole number; received {number!r}.")
+        if not (self.low <= number <= self.high and number < self.below) or not math.isfinite(number):
+            fail(OptionError, f"{kind}: {what} must be {self}; received {number}.")
+
+    def __str__(self) -> str:
+        lower = f"at least {self.low:g}" if math.isfinite(self.low) else ""
+        upper = f"below {self.below:g}" if math.isfinite(self.below) else "finite"
+        upper = f"at most {self.high:g}" if math.isfinite(self.high) else upper
+        return " and ".join(filter(None, (lower, upper)))
+
+
+def number(default: float, **limits: Any) -> Any:
+    """A field that holds a runtime scalar: `lr: Number = number(1e-3)`."""
+    return field(default=default, metadata={RANGE: Range(**limits)})
+
+
+def numbers(default: tuple[float | None, ...], parts: tuple[str, ...], **limits: Any) -> Any:
+    """A field that holds several: `betas: tuple[Number, Number] = numbers((0.9, 0.999), ("beta1", "beta2"))`."""
+    return field(default=default, metadata={RANGE: Range(parts=parts, **limits)})
+
+
+def whole(default: int, low: int = 1) -> Any:
+    """A field that holds a whole number that the program's structure depends on."""
+    return field(default=default, metadata={RANGE: Range(low=low, structural=True, whole=True)})
+
+
+def range_of(f: Field[Any], value: object) -> Range | None:
+    """The range of a field; a plain number in a user's own class may be any finite one."""
+    known = f.metadata.get(RANGE)
+    if known is not None:
+        assert isinstance(known, Range)
+        return known
+    is_number = isinstance(value, int | float | Runtime) and not isinstance(value, bool)
+    return Range(low=-math.inf) if is_number else None
+
+
+def check_options(optimizer: Any) -> None:
+    """Every number of a description is in its range; tuples have their length."""
+    kind = type(optimizer).__name__
+    for f in fields(optimizer):
+        value = getattr(optimizer, f.name)
+        limits = range_of(f, value)
+        if limits is None:
+            continue
+        if not limits.parts:
+            limits.check(kind, f.name, value)
+            continue
+        _check_tuple(kind, f, value, limits)
+        object.__setattr__(optimizer, f.name, tuple(value))
+
+
+def _check_tuple(kind: str, f: Field[Any], value: object, limits: Range) -> None:
+    if not isinstance(value, tuple | list) or len(value) != len(limits.parts):
+        what = "a pair" if len(limits.parts) == 2 else f"{len(limits.parts)} numbers"
+        fail(OptionError, f"{kind}: {f.name} is {what}, e.g. {f.default}; received {value!r}.")
+    for position, item in enumerate(value):
+        limits.check(kind, f"{f.name}[{position}]", item)
+
+
+def runtime_numbers(optimizer: Any) -> dict[str, Number]:
+    """The numbers that are part of the program and can change between steps; what is off is left out."""
+    out: dict[str, Number] = {}
+    for f in fields(optimizer):
+        value = getattr(optimizer, f.name)
+        limits = range_of(f, value)
+        if limits is None or limits.structural or (limits.optional and is_off(value)):
+            continue
+        named = zip(limits.parts, value, strict=True) if limits.parts else [(f.name, value)]
+        out.update({name: item for name, item in named if item is not None})
+    return out
+
+
+def structural_options(optimizer: Any) -> tuple[tuple[str, object], ...]:
+    """The options whose change is another program: switches, texts, whole numbers."""
+    out = []
+    for f in fields(optimizer):
+        value = getattr(optimizer, f.name)
+        limits = range_of(f, value)
+        if limits is None or limits.structural:
+            out.append((f.name, value))
+    return tuple(out)
+
+
+def parts_of(cls: type[Any], option: str) -> tuple[str, ...]:
+    """The names of the runtime scalars that an option holds: `betas` has beta1 and beta2."""
+    limits = next(f.metadata.get(RANGE) for f in fields(cls) if f.name == option)
+    return limits.parts if limits is not None and limits.parts else (option,)
+
+
+def is_off(value: object) -> bool:
+    """A plain 0 or False is structure: the program does not contain it."""
+    return not isinstance(value, Runtime) and not value
+
+
+def plain(value: Number) -> float:
+    """The number itself."""
+    return float(value.value if isinstance(value, Runtime) else value)
+
+
+# -- names from other libraries ------------------------------------------------------------------------------------
+
+
+def with_aliases(**aliases: str) -> Callable[[C], C]:
+    """Let a constructor take the names that other libraries use: `learning_rate="lr"`, `beta1="betas[0]"`."""
+
+    def wrap(cls: C) -> C:
+        original = cls.__init__
+
+        @wraps(original)
+        def init(self: Any, *args: Any, **given: Any) -> None:
+            if args and not isinstance(args[0], int | float | str | Runtime):
+                _refuse_parameters(cls.__name__, args[0])
+            positional = [f.name for f in fields(cls) if not f.kw_only][: len(args)]
+            original(self, *args, **translate(cls, given, positional))
+
+        cls.__init__ = init
+        cls.aliases = aliases
+        return cls
+
+    return wrap
+
+
+def _refuse_parameters(kind: str, received: object) -> None:
+    fail(
+        UsageError,
+        f"ws.{kind} takes no parameters, only numbers; received a {type(received).__name__}. The session binds it to "
+        f"the graph's parameters: ws.build_session(g, optimizer=ws.{kind}(lr=0.01)).",
+    )
+
+
+def translate(
+    cls: type[Any], given: Mapping[str, Any], positional: Sequence[str] = (), base: object = None
+) -> dict[str, Any]:
+    """Options under the names of the class's own fields; one number of a tuple leaves the others as in `base`."""
+    aliases: Mapping[str, str] = getattr(cls, "aliases", {})
+    out = {k: v for k, v in given.items() if k not in aliases}
+    for alias in aliases.keys() & given.keys():
+        target, _, position = aliases[alias].rstrip("]").partition("[")
+        if target in given or target in positional:
+            fail(UsageError, f"{cls.__name__}: {alias} and {target} are the same option; give one of them.")
+        if position:
+            whole = next(f.default for f in fields(cls) if f.name == target)
+            pair = list(out.get(target, whole if base is None else getattr(base, target)))
+            pair[int(position)] = given[alias]
+            out[target] = tuple(pair)
+        else:
+            out[target] = given[alias]
+    return out

@@ -1,0 +1,105 @@
+"""RMSprop and Adagrad: the gradient over the root of its own squares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.optim.base import Optimizer, Scalars
+from wholestep.optim.options import Number, number, with_aliases
+
+
+@with_aliases(learning_rate="lr", epsilon="eps")
+@dataclass(frozen=True)
+class RMSprop(Optimizer):
+    """RMSprop (Hinton, 2012; centered: arXiv:1308.0850), eps outside the root as in torch:
+
+        v ← α·v + (1 - α)·g²         centered: a ← α·a + (1 - α)·g,  v̂ = v - a²,  else v̂ = v
+        w ← w - lr·g/(√v̂ + eps)     with momentum: b ← momentum·b + g/(√v̂ + eps),  w ← w - lr·b
+
+    It departs from torch where rounding makes v - a² negative: that counts as 0 and not as NaN.
+
+    Args:
+        lr: the learning rate.
+        alpha: the memory of the averages.
+        eps: keeps the quotient finite.
+        weight_decay: an L2 penalty, by default on parameters with two or more axes.
+        momentum: how much of the last step is kept; 0 leaves it out of the program.
+        centered: divide by the deviation instead of the magnitude.
+
+    Example: `ws.RMSprop(lr=1e-2, centered=True)`.
+    """
+
+    lr: Number = number(1e-2)
+    alpha: Number = number(0.99, below=1.0)
+    eps: Number = number(1e-8)
+    weight_decay: Number = number(0.0, optional=True)
+    momentum: Number = number(0.0, optional=True)
+    centered: bool = False
+
+    slot: ClassVar[str] = "rmsprop"
+
+    def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+        s = self.scalars(graph)
+        return [w - s["lr"] * self._direction(graph, s, w, g) for w, g in zip(params, grads, strict=True)]
+
+    def _direction(self, graph: Graph, s: Scalars, w: Tensor, g: Tensor) -> Tensor:
+        g = self.penalised(s, w, g)
+        alpha = s["alpha"]
+        v = self.state(graph, w, "v")
+        new_v = alpha * v + (1.0 - alpha) * g * g
+        graph.update(v, new_v)
+        if self.centered:
+            mean = self.state(graph, w, "mean")
+            new_mean = alpha * mean + (1.0 - alpha) * g
+            graph.update(mean, new_mean)
+            new_v = fn.maximum(new_v - new_mean * new_mean, 0.0)
+        step = g / (new_v.sqrt() + s["eps"])
+        if "momentum" not in s:
+            return step
+        velocity = self.state(graph, w, "velocity")
+        moved = s["momentum"] * velocity + step
+        graph.update(velocity, moved)
+        return moved
+
+
+@with_aliases(learning_rate="lr", epsilon="eps")
+@dataclass(frozen=True)
+class Adagrad(Optimizer):
+    """Adagrad (Duchi et al., 2011), eps outside the root as in torch:
+
+        s ← s + g²        w ← w - lr/(1 + (t - 1)·lr_decay)·g/(√s + eps)
+
+    Args:
+        lr: the learning rate.
+        lr_decay: how quickly the rate falls beside what the sum does.
+        weight_decay: an L2 penalty, by default on parameters with two or more axes.
+        initial_accumulator_value: what s starts as.
+        eps: keeps the quotient finite.
+
+    Example: `ws.Adagrad(lr=1e-2)`.
+    """
+
+    lr: Number = number(1e-2)
+    lr_decay: Number = number(0.0)
+    weight_decay: Number = number(0.0, optional=True)
+    initial_accumulator_value: float = number(0.0, structural=True)
+    eps: Number = number(1e-10)
+
+    slot: ClassVar[str] = "adagrad"
+
+    def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+        s = self.scalars(graph)
+        rate = s["lr"] / (1.0 + graph.step * s["lr_decay"])
+        new = []
+        for w, g in zip(params, grads, strict=True):
+            g = self.penalised(s, w, g)
+            total = self.state(graph, w, "sum", init=self.initial_accumulator_value)
+            new_total = total + g * g
+            graph.update(total, new_total)
+            new.append(w - rate * g / (new_total.sqrt() + s["eps"]))
+        return new

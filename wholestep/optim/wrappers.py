@@ -1,0 +1,148 @@
+"""Optimizers around an optimizer: averages of the weights, and weights that look ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
+
+from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import UnknownNameError, UsageError
+from wholestep.optim.base import Optimizer
+from wholestep.optim.groups import Group
+from wholestep.optim.options import Number, number, runtime_numbers
+
+
+@dataclass(frozen=True)
+class Wrapper(Optimizer):
+    """An optimizer that changes what another one does; groups, freezing and the learning rate are that one's."""
+
+    optimizer: Optimizer
+    # Of the inner optimizer, and not to be given twice.
+    decay_on: tuple[str, ...] | None = field(init=False, default=None)
+    groups: tuple[Group, ...] = field(init=False, default=())
+    maximize: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        kind = type(self).__name__
+        if not isinstance(self.optimizer, Optimizer):
+            fail(
+                UsageError,
+                f"{kind} wraps an optimizer, e.g. ws.optim.{kind}(ws.SGD(lr=0.1)); received {self.optimizer!r}.",
+            )
+        super().__post_init__()
+        if self.name in self._names_inside():
+            fail(UsageError, f"{kind}: an optimizer inside is called {self.name!r}, too; give it a name: name='outer'.")
+
+    def _names_inside(self) -> set[str]:
+        inner = self.optimizer
+        return {inner.name} | (inner._names_inside() if isinstance(inner, Wrapper) else set())
+
+    def gradients(self, loss: Tensor, params: Any) -> Any:
+        return self.optimizer.gradients(loss, params)
+
+    def trainable(self, params: Sequence[Tensor]) -> list[Tensor]:
+        return self.optimizer.trainable(params)
+
+    def hyperparameters(self) -> dict[str, Number]:
+        return runtime_numbers(self)
+
+    def runtime_values(self) -> dict[str, float]:
+        return {**self.optimizer.runtime_values(), **super().runtime_values()}
+
+    def structure(self) -> tuple[object, ...]:
+        return type(self).__name__, self.name, tuple(self.runtime_values()), self.optimizer.structure()
+
+    def named(self, name: str) -> Self:
+        """The inner optimizer under the name, this one under a name beside it."""
+        return replace(self, optimizer=self.optimizer.named(name), name=f"{name}.{self.name}")
+
+    @property
+    def lr_name(self) -> str:
+        return self.optimizer.lr_name
+
+
+@dataclass(frozen=True)
+class EMA(Wrapper):
+    """An exponential average of the weights beside the weights, as the states `<parameter>.ema`:
+
+        ē ← decay·ē + (1 - decay)·w,  where w is what the optimizer has made of it; the first average is w itself
+
+    Training is not changed by it.  Read the averages with `ws.optim.averaged(session)`.
+
+    Args:
+        optimizer: what trains the weights.
+        decay: the memory of the average.
+
+    Example: `ws.optim.EMA(ws.AdamW(lr=1e-3), decay=0.999)`.
+    """
+
+    decay: Number = number(0.999, high=1.0)
+    name: str = field(default="ema", kw_only=True)
+
+    def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+        new = self.optimizer.apply(graph, params, grads)
+        kept = self.scalars(graph)["decay"] * fn.minimum(graph.step, 1.0)
+        for w, value in zip(params, new, strict=True):
+            average = graph.state(f"{w.name}.ema", w.shape, dtype=w.dtype)
+            graph.update(average, kept * average + (1.0 - kept) * value)
+        return new
+
+
+def averaged(source: Any) -> dict[str, Any]:
+    """The averaged weights of a session (or of its state dict) by parameter name.
+
+    Example::
+
+        for name, value in ws.optim.averaged(session).items():
+            other.set(name, value)
+    """
+    if isinstance(source, Mapping):
+        found = {name: source[name] for name in source if name.endswith(".ema")}
+    else:
+        names: Iterable[str] = source.state.names
+        found = {name: source.get(name) for name in names if name.endswith(".ema")}
+    if not found:
+        raise UnknownNameError("there are no averaged weights; train with optimizer=ws.optim.EMA(ws.AdamW()).")
+    return {name.removesuffix(".ema"): value for name, value in found.items()}
+
+
+@dataclass(frozen=True)
+class Lookahead(Wrapper):
+    """Slow weights that follow the fast ones (arXiv:1907.08610), the slow ones as states `<parameter>.lookahead.slow`:
+
+        every k steps:  s ← s + α·(w - s),  w ← s
+
+    Args:
+        optimizer: what moves the fast weights w.
+        k: how many steps they run ahead.
+        alpha: how far the slow weights follow.
+
+    Example: `ws.optim.Lookahead(ws.Adam(lr=1e-3), k=5, alpha=0.5)`.
+    """
+
+    k: Number = number(5, low=1)
+    alpha: Number = number(0.5, high=1.0)
+    name: str = field(default="lookahead", kw_only=True)
+
+    slot: ClassVar[str] = "lookahead"
+
+    def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+        s = self.scalars(graph)
+        first = graph.step < 1.0
+        meet = fn.where(fn.mod(graph.step + 1.0, s["k"]) < 1.0, 1.0, 0.0)
+        follow = meet * s["alpha"]
+        out = []
+        for w, fast in zip(params, self.optimizer.apply(graph, params, grads), strict=True):
+            if fast is w:  # frozen
+                out.append(w)
+                continue
+            slow = self.state(graph, w, "slow")
+            start = fn.where(first, w, slow)
+            new_slow = start + follow * (fast - start)
+            graph.update(slow, new_slow)
+            out.append(fn.where(meet > 0.5, new_slow, fast))
+        return out
