@@ -52,8 +52,28 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.layers import attention, by_mode, dropout, group_norm, layer_norm, rms_norm
 from wholestep.compiler.frontend.step import Spec, Step, step
 from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.windows import avg_pool2d, conv1d, conv2d, global_avg_pool2d, max_pool2d
 from wholestep.compiler.ir.types import Dim, float32, float64, int32, int64, uint8
-from wholestep.optim import SGD, Adam, AdamW, Optimizer, runtime
+from wholestep.optim import (
+    LAMB,
+    SGD,
+    Adafactor,
+    Adagrad,
+    Adam,
+    AdamOptimizer,
+    AdamW,
+    AMSGrad,
+    Group,
+    Lion,
+    Muon,
+    NAdam,
+    Optimizer,
+    RAdam,
+    RMSprop,
+    runtime,
+    sgd,
+    sgd_on_graph,
+)
 from wholestep.options import CompileOptions
 from wholestep.session import (
     ExecutionPlan,
@@ -82,9 +102,11 @@ __all__ = [
     "group_norm", "iota", "layer_norm", "less_than", "log", "log1p", "log2", "log_softmax", "logsumexp", "matmul", "maximum",
     "minimum", "mod", "one_hot", "pad", "random_normal", "random_uniform", "ratio", "recip", "relu", "rms_norm",
     "scatter_add", "sigmoid", "sign", "silu", "sin", "size", "softmax", "sqrt", "stack", "take", "tanh", "where",
+    "avg_pool2d", "conv1d", "conv2d", "global_avg_pool2d", "max_pool2d",
     "by_mode", "elu", "hardswish", "leaky_relu", "mish", "softplus", "swiglu",
     # optimizers
-    "Optimizer", "SGD", "Adam", "AdamW",
+    "Optimizer", "Group", "SGD", "Adam", "AdamW", "AMSGrad", "NAdam", "RAdam", "RMSprop", "Adagrad", "Lion", "LAMB",
+    "Adafactor", "Muon", "AdamOptimizer", "sgd", "sgd_on_graph",
     # sessions and plans
     "build_session", "build_session_with_report", "build_session_unoptimized", "build_session_cached",
     "build_inference_session", "compile_training_graph", "save_plan", "load_plan", "Session", "StepResult",

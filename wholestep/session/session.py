@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.report import PlanReport, plan_report
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -62,6 +63,8 @@ class Session:
         self._held: dict[str, AnyArray] = {}  # inputs given by set_input
         self._scalars = Scalars(_broadcast(self._entries))
         self._main = self._load("main", plan, key)
+        if source is not None and isinstance(source.model, Graph):
+            source.model.sessions.add(self)
         log.info("session: peak %d bytes on %d threads", self.peak_bytes, count)
 
     # -- running -------------------------------------------------------------------------------------------------

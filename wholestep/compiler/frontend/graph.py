@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -39,6 +40,7 @@ class Graph:
         self._owners: dict[str, object] = {}
         self._scope: tuple[str, ...] = ()
         self._random_calls: dict[tuple[str, ...], int] = {}
+        self.sessions: WeakSet[Any] = WeakSet()  # those that run this graph, for who sets a scalar in all of them
         self.models: dict[Any, Any] = {}  # modules that were called in it -> which tensors their parameters are
 
     # -- leaves --------------------------------------------------------------------------------------------------
