@@ -1,0 +1,186 @@
+/* Tiles of convolutions for one element type and one vector; conv.h includes it for each pair.
+
+   Every element of a result is one chain of fused multiply-adds (the portable target has none) whose order depends on
+   the shapes alone, so vectors of any width give the same bits.  All `const int` parameters are literals wherever these
+   functions are inlined: gcc makes a kernel for each shape.  Inline assembly ties accumulators to registers. */
+#define WIDTH (BYTES / (int)sizeof(REAL))
+typedef REAL NAME(vec) __attribute__((vector_size(BYTES)));
+typedef REAL NAME(loose) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
+#define V NAME(vec)
+#define LOOSE NAME(loose)
+#if BYTES == 64
+#define REGISTER "v"
+#define REGISTERS 24 /* for accumulators, of 32 */
+#else
+#define REGISTER "x" /* narrower vectors have 16 registers: plans are compiled without avx512vl */
+#define REGISTERS 12
+#endif
+
+/* sum += x * y, with y in memory or in a register. */
+WS_INLINE void NAME(fma)(V *sum, V x, V y) {
+#ifdef __FMA__
+  __asm__("vfmadd231" SUFFIX " %2,%1,%0" : "+" REGISTER(*sum) : REGISTER(x), REGISTER(y));
+#else
+  *sum = *sum + x * y;
+#endif
+}
+WS_INLINE void NAME(fma_at)(V *sum, V x, const REAL *p) {
+#ifdef __FMA__
+  __asm__("vfmadd231" SUFFIX " %2,%1,%0" : "+" REGISTER(*sum) : REGISTER(x), "m"(*(const LOOSE *)p));
+#else
+  *sum = *sum + x * *(const LOOSE *)p;
+#endif
+}
+
+WS_INLINE V NAME(all)(const REAL *p) {
+#ifdef __FMA__
+  V v; /* volatile: gcc would keep values that neighbouring pixels share, and spill accumulators for them */
+  __asm__ volatile(BROADCAST " %1,%0" : "=" REGISTER(v) : "m"(*p));
+  return v;
+#else
+  return *p - (V){0};
+#endif
+}
+
+/* sum[v] += *p * y[v] */
+WS_INLINE void NAME(spread)(V *sum, const REAL *p, const V *y, const int vectors) {
+#if defined(__AVX512F__) && BYTES == 64
+#pragma GCC unroll 4
+  for (int v = 0; v < vectors; v++)
+    __asm__("vfmadd231" SUFFIX " %2%{" TO_ALL "%},%1,%0" : "+v"(sum[v]) : "v"(y[v]), "m"(*p));
+#else
+  const V x = NAME(all)(p);
+#pragma GCC unroll 4
+  for (int v = 0; v < vectors; v++) NAME(fma)(&sum[v], x, y[v]);
+#endif
+}
+
+/* out[pixel][column] = sum over rows, runs, k of x[row*x_row + run*x_run + pixel*x_pixel + k] * w[row][run][k][column],
+   for `pixels` pixels and vectors*WIDTH columns. */
+WS_INLINE void NAME(conv_tile)(const int pixels, const int vectors, REAL *out, const long out_pixel, const REAL *x,
+                               const long x_pixel, const int rows, const long x_row, const int runs, const long x_run,
+                               const int length, const REAL *w) {
+  V sum[12][4];
+#pragma GCC unroll 12
+  for (int i = 0; i < pixels; i++)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; v++) sum[i][v] = (V){0};
+  for (int r = 0; r < rows; r++)
+    for (int q = 0; q < runs; q++) {
+      const REAL *at = x + r * x_row + q * x_run;
+      for (int k = 0; k < length; k++, at++, w += vectors * WIDTH) {
+        V y[4];
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) y[v] = *(const LOOSE *)(w + v * WIDTH);
+#pragma GCC unroll 12
+        for (int i = 0; i < pixels; i++) NAME(spread)(sum[i], at + i * x_pixel, y, vectors);
+      }
+    }
+#pragma GCC unroll 12
+  for (int i = 0; i < pixels; i++)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; v++) *(LOOSE *)(out + i * out_pixel + v * WIDTH) = sum[i][v];
+}
+
+/* A row of `count` pixels, in tiles of nearly one size. */
+WS_INLINE void NAME(conv_row)(const int count, const int vectors, REAL *out, const long out_pixel, const REAL *x,
+                              const long x_pixel, const int rows, const long x_row, const int runs, const long x_run,
+                              const int length, const REAL *w) {
+  const int most = REGISTERS / vectors < 12 ? REGISTERS / vectors : 12;
+  const int tiles = (count + most - 1) / most, size = (count + tiles - 1) / tiles, large = count - tiles * (size - 1);
+  for (int t = 0; t < large; t++, out += size * out_pixel, x += size * x_pixel)
+    NAME(conv_tile)(size, vectors, out, out_pixel, x, x_pixel, rows, x_row, runs, x_run, length, w);
+  for (int t = large; t < tiles; t++, out += (size - 1) * out_pixel, x += (size - 1) * x_pixel)
+    NAME(conv_tile)(size - 1, vectors, out, out_pixel, x, x_pixel, rows, x_row, runs, x_run, length, w);
+}
+
+/* into[j][v*WIDTH + l] += sum over the pixels of g[pixel*g_pixel + j] * x[pixel*x_pixel + v*WIDTH + l]. */
+WS_INLINE void NAME(weight_tile)(const int outputs, const int vectors, REAL *into, const long into_output,
+                                 const REAL *g, const long g_row, const long g_pixel, const REAL *x, const long x_row,
+                                 const long x_pixel, const int height, const int width) {
+  V sum[4][3];
+#pragma GCC unroll 4
+  for (int j = 0; j < outputs; j++)
+#pragma GCC unroll 3
+    for (int v = 0; v < vectors; v++) sum[j][v] = (V){0};
+  for (int i = 0; i < height; i++, g += g_row, x += x_row) {
+    const REAL *gp = g, *xp = x;
+    for (int p = 0; p < width; p++, gp += g_pixel, xp += x_pixel) {
+      V y[3];
+#pragma GCC unroll 3
+      for (int v = 0; v < vectors; v++) y[v] = *(const LOOSE *)(xp + v * WIDTH);
+#pragma GCC unroll 4
+      for (int j = 0; j < outputs; j++) NAME(spread)(sum[j], gp + j, y, vectors);
+    }
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < outputs; j++)
+#pragma GCC unroll 3
+    for (int v = 0; v < vectors; v++) {
+      LOOSE *to = (LOOSE *)(into + j * into_output + v * WIDTH);
+      *to = *to + sum[j][v];
+    }
+}
+
+/* Through a max pool whose windows tile its input: every cell has one gradient, and the position it came from.
+
+   into[j][r][v*WIDTH + l] += sum over the cells of g[cell][j] * x[cell + offsets[index[cell][j]] + r*x_row + v*WIDTH + l]
+   for `outputs` neighbouring outputs; a cell of g and index has `stride` elements. */
+WS_INLINE void NAME(pooled_weight_tile)(const int outputs, const int rows, const int vectors, REAL *into,
+                                        const long into_output, const long into_row, const REAL *g,
+                                        const INDEX *index, const long stride, const REAL *x, const long x_row,
+                                        const int height, const int width, const long cell_row, const long cell,
+                                        const int *offsets) {
+  V sum[2][12];
+#pragma GCC unroll 2
+  for (int j = 0; j < outputs; j++)
+#pragma GCC unroll 12
+    for (int s = 0; s < rows * vectors; s++) sum[j][s] = (V){0};
+  for (int i = 0; i < height; i++, x += cell_row) {
+    const REAL *at = x;
+    for (int p = 0; p < width; p++, at += cell, g += stride, index += stride) {
+#pragma GCC unroll 2
+      for (int j = 0; j < outputs; j++) {
+        const REAL *from = at + offsets[index[j]];
+        const V gradient = NAME(all)(g + j);
+#pragma GCC unroll 12
+        for (int s = 0; s < rows * vectors; s++)
+          NAME(fma_at)(&sum[j][s], gradient, from + s / vectors * x_row + s % vectors * WIDTH);
+      }
+    }
+  }
+#pragma GCC unroll 2
+  for (int j = 0; j < outputs; j++)
+#pragma GCC unroll 12
+    for (int s = 0; s < rows * vectors; s++) {
+      LOOSE *to = (LOOSE *)(into + j * into_output + s / vectors * into_row + s % vectors * WIDTH);
+      *to = *to + sum[j][s];
+    }
+}
+
+/* out[r][v*WIDTH + l] += sum over `outputs` outputs j of g[j] * w[j][shifts[index[j]] + r*w_row + v*WIDTH + l]: what one
+   cell gives to the part of the image that its windows see.  w is framed with zeros, so that a shift moves it. */
+WS_INLINE void NAME(pooled_input_tile)(const int rows, const int vectors, REAL *out, const long out_row, const REAL *g,
+                                       const INDEX *index, const int outputs, const REAL *w, const long w_output,
+                                       const long w_row, const int *shifts) {
+  V sum[24];
+#pragma GCC unroll 24
+  for (int s = 0; s < rows * vectors; s++) sum[s] = (V){0};
+  for (int j = 0; j < outputs; j++, w += w_output) {
+    const REAL *from = w + shifts[index[j]];
+    const V gradient = NAME(all)(g + j);
+#pragma GCC unroll 24
+    for (int s = 0; s < rows * vectors; s++)
+      NAME(fma_at)(&sum[s], gradient, from + s / vectors * w_row + s % vectors * WIDTH);
+  }
+#pragma GCC unroll 24
+  for (int s = 0; s < rows * vectors; s++) {
+    LOOSE *to = (LOOSE *)(out + s / vectors * out_row + s % vectors * WIDTH);
+    *to = *to + sum[s];
+  }
+}
+#undef V
+#undef LOOSE
+#undef WIDTH
+#undef REGISTER
+#undef REGISTERS
