@@ -100,7 +100,7 @@ def test_extremes_of_softplus_and_elu_stay_finite() -> None:
         (lambda: ws.nn.Dropout(1.5), "p is a probability, between 0 and 1; received 1.5"),
         (lambda: ws.nn.Sequential(ws.relu), "Sequential takes modules; .* ws.nn.Lambda"),
         (lambda: ws.nn.Linear(3, 2)(X), "takes 3 features on the last axis; received"),
-        (lambda: ws.nn.Linear(3, 2)(IMAGES), "Flatten it first: ws.nn.Flatten"),
+        (lambda: ws.nn.Linear(4, 2)(IMAGES), "Flatten it first: ws.nn.Flatten"),
         (lambda: ws.nn.Embedding(3, 2)(X), "Embedding looks up whole numbers"),
         (lambda: ws.nn.MultiHeadAttention(12, 4)(X), r"takes \(batch, time, 12\); received \(batch, 12\)"),
         (lambda: ws.nn.Residual(ws.nn.Linear(12, 3))(X), "their shapes must agree. Give shortcut="),

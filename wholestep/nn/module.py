@@ -177,9 +177,8 @@ class Module:
         for pattern in patterns:
             matching = [owned for name, owned in names.items() if fnmatchcase(name, pattern)]
             if not matching:
-                fail(
-                    OptionError, f"{pattern!r} matches none of the parameters {', '.join(names) or '(there are none)'}."
-                )
+                known = ", ".join(names) or "there are none"
+                fail(OptionError, f"{pattern!r} matches none of the parameters: {known}.")
             for owned in matching:
                 owned.frozen = frozen
         return self

@@ -481,7 +481,7 @@ def test_every_op_has_a_row() -> None:
 
 TESTED_BY_NAME = {"gelu", "where", "cast", "sum", "max", "reshape", "permute", "expand", "slice", "pad", "concat"}
 TESTED_BY_NAME |= {"gather", "scatter_add", "matmul", "softmax", "log_softmax", "cross_entropy", "relu", "item"}
-TESTED_BY_NAME |= {"dropout", "logsumexp"}
+TESTED_BY_NAME |= {"dropout", "logsumexp", "by_mode"}
 
 
 def test_every_rule_is_tested_or_says_why_it_is_none() -> None:
@@ -489,6 +489,14 @@ def test_every_rule_is_tested_or_says_why_it_is_none() -> None:
     gone = {"gradient", "call"}  # expanded or inlined before the walk
     several = {f"{name}_grad" for name in LAYERS}  # their items have gradients: the second order of LAYERS
     assert rules - {*UNARY, *BINARY, *LAYERS, *TESTED_BY_NAME} == gone | several
+
+
+def test_a_gradient_goes_to_the_value_in_training() -> None:
+    x, y = leaf("x", (3,)), leaf("y", (3,))
+    both = b.make("by_mode", (b.scale(x, 3.0), y))
+    (dx,) = gradient(total(b.mul(both, both)), x)
+    found = evaluate({"dx": dx}, {"x": numbers(3), "y": numbers(3, seed=1)})
+    np.testing.assert_allclose(found["dx"], 18.0 * numbers(3))
 
 
 def test_a_wrong_rule_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,10 +23,12 @@ def test_panels_are_sixteen_columns_wide_and_padded_with_zeros() -> None:
     assert not panels[1, :, 2:].any()
 
 
-def test_unpack_returns_a_copy() -> None:
+@pytest.mark.parametrize("layout", Layout)
+def test_unpack_returns_a_copy(layout: Layout) -> None:
     flat = np.zeros(32, np.float32)
-    unpack(flat, (2, 16), Layout.ROWS)[:] = 1
+    unpack(flat, (2, 16), layout)[:] = 1
     assert not flat.any()
+
 
 
 @pytest.mark.parametrize(

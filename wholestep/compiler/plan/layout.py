@@ -64,4 +64,4 @@ def unpack(flat: Flat, shape: Sequence[Extent], layout: Layout, sizes: Mapping[s
         return values.copy()
     *lead, panels, rows, lanes = stored
     joined = values.swapaxes(-3, -2).reshape(*lead, rows, panels * lanes)
-    return np.ascontiguousarray(joined[..., : known[-1]])
+    return joined[..., : known[-1]].copy()  # one panel is contiguous already: it would be a view of the state
