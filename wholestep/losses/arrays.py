@@ -1,0 +1,101 @@
+"""A loss on arrays: the same expression as inside a step, compiled once for each kind of arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.frontend.gradients import gradients
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import shape_text
+from wholestep.errors import DTypeError, OptionError, ShapeError
+from wholestep.losses.table import Loss, LossFunction, get
+
+Array = np.ndarray[Any, Any]
+_WITHOUT_ROWS = ("class_weight", "pos_weight")  # arrays whose first axis is never the batch
+
+
+def value_and_grad(
+    loss: str | Mapping[str, Any] | LossFunction, prediction: object, target: object, **options: Any
+) -> tuple[float, Array]:
+    """The value of a loss on arrays, and its gradient with respect to the prediction.
+
+    Args:
+        loss: a function of this module (or of your own), a `Loss`, its description, or a name.
+        prediction: an array of floats; float64 arrays and lists are computed in float64.
+        target: what the loss takes; floats are brought to the prediction's dtype.
+        options: of the loss; arrays among them (`sample_weight=`) are given like the target.
+
+    Example: `ws.losses.value_and_grad("mse", [0.8, 0.3, 0.5], [1.0, 0.0, 0.5])[0]`.
+    """
+    p = np.asarray(prediction)
+    if p.dtype not in (np.float32, np.float64):
+        fail(
+            DTypeError,
+            f"value_and_grad: the prediction is float32 or float64; received {p.dtype}. Cast it: p.astype('float32').",
+        )
+    chosen = get(loss)
+    if isinstance(chosen, Loss):
+        options, chosen = {**chosen.options, **options}, chosen.function
+    arrays = {"prediction": p, "target": np.asarray(target)}
+    arrays |= {name: np.asarray(v) for name, v in options.items() if isinstance(v, np.ndarray | list)}
+    arrays = {name: a.astype(p.dtype) if a.dtype.kind == "f" else a for name, a in arrays.items()}
+    plain = tuple(sorted((k, v) for k, v in options.items() if k not in arrays))
+    program = _Program(chosen, plain, _signature(arrays), _capacity(p))
+    _need_hash(program)
+    result = _session(program).step(arrays)
+    return result.loss, result["grad"]
+
+
+@dataclass(frozen=True)
+class _Program:
+    """What a compiled loss depends on."""
+
+    loss: LossFunction
+    options: tuple[tuple[str, Any], ...]
+    inputs: tuple[tuple[str, tuple[int | str, ...], str], ...]  # name, shape, dtype
+    capacity: int | None
+
+
+def _capacity(prediction: Array) -> int | None:
+    """Room for the rows: the next power of two, so that other batches need no compiling; None: there is no batch."""
+    return None if prediction.ndim < 2 else 1 << max(len(prediction) - 1, 0).bit_length()
+
+
+def _signature(arrays: Mapping[str, Array]) -> tuple[tuple[str, tuple[int | str, ...], str], ...]:
+    p = arrays["prediction"]
+    shapes: dict[str, tuple[int | str, ...]] = {name: a.shape for name, a in arrays.items()}
+    for name, a in arrays.items():
+        if p.ndim >= 2 and name not in _WITHOUT_ROWS and a.shape[:1] == p.shape[:1]:
+            shapes[name] = ("batch", *a.shape[1:])
+    return tuple((name, shapes[name], str(a.dtype)) for name, a in arrays.items())
+
+
+def _need_hash(program: _Program) -> None:
+    try:
+        hash(program)
+    except TypeError as error:
+        fail(
+            OptionError, f"value_and_grad: options are numbers, words or arrays; received {program.options} ({error})."
+        )
+
+
+@lru_cache(maxsize=64)
+def _session(program: _Program) -> Any:
+    g = Graph()
+    given = {name: g.input(name, shape, dtype) for name, shape, dtype in program.inputs}
+    prediction, target = given.pop("prediction"), given.pop("target")
+    loss = program.loss(prediction, target, **given, **dict(program.options))
+    if loss.shape != ():
+        text = shape_text(loss.shape)
+        fail(ShapeError, f"value_and_grad: the loss must be one number; received shape {text}. Use reduction='mean'.")
+    (grad,) = gradients(loss, [prediction])
+    g.set_outputs({"loss": loss, "grad": grad})
+    # At run time and by name: the library is written over the public surface, of which sessions are the last part.
+    return import_module("wholestep").build_inference_session(g, batch_size=program.capacity)

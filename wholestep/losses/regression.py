@@ -1,0 +1,212 @@
+"""Losses of numbers: element by element, averaged over elements."""
+
+from __future__ import annotations
+
+import math
+
+from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.tensor import Tensor, as_tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import shape_text
+from wholestep.errors import OptionError, ShapeError
+from wholestep.losses.shared import Number, Target, matching, option, reduce
+
+
+def mse_loss(
+    prediction: Tensor, target: Target, reduction: str = "mean", *, sample_weight: Tensor | None = None
+) -> Tensor:
+    """Mean squared error: Σ (p - t)² / n.
+
+    Example: `ws.losses.mse_loss(x @ w, y)`.
+    """
+    error = prediction - matching("mse_loss", prediction, target)
+    return reduce("mse_loss", error * error, reduction, sample_weight)
+
+
+def rmse_loss(prediction: Tensor, target: Target, *, sample_weight: Tensor | None = None) -> Tensor:
+    """Root of the mean squared error; its gradient at zero error is 0.
+
+    Example: `ws.losses.rmse_loss(x @ w, y)`.
+    """
+    error = prediction - matching("rmse_loss", prediction, target)
+    mean = reduce("rmse_loss", error * error, "mean", sample_weight)
+    wrong = mean > 0.0
+    # The inner `where` keeps the root's infinite slope at 0 out of the product that the chain rule forms.
+    return fn.where(wrong, fn.where(wrong, mean, 1.0).sqrt(), 0.0)
+
+
+def mae_loss(
+    prediction: Tensor, target: Target, reduction: str = "mean", *, sample_weight: Tensor | None = None
+) -> Tensor:
+    """Mean absolute error: Σ |p - t| / n; its gradient at zero error is 0.
+
+    Example: `ws.losses.mae_loss(x @ w, y)`.
+    """
+    return reduce("mae_loss", fn.abs(prediction - matching("mae_loss", prediction, target)), reduction, sample_weight)
+
+
+def huber_loss(
+    prediction: Tensor,
+    target: Target,
+    delta: Number = 1.0,
+    reduction: str = "mean",
+    *,
+    sample_weight: Tensor | None = None,
+) -> Tensor:
+    """0.5·d² where |d| < delta, else delta·(|d| - 0.5·delta), averaged over elements (Huber, 1964).
+
+    Example: `ws.losses.huber_loss(x @ w, y, delta=2.0)`.
+    """
+    return reduce("huber_loss", _huber("huber_loss", prediction, target, delta)[0], reduction, sample_weight)
+
+
+def smooth_l1_loss(
+    prediction: Tensor,
+    target: Target,
+    delta: Number = 1.0,
+    reduction: str = "mean",
+    *,
+    sample_weight: Tensor | None = None,
+) -> Tensor:
+    """huber_loss / delta: a slope of 1 for large errors.
+
+    Example: `ws.losses.smooth_l1_loss(x @ w, y)`.
+    """
+    values, size = _huber("smooth_l1_loss", prediction, target, delta)
+    return reduce("smooth_l1_loss", values, reduction, sample_weight) * (1.0 / size)
+
+
+def _huber(loss: str, prediction: Tensor, target: Target, delta: Number) -> tuple[Tensor, Tensor]:
+    limit = option(prediction, loss, "delta", delta)
+    error = prediction - matching(loss, prediction, target)
+    size = fn.abs(error)
+    return fn.where(size < limit, 0.5 * error * error, limit * (size - 0.5 * limit)), limit
+
+
+def log_cosh_loss(
+    prediction: Tensor, target: Target, reduction: str = "mean", *, sample_weight: Tensor | None = None
+) -> Tensor:
+    """log cosh(p - t) = |d| + log1p(exp(-2|d|)) - log 2, averaged over elements; its gradient is tanh(d).
+
+    Example: `ws.losses.log_cosh_loss(x @ w, y)`.
+    """
+    size = fn.abs(prediction - matching("log_cosh_loss", prediction, target))
+    return reduce("log_cosh_loss", size + fn.log1p(fn.exp(-2.0 * size)) - math.log(2.0), reduction, sample_weight)
+
+
+def quantile_loss(
+    prediction: Tensor,
+    target: Target,
+    quantile: Number = 0.5,
+    reduction: str = "mean",
+    *,
+    sample_weight: Tensor | None = None,
+) -> Tensor:
+    """max(q·d, (q - 1)·d) with d = t - p, averaged over elements: its minimum is the q-quantile (Koenker, 1978).
+
+    At d = 0 the gradient is 0.
+
+    Example: `ws.losses.quantile_loss(x @ w, y, quantile=0.9)`.
+    """
+    q = option(prediction, "quantile_loss", "quantile", quantile, 0.0, 1.0)
+    error = matching("quantile_loss", prediction, target) - prediction
+    # |d|/2 + (q - 1/2)·d has the two slopes, and half their sum where they meet; there, |d|'s slope is 0 and so the
+    # other one's must be.
+    tilt = fn.where(error == 0.0, 0.0, (q - 0.5) * error)
+    return reduce("quantile_loss", 0.5 * fn.abs(error) + tilt, reduction, sample_weight)
+
+
+# Beyond e⁶⁴ the exponential goes on along its tangent: with scores of ±1e4 the loss and its slope are finite numbers.
+_STEEPEST = 64.0
+
+
+def poisson_nll_loss(
+    prediction: Tensor,
+    target: Target,
+    log_input: bool = True,
+    full: bool = False,
+    eps: Number = 1e-8,
+    reduction: str = "mean",
+    *,
+    sample_weight: Tensor | None = None,
+) -> Tensor:
+    """The negative log-likelihood of counts: exp(x) - t·x, averaged over elements.
+
+    Args:
+        prediction: the logarithm x of the rate; with `log_input=False` the rate r itself, and r - t·log(r + eps).
+        target: counts, as floats.
+        full: add Stirling's t·log t - t + 0.5·log(2πt) for targets above 1.
+
+    Past x = 64 the exponential continues along its tangent, so that the loss stays finite.
+
+    Example: `ws.losses.poisson_nll_loss(x @ w, y)`.
+    """
+    t = matching("poisson_nll_loss", prediction, target)
+    if log_input:
+        tangent = math.exp(_STEEPEST) * (prediction + (1.0 - _STEEPEST))
+        rate = fn.where(prediction < _STEEPEST, fn.exp(fn.minimum(prediction, _STEEPEST)), tangent)
+        values = rate - t * prediction
+    else:
+        small = option(prediction, "poisson_nll_loss", "eps", eps)
+        values = prediction - t * fn.log(prediction + small)
+    if full:
+        above = fn.where(t > 1.0, t, 1.0)
+        values = values + fn.where(t > 1.0, above * fn.log(above) - above + 0.5 * fn.log(2.0 * math.pi * above), 0.0)
+    return reduce("poisson_nll_loss", values, reduction, sample_weight)
+
+
+def gaussian_nll_loss(
+    prediction: Tensor,
+    target: Target,
+    variance: Tensor | None = None,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+    *,
+    sample_weight: Tensor | None = None,
+) -> Tensor:
+    """0.5·(log v + (p - t)² / v), averaged over elements (Nix and Weigend, 1994).
+
+    Args:
+        prediction: the mean, where `variance` is given; else `(..., 2)`, the mean and the logarithm of the variance.
+        target: numbers of the mean's shape.
+        variance: of the mean's shape; no less than `eps` is used, and the gradient passes as if it had been.
+        full: add 0.5·log(2π).
+
+    Example: `ws.losses.gaussian_nll_loss(x @ w, y, variance=ws.exp(x @ w))`.
+    """
+    if not eps > 0:
+        fail(OptionError, f"gaussian_nll_loss: eps must be above 0; received {eps!r}.")
+    mean, log_variance, precision = _normal(prediction, variance, eps)
+    error = mean - matching("gaussian_nll_loss", mean, target)
+    values = 0.5 * (log_variance + error * error * precision)
+    if full:
+        values = values + 0.5 * math.log(2.0 * math.pi)
+    return reduce("gaussian_nll_loss", values, reduction, sample_weight)
+
+
+def _normal(prediction: Tensor, variance: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean, the logarithm of the variance, and one over the variance."""
+    if variance is not None:
+        given = as_tensor(variance)
+        if given.shape != prediction.shape:
+            fail(
+                ShapeError,
+                f"gaussian_nll_loss: the variance has the shape of the mean, {shape_text(prediction.shape)}; received "
+                f"{shape_text(given.shape)}. Expand it: variance.expand(mean.shape).",
+            )
+        v = _no_less_than(given, eps)
+        return prediction, fn.log(v), fn.recip(v)
+    if not prediction.ndim or prediction.shape[-1] != 2:
+        fail(
+            ShapeError,
+            "gaussian_nll_loss: without variance= the prediction holds mean and log-variance along its last axis, "
+            f"shape (..., 2); received {shape_text(prediction.shape)}.",
+        )
+    log_v = _no_less_than(prediction[..., 1], math.log(eps))
+    return prediction[..., 0], log_v, fn.exp(-log_v)
+
+
+def _no_less_than(x: Tensor, low: float) -> Tensor:
+    """max(x, low), with a slope of 1 on both sides: what fell below can come back."""
+    return fn.where(x > low, x, (x - fn.stop_gradient(x)) + low)

@@ -1,0 +1,117 @@
+"""Losses of vectors and regions: cosine embedding, Dice, InfoNCE.  The last two see a batch as a whole."""
+
+from __future__ import annotations
+
+from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.tensor import Tensor, as_tensor, ratio
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import shape_text
+from wholestep.errors import ShapeError
+from wholestep.losses.classification import cross_entropy
+from wholestep.losses.shared import Number, Target, matching, option, reduce
+
+_EPS = 1e-12  # added to a squared length, as torch does: a vector of zeros has the cosine 0
+
+
+def cosine_embedding_loss(
+    prediction: Tensor,
+    target: Target,
+    similar: Target | None = None,
+    margin: Number = 0.0,
+    reduction: str = "mean",
+    *,
+    sample_weight: Tensor | None = None,
+) -> Tensor:
+    """1 - cos for pairs that belong together, max(0, cos - margin) for those that do not, averaged over rows.
+
+    Args:
+        prediction: vectors (..., features).
+        target: the vectors to compare them with, of the same shape.
+        similar: (...), 1 where a pair belongs together and -1 where it does not; all do when None.
+        margin: between -1 and 1: how similar vectors that do not belong together may be.
+
+    Example: `ws.losses.cosine_embedding_loss(x, x * 2.0)`.
+    """
+    loss = "cosine_embedding_loss"
+    other = matching(loss, prediction, target)
+    cosine = _dot(prediction, other) / fn.sqrt((_dot(prediction, prediction) + _EPS) * (_dot(other, other) + _EPS))
+    if similar is None:
+        return reduce(loss, 1.0 - cosine, reduction, sample_weight)
+    together = matching(loss, cosine, similar)
+    room = option(prediction, loss, "margin", margin, -1.0 - 1e-12, 1.0)
+    values = fn.where(together > 0.0, 1.0 - cosine, fn.relu(cosine - room))
+    return reduce(loss, values, reduction, sample_weight)
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    if not a.ndim:
+        fail(ShapeError, "cosine_embedding_loss compares vectors along the last axis; received a single number.")
+    return (a * b).sum(-1)
+
+
+def dice_loss(logits: Tensor, target: Target, smooth: Number = 1.0, reduction: str = "mean") -> Tensor:
+    """1 - (2·Σ p·t + smooth) / (Σ p + Σ t + smooth): the overlap of regions (Milletari et al., 2016).
+
+    The sums run over the whole batch and the denominator depends on the prediction: the loss is not separable, and
+    a batch cannot be cut into parts.
+
+    Args:
+        logits: with float targets of the same shape: p is the sigmoid, one region; with class indices (...) for logits
+            (..., classes): p is the softmax, one region for each class, averaged over classes.
+        smooth: keeps empty regions from dividing by zero.
+
+    Example: `ws.losses.dice_loss(logits, labels)`.
+    """
+    labels = as_tensor(target)
+    extra = option(logits, "dice_loss", "smooth", smooth)
+    if labels.dtype.is_float or not isinstance(target, Tensor):
+        p, t = fn.sigmoid(logits), matching("dice_loss", logits, target)
+        axes = tuple(range(logits.ndim))
+    else:
+        if labels.shape != logits.shape[:-1]:
+            fail(
+                ShapeError,
+                f"dice_loss: logits {shape_text(logits.shape)} need labels of shape {shape_text(logits.shape[:-1])}; "
+                f"received {shape_text(labels.shape)}.",
+            )
+        p, t = fn.softmax(logits), fn.one_hot(labels, int(logits.shape[-1]), logits.dtype)
+        axes = tuple(range(logits.ndim - 1))
+    overlap = 2.0 * (p * t).sum(axes) + extra
+    values = 1.0 - ratio(overlap, p.sum(axes) + t.sum(axes) + extra)
+    return reduce("dice_loss", values, reduction)
+
+
+def info_nce_loss(
+    queries: Tensor,
+    keys: Target,
+    temperature: Number = 0.07,
+    symmetric: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """Each query finds its key among all keys of the batch: cross entropy of cosines / temperature
+    (van den Oord et al., 2018; symmetric: Radford et al., 2021).
+
+    Rows are compared with each other: the loss is not separable, and a batch cannot be cut into parts.
+
+    Args:
+        queries: (rows, features).
+        keys: of the same shape; row i belongs to query i.
+        symmetric: average it with the loss of keys that find their queries.
+
+    Example: `ws.losses.info_nce_loss(x, x * 2.0)`.
+    """
+    others = matching("info_nce_loss", queries, keys)
+    if queries.ndim != 2:
+        fail(
+            ShapeError,
+            f"info_nce_loss: queries and keys have shape (rows, features); received {shape_text(queries.shape)}.",
+        )
+    scale = 1.0 / option(queries, "info_nce_loss", "temperature", temperature)
+    similarity = (_unit(queries) @ _unit(others).T) * scale  # (rows, rows)
+    own = fn.arange(queries.shape[0])
+    loss = cross_entropy(similarity, own, reduction=reduction)
+    return 0.5 * (loss + cross_entropy(similarity.T, own, reduction=reduction)) if symmetric else loss
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x / fn.sqrt((x * x).sum(-1, keepdims=True) + _EPS)

@@ -1,0 +1,129 @@
+"""The table of losses: every name that stands for one, and `Loss`, a name with options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from inspect import signature
+from typing import Any
+
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import OptionError, UnknownNameError, UsageError
+from wholestep.losses import classification as c
+from wholestep.losses import regression as r
+from wholestep.losses import similarity as s
+
+LossFunction = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A loss in the table; one that is not separable sees a batch as a whole."""
+
+    function: LossFunction
+    aliases: tuple[str, ...]
+    separable: bool = True
+
+
+LOSSES: dict[str, Entry] = {
+    "mse": Entry(r.mse_loss, ("mse_loss", "mean_squared_error")),
+    "rmse": Entry(r.rmse_loss, ("rmse_loss",)),
+    "mae": Entry(r.mae_loss, ("mae_loss", "l1", "l1_loss", "mean_absolute_error")),
+    "huber": Entry(r.huber_loss, ("huber_loss",)),
+    "smooth_l1": Entry(r.smooth_l1_loss, ("smooth_l1_loss",)),
+    "log_cosh": Entry(r.log_cosh_loss, ("log_cosh_loss",)),
+    "quantile": Entry(r.quantile_loss, ("quantile_loss", "pinball")),
+    "poisson_nll": Entry(r.poisson_nll_loss, ("poisson_nll_loss", "poisson")),
+    "gaussian_nll": Entry(r.gaussian_nll_loss, ("gaussian_nll_loss", "gaussian")),
+    "cross_entropy": Entry(c.cross_entropy, ("cross_entropy_loss", "cross_entropy_with_logits_loss")),
+    "kl_div": Entry(c.kl_div_with_logits_loss, ("kl_div_with_logits_loss", "kl")),
+    "binary_cross_entropy": Entry(
+        c.binary_cross_entropy_with_logits_loss, ("binary_cross_entropy_with_logits_loss", "bce", "bce_with_logits")
+    ),
+    "focal": Entry(c.focal_loss, ("focal_loss",)),
+    "hinge": Entry(c.hinge_loss, ("hinge_loss",)),
+    "cosine_embedding": Entry(s.cosine_embedding_loss, ("cosine_embedding_loss", "cosine")),
+    "dice": Entry(s.dice_loss, ("dice_loss",), separable=False),
+    "info_nce": Entry(s.info_nce_loss, ("info_nce_loss",), separable=False),
+}
+ALIASES = {alias: name for name, entry in LOSSES.items() for alias in entry.aliases}
+
+
+def canonical(name: object) -> str:
+    """The name in the table that a name or alias stands for."""
+    key = str(name).lower()
+    found = ALIASES.get(key, key)
+    if found not in LOSSES:
+        close = get_close_matches(key, [*LOSSES, *ALIASES], 3, 0.5)
+        hint = f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
+        fail(UnknownNameError, f"there is no loss {name!r}. {hint}There are: {', '.join(LOSSES)}.")
+    return found
+
+
+@dataclass(frozen=True, init=False)
+class Loss:
+    """A loss of the table with options: what stands in a configuration and is called like the function itself.
+
+    Example: `ws.losses.Loss("cross_entropy", label_smoothing=0.1)(logits, labels)`.
+    """
+
+    kind: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __init__(self, kind: str, **options: Any) -> None:
+        object.__setattr__(self, "kind", canonical(kind))
+        object.__setattr__(self, "options", dict(options))
+        known = list(signature(self.function).parameters)[2:]
+        for name in options:
+            if name not in known:
+                close = get_close_matches(name, known, 1, 0.5)
+                hint = f"Did you mean {close[0]!r}? " if close else ""
+                fail(OptionError, f"{self.kind} has no option {name!r}. {hint}It has: {', '.join(known)}.")
+
+    @property
+    def function(self) -> LossFunction:
+        """The function that records it."""
+        return LOSSES[self.kind].function
+
+    @property
+    def separable(self) -> bool:
+        """Whether a batch may be cut into parts; Dice and InfoNCE see it as a whole."""
+        return LOSSES[self.kind].separable
+
+    def __call__(self, prediction: Tensor, target: Any, sample_weight: Tensor | None = None) -> Tensor:
+        if sample_weight is None:
+            return self.function(prediction, target, **self.options)
+        if "sample_weight" not in signature(self.function).parameters:
+            fail(OptionError, f"{self.kind} sees a batch as a whole and takes no weights of rows. Leave them out.")
+        return self.function(prediction, target, **self.options, sample_weight=sample_weight)
+
+    def to_config(self) -> dict[str, Any]:
+        """The loss as plain data: `{"kind": "cross_entropy", "label_smoothing": 0.1}`."""
+        return {"kind": self.kind, **self.options}
+
+    @staticmethod
+    def from_config(config: Mapping[str, Any]) -> Loss:
+        """The loss that `to_config` described.  Example: `ws.losses.Loss.from_config({"kind": "mse"})`."""
+        if "kind" not in config:
+            fail(OptionError, f"the description of a loss needs a 'kind', e.g. 'mse'; received {dict(config)}.")
+        return Loss(config["kind"], **{k: v for k, v in config.items() if k != "kind"})
+
+
+def get(loss: str | Mapping[str, Any] | LossFunction) -> LossFunction:
+    """A loss from a name, a description (`to_config`), or a function or `Loss`, which is returned as it is.
+
+    Example: `ws.losses.get("cross_entropy")(logits, labels)`.
+    """
+    if isinstance(loss, str):
+        return Loss(loss)
+    if isinstance(loss, Mapping):
+        return Loss.from_config(loss)
+    if not callable(loss):
+        fail(
+            UsageError,
+            f"a loss is a name such as 'cross_entropy', a function of (prediction, target), a ws.losses.Loss or its "
+            f"to_config(); received {loss!r}.",
+        )
+    return loss
