@@ -49,8 +49,8 @@ def owned_bytes(buffer: Buffer, way: Way) -> Owners:
     """Which bytes of a buffer belong to which thread, as something to compare."""
     kind, extent = way
     size = buffer.type.dtype.size
-    if kind == "dimension":
-        return (buffer.type, buffer.layout, extent)
+    if kind != "granules of":
+        return (buffer.type, buffer.layout, kind, extent)
     assert buffer.layout is Layout.ROWS
     total: Extent = buffer.type.elements * size
     return (total, extent * size)

@@ -171,6 +171,8 @@ def _loads(kernel: Kernel) -> Iterator[tuple[Load, tuple[Guard, ...]]]:
     if kernel.scatter is not None:
         scatter = kernel.scatter
         yield from ((scatter.target, ()), (scatter.updates, ()), (scatter.index, ()))
+    if kernel.window is not None:
+        yield from ((o.load, ()) for o in (*kernel.window.operands, *kernel.window.results))
     if kernel.call is not None:
         yield from ((o.load, ()) for o in (*kernel.call.operands, *kernel.call.results))
 

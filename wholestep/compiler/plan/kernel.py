@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType
 
+POOL_AXES = (4, 5)  # of a kernel with a pool behind a convolution: row and column in the pool's window
 LANES = 16  # logical lanes of every reduction, and columns of a panel
 
 
@@ -93,7 +94,8 @@ class Instr:
     scalar    slot `slot` of the scalar prologue
     index     the value of `index`, an integer
     random    the uniform number of element `index` under `key`
-    acc       the dot product of a contraction kernel
+    acc       the dot product of a contraction kernel, the pixel of a window kernel
+    position  where in its window a pool found its maximum
     """
 
     id: int
@@ -186,12 +188,36 @@ class Call:
     flops: int = 0  # at capacity
 
 
+@dataclass(frozen=True)
+class Window:
+    """A convolution, a pool or an adjoint of one: an op of the IR with channels as the last axis.
+
+    Operands run over axes of their own; those of images have the batch first.  Level 0 is the epilogue of an op that
+    makes images, pixel by pixel, with `acc` what the op computes.  Where a pool follows in the same kernel, level 0
+    stands before it, over axes of the unpooled pixel, and level 1 behind it.
+    """
+
+    op: str
+    operands: tuple[Operand, ...]
+    results: tuple[Operand, ...] = ()  # of an op without an epilogue
+    stride: tuple[int, ...] = (1, 1)
+    low: tuple[int, ...] = (0, 0)
+    dilation: tuple[int, ...] = (1, 1)
+    groups: int = 1
+    pool: tuple[int, ...] = ()  # the window of a pool: behind a convolution, or before its adjoint
+    pooled: int | None = None  # the value of level 0 that is pooled
+    work: tuple[tuple[str, int], ...] = ()  # pieces of a thread's workspace, by name
+    granule: int = 0  # of axis 0, where it is not the one of its extent
+    flops: int = 0  # at capacity
+
+
 class Kind(enum.Enum):
     NEST = "nest"  # rows, then levels of loops over the vector axis
     COLUMNS = "columns"  # sums along an outer axis, then one loop over the vector axis
-    DOT = "dot"  # a contraction and a pointwise epilogue
+    DOT = "dot"  # a contraction and a pointwise epilogue; then column sums of its right operand, and theirs
     SCATTER = "scatter"
     CALL = "call"  # an op with a native routine of its own
+    WINDOW = "window"  # a convolution, a pool or an adjoint, and a pointwise epilogue
 
 
 @dataclass(frozen=True)
@@ -206,6 +232,7 @@ class Kernel:
     dot: Dot | None = None
     scatter: Scatter | None = None
     call: Call | None = None
+    window: Window | None = None
     split: int | None = None  # the axis dealt out to the threads; None: one thread
     granule: int = 1
     region: int = 0

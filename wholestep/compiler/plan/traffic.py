@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.kernel import Buffer, Guard, Instr, Kernel, Kind, Load, Space
+from wholestep.compiler.plan.kernel import POOL_AXES, Buffer, Guard, Instr, Kernel, Kind, Load, Space
 
 Access = tuple[Load, tuple[Guard, ...]]
 
-FREE = frozenset({"load", "const", "scalar", "index", "acc", "cast"})  # not counted as arithmetic
+FREE = frozenset({"load", "const", "scalar", "index", "acc", "position", "cast"})  # not counted as arithmetic
 
 
 def reads(kernel: Kernel) -> Iterator[Access]:
@@ -25,6 +25,8 @@ def reads(kernel: Kernel) -> Iterator[Access]:
         yield from ((kernel.scatter.updates, ()), (kernel.scatter.index, ()))
     if kernel.call:
         yield from ((o.load, ()) for o in kernel.call.operands)
+    if kernel.window:
+        yield from ((o.load, ()) for o in kernel.window.operands)
 
 
 def loads(kernel: Kernel) -> Iterator[Load]:
@@ -41,6 +43,8 @@ def stores(kernel: Kernel) -> Iterator[Load]:
         yield kernel.scatter.target
     if kernel.call:
         yield from (o.load for o in kernel.call.results)
+    if kernel.window:
+        yield from (o.load for o in kernel.window.results)
 
 
 def level_axes(kernel: Kernel) -> list[tuple[int, ...]]:
@@ -51,6 +55,8 @@ def level_axes(kernel: Kernel) -> list[tuple[int, ...]]:
         axes[0] = (*axes[0], kernel.reduced)
     if kernel.dot is not None:  # the epilogue; the column sums of the right operand, and what follows them
         axes[1:] = [(kernel.dot.n, kernel.dot.k), (kernel.dot.n,)][: len(axes) - 1]
+    if kernel.window is not None and kernel.window.pooled is not None:
+        axes[0] = (*axes[0], *POOL_AXES)
     return axes
 
 
@@ -72,6 +78,8 @@ def flops(kernel: Kernel, sizes: Mapping[str, int]) -> int:
         total += prod(extents)
     if kernel.call:
         total += kernel.call.flops
+    if kernel.window:
+        total += kernel.window.flops
     return total
 
 
