@@ -332,6 +332,12 @@ def make_activation(p: Pool) -> None:
     p.add(p.node(op, x), max(1.0, p.bound[x] + 0.7), exact=op == "relu" and x in p.exact)
 
 
+def make_bce(p: Pool) -> None:
+    x = p.any_float()
+    y = p.pick([n for n in p.floats() if n.type == x.type])
+    p.add(p.node("bce_with_logits", x, y), p.bound[x] * (1 + p.bound[y]) + 0.7)
+
+
 def make_gelu(p: Pool) -> None:
     x = p.any_float()
     p.add(p.node("gelu", x, attrs=at.GeluAttrs(p.chance())), p.bound[x])

@@ -122,6 +122,9 @@ CASES = {
     "silu": (NO, (X,), functional.silu),
     "softplus": (NO, (X,), functional.softplus),
     "gelu": (at.GeluAttrs(False), (X,), functional.gelu),
+    "bce_with_logits": (
+        NO, (X, Y), lambda x, y: functional.binary_cross_entropy_with_logits(x, y, reduction="none"),
+    ),
     "softmax": (at.SoftmaxAttrs(1), (X,), lambda x: x.softmax(1)),
     "log_softmax": (at.SoftmaxAttrs(0), (X,), lambda x: x.log_softmax(0)),
     "logsumexp": (at.SoftmaxAttrs(1), (X,), lambda x: x.logsumexp(1)),

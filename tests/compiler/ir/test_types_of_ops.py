@@ -82,6 +82,7 @@ GOOD = {
     "call": (call(), (t(3),), TupleType((t(3), t(3)))),
     **dict.fromkeys(("relu", "sigmoid", "tanh", "silu", "softplus"), (NO, (X,), X)),
     "gelu": (at.GeluAttrs(True), (X,), X),
+    "bce_with_logits": (NO, (X, X), X),
     "softmax": (at.SoftmaxAttrs(1), (X,), X),
     "log_softmax": (at.SoftmaxAttrs(0), (X,), X),
     "logsumexp": (at.SoftmaxAttrs(0), (X,), t(4)),
@@ -206,6 +207,10 @@ BAD = {
     "item": [(at.ItemAttrs(2), (TupleType((X, X)),), ShapeError, "item: 2 is outside the 2 results")],
     "call": [(call(), (X,), ShapeError, r"arguments float32\[batch, 4\] do not fit parameters float32\[3\]")],
     "gelu": [(at.GeluAttrs(False), (N,), DTypeError, "gelu needs a float tensor")],
+    "bce_with_logits": [
+        (NO, (X, t(4)), ShapeError, "bce_with_logits needs equal shapes"),
+        (NO, (N, N), DTypeError, "bce_with_logits needs a float tensor"),
+    ],
     "softmax": [(at.SoftmaxAttrs(2), (X,), ShapeError, "softmax: axis 2 does not exist")],
     "log_softmax": [(at.SoftmaxAttrs(0), (N,), DTypeError, "softmax needs a float tensor")],
     "logsumexp": [

@@ -303,6 +303,15 @@ def test_logsumexp(axis: int) -> None:
     check(op("logsumexp", at.SoftmaxAttrs(axis)), lambda x: x.logsumexp(axis), ANY)
 
 
+def test_bce_with_logits() -> None:
+    check(
+        lambda x, y: b.make("bce_with_logits", (x, y)),
+        lambda x, y: x.clamp(min=0) - x * y + torch.log1p(torch.exp(-x.abs())),
+        numbers(3, 4),
+        numbers(3, 4, seed=1),
+    )
+
+
 def test_cross_entropy() -> None:
     labels = np.array([2, 0, 3], dtype=np.int32)
     check(
@@ -481,7 +490,7 @@ def test_every_op_has_a_row() -> None:
 
 TESTED_BY_NAME = {"gelu", "where", "cast", "sum", "max", "reshape", "permute", "expand", "slice", "pad", "concat"}
 TESTED_BY_NAME |= {"gather", "scatter_add", "matmul", "softmax", "log_softmax", "cross_entropy", "relu", "item"}
-TESTED_BY_NAME |= {"dropout", "logsumexp", "by_mode"}
+TESTED_BY_NAME |= {"dropout", "logsumexp", "bce_with_logits", "by_mode"}
 
 
 def test_every_rule_is_tested_or_says_why_it_is_none() -> None:

@@ -27,6 +27,8 @@ def composite(name: str, x: Node) -> list[Node]:
         return [b.make(name, (x,), at.SoftmaxAttrs(axis)) for axis in (0, 1)]
     if name == "cross_entropy":
         return [b.make(name, (x, b.constant([3, 1], int32)))]
+    if name == "bce_with_logits":
+        return [b.make(name, (x, b.scale(x, 0.25)))]
     if name == "dropout":
         return [b.make(name, (x, b.constant(rate, float64)), at.DropoutAttrs("k")) for rate in (0.0, 0.3, 0.7, 1.0)]
     if name in LAYERS:

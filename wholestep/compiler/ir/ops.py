@@ -405,6 +405,7 @@ _ROWS = [
     Op("call", C, None, at.CallAttrs, _call),
     *(Op(n, Family.COMPOSITE, 1, Attrs, _float_unary(n)) for n in _ACTIVATIONS),
     Op("gelu", Family.COMPOSITE, 1, at.GeluAttrs, _float_unary("gelu")),
+    Op("bce_with_logits", Family.COMPOSITE, 2, Attrs, _binary("bce_with_logits", floats_only=True)),
     Op("softmax", Family.COMPOSITE, 1, at.SoftmaxAttrs, _softmax),
     Op("log_softmax", Family.COMPOSITE, 1, at.SoftmaxAttrs, _softmax),
     Op("logsumexp", Family.COMPOSITE, 1, at.SoftmaxAttrs, _logsumexp),

@@ -261,6 +261,7 @@ VALUES: dict[str, Row] = {
     "silu": _plain(lambda x: x * _sigmoid(x)),
     "softplus": _plain(lambda x: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))),
     "gelu": _gelu,
+    "bce_with_logits": _plain(lambda x, y: np.maximum(x, 0.0) - x * y + np.log1p(np.exp(-np.abs(x)))),
     "softmax": lambda run, a, x: np.exp(_log_softmax(x, a.axis)),
     "log_softmax": lambda run, a, x: _log_softmax(x, a.axis),
     "logsumexp": lambda run, a, x: _logsumexp(x, a.axis),

@@ -41,8 +41,18 @@ def _silu(y: Node) -> Node:
 # max(x, 0) + log(1 + e^-|x|): the exponent is never positive, so nothing overflows
 def _softplus(y: Node) -> Node:
     (x,) = y.inputs
-    below = b.unary("log1p", b.unary("exp", b.neg(b.unary("abs", x))))
-    return b.add(b.maximum(x, b.zeros_like(x)), below)
+    return b.add(b.maximum(x, b.zeros_like(x)), _log_of_one_plus(x))
+
+
+# max(x, 0) - x·y + log(1 + e^-|x|), in this order: where y is 1 and x is large, max(x, 0) - x·y is 0 and the small
+# logarithm keeps its digits
+def _bce_with_logits(z: Node) -> Node:
+    x, y = z.inputs
+    return b.add(b.sub(b.maximum(x, b.zeros_like(x)), b.mul(x, y)), _log_of_one_plus(x))
+
+
+def _log_of_one_plus(x: Node) -> Node:
+    return b.unary("log1p", b.unary("exp", b.neg(b.unary("abs", x))))
 
 
 # exact: x/2·(1 + erf(x/√2));  approximate: x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))
@@ -103,6 +113,7 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
     "silu": _silu,
     "softplus": _softplus,
     "gelu": _gelu,
+    "bce_with_logits": _bce_with_logits,
     "softmax": _softmax,
     "log_softmax": _log_softmax,
     "logsumexp": _logsumexp,

@@ -25,7 +25,7 @@ from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.ops import LEAVES, OPS, Family
 from wholestep.compiler.ir.types import Shape, TensorType, boolean, product
 
-ACTIVATIONS = frozenset({"relu", "sigmoid", "tanh", "silu", "softplus", "gelu"})
+ACTIVATIONS = frozenset({"relu", "sigmoid", "tanh", "silu", "softplus", "gelu", "bce_with_logits"})
 REDUCTIONS = frozenset({"sum", "max", "argmax"})
 VIEWS = frozenset({"expand", "permute", "slice", "reshape"})
 

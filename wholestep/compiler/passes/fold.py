@@ -95,7 +95,7 @@ def _hoist_expand(node: Node) -> Node | None:
 def _is_elementwise(node: Node) -> bool:
     if OPS[node.op].family is Family.POINTWISE:
         return True
-    return node.op in ("relu", "sigmoid", "tanh", "silu", "softplus", "gelu")
+    return node.op in ("relu", "sigmoid", "tanh", "silu", "softplus", "gelu", "bce_with_logits")
 
 
 def _merge_expands(node: Node) -> Node | None:

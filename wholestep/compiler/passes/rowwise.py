@@ -387,6 +387,7 @@ FLOWS: dict[str, Flow] = {
     "silu": _pointwise,
     "softplus": _pointwise,
     "gelu": _pointwise,
+    "bce_with_logits": _pointwise,
     "cross_entropy": _cross_entropy,
     "layer_norm": _like_its_decomposition,
     "layer_norm_grad": _like_its_decomposition,

@@ -57,6 +57,12 @@ def gelu_rule(y: Node, g: Node) -> Gradients:
     return (b.mul(g, b.add(share, b.mul(x, density))),)
 
 
+# z = max(x, 0) - x·y + log(1 + e^-|x|):  dx = g·(sigmoid(x) - y), dy = -g·x
+def bce_rule(z: Node, g: Node) -> Gradients:
+    x, y = z.inputs
+    return b.mul(g, b.sub(b.unary("sigmoid", x), y)), b.neg(b.mul(g, x))
+
+
 def _one_minus(x: Node) -> Node:
     return b.sub(b.full_like(x, 1), x)
 

@@ -131,6 +131,7 @@ GRADIENTS: dict[str, Row] = {
     "silu": composites.silu_rule,
     "softplus": composites.softplus_rule,
     "gelu": composites.gelu_rule,
+    "bce_with_logits": composites.bce_rule,
     "softmax": composites.softmax_rule,
     "log_softmax": composites.log_softmax_rule,
     "logsumexp": composites.logsumexp_rule,
