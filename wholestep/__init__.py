@@ -1,6 +1,7 @@
 """Wholestep: a whole training step - forward, loss, backward, update - compiled as one graph into one native call."""
 
-from wholestep import datasets, errors, losses, metrics, models, nn, optim
+from wholestep import datasets, errors, losses, metrics, models, nn, optim, schedules
+from wholestep.accumulation import AccumulationConfig, AccumulationStats, GradientAccumulator, GradientBuffer
 from wholestep.compiler.frontend import initializers as init
 from wholestep.compiler.frontend.activations import elu, hardswish, leaky_relu, mish, softplus, swiglu
 from wholestep.compiler.frontend.functions import (
@@ -54,6 +55,7 @@ from wholestep.compiler.frontend.step import Spec, Step, step
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.windows import avg_pool2d, conv1d, conv2d, global_avg_pool2d, max_pool2d
 from wholestep.compiler.ir.types import Dim, float32, float64, int32, int64, uint8
+from wholestep.errors import AccumulationError, AccumulatorFull, NoGradients, ShapeMismatch
 from wholestep.optim import (
     LAMB,
     SGD,
@@ -107,10 +109,13 @@ __all__ = [
     # optimizers
     "Optimizer", "Group", "SGD", "Adam", "AdamW", "AMSGrad", "NAdam", "RAdam", "RMSprop", "Adagrad", "Lion", "LAMB",
     "Adafactor", "Muon", "AdamOptimizer", "sgd", "sgd_on_graph",
+    # gradient accumulation on arrays
+    "AccumulationConfig", "AccumulationStats", "GradientAccumulator", "GradientBuffer",
+    "AccumulationError", "AccumulatorFull", "NoGradients", "ShapeMismatch",
     # sessions and plans
     "build_session", "build_session_with_report", "build_session_unoptimized", "build_session_cached",
     "build_inference_session", "compile_training_graph", "save_plan", "load_plan", "Session", "StepResult",
     "CompileOptions", "ExecutionPlan", "OptimizeReport",
     # modules
-    "datasets", "errors", "init", "losses", "metrics", "models", "nn", "optim", "__version__",
+    "datasets", "errors", "init", "losses", "metrics", "models", "nn", "optim", "schedules", "__version__",
 ]

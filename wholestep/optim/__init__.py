@@ -13,6 +13,7 @@ from wholestep.optim.options import Runtime, runtime
 from wholestep.optim.rmsprop import Adagrad, RMSprop
 from wholestep.optim.sam import SAM
 from wholestep.optim.sgd import SGD
+from wholestep.optim.techniques import clip_by_global_norm, clip_by_norm, clip_by_value, count_nonfinite, global_norm
 from wholestep.optim.wrappers import EMA, Lookahead, averaged
 
 __all__ = [
@@ -38,6 +39,11 @@ __all__ = [
     "SGDGraph",
     "SGDUpdate",
     "averaged",
+    "clip_by_global_norm",
+    "clip_by_norm",
+    "clip_by_value",
+    "count_nonfinite",
+    "global_norm",
     "runtime",
     "sgd",
     "sgd_on_graph",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from wholestep.compiler.frontend.functions import where
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.layers import evaluated
 from wholestep.compiler.frontend.tensor import Tensor
@@ -14,32 +16,145 @@ from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import GradientError, GraphError, OptionError, ShapeError
 from wholestep.optim.base import Optimizer
+from wholestep.optim.recipe import Measure, Recipe
+from wholestep.optim.techniques import clip_by_global_norm, clip_by_norm, clip_by_value, count_nonfinite
+
+PLAIN = Recipe()
+GRAD_NORM, NONFINITE, SKIPPED, EVALUATE = "grad_norm", "nonfinite", "nonfinite.skipped", "evaluate"
+TARGETS = ("labels", "targets", "target", "y")
 
 
 def train_graph(
-    graph: Graph, optimizer: Optimizer, trainable: Sequence[str] | None = None, unused: Sequence[str] = ()
+    graph: Graph,
+    optimizer: Optimizer,
+    trainable: Sequence[str] | None = None,
+    unused: Sequence[str] = (),
+    recipe: Recipe = PLAIN,
 ) -> ir.Graph:
     """The user's graph with gradients of its first output and the optimizer's update; `graph` itself is unchanged.
 
     Args:
         trainable: name patterns of the parameters to train (all of them when None); the others are frozen.
         unused: name patterns of parameters that may lack a path to the loss.
+        recipe: clipping, metrics and what else happens in the step.
     """
     step = graph.copy()
-    loss = _loss(step)
-    params = _reached(loss, optimizer.trainable(_trainable(step, trainable)), unused)
+    loss = loss_of(step)
+    params = reached_parameters(loss, optimizer.trainable(declared_parameters(step, trainable)), unused)
     grads = optimizer.gradients(loss, params)
-    optimizer.update(step, params, grads)
+    record_metrics(step, recipe.measures)
+    return finish(step, Slopes(loss, params, grads), optimizer, recipe)
+
+
+@dataclass(frozen=True)
+class Slopes:
+    """What an update is made of."""
+
+    loss: Tensor
+    params: Sequence[Tensor]
+    grads: Sequence[Tensor]
+
+
+def finish(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: Recipe) -> ir.Graph:
+    """Clip, update, and leave everything alone where gradients are not finite; `step` is the caller's copy."""
+    params, grads = slopes.params, slopes.grads
     for p, g in zip(params, grads, strict=True):
-        if p.name in graph.kept:
+        if p.name in step.kept:
             step.keep(g, f"{p.name}.grad")
-    return step.to_ir()
+    clipped, extra = _clipped(step, grads, recipe)
+    optimizer.update(step, params, clipped)
+    if recipe.nonfinite != "ignore":
+        extra[NONFINITE] = count_nonfinite([slopes.loss, *grads])
+    done = step.to_ir()
+    for name in extra.keys() & {o.name for o in done.outputs}:
+        fail(GraphError, f"the output {name!r} has the name of what clipping or nonfinite= reports; call it otherwise.")
+    outputs = tuple(ir.Output(name, t.node) for name, t in extra.items())
+    done = ir.Graph((*done.outputs, *outputs), done.updates, done.inputs)
+    return _skipping(step, done, extra[NONFINITE]) if NONFINITE in extra else done
 
 
-def evaluate_graph(graph: Graph) -> ir.Graph:
-    """The outputs and kept tensors, without any update; nothing is dropped."""
-    _loss(graph)
-    return evaluated(graph.to_ir(updates=False))
+def _clipped(step: Graph, grads: Sequence[Tensor], recipe: Recipe) -> tuple[Sequence[Tensor], dict[str, Tensor]]:
+    """By value, then each parameter, then all together: the norm that is reported is that before the last."""
+    if recipe.clip_value is not None:
+        grads = clip_by_value(grads, step.scalar("clip.value", recipe.clip_value))
+    if recipe.clip_each is not None:
+        grads = clip_by_norm(grads, step.scalar("clip.each", recipe.clip_each))
+    if recipe.clip_norm is None:
+        return grads, {}
+    grads, norm = clip_by_global_norm(grads, step.scalar("clip.norm", recipe.clip_norm))
+    return grads, {GRAD_NORM: norm}
+
+
+def _skipping(step: Graph, graph: ir.Graph, bad: Tensor) -> ir.Graph:
+    """Every state keeps its value, bit for bit, where `bad` is not 0; the skipped steps are counted."""
+    count = step.state(SKIPPED, (), 0, "int64")
+    fine = bad == 0.0
+    counted = where(fine, count, count + 1)
+    states = step.states
+    kept = [ir.Update(u.name, _unless(fine, u.node, states[u.name]).node) for u in graph.updates]
+    return ir.Graph(graph.outputs, (*kept, ir.Update(SKIPPED, counted.node)), graph.inputs)
+
+
+def _unless(fine: Tensor, new: Node, old: Tensor) -> Tensor:
+    return where(fine, Tensor(new, old.graph), old)
+
+
+# -- metrics -----------------------------------------------------------------------------------------------------
+
+
+def record_metrics(step: Graph, measures: Sequence[Measure]) -> None:
+    """Let every metric count the batch."""
+    if not measures:
+        return
+    weight = step.inputs.get("sample_weight")
+    for measure in measures:
+        metric, target = measure.metric, _target(step, measure)
+        metric.record(step, loss_of(step) if metric.takes_loss else _prediction(step, measure), target, weight)
+
+
+def _prediction(step: Graph, measure: Measure) -> Tensor:
+    outputs = step.outputs
+    if measure.prediction is not None:
+        return _named("output", measure.prediction, outputs, measure)
+    if len(outputs) < 2:
+        fail(
+            GraphError,
+            f"the metric {measure.metric.name!r} needs a prediction, and the loss is the only output. Add one: "
+            "g.set_outputs([loss, logits]).",
+        )
+    return list(outputs.values())[1]
+
+
+def _target(step: Graph, measure: Measure) -> Tensor:
+    inputs = step.inputs
+    if measure.target is not None:
+        return _named("input", measure.target, inputs, measure)
+    found = next((name for name in TARGETS if name in inputs), None)
+    if found is None:
+        fail(
+            GraphError,
+            f"the metric {measure.metric.name!r} needs a target, and no input is called "
+            f"{' or '.join(map(repr, TARGETS))}. Name it: metrics=[(metric, output, input)]; inputs: {list(inputs)}.",
+        )
+    return inputs[found]
+
+
+def _named(kind: str, name: str, known: dict[str, Tensor], measure: Measure) -> Tensor:
+    if name not in known:
+        fail(GraphError, f"the metric {measure.metric.name!r} is about the {kind} {name!r}; there are: {list(known)}.")
+    return known[name]
+
+
+def evaluate_graph(graph: Graph, recipe: Recipe = PLAIN) -> ir.Graph:
+    """The outputs and kept tensors, and what metrics count, in states of their own; nothing else, nothing dropped."""
+    loss_of(graph)
+    if not recipe.measures:
+        return evaluated(graph.to_ir(updates=False))
+    counting = graph.copy()
+    with counting.scope(EVALUATE):
+        record_metrics(counting, recipe.measures)
+    whole, own = counting.to_ir(), graph.updates
+    return evaluated(ir.Graph(whole.outputs, tuple(u for u in whole.updates if u.name not in own), whole.inputs))
 
 
 def predict_graph(graph: Graph) -> ir.Graph:
@@ -55,7 +170,8 @@ def predict_graph(graph: Graph) -> ir.Graph:
     return evaluated(ir.Graph(tuple(ir.Output(name, t.node) for name, t in outputs), (), inputs))
 
 
-def _loss(graph: Graph) -> Tensor:
+def loss_of(graph: Graph) -> Tensor:
+    """The first output, which must be a float scalar."""
     outputs = list(graph.outputs.values())
     if not outputs:
         fail(GraphError, "the graph has no outputs; say what a step returns, the loss first: g.set_outputs([loss]).")
@@ -68,20 +184,20 @@ def _loss(graph: Graph) -> Tensor:
     return outputs[0]
 
 
-def _trainable(graph: Graph, patterns: Sequence[str] | None) -> list[Tensor]:
+def declared_parameters(graph: Graph, patterns: Sequence[str] | None = None) -> list[Tensor]:
+    """The parameters whose names match; all of them without patterns."""
     params = graph.parameters
     for pattern in patterns or ():
         if not any(fnmatchcase(name, pattern) for name in params):
             fail(OptionError, f"trainable={pattern!r} matches none of the parameters {list(params)}.")
-    free = {name: p for name, p in params.items() if name not in graph.updates}  # the user updates the others
-    return [p for name, p in free.items() if patterns is None or _matches(name, patterns)]
+    return [p for name, p in params.items() if patterns is None or _matches(name, patterns)]
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _reached(loss: Tensor, params: list[Tensor], unused: Sequence[str]) -> list[Tensor]:
+def reached_parameters(loss: Tensor, params: list[Tensor], unused: Sequence[str] = ()) -> list[Tensor]:
     """The parameters that the loss depends on; one that it does not must be named in `unused`."""
     needed: set[Node] = set(toposort([loss.node]))
     missing = [p for p in params if p.node not in needed and not _matches(p.name, unused)]

@@ -81,6 +81,22 @@ class Schedule(ABC):
                 changed[f.name] = tuple(x.bound(base) if isinstance(x, Schedule) else x for x in value)
         return replace(self, **changed)
 
+    def with_numbers(self, values: Mapping[str, float]) -> Schedule:
+        """The same schedule with other numbers, named as in `numbers`."""
+        inside, changed = Numbers(values), dict[str, Any]()
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Schedule):
+                changed[f.name] = value.with_numbers(inside.inner(f.name).all)
+            elif isinstance(value, tuple) and value and isinstance(value[0], Schedule):
+                parts = inside.inner(f.name)
+                changed[f.name] = tuple(s.with_numbers(parts.inner(str(i)).all) for i, s in enumerate(value))
+            elif isinstance(value, tuple):
+                changed[f.name] = tuple(values.get(f"{f.name}.{i}", x) for i, x in enumerate(value))
+            elif f.name in values:
+                changed[f.name] = values[f.name]
+        return replace(self, **changed)
+
     def structure(self) -> tuple[object, ...]:
         """What two schedules share whose programs differ in numbers alone."""
         parts: list[object] = [type(self).__name__]
@@ -167,16 +183,16 @@ class Numbers(SimpleNamespace):
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         super().__init__(**{k: v for k, v in values.items() if "." not in k})
-        self._all = dict(values)
+        self.all = dict(values)
 
     def inner(self, name: str) -> Numbers:
         """The numbers under `name.…`."""
         prefix = f"{name}."
-        return Numbers({k.removeprefix(prefix): v for k, v in self._all.items() if k.startswith(prefix)})
+        return Numbers({k.removeprefix(prefix): v for k, v in self.all.items() if k.startswith(prefix)})
 
     def listed(self, name: str) -> list[Value]:
         """The numbers of a tuple in order."""
-        inside = self.inner(name)._all
+        inside = self.inner(name).all
         return [inside[str(i)] for i in range(len(inside))]
 
 

@@ -21,6 +21,8 @@ from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import OptionError, PlanError, UsageError
 from wholestep.optim import SGD, Optimizer
+from wholestep.optim.build import PLAIN
+from wholestep.optim.recipe import Recipe, as_measures, as_schedules
 from wholestep.options import CompileOptions, thread_count
 from wholestep.session.session import Session
 from wholestep.session.source import Source, Stand, capacity_of, merged_capacity, state_of
@@ -34,8 +36,16 @@ def build_session(
     model_or_graph: Model,
     *,
     optimizer: Optimizer | None = None,
+    metrics: Any = (),
+    schedule: Any = None,
     batch_size: int | None = None,
     capacity: Mapping[str, int] | None = None,
+    accumulate: int = 1,
+    per_micro_batch: bool = False,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    clip_each: float | None = None,
+    nonfinite: str = "ignore",
     seed: int = 0,
     device: str = "cpu",
     threads: int | None = None,
@@ -46,8 +56,20 @@ def build_session(
     Args:
         model_or_graph: a `ws.Graph` whose first output is the loss, or a `@ws.step` function.
         optimizer: how parameters change; SGD with lr 0.01 when None.  A `@ws.step` function has its own.
+        metrics: e.g. `["accuracy", ws.metrics.TopKAccuracy(k=5)]`, counted inside the step.  A metric is about the
+            output after the loss and the input called `labels` (or `targets`, `target`, `y`); `(metric, output, input)`
+            names others.  An input `sample_weight` weighs the rows.
+        schedule: of the learning rate; or a dict by runtime scalar: `{"optimizer.lr": ..., "random0.rate": ...}`.
         batch_size: the largest batch, short for `capacity={"batch": n}`; smaller ones work without a recompile.
         capacity: the largest size of every symbolic dimension.
+        accumulate: a step takes up to this many batches, computes them one after the other, and equals the step over
+            all their rows at once.  A loss that cannot be cut into batches is an error, unless `per_micro_batch=True`
+            accepts the mean of the batches' losses.  Such a step returns the loss, not the other outputs.
+        clip_norm: shorten all gradients together to this global norm; `result.metrics["grad_norm"]` is the norm before.
+        clip_value: bring every element of the gradients into [-clip_value, clip_value]; done before `clip_norm`.
+        clip_each: shorten the gradient of each parameter to this norm by itself.
+        nonfinite: where the loss or a gradient is not finite: "ignore" it, "skip" the update and leave every state as
+            it is (`session.skipped_steps` counts), or "raise" an error.
         seed: keys initial values, random nodes and the order of epochs.
         device: "cpu", or "null" to plan and report only.
         threads: None uses the cores that this process may run on.
@@ -58,7 +80,17 @@ def build_session(
         print(float(session.step(x=xb, labels=yb)))
     """
     target = Destination(seed, device, threads, options or CompileOptions())
-    session, report = _build(_source(model_or_graph, optimizer, batch_size, capacity), target)
+    recipe = Recipe(
+        clip_norm,
+        clip_value,
+        clip_each,
+        nonfinite,
+        accumulate,
+        per_micro_batch,
+        as_measures(metrics),
+        as_schedules(schedule),
+    )
+    session, report = _build(_source(model_or_graph, optimizer, batch_size, capacity, recipe), target)
     log.info("%s", report)
     return session
 
@@ -173,23 +205,36 @@ def _split(
     device: str = "cpu",
     threads: int | None = None,
     options: CompileOptions | None = None,
+    metrics: Any = (),
+    schedule: Any = None,
+    **recipe: Any,
 ) -> tuple[Source, Destination]:
     """The arguments of `build_session`, sorted."""
-    source = _source(model_or_graph, optimizer, batch_size, capacity)
+    known = Recipe(measures=as_measures(metrics), schedules=as_schedules(schedule), **recipe)
+    source = _source(model_or_graph, optimizer, batch_size, capacity, known)
     return source, Destination(seed, device, threads, options or CompileOptions())
 
 
 def _source(
-    model: Model, optimizer: Optimizer | None, batch_size: int | None, capacity: Mapping[str, int] | None
+    model: Model,
+    optimizer: Optimizer | None,
+    batch_size: int | None,
+    capacity: Mapping[str, int] | None,
+    recipe: Recipe = PLAIN,
 ) -> Source:
     if isinstance(model, Step):
         if optimizer is not None:
             raise UsageError("a @ws.step function applies its own optimizers; leave optimizer= out.")
-        return _sized(Source(model, None, {}), batch_size, capacity)
+        if recipe != Recipe(schedules=recipe.schedules):
+            raise UsageError(
+                "a @ws.step function records its own clipping, metrics and windows (ws.optim.clip_by_global_norm, "
+                "metric.record); of these options it takes schedule= alone."
+            )
+        return _sized(Source(model, None, {}, recipe), batch_size, capacity)
     _need_graph(model, "build_session")
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         raise UsageError(f"optimizer is a description such as ws.Adam(lr=1e-3); received {optimizer!r}.")
-    return _sized(Source(model, optimizer or SGD(), {}), batch_size, capacity)
+    return _sized(Source(model, optimizer or SGD(), {}, recipe), batch_size, capacity)
 
 
 def _need_graph(model: object, what: str) -> None:

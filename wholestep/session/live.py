@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from wholestep.errors import OptionError, UnknownNameError
+from wholestep.compiler.runtime.state import State
+from wholestep.errors import OptionError, UnknownNameError, UsageError
+from wholestep.schedules.base import Numbers, Schedule
+from wholestep.schedules.bind import scalar_name
+from wholestep.schedules.plateau import ReduceOnPlateau
 
 ALIASES = {"learning_rate": "lr", "epsilon": "eps"}
 
@@ -17,6 +21,7 @@ class Scalars:
     def __init__(self, changed: Callable[[str, float], None]) -> None:
         self._values: dict[str, float] = {}
         self._changed = changed
+        self.governed: dict[str, Callable[[Scalars], float]] = {}  # scalars that follow a schedule
 
     def declare(self, name: str, value: float) -> float:
         """The scalar's current value; `value` where it is new."""
@@ -27,15 +32,22 @@ class Scalars:
         self._values = {n: v for n, v in self._values.items() if not n.startswith(prefix)}
 
     def __getitem__(self, name: str) -> float:
+        if name in self.governed:
+            return self.governed[name](self)
         if name not in self._values:
             raise self._unknown(name)
         return self._values[name]
 
     def _unknown(self, name: str) -> UnknownNameError:
-        known = ", ".join(map(repr, self._values)) or "none"
+        known = ", ".join(map(repr, [*self._values, *self.governed])) or "none"
         return UnknownNameError(f"there is no runtime scalar named {name!r}; there are: {known}.")
 
     def __setitem__(self, name: str, value: float) -> None:
+        if name in self.governed:
+            raise OptionError(
+                f"{name} follows a schedule and cannot be set to {value!r}. Change the schedule's numbers, e.g. "
+                f"session.schedules[{name!r}].lr = {value!r}, or give another: session.set_schedule(...)."
+            )
         if name not in self._values:
             raise self._unknown(name)
         number = checked_number(name, value)
@@ -70,8 +82,10 @@ class LiveOptimizer:
         object.__setattr__(self, "_scalars", scalars)
 
     def _fields(self) -> dict[str, float]:
-        prefix: str = self._prefix
-        return {n.removeprefix(prefix): v for n, v in self._scalars.items() if n.startswith(prefix)}
+        prefix, scalars = self._prefix, self._scalars
+        found = {n: v for n, v in scalars.items() if n.startswith(prefix)}
+        found |= {n: scalars[n] for n in scalars.governed if n.startswith(prefix)}
+        return {n.removeprefix(prefix): v for n, v in found.items()}
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -103,3 +117,76 @@ class LiveOptimizer:
 
     def __repr__(self) -> str:
         return f"LiveOptimizer({', '.join(f'{n}={v:g}' for n, v in self._fields().items())})"
+
+
+class LiveSchedule:
+    """A schedule at work: its value now, and its numbers, which can be changed without a recompile.
+
+    Example::
+
+        session.schedule.T_max = 2000
+        session.schedule.observe(val_loss)      # of a ReduceOnPlateau
+    """
+
+    def __init__(self, target: str, schedule: Schedule, scalars: Scalars) -> None:
+        object.__setattr__(self, "_target", target)
+        object.__setattr__(self, "_schedule", schedule)
+        object.__setattr__(self, "_scalars", scalars)
+
+    @property
+    def description(self) -> Schedule:
+        """The schedule as it was given."""
+        return self._schedule  # type: ignore[no-any-return]
+
+    @property
+    def value(self) -> float:
+        """What the next step uses."""
+        return self._scalars[self._target]  # type: ignore[no-any-return]
+
+    def __call__(self, n: float) -> float:
+        """The value at `n`, with the numbers as they are now."""
+        return float(self._schedule.formula(float(n), Numbers(self._numbers())))
+
+    def _numbers(self) -> dict[str, float]:
+        return {k: self._scalars[scalar_name(self._target, k)] for k in self._schedule.numbers()}
+
+    def observe(self, value: float) -> None:
+        """Tell a `ReduceOnPlateau` what was measured, e.g. the validation loss of an epoch."""
+        schedule = self._schedule
+        if not isinstance(schedule, ReduceOnPlateau):
+            raise UsageError(f"{type(schedule).__name__} observes nothing; ws.schedules.ReduceOnPlateau does.")
+        for k, number in schedule.observed(self._numbers(), float(value)).items():
+            self._scalars[scalar_name(self._target, k)] = number
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._schedule.numbers():
+            raise AttributeError(f"the schedule of {self._target} has no number {name!r}: {self._schedule}.")
+        return self._numbers()[name]
+
+    def __setattr__(self, name: str, value: float) -> None:
+        numbers = self._schedule.numbers()
+        if name not in numbers:
+            raise UnknownNameError(
+                f"the schedule of {self._target} has no number {name!r}; it has: {', '.join(numbers)}."
+            )
+        self.set_numbers({name: value})
+
+    def set_numbers(self, values: Mapping[str, float]) -> None:
+        """Change numbers by name, those of a schedule inside as `"after.T_max"`; refused where they make no sense."""
+        now = {**self._numbers(), **values}
+        self._schedule.with_numbers(now)  # checks them together
+        for k in values:
+            self._scalars[scalar_name(self._target, k)] = values[k]
+
+    def __repr__(self) -> str:
+        return f"LiveSchedule({self._target} = {self.value:g}, {self._schedule})"
+
+
+def governor(target: str, schedule: Schedule, state: State) -> Callable[[Scalars], float]:
+    """The value that a schedule gives at the state's step or epoch."""
+
+    def value(scalars: Scalars) -> float:
+        numbers = Numbers({k: scalars[scalar_name(target, k)] for k in schedule.numbers()})
+        return float(schedule.formula(float(getattr(state, schedule.unit)), numbers))
+
+    return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from wholestep.compiler.runtime.device import Epoch
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError
 from wholestep.session.inputs import Inputs
+from wholestep.session.measuring import raise_if_refused
 from wholestep.session.result import EntryPoint
 
 
@@ -109,6 +110,8 @@ class RunOptions:
     shuffle: bool
     start: int
     batch_size: int | None
+    begin_epoch: Callable[[], None]
+    raises: bool  # where gradients are not finite
 
 
 def run_epochs(entry: EntryPoint, state: State, arrays: Mapping[str, object], options: RunOptions) -> AnyArray:
@@ -130,6 +133,7 @@ def run_epochs(entry: EntryPoint, state: State, arrays: Mapping[str, object], op
     done = 0
     try:
         for number in range(options.epochs):
+            options.begin_epoch()
             epoch = Epoch(
                 sources=data.sources,
                 rows=data.rows,
@@ -141,6 +145,8 @@ def run_epochs(entry: EntryPoint, state: State, arrays: Mapping[str, object], op
             )
             for _ in program.run_epoch(epoch):
                 entry.ran = True
+                if options.raises:
+                    raise_if_refused(entry, state)
             done += epoch.done
             if plan.updated:
                 state.epoch += 1

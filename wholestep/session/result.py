@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sized
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 from weakref import ref
 
 from wholestep.compiler.ir.types import TensorType, evaluate
@@ -15,11 +15,19 @@ from wholestep.errors import UnknownNameError, UsageError
 from wholestep.session.inputs import Inputs
 
 
+class Readings(Protocol):
+    """What a session measures, as numbers by name."""
+
+    def of(self, result: StepResult) -> dict[str, Any]:
+        """The metrics at the time of asking, and what the step itself reports."""
+
+
 class EntryPoint:
     """A loaded program with inputs and outputs as the user knows them."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, readings: Readings | None = None) -> None:
         self.program = program
+        self.readings = readings
         self.plan = program.plan
         self.inputs = Inputs(program)
         self.outputs = tuple(Outlet(name, program) for name, _ in program.plan.outputs)
@@ -133,9 +141,10 @@ class StepResult:
         return _no_loss() if self._loss is None else self._loss
 
     @property
-    def metrics(self) -> dict[str, float]:
-        """The values of the session's metrics."""
-        return {}
+    def metrics(self) -> dict[str, Any]:
+        """The session's metrics: over the epoch so far, as they are when this is read; `grad_norm` is this step's."""
+        readings = self._entry.readings
+        return {} if readings is None else readings.of(self)
 
     @property
     def outputs(self) -> dict[str, AnyArray]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +19,16 @@ from wholestep.compiler.runtime.memory import Scratch
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.errors import UnknownNameError, UsageError
+from wholestep.optim import Optimizer
+from wholestep.optim.build import EVALUATE, NONFINITE, PLAIN, SKIPPED
+from wholestep.optim.recipe import RATE, Recipe, as_schedules
 from wholestep.options import CompileOptions, thread_count
+from wholestep.schedules.bind import PREFIX, scalar_name
 from wholestep.session.checkpoint import load_state_dict, state_dict
 from wholestep.session.listing import annotated
-from wholestep.session.live import LiveOptimizer, Scalars
+from wholestep.session.live import LiveOptimizer, LiveSchedule, Scalars, governor
 from wholestep.session.loop import RunOptions, run_epochs
+from wholestep.session.measuring import Measured, raise_if_refused
 from wholestep.session.result import EntryPoint, StepResult
 from wholestep.session.source import Source, Stand, first_values
 from wholestep.session.verdict import Verdict
@@ -60,8 +68,10 @@ class Session:
         count = thread_count(threads, default_threads(), MAX_THREADS)
         self._place = Place(state or State(), Scratch(), count, seed, options or CompileOptions())
         self._entries: dict[str, EntryPoint] = {}
+        self._measured: dict[str, Measured] = {}
         self._held: dict[str, AnyArray] = {}  # inputs given by set_input
         self._scalars = Scalars(_broadcast(self._entries))
+        self._govern()
         self._main = self._load("main", plan, key)
         if source is not None and isinstance(source.model, Graph):
             source.model.sessions.add(self)
@@ -69,17 +79,28 @@ class Session:
 
     # -- running -------------------------------------------------------------------------------------------------
 
-    def step(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> StepResult:
+    def step(self, given: Mapping[str, object] | None = None, /, *more: object, **inputs: object) -> StepResult:
         """One step: forward, backward and update in one native call.
 
         Inputs are named; a mapping may hold names that are no Python identifiers.  Inputs given by `set_input` hold
         until they are given here.
         """
         if given is not None:
-            inputs = {**given, **inputs}
+            inputs = {**self._mapping("step", given, more), **inputs}
         if self._held:
             inputs = self._with_held(inputs)
-        return self._main(inputs)
+        result = self._main(inputs)
+        if self._raises:
+            raise_if_refused(self._main, self.state)
+        return result
+
+    def _mapping(self, what: str, given: object, more: tuple[object, ...] = ()) -> Mapping[str, object]:
+        if isinstance(given, Mapping) and not more:
+            return given
+        names = ", ".join(f"{i.name}=..." for i in self._main.inputs.all)
+        raise UsageError(
+            f"{what} takes its inputs by name: session.{what}({names}); received {1 + len(more)} by position."
+        )
 
     def _with_held(self, inputs: dict[str, object]) -> dict[str, object]:
         self._held = {name: a for name, a in self._held.items() if name not in inputs}
@@ -89,7 +110,7 @@ class Session:
         self,
         given: Mapping[str, object] | None = None,
         /,
-        *,
+        *more: object,
         epochs: int = 1,
         shuffle: bool = True,
         start: int = 0,
@@ -102,8 +123,11 @@ class Session:
         `start` skips that many updates of the first epoch, to go on where another run stopped.
         """
         self._held = {}  # their memory is where batches are gathered
-        options = RunOptions(epochs, shuffle, start, batch_size)
-        return run_epochs(self._main, self.state, {**(given or {}), **arrays}, options)
+        options = RunOptions(epochs, shuffle, start, batch_size, self.reset_metrics, self._raises)
+        if given is not None:
+            arrays = {**self._mapping("run", given, more), **arrays}
+        _refuse_typos(arrays, [i.name for i in self._main.inputs.all])
+        return run_epochs(self._main, self.state, arrays, options)
 
     def predict(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> AnyArray | dict[str, AnyArray]:
         """The outputs other than the loss, with nothing changed: an array, or a dict where there are several.
@@ -116,8 +140,10 @@ class Session:
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     def evaluate(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> StepResult:
-        """The loss and all outputs, with nothing changed."""
-        return self._entry("evaluate")({**(given or {}), **inputs})
+        """The loss, all outputs and the metrics of these rows, with nothing changed."""
+        entry = self._entry("evaluate")
+        self.reset_metrics("evaluate")
+        return entry({**(given or {}), **inputs})
 
     def set_input(self, name: str, array: object) -> None:
         """Give an input ahead of `step()`: it is copied, and holds until it is given again."""
@@ -181,8 +207,36 @@ class Session:
     @property
     def optimizers(self) -> dict[str, LiveOptimizer]:
         """Every optimizer of the step by its name."""
-        names = [name.removesuffix(".lr") for name, _ in self._scalars.items() if name.endswith(".lr")]
+        scalars = [*(name for name, _ in self._scalars.items()), *self._scalars.governed]
+        names = [name.removesuffix(".lr") for name in scalars if name.endswith(".lr") and not name.startswith(PREFIX)]
         return {name: LiveOptimizer(name, self._scalars) for name in names}
+
+    @property
+    def schedule(self) -> LiveSchedule:
+        """The schedule of the learning rate, or the only one there is."""
+        live = self.schedules
+        if not live:
+            raise UsageError("this session has no schedule; build it with schedule=ws.schedules.Cosine(1e-3, 1000).")
+        return live.get(RATE) or next(iter(live.values()))
+
+    @property
+    def schedules(self) -> dict[str, LiveSchedule]:
+        """Every schedule by the runtime scalar that it governs."""
+        found = self._recipe.schedules
+        return {target: LiveSchedule(target, schedule, self._scalars) for target, schedule in found.items()}
+
+    def set_schedule(self, schedule: object) -> None:
+        """Follow other schedules, as `build_session(schedule=...)` takes them; None ends them all.
+
+        Where only numbers differ nothing is compiled; else the step is compiled once more and all states are kept.
+        """
+        source, new = self._need_source("another schedule"), as_schedules(schedule)
+        if source.same_schedules(new):
+            for target, item in new.items():
+                self.schedules[target].set_numbers({k: v for k, v in item.numbers().items() if v is not None})
+            return
+        self._scalars.drop(PREFIX)
+        self._recompile(source.with_recipe(replace(source.recipe, schedules=new)), "another schedule")
 
     @property
     def scalars(self) -> Scalars:
@@ -197,20 +251,70 @@ class Session:
         """Train with Adam.  If the optimizer was another, the step is compiled once more; parameters are kept."""
         from wholestep.optim import Adam
 
-        self._set_optimizer(Adam(lr=lr, betas=(beta1, beta2), eps=eps))
+        self.set_optimizer(Adam(lr=lr, betas=(beta1, beta2), eps=eps))
 
-    def _set_optimizer(self, optimizer: object) -> None:
+    def set_optimizer(self, optimizer: Optimizer) -> None:
+        """Train with another optimizer: without a recompile where only numbers differ; parameters are kept."""
         source = self._need_source("another optimizer")
+        if not isinstance(optimizer, Optimizer):
+            raise UsageError(f"an optimizer is a description such as ws.Adam(lr=1e-3); received {optimizer!r}.")
         if source.same_program(optimizer):
             for name, value in source.hyperparameters(optimizer).items():
-                self._scalars[name] = value
+                if name not in self._scalars.governed:
+                    self._scalars[name] = value
             return
-        log.info("recompiling the step for %r; parameters are kept", optimizer)
         self._scalars.drop("optimizer.")
-        self._source = source.with_optimizer(optimizer)
-        plan, key = self._source.plan("train", self._place.options, self._stand)
-        self._source.reset_optimizer_state(self.state, plan)
+        self._recompile(source.with_optimizer(optimizer), repr(optimizer))
+        self._need_source("").reset_optimizer_state(self.state, self.plan)
+
+    def _recompile(self, source: Source, why: str) -> None:
+        log.info("recompiling the step for %s; parameters are kept", why)
+        self._source = source
+        self._govern()
+        plan, key = source.plan(source.main, self._place.options, self._stand)
         self._main = self._load("main", plan, key)
+
+    @property
+    def _recipe(self) -> Recipe:
+        return PLAIN if self._source is None else self._source.recipe
+
+    @property
+    def _raises(self) -> bool:
+        return self._recipe.nonfinite == "raise"
+
+    def _govern(self) -> None:
+        """Scalars that follow a schedule have its value now."""
+        state, schedules = self.state, self._recipe.schedules
+        self._scalars.governed = {target: governor(target, s, state) for target, s in schedules.items()}
+        for target, schedule in schedules.items():
+            for number, value in schedule.numbers().items():
+                if value is not None:  # else the plan knows it
+                    self._scalars.declare(scalar_name(target, number), value)
+
+    # -- metrics -------------------------------------------------------------------------------------------------
+
+    def metrics(self, entry: str = "main") -> dict[str, Any]:
+        """The metrics of the epoch so far; of the last `evaluate` where entry="evaluate"."""
+        if entry not in self._measured:
+            raise UsageError(f"metrics of {entry!r}: expected 'main', or 'evaluate' after session.evaluate.")
+        return self._measured[entry].values()
+
+    def reset_metrics(self, entry: str = "main") -> None:
+        """Count anew; `run` does it before each epoch, `evaluate` each time."""
+        if entry in self._measured:
+            self._measured[entry].reset()
+
+    def end_epoch(self) -> dict[str, Any]:
+        """Of a loop over `step`: the epoch's metrics, which start anew, and schedules in epochs advance."""
+        values = self.metrics()
+        self.reset_metrics()
+        self.state.epoch += 1
+        return values
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many steps changed nothing since a gradient was not finite (nonfinite="skip")."""
+        return int(self.state.get(SKIPPED)) if SKIPPED in self.state else 0
 
     # -- inspection ----------------------------------------------------------------------------------------------
 
@@ -273,10 +377,14 @@ class Session:
     def _load(self, name: str, plan: Plan, key: str) -> EntryPoint:
         if self._device.runs:
             self._reserve(plan)
-        entry = EntryPoint(self._device.load(plan, self._place, key))
+        self._measured[name] = Measured(self._recipe, self.state, plan, EVALUATE if name == "evaluate" else "")
+        entry = EntryPoint(self._device.load(plan, self._place, key), self._measured[name])
+        if self._device.runs:
+            unless = None if self._recipe.nonfinite == "ignore" or name != "main" else NONFINITE
+            entry.program.count_steps(bool(plan.updated) and name == "main", unless, self._raises)
         self._entries[name] = entry
         for scalar in plan.scalars:
-            if scalar.name != "step":  # the state counts steps
+            if scalar.name not in ("step", "epoch"):  # the state counts them
                 entry.program.set_scalar(scalar.name, self._scalars.declare(scalar.name, scalar.default))
         return entry
 
@@ -300,3 +408,14 @@ def _broadcast(entries: Mapping[str, EntryPoint]) -> Callable[[str, float], None
             entry.program.set_scalar(name, value)
 
     return changed
+
+
+_RUN_OPTIONS = ("epochs", "shuffle", "start", "batch_size")
+
+
+def _refuse_typos(arrays: Mapping[str, object], inputs: Sequence[str]) -> None:
+    """An option of `run` that is misspelt would be taken for an input."""
+    for name in arrays:
+        close = get_close_matches(name, _RUN_OPTIONS, 1, 0.7)
+        if name not in inputs and close:
+            raise UsageError(f"run has no option {name!r}; did you mean {close[0]}={arrays[name]!r}?")

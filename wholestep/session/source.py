@@ -22,8 +22,11 @@ from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.errors import GraphError, OptionError, UsageError
 from wholestep.optim import Optimizer
-from wholestep.optim.build import evaluate_graph, predict_graph, train_graph
+from wholestep.optim.build import PLAIN, evaluate_graph, predict_graph, train_graph
+from wholestep.optim.recipe import Recipe
 from wholestep.options import CompileOptions
+from wholestep.schedules import Schedule
+from wholestep.schedules.bind import with_schedules
 from wholestep.session.selfcheck import Subject, verdict_on
 from wholestep.session.verdict import Verdict
 
@@ -61,6 +64,7 @@ class Source:
     model: Graph | Step
     optimizer: Optimizer | None
     capacity: Mapping[str, int]
+    recipe: Recipe = PLAIN
     spans: Spans = field(default_factory=Spans)
     traced: dict[str, ir.Graph] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)  # entry point -> what is known of its plan's numbers
@@ -83,12 +87,13 @@ class Source:
                     f"{entry} needs a graph: a session over a @ws.step function has that step alone. Build a second "
                     "session over a graph with the same parameter names and copy its state."
                 )
-            return self.model.trace()
+            return with_schedules(self.model.trace(), self.recipe.schedules)
         if entry == "train":
             assert self.optimizer is not None
-            return train_graph(self.model, self.optimizer)
+            graph = train_graph(self.model, self.optimizer, recipe=self.recipe)
+            return with_schedules(graph, self.recipe.schedules)
         if entry == "evaluate":
-            return evaluate_graph(self.model)
+            return evaluate_graph(self.model, self.recipe)
         return predict_graph(self.model) if entry == "predict" and _has_loss(self.model) else _forward(self.model)
 
     def key(self, entry: str, options: CompileOptions) -> str:
@@ -145,6 +150,15 @@ class Source:
         if isinstance(self.model, Step):
             raise UsageError("a @ws.step function names its own optimizers; change them there and build again.")
         return replace(self, optimizer=optimizer, traced={}, verdicts={}, spans=Spans())
+
+    def with_recipe(self, recipe: Recipe) -> Source:
+        """The same model trained by another recipe."""
+        return replace(self, recipe=recipe, traced={}, verdicts={}, spans=Spans())
+
+    def same_schedules(self, schedules: Mapping[str, Schedule]) -> bool:
+        """Would the step with these be the same program, up to runtime scalars?"""
+        structure = [{t: (s.unit, s.structure()) for t, s in x.items()} for x in (self.recipe.schedules, schedules)]
+        return structure[0] == structure[1]
 
     def reset_optimizer_state(self, state: State, plan: Plan) -> None:
         """Moments and the step count start anew; what the model itself declares is kept."""

@@ -84,8 +84,16 @@ class Graph:
     @property
     def step(self) -> Tensor:
         """The index of the step, from 0: the runtime scalar that the session itself advances."""
-        known = self._leaves["scalar"].get("step")
-        return Tensor(known, self) if known else self.scalar("step", 0.0)
+        return self._counter("step")
+
+    @property
+    def epoch(self) -> Tensor:
+        """The number of epochs done, from 0: advanced by `session.run` and `session.end_epoch`."""
+        return self._counter("epoch")
+
+    def _counter(self, name: str) -> Tensor:
+        known = self._leaves["scalar"].get(name)
+        return Tensor(known, self) if known else self.scalar(name, 0.0)
 
     def _declare(self, op: str, kind: str, name: str, attrs: at.Attrs) -> Tensor:
         if not isinstance(name, str) or not name:
@@ -178,8 +186,8 @@ class Graph:
     def set_outputs(self, outputs: Sequence[Tensor] | Mapping[str, Tensor] | Tensor) -> None:
         """What a step returns; the first is the loss.
 
-        In a sequence, a tensor that was named by `keep` has that name; others are called `loss` (the first) and
-        `output1`, `output2`, ...  A mapping names them.
+        In a sequence, a tensor that was named by `keep` has that name; others are called `loss` (the first, where it
+        is a float scalar; else `output`) and `output1`, `output2`, ...  A mapping names them.
         """
         if isinstance(outputs, Tensor) or not outputs:
             fail(
@@ -205,7 +213,10 @@ class Graph:
     def _output_name(self, position: int, tensor: Tensor) -> str:
         if isinstance(tensor, Tensor) and tensor.name and tensor.node.op not in ("parameter", "state"):
             return tensor.name
-        return f"output{position}" if position else "loss"
+        if position:
+            return f"output{position}"
+        is_loss = isinstance(tensor, Tensor) and tensor.shape == () and tensor.dtype.is_float
+        return "loss" if is_loss else "output"
 
     def update(self, state: Tensor, value: Tensor) -> None:
         """At the end of the step `state` (a state or parameter) takes the value; all updates happen together."""

@@ -105,6 +105,7 @@ class CpuProgram:
         self._scalars = (c_double * max(1, len(plan.scalars)))(*(s.default for s in plan.scalars))
         self._scalar_index = {s.name: i for i, s in enumerate(plan.scalars)}
         self._step_index = self._scalar_index.get("step")
+        self._epoch_index = self._scalar_index.get("epoch")
         self._derived = (c_double * max(1, plan.slots))()
         self._call = native.Call(
             api=self._library.api,
@@ -116,6 +117,7 @@ class CpuProgram:
         )
         self._call_reference = byref(self._call)
         self.set_bounds(())
+        self.count_steps(bool(plan.updated))
 
     def bind(self) -> None:
         """Read the scratch memory's addresses again."""
@@ -136,6 +138,11 @@ class CpuProgram:
         found = [native.Bound(base + self.slots[b.input] * slot, b.count, b.limit, b.bytes) for b in bounds]
         self._bounds = (native.Bound * len(found))(*found)
 
+    def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
+        """Does a step count as an update?  Not where the output `unless` is not 0; `stop` ends an epoch there."""
+        self._advances, self._stops = advances, stop
+        self._refused = None if unless is None else self.outputs[unless][:1]
+
     def run(self) -> bool:
         """One step, to its end; False, with nothing run, where an index is out of its bound."""
         state = self._state
@@ -144,14 +151,16 @@ class CpuProgram:
         self._call.step = state.step
         if self._step_index is not None:
             self._scalars[self._step_index] = state.step
+        if self._epoch_index is not None:
+            self._scalars[self._epoch_index] = state.epoch
         code = self._object
         bounds = self._bounds
         if not self._library.run_step(
             code.prologue, code.entry, self._call, self._place.threads, ctypes.addressof(bounds), len(bounds)
         ):
             return False
-        if self.plan.updated:
-            state.step += 1
+        if self._advances:
+            state.step += self._refused is None or not self._refused[0]
             state.version += 1
             self._seen = state.version
         return True
@@ -165,6 +174,8 @@ class CpuProgram:
     def run_epoch(self, epoch: Epoch) -> Iterator[None]:
         """Steps until the epoch's end, in slices of about 50 ms; yields after each."""
         loop = self._loop(epoch)
+        if self._epoch_index is not None:
+            self._scalars[self._epoch_index] = self._state.epoch
         while epoch.position < epoch.rows:
             if self._state.version != self._seen:
                 self._refresh()
@@ -173,7 +184,7 @@ class CpuProgram:
             loop.losses = epoch.losses.ctypes.data + epoch.done * epoch.losses.itemsize
             done = self._library.run_loop(loop)
             epoch.position, epoch.done = loop.position, epoch.done + done
-            if self.plan.updated:
+            if self._advances:
                 self._state.step = self._call.step
                 self._state.version += done
                 self._seen = self._state.version
@@ -196,6 +207,7 @@ class CpuProgram:
             else ctypes.addressof(self.dims) + epoch.symbol * ctypes.sizeof(c_long),
             inputs=inputs,
             loss=self._stored(loss).ctypes.data,
+            refused=None if self._refused is None else self._refused.ctypes.data,
             step_scalar=None if scalar is None else ctypes.addressof(self._scalars) + scalar * ctypes.sizeof(c_double),
             order_seed=self._place.seed,
             order_epoch=epoch.order or 0,
@@ -205,6 +217,7 @@ class CpuProgram:
             input_count=len(epoch.sources),
             order_kind=native.SEQUENTIAL if epoch.order is None else native.SHUFFLED,
             loss_is_double=loss.type.dtype.size == 8,
+            stop_on_refusal=self._stops,
             threads=self._place.threads,
         )
 

@@ -74,6 +74,9 @@ class Program(Protocol):
     def set_bounds(self, bounds: Sequence[IndexBound]) -> None:
         """Which inputs hold indices, how many, and below what, from now on."""
 
+    def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
+        """Does a step count as an update?  Not where the output `unless` is not 0; `stop` ends an epoch there."""
+
     def run(self) -> bool:
         """One step, to its end; False, with nothing run, where an index is out of its bound."""
 

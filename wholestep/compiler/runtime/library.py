@@ -57,7 +57,7 @@ class Gemm(Structure):
         ("b", c_void_p),
         *[(name, c_long) for name in ("b_k", "b_p")],
         ("c", c_void_p),
-        *[(name, c_long) for name in ("c_m", "c_p")],
+        *[(name, c_long) for name in ("c_m", "c_p", "add")],
     ]
 
 
@@ -101,13 +101,14 @@ class Loop(Structure):
         ("inputs", POINTER(LoopInput)),
         ("order", c_void_p),
         ("loss", c_void_p),
+        ("refused", c_void_p),
         ("losses", c_void_p),
         ("step_scalar", c_void_p),
         ("order_seed", c_uint64),
         ("order_epoch", c_uint64),
         *[(name, c_long) for name in ("rows", "capacity", "position", "steps")],
         ("seconds", c_double),
-        *[(name, c_int) for name in ("input_count", "order_kind", "loss_is_double", "threads")],
+        *[(name, c_int) for name in ("input_count", "order_kind", "loss_is_double", "stop_on_refusal", "threads")],
     ]
 
 

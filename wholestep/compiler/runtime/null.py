@@ -37,6 +37,9 @@ class NullProgram:
     def set_bounds(self, bounds: Sequence[IndexBound]) -> None:
         """It is never given anything."""
 
+    def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
+        """It makes no steps."""
+
     def run(self) -> bool:
         return _refuse("cannot step")
 

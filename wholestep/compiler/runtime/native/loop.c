@@ -92,12 +92,17 @@ static void gather(const loop_job *j, long position, long batch, int id, int thr
   }
 }
 
+static double number_at(const ws_loop *l, const void *at) {
+  return l->loss_is_double ? *(const double *)at : (double)*(const float *)at;
+}
+
 static void finish_step(loop_job *j) {
   ws_loop *l = j->loop;
-  l->losses[j->done] = l->loss_is_double ? *(const double *)l->loss : (double)*(const float *)l->loss;
-  l->call->step++;
+  const int refused = l->refused && number_at(l, l->refused) != 0;
+  l->losses[j->done] = number_at(l, l->loss);
+  if (!refused) l->call->step++;
   j->done++;
-  j->stop = seconds_now() >= j->deadline;
+  j->stop = seconds_now() >= j->deadline || (refused && l->stop_on_refusal);
 }
 
 static void loop_body(void *job, int id, int threads) {

@@ -68,6 +68,7 @@ typedef struct {
   ws_input *inputs;
   const int64_t *order;                               /* WS_EXPLICIT: the row at each position of the epoch */
   const void *loss;                                   /* the loss of a step, float or double */
+  const void *refused;                                /* of the loss's type, or NULL: not 0 where a step changed nothing */
   double *losses;                                     /* one per step done here */
   double *step_scalar;                                /* set to call->step before each prologue, or NULL */
   uint64_t order_seed, order_epoch;                   /* WS_SHUFFLED: as ws_order */
@@ -75,7 +76,7 @@ typedef struct {
   long position;                                      /* in the epoch; advances by the rows used */
   long steps;                                         /* at most; the end of the epoch ends the call too */
   double seconds;                                     /* no new step is begun after so long */
-  int input_count, order_kind, loss_is_double, threads;
+  int input_count, order_kind, loss_is_double, stop_on_refusal, threads;
 } ws_loop;
 
 /* The number of steps done (at least one unless steps or rows are used up), or a negative errno. */

@@ -1,0 +1,99 @@
+"""How a step trains beyond its optimizer: clipping, windows, non-finite gradients, schedules, metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import OptionError, UsageError
+from wholestep.metrics import Metric, get
+from wholestep.schedules import Schedule, TorchSchedule
+
+NONFINITE = ("ignore", "skip", "raise")
+RATE = "optimizer.lr"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric and the outputs and inputs it is about; None stands for the graph's own."""
+
+    metric: Metric
+    prediction: str | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The options of `build_session` that are part of the step.  What is off leaves no trace in the plan."""
+
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    clip_each: float | None = None
+    nonfinite: str = "ignore"
+    accumulate: int = 1
+    per_micro_batch: bool = False
+    measures: tuple[Measure, ...] = ()
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("clip_norm", "clip_value", "clip_each"):
+            value = getattr(self, name)
+            if value is not None and not (_is_number(value) and 0 < value < math.inf):
+                fail(OptionError, f"{name}={value!r}: expected a number above 0, or None to leave gradients alone.")
+        if self.nonfinite not in NONFINITE:
+            fail(OptionError, f"nonfinite={self.nonfinite!r}: expected one of {', '.join(map(repr, NONFINITE))}.")
+        if not isinstance(self.accumulate, int) or isinstance(self.accumulate, bool) or self.accumulate < 1:
+            fail(OptionError, f"accumulate={self.accumulate!r}: expected a whole number of at least 1 micro-batch.")
+
+    @property
+    def is_plain(self) -> bool:
+        """Is there nothing here that needs the gradients?"""
+        return self.clip_norm is self.clip_value is self.clip_each is None and self.nonfinite == "ignore"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def as_schedules(given: object) -> dict[str, Schedule]:
+    """What `schedule=` may be: a schedule of the learning rate, or a dict of schedules by runtime scalar."""
+    if given is None:
+        return {}
+    named = dict(given) if isinstance(given, Mapping) else {RATE: given}
+    found: dict[str, Schedule] = {}
+    for name, schedule in named.items():
+        plain = schedule.schedule if isinstance(schedule, TorchSchedule) else schedule
+        if not isinstance(plain, Schedule):
+            fail(
+                UsageError,
+                "schedule is a schedule, e.g. ws.schedules.Cosine(1e-3, 1000), or a dict of them by runtime scalar, "
+                f"{{'optimizer.lr': ...}}; received {plain!r}.",
+            )
+        found[name] = plain
+    return found
+
+
+def as_measures(given: object) -> tuple[Measure, ...]:
+    """What `metrics=` may be: metrics or names of metrics, each alone or with a prediction and a target by name."""
+    items = [given] if isinstance(given, Metric | str) else given
+    if not isinstance(items, list | tuple):
+        fail(UsageError, f"metrics is a list of metrics, e.g. [ws.metrics.Accuracy()]; received {given!r}.")
+    measures = tuple(_as_measure(item) for item in items)
+    names = [m.metric.name for m in measures]
+    for name in names:
+        if names.count(name) > 1:
+            fail(OptionError, f"two metrics are called {name!r}; give one of them a name: name='other'.")
+    return measures
+
+
+def _as_measure(item: object) -> Measure:
+    metric, *about = item if isinstance(item, tuple) and item else (item,)
+    if len(about) > 2 or not all(isinstance(x, str) for x in about):
+        fail(
+            UsageError,
+            "a metric is ws.metrics.Accuracy() or 'accuracy', or (metric, prediction, target) with the names of an "
+            f"output and an input; received {item!r}.",
+        )
+    return Measure(get(metric), *about)

@@ -1,0 +1,59 @@
+"""A schedule inside a program: the runtime scalar that it governs becomes its formula of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.ir.graph import Node, rewrite
+from wholestep.errors import UnknownNameError
+from wholestep.schedules.base import Numbers, Schedule
+
+PREFIX = "schedule."
+
+
+def scalar_name(target: str, number: str) -> str:
+    """The runtime scalar that holds a number of the schedule of `target`."""
+    return f"{PREFIX}{target}.{number}"
+
+
+def bound_schedules(graph: ir.Graph, schedules: Mapping[str, Schedule]) -> dict[str, Schedule]:
+    """Schedules whose lr was left open take the default of the scalar that they govern."""
+    scalars = graph.leaves("scalar")
+    for target in schedules:
+        if target not in scalars:
+            known = ", ".join(map(repr, scalars)) or "none"
+            fail(UnknownNameError, f"there is no runtime scalar {target!r} to schedule; there are: {known}.")
+    return {t: s.bound(scalars[t].attrs.default) for t, s in schedules.items()}  # type: ignore[attr-defined]
+
+
+def with_schedules(graph: ir.Graph, schedules: Mapping[str, Schedule]) -> ir.Graph:
+    """The graph with every governed scalar computed from the step (or epoch), in the scalar prologue."""
+    if not schedules:
+        return graph
+    found = bound_schedules(graph, schedules)
+    scratch = Graph()
+    formulas = {target: _formula(scratch, target, schedule) for target, schedule in found.items()}
+    shared = {name: graph.leaves("scalar").get(name) for name in ("step", "epoch")}
+
+    def govern(node: Node) -> Node:
+        name = node.attrs.name if node.op == "scalar" else ""  # type: ignore[attr-defined]
+        return formulas.get(name, node)
+
+    governed = rewrite(graph, govern)
+    return rewrite(governed, lambda n: _shared(n, shared))
+
+
+def _formula(graph: Graph, target: str, schedule: Schedule) -> Node:
+    numbers = {k: graph.scalar(scalar_name(target, k), float(v or 0.0)) for k, v in schedule.numbers().items()}
+    count = graph.step if schedule.unit == "step" else graph.epoch
+    value = schedule.formula(count, Numbers(numbers))
+    return value.astype("float64").node  # type: ignore[no-any-return]
+
+
+def _shared(node: Node, shared: Mapping[str, Node | None]) -> Node:
+    """One leaf for the step, whoever asked for it first."""
+    known = shared.get(node.attrs.name) if node.op == "scalar" else None  # type: ignore[attr-defined]
+    return known or node
