@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from wholestep.compiler.ir import attrs as at
@@ -59,7 +60,14 @@ class Op:
         )
         taken = TupleType if self.name == "item" else TensorType
         assert all(isinstance(t, taken) for t in inputs), f"{self.name} takes a {taken.__name__}; received {inputs}"
-        return self.rule(attrs, *inputs)
+        if self.family in (Family.LEAF, Family.CONTROL):
+            return self.rule(attrs, *inputs)
+        return _known_type(self.rule, attrs, inputs)
+
+
+@lru_cache(maxsize=16384)  # equal layers have equal types, and every pass makes nodes again
+def _known_type(rule: Callable[..., Type], attrs: Attrs, inputs: tuple[Type, ...]) -> Type:
+    return rule(attrs, *inputs)
 
 
 # -- type rules --------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any, NoReturn
 
@@ -94,12 +95,7 @@ class Dim:
     def __mul__(self, other: Extent) -> Extent:
         if not isinstance(other, int | Dim):
             return NotImplemented
-        out: dict[tuple[str, ...], int] = {}
-        for k, c in self.terms:
-            for k2, c2 in _terms(other).items():
-                key = tuple(sorted(k + k2))
-                out[key] = out.get(key, 0) + c * c2
-        return Dim.of(out)
+        return _times(self, other)
 
     __radd__ = __add__
     __rmul__ = __mul__
@@ -134,6 +130,16 @@ Shape = tuple[Extent, ...]
 
 def _terms(x: Extent) -> dict[tuple[str, ...], int]:
     return dict(x.terms) if isinstance(x, Dim) else {(): int(x)}
+
+
+@lru_cache(maxsize=4096)  # a program multiplies the same few dimensions over and over
+def _times(a: Dim, b: Extent) -> Extent:
+    out: dict[tuple[str, ...], int] = {}
+    for k, c in a.terms:
+        for k2, c2 in _terms(b).items():
+            key = tuple(sorted(k + k2))
+            out[key] = out.get(key, 0) + c * c2
+    return Dim.of(out)
 
 
 def evaluate(extent: Extent, sizes: Mapping[str, int]) -> int:

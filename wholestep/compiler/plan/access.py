@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from wholestep.compiler.ir.graph import Node
@@ -22,6 +23,7 @@ class Access:
     index: Indices
 
 
+@cache
 def identity(rank: int) -> Indices:
     return tuple(Index.axis(d) for d in range(rank))
 

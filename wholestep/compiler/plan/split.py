@@ -8,7 +8,8 @@ thread only, in program order.  `free` is that rule, and the only one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from heapq import heappop, heappush
@@ -134,10 +135,11 @@ class Splitter:
         for c in self.crossings:
             self.incident[c[0]].append(c)
             self.incident[c[1]].append(c)
-        self.later: list[list[int]] = [[] for _ in kernels]  # ascending; an edge per buffer
+        self.edges_to: list[list[tuple[int, int]]] = [[] for _ in kernels]  # the same edges, from their other ends
         for j, edges in enumerate(self.edges):
-            for i in sorted({i for i, _ in edges}):
-                self.later[i].append(j)
+            for i, b in edges:
+                self.edges_to[i].append((j, b))
+        self.later = [sorted({j for j, _ in edges}) for edges in self.edges_to]
         self.free = cache(self._free)
         self.parallelism = cache(self._parallelism)
         self.work = [self._work(i) for i in range(len(kernels))]
@@ -187,17 +189,32 @@ class Splitter:
             out.append(self.region(j, split, out))
         return out
 
-    def regions_after(self, i: int, split: Sequence[int | None], regions: Sequence[int]) -> list[int]:
-        """The regions once kernel i has changed: only what follows from it is looked at."""
-        out, todo = [*regions], [i, *self.later[i]]  # ascending: a heap
+    def regions_after(
+        self, kernels: Iterable[int], split: Sequence[int | None], regions: list[int]
+    ) -> list[tuple[int, int]]:
+        """Bring the regions up to date once some kernels have changed: only what follows from them is looked at.
+
+        Returns the kernels whose region is another, and what it was before.
+        """
+        changed, todo = [], sorted({j for i in kernels for j in (i, *self.later[i])})  # ascending: a heap
         while todo:
             j = heappop(todo)
-            found = self.region(j, split, out)
-            if found != out[j]:
-                out[j] = found
+            found = self.region(j, split, regions)
+            if found != regions[j]:
+                changed.append((j, regions[j]))
+                regions[j] = found
                 for later in self.later[j]:
                     heappush(todo, later)
-        return out
+        return changed
+
+    def opens(self, i: int, split: Sequence[int | None], other: int | None) -> bool:
+        """Would another split of kernel i do without a barrier beside it that stands now?"""
+        mine = split[i]
+        return any(
+            self.free(j, split[j], i, other, b) and not self.free(j, split[j], i, mine, b) for j, b in self.edges[i]
+        ) or any(
+            self.free(i, other, j, split[j], b) and not self.free(i, mine, j, split[j], b) for j, b in self.edges_to[i]
+        )
 
     def _work(self, i: int) -> dict[int | None, float]:
         """Seconds of a kernel under each of its options."""
@@ -239,23 +256,17 @@ class Splitter:
         largest = [max(o, key=lambda s: size(i, s)) for i, o in enumerate(self.options)]
         return [first, last, largest]
 
-    def descend(self, split: list[int | None]) -> tuple[float, list[int | None]]:
+    def descend(self, start: list[int | None]) -> tuple[float, list[int | None]]:
         """Change one kernel at a time while that makes the plan cheaper."""
-        regions, barrier = self.regions(split), self.prices.barrier
-        order, improved = list(range(len(split))), True
+        attempt = Attempt(self, start)
+        order, improved = list(range(len(start))), True
         while improved:
             improved = False
             for i in order:
                 for s in self.options[i]:
-                    trial = [*split[:i], s, *split[i + 1 :]]
-                    cost = self.share(i, trial) - self.share(i, split)
-                    if s == split[i] or cost - 2 * barrier >= -1e-9:  # no path loses more than two barriers
-                        continue
-                    after = self.regions_after(i, trial, regions)
-                    if cost + (max(after) - max(regions)) * barrier < -1e-9:
-                        split, regions, improved = trial, after, True
+                    improved |= s != attempt.split[i] and attempt.change(i, s)
             order.reverse()  # what one change asks of its neighbours spreads in both directions
-        return self.price(split), split
+        return self.price(attempt.split), attempt.split
 
     def search(self) -> list[Kernel]:
         _, split = min((self.descend(s) for s in self.starts()), key=lambda found: found[0])
@@ -263,6 +274,56 @@ class Splitter:
             replace(k, split=s, granule=1 if s is None else granule(k.axes[s]), region=r)
             for k, s, r in zip(self.kernels, split, self.regions(split), strict=True)
         ]
+
+
+class Attempt:
+    """A choice of splits that gets better.  One change adds or removes at most two barriers on any path."""
+
+    def __init__(self, splitter: Splitter, start: list[int | None]) -> None:
+        self.splitter, self.split = splitter, [*start]
+        self.regions = splitter.regions(start)
+        self.sizes = Counter(self.regions)  # kernels of each region; none of those in use is empty
+        self.unseen: set[int] = set()  # kernels that changed since the regions were up to date
+
+    def change(self, i: int, split: int | None) -> bool:
+        """Split kernel i otherwise if that is cheaper."""
+        barrier, before = self.splitter.prices.barrier, self.split[i]
+        cost = -self.splitter.share(i, self.split)
+        self.split[i] = split
+        cost += self.splitter.share(i, self.split)
+        if cost + 2 * barrier < -1e-9:
+            self.unseen.add(i)
+            return True
+        self.split[i] = before
+        may_pay = cost < -1e-9 or self.splitter.opens(i, self.split, split)
+        return may_pay and cost - 2 * barrier < -1e-9 and self.try_out(i, split, cost)
+
+    def try_out(self, i: int, split: int | None, cost: float) -> bool:
+        """Change kernel i, count barriers, and take the change back where they cost more than it saves."""
+        self.update(self.unseen)
+        self.unseen.clear()
+        before, count = self.split[i], len(self.sizes)
+        self.split[i] = split
+        changed = self.update([i])
+        if cost + (len(self.sizes) - count) * self.splitter.prices.barrier < -1e-9:
+            return True
+        self.split[i] = before
+        self.recount((self.regions[j], old) for j, old in changed)
+        for j, old in reversed(changed):
+            self.regions[j] = old
+        return False
+
+    def update(self, kernels: Iterable[int]) -> list[tuple[int, int]]:
+        changed = self.splitter.regions_after(kernels, self.split, self.regions)
+        self.recount((old, self.regions[j]) for j, old in changed)
+        return changed
+
+    def recount(self, moves: Iterable[tuple[int, int]]) -> None:
+        for old, new in moves:
+            self.sizes[old] -= 1
+            self.sizes[new] += 1
+            if not self.sizes[old]:
+                del self.sizes[old]
 
 
 def split_kernels(
