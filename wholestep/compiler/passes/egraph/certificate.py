@@ -39,13 +39,20 @@ def steps(egraph: EGraph, rules: Sequence[Rule], within: Container[int] | None =
             yield _step(egraph, *known[firing.rule], firing)
 
 
-def applied(egraph: EGraph, rules: Sequence[Rule], chosen: Sequence[ENode]) -> dict[str, int]:
-    """In how many classes each rule made the chosen e-node, where that is not the program's own.
+def changed_classes(egraph: EGraph, chosen: Sequence[ENode]) -> dict[int, int]:
+    """The classes where something else than the program's own was chosen, once each."""
+    own = egraph.original_choice()
+    return {c: 1 for c in live_classes(egraph.roots, chosen) if chosen[c] != own[c]}
+
+
+def applied(
+    egraph: EGraph, rules: Sequence[Rule], chosen: Sequence[ENode], changed: Mapping[int, int]
+) -> dict[str, int]:
+    """In how many places each rule made the chosen e-node; `changed`: classes, and the places that each stands for.
 
     The last step counts: a product that was regrouped and then commuted is put down to commutativity.
     """
     own = egraph.original_choice()
-    changed = {c for c in live_classes(egraph.roots, chosen) if chosen[c] != own[c]}
     made: set[tuple[str, int]] = set()
     for step in steps(egraph, rules, changed):
         if step.right == chosen[step.root] if step.right is not None else step.left == own[step.root]:
@@ -54,7 +61,10 @@ def applied(egraph: EGraph, rules: Sequence[Rule], chosen: Sequence[ENode]) -> d
         c = egraph.class_of[definition]
         if c in changed and chosen[c] == definition:
             made.add((name, c))
-    return dict(sorted(Counter(rule for rule, _ in made).items()))
+    counts: Counter[str] = Counter()
+    for rule, c in sorted(made):
+        counts[rule] += changed[c]
+    return dict(counts)
 
 
 def replaced_nodes(egraph: EGraph, rules: Sequence[Rule]) -> frozenset[ENode]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wholestep.compiler.ir import attrs as at
@@ -67,12 +67,13 @@ class Encoded:
     tables: Tables
 
 
-def encode(graph: Graph, defined: frozenset[str] = frozenset()) -> Encoded:
+def encode(graph: Graph, defined: frozenset[str] = frozenset(), cuts: Mapping[Node, int] | None = None) -> Encoded:
     """The terms of every node that the outputs and updates need; equal nodes are one term.
 
     The composites in `defined` are also given by their definitions, node by node: these know their exact types.
+    `cuts`: computed tensors that gradients are taken for, numbered; None reads them from the graph.
     """
-    encoder = _Encoder(_cut_nodes(graph))
+    encoder = _Encoder(cut_nodes(graph) if cuts is None else cuts)
     ends = [*(o.node for o in graph.outputs), *(u.node for u in graph.updates)]
     for node in _needed(graph.nodes, ends):
         encoder.add(node)
@@ -84,7 +85,7 @@ def encode(graph: Graph, defined: frozenset[str] = frozenset()) -> Encoded:
 
 @dataclass
 class _Encoder:
-    cuts: dict[Node, int]
+    cuts: Mapping[Node, int]
     tables: Tables = field(default_factory=Tables)
     numbers: dict[ENode, int] = field(default_factory=dict)
     term_of: dict[Node, int] = field(default_factory=dict)
@@ -151,7 +152,7 @@ def _needed(nodes: Sequence[Node], ends: Sequence[Node]) -> list[Node]:
     return [n for n in nodes if n in wanted]
 
 
-def _cut_nodes(graph: Graph) -> dict[Node, int]:
+def cut_nodes(graph: Graph) -> dict[Node, int]:
     """Computed tensors that gradients are taken for, numbered."""
     targets = [p for n in graph.nodes if n.op == "gradient" for p in n.inputs[1:] if p.inputs]
     return {node: i for i, node in enumerate(dict.fromkeys(targets))}

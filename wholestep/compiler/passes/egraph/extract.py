@@ -1,8 +1,9 @@
 """Choosing one e-node per class: the cheapest program over all roots at once, shared values paid once.
 
-The search starts from the program as it was written and, a second time, from a greedy choice; each is improved one
-class at a time until nothing helps.  The cheaper one wins, the program's own where they tie, so that a rewrite that
-gains nothing does not happen.  Every order is by number: same e-graph, same choice.
+The search starts from the program as it was written and from a greedy choice; each is improved one class at a time
+until nothing helps, once with readers first and once with what they read first: which of two moves that exclude each
+other is found depends on the order.  The cheapest wins, the program's own where they tie, so that a rewrite that gains
+nothing does not happen.  Every order is by number: same e-graph, same choice.
 """
 
 from __future__ import annotations
@@ -30,12 +31,16 @@ class Extraction:
 def extract(egraph: EGraph, cost: Callable[[ENode], Cost], banned: frozenset[ENode] = frozenset()) -> Extraction:
     """The cheapest choice found.  `banned` e-nodes are left as soon as there is another way."""
     problem = Problem(egraph, cost, banned)
-    own = Selection(problem, _complete(problem, egraph.original_choice()))
-    before = own.cost()
-    own.improve()
-    greedy = Selection(problem, _cheapest_trees(problem))
-    greedy.improve()
-    best = greedy if greedy.total < own.total - SMALLEST_GAIN * own.total else own
+    own = _complete(problem, egraph.original_choice())
+    before = Selection(problem, own).cost()
+    best: Selection | None = None
+    for start in (own, _cheapest_trees(problem)):
+        for readers_first in (True, False):
+            found = Selection(problem, list(start))
+            found.improve(readers_first)
+            if best is None or found.total < best.total - SMALLEST_GAIN * best.total:
+                best = found
+    assert best is not None
     return Extraction(tuple(best.chosen), before, best.cost())
 
 
@@ -152,16 +157,16 @@ class Selection:
 
     # -- the search ----------------------------------------------------------------------------------------------
 
-    def improve(self) -> None:
-        """Sweep over the live classes, readers first, until a sweep changes nothing."""
+    def improve(self, readers_first: bool = True) -> None:
+        """Sweep over the live classes until a sweep changes nothing."""
         for _ in range(SWEEPS):
-            if not self._sweep():
+            if not self._sweep(readers_first):
                 break
 
-    def _sweep(self) -> bool:
+    def _sweep(self, readers_first: bool) -> bool:
         moved = False
         order = live_classes(self.problem.egraph.roots, self.chosen)
-        for c in reversed(order):
+        for c in reversed(order) if readers_first else order:
             if self.readers[c] and len(self.problem.egraph.classes[c]) > 1:
                 moved |= self._try_class(c)
         self._settle_dead()

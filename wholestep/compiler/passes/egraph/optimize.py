@@ -1,24 +1,54 @@
-"""The pass: encode, saturate, extract, rebuild; what was done is told in a report."""
+"""The pass: outline, encode, saturate, extract, rebuild; what was done is told in a report."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.passes.egraph.certificate import applied, replaced_nodes
+from wholestep.compiler.passes.egraph.certificate import applied, changed_classes, replaced_nodes
 from wholestep.compiler.passes.egraph.cost import CostModel
-from wholestep.compiler.passes.egraph.encode import encode
-from wholestep.compiler.passes.egraph.extract import extract
+from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
+from wholestep.compiler.passes.egraph.encode import Encoded, encode
+from wholestep.compiler.passes.egraph.extract import Extraction, extract
+from wholestep.compiler.passes.egraph.outline import FEWEST_NODES, Outlined, outline
 from wholestep.compiler.passes.egraph.rebuild import rebuild
+from wholestep.compiler.passes.egraph.replay import Replay
 from wholestep.compiler.passes.egraph.report import EGraphReport
 from wholestep.compiler.passes.egraph.rules import rules_for, usable
 from wholestep.compiler.passes.egraph.rules.composites import defined_composites
-from wholestep.compiler.passes.egraph.rules.rule import Exactness
-from wholestep.compiler.passes.egraph.saturate import Budget, SaturationError, Worker, saturate
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
+from wholestep.compiler.passes.egraph.saturate import Budget, Saturated, SaturationError, Worker, saturate
 
 TYPICAL_SIZE = 64  # of a dimension without a capacity: a graph that is not planned yet
+
+
+@dataclass(frozen=True)
+class Request:
+    """How to run the pass."""
+
+    capacity: Mapping[str, int]
+    exactness: Exactness = Exactness.REASSOCIATING
+    before_autodiff: bool = False
+    budget: Budget = field(default_factory=Budget)
+    target: str = "cpu"
+    outline_from: int = FEWEST_NODES  # nodes: smaller graphs enter the e-graph as they are
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """Everything that one run found, as `explain` needs it."""
+
+    before: Graph
+    after: Graph
+    outlined: Outlined | None
+    encoded: Encoded
+    rules: Sequence[Rule]
+    egraph: EGraph
+    chosen: Sequence[ENode]
+    report: EGraphReport
 
 
 def optimize(
@@ -30,49 +60,76 @@ def optimize(
     budget: Budget | None = None,
     target: str = "cpu",
     worker: Worker | None = None,
+    outline_from: int = FEWEST_NODES,
 ) -> tuple[Graph, EGraphReport]:
     """The cheapest equal program that the rules reach, and a report; the graph itself where there is none."""
-    if worker is None:
-        with Worker() as own:
-            return optimize(
-                graph,
-                capacity,
-                exactness=exactness,
-                before_autodiff=before_autodiff,
-                budget=budget,
-                target=target,
-                worker=own,
-            )
+    request = Request(capacity, exactness, before_autodiff, budget or Budget(), target, outline_from)
+    if worker is not None:
+        return _told(graph, request, worker)
+    with Worker() as own:
+        return _told(graph, request, own)
+
+
+def _told(graph: Graph, request: Request, worker: Worker) -> tuple[Graph, EGraphReport]:
     seconds: dict[str, float] = {}
-    clock = _Clock(seconds)
-    encoded = encode(graph, frozenset() if before_autodiff else defined_composites(exactness))
-    rules = usable(rules_for(graph, exactness, encoded.tables, before_autodiff), {t.head for t in encoded.terms})
-    clock("encode")
     try:
-        result = saturate(encoded, rules, budget or Budget(), worker)
+        found = rewrite_by_equality(graph, request, worker, seconds)
     except SaturationError as error:
         count = len(graph.nodes)
-        return graph, EGraphReport(exactness.value, count, count, seconds=seconds, failure=str(error))
+        return graph, EGraphReport(request.exactness.value, count, count, seconds=seconds, failure=str(error))
+    return found.after, found.report
+
+
+def rewrite_by_equality(graph: Graph, request: Request, worker: Worker, seconds: dict[str, float]) -> Rewriting:
+    """One run with everything it found; a SaturationError where the worker gave nothing."""
+    clock = _Clock(seconds)
+    worker.start()  # it loads egglog while we prepare
+    outlined = outline(graph, request.outline_from)
+    clock("outline")
+    program = graph if outlined is None else outlined.graph
+    defined = frozenset[str]() if request.before_autodiff else defined_composites(request.exactness)
+    encoded = encode(program, defined, None if outlined is None else outlined.cuts)
+    rules = rules_for(program, request.exactness, encoded.tables, request.before_autodiff)
+    rules = usable(rules, {t.head for t in encoded.terms})
+    clock("encode")
+    result = saturate(encoded, rules, request.budget, worker)
     clock("worker")
     seconds |= {f"worker: {part}": s for part, s in result.seconds.items()}
-    sizes = {symbol: capacity.get(symbol, TYPICAL_SIZE) for symbol in graph.symbols}
-    model = CostModel(encoded.tables, sizes, target)
+    sizes = {symbol: request.capacity.get(symbol, TYPICAL_SIZE) for symbol in graph.symbols}
+    model = CostModel(encoded.tables, sizes, request.target)
     egraph = result.egraph
-    banned = replaced_nodes(egraph, rules)
-    extraction = extract(egraph, lambda node: model.cost(node, egraph), banned)
+    extraction = extract(egraph, lambda node: model.cost(node, egraph), replaced_nodes(egraph, rules))
     clock("extract")
-    rebuilt = rebuild(graph, encoded, egraph, extraction.chosen)
+    if outlined is None:
+        rebuilt = rebuild(graph, encoded, egraph, extraction.chosen)
+        changed: Mapping[int, int] = changed_classes(egraph, extraction.chosen)
+    else:
+        replay = Replay(outlined, encoded, egraph, extraction.chosen)
+        rebuilt, changed = replay.graph(graph), replay.changed()
     clock("rebuild")
-    used = applied(egraph, rules, extraction.chosen)
+    used = applied(egraph, rules, extraction.chosen, changed)
     clock("certificates")
-    fired: Counter[str] = Counter(name for name, _, _ in egraph.definitions)
+    told = _report(request, (graph, rebuilt), result, extraction, used, seconds)
+    return Rewriting(graph, rebuilt, outlined, encoded, rules, egraph, extraction.chosen, told)
+
+
+def _report(
+    request: Request,
+    graphs: tuple[Graph, Graph],
+    result: Saturated,
+    extraction: Extraction,
+    used: Mapping[str, int],
+    seconds: Mapping[str, float],
+) -> EGraphReport:
+    fired: Counter[str] = Counter(name for name, _, _ in result.egraph.definitions)
     for name, count in result.matches.items():
         fired[name.split("@")[0]] += count
-    report = EGraphReport(
-        exactness.value,
-        len(graph.nodes),
-        len(rebuilt.nodes),
-        egraph.size,
+    before, after = graphs
+    return EGraphReport(
+        request.exactness.value,
+        len(before.nodes),
+        len(after.nodes),
+        result.egraph.size,
         result.rounds,
         result.stopped,
         extraction.before,
@@ -81,7 +138,6 @@ def optimize(
         used,
         seconds,
     )
-    return rebuilt, report
 
 
 class _Clock:
