@@ -88,10 +88,14 @@ class IotaAttrs(Attrs):
 
 @dataclass(frozen=True)
 class RandomAttrs(Attrs):
-    """Uniform numbers in [0, 1), a function of (seed, key, step, element)."""
+    """Uniform numbers in [0, 1), a function of (seed, key, step, element).
+
+    `first` is the number of the first element: not 0 for a part of a batch that is computed in parts.
+    """
 
     key: str
     type: TensorType
+    first: Extent = 0
 
 
 @dataclass(frozen=True)
@@ -219,9 +223,13 @@ class GroupNormAttrs(Attrs):
 
 @dataclass(frozen=True)
 class DropoutAttrs(Attrs):
-    """The key of the random numbers that say which elements are dropped: the gradient drops the same."""
+    """The key of the random numbers that say which elements are dropped: the gradient drops the same.
+
+    `first` is the number of the first element, as in `RandomAttrs`.
+    """
 
     key: str
+    first: Extent = 0
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,8 @@ class Graph:
                 found |= symbols_of(t.shape)
             if n.op == "size":
                 found |= symbols_of([n.attrs.extent])  # type: ignore[attr-defined]
+            if n.op in ("random", "dropout"):
+                found |= symbols_of([n.attrs.first])  # type: ignore[attr-defined]
         return tuple(sorted(found))
 
     def leaves(self, op: str) -> dict[str, Node]:

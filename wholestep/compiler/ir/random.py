@@ -79,8 +79,11 @@ def _unit(word: Words) -> Floats:
     return (word >> np.uint64(8)).astype(np.float64) * 2.0**-24
 
 
-def uniform(seed: int, key: str, step: int, shape: tuple[int, ...]) -> Floats:
-    """Numbers in [0, 1), multiples of 2^-24, so that float32 and float64 hold the same ones."""
+def uniform(seed: int, key: str, step: int, shape: tuple[int, ...], first: int = 0) -> Floats:
+    """Numbers in [0, 1), multiples of 2^-24, so that float32 and float64 hold the same ones; from element `first` on."""
+    if first:
+        elements = np.arange(first, first + prod(shape), dtype=np.uint64)
+        return _unit(words(seed, key, step, elements)).reshape(shape)
     return _unit(first_words(seed, key, step, prod(shape))).reshape(shape)
 
 

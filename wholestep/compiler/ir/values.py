@@ -87,7 +87,7 @@ def _iota(run: Run, a: at.IotaAttrs) -> Array:
 
 
 def _random(run: Run, a: at.RandomAttrs) -> Array:
-    return uniform(run.seed, a.key, run.step, run.shape(a.type.shape))
+    return uniform(run.seed, a.key, run.step, run.shape(a.type.shape), evaluate(a.first, run.sizes))
 
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -184,7 +184,8 @@ def _cross_entropy(logits: Array, labels: Array) -> Array:
 
 
 def _dropout(run: Run, a: at.DropoutAttrs, x: Array, rate: Array) -> Array:
-    return np.where(uniform(run.seed, a.key, run.step, x.shape) >= rate, x / (1.0 - rate), 0.0)
+    draw = uniform(run.seed, a.key, run.step, x.shape, evaluate(a.first, run.sizes))
+    return np.where(draw >= rate, x / (1.0 - rate), 0.0)
 
 
 VALUES: dict[str, Row] = {
@@ -274,5 +275,6 @@ VALUES: dict[str, Row] = {
     "group_norm_grad": layer_values.group_norm_grad,
     "dropout": _dropout,
     "attention": layer_values.attention,
+    "attention_lse": layer_values.attention_lse,
     "attention_grad": layer_values.attention_grad,
 }

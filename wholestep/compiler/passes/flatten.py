@@ -251,8 +251,8 @@ class _Attempt:
             axis = attrs_of(node, at.IotaAttrs).axis
             return b.iota(whole, axis - split.rank_lost, node.type.dtype) if split.is_kept(axis) else None
         if node.op == "random":  # an element's number depends on its place in memory
-            key = attrs_of(node, at.RandomAttrs).key
-            return b.make("random", (), at.RandomAttrs(key, TensorType(whole, node.type.dtype)))
+            a = attrs_of(node, at.RandomAttrs)
+            return b.make("random", (), at.RandomAttrs(a.key, TensorType(whole, node.type.dtype), a.first))
         # The planner does not store a comparison either, but makes it again, if its inputs are there.
         if _is_elementwise(node) and (node in self.remade or node.type.dtype == boolean):
             return self._elementwise(node, split)

@@ -8,6 +8,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.layers import heads_in_group
 from wholestep.compiler.ir.types import product
 
 # -- norms -------------------------------------------------------------------------------------------------------
@@ -117,7 +118,8 @@ def group_norm_grad(y: Node) -> tuple[Node, ...]:
 # x/(1 - rate) where u ≥ rate, else 0, with u uniform in [0, 1).  u is a multiple of 2⁻²⁴: against the next multiple of
 # 2⁻²⁴ above the rate, which float32 holds exactly, the comparison is the same in every dtype.
 def dropout(y: Node) -> Node:
-    (x, rate), draw = y.inputs, at.RandomAttrs(attrs_of(y, at.DropoutAttrs).key, y.type)
+    (x, rate), a = y.inputs, attrs_of(y, at.DropoutAttrs)
+    draw = at.RandomAttrs(a.key, y.type, a.first)
     threshold = b.scale(b.neg(b.unary("floor", b.scale(rate, -(2.0**24)))), 2.0**-24)
     factor = b.unary("recip", b.sub(b.full_like(rate, 1), rate))
     kept = b.make("less_equal", (_spread(threshold, x), b.make("random", (), draw)))
@@ -131,9 +133,9 @@ def _spread(number: Node, like: Node) -> Node:
 # -- attention ---------------------------------------------------------------------------------------------------
 
 
-# softmax(scale·q·kᵀ + mask), with -∞ where a query must not look: its exponential is exactly 0
-def _probabilities(q: Node, k: Node, mask: list[Node], a: at.AttentionAttrs) -> Node:
-    scores = b.scale(b.matmul(q, k, transpose_b=True), a.scale)
+# scale·q·kᵀ + mask, with -∞ where a query must not look: its exponential is exactly 0
+def _scores(q: Node, k: Node, mask: list[Node], a: at.AttentionAttrs) -> Node:
+    scores = b.scale(b.matmul(q, _per_query_head(k, q), transpose_b=True), a.scale)
     for m in mask:
         scores = b.add(scores, m)
     last = scores.type.rank - 1
@@ -141,24 +143,69 @@ def _probabilities(q: Node, k: Node, mask: list[Node], a: at.AttentionAttrs) -> 
         shape = scores.type.shape
         visible = b.make("less_equal", (b.iota(shape, last), b.iota(shape, last - 1)))
         scores = b.where(visible, scores, b.full_like(scores, -inf))
-    return b.softmax(scores, last)
+    return scores
+
+
+def _per_query_head(x: Node, q: Node) -> Node:
+    """Keys or values with a head for each of the queries'."""
+    *lead, heads, rows, columns = (1, *x.type.shape)
+    group = heads_in_group(q.type, x.type)
+    if group == 1:
+        return x
+    shape = (*lead[1:], heads, group, rows, columns)
+    axes = [d for d in range(len(shape)) if d != len(shape) - 3]
+    return b.reshape(b.expand_to(x, shape, axes), (*q.type.shape[:-2], rows, columns))
+
+
+def _per_group(x: Node, like: Node) -> Node:
+    """The sum over the queries' heads that share one of `like`."""
+    group, (*lead, rows, columns) = heads_in_group(x.type, like.type), like.type.shape
+    if group == 1:
+        return x
+    return b.sum_axes(b.reshape(x, (*lead, group, rows, columns)), (len(lead),))
 
 
 # softmax(scale·q·kᵀ + mask)·v
 def attention(y: Node) -> Node:
     q, k, v, *mask = y.inputs
-    return b.matmul(_probabilities(q, k, mask, attrs_of(y, at.AttentionAttrs)), v)
+    scores = _scores(q, k, mask, attrs_of(y, at.AttentionAttrs))
+    return b.matmul(b.softmax(scores, scores.type.rank - 1), _per_query_head(v, q))
 
 
-# p = softmax(s), s = scale·q·kᵀ + mask, y = p·v:
+# log Σ e^(scale·q·kᵀ + mask), over the keys
+def attention_lse(y: Node) -> Node:
+    q, k, _, *mask = y.inputs
+    scores = _scores(q, k, mask, attrs_of(y, at.AttentionAttrs))
+    return b.logsumexp(scores, scores.type.rank - 1)
+
+
+# p = e^(s - log Σ e^s), s = scale·q·kᵀ + mask, y = p·v:
 # dp = g·vᵀ, ds = p·(dp - Σ p·dp), dq = scale·ds·k, dk = scale·dsᵀ·q, dv = pᵀ·g, dmask = ds.
 # Where a query must not look, p and ds are 0.
 def attention_grad(y: Node) -> tuple[Node, ...]:
-    (q, k, v, *mask, g), a = y.inputs, attrs_of(y, at.AttentionAttrs)
-    p = _probabilities(q, k, mask, a)
-    dp = b.matmul(g, v, transpose_b=True)
+    (q, k, v, *mask, lse, g), a = y.inputs, attrs_of(y, at.AttentionAttrs)
+    p = _weights(q, k, mask, lse, a)
+    dp = b.matmul(g, _per_query_head(v, q), transpose_b=True)
     inner = _rows(b.sum_axes(b.mul(p, dp), (p.type.rank - 1,)), p)
     ds = b.mul(p, b.sub(dp, inner))
+    dq, dk = _of_scores(ds, q, k, a)
+    return dq, dk, _per_group(b.matmul(p, g, transpose_a=True), v), *[ds] * len(mask)
+
+
+def _weights(q: Node, k: Node, mask: list[Node], lse: Node, a: at.AttentionAttrs) -> Node:
+    scores = _scores(q, k, mask, a)
+    return b.unary("exp", b.sub(scores, _rows(lse, scores)))
+
+
+def _of_scores(ds: Node, q: Node, k: Node, a: at.AttentionAttrs) -> tuple[Node, Node]:
+    """The gradients of queries and keys, given that of the scores."""
     scaled = b.scale(ds, a.scale)
-    dq, dk = b.matmul(scaled, k), b.matmul(scaled, q, transpose_a=True)
-    return dq, dk, b.matmul(p, g, transpose_a=True), *[ds] * len(mask)
+    return b.matmul(scaled, _per_query_head(k, q)), _per_group(b.matmul(scaled, q, transpose_a=True), k)
+
+
+# y = log Σ e^s:  ds = g·e^(s - y)
+def attention_lse_gradients(y: Node, g: Node) -> tuple[Node, ...]:
+    (q, k, v, *mask), a = y.inputs, attrs_of(y, at.AttentionAttrs)
+    p = _weights(q, k, mask, y, a)
+    ds = b.mul(p, _rows(g, p))
+    return *_of_scores(ds, q, k, a), b.zeros_like(v), *[ds] * len(mask)

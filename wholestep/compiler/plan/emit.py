@@ -29,12 +29,13 @@ from wholestep.compiler.plan.kernel import (
     Space,
     Store,
 )
-from wholestep.compiler.plan.routines import EMIT_CALL
 from wholestep.compiler.plan.moved import moved
+from wholestep.compiler.plan.routines import EMIT_CALL
 
 CHEAP = frozenset(
     {"add", "sub", "mul", "neg", "maximum", "minimum", "cast", "where", "less", "less_equal", "equal", "relu"}
 )
+SOURCES = ("acc", "position")  # what the loops around a level give it
 RECOMPUTE_OPS = (
     4  # a value needed in a later pass over the row is computed again if that takes at most so many cheap ops
 )
@@ -127,6 +128,7 @@ class Emitter:
             )
         if base.op == "random":
             key, index = key_hash(base.attrs.key), linear(access.index, access.shape)  # type: ignore[attr-defined]
+            index = replace(index, offset=index.offset + base.attrs.first)  # type: ignore[attr-defined]
             return self.add(
                 level,
                 in_row,
@@ -286,9 +288,9 @@ class Emitter:
         used |= {r.value for d in self.drafts for r in d.reduces}
         for part in (part for d in reversed(self.drafts) for part in (d.body, d.row)):
             for instr in reversed(part):
-                if instr.id in used or instr.op == "acc":
+                if instr.id in used or instr.op in SOURCES:
                     used.update(operands(instr))
-            part[:] = [i for i in part if i.id in used or i.op == "acc"]
+            part[:] = [i for i in part if i.id in used or i.op in SOURCES]
 
 
 def operands(instr: Instr) -> Iterator[int]:
