@@ -19,6 +19,7 @@ ROWS = (CAPACITY, 13, CAPACITY)  # a partial batch between two full ones
 STEPS: dict[str, Callable[[], Graph]] = {
     "adam": lambda: mlp_step(36, 40, 10),
     "clipped": lambda: clipped_step(36, 40, 24, 5),
+    "sums in products": lambda: mlp_step(36, 80, 10),
 }
 
 

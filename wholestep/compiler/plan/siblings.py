@@ -54,19 +54,18 @@ class _Joiner:
             self.move(c, dot)
 
     def with_each_other(self) -> None:
-        """The first sum over a space that reads a value takes in the later ones."""
-        first: dict[tuple[object, ...], Cluster] = {}
+        """A sum takes in the later ones over its space that read what it reads, until it is full."""
+        last: dict[tuple[object, ...], Cluster] = {}
         for c in self.clusters:
             if c.kind is not Kind.COLUMNS or c in self.home:
                 continue
             places = [(space(c), base) for base in bases(c)]
-            found = dict.fromkeys(first[p] for p in places if p in first)
+            found = dict.fromkeys(last[p] for p in places if p in last)
             other = next((o for o in found if self.may_share(o, c) and len(o.heads) + len(c.heads) <= MOST_SUMS), None)
             if other is not None:
                 joined(other, c)
                 self.move(c, other)
-            for p in places:
-                first.setdefault(p, c if other is None else other)
+            last |= dict.fromkeys(places, c if other is None else other)
 
     def may_share(self, a: Cluster, b: Cluster) -> bool:
         """Neither waits for the other, and neither overwrites a state that the other reads."""
