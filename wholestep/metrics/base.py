@@ -62,13 +62,18 @@ class Metric(ABC):
     def result(self, states: States) -> Result:
         """The metric from its parts (`"correct"`, `"total"`); NaN where nothing was counted."""
 
+    def joined(self, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+        """The parts of two sets of rows together, from the parts of each: tensors or arrays.  By default they add."""
+        return {part: old[part] + new[part] for part in new}
+
     # -- inside the step -----------------------------------------------------------------------------------------
 
     def record(self, graph: Graph, prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> None:
         """Make the batch count: declare the states `metrics.<name>.<part>` and their updates."""
-        for part, amount in self.contributions(prediction, target, weight).items():
-            state = graph.state(self.state_name(part), amount.shape, 0, amount.dtype)
-            graph.update(state, state + amount)
+        new = self.contributions(prediction, target, weight)
+        old = {part: graph.state(self.state_name(part), t.shape, 0, t.dtype) for part, t in new.items()}
+        for part, value in self.joined(old, new).items():
+            graph.update(old[part], value)
 
     def state_name(self, part: str) -> str:
         """The name of the state that holds a part inside a step."""
@@ -94,8 +99,7 @@ class Metric(ABC):
             weight: how much each row counts; 1 when None.
         """
         given = (np.asarray(prediction), np.asarray(target), None if weight is None else np.asarray(weight))
-        for part, amount in self.measure(*given).items():
-            self._states[part] = added(self._states[part], amount) if part in self._states else np.asarray(amount)
+        self._join(self.measure(*given))
 
     def compute(self) -> Result:
         """The metric of all that was counted; NaN before any update."""
@@ -109,8 +113,15 @@ class Metric(ABC):
         """Count what another metric of the same description has counted, as if all batches had come here."""
         if type(other) is not type(self) or other._options() != self._options():
             fail(UsageError, f"merge takes a metric of the same description, {self!r}; received {other!r}.")
-        for part, amount in other._states.items():
-            self._states[part] = added(self._states[part], amount) if part in self._states else amount.copy()
+        self._join(other.state_dict())
+
+    def _join(self, new: dict[str, Array]) -> None:
+        if not new:
+            return
+        old = {part: self._states.get(part, np.zeros_like(value)) for part, value in new.items()}
+        pairs = {part: alike(old[part], value) for part, value in new.items()}
+        joined = self.joined({k: a for k, (a, _) in pairs.items()}, {k: b for k, (_, b) in pairs.items()})
+        self._states = {part: np.asarray(value) for part, value in joined.items()}
 
     def state_dict(self) -> dict[str, Array]:
         """What was counted so far, as copies."""
@@ -148,12 +159,12 @@ class Metric(ABC):
         return {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name != "name"}
 
 
-def added(total: Array, amount: Array) -> Array:
-    """total + amount, where each axis has the larger extent: a class that was not seen before has counted 0."""
-    if total.shape == amount.shape:
-        return np.asarray(total + amount)
-    shape = tuple(max(n, m) for n, m in zip(total.shape, amount.shape, strict=True))
-    return np.asarray(_padded(total, shape) + _padded(amount, shape))
+def alike(a: Array, b: Array) -> tuple[Array, Array]:
+    """Both in the larger extent of each axis: a class that was not seen before has counted 0."""
+    if a.shape == b.shape:
+        return a, b
+    shape = tuple(max(n, m) for n, m in zip(a.shape, b.shape, strict=True))
+    return _padded(a, shape), _padded(b, shape)
 
 
 def _padded(array: Array, shape: tuple[int, ...]) -> Array:

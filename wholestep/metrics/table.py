@@ -10,9 +10,44 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.metrics.accuracy import Accuracy, TopKAccuracy
 from wholestep.metrics.base import Metric
+from wholestep.metrics.confusion import F1, ConfusionMatrix, Precision, Recall
+from wholestep.metrics.likelihood import LogLoss, Perplexity
+from wholestep.metrics.means import MAE, MSE, RMSE, LossTracker
+from wholestep.metrics.r2 import R2
+from wholestep.metrics.ranking import AveragePrecision, RocAuc
 
-METRICS: dict[str, type[Metric]] = {cls.kind: cls for cls in (Accuracy, TopKAccuracy)}
-ALIASES = {"acc": "accuracy", "top_k": "top_k_accuracy"}
+METRICS: dict[str, type[Metric]] = {
+    cls.kind: cls
+    for cls in (
+        Accuracy,
+        TopKAccuracy,
+        ConfusionMatrix,
+        Precision,
+        Recall,
+        F1,
+        LogLoss,
+        Perplexity,
+        RocAuc,
+        AveragePrecision,
+        MSE,
+        RMSE,
+        MAE,
+        R2,
+        LossTracker,
+    )
+}
+ALIASES = {
+    "acc": "accuracy",
+    "top_k": "top_k_accuracy",
+    "confusion": "confusion_matrix",
+    "f1_score": "f1",
+    "auc": "roc_auc",
+    "ap": "average_precision",
+    "mean_squared_error": "mse",
+    "mean_absolute_error": "mae",
+    "r2_score": "r2",
+    "loss_tracker": "loss",
+}
 
 
 def metric_class(name: object) -> type[Metric]:

@@ -1,0 +1,152 @@
+"""Metrics that are a weighted mean: the loss, log loss, perplexity, squared and absolute errors."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import product, shape_text
+from wholestep.errors import InputError, ShapeError
+from wholestep.metrics.base import Array, Metric, States
+from wholestep.metrics.reading import Kind, check_weight, row_count
+
+
+@dataclass(eq=False)
+class Mean(Metric):
+    """Σ weight·value / Σ weight, both sums in float64."""
+
+    def result(self, states: States) -> float:
+        weight = float(states["weight"])
+        return float(states["sum"]) / weight if weight > 0 else float("nan")
+
+
+@dataclass(eq=False)
+class LossTracker(Mean):
+    """The mean of the loss over all rows, not over batches.
+
+    Inside a step it adds up the loss's own numerators and denominators; a loss that is no quotient counts once for each
+    row.  On arrays: `tracker.update(loss, rows)`, with the number of rows or anything that has that length.
+
+    Example: `ws.metrics.LossTracker()`.
+    """
+
+    kind: ClassVar[str] = "loss"
+    takes_loss: ClassVar[bool] = True
+
+    def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
+        if prediction.shape != ():
+            fail(ShapeError, f"the loss tracker takes the loss, one number; received {prediction!r}. Take its mean.")
+        if prediction.node.op == "ratio":
+            above, below = (Tensor(n, prediction.graph) for n in prediction.node.inputs)
+            return {"sum": above.astype("float64"), "weight": below.astype("float64")}
+        rows = row_count(target.shape[:1], "float64")
+        return {"sum": prediction.astype("float64") * rows, "weight": rows}
+
+    def update(self, prediction: object, target: object = 1, weight: object = None) -> None:
+        """Count a batch: its mean loss, and its rows as a number or as anything that long."""
+        super().update(float(prediction), target, weight)  # type: ignore[arg-type]
+
+    def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
+        rows = float(target) if target.ndim == 0 else float(len(target)) if weight is None else float(weight.sum())
+        if rows < 0:
+            fail(InputError, f"the loss tracker takes the number of rows of a batch, at least 0; received {rows:g}.")
+        return {"sum": np.asarray(prediction * rows), "weight": np.asarray(rows)}
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class OfErrors(Mean):
+    """A mean over elements of a function of prediction - target; weights are those of rows."""
+
+    @abstractmethod
+    def size(self, error: Tensor) -> Tensor:
+        """What an error counts, as tensors."""
+
+    @abstractmethod
+    def size_of(self, error: Array) -> Array:
+        """The same on arrays."""
+
+    def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
+        check_numbers(self.kind, Kind.of(prediction), Kind.of(target))
+        sizes = self.size((prediction - target.astype(prediction.dtype)).astype("float64"))
+        inside = product(prediction.shape[1:])
+        if weight is None:
+            return {"sum": sizes.sum(), "weight": row_count(prediction.shape, "float64")}
+        check_weight(self.kind, Kind.of(weight), prediction.shape[:1])
+        w = weight.astype("float64")
+        rows = sizes.sum(tuple(range(1, sizes.ndim))) if sizes.ndim > 1 else sizes
+        return {"sum": (w * rows).sum(), "weight": w.sum() * inside}
+
+    def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
+        check_numbers(self.kind, Kind.of(prediction), Kind.of(target))
+        sizes = self.size_of(prediction.astype(np.float64) - target)
+        if weight is None:
+            return {"sum": np.asarray(sizes.sum()), "weight": np.asarray(float(sizes.size))}
+        check_weight(self.kind, Kind.of(weight), prediction.shape[:1])
+        rows = sizes.reshape(len(sizes), -1).sum(1)
+        inside = sizes[0].size if len(sizes) else 1
+        w = weight.astype(np.float64)
+        return {"sum": np.asarray((w * rows).sum()), "weight": np.asarray(w.sum() * inside)}
+
+
+@dataclass(eq=False)
+class MSE(OfErrors):
+    """The mean squared error over elements.
+
+    Example: `ws.metrics.MSE()`.
+    """
+
+    kind: ClassVar[str] = "mse"
+
+    def size(self, error: Tensor) -> Tensor:
+        return error * error
+
+    def size_of(self, error: Array) -> Array:
+        return error * error
+
+
+@dataclass(eq=False)
+class RMSE(MSE):
+    """The root of the mean squared error over elements.
+
+    Example: `ws.metrics.RMSE()`.
+    """
+
+    kind: ClassVar[str] = "rmse"
+
+    def result(self, states: States) -> float:
+        return float(np.sqrt(super().result(states)))
+
+
+@dataclass(eq=False)
+class MAE(OfErrors):
+    """The mean absolute error over elements.
+
+    Example: `ws.metrics.MAE()`.
+    """
+
+    kind: ClassVar[str] = "mae"
+
+    def size(self, error: Tensor) -> Tensor:
+        return fn.abs(error)
+
+    def size_of(self, error: Array) -> Array:
+        return np.abs(error)
+
+
+def check_numbers(metric: str, prediction: Kind, target: Kind) -> None:
+    """Predictions and targets that are numbers have one shape."""
+    if prediction.shape != target.shape or not prediction.shape:
+        fail(
+            ShapeError,
+            f"{metric}: prediction and target must have one shape, with a row for each example; received "
+            f"{shape_text(prediction.shape)} and {shape_text(target.shape)}. Reshape one: y.reshape(-1, 1).",
+        )
