@@ -222,7 +222,7 @@ def test_build_session_refuses(arguments: dict[str, Any], kind: type[Exception],
 
 
 def test_what_is_no_graph_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"takes a ws.Graph .*; received dict"):
+    with pytest.raises(UsageError, match=r"takes a ws.nn.Module, a ws.Graph or .*; received dict"):
         ws.build_session({})  # type: ignore[arg-type]
 
 

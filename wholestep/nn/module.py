@@ -131,11 +131,11 @@ class Module:
         return {name: owned for name, owned in self.named_arrays().items() if owned.trained}
 
     def traced(self, graph: Graph) -> dict[str, Tensor]:
-        """The parameters as tensors of a graph in which the module was called."""
+        """The parameters that are not frozen as tensors of a graph in which the module was called."""
         if self not in graph.models:
             fail(UsageError, f"this {type(self).__name__} was not called in the graph, so it has no tensors there.")
         tensors = trace.trace_of(graph, self).tensors
-        return {name: tensors[owned] for name, owned in self.parameters().items()}
+        return {name: tensors[owned] for name, owned in self.parameters().items() if not owned.frozen}
 
     def apply(self, function: Callable[[Module], object]) -> Module:
         """Call a function on every module, children first.  Example: `model.apply(lambda m: print(m))`."""

@@ -25,7 +25,7 @@ class Trace:
             self.paths.setdefault(module, path)
         self.tensors: dict[Parameter, Tensor] = {}
         for name, owned in root.named_arrays().items():
-            declare = graph.parameter if owned.trained else graph.state
+            declare = graph.parameter if owned.trained and not owned.frozen else graph.state
             self.tensors[owned] = declare(name, owned.type.shape, owned.init, owned.dtype)
 
     def covers(self, module: Module) -> bool:

@@ -20,21 +20,26 @@ from wholestep.compiler.runtime.device import device_named
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import OptionError, PlanError, UsageError
+from wholestep.nn.module import Module
 from wholestep.optim import SGD, Optimizer
 from wholestep.optim.build import PLAIN
 from wholestep.optim.recipe import Recipe, as_measures, as_schedules
 from wholestep.options import CompileOptions, thread_count
+from wholestep.session.model import Inputs, training_graph
 from wholestep.session.session import Session
 from wholestep.session.source import Source, Stand, capacity_of, merged_capacity, state_of
 
 log = logging.getLogger("wholestep")
 
-Model = Graph | Step
+Model = Module | Graph | Step
 
 
 def build_session(
     model_or_graph: Model,
     *,
+    inputs: Inputs | None = None,
+    targets: Inputs | None = None,
+    loss: Any = None,
     optimizer: Optimizer | None = None,
     metrics: Any = (),
     schedule: Any = None,
@@ -54,7 +59,11 @@ def build_session(
     """Compile a whole training step and load it.
 
     Args:
-        model_or_graph: a `ws.Graph` whose first output is the loss, or a `@ws.step` function.
+        model_or_graph: a `ws.nn.Module`, a `ws.Graph` whose first output is the loss, or a `@ws.step` function.
+        inputs, targets: of a module, `ws.Spec(shape, dtype)`; a step then takes `x` and `labels`.  Several are a dict
+            by name; a target called `sample_weight` weighs the rows of the loss.
+        loss: of a module: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict
+            of these by output.
         optimizer: how parameters change; SGD with lr 0.01 when None.  A `@ws.step` function has its own.
         metrics: e.g. `["accuracy", ws.metrics.TopKAccuracy(k=5)]`, counted inside the step.  A metric is about the
             output after the loss and the input called `labels` (or `targets`, `target`, `y`); `(metric, output, input)`
@@ -90,7 +99,8 @@ def build_session(
         as_measures(metrics),
         as_schedules(schedule),
     )
-    session, report = _build(_source(model_or_graph, optimizer, batch_size, capacity, recipe), target)
+    model = as_graph(model_or_graph, inputs, targets, loss)
+    session, report = _build(_source(model, optimizer, batch_size, capacity, recipe), target)
     log.info("%s", report)
     return session
 
@@ -148,6 +158,9 @@ def build_session_cached(graph: Graph, path: str | PathLike[str], **arguments: A
 def compile_training_graph(
     graph: Model,
     *,
+    inputs: Inputs | None = None,
+    targets: Inputs | None = None,
+    loss: Any = None,
     optimizer: Optimizer | None = None,
     batch_size: int | None = None,
     capacity: Mapping[str, int] | None = None,
@@ -159,7 +172,7 @@ def compile_training_graph(
 
         plan, report = ws.compile_training_graph(g, batch_size=32)
     """
-    source = _source(graph, optimizer, batch_size, capacity)
+    source = _source(as_graph(graph, inputs, targets, loss), optimizer, batch_size, capacity)
     return source.plan_with_report("train", replace(options or CompileOptions(), cache=False))
 
 
@@ -205,18 +218,31 @@ def _split(
     device: str = "cpu",
     threads: int | None = None,
     options: CompileOptions | None = None,
+    inputs: Inputs | None = None,
+    targets: Inputs | None = None,
+    loss: Any = None,
     metrics: Any = (),
     schedule: Any = None,
     **recipe: Any,
 ) -> tuple[Source, Destination]:
     """The arguments of `build_session`, sorted."""
     known = Recipe(measures=as_measures(metrics), schedules=as_schedules(schedule), **recipe)
-    source = _source(model_or_graph, optimizer, batch_size, capacity, known)
+    model = as_graph(model_or_graph, inputs, targets, loss)
+    source = _source(model, optimizer, batch_size, capacity, known)
     return source, Destination(seed, device, threads, options or CompileOptions())
 
 
+def as_graph(model: Model, inputs: Inputs | None, targets: Inputs | None, loss: Any) -> Graph | Step:
+    """A module with its loss as a graph; graphs and steps as they are."""
+    if isinstance(model, Module):
+        return training_graph(model, inputs, targets, loss)
+    if inputs is not None or targets is not None or loss is not None:
+        raise UsageError("inputs=, targets= and loss= describe a module; a graph or step declares its own.")
+    return model
+
+
 def _source(
-    model: Model,
+    model: Graph | Step,
     optimizer: Optimizer | None,
     batch_size: int | None,
     capacity: Mapping[str, int] | None,
@@ -240,7 +266,8 @@ def _source(
 def _need_graph(model: object, what: str) -> None:
     if not isinstance(model, Graph):
         raise UsageError(
-            f"{what} takes a ws.Graph (or a @ws.step function); received {type(model).__name__}: {model!r}."
+            f"{what} takes a ws.nn.Module, a ws.Graph or a @ws.step function; received {type(model).__name__}: "
+            f"{model!r}."
         )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wholestep import losses
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.initializers import materialize
 from wholestep.compiler.frontend.step import Spec
@@ -57,7 +58,7 @@ def numbers(model: Module) -> dict[str, AnyArray]:
 
 def record_inputs(graph: Graph, inputs: Inputs) -> dict[str, Tensor]:
     """The inputs of a model in a graph: `x` for a single one."""
-    specs = {"x": inputs} if isinstance(inputs, Spec) else dict(inputs)
+    specs = dict(inputs) if isinstance(inputs, Mapping) else {"x": inputs}
     for name, spec in specs.items():
         if not isinstance(spec, Spec):
             fail(UsageError, f"the input {name!r} needs a ws.Spec(shape, dtype); received {spec!r}.")
@@ -83,6 +84,35 @@ def forward_graph(model: Module, inputs: Inputs) -> Graph:
     graph.set_outputs(record_outputs(model, inputs, record_inputs(graph, inputs)))
     share_state(graph, model)
     return graph
+
+
+def training_graph(model: Module, inputs: Inputs | None, targets: Inputs | None, loss: Any) -> Graph:
+    """The graph of a model with its loss: inputs `x` and `labels`, or the names of the dicts."""
+    if inputs is None or loss is None:
+        missing = 'inputs=ws.Spec(("batch", 784))' if inputs is None else 'loss="cross_entropy"'
+        raise UsageError(f"a session over a model needs to know its inputs, targets and loss; add {missing}.")
+    graph = Graph()
+    outputs = record_outputs(model, inputs, record_inputs(graph, inputs))
+    aims = record_inputs(graph, {"labels": targets} if isinstance(targets, Spec) else targets or {})
+    graph.set_outputs({"loss": _loss(loss, outputs, aims), **outputs})
+    share_state(graph, model)
+    return graph
+
+
+def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> Tensor:
+    """A loss by name or function; a dict has one for each output, whose target has the output's name."""
+    weight = {"sample_weight": aims.pop("sample_weight")} if "sample_weight" in aims else {}
+    if isinstance(loss, Mapping) and ("kind" not in loss or "kind" in outputs):  # else the to_config() of one loss
+        for name in loss:
+            if name not in outputs or name not in aims:
+                known = f"outputs: {', '.join(outputs)}; targets: {', '.join(aims) or 'none'}"
+                raise UsageError(f"loss[{name!r}] needs an output and a target of that name; there are {known}.")
+        first, *rest = (losses.get(one)(outputs[name], aims[name], **weight) for name, one in loss.items())
+        return sum(rest, start=first)
+    function = losses.get(loss)
+    if len(outputs) == 1 and len(aims) <= 1:
+        return function(*outputs.values(), *aims.values(), **weight)
+    return function(dict(outputs), dict(aims), **weight)
 
 
 # -- predicting --------------------------------------------------------------------------------------------------
