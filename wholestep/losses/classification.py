@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from wholestep.compiler.frontend import functions as fn
-from wholestep.compiler.frontend.tensor import Tensor, as_tensor, common_graph, ratio
+from wholestep.compiler.frontend.activations import softplus
+from wholestep.compiler.frontend.tensor import Tensor, as_tensor, common_graph, pointwise, ratio
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
@@ -182,18 +183,12 @@ def binary_cross_entropy_with_logits_loss(
     values = _binary(logits, t)
     if pos_weight is not None:
         # t counts w times: (w - 1)·t·softplus(-x) more.
-        values = values + (as_tensor(pos_weight) - 1.0) * t * _softplus(-logits)
+        values = values + (as_tensor(pos_weight) - 1.0) * t * softplus(-logits)
     return reduce("binary_cross_entropy_with_logits_loss", values, reduction, sample_weight)
 
 
-def _softplus(x: Tensor) -> Tensor:
-    """log(1 + exp(x)), with sigmoid(0) as its slope at 0: max(x, 0) is (x + |x|)/2, whose slope there is 1/2."""
-    size = fn.abs(x)
-    return 0.5 * (x + size) + fn.log1p(fn.exp(-size))
-
-
 def _binary(logits: Tensor, t: Tensor) -> Tensor:
-    return _softplus(logits) - logits * t
+    return pointwise("bce_with_logits", logits, t)
 
 
 def focal_loss(
