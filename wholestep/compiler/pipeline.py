@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
+from wholestep.compiler.passes.channels_last import channels_last
 from wholestep.compiler.passes.cse import share_common_nodes
 from wholestep.compiler.passes.dead_code import drop_dead_code
 from wholestep.compiler.passes.decompose import decompose, lower_ratio, lower_reductions
@@ -19,6 +20,8 @@ from wholestep.compiler.passes.egraph.saturate import Budget, Worker
 from wholestep.compiler.passes.flatten import flatten
 from wholestep.compiler.passes.fold import fold
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.passes.regroup import regroup
+from wholestep.compiler.passes.pooling import relu_behind_pool, through_pools
 from wholestep.compiler.plan.bounds import index_bounds
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check
@@ -45,20 +48,22 @@ class Stage:
     egraph: bool = False  # rewritten by equality saturation afterwards, where the options say so
 
 
+IMAGES = (channels_last, through_pools)
 SIMPLIFY = (fold, share_common_nodes, drop_dead_code)
 
 STAGES = (
     # Named ops stand where the user wrote out their definition, steady formulas where he did not.
     Stage("optimize_forward", (), egraph=True),
     # No gradients, calls or stops are left: the step is one graph of ordinary nodes.
-    Stage("autodiff", (inline_calls, expand_gradients, strip_stop_gradients)),
+    Stage("autodiff", (inline_calls, relu_behind_pool, expand_gradients, strip_stop_gradients)),
     # Constants are folded, equal nodes are one node, and every node is needed.
     Stage("simplify", SIMPLIFY),
     # The cheapest equal program was chosen for the whole step.  Skipped by optimize=False.
     Stage("optimize_full", (), egraph=True),
     # Only primitives and composites with kernels are left; reductions have one axis, ratios are divisions, and what
-    # follows a product of flattened rows is flat as well.
-    Stage("lower", (decompose_composites, lower_reductions, lower_ratio, flatten, *SIMPLIFY)),
+    # follows a product of flattened rows is flat as well; parts that fill a whole are put side by side, not added.
+    # Images have their channels last, and the adjoint of a pool goes straight into the adjoints of its convolution.
+    Stage("lower", (decompose_composites, *IMAGES, lower_reductions, lower_ratio, flatten, regroup, *SIMPLIFY)),
 )
 PLAN = "compile"  # the last stage: kernels, order and bytes are decided
 

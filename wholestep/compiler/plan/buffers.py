@@ -15,6 +15,7 @@ from wholestep.compiler.plan.host import HostProgram
 from wholestep.compiler.plan.kernel import Buffer, Index, Layout, Load, Space
 from wholestep.compiler.plan.layout import layout_bytes, state_layout
 from wholestep.compiler.plan.prepare import STORED_LEAVES, is_state
+from wholestep.compiler.plan.window_ops import WINDOWS
 
 
 class Buffers:
@@ -91,6 +92,8 @@ class Buffers:
                 if a.shape != a.base.type.shape or n.op == "scatter_add" or (n.op == "gather" and position == 0):
                     refused.add(a.base)
                 if is_call(n) and not keeps_panels(a.index, n.inputs[position].type.rank):
+                    refused.add(a.base)
+                if n.op in WINDOWS:
                     refused.add(a.base)
                 if n.op == "matmul" and not (a.index and a.index[-1].plain is not None):
                     refused.add(a.base)  # a part of a panel has no stride

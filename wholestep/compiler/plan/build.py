@@ -12,15 +12,18 @@ from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.call import assemble
 from wholestep.compiler.plan.emit import EMIT
 from wholestep.compiler.plan.fuse import Cluster, fuse
-from wholestep.compiler.plan.kernel import Bound, Kernel, Plan, Space
+from wholestep.compiler.plan.kernel import Bound, Kernel, Kind, Plan, Space
+from wholestep.compiler.plan.merge import merge_maps
 from wholestep.compiler.plan.order import place_updates, topological
 from wholestep.compiler.plan.prepare import prepare
 from wholestep.compiler.plan.siblings import join_column_sums
 from wholestep.compiler.plan.split import split_kernels
 from wholestep.compiler.plan.traffic import bytes_moved, flops
+from wholestep.compiler.plan.windows import emit_window
 from wholestep.errors import GraphError
 
 VERSION = 1
+EMITTERS = {**EMIT, Kind.WINDOW: emit_window}
 
 
 def make_plan(
@@ -42,6 +45,7 @@ def make_plan(
     prepared = prepare(assemble(graph))  # every kernel's operands are laid out as it needs them
     clusters = fuse(prepared, fused)  # which ops share a kernel
     if fused:
+        clusters = merge_maps(clusters, prepared.updates)  # an update is one pass over its buffers
         clusters = join_column_sums(clusters, prepared.updates)  # sums stand where what they add is read anyway
     updates = place_updates(prepared, clusters)  # states are overwritten only after everyone has read them
     ordered = topological(clusters)
@@ -86,7 +90,7 @@ def make_plan(
 
 def emit(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     buffers.start_kernel()
-    kernel = EMIT[cluster.kind](id, cluster, buffers)
+    kernel = EMITTERS[cluster.kind](id, cluster, buffers)
     origin = tuple(n.name or n.op for n in cluster.members)
     sizes = buffers.sizes
     kernel = replace(kernel, flops=flops(kernel, sizes), origin=origin)

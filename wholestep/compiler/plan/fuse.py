@@ -18,6 +18,7 @@ from wholestep.compiler.plan.call import ROUTINES, call_of
 from wholestep.compiler.plan.kernel import Kind
 from wholestep.compiler.plan.prepare import is_generated
 from wholestep.compiler.plan.reach import Reach
+from wholestep.compiler.plan.window_ops import POOLED, POOLS, WEIGHTS, WINDOWS, pool_of, stays_inside, tiles
 
 MAPS = frozenset({"gather", "pad", "concat"}) | {
     name for name, op in OPS.items() if op.family in (Family.POINTWISE, Family.COMPOSITE) and name not in ROUTINES
@@ -109,6 +110,8 @@ class Fuser:
         self.position: dict[Cluster, int] = {}
         self.reach = Reach[Cluster]()
         self.summed = only_in_column_sums(graph) if fuse else set()
+        self.readers = graph.consumers()
+        self.roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
         for node in graph.nodes:
             if is_op(node):
                 if fuse and self.may_wait(node):
@@ -133,16 +136,16 @@ class Fuser:
         needed = [a.base for n in (*waiting, node) for a in accesses(n)]
         producers = dict.fromkeys(self.of[base] for base in needed if base in self.of)
         cluster = self.choose(node, waiting, producers) if self.fuse else None
-        call = call_of(node)
+        call = call_of(node) or pool_of(node)
         if call is not None:
-            cluster = self.calls.get(call)
+            cluster = self.calls.get(call, cluster)
         if cluster is None:
             cluster = new_cluster(node)
-            if call is not None:
-                self.calls[call] = cluster
             self.position[cluster] = len(self.clusters)
             self.clusters.append(cluster)
             self.reach.add(cluster)
+        if call is not None:
+            self.calls[call] = cluster
         joining = self.joining(waiting, node, cluster)
         if cluster.kind is Kind.COLUMNS and not cluster.nodes:
             cluster.prologue = self.prologue(waiting, node)
@@ -216,6 +219,8 @@ class Fuser:
     def join(self, node: Node, cluster: Cluster) -> None:
         cluster.nodes.append(node)
         self.of[node] = cluster
+        if node.op in POOLS:  # what follows is as small as the pool's result
+            cluster.rows, cluster.vector = node.type.shape[:-1], node.type.shape[-1]
         needed = [a.base for n in (*cluster.prologue, node) for a in accesses(n)]
         found = {self.of[base] for base in needed if base in self.of} - {cluster}
         self.reach.link(cluster, found - cluster.reads)
@@ -228,7 +233,9 @@ class Fuser:
     def fits(self, node: Node, found: list[Access], cluster: Cluster) -> bool:
         if node.op in REDUCTIONS:
             return self.fits_reduction(node, found[0], cluster)
-        if node.op not in MAPS or cluster.kind in (Kind.SCATTER, Kind.CALL):
+        if node.op in POOLS:
+            return self.fits_pool(node, found[0], cluster)
+        if node.op not in MAPS or cluster.kind in (Kind.SCATTER, Kind.CALL) or has_no_epilogue(cluster):
             return False
         shape = node.type.shape
         row = cluster.is_row(node)
@@ -250,6 +257,18 @@ class Fuser:
             return False
         return is_whole(access)
 
+    def fits_pool(self, node: Node, access: Access, cluster: Cluster) -> bool:
+        """Behind a convolution whose every pixel is read by this pool alone."""
+        return (
+            cluster.kind is Kind.WINDOW
+            and cluster.nodes[0].op in POOLED
+            and tiles(node)
+            and self.of.get(access.base) is cluster
+            and access.base.type.shape == cluster.nodes[0].type.shape == cluster.shape
+            and is_whole(access)
+            and stays_inside(cluster.nodes, node, self.readers, self.roots)
+        )
+
     def fits_reduction(self, node: Node, access: Access, cluster: Cluster) -> bool:
         """Along the rows of a nest that computes what is reduced."""
         return (
@@ -260,6 +279,11 @@ class Fuser:
             and not cluster.is_row(access.base)
             and self.reads_in_place(access, False, cluster)
         )
+
+
+def has_no_epilogue(cluster: Cluster) -> bool:
+    """A gradient that is added up over all images is whole only at the end of its kernel."""
+    return cluster.kind is Kind.WINDOW and cluster.nodes[0].op in WEIGHTS
 
 
 def is_whole(access: Access) -> bool:
@@ -293,6 +317,8 @@ def new_cluster(node: Node) -> Cluster:
         return Cluster(Kind.DOT, shape[:-1], shape[-1])
     if node.op == "scatter_add":
         return Cluster(Kind.SCATTER, shape, None)
+    if node.op in WINDOWS:
+        return Cluster(Kind.WINDOW, shape[:-1], shape[-1])
     if node.op in REDUCTIONS:
         source = node.inputs[0].type.shape
         if reduced_axis(node) == len(source) - 1:

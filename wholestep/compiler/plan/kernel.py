@@ -205,7 +205,7 @@ class Window:
     dilation: tuple[int, ...] = (1, 1)
     groups: int = 1
     pool: tuple[int, ...] = ()  # the window of a pool: behind a convolution, or before its adjoint
-    pooled: int | None = None  # the value of level 0 that is pooled
+    pooled: bool = False  # a pool follows in this kernel; level 0 stores what it pools in `rows` of the workspace
     work: tuple[tuple[str, int], ...] = ()  # pieces of a thread's workspace, by name
     granule: int = 0  # of axis 0, where it is not the one of its extent
     flops: int = 0  # at capacity

@@ -12,6 +12,7 @@ from wholestep.compiler.plan.access import VIEWS, cuts_axes, identity, is_reinte
 from wholestep.compiler.plan.call import Assembled, has_contiguous_columns, is_call, is_result, keeps_panels
 from wholestep.compiler.plan.kernel import Layout
 from wholestep.compiler.plan.layout import state_layout
+from wholestep.compiler.plan.window_ops import WEIGHTS, WINDOWS
 
 STORED_LEAVES = ("input", "parameter", "state", "constant")
 
@@ -42,6 +43,13 @@ def _operand(node: Node) -> Node:
     access = resolve(node, identity(node.type.rank))
     paneled = is_state(access.base) and state_layout(access.base.type) is Layout.PANELS
     return _copy(node) if is_generated(access.base) or (paneled and access.index[-1].plain is None) else node
+
+
+def _rows(node: Node) -> Node:
+    """Any view of something that lies in memory as dense rows."""
+    access = resolve(node, identity(node.type.rank))
+    paneled = is_state(access.base) and state_layout(access.base.type) is Layout.PANELS
+    return _copy(node) if is_generated(access.base) or paneled else node
 
 
 def right_operand_is_direct(node: Node, transposed: bool) -> bool:
@@ -84,6 +92,8 @@ def _prepare(node: Node) -> Node:
         return node.with_inputs([table if is_state(table) else _stored(table), index])  # panels have rows too
     if node.op == "scatter_add":
         return node.with_inputs([_stored(i) for i in node.inputs])
+    if node.op in WINDOWS:
+        return node.with_inputs([_rows(i) for i in node.inputs])
     if node.op in ("pad", "concat"):
         return node.with_inputs([_operand(i) for i in node.inputs])
     return node.with_inputs([_call_operand(i) for i in node.inputs]) if is_call(node) else node
@@ -100,7 +110,7 @@ def _call_operand(node: Node) -> Node:
 def _computed(node: Node) -> Node:
     """A result must be the value of an op that stores it; a routine stores each value in one place."""
     moved = node.op in VIEWS or node.op in STORED_LEAVES or is_generated(node)
-    return _copy(node) if moved or is_result(node) or isinstance(node, Assembled) else node
+    return _copy(node) if moved or node.op in WEIGHTS or is_result(node) or isinstance(node, Assembled) else node
 
 
 def prepare(graph: Graph) -> Graph:

@@ -32,6 +32,12 @@ def granule(extent: Extent) -> int:
     return SYMBOLIC_GRANULE * max(1, coefficient)
 
 
+def kernel_granule(kernel: Kernel, axis: int) -> int:
+    """The unit in which an axis of a kernel is dealt out."""
+    own = kernel.window.granule if kernel.window else 0
+    return own or granule(kernel.axes[axis])
+
+
 @dataclass(frozen=True)
 class Prices:
     """Seconds on the machine a plan is made for; they choose among plans and never change a result."""
@@ -78,6 +84,9 @@ class Touch:
     def ways(self, axis: int, load: Load) -> frozenset[Way]:
         buffer, extent = self.buffers[load.buffer], self.kernel.axes[axis]
         own, found = buffer.type.shape, set[Way]()
+        if self.kernel.window and self.kernel.window.granule:  # its own way of dealing out: nobody else's
+            places = [d for d, i in enumerate(load.index) if i.plain == axis and load.shape == own]
+            return frozenset((f"dimension in {self.kernel.window.granule}s", d) for d in places)
         for d, index in enumerate(load.index):
             stride = self.stride(axis, index)
             if stride is not None and load.shape[d] == stride * extent:
@@ -109,6 +118,8 @@ class Touch:
         if k.kind is Kind.SCATTER:
             assert k.scatter is not None
             candidates = [a for a in range(len(k.axes)) if a not in k.scatter.over]
+        if k.kind is Kind.WINDOW:
+            candidates = [0]  # images, or outputs of a weight
         useful = [a for a in candidates if k.axes[a] != 1 and all(self.walked(a, b) for b in self.written_ids)]
         return list(useful) or [None]
 
@@ -219,14 +230,14 @@ class Splitter:
     def _work(self, i: int) -> dict[int | None, float]:
         """Seconds of a kernel under each of its options."""
         k, p = self.kernels[i], self.prices
-        seconds = k.flops * (p.flop if k.kind in (Kind.DOT, Kind.CALL) else p.point) + k.bytes * p.byte
+        seconds = k.flops * (p.flop if k.kind in (Kind.DOT, Kind.CALL, Kind.WINDOW) else p.point) + k.bytes * p.byte
         return {s: seconds / self.parallelism(i, s) for s in self.options[i]}
 
     def _parallelism(self, i: int, split: int | None) -> float:
         if split is None:
             return 1.0
         extent = self.kernels[i].axes[split]
-        count = max(1, -(-evaluate(extent, self.sizes) // granule(extent)))
+        count = max(1, -(-evaluate(extent, self.sizes) // kernel_granule(self.kernels[i], split)))
         return max(1.0, count / -(-count // self.prices.threads))
 
     def price(self, split: Sequence[int | None]) -> float:
@@ -271,7 +282,7 @@ class Splitter:
     def search(self) -> list[Kernel]:
         _, split = min((self.descend(s) for s in self.starts()), key=lambda found: found[0])
         return [
-            replace(k, split=s, granule=1 if s is None else granule(k.axes[s]), region=r)
+            replace(k, split=s, granule=1 if s is None else kernel_granule(k, s), region=r)
             for k, s, r in zip(self.kernels, split, self.regions(split), strict=True)
         ]
 

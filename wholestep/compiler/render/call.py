@@ -15,7 +15,8 @@ HEADERS = {"attention": "attention.h", "attention_grad": "attention.h"}
 
 def headers(kernels: tuple[Kernel, ...]) -> list[str]:
     """The native headers that a plan's calls need."""
-    return sorted({HEADERS[k.call.routine] for k in kernels if k.call is not None})
+    windows = {"conv.h" for k in kernels if k.window is not None}
+    return sorted(windows | {HEADERS[k.call.routine] for k in kernels if k.call is not None})
 
 
 def render_call(w: Writer) -> None:

@@ -12,6 +12,7 @@ from wholestep.compiler.plan.kernel import LANES, Kind, Layout, Level, Load, Red
 from wholestep.compiler.render.address import axis_stride
 from wholestep.compiler.render.call import render_call
 from wholestep.compiler.render.language import LOWEST, OPS, STORED, SUFFIX
+from wholestep.compiler.render.windows import render_window
 from wholestep.compiler.render.writer import REDUCE_SUFFIX, Writer, panel
 
 
@@ -269,4 +270,5 @@ RENDER: Mapping[Kind, Callable[[Writer], None]] = {
     Kind.DOT: render_dot,
     Kind.SCATTER: render_scatter,
     Kind.CALL: render_call,
+    Kind.WINDOW: render_window,
 }

@@ -31,6 +31,8 @@ class Writer:
             self.params[kernel.dot.block] = "block"
         if kernel.call and kernel.call.work is not None:
             self.params[kernel.call.work] = "work"
+        if kernel.window:
+            self.params.update({b: name for name, b in kernel.window.work})
         self.values: dict[int, str] = {}
         self.dtypes: dict[int, DType] = {}
         self.instrs = [i for level in kernel.levels for i in (*level.row, *level.body)]
@@ -99,7 +101,7 @@ class Writer:
 
     def instructions(self, instrs: Sequence[Instr]) -> None:
         for i in instrs:
-            if i.op not in ("const", "scalar", "acc"):
+            if i.op not in ("const", "scalar", "acc", "position"):
                 self.emit(f"const {LOCAL[i.dtype]} v{i.id} = {self.expression(i)};")
 
     def stores(self, items: Sequence[Store]) -> None:

@@ -6,6 +6,7 @@
 #define WIDTH (BYTES / (int)sizeof(REAL))
 typedef REAL NAME(vec) __attribute__((vector_size(BYTES)));
 typedef REAL NAME(loose) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
+typedef BITS NAME(bits) __attribute__((vector_size(BYTES)));
 #define V NAME(vec)
 #define LOOSE NAME(loose)
 #if BYTES == 64
@@ -83,9 +84,10 @@ WS_INLINE void NAME(conv_tile)(const int pixels, const int vectors, REAL *out, c
 }
 
 /* A row of `count` pixels, in tiles of nearly one size. */
-WS_INLINE void NAME(conv_row)(const int count, const int vectors, REAL *out, const long out_pixel, const REAL *x,
+WS_INLINE void NAME(conv_row)(const int count, const int columns, REAL *out, const long out_pixel, const REAL *x,
                               const long x_pixel, const int rows, const long x_row, const int runs, const long x_run,
                               const int length, const REAL *w) {
+  const int vectors = columns / WIDTH;
   const int most = REGISTERS / vectors < 12 ? REGISTERS / vectors : 12;
   const int tiles = (count + most - 1) / most, size = (count + tiles - 1) / tiles, large = count - tiles * (size - 1);
   for (int t = 0; t < large; t++, out += size * out_pixel, x += size * x_pixel)
@@ -94,9 +96,28 @@ WS_INLINE void NAME(conv_row)(const int count, const int vectors, REAL *out, con
     NAME(conv_tile)(size - 1, vectors, out, out_pixel, x, x_pixel, rows, x_row, runs, x_run, length, w);
 }
 
-/* into[j][v*WIDTH + l] += sum over the pixels of g[pixel*g_pixel + j] * x[pixel*x_pixel + v*WIDTH + l]. */
+/* The same where every channel has a kernel of its own: out[pixel][c] = sum of x[... + pixel*x_pixel + c] * w[row][run][c]. */
+WS_INLINE void NAME(depth_row)(const int count, const int columns, REAL *out, const long out_pixel, const REAL *x,
+                               const long x_pixel, const int rows, const long x_row, const int runs, const long x_run,
+                               const REAL *w) {
+  for (int i = 0; i < count; i++, out += out_pixel, x += x_pixel) {
+    V sum[4];
+#pragma GCC unroll 4
+    for (int v = 0; v < columns / WIDTH; v++) sum[v] = (V){0};
+    for (int r = 0; r < rows; r++)
+      for (int q = 0; q < runs; q++)
+#pragma GCC unroll 4
+        for (int v = 0; v < columns / WIDTH; v++)
+          NAME(fma_at)(&sum[v], *(const LOOSE *)(x + r * x_row + q * x_run + v * WIDTH),
+                       w + (r * runs + q) * columns + v * WIDTH);
+#pragma GCC unroll 4
+    for (int v = 0; v < columns / WIDTH; v++) *(LOOSE *)(out + v * WIDTH) = sum[v];
+  }
+}
+
+/* into[j][v*WIDTH + l] += sum over the pixels of g[pixel*g_pixel + j*g_channel] * x[pixel*x_pixel + v*WIDTH + l]. */
 WS_INLINE void NAME(weight_tile)(const int outputs, const int vectors, REAL *into, const long into_output,
-                                 const REAL *g, const long g_row, const long g_pixel, const REAL *x, const long x_row,
+                                 const REAL *g, const long g_row, const long g_pixel, const long g_channel, const REAL *x, const long x_row,
                                  const long x_pixel, const int height, const int width) {
   V sum[4][3];
 #pragma GCC unroll 4
@@ -110,7 +131,7 @@ WS_INLINE void NAME(weight_tile)(const int outputs, const int vectors, REAL *int
 #pragma GCC unroll 3
       for (int v = 0; v < vectors; v++) y[v] = *(const LOOSE *)(xp + v * WIDTH);
 #pragma GCC unroll 4
-      for (int j = 0; j < outputs; j++) NAME(spread)(sum[j], gp + j, y, vectors);
+      for (int j = 0; j < outputs; j++) NAME(spread)(sum[j], gp + j * g_channel, y, vectors);
     }
   }
 #pragma GCC unroll 4
@@ -122,13 +143,27 @@ WS_INLINE void NAME(weight_tile)(const int outputs, const int vectors, REAL *int
     }
 }
 
+/* A row of kernels: `length` elements for each of `outputs` outputs, in vectors. */
+WS_INLINE void NAME(weight_row)(const int outputs, const int length, REAL *into, const long into_output, const REAL *g,
+                                const long g_row, const long g_pixel, const long g_channel, const REAL *x, const long x_row,
+                                const long x_pixel, const int height, const int width) {
+  const int vectors = (length + WIDTH - 1) / WIDTH;
+  for (int v = 0; v + 3 <= vectors; v += 3)
+    NAME(weight_tile)(outputs, 3, into + v * WIDTH, into_output, g, g_row, g_pixel, g_channel, x + v * WIDTH, x_row, x_pixel,
+                      height, width);
+  const int done = vectors / 3 * 3;
+  if (vectors > done)
+    NAME(weight_tile)(outputs, vectors - done, into + done * WIDTH, into_output, g, g_row, g_pixel, g_channel, x + done * WIDTH,
+                      x_row, x_pixel, height, width);
+}
+
 /* Through a max pool whose windows tile its input: every cell has one gradient, and the position it came from.
 
-   into[j][r][v*WIDTH + l] += sum over the cells of g[cell][j] * x[cell + offsets[index[cell][j]] + r*x_row + v*WIDTH + l]
-   for `outputs` neighbouring outputs; a cell of g and index has `stride` elements. */
+   into[j][r][v*WIDTH + l] += sum over the cells of g[cell + j*g_channel] * x[cell + offsets[index[cell][j]] + r*x_row + v*WIDTH + l]
+   for `outputs` neighbouring outputs; a cell of index has `stride` elements. */
 WS_INLINE void NAME(pooled_weight_tile)(const int outputs, const int rows, const int vectors, REAL *into,
                                         const long into_output, const long into_row, const REAL *g,
-                                        const INDEX *index, const long stride, const REAL *x, const long x_row,
+                                        const long g_row, const long g_pixel, const long g_channel, const INDEX *index, const long stride, const REAL *x, const long x_row,
                                         const int height, const int width, const long cell_row, const long cell,
                                         const int *offsets) {
   V sum[2][12];
@@ -136,13 +171,13 @@ WS_INLINE void NAME(pooled_weight_tile)(const int outputs, const int rows, const
   for (int j = 0; j < outputs; j++)
 #pragma GCC unroll 12
     for (int s = 0; s < rows * vectors; s++) sum[j][s] = (V){0};
-  for (int i = 0; i < height; i++, x += cell_row) {
-    const REAL *at = x;
-    for (int p = 0; p < width; p++, at += cell, g += stride, index += stride) {
+  for (int i = 0; i < height; i++, x += cell_row, g += g_row) {
+    const REAL *at = x, *gp = g;
+    for (int p = 0; p < width; p++, at += cell, gp += g_pixel, index += stride) {
 #pragma GCC unroll 2
       for (int j = 0; j < outputs; j++) {
         const REAL *from = at + offsets[index[j]];
-        const V gradient = NAME(all)(g + j);
+        const V gradient = NAME(all)(gp + j * g_channel);
 #pragma GCC unroll 12
         for (int s = 0; s < rows * vectors; s++)
           NAME(fma_at)(&sum[j][s], gradient, from + s / vectors * x_row + s % vectors * WIDTH);
@@ -158,17 +193,17 @@ WS_INLINE void NAME(pooled_weight_tile)(const int outputs, const int rows, const
     }
 }
 
-/* out[r][v*WIDTH + l] += sum over `outputs` outputs j of g[j] * w[j][shifts[index[j]] + r*w_row + v*WIDTH + l]: what one
+/* out[r][v*WIDTH + l] += sum over `outputs` outputs j of g[j*g_channel] * w[j][shifts[index[j]] + r*w_row + v*WIDTH + l]: what one
    cell gives to the part of the image that its windows see.  w is framed with zeros, so that a shift moves it. */
 WS_INLINE void NAME(pooled_input_tile)(const int rows, const int vectors, REAL *out, const long out_row, const REAL *g,
-                                       const INDEX *index, const int outputs, const REAL *w, const long w_output,
+                                       const long g_channel, const INDEX *index, const int outputs, const REAL *w, const long w_output,
                                        const long w_row, const int *shifts) {
   V sum[24];
 #pragma GCC unroll 24
   for (int s = 0; s < rows * vectors; s++) sum[s] = (V){0};
   for (int j = 0; j < outputs; j++, w += w_output) {
     const REAL *from = w + shifts[index[j]];
-    const V gradient = NAME(all)(g + j);
+    const V gradient = NAME(all)(g + j * g_channel);
 #pragma GCC unroll 24
     for (int s = 0; s < rows * vectors; s++)
       NAME(fma_at)(&sum[s], gradient, from + s / vectors * w_row + s % vectors * WIDTH);
@@ -177,6 +212,78 @@ WS_INLINE void NAME(pooled_input_tile)(const int rows, const int vectors, REAL *
   for (int s = 0; s < rows * vectors; s++) {
     LOOSE *to = (LOOSE *)(out + s / vectors * out_row + s % vectors * WIDTH);
     *to = *to + sum[s];
+  }
+}
+/* All rows of the kernels of `outputs` outputs, as many at a time as there are registers. */
+WS_INLINE void NAME(pooled_weight)(const int outputs, const int rows, const int length, REAL *into,
+                                   const long into_output, const long into_row, const REAL *g, const long g_row,
+                                   const long g_pixel, const long g_channel, const INDEX *index, const long stride, const REAL *x, const long x_row, const int height,
+                                   const int width, const long cell_row, const long cell, const int *offsets) {
+  const int vectors = (length + WIDTH - 1) / WIDTH, most = 12 / outputs;
+  const int part = vectors < most ? vectors : most, group = most / part;
+  for (int v = 0; v < vectors; v += part) {
+    const int left = vectors - v < part ? vectors - v : part;
+    for (int r = 0; r < rows; r += group) {
+      const int tall = rows - r < group ? rows - r : group;
+      REAL *to = into + r * into_row + v * WIDTH;
+      const REAL *from = x + r * x_row + v * WIDTH;
+      if (tall == group && left == part)
+        NAME(pooled_weight_tile)(outputs, group, part, to, into_output, into_row, g, g_row, g_pixel, g_channel, index, stride, from, x_row, height,
+                                 width, cell_row, cell, offsets);
+      else if (left == part)
+        NAME(pooled_weight_tile)(outputs, rows % group, part, to, into_output, into_row, g, g_row, g_pixel, g_channel, index, stride, from, x_row,
+                                 height, width, cell_row, cell, offsets);
+      else if (tall == group)
+        NAME(pooled_weight_tile)(outputs, group, vectors % part, to, into_output, into_row, g, g_row, g_pixel, g_channel, index, stride, from,
+                                 x_row, height, width, cell_row, cell, offsets);
+      else
+        NAME(pooled_weight_tile)(outputs, rows % group, vectors % part, to, into_output, into_row, g, g_row, g_pixel, g_channel, index, stride,
+                                 from, x_row, height, width, cell_row, cell, offsets);
+    }
+  }
+}
+
+/* All rows of what one cell gives. */
+WS_INLINE void NAME(pooled_input)(const int rows, const int length, REAL *out, const long out_row, const REAL *g,
+                                  const long g_channel, const INDEX *index, const int outputs, const REAL *w, const long w_output,
+                                  const long w_row, const int *shifts) {
+  const int vectors = (length + WIDTH - 1) / WIDTH, part = vectors < 12 ? vectors : 12, group = 12 / part;
+  for (int v = 0; v < vectors; v += part) {
+    const int left = vectors - v < part ? vectors - v : part;
+    for (int r = 0; r < rows; r += group) {
+      const int tall = rows - r < group ? rows - r : group;
+      REAL *to = out + r * out_row + v * WIDTH;
+      const REAL *from = w + r * w_row + v * WIDTH;
+      if (tall == group && left == part)
+        NAME(pooled_input_tile)(group, part, to, out_row, g, g_channel, index, outputs, from, w_output, w_row, shifts);
+      else if (left == part)
+        NAME(pooled_input_tile)(rows % group, part, to, out_row, g, g_channel, index, outputs, from, w_output, w_row, shifts);
+      else if (tall == group)
+        NAME(pooled_input_tile)(group, vectors % part, to, out_row, g, g_channel, index, outputs, from, w_output, w_row, shifts);
+      else
+        NAME(pooled_input_tile)(rows % group, vectors % part, to, out_row, g, g_channel, index, outputs, from, w_output, w_row,
+                                shifts);
+    }
+  }
+}
+
+/* The largest of the rows*columns pixels of a window, and its position: `lanes` channels, the first maximum wins and
+   not-a-number is larger than anything. */
+WS_INLINE void NAME(pool_cell)(const int lanes, REAL *best, INDEX *positions, const REAL *x, const int rows,
+                               const int columns, const long x_row, const long x_pixel) {
+#pragma GCC unroll 4
+  for (int l = 0; l < lanes; l += WIDTH) {
+    V most = *(const LOOSE *)(x + l);
+    NAME(bits) at = {0};
+    for (int r = 0; r < rows; r++)
+      for (int c = 0; c < columns; c++) {
+        const V v = *(const LOOSE *)(x + l + r * x_row + c * x_pixel);
+        const NAME(bits) wins = (v > most) | (v != v);
+        most = (V)((wins & (NAME(bits))v) | (~wins & (NAME(bits))most));
+        at = (wins & (r * columns + c)) | (~wins & at);
+      }
+    *(LOOSE *)(best + l) = most;
+    for (int i = 0; i < WIDTH; i++) positions[l + i] = (INDEX)at[i];
   }
 }
 #undef V

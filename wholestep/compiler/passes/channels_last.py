@@ -1,0 +1,121 @@
+"""Images inside a program have their channels last: a pixel's channels are consecutive, what kernels vectorise over.
+
+Convolutions and pools are rewritten, and so is what only computes with their results; a permutation stands where
+channels must come second again.  Most permutations meet their inverse, the others are views: nobody sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.passes.flatten import ACTIVATIONS
+
+LAST = (0, 2, 3, 1)  # (N, C, H, W) -> (N, H, W, C)
+SECOND = (0, 3, 1, 2)  # and back
+
+
+def channels_last(graph: Graph) -> Graph:
+    """The same program over images with their channels last."""
+    if not any(_is_window(n) for n in graph.nodes):
+        return graph
+    mover = _Mover()
+    for node in graph.nodes:
+        with b.origin(node):
+            mover.visit(node)
+    return Graph(
+        tuple(Output(o.name, mover.plain(o.node)) for o in graph.outputs),
+        tuple(Update(u.name, mover.plain(u.node)) for u in graph.updates),
+        tuple(mover.plain(i) for i in graph.inputs),
+    )
+
+
+def _is_window(node: Node) -> bool:
+    return OPS[node.op].family is Family.WINDOW and not getattr(node.attrs, "last", True)
+
+
+class _Mover:
+    """For each node of the old graph its value as it was, its value with channels last, or both."""
+
+    def __init__(self) -> None:
+        self.as_it_was: dict[Node, Node] = {}
+        self.with_last: dict[Node, Node] = {}
+
+    def plain(self, node: Node) -> Node:
+        if node not in self.as_it_was:
+            self.as_it_was[node] = b.permute(self.with_last[node], SECOND)
+        return self.as_it_was[node]
+
+    def last(self, node: Node) -> Node:
+        if node not in self.with_last:
+            self.with_last[node] = self.moved_expand(node) or b.permute(self.as_it_was[node], LAST)
+        return self.with_last[node]
+
+    def moved_expand(self, node: Node) -> Node | None:
+        """An expand has its axes wherever they are wanted, as long as they keep their order."""
+        if node.op != "expand":
+            return None
+        a = attrs_of(node, at.ExpandAttrs)
+        axes = [LAST.index(d) for d in a.axes]
+        if axes != sorted(axes):
+            return None
+        return b.expand_to(self.plain(node.inputs[0]), tuple(a.shape[d] for d in LAST), axes)
+
+    def visit(self, node: Node) -> None:
+        if _is_window(node):
+            self.with_last[node] = b.make(node.op, [self.last(i) for i in node.inputs], replace(node.attrs, last=True))  # type: ignore[call-arg]
+            return
+        if any(i in self.with_last and i not in self.as_it_was for i in node.inputs):
+            if self.follows(node):
+                return
+        self.as_it_was[node] = node.with_inputs([self.plain(i) for i in node.inputs])
+
+    def follows(self, node: Node) -> bool:
+        """Compute a node from images with channels last, where that is the same op over other axes."""
+        if _is_elementwise(node) and node.type.rank == 4:
+            self.with_last[node] = b.make(node.op, [self.last(i) for i in node.inputs], node.attrs)
+        elif node.op in ("sum", "max"):
+            return self.reduce(node)
+        elif node.op in MOVEMENTS:
+            self.with_last[node] = b.make(node.op, [self.last(i) for i in node.inputs], MOVEMENTS[node.op](node.attrs))
+        else:
+            return False
+        return True
+
+    def reduce(self, node: Node) -> bool:
+        """A reduction whose remaining axes are in the same order."""
+        axes = node.attrs.axes  # type: ignore[attr-defined]
+        kept = [LAST.index(d) for d in range(4) if d not in axes]
+        if kept != sorted(kept):
+            return False
+        reduce = b.sum_axes if node.op == "sum" else b.max_axes
+        self.as_it_was[node] = reduce(self.last(node.inputs[0]), [LAST.index(d) for d in axes])
+        return True
+
+
+def _is_elementwise(node: Node) -> bool:
+    return OPS[node.op].family is Family.POINTWISE or node.op in ACTIVATIONS
+
+
+def _ordered(values: Sequence[object]) -> tuple[object, ...]:
+    return tuple(values[d] for d in LAST)
+
+
+def _slice(a: at.SliceAttrs) -> at.Attrs:
+    return at.SliceAttrs(_ordered(a.starts), _ordered(a.stops), _ordered(a.steps))  # type: ignore[arg-type]
+
+
+def _pad(a: at.PadAttrs) -> at.Attrs:
+    return at.PadAttrs(_ordered(a.low), _ordered(a.high), a.value)  # type: ignore[arg-type]
+
+
+def _concat(a: at.ConcatAttrs) -> at.Attrs:
+    return at.ConcatAttrs(LAST.index(a.axis))
+
+
+MOVEMENTS = {"slice": _slice, "pad": _pad, "concat": _concat}
