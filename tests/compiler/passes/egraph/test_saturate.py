@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.compiler.passes.common import graph_of
-from tests.compiler.passes.egraph.common import example, saturated
+from tests.compiler.passes.common import graph_of, leaf
+from tests.compiler.passes.egraph.common import example, gelu, saturated, softmax
+from wholestep.compiler.ir import build as b
 from wholestep.compiler.passes.egraph.optimize import optimize
 from wholestep.compiler.passes.egraph.saturate import Budget, SaturationError, Worker
 
@@ -61,6 +62,22 @@ def test_spent_rounds_are_reported_and_what_was_found_is_used() -> None:
     assert (report.rounds, report.stopped, report.failure) == (1, "rounds", "")
 
 
+def test_rules_that_go_on_for_ever_are_set_aside_and_the_others_go_on() -> None:
+    """A factor 2 beside gelu's 0.5 makes every power of two: x = (x·0.5)·2 = ((x·0.5)·0.5)·4 = ..."""
+    graph = graph_of(b.unary("exp", b.scale(gelu(softmax(leaf("x", ("n", 5)))), 2.0)))
+    rewritten, report = optimize(graph, {"n": 8})
+    assert not report.failure
+    assert report.enodes < 3 * Budget().grown(50)
+    assert "scale-scale" in report.paused
+    assert [n.op for n in rewritten.nodes if n.op not in ("constant", "expand")] == [
+        "input",
+        "softmax",
+        "gelu",
+        "mul",
+        "exp",
+    ]
+
+
 def test_a_worker_serves_several_requests_and_starts_again_after_a_failure() -> None:
     with Worker() as worker:
         first = saturated(GRAPH, worker)[1]
@@ -84,18 +101,20 @@ def test_egglog_is_not_imported_here() -> None:
 
 
 def test_an_error_of_egglog_is_an_answer() -> None:
-    request = {"program": "(nonsense", "terms": [], "equal": [], "tables": {}, "certificates": {}}
+    request = {"program": "(nonsense", "terms": [], "equal": [], "tables": {}, "certificates": {}, "rulesets": {}}
     with Worker() as worker, pytest.raises(SaturationError, match="egglog failed"):
-        worker.ask({**request, "rounds": 1, "nodes": 1}, 20)
+        worker.ask({**request, "rounds": 1, "nodes": 1, "grown": 1}, 20)
 
 
 PROGRAM = """
 import wholestep as ws
 from tests.models.gpt2 import PRIMITIVE, Config, gpt2
 from wholestep.compiler.ir.text import print_graph
+from wholestep.compiler.passes.egraph.outline import outline
 from wholestep.compiler.pipeline import Compiler
 from wholestep.optim.build import train_graph
-step = train_graph(gpt2(Config(layers=1, width=8, heads=2, vocabulary=11, context=5), PRIMITIVE), ws.AdamW())
+step = train_graph(gpt2(Config(layers=3, width=8, heads=2, vocabulary=11, context=5), PRIMITIVE), ws.AdamW())
+assert outline(step) is not None
 print(print_graph(Compiler(ws.CompileOptions(egraph=True)).run_stages(step, until="optimize_full")))
 """
 

@@ -41,6 +41,7 @@ def extract(egraph: EGraph, cost: Callable[[ENode], Cost], banned: frozenset[ENo
             if best is None or found.total < best.total - SMALLEST_GAIN * best.total:
                 best = found
     assert best is not None
+    best.go_back_where_it_is_free(egraph.original_choice())
     return Extraction(tuple(best.chosen), before, best.cost())
 
 
@@ -187,6 +188,19 @@ class Selection:
             else:
                 self._switch(c, current)
         return moved
+
+    def go_back_where_it_is_free(self, own: Sequence[ENode | None]) -> None:
+        """The program's own e-node wherever another costs the same: a search may pass through choices of no gain."""
+        for c in reversed(live_classes(self.problem.egraph.roots, self.chosen)):
+            node, current = own[c], self.chosen[c]
+            if node is None or node == current or not self.readers[c] or self._reaches(node, c):
+                continue
+            change = self._switch(c, node)
+            if change <= SMALLEST_GAIN * abs(self.total):
+                self.total += change
+                self._renumber()
+            else:
+                self._switch(c, current)
 
     def _settle_dead(self) -> None:
         """Classes that nobody reads choose what would cost least beside what is there."""

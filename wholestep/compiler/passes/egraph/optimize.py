@@ -137,6 +137,7 @@ def _report(
         dict(sorted(fired.items())),
         used,
         seconds,
+        result.paused,
     )
 
 

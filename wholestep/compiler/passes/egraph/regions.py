@@ -84,7 +84,8 @@ def read_program(graph: Graph, cuts: Mapping[Node, int]) -> Program:
         p.colour.append(kinds.colour(kind, at, plain, p.barrier[at], node in cuts))
         if node in cuts:
             p.cut[at] = cuts[node]
-    p.ends = tuple(p.number[e.node] for e in (*graph.outputs, *graph.updates))
+    ends = [*(o.node for o in graph.outputs), *(u.node for u in graph.updates)]
+    p.ends = tuple(p.number[n] for n in ends)
     return p
 
 
@@ -180,10 +181,10 @@ class _Growth:
             self.taken[n] = True
 
     def _fits(self, place: tuple[int, ...]) -> bool:
-        if any([self.taken[n] for n in place]):
+        if any(self.taken[n] for n in place):
             return False
         colour = self.p.colour[place[0]]
-        return len(set(place)) == len(place) and all([self.p.colour[n] == colour for n in place])
+        return len(set(place)) == len(place) and all(self.p.colour[n] == colour for n in place)
 
     def _around(self, place: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         inputs, readers = self.p.inputs, self.p.readers
@@ -193,5 +194,5 @@ class _Growth:
         for reader, look in zip(first, looks):
             if looks.count(look) == 1:
                 others = [[r for r in readers[n] if self.near[r] == look] for n in place[1:]]
-                if all([len(o) == 1 for o in others]):
+                if all(len(o) == 1 for o in others):
                     yield (reader, *[o[0] for o in others])

@@ -53,8 +53,9 @@ class Replay:
     jobs: dict[int, tuple[Recipe, Place]] = field(default_factory=dict)  # number of a node -> how it is made
 
     def __post_init__(self) -> None:
+        first = self.egraph.original_choice()
         for block in self.outlined.blocks:
-            maker = _Maker(self, block)
+            maker = _Maker(self, block, first)
             for local in range(block.region):
                 recipe = maker.recipe(local)
                 if recipe is not None:
@@ -72,7 +73,8 @@ class Replay:
         p = self.outlined.program
         made = self._make(p)
         ends = [made[n] for n in p.ends]
-        if all(new is end.node for new, end in zip(ends, (*original.outputs, *original.updates))):
+        before = [*(o.node for o in original.outputs), *(u.node for u in original.updates)]
+        if all(new is old for new, old in zip(ends, before)):
             return original
         rest = iter(ends)
         return Graph(
@@ -133,15 +135,15 @@ class _Shared:
         return self.known.setdefault(key, node)
 
 
-class _Foreign(Exception):
+class _ForeignError(Exception):
     """A recipe would read what does not stand below its node."""
 
 
 class _Maker:
     """The recipes of one block."""
 
-    def __init__(self, replay: Replay, block: Block) -> None:
-        self.egraph, self.chosen = replay.egraph, replay.chosen
+    def __init__(self, replay: Replay, block: Block, first: Sequence[ENode | None]) -> None:
+        self.egraph, self.chosen, self.first = replay.egraph, replay.chosen, first
         self.term = [replay.encoded.term_of.get(n) for n in block.nodes]
         self.own: list[ENode | None] = [None if t is None else self.egraph.originals[t] for t in self.term]
         local = {n: i for i, n in enumerate(block.nodes)}
@@ -180,7 +182,7 @@ class _Maker:
             return None
         try:
             return _Recipe(self, local).of(c)
-        except _Foreign:
+        except _ForeignError:
             return None
 
 
@@ -208,11 +210,15 @@ class _Recipe:
         for i in self.maker.members.get(c, ()):
             if below >> i & 1:
                 if c == self.root:
-                    self.classes.add(c)
+                    self._changed(c)
                 return i
         choice = self.maker.chosen[c]
         if choice.head == f"{OPAQUE}_0":
-            raise _Foreign
-        self.classes.add(c)
+            raise _ForeignError
+        self._changed(c)
         self.steps.append(Step(choice, tuple(self._read(x) for x in choice.children)))
         return -len(self.steps)
+
+    def _changed(self, c: int) -> None:
+        if self.maker.chosen[c] != self.maker.first[c]:
+            self.classes.add(c)

@@ -21,6 +21,7 @@ class EGraphReport:
     fired: Mapping[str, int] = field(default_factory=dict)  # rule -> matches
     applied: Mapping[str, int] = field(default_factory=dict)  # rule -> how often its result was chosen
     seconds: Mapping[str, float] = field(default_factory=dict)
+    paused: Mapping[str, int] = field(default_factory=dict)  # rules set aside as the e-graph grew -> after which round
     failure: str = ""
 
     def __str__(self) -> str:

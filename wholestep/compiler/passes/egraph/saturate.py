@@ -14,7 +14,7 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 from wholestep.compiler.passes.egraph import worker
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode, Rows, canonical
 from wholestep.compiler.passes.egraph.encode import FULL, Encoded
-from wholestep.compiler.passes.egraph.rules.emit import Constructor, EmittedRule, program, signatures, symbol
+from wholestep.compiler.passes.egraph.rules.emit import Constructor, EmittedRule, emit, signatures, symbol
 from wholestep.compiler.passes.egraph.rules.rule import Rule
 
 
@@ -32,11 +32,20 @@ class SaturationError(Exception):
 
 @dataclass(frozen=True)
 class Budget:
-    """Counts, never seconds: a plan is a function of the graph.  `seconds` is a safety net for a hung worker."""
+    """Counts, never seconds: a plan is a function of the graph.  `seconds` is a safety net for a hung worker.
+
+    Once the e-graph outgrows `growth` times its terms, and some more, the rules that match most are set aside: a few
+    laws about constants may go on for ever, and the others still have their say.
+    """
 
     rounds: int = 16
     nodes: int = 60_000
+    growth: int = 4
     seconds: float = 60.0
+
+    def grown(self, terms: int) -> int:
+        """The e-nodes from which rules are set aside."""
+        return self.growth * terms + 2_000
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,7 @@ class Saturated:
     matches: dict[str, int]
     rounds: int
     stopped: str  # "saturated" or "rounds"
+    paused: dict[str, int]  # rules that were set aside -> after which round
     seconds: dict[str, float]
 
 
@@ -147,16 +157,18 @@ def _default_command() -> tuple[str, ...]:
 def saturate(encoded: Encoded, rules: Sequence[Rule], budget: Budget, process: Worker) -> Saturated:
     """Apply the rules until nothing changes or the rounds are spent; a SaturationError says why there is no result."""
     constructors = constructors_of(encoded.terms)
-    text, emitted = program(rules, constructors)
+    emitted = [emit(rule, i, ruleset=f"only{i}") for i, rule in enumerate(rules)]
     tables = signatures(emitted, constructors)
     request = {
-        "program": text,
+        "program": _program(emitted, tables),
+        "rulesets": {e.name: f"only{i}" for i, e in enumerate(emitted)},
         "terms": [[symbol(t.head), t.children, [*t.slots, t.type]] for t in encoded.terms],
         "equal": [[e.left, e.right] for e in encoded.definitions],
         "tables": {c.symbol: [c.children, [*c.kinds, "i64"]] for c in tables.values()},
         "certificates": {e.relation: [len(e.tensors), [k for _, k in e.numbers]] for e in emitted},
         "rounds": budget.rounds,
         "nodes": budget.nodes,
+        "grown": budget.grown(len(encoded.terms)),
     }
     answer = process.ask(request, budget.seconds)
     if answer["stopped"] == "nodes":
@@ -166,7 +178,15 @@ def saturate(encoded: Encoded, rules: Sequence[Rule], budget: Budget, process: W
     )
     _check_types(egraph)
     matches = {rule: n for rule, n in sorted(answer["matches"].items()) if n}
-    return Saturated(egraph, matches, answer["rounds"], answer["stopped"], answer["seconds"])
+    return Saturated(egraph, matches, answer["rounds"], answer["stopped"], answer["paused"], answer["seconds"])
+
+
+def _program(rules: Sequence[EmittedRule], tables: Mapping[str, Constructor]) -> str:
+    """Everything but the terms: sorts, constructors, certificates, and each rule in a ruleset of its own."""
+    lines = ["(sort T)", "(function type_of (T) i64 :merge old)", *(c.declaration() for c in tables.values())]
+    for i, rule in enumerate(rules):
+        lines += [f"(ruleset only{i})", rule.declaration(), rule.text]
+    return "\n".join(lines)
 
 
 def constructors_of(terms: Sequence[ENode]) -> list[Constructor]:

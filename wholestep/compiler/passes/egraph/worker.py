@@ -4,9 +4,11 @@ It reads one JSON request per line and writes one JSON answer per line, until it
 
     request  {"program": text, "terms": [[head, [children], [slots]], ...], "equal": [[i, j], ...],
               "tables": {name: [children, kinds]},
-              "certificates": {name: [children, kinds]}, "rounds": n, "nodes": n}
+              "certificates": {name: [children, kinds]}, "rulesets": {rule: ruleset},
+              "rounds": n, "nodes": n, "grown": n}
     answer   {"nodes": {name: rows}, "certificates": {name: rows}, "matches": {rule: n}, "rounds": n,
-              "stopped": "saturated" | "rounds" | "nodes", "seconds": {part: s}}        or {"error": text}
+              "stopped": "saturated" | "rounds" | "nodes", "paused": {rule: round}, "seconds": {part: s}}
+             or {"error": text}
 
 A row is children, then slots, then, of an e-node, its class; children and classes are numbers of this process.
 """
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 MEMORY = 4 << 30  # bytes of address space
+LARGE_SHARE = 0.05  # of a round's matches: a rule with more is set aside when the e-graph has grown too much
 
 
 def load_bindings(folder: str) -> Any:
@@ -43,13 +46,16 @@ class Saturation:
         self.egraph = bindings.EGraph()
         self.seconds: dict[str, float] = {}
         self.matches: dict[str, int] = {}
+        self.rulesets: dict[str, str] = dict(request["rulesets"])  # of the rules that are not set aside
+        self.paused: dict[str, int] = {}
 
     def answer(self) -> dict[str, Any]:
         self.timed("rules", self.declare)
         self.timed("insert", self.insert)
         rounds, stopped = self.timed("saturate", self.saturate)
         tables = self.timed("read", self.read)
-        return {**tables, "matches": self.matches, "rounds": rounds, "stopped": stopped, "seconds": self.seconds}
+        told = {"rounds": rounds, "stopped": stopped, "paused": self.paused, "seconds": self.seconds}
+        return {**tables, "matches": self.matches, **told}
 
     def timed(self, part: str, work: Any) -> Any:
         begun = time.perf_counter()
@@ -84,16 +90,36 @@ class Saturation:
         self.run_text("(run insert 1)")
 
     def saturate(self) -> tuple[int, str]:
-        run_once = self.egraph.parse_program("(run main 1)")
-        for done in range(self.request["rounds"]):
+        run_once, grown = self.combined("all"), self.request["grown"]
+        for done in range(1, self.request["rounds"] + 1):
             (output,) = self.egraph.run_program(*run_once)
-            for rule, count in output.report.num_matches_per_rule.items():
+            counts = output.report.num_matches_per_rule
+            for rule, count in counts.items():
                 self.matches[rule] = self.matches.get(rule, 0) + count
             if not output.report.updated:
-                return done, "saturated"
-            if self.size() > self.request["nodes"]:
-                return done + 1, "nodes"
+                return done - 1, "saturated"
+            size = self.size()
+            if size > self.request["nodes"]:
+                return done, "nodes"
+            if size > grown:
+                self.pause(counts, done)
+                if not self.rulesets:
+                    return done, "saturated"
+                run_once, grown = self.combined(f"without{done}"), 2 * size
         return self.request["rounds"], "rounds"
+
+    def combined(self, name: str) -> Any:
+        """One round of all rules that are not set aside."""
+        self.run_text(f"(unstable-combined-ruleset {name} {' '.join(self.rulesets.values())})")
+        return self.egraph.parse_program(f"(run {name} 1)")
+
+    def pause(self, counts: dict[str, int], done: int) -> None:
+        """Set aside the rules with a large share of the last round's matches."""
+        total = sum(counts.values())
+        for rule, count in sorted(counts.items()):
+            if count > LARGE_SHARE * total and rule in self.rulesets:
+                del self.rulesets[rule]
+                self.paused[rule] = done
 
     def size(self) -> int:
         (output,) = self.run_text("(print-size)")
