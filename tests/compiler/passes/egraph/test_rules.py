@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -15,7 +13,7 @@ from wholestep.compiler.passes.egraph.rules import LAWS, rules_for, usable
 from wholestep.compiler.passes.egraph.rules.emit import emit
 from wholestep.compiler.passes.egraph.rules.expression import Expression
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
-from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable, parse
+from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Variable, parse
 
 SAMPLES = [(rule, dict(sample)) for rule in LAWS for sample in rule.samples]
 IDS = [f"{rule.name}-{i}" for rule in LAWS for i, _ in enumerate(rule.samples)]
@@ -47,7 +45,7 @@ def test_bitwise_rules_keep_bits_of_special_values_too(rule: Rule, sample: dict)
     rng = np.random.default_rng(1)
     for _ in range(4):
         values = case.values(rng)
-        for array in values.values():
+        for array in (a for a in values.values() if a.dtype == np.float32):
             array.flat[:: max(1, array.size // 6)] = rng.choice(SPECIAL, len(array.flat[:: max(1, array.size // 6)]))
         left, right = (run_in_own_dtype(side, values) for side in (case.left, case.right))
         assert left.dtype == right.dtype
@@ -69,53 +67,6 @@ def test_names_are_unique_and_reasons_given() -> None:
     assert len({r.name for r in LAWS}) == len(LAWS)
     assert all(r.reason and r.family for r in LAWS)
     assert all(isinstance(r.left, Apply) for r in LAWS)
-
-
-# -- mutants: a wrong law does not pass its own test ---------------------------------------------------------------
-
-
-def _negated(tree: Tree) -> Tree:
-    return Apply("neg", (tree,))
-
-
-def _swapped(tree: Tree) -> Tree | None:
-    """The operands of the first op that is not commutative, exchanged."""
-    if isinstance(tree, Apply):
-        if tree.op in ("sub", "div", "matmul") and tree.children[0] != tree.children[1]:
-            return replace(tree, children=tree.children[::-1])
-        for i, child in enumerate(tree.children):
-            if (inner := _swapped(child)) is not None:
-                return replace(tree, children=(*tree.children[:i], inner, *tree.children[i + 1 :]))
-    return None
-
-
-def _with_another_number(tree: Tree) -> Tree | None:
-    if isinstance(tree, Number):
-        return replace(tree, value=Expression(f"({tree.value}) + 0.125"))
-    if isinstance(tree, Apply):
-        for i, child in enumerate(tree.children):
-            if (inner := _with_another_number(child)) is not None:
-                return replace(tree, children=(*tree.children[:i], inner, *tree.children[i + 1 :]))
-    return None
-
-
-def _mutants(rule: Rule) -> list[Rule]:
-    sides = [_negated(rule.right), _swapped(rule.right), _with_another_number(rule.right)]
-    if isinstance(rule.right, Apply) and rule.right.op in ("equal", "iota"):
-        sides = [Apply("not_equal" if rule.right.op == "equal" else "neg", rule.right.children), *sides[1:]]
-    return [replace(rule, right=side) for side in sides if side is not None]
-
-
-@pytest.mark.parametrize("rule", LAWS, ids=lambda r: r.name)
-def test_mutated_laws_are_caught(rule: Rule) -> None:
-    for mutant in _mutants(rule):
-        caught = False
-        for sample in rule.samples:
-            try:
-                caught |= not sides_agree(mutant, dict(sample))
-            except Exception:  # an ill-typed side is caught too
-                caught = True
-        assert caught, mutant.law
 
 
 # -- the rules as a program ----------------------------------------------------------------------------------------

@@ -7,13 +7,15 @@ from dataclasses import replace
 
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.passes.egraph.encode import FULL, Tables
-from wholestep.compiler.passes.egraph.rules import algebra, movement, reductions, stability
+from wholestep.compiler.passes.egraph.rules import algebra, contractions, movement, reductions, regions, stability
 from wholestep.compiler.passes.egraph.rules.composites import composite_rules
+from wholestep.compiler.passes.egraph.rules.from_nodes import InstanceLaw
 from wholestep.compiler.passes.egraph.rules.profile import profile
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Tree, Variable, subtrees
 
 LAWS: tuple[Rule, ...] = (*algebra.RULES, *movement.RULES, *reductions.RULES, *stability.RULES)
+INSTANCE_LAWS: tuple[InstanceLaw, ...] = (*regions.LAWS, *reductions.LAWS, *contractions.LAWS)
 
 
 def rules_for(graph: Graph, exactness: Exactness, tables: Tables, before_autodiff: bool) -> list[Rule]:
@@ -21,9 +23,10 @@ def rules_for(graph: Graph, exactness: Exactness, tables: Tables, before_autodif
     named = composite_rules(profile(graph), exactness, tables)
     if before_autodiff:  # a name decides the formula of the gradient: what the forward pass costs is not the point
         named = [replace(rule, replaces=True) for rule in named]
+    instances = [rule for law in INSTANCE_LAWS if law.exactness <= exactness for rule in law.rules(graph, tables)]
     return [
         r
-        for r in (*LAWS, *named)
+        for r in (*LAWS, *instances, *named)
         if r.exactness <= exactness and not (before_autodiff and r.scope is not Scope.ANYWHERE)
     ]
 
@@ -32,11 +35,15 @@ def usable(rules: Sequence[Rule], heads: Collection[str]) -> list[Rule]:
     """The rules whose left sides can come to exist in a program with these constructors: the others only cost time."""
     reachable = set(heads)
     kept: dict[str, Rule] = {}
-    while new := [r for r in rules if r.name not in kept and _heads(r.left) <= reachable]:
+    while new := [r for r in rules if r.name not in kept and _looked_for(r) <= reachable]:
         for rule in new:
             kept[rule.name] = rule
             reachable |= _heads(rule.right)
     return [r for r in rules if r.name in kept]
+
+
+def _looked_for(rule: Rule) -> set[str]:
+    return _heads(rule.left) | (_heads(rule.beside) if rule.beside else set())
 
 
 def _heads(tree: Tree) -> set[str]:

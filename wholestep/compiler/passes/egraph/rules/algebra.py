@@ -60,6 +60,7 @@ rule(
 )
 
 rule("abs-neg", "abs(-x) = abs(x)", "the sign is dropped", B, scope=ANY, simplifies=True)
+rule("abs-squared", "abs(x) * abs(x) = x * x", "the signs cancel", B, scope=ANY)
 rule("abs-abs", "abs(abs(x)) = abs(x)", "the sign is dropped already", B, scope=ANY, simplifies=True)
 
 # -- ones and zeros ----------------------------------------------------------------------------------------------
@@ -67,6 +68,11 @@ rule("mul-one", "x * 1 = x", "1 is neutral", B, scope=ANY, simplifies=True)
 rule("div-one", "x / 1 = x", "1 is neutral", B, scope=ANY, simplifies=True)
 rule("add-zero", "x + 0 = x", "0 is neutral, but for the sign of -0 + 0", R, scope=ANY, simplifies=True)
 rule("sub-zero", "x - 0 = x", "0 is neutral", B, scope=ANY, simplifies=True)
+rule("max-self", "maximum(x, x) = x", "the larger of equal values", B, simplifies=True)
+rule("min-self", "minimum(x, x) = x", "the smaller of equal values", B, simplifies=True)
+rule("where-same", "where(c, x, x) = x", "either way", B, scope=ANY, simplifies=True)
+rule("sub-self", "x - x = const(0.0)", "0, but for infinities", A)
+rule("mul-zero", "x * 0 = const(0.0)", "0, but for infinities and the sign of 0", A)
 rule("add-self", "x + x = x * 2", "doubling is exact", B)
 
 # -- strength reduction ------------------------------------------------------------------------------------------
@@ -74,6 +80,13 @@ rule("square", "x ** 2 = x * x", "one product instead of a power", R, scope=ANY)
 rule("cube", "x ** 3 = (x * x) * x", "two products instead of a power", R, scope=ANY)
 rule("root", "x ** 0.5 = sqrt(x)", "equal but for -0 and -inf", R, scope=ANY, positive=("x",))
 rule("reciprocal-power", "x ** -1 = recip(x)", "one division instead of a power", R, scope=ANY, positive=("x",))
+rule("reciprocal-root", "x ** -0.5 = recip(sqrt(x))", "no power", R, scope=ANY, positive=("x",))
+rule("reciprocal-square", "x ** -2 = recip(x * x)", "no power", R, scope=ANY, positive=("x",))
+rule("fourth-power", "x ** 4 = (x * x) * (x * x)", "two products instead of a power", R, scope=ANY)
+rule("first-power", "x ** 1 = x", "nothing to do", B, scope=ANY, simplifies=True)
+rule("root-of-square", "sqrt(x * x) = abs(x)", "no overflow on the way", R)
+rule("recip-recip", "recip(recip(x)) = x", "one over one over", R, positive=("x",))
+rule("recip-exp", "recip(exp(x)) = exp(-x)", "a sign instead of a division", R)
 rule("one-over", "1 / x = recip(x)", "the same division", B, scope=ANY)
 rule(
     "div-const",
@@ -96,6 +109,11 @@ rule(
     samples=({"x": (3, 4), "y": (3,), "A": 0x888888880, "T": (3, 4)},),
 )
 rule("sigmoid-quotient", "x / (exp(-y) + 1) = x * sigmoid(y)", "the quotient by 1 + e⁻ʸ", R, scope=ANY)
+rule("div-recip", "x / recip(y) = x * y", "a product instead of two divisions", R, scope=ANY, positive=("y",))
+rule("swiglu-left", "(x * y) * sigmoid(x) = silu(x) * y", "the gate of SwiGLU", R, scope=ANY)
+rule("swiglu-right", "x * (y * sigmoid(x)) = silu(x) * y", "the gate of SwiGLU", R, scope=ANY)
+rule("common-factor", "x * y + x * z = x * (y + z)", "one product instead of two", R)
+rule("common-factor-of-difference", "x * y - x * z = x * (y - z)", "one product instead of two", R, scope=ANY)
 rule("exp-product", "exp(x) * exp(y) = exp(x + y)", "one exponential instead of two", A)
 
 rule(
@@ -107,6 +125,19 @@ rule(
     samples=({"c": 5.0},),
 )
 
+# -- conditions --------------------------------------------------------------------------------------------------
+rule(
+    "cast-of-equal",
+    "cast(equal(x, y, U), T) = where(equal(x, y, U), const(1.0, T), const(0.0, T))",
+    "a condition as a number",
+    B,
+    guard="is_float(T)",
+    refused=({"T": 3},),
+    scope=ANY,
+    samples=({"T": (3, 4)},),
+)
+rule("where-not", "where(logical_not(c), x, y) = where(c, y, x)", "the other way round", B, scope=ANY)
+
 # -- constants gather --------------------------------------------------------------------------------------------
 rule(
     "scale-scale",
@@ -115,6 +146,16 @@ rule(
     R,
     scope=ANY,
     samples=({"c": 0.3, "d": -1.7},),
+)
+rule(
+    "scale-unscale",
+    "(x * const(c)) * const(d) = x",
+    "two factors that cancel",
+    R,
+    guard="c * d > 0.9999999 and c * d < 1.0000001",
+    refused=({"c": 0.3, "d": 3.0}, {"c": 2.0, "d": 2.0}),
+    scope=ANY,
+    samples=({"c": 49.0, "d": 1 / 49.0},),
 )
 rule(
     "scale-left",

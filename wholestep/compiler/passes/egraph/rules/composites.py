@@ -2,101 +2,182 @@
 
 The other direction is no rule: the encoder gives each composite of a program with its definition.  A definition depends
 on the rank, the axis and the dtype of what it is applied to, so it becomes one rule per instance that a program can
-hold: INSTANCES says which.  The types inside are variables; numbers are those of the dtype.
+hold: INSTANCES says which, one row for each composite.  The types inside are variables; numbers are those of the dtype.
+Where types are attributes of the name (regions of a reshape, the results of a gradient) they are exact.
 """
 
 from __future__ import annotations
 
-import ast
-import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output, toposort
-from wholestep.compiler.ir.types import Dim, DType, Shape, TensorType, float32
+from wholestep.compiler.ir.graph import Node, toposort
+from wholestep.compiler.ir.types import Dim, DType, Shape, TensorType, TupleType, float32, float64
+from wholestep.compiler.passes.autodiff.composites import attention_rule
 from wholestep.compiler.passes.decompose import decomposition_of
-from wholestep.compiler.passes.egraph.encode import Tables, full_value, is_opaque, slots_of
-from wholestep.compiler.passes.egraph.rules.expression import Expression
-from wholestep.compiler.passes.egraph.rules.profile import Profile
+from wholestep.compiler.passes.egraph.encode import Tables
+from wholestep.compiler.passes.egraph.rules.from_nodes import exact_types, folded, leaf, side
+from wholestep.compiler.passes.egraph.rules.profile import Profile, Scores
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
-from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable
-from wholestep.compiler.passes.fold import fold
+from wholestep.compiler.passes.egraph.rules.spellings import SPELLINGS
+from wholestep.compiler.passes.egraph.rules.tree import Tree
 
-# -- instances: composites over symbolic inputs -------------------------------------------------------------------
 
-Instances = Callable[[Profile], Iterator[tuple[str, Node]]]
+@dataclass(frozen=True)
+class Instance:
+    """A composite over leaves.  `exact`: its rules hold for these types alone."""
+
+    label: str
+    node: Node
+    exact: bool = False
+
+
+Instances = Callable[[Profile], Iterator[Instance]]
+
+
+# -- one axis, or none -------------------------------------------------------------------------------------------
 
 
 def _tensor(name: str, rank: int, dtype: DType, width: int | None = None) -> Node:
     """A leaf whose dimensions are all different symbols, so that types are equal only where they must be."""
     shape: Shape = tuple(Dim.symbol(f"{name}{d}") for d in range(rank))
-    if width is not None:
-        shape = (*shape[:-1], width)
-    return b.make("input", (), at.InputAttrs(name, TensorType(shape, dtype)))
+    return leaf(name, TensorType(shape if width is None else (*shape[:-1], width), dtype))
 
 
 def _elementwise(op: str, *choices: at.Attrs) -> Instances:
-    def instances(p: Profile) -> Iterator[tuple[str, Node]]:
+    def instances(p: Profile) -> Iterator[Instance]:
         for dtype in p.dtypes:
             for attrs in choices or (at.NONE,):
-                yield f"{dtype} {attrs}", b.make(op, (_tensor("x", 1, dtype),), attrs)
+                yield Instance(f"{dtype} {attrs}", b.make(op, (_tensor("x", 1, dtype),), attrs))
 
     return instances
+
+
+def _bce(p: Profile) -> Iterator[Instance]:
+    for dtype in p.dtypes:
+        x = _tensor("x", 1, dtype)
+        yield Instance(f"{dtype}", b.make("bce_with_logits", (x, leaf("y", x.type))))
 
 
 def _along_axis(op: str) -> Instances:
-    def instances(p: Profile) -> Iterator[tuple[str, Node]]:
+    def instances(p: Profile) -> Iterator[Instance]:
         for rank, axis in p.reduced:
             x = _tensor("x", rank, (p.dtypes or (float32,))[0])  # no numbers inside: one dtype stands for all
-            yield f"rank {rank} axis {axis}", b.make(op, (x,), at.SoftmaxAttrs(axis))
+            yield Instance(f"rank {rank} axis {axis}", b.make(op, (x,), at.SoftmaxAttrs(axis)))
 
     return instances
 
+
+def _cross_entropy(p: Profile) -> Iterator[Instance]:
+    for rank, axis in p.reduced:
+        if axis == rank - 1 and p.labels:
+            x = _tensor("x", rank, (p.dtypes or (float32,))[0])
+            labels = leaf("y", TensorType(x.type.shape[:-1], p.labels[0]))
+            yield Instance(f"rank {rank}", b.make("cross_entropy", (x, labels)))
+
+
+def _dropout(p: Profile) -> Iterator[Instance]:
+    for i, draw in enumerate(d for d in p.draws if d.type.rank > 0):
+        inputs = leaf("x", draw.type), leaf("rate", TensorType((), float64))
+        yield Instance(f"draw {i}", b.make("dropout", inputs, at.DropoutAttrs(draw.key)), exact=True)
+
+
+# -- norms -------------------------------------------------------------------------------------------------------
 
 SMALLEST_EPS, LARGEST_EPS = 1e-12, 1e-2
 
 
-def _norm(op: str, affine: int) -> Instances:
-    """Over rows of a width that the program divides by, with every small number that it holds as eps."""
+def _eps(p: Profile) -> list[float]:
+    """Every small number of a program may be one."""
+    return [n for n in p.numbers if SMALLEST_EPS <= n <= LARGEST_EPS]
 
-    def instances(p: Profile) -> Iterator[tuple[str, Node]]:
+
+def _norm(op: str, most: int) -> Instances:
+    """Over rows of a width that the program divides by."""
+
+    def instances(p: Profile) -> Iterator[Instance]:
         for dtype in p.dtypes:
             for rank, width in p.rows:
-                for eps in p.numbers if float(width) in p.numbers else ():
-                    if SMALLEST_EPS <= eps <= LARGEST_EPS:
+                for eps in _eps(p) if float(width) in p.numbers else ():
+                    for affine in range(most + 1):
                         x = _tensor("x", rank, dtype, width)
                         others = [_tensor(name, 1, dtype, width) for name in ("weight", "bias")[:affine]]
-                        node = b.make(op, (x, *others), at.NormAttrs(eps))
-                        yield f"{dtype} rank {rank} width {width} eps {eps:g} inputs {affine + 1}", node
+                        label = f"{dtype} rank {rank} width {width} eps {eps:g} inputs {affine + 1}"
+                        yield Instance(label, b.make(op, (x, *others), at.NormAttrs(eps)))
 
     return instances
 
 
-def _attention(p: Profile) -> Iterator[tuple[str, Node]]:
-    """With every number that the program holds as the scale."""
+def _norm_grad(op: str) -> Instances:
+    def instances(p: Profile) -> Iterator[Instance]:
+        for type in p.projected:
+            for eps in _eps(p):
+                for weights in (0, 1):
+                    x, g = leaf("x", type), leaf("g", type)
+                    weight = [leaf("weight", TensorType(type.shape[-1:], type.dtype))] * weights
+                    label = f"{type} eps {eps:g} weights {weights}"
+                    yield Instance(label, b.make(op, (x, *weight, g), at.NormAttrs(eps)), exact=True)
+
+    return instances
+
+
+def _group_norm(p: Profile) -> Iterator[Instance]:
+    for type, groups in p.grouped:
+        for eps in _eps(p):
+            for affine in range(3):
+                others = [leaf(n, TensorType(type.shape[1:2], type.dtype)) for n in ("weight", "bias")[:affine]]
+                node = b.make("group_norm", (leaf("x", type), *others), at.GroupNormAttrs(groups, eps))
+                yield Instance(f"{type} groups {groups} eps {eps:g} inputs {affine + 1}", node, exact=True)
+
+
+def _group_norm_grad(p: Profile) -> Iterator[Instance]:
+    for type, groups in p.grouped:
+        for eps in _eps(p):
+            for weights in (0, 1):
+                weight = [leaf("weight", TensorType(type.shape[1:2], type.dtype))] * weights
+                inputs = leaf("x", type), *weight, leaf("g", type)
+                node = b.make("group_norm_grad", inputs, at.GroupNormAttrs(groups, eps))
+                yield Instance(f"{type} groups {groups} eps {eps:g} weights {weights}", node, exact=True)
+
+
+# -- attention ---------------------------------------------------------------------------------------------------
+
+
+def _attention(p: Profile) -> Iterator[Instance]:
+    """With every number that a product is scaled by, causal or not, with a mask where something is added."""
     for dtype in p.dtypes:
         for rank in sorted({rank for rank, axis in p.reduced if axis == rank - 1 and rank >= 2}):
-            for scale in (n for n in p.numbers if 0 < n <= 1):
-                for causal in (False, True):
-                    lead = tuple(Dim.symbol(f"d{d}") for d in range(rank - 2))
-                    time, keys = (Dim.symbol("t"), Dim.symbol("t")) if causal else (Dim.symbol("t"), Dim.symbol("k"))
-                    shapes = {"q": (time, Dim.symbol("w")), "k": (keys, Dim.symbol("w")), "v": (keys, Dim.symbol("u"))}
-                    qkv = [
-                        b.make("input", (), at.InputAttrs(n, TensorType((*lead, *s), dtype))) for n, s in shapes.items()
-                    ]
-                    node = b.make("attention", qkv, at.AttentionAttrs(causal, scale))
-                    yield f"{dtype} rank {rank} scale {scale:g} causal {causal}", node
+            lead = tuple(Dim.symbol(f"d{d}") for d in range(rank - 2))
+            t, k, w, u = map(Dim.symbol, "tkwu")
+            for scores in (Scores(lead, t, k, w, u, dtype), Scores(lead, t, t, w, u, dtype)):
+                yield from _attentions(p, scores, scores.queries == scores.keys)
 
 
-def _cross_entropy(p: Profile) -> Iterator[tuple[str, Node]]:
-    for rank, axis in p.reduced:
-        if axis == rank - 1 and p.labels:
-            x = _tensor("x", rank, (p.dtypes or (float32,))[0])
-            shape = x.type.shape[:-1]
-            labels = b.make("input", (), at.InputAttrs("y", TensorType(shape, p.labels[0])))
-            yield f"rank {rank}", b.make("cross_entropy", (x, labels))
+def _attentions(p: Profile, s: Scores, causal: bool) -> Iterator[Instance]:
+    for scale in p.scales:
+        for masked in (False, True) if p.biased else (False,):
+            label = f"{s.dtype} rank {len(s.lead) + 2} scale {scale:g} causal {causal} masked {masked}"
+            yield Instance(label, b.make("attention", _attended(s, masked), at.AttentionAttrs(causal, scale)))
+
+
+def _attended(s: Scores, masked: bool) -> list[Node]:
+    shapes = {"q": (s.queries, s.width), "k": (s.keys, s.width), "v": (s.keys, s.value_width)}
+    if masked:
+        shapes["mask"] = s.queries, s.keys
+    return [leaf(name, TensorType((*s.lead, *shape), s.dtype)) for name, shape in shapes.items()]
+
+
+def _attention_grad(p: Profile) -> Iterator[Instance]:
+    for i, s in enumerate(p.scores):
+        g = leaf("g", TensorType((*s.lead, s.queries, s.value_width), s.dtype))
+        for causal in (False, True) if s.queries == s.keys else (False,):
+            for forward in _attentions(p, s, causal):
+                gradient = attention_rule(forward.node, g)[0]
+                assert gradient is not None, "queries have a gradient"
+                yield Instance(f"{i} {forward.label}", gradient.inputs[0], exact=True)
 
 
 def _all(*several: Instances) -> Instances:
@@ -106,17 +187,32 @@ def _all(*several: Instances) -> Instances:
 INSTANCES: dict[str, Instances] = {
     "relu": _elementwise("relu"),
     "sigmoid": _elementwise("sigmoid"),
+    "tanh": _elementwise("tanh"),
     "silu": _elementwise("silu"),
+    "softplus": _elementwise("softplus"),
     "gelu": _elementwise("gelu", at.GeluAttrs(False), at.GeluAttrs(True)),
+    "bce_with_logits": _bce,
     "softmax": _along_axis("softmax"),
     "log_softmax": _along_axis("log_softmax"),
+    "logsumexp": _along_axis("logsumexp"),
     "cross_entropy": _cross_entropy,
-    "layer_norm": _all(_norm("layer_norm", 0), _norm("layer_norm", 2)),
-    "rms_norm": _all(_norm("rms_norm", 0), _norm("rms_norm", 1)),
+    "layer_norm": _norm("layer_norm", 2),
+    "layer_norm_grad": _norm_grad("layer_norm_grad"),
+    "rms_norm": _norm("rms_norm", 1),
+    "rms_norm_grad": _norm_grad("rms_norm_grad"),
+    "group_norm": _group_norm,
+    "group_norm_grad": _group_norm_grad,
+    "dropout": _dropout,
     "attention": _attention,
+    "attention_grad": _attention_grad,
 }
+# Composites that no program of primitives tells: the definition does not read all inputs.
+UNNAMED = frozenset({"attention_lse"})  # the values give it nothing; it comes with the name of a gradient
 # Written out these would go through memory, which the cost model does not see yet: they keep their names.
-_NEVER_WRITTEN_OUT = frozenset({"layer_norm", "rms_norm", "attention"})
+_NEVER_WRITTEN_OUT = frozenset(
+    {f"{name}{part}" for name in ("layer_norm", "rms_norm", "group_norm", "attention") for part in ("", "_grad")}
+    | {"dropout"}
+)
 
 # Those with kernels of their own may differ from their definitions in the last bit; the others are lowered to them.
 _OWN_KERNEL = frozenset({"relu", "sigmoid", "tanh"})
@@ -128,9 +224,9 @@ def composite_rules(p: Profile, exactness: Exactness, tables: Tables) -> list[Ru
     """definition = name for every instance; equal ones once.  Attributes are numbered in the program's own tables."""
     found: dict[tuple[Tree, Tree], Rule] = {}
     for op, instances in INSTANCES.items():
-        for label, node in instances(p):
-            rule = naming_rule(op, label, node, exactness, tables)
-            found.setdefault((rule.left, rule.right), rule)
+        for instance in instances(p):
+            for rule in naming_rules(op, instance, exactness, tables):
+                found.setdefault((rule.left, rule.right), rule)
     return list(found.values())
 
 
@@ -139,36 +235,41 @@ def defined_composites(exactness: Exactness) -> frozenset[str]:
     return frozenset(INSTANCES) - _NEVER_WRITTEN_OUT - (_OWN_KERNEL if exactness is Exactness.BITWISE else frozenset())
 
 
-def naming_rule(op: str, label: str, node: Node, exactness: Exactness, tables: Tables) -> Rule:
-    """The rule of one instance."""
-    dtype = node.inputs[0].type.dtype
+def naming_rules(op: str, instance: Instance, exactness: Exactness, tables: Tables) -> Iterator[Rule]:
+    """The rules of one instance: one for each result and each spelling that tells all inputs."""
+    node = instance.node
+    several = isinstance(node.result, TupleType)
+    spelled = [decomposition_of(node), *SPELLINGS.get(op, lambda _: ())(node)]
+    for s, results in enumerate(spelled):
+        for i, definition in enumerate(results):
+            name = b.make("item", (node,), at.ItemAttrs(i)) if several else node
+            label = f"{op}@{instance.label}{f' result {i}' if several else ''}{f' spelled {s}' if s else ''}"
+            rule = _naming_rule(op, label, folded(definition), name, instance.exact, exactness, tables)
+            if _leaves(name) <= _leaves(definition):
+                yield rule
+            elif several:  # a result that does not read all inputs is named where another result was
+                yield replace(rule, beside=side(node, tables))
+
+
+def _leaves(node: Node) -> set[Node]:
+    return {n for n in toposort([node]) if n.op == "input"}
+
+
+def _naming_rule(
+    op: str, label: str, definition: Node, name: Node, exact: bool, exactness: Exactness, tables: Tables
+) -> Rule:
+    dtype = definition.type.dtype
     # Users round a constant such as 1/√2 in their own way.
     tolerance = 0.0 if exactness is Exactness.BITWISE else 4 * (1.2e-7 if dtype == float32 else 2.3e-16)
-    name, (definition,) = _side(node, tables, 0.0), decomposition_of(node)
-    definition = fold(Graph((Output("y", definition),))).outputs[0].node  # sizes that are known become numbers
-    level = Exactness.REASSOCIATING if op in _OWN_KERNEL or tolerance else Exactness.BITWISE
-    scope = Scope.STEP if op in _OTHER_GRADIENT else Scope.ANYWHERE
-    left = _side(definition, tables, tolerance)
-    kept = op in _NEVER_WRITTEN_OUT
-    return Rule(f"name-{op}@{label}", "composites", left, name, "its definition", level, scope=scope, replaces=kept)
-
-
-def _side(root: Node, tables: Tables, tolerance: float) -> Tree:
-    trees: dict[Node, Tree] = {}
-    for node in toposort([root]):
-        trees[node] = _tree(node, trees, tables, tolerance)
-    return trees[root]
-
-
-def _tree(node: Node, trees: dict[Node, Tree], tables: Tables, tolerance: float) -> Tree:
-    if node.op == "input":
-        return Variable(node.attrs.name)  # type: ignore[attr-defined]
-    type = f"T{tables.type_id(node.result)}"
-    value = full_value(node)
-    if value is not None:
-        plain = math.isinf(value) or float(value * 8).is_integer()  # 0.5, 1, 2 are written as they are
-        loose = 0.0 if plain else tolerance
-        return Number(Expression(ast.Constant(value)), loose, type)
-    assert not is_opaque(node), f"a definition holds {node}, which no rule sees"
-    slots = tuple(Expression(ast.Constant(s)) for s in slots_of(node.op, node.attrs, tables))
-    return Apply(node.op, tuple(trees[i] for i in node.inputs), slots, type)
+    left, right = side(definition, tables, tolerance), side(name, tables)
+    return Rule(
+        f"name-{label}",
+        "composites",
+        left,
+        right,
+        "its definition",
+        Exactness.REASSOCIATING if op in _OWN_KERNEL or tolerance else Exactness.BITWISE,
+        scope=Scope.STEP if op in _OTHER_GRADIENT else Scope.ANYWHERE,
+        replaces=op in _NEVER_WRITTEN_OUT,
+        types=exact_types((definition, name), tables) if exact else (),
+    )

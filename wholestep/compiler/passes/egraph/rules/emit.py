@@ -78,12 +78,13 @@ class _Emitter:
     def emit(self, relation: str, ruleset: str) -> EmittedRule:
         left = self.rule.left
         assert isinstance(left, Apply), f"{self.rule.name}: a left side is an op"
-        for tree in subtrees(left):
-            if isinstance(tree, Apply):
+        for tree in (*subtrees(left), *(subtrees(self.rule.beside) if self.rule.beside else ())):
+            if isinstance(tree, Apply) and tree not in self.node_names:
                 self._match(tree, "root" if tree == left else f"n{len(self.node_names)}")
         if self.rule.guard:
             self.conditions += self.rule.guard.facts(self._number)
         self._check_variables()
+        self._pin_types()
         right = self._build(self.rule.right)
         numbers = {**self.numbers, **dict.fromkeys(self.type_names.values(), "i64")}
         row = " ".join(["root", *self.tensors.values(), *numbers])
@@ -185,6 +186,14 @@ class _Emitter:
             known = {self.types.of("left", t) for t in subtrees(self.rule.left) if forced_same(forced, variable, t)}
             if not known and (type not in self.type_names or not self.rule.guard) and self._asks_for(type, variable):
                 self.facts.append(f"(= {self._bind_type(type)} (type_of {self.tensors[variable.name]}))")
+
+    def _pin_types(self) -> None:
+        """Types that the rule knows exactly, of the left side and of what only the right side has."""
+        for name, number in self.rule.types:
+            if name[0].islower():
+                self.facts.append(f"(= {number} (type_of {self.tensors[name]}))")
+            else:
+                self.facts.append(f"(= {self._bind_type(self.types.named(name))} {number})")
 
     def _asks_for(self, type: object, variable: Variable) -> bool:
         """Does the right side depend on the type of this variable?"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows, Sample, Scope
 from wholestep.compiler.passes.egraph.terms import pack_axes, pack_order
 
-B = Exactness.BITWISE
+B, R = Exactness.BITWISE, Exactness.REASSOCIATING
 ANY = Scope.ANYWHERE
 
 rows = FamilyRows("movement")
@@ -96,6 +96,23 @@ rule(
     samples=({"x": (3,), "A": pack_axes((1,)), "S": (2, 3), "B": pack_axes((0, 2)), "T": (2, 5, 3)},),
 )
 
+rule(
+    "concat-concat-left",
+    "concat(concat(x, y, A), z, A) = concat(x, y, z, A)",
+    "joined once",
+    B,
+    scope=ANY,
+    samples=({"x": (3, 4), "y": (3, 2), "z": (3, 5), "A": 1},),
+)
+rule(
+    "concat-concat-right",
+    "concat(x, concat(y, z, A), A) = concat(x, y, z, A)",
+    "joined once",
+    B,
+    scope=ANY,
+    samples=({"x": (3, 4), "y": (2, 4), "z": (5, 4), "A": 0},),
+)
+
 # -- transposes into flags: the sum along k runs in the same order either way -------------------------------------
 _SHAPES = tuple(((*lead, 4, 6), (*lead, 6, 5)) for lead in ((), (2,), (2, 3)))
 # An exchange of inner axes of a higher rank is no transpose, although its first places look like one.
@@ -133,6 +150,32 @@ rule(
     guard="swaps_last(P, T)",
     samples=tuple(s for a, b in _SHAPES for s in _transposes(_products(a, b, swapped="b"), "b")),
     refused=_REFUSED,
+)
+# -- factors of a product ----------------------------------------------------------------------------------------
+_SCALED = tuple({**s, "c": 0.3} for s in _products((2, 4, 6), (2, 6, 5)))
+rule(
+    "product-of-scaled-left",
+    "matmul(a * const(c), b, F, G) = matmul(a, b, F, G) * const(c)",
+    "a factor of one operand is one of the product",
+    R,
+    scope=ANY,
+    samples=_SCALED,
+)
+rule(
+    "product-of-scaled-right",
+    "matmul(a, b * const(c), F, G) = matmul(a, b, F, G) * const(c)",
+    "a factor of one operand is one of the product",
+    R,
+    scope=ANY,
+    samples=_SCALED,
+)
+rule(
+    "scaled-product",
+    "matmul(a, b, F, G) * const(c) = matmul(a * const(c), b, F, G)",
+    "the factor of a product goes to its left operand",
+    R,
+    scope=ANY,
+    samples=_SCALED,
 )
 rule(
     "transpose-product",

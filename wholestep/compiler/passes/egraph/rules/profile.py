@@ -1,12 +1,27 @@
-"""What the definitions of composites may be applied to in a program: ranks, axes, widths, dtypes, numbers."""
+"""What the definitions of composites may be applied to in a program: ranks, axes, widths, dtypes, numbers, types."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node
-from wholestep.compiler.ir.types import DType, TensorType
+from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, product
 from wholestep.compiler.passes.egraph.encode import full_value
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A product of queries and keys, and the width of the values that it weighs: the types of one attention."""
+
+    lead: Shape
+    queries: Extent
+    keys: Extent
+    width: Extent
+    value_width: Extent
+    dtype: DType
 
 
 @dataclass(frozen=True)
@@ -18,6 +33,12 @@ class Profile:
     reduced: tuple[tuple[int, int], ...]  # (rank, axis) of sums and maxima over one axis
     rows: tuple[tuple[int, int], ...]  # (rank, width) of those over a last axis of known width
     numbers: tuple[float, ...]  # the constants, as a user would write them
+    scales: tuple[float, ...]  # those that a product is scaled by
+    biased: bool  # is something added to a product, as a mask is to scores?
+    projected: tuple[TensorType, ...]  # rows of known width with sums of products: gradients of norms have them
+    scores: tuple[Scores, ...]  # of products whose products with others are summed: gradients of attention have them
+    grouped: tuple[tuple[TensorType, int], ...]  # (x, groups) of reshapes of x that cut its channels into groups
+    draws: tuple[at.RandomAttrs, ...]
 
 
 def profile(graph: Graph) -> Profile:
@@ -36,23 +57,94 @@ def profile(graph: Graph) -> Profile:
         if (value := full_value(n)) is not None:
             numbers.add(_as_written(value, n.type.dtype))
     by_name = sorted(dtypes, key=lambda d: d.name)
+    projected = dict.fromkeys(_projections(graph))
     return Profile(
         tuple(d for d in by_name if d.is_float),
         tuple(d for d in by_name if d.is_integer),
         tuple(sorted(reduced)),
         tuple(sorted(rows)),
         tuple(sorted(numbers)),
+        tuple(sorted(set(_scales(graph)))),
+        any(n.op == "add" and any(_scaled_product(i) for i in n.inputs) for n in graph.nodes),
+        tuple(t for t in projected if isinstance(t.shape[-1], int)),
+        tuple(dict.fromkeys(_scores(graph, frozenset(projected)))),
+        tuple(dict.fromkeys(_groupings(graph))),
+        tuple(dict.fromkeys(attrs_of(n, at.RandomAttrs) for n in graph.nodes if n.op == "random")),
     )
 
 
 def _reductions(n: Node) -> list[tuple[int, int]]:
     if n.op in ("sum", "max") and len(n.attrs.axes) == 1:  # type: ignore[attr-defined]
         return [(n.inputs[0].type.rank, n.attrs.axes[0])]  # type: ignore[attr-defined]
-    if n.op in ("softmax", "log_softmax"):
-        return [(n.type.rank, n.attrs.axis)]  # type: ignore[attr-defined]
+    if n.op in ("softmax", "log_softmax", "logsumexp"):
+        return [(n.inputs[0].type.rank, n.attrs.axis)]  # type: ignore[attr-defined]
     return [(n.inputs[0].type.rank, n.type.rank)] if n.op == "cross_entropy" else []
 
 
 def _as_written(value: float, dtype: DType) -> float:
     """1e-5, not the float32 nearest to it: attributes hold what the user wrote."""
     return float(str(dtype.numpy.type(value))) if dtype.is_float else value
+
+
+# -- attention ---------------------------------------------------------------------------------------------------
+
+
+def _scales(graph: Graph) -> Iterator[float]:
+    """Numbers that a product, or an operand of one, is multiplied with or divided by; 1 where there are products."""
+    operands = {i for n in graph.nodes if n.op == "matmul" for i in n.inputs}
+    if operands:
+        yield 1.0
+    for n in graph.nodes:
+        if n.op in ("mul", "div") and (n in operands or any(i.op == "matmul" for i in n.inputs)):
+            for value in (full_value(i) for i in n.inputs):
+                if value is not None and value > 0:
+                    written = _as_written(value, n.type.dtype)
+                    yield written if n.op == "mul" else 1.0 / written
+
+
+def _scaled_product(node: Node) -> bool:
+    return node.op == "matmul" or (node.op in ("mul", "div") and any(i.op == "matmul" for i in node.inputs))
+
+
+def _projections(graph: Graph) -> Iterator[TensorType]:
+    """Types whose rows are multiplied with other rows and summed: Σ p·dp, Σ g·n."""
+    for n in graph.nodes:
+        if n.op == "sum" and n.inputs[0].op == "mul" and len(set(n.inputs[0].inputs)) == 2:
+            (x,) = n.inputs
+            if attrs_of(n, at.SumAttrs).axes == (x.type.rank - 1,) and x.type.dtype.is_float:
+                yield x.type
+
+
+def _scores(graph: Graph, projected: frozenset[TensorType]) -> Iterator[Scores]:
+    """Products with as many rows and columns: q·kᵀ, and g·vᵀ in the gradient; p·v reads one."""
+    products = [n for n in graph.nodes if n.op == "matmul"]
+    for t in dict.fromkeys(n.type for n in products if n.type in projected):
+        widths = dict.fromkeys(_inner(n) for n in products if n.type == t)
+        read = {n.type.shape[-1]: None for n in products if n.inputs[0].type == t and not _flags(n).transpose_a}
+        for width in widths:
+            for value_width in {**widths, **read}:
+                yield Scores(t.shape[:-2], t.shape[-2], t.shape[-1], width, value_width, t.dtype)
+
+
+def _inner(node: Node) -> Extent:
+    return node.inputs[0].type.shape[-2 if _flags(node).transpose_a else -1]
+
+
+def _flags(node: Node) -> at.MatmulAttrs:
+    return attrs_of(node, at.MatmulAttrs)
+
+
+# -- groups ------------------------------------------------------------------------------------------------------
+
+
+def _groupings(graph: Graph) -> Iterator[tuple[TensorType, int]]:
+    """(N, C, ...) as (N, groups, elements of a group), or as (N, groups, C / groups, ...)."""
+    for n in graph.nodes:
+        if n.op != "reshape" or n.inputs[0].type.rank < 2 or n.type.rank < 3 or not n.type.dtype.is_float:
+            continue
+        x, (batch, groups, *rest) = n.inputs[0].type, n.type.shape
+        channels = x.shape[1]
+        if batch == x.shape[0] and isinstance(channels, int) and isinstance(groups, int) and groups > 0:
+            each = (channels // groups, *x.shape[2:])
+            if channels % groups == 0 and tuple(rest) in (each, (product(each),)):
+                yield x, groups

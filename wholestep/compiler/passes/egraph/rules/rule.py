@@ -54,6 +54,8 @@ class Rule:
     positive: tuple[str, ...] = ()  # tensors that the samples draw from (0, 3) instead of (-3, 3)
     replaces: bool = False  # the right side is taken whatever it costs
     simplifies: bool = False  # the left side is of no more use to other rules: they stop looking at it
+    types: tuple[tuple[str, int], ...] = ()  # exact types, by id: of type names, and of tensors (lower case)
+    beside: Tree | None = None  # a term that must be there as well; it tells tensors that the left side does not
 
     @property
     def law(self) -> str:

@@ -37,18 +37,35 @@ rule(
     replaces=True,
 )
 rule("exp-minus-one", "exp(x) + -1 = expm1(x)", "keeps the digits near 0", R, scope=ANY, replaces=True)
+rule("log-of-exp", "log(exp(x)) = x", "no overflow on the way", R, scope=ANY, simplifies=True)
+rule("softplus", "log1p(exp(x)) = softplus(x)", "no overflow", R, scope=ANY, replaces=True)
+rule("softplus-flip", "softplus(x) - x = softplus(-x)", "nothing cancels where x is large", R, scope=ANY)
+rule("log-sigmoid", "log(sigmoid(x)) = -softplus(-x)", "no logarithm of a 0", R, scope=ANY, replaces=True)
+rule("log-complement", "log(1 - sigmoid(x)) = -softplus(x)", "no logarithm of a 0", R, scope=ANY, replaces=True)
 rule(
-    "softplus",
-    "log1p(exp(x)) = maximum(x, 0) + log1p(exp(-abs(x)))",
-    "the exponent is never positive: no overflow",
+    "tanh-quotient",
+    "(exp(x) - exp(-x)) / (exp(x) + exp(-x)) = tanh(x)",
+    "no quotient of infinities",
+    R,
+    scope=ANY,
+    replaces=True,
+)
+rule("tanh-of-sigmoid", "sigmoid(x * 2) * 2 + -1 = tanh(x)", "keeps the digits near 0", R, scope=ANY, replaces=True)
+
+# -- sigmoid cross entropy: -y·log s - (1 - y)·log(1 - s), with s = sigmoid(x) --------------------------------------
+rule("half-sum", "(x + abs(x)) * 0.5 = maximum(x, 0)", "the same slopes, at 0 too", R, scope=ANY)
+rule(
+    "bce-of-softplus",
+    "softplus(x) - x * y = bce_with_logits(x, y)",
+    "the small logarithm keeps its digits",
     R,
     scope=ANY,
     replaces=True,
 )
 rule(
-    "log-sigmoid",
-    "log(sigmoid(x)) = minimum(x, 0) - log1p(exp(-abs(x)))",
-    "no logarithm of a 0",
+    "bce-of-logarithms",
+    "y * softplus(-x) + (1 - y) * softplus(x) = bce_with_logits(x, y)",
+    "one logarithm instead of two",
     R,
     scope=ANY,
     replaces=True,
@@ -68,15 +85,36 @@ rule(
     samples=({"x": (3, 4), "A": 0b10, "P": pack_axes((0,)), "T": (3, 4)},),
 )
 rule(
-    "plain-log-softmax",
-    "x - expand(log(sum(exp(x), A)), P, T) = log_softmax(x, axis(A))",
+    "plain-logsumexp",
+    "log(sum(exp(x), A)) = logsumexp(x, axis(A))",
     "the largest exponent becomes 0",
     R,
-    guard="repeats(A, P, T) and is_single(A)",
-    refused=({"A": 0b01, "P": pack_axes((0,)), "T": (3, 4)}, {"A": 0b110, "P": pack_axes((0,)), "T": (3, 4, 5)}),
+    guard="is_single(A)",
+    refused=({"A": 0b110},),
     scope=ANY,
     replaces=True,
-    samples=({"x": (3, 4), "A": 0b01, "P": pack_axes((1,)), "T": (3, 4)},),
+    samples=({"x": (3, 4), "A": 0b01}, {"x": (3, 4), "A": 0b10}),
+)
+rule(
+    "shifted-logsumexp",
+    "y + logsumexp(x - expand(y, P, T), A) = logsumexp(x, A)",
+    "a shift along the axis comes out again",
+    R,
+    guard="repeats(1 << A, P, T)",
+    refused=({"A": 0, "P": pack_axes((0,)), "T": (3, 4)}, {"A": 1, "P": pack_axes((0,)), "T": (3, 4, 5)}),
+    scope=ANY,
+    samples=({"x": (3, 4), "y": (3,), "A": 1, "P": pack_axes((0,)), "T": (3, 4)},),
+)
+rule(
+    "log-softmax-by-logsumexp",
+    "x - expand(logsumexp(x, A), P, T) = log_softmax(x, A)",
+    "the logarithm of each share",
+    R,
+    guard="repeats(1 << A, P, T)",
+    refused=({"A": 0, "P": pack_axes((0,)), "T": (3, 4)}, {"A": 1, "P": pack_axes((0,)), "T": (3, 4, 5)}),
+    scope=ANY,
+    replaces=True,
+    samples=({"x": (3, 4), "A": 0, "P": pack_axes((1,)), "T": (3, 4)},),
 )
 
 rule(

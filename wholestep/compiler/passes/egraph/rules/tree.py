@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from wholestep.compiler.ir.ops import OPS
-from wholestep.compiler.passes.egraph.encode import FULL, head_of
+from wholestep.compiler.passes.egraph.encode import FULL, OPAQUE, head_of
 from wholestep.compiler.passes.egraph.rules.expression import Expression
 from wholestep.compiler.passes.egraph.terms import TERMS
 
@@ -38,16 +38,21 @@ class Number:
 
 @dataclass(frozen=True)
 class Apply:
-    """An op over subtrees.  `type` names its type where the law does; else it is inferred."""
+    """An op over subtrees.  `type` names its type where the law does; else it is inferred.
+
+    An opaque one is an op that terms carry along untouched (a gradient with several results, a size): it matches by its
+    attributes' number alone.
+    """
 
     op: str
     children: tuple[Tree, ...]
     slots: tuple[Expression, ...] = ()
     type: str = ""
+    opaque: bool = False
 
     @property
     def head(self) -> str:
-        return head_of(self.op, len(self.children))
+        return f"{OPAQUE}_{len(self.children)}" if self.opaque else head_of(self.op, len(self.children))
 
 
 Tree = Variable | Number | Apply
@@ -90,10 +95,16 @@ def _call(op: str, args: list[ast.expr]) -> Apply:
     assert op in OPS, f"there is no op {op!r}"
     slots = len(TERMS[op].slots)
     arity = OPS[op].arity
-    tensors = arity if arity is not None else sum(isinstance(a, ast.Name) and a.id[0].islower() for a in args)
+    tensors = arity if arity is not None else sum(_is_tensor(a) for a in args)
     attributes = tuple(Expression(a) for a in args[tensors : tensors + slots])
     assert len(attributes) == slots, f"{op} has the attributes {TERMS[op].slots}"
     return Apply(op, tuple(_tree(a) for a in args[:tensors]), attributes, _type_name(args[tensors + slots :]))
+
+
+def _is_tensor(e: ast.expr) -> bool:
+    return (isinstance(e, ast.Name) and e.id[0].islower()) or (
+        isinstance(e, ast.Call) and isinstance(e.func, ast.Name) and e.func.id in OPS
+    )
 
 
 def _type_name(args: list[ast.expr]) -> str:

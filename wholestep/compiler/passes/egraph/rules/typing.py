@@ -7,7 +7,7 @@ from wholestep.compiler.passes.egraph.rules.rule import Rule
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable, subtrees
 
 _COMPARE = frozenset({"less", "less_equal", "equal", "not_equal"})
-_LIKE_INPUT = frozenset({"relu", "sigmoid", "tanh", "silu", "gelu", "softmax", "log_softmax"})
+_LIKE_INPUT = frozenset({"relu", "sigmoid", "tanh", "silu", "gelu", "softmax", "log_softmax", "softplus", "bce_with_logits"})
 
 
 class Types:
@@ -16,6 +16,8 @@ class Types:
     def __init__(self, rule: Rule, both: bool = True) -> None:
         self._parent: dict[object, object] = {}
         self._constrain("left", rule.left)
+        if rule.beside:
+            self._constrain("left", rule.beside)
         if both:
             self._constrain("right", rule.right)
             self._join(self._key("left", rule.left), self._key("right", rule.right))
@@ -23,6 +25,10 @@ class Types:
     def of(self, side: str, tree: Tree, parent: Apply | None = None, position: int = 0) -> object:
         """The variable's representative: equal for equal types."""
         return self._find(self._key(side, tree, parent, position))
+
+    def named(self, name: str) -> object:
+        """The representative of a type that the law names."""
+        return self._find(name)
 
     def _key(self, side: str, tree: Tree, parent: Apply | None = None, position: int = 0) -> object:
         """A variable is one tensor wherever it stands; a number has the type that its place asks for."""
@@ -46,7 +52,7 @@ class Types:
 
     def _constrain(self, side: str, tree: Tree) -> None:
         for t in subtrees(tree):
-            if not isinstance(t, Apply):
+            if not isinstance(t, Apply) or t.opaque:
                 continue
             keys = [self._key(side, child, t, i) for i, child in enumerate(t.children)]
             for key in keys[1:] if t.op != "where" else keys[2:]:
@@ -57,7 +63,7 @@ class Types:
 
 
 def _children_agree(op: str) -> bool:
-    return OPS[op].family in (Family.POINTWISE, Family.RATIO)
+    return OPS[op].family in (Family.POINTWISE, Family.RATIO) or op == "bce_with_logits"
 
 
 def _like_children(op: str) -> bool:

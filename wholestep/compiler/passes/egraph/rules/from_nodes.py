@@ -1,0 +1,111 @@
+"""Rules from pairs of nodes: two ways to compute one thing over the same leaves, written with the builder.
+
+Laws over attributes that rules cannot compute with (regions, tuples of types, sizes) are instances: the program tells
+which ones it could hold.  The leaves are the rule's tensors.  An exact rule holds for the types of its nodes alone; in
+any other the types are variables, equal where the nodes' are.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.graph import Graph, Node, Output, toposort
+from wholestep.compiler.ir.types import TensorType
+from wholestep.compiler.passes.egraph.encode import Tables, full_value, is_opaque, slots_of
+from wholestep.compiler.passes.egraph.rules.expression import Expression
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
+from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable, subtrees
+from wholestep.compiler.passes.fold import fold
+
+Pair = tuple[Node, Node]
+
+
+@dataclass(frozen=True)
+class InstanceLaw:
+    """A row: a law in words, and the pairs of nodes it stands for in a program; `sample` holds some."""
+
+    name: str
+    family: str
+    law: str
+    reason: str
+    exactness: Exactness
+    pairs: Callable[[Graph], Iterable[Pair]]
+    sample: Callable[[], Graph]
+    scope: Scope = Scope.STEP
+    replaces: bool = False
+
+    def rules(self, graph: Graph, tables: Tables) -> Iterator[Rule]:
+        """One exact rule for each distinct pair; pairs that are one node are no rules."""
+        found: dict[tuple[Tree, Tree], None] = {}
+        for left, right in self.pairs(graph):
+            rule = self.rule(left, right, len(found), tables)
+            if (rule.left, rule.right) not in found and rule.left != rule.right:
+                found[rule.left, rule.right] = None
+                yield rule
+
+    def rule(self, left: Node, right: Node, number: int, tables: Tables) -> Rule:
+        trees = side(left, tables, LOOSE), side(right, tables)
+        return Rule(
+            f"{self.name}@{number}",
+            self.family,
+            *trees,
+            self.reason,
+            self.exactness,
+            scope=self.scope,
+            replaces=self.replaces,
+            types=exact_types((left, right), tables),
+        )
+
+
+LOOSE = 4 * 1.2e-7  # how far a number may be from that of a law: users round 1/√2 in their own way
+
+
+def leaf(name: str, type: TensorType) -> Node:
+    """A tensor of a law."""
+    return b.make("input", (), at.InputAttrs(name, type))
+
+
+def folded(node: Node) -> Node:
+    """With sizes that are known as numbers."""
+    return fold(Graph((Output("y", node),))).outputs[0].node
+
+
+def side(root: Node, tables: Tables, tolerance: float = 0.0) -> Tree:
+    """The tree of a node over its leaves."""
+    trees: dict[Node, Tree] = {}
+    for node in toposort([root]):
+        trees[node] = _tree(node, trees, tables, tolerance)
+    return trees[root]
+
+
+def _tree(node: Node, trees: dict[Node, Tree], tables: Tables, tolerance: float) -> Tree:
+    if node.op == "input":
+        return Variable(node.attrs.name)  # type: ignore[attr-defined]
+    type = type_name(node, tables)
+    value = full_value(node)
+    if value is not None:
+        plain = math.isinf(value) or float(value * 8).is_integer()  # 0.5, 1, 2 are written as they are
+        return Number(Expression(ast.Constant(value)), 0.0 if plain else tolerance, type)
+    opaque = is_opaque(node)
+    numbers = (tables.attribute_id(node.op, node.attrs),) if opaque else slots_of(node.op, node.attrs, tables)
+    slots = tuple(Expression(ast.Constant(s)) for s in numbers)
+    return Apply(node.op, tuple(trees[i] for i in node.inputs), slots, type, opaque)
+
+
+def type_name(node: Node, tables: Tables) -> str:
+    return f"T{tables.type_id(node.result)}"
+
+
+def exact_types(roots: tuple[Node, ...], tables: Tables) -> tuple[tuple[str, int], ...]:
+    """The ids of every type and every tensor of a rule."""
+    pinned: dict[str, int] = {}
+    for node in toposort(roots):
+        name = type_name(node, tables) if node.op != "input" else node.attrs.name  # type: ignore[attr-defined]
+        pinned[name] = tables.type_id(node.result)
+    used = {t.type for root in roots for t in subtrees(side(root, tables)) if not isinstance(t, Variable)}
+    return tuple(sorted((n, i) for n, i in pinned.items() if n[0].islower() or n in used))

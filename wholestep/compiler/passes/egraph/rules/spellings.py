@@ -1,0 +1,62 @@
+"""Other ways to write a composite out, beside its definition: the same arithmetic over other views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import inf
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.types import product
+
+Spellings = Callable[[Node], Iterator[tuple[Node, ...]]]
+
+
+# (N, C, ...) as (N, groups, C / groups, ...), normalised over all axes behind the groups
+def _group_norm(y: Node) -> Iterator[tuple[Node, ...]]:
+    (x, *affine), a = y.inputs, attrs_of(y, at.GroupNormAttrs)
+    batch, channels, *rest = x.type.shape
+    assert isinstance(channels, int), f"{y!r} passed the type rule of group_norm"
+    if not rest and channels == a.groups:
+        return
+    split = b.reshape(x, (batch, a.groups, channels // a.groups, *rest))
+    axes = tuple(range(2, split.type.rank))
+    centred = b.sub(split, b.restore_axes(_mean(split, axes), axes, split.type.shape))
+    factor = b.unary("recip", b.unary("sqrt", b.shift(_mean(b.mul(centred, centred), axes), a.eps)))
+    normal = b.reshape(b.mul(centred, b.restore_axes(factor, axes, split.type.shape)), x.type.shape)
+    for op, p in zip(("mul", "add"), affine):
+        normal = b.make(op, (normal, b.expand_to(p, normal.type.shape, (1,))))
+    yield (normal,)
+
+
+def _mean(x: Node, axes: tuple[int, ...]) -> Node:
+    total = b.sum_axes(x, axes)
+    count = b.count(product(x.type.shape[d] for d in axes), x.type.dtype)
+    return b.div(total, b.expand_to(count, total.type.shape, ()))
+
+
+# p = softmax(scale·q·kᵀ + mask): dp = g·vᵀ, ds = p·(dp - Σ p·dp), dq = scale·ds·k, dk = scale·dsᵀ·q, dv = pᵀ·g, dmask = ds
+# with the probabilities of the forward pass, not those that a kernel computes again
+def _attention_grad(y: Node) -> Iterator[tuple[Node, ...]]:
+    a = attrs_of(y, at.AttentionAttrs)
+    q, k, v, *mask = (n for n in y.inputs[:-1] if n.op == "input")
+    g = y.inputs[-1]
+    scores = b.scale(b.matmul(q, k, transpose_b=True), a.scale)
+    for m in mask:
+        scores = b.add(scores, m)
+    last = scores.type.rank - 1
+    if a.causal:
+        shape = scores.type.shape
+        visible = b.make("less_equal", (b.iota(shape, last), b.iota(shape, last - 1)))
+        scores = b.where(visible, scores, b.full_like(scores, -inf))
+    p, dp = b.softmax(scores, last), b.matmul(g, v, transpose_b=True)
+    inner = b.restore_axes(b.sum_axes(b.mul(p, dp), (last,)), (last,), p.type.shape)
+    ds = b.mul(p, b.sub(dp, inner))
+    scaled = b.scale(ds, a.scale)
+    dv = b.matmul(p, g, transpose_a=True)
+    yield b.matmul(scaled, k), b.matmul(scaled, q, transpose_a=True), dv, *[ds] * len(mask)
+
+
+SPELLINGS: dict[str, Spellings] = {"group_norm": _group_norm, "attention_grad": _attention_grad}
