@@ -333,6 +333,10 @@ LAYERS = {
         lambda q, k, v, m: ws.attention(q, k, v, mask=m), *(normal(2, 3, 5, 4) for _ in range(3)), np.tri(5) > 0,
         torch_function=lambda q, k, v, m: _attended(q, k, v, False, None, torch.where(m, 0.0, -torch.inf)),
     ),
+    "attention, grouped heads": case(
+        lambda q, k, v: ws.attention(q, k, v, causal=True), normal(2, 6, 5, 4), normal(2, 2, 5, 4), normal(2, 2, 5, 3),
+        torch_function=lambda q, k, v: _attended(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1), True, None),
+    ),
     "attention to itself": case(
         lambda x: ws.attention(x, x, x, causal=True), CUBE, torch_function=lambda x: _attended(x, x, x, True, None)
     ),

@@ -20,8 +20,8 @@ from wholestep.compiler.passes.egraph.saturate import Budget, Worker
 from wholestep.compiler.passes.flatten import flatten
 from wholestep.compiler.passes.fold import fold
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
-from wholestep.compiler.passes.regroup import regroup
 from wholestep.compiler.passes.pooling import relu_behind_pool, through_pools
+from wholestep.compiler.passes.regroup import regroup
 from wholestep.compiler.plan.bounds import index_bounds
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check

@@ -78,7 +78,10 @@ def _queries_keys_values(p: Pool) -> tuple[list[Node], at.AttentionAttrs]:
     q = _small(p, p.pick(ranked) if ranked else p.new_state((3, 4)))
     *leading, _, width = q.type.shape
     keys = p.pick([2, 3, *map(Dim.symbol, p.symbols)])
-    k, v = _fit(p, *leading, keys, width), _fit(p, *leading, keys, p.pick([1, 3]))
+    shared = [*leading]
+    if shared and isinstance(shared[-1], int) and shared[-1] > 1 and p.chance():
+        shared[-1] = 1  # one head of keys for all of the queries'
+    k, v = _fit(p, *shared, keys, width), _fit(p, *shared, keys, p.pick([1, 3]))
     mask = [_fit(p, *q.type.shape[:-1], keys)] if p.chance() else []
     return [q, k, v, *mask], at.AttentionAttrs(p.chance(), 0.25)
 
@@ -88,11 +91,17 @@ def make_attention(p: Pool) -> None:
     p.add(p.node("attention", *inputs, attrs=attrs), p.bound[inputs[2]])
 
 
+def make_attention_lse(p: Pool) -> None:
+    inputs, attrs = _queries_keys_values(p)
+    p.add(p.node("attention_lse", *inputs, attrs=attrs), 8.0 * p.length(*inputs[0].type.shape))
+
+
 def make_attention_grad(p: Pool) -> None:
     inputs, attrs = _queries_keys_values(p)
     q, _, v, *_ = inputs
     upstream = _fit(p, *q.type.shape[:-1], v.type.shape[-1])
-    node = p.node("attention_grad", *inputs, upstream, attrs=attrs)
+    lse = p.node("attention_lse", *inputs, attrs=attrs)
+    node = p.node("attention_grad", *inputs, lse, upstream, attrs=attrs)
     bound = 8.0 * p.length(*q.type.shape)
     for i in range(len(inputs)):
         p.add(p.node("item", node, attrs=at.ItemAttrs(i)), bound)

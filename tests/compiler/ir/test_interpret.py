@@ -139,6 +139,9 @@ CASES = {
         at.AttentionAttrs(True, 0.7), (X, X + Y, Y),
         lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.7),
     ),
+    "attention_lse": (
+        at.AttentionAttrs(False, 0.7), (X, X + Y, Y), lambda q, k, v: torch.logsumexp(0.7 * q @ k.transpose(-1, -2), -1),
+    ),
 }  # fmt: skip
 
 # The gradient of an op of CASES: its first inputs, then the upstream gradient.
@@ -166,7 +169,9 @@ def test_gradient_op_equals_torch(op):
     y = reference(*tensors)
     upstream = RNG.normal(size=tuple(y.shape))
     y.backward(torch.from_numpy(upstream))
-    kept = arrays if op == "attention_grad" else arrays[:2]
+    kept = arrays[:2]
+    if op == "attention_grad":
+        kept = [*arrays, value("attention_lse", *arrays, attrs=attrs)]
     for i, tensor in enumerate(tensors):
         actual = value(op, *kept, upstream, attrs=attrs, item=i)
         np.testing.assert_allclose(actual, tensor.grad.numpy(), rtol=1e-12, atol=1e-13)

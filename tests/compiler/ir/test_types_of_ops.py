@@ -95,7 +95,8 @@ GOOD = {
     "group_norm_grad": (at.GroupNormAttrs(2, 1e-5), (X, X), TupleType((X,))),
     "dropout": (at.DropoutAttrs("k"), (X, t(dtype=float64)), X),
     "attention": (LOOK, (t(2, "batch", 4), t(2, 5, 4), t(2, 5, 3)), t(2, "batch", 3)),
-    "attention_grad": (LOOK, (t(3, 4), t(5, 4), t(5, 2), t(3, 2)), TupleType((t(3, 4), t(5, 4), t(5, 2)))),
+    "attention_lse": (LOOK, (t(6, "batch", 4), t(2, 5, 4), t(2, 5, 3)), t(6, "batch")),
+    "attention_grad": (LOOK, (t(3, 4), t(5, 4), t(5, 2), t(3), t(3, 2)), TupleType((t(3, 4), t(5, 4), t(5, 2)))),
 }
 
 # Leaves and ops whose rule accepts every type.
@@ -254,11 +255,20 @@ BAD = {
         (LOOK, (X, X, t("batch", 4, dtype=float64)), DTypeError, "attention needs equal dtypes"),
         (LOOK, (t(4), t(4), t(4)), ShapeError, "of one rank, at least 2, with equal leading axes"),
         (LOOK, (t(2, 3, 4), t(1, 3, 4), t(2, 3, 4)), ShapeError, r"queries \(2, 3, 4\), keys \(1, 3, 4\)"),
+        (
+            LOOK,
+            (t(5, 3, 4), t(2, 3, 4), t(2, 3, 4)),
+            ShapeError,
+            "5 heads of queries do not divide into equal groups over 2 heads of keys and values; choose a multiple",
+        ),
         (LOOK, (t(3, 4), t(3, 5), t(3, 5)), ShapeError, "compared along their last axis, 4 and 5 here"),
         (LOOK, (t(3, 4), t(3, 4), t(5, 4)), ShapeError, "there are 3 keys and 5 values"),
         (LOOK, (t(3, 4), t(5, 4), t(5, 4), t(5, 3)), ShapeError, r"per query and key, \(3, 5\); received \(5, 3\)"),
     ],
-    "attention_grad": [(LOOK, (X, X, X, t(4)), ShapeError, r"attention_grad needs equal shapes; .* and \(4,\)")],
+    "attention_grad": [
+        (LOOK, (X, X, X, t("batch"), t(4)), ShapeError, r"attention_grad needs equal shapes; .* and \(4,\)"),
+        (LOOK, (X, X, X, t(4), X), ShapeError, r"attention_grad needs equal shapes; .*\(batch,\) and \(4,\)"),
+    ],
 }
 
 

@@ -175,6 +175,23 @@ def test_one_tensor_as_queries_keys_and_values() -> None:
     check(lambda x: ours(x, b.unary("sin", x), x), lambda x: seen(x, x.sin(), x), numbers(2, 4, 3))
 
 
+def test_grouped_heads_and_their_second_order() -> None:
+    def theirs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return seen(q, k.repeat_interleave(3, -3), v.repeat_interleave(3, -3))
+
+    shapes = ((6, 4, 3), (2, 5, 3), (2, 5, 2))
+    check(op("attention", at.AttentionAttrs(True, 0.7)), theirs, *(numbers(*s, seed=i) for i, s in enumerate(shapes)))
+
+
+def test_log_sum_of_exponentials_of_attention() -> None:
+    values, attrs = b.constant(numbers(2, 5, 2), float64), at.AttentionAttrs(False, 0.7)
+    check(
+        lambda q, k, mask: b.make("attention_lse", (q, k, values, mask), attrs),
+        lambda q, k, mask: torch.logsumexp(0.7 * q @ k.mT.repeat_interleave(2, -3) + mask, -1),
+        *(numbers(*s, seed=i) for i, s in enumerate(((4, 4, 3), (2, 5, 3), (4, 4, 5)))),
+    )
+
+
 def test_gradients_that_nobody_reads_are_not_there() -> None:
     x, weight = leaf("x", (3, 4)), leaf("weight", (4,))
     (dx,) = gradient(total(b.unary("sin", b.make("layer_norm", (x, weight), at.NormAttrs(0.1)))), x)
@@ -490,7 +507,7 @@ def test_every_op_has_a_row() -> None:
 
 TESTED_BY_NAME = {"gelu", "where", "cast", "sum", "max", "reshape", "permute", "expand", "slice", "pad", "concat"}
 TESTED_BY_NAME |= {"gather", "scatter_add", "matmul", "softmax", "log_softmax", "cross_entropy", "relu", "item"}
-TESTED_BY_NAME |= {"dropout", "logsumexp", "bce_with_logits", "by_mode"}
+TESTED_BY_NAME |= {"dropout", "logsumexp", "bce_with_logits", "by_mode", "attention_lse"}
 
 
 def test_every_rule_is_tested_or_says_why_it_is_none() -> None:

@@ -176,7 +176,8 @@ def attention(
 
     Args:
         q: queries, (..., T, d).
-        k, v: keys (..., S, d) and values (..., S, e), with the same leading axes (batch, heads).
+        k, v: keys (..., S, d) and values (..., S, e), with the same leading axes (batch, heads).  There may be fewer
+            heads of them: 8 heads of queries over 2 of keys and values are 4 in a row over each (arXiv:2305.13245).
         causal: query i sees the keys 0 ... i only.
         scale: 1/√d unless given.
         mask: bool, True where a query may look, or numbers that are added to the scores; broadcast to (..., T, S).  A

@@ -97,22 +97,43 @@ def _swap(x: Array) -> Array:
     return np.swapaxes(x, -1, -2)
 
 
-def _probabilities(a: at.AttentionAttrs, q: Array, k: Array, mask: tuple[Array, ...]) -> Array:
-    scores = a.scale * (q @ _swap(k)) + (mask[0] if mask else 0.0)
-    if a.causal:
-        scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, -math.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-math.inf))
-    out: Array = weights / weights.sum(axis=-1, keepdims=True)
+def _per_query_head(x: Array, q: Array) -> Array:
+    """Keys or values with a head for each of the queries'."""
+    return x if x.shape[:-2] == q.shape[:-2] else np.repeat(x, q.shape[-3] // x.shape[-3], axis=-3)
+
+
+def _per_group(x: Array, like: Array) -> Array:
+    """The sum over the queries' heads that share one of `like`."""
+    if x.shape[:-2] == like.shape[:-2]:
+        return x
+    out: Array = x.reshape(*like.shape[:-2], -1, *like.shape[-2:]).sum(axis=-3)
     return out
 
 
+def _scores(a: at.AttentionAttrs, q: Array, k: Array, mask: tuple[Array, ...]) -> Array:
+    scores: Array = a.scale * (q @ _swap(_per_query_head(k, q))) + (mask[0] if mask else 0.0)
+    return np.where(np.tri(*scores.shape[-2:]) > 0, scores, -math.inf) if a.causal else scores
+
+
 def attention(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *mask: Array) -> Array:
-    return _probabilities(a, q, k, mask) @ v
+    scores = _scores(a, q, k, mask)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-math.inf))
+    out: Array = weights / weights.sum(axis=-1, keepdims=True) @ _per_query_head(v, q)
+    return out
+
+
+def attention_lse(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *mask: Array) -> Array:
+    scores = _scores(a, q, k, mask)
+    most = scores.max(axis=-1, initial=-math.inf)
+    out: Array = most + np.log(np.exp(scores - most[..., None]).sum(axis=-1))
+    return out
 
 
 def attention_grad(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *rest: Array) -> tuple[Array, ...]:
-    mask, upstream = rest[:-1], rest[-1]
-    p = _probabilities(a, q, k, mask)
-    dp = upstream @ _swap(v)
+    mask, lse, upstream = rest[:-2], rest[-2], rest[-1]
+    p = np.exp(_scores(a, q, k, mask) - lse[..., None])
+    dp = upstream @ _swap(_per_query_head(v, q))
     scores = p * (dp - (p * dp).sum(axis=-1, keepdims=True))
-    return a.scale * scores @ k, a.scale * _swap(scores) @ q, _swap(p) @ upstream, *[scores] * len(mask)
+    dq = a.scale * scores @ _per_query_head(k, q)
+    dk, dv = _per_group(a.scale * _swap(scores) @ q, k), _per_group(_swap(p) @ upstream, v)
+    return dq, dk, dv, *[scores] * len(mask)

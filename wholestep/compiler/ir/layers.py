@@ -91,14 +91,22 @@ def dropout(_: at.DropoutAttrs, x: TensorType, rate: TensorType) -> Type:
 
 
 def attention(_: at.AttentionAttrs, q: TensorType, k: TensorType, v: TensorType, *mask: TensorType) -> Type:
-    """(..., T, d), (..., S, d), (..., S, e), maybe (..., T, S) to add to the scores -> (..., T, e)."""
+    """(..., T, d), (..., S, d), (..., S, e), maybe (..., T, S) to add to the scores -> (..., T, e).
+
+    Of the last leading axis, the heads, there may be fewer keys and values: each serves a group of queries in a row.
+    """
     need_float("attention", q, k, v)
     need_same_dtype("attention", q, k, v)
     shapes = f"queries {shape_text(q.shape)}, keys {shape_text(k.shape)}, values {shape_text(v.shape)}"
     need(
-        q.rank == k.rank == v.rank >= 2 and q.shape[:-2] == k.shape[:-2] == v.shape[:-2],
+        q.rank == k.rank == v.rank >= 2 and q.shape[:-3] == k.shape[:-3] and k.shape[:-2] == v.shape[:-2],
         f"attention needs queries, keys and values of one rank, at least 2, with equal leading axes (batch, heads); "
         f"received {shapes}.",
+    )
+    need(
+        q.shape[:-2] == k.shape[:-2] or bool(heads_in_group(q, k)),
+        f"attention: {(1, *q.shape)[-3]} heads of queries do not divide into equal groups over {(1, *k.shape)[-3]} "
+        f"heads of keys and values; choose a multiple of those, or as many. Received {shapes}.",
     )
     need(
         q.shape[-1] == k.shape[-1],
@@ -122,10 +130,26 @@ def attention(_: at.AttentionAttrs, q: TensorType, k: TensorType, v: TensorType,
     return TensorType((*q.shape[:-1], v.shape[-1]), q.dtype)
 
 
+def heads_in_group(q: TensorType, k: TensorType) -> int:
+    """How many heads of queries share each head of keys; 0 where they do not divide evenly."""
+    if q.shape[:-2] == k.shape[:-2]:
+        return 1
+    heads, shared = q.shape[-3], k.shape[-3]
+    whole = isinstance(heads, int) and isinstance(shared, int) and shared > 0 and heads % shared == 0
+    return heads // shared if whole else 0  # type: ignore[operator]
+
+
+def attention_lse(a: at.AttentionAttrs, q: TensorType, *others: TensorType) -> Type:
+    """The inputs of attention -> one number per query, of which its gradient makes the probabilities again."""
+    attention(a, q, *others)
+    return TensorType(q.shape[:-1], q.dtype)
+
+
 def attention_grad(a: at.AttentionAttrs, q: TensorType, *rest: TensorType) -> Type:
-    """The inputs of attention, then the upstream gradient -> gradients of the inputs."""
-    *others, upstream = rest
+    """The inputs of attention, their attention_lse, then the upstream gradient -> gradients of the inputs."""
+    *others, lse, upstream = rest
     result = attention(a, q, *others)
     assert isinstance(result, TensorType)
     need_same("attention_grad", result, upstream)
+    need_same("attention_grad", TensorType(q.shape[:-1], q.dtype), lse)
     return TupleType((q, *others))

@@ -426,6 +426,7 @@ _ROWS = [
     Op("group_norm_grad", Family.COMPOSITE, None, at.GroupNormAttrs, layers.norm_grad("group_norm_grad", 2)),
     Op("dropout", Family.COMPOSITE, 2, at.DropoutAttrs, layers.dropout),
     Op("attention", Family.COMPOSITE, None, at.AttentionAttrs, layers.attention),
+    Op("attention_lse", Family.COMPOSITE, None, at.AttentionAttrs, layers.attention_lse),
     Op("attention_grad", Family.COMPOSITE, None, at.AttentionAttrs, layers.attention_grad),
 ]
 

@@ -126,6 +126,7 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
     "group_norm_grad": layers.group_norm_grad,
     "dropout": layers.dropout,
     "attention": layers.attention,
+    "attention_lse": layers.attention_lse,
     "attention_grad": layers.attention_grad,
 }
 

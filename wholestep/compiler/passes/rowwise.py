@@ -397,6 +397,7 @@ FLOWS: dict[str, Flow] = {
     "group_norm_grad": _like_its_decomposition,
     "dropout": _like_its_decomposition,
     "attention": _like_its_decomposition,
+    "attention_lse": _like_its_decomposition,
     "attention_grad": _like_its_decomposition,
     "item": _item,
     "reshape": _reshape,

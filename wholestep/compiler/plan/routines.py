@@ -1,32 +1,15 @@
-"""One function per native routine: the call, its axes, and where its operands and results are."""
+"""The native routines of a target: one function each, cluster -> kernel.  What a routine is, is in call.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.plan.access import Indices, resolve
+from wholestep.compiler.plan.attention import emit_attention, emit_attention_grad
 from wholestep.compiler.plan.buffers import Buffers
-from wholestep.compiler.plan.call import Assembled, composed
 from wholestep.compiler.plan.fuse import Cluster
-from wholestep.compiler.plan.kernel import Kernel, Load, Operand
+from wholestep.compiler.plan.kernel import Kernel
 
-
-def operand(name: str, node: Node, index: Indices, axes: Sequence[int], buffers: Buffers) -> Operand:
-    """Element `index` of what a routine reads; `axes` are those that the routine runs over."""
-    access = resolve(node, index)
-    return Operand(name, Load(buffers.of(access.base), access.shape, access.index), tuple(axes))
-
-
-def result(name: str, node: Node, index: Indices, axes: Sequence[int], cluster: Cluster, buffers: Buffers) -> Operand:
-    """Element `index` of what a routine writes: in the value it is a part of, or in a buffer of its own."""
-    for whole in cluster.nodes:
-        if isinstance(whole, Assembled) and node in whole.inputs:
-            place = whole.places[whole.inputs.index(node)]
-            index, node = composed(place, index), whole
-            break
-    (target,) = buffers.targets(node)
-    return Operand(name, Load(target.buffer, target.shape, composed(target.index, index)), tuple(axes))
-
-
-EMIT_CALL: Mapping[str, Callable[[int, Cluster, Buffers], Kernel]] = {}
+EMIT_CALL: Mapping[str, Callable[[int, Cluster, Buffers], Kernel]] = {
+    "attention": emit_attention,
+    "attention_grad": emit_attention_grad,
+}

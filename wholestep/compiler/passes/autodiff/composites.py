@@ -102,7 +102,7 @@ def norm_rule(y: Node, g: Node) -> Gradients:
 
 
 def attention_rule(y: Node, g: Node) -> Gradients:
-    return b.results("attention_grad", (*y.inputs, g), y.attrs)
+    return b.results("attention_grad", (*y.inputs, b.make("attention_lse", y.inputs, y.attrs), g), y.attrs)
 
 
 # y = x/(1 - rate) where kept, else 0:  dx = the same of g;  drate = 0, what the mean over all draws says

@@ -19,6 +19,7 @@ from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.autodiff import composites, pointwise, structural, windows
 from wholestep.compiler.passes.autodiff.pointwise import Gradients
 from wholestep.compiler.passes.decompose import DECOMPOSITIONS, decomposition_over_leaves
+from wholestep.compiler.passes.layer_decompositions import attention_lse_gradients
 
 Rule = Callable[[Node, Node], Gradients]
 
@@ -144,6 +145,7 @@ GRADIENTS: dict[str, Row] = {
     "group_norm_grad": _read_through_items,
     "dropout": composites.dropout_rule,
     "attention": composites.attention_rule,
+    "attention_lse": attention_lse_gradients,
     "attention_grad": _read_through_items,
 }
 

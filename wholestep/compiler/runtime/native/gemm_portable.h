@@ -12,6 +12,8 @@
   name##_row(const ws_gemm *g, long i, long panel, const int columns, long valid) {                      \
     const REAL *b = (const REAL *)g->b + panel * g->b_p, *a = (const REAL *)g->a + i * g->a_m;            \
     REAL *c = (REAL *)g->c + panel * g->c_p + i * g->c_m, sum[16] = {0};                                  \
+    if (g->add)                                                                                          \
+      for (int l = 0; l < valid; l++) sum[l] = c[l];                                                     \
     for (long k = 0; k < g->k; k++) {                                                                    \
       const REAL x = a[k / 16 * g->a_kp + k % 16 * g->a_k], *row = b + k * g->b_k;                        \
       for (int l = 0; l < (columns ? columns : valid); l++) sum[l] = MADD(x, row[l], sum[l]);             \

@@ -141,7 +141,10 @@ static void NAME(clear)(const ws_gemm *g) {
 }
 
 void NAME(ws_gemm)(const ws_gemm *g) {
-  if (g->k <= 0) { NAME(clear)(g); return; }
+  if (g->k <= 0) {
+    if (!g->add) NAME(clear)(g);
+    return;
+  }
   const long rows = NAME(tile_rows)(g), tiles = (g->m + rows - 1) / rows, k_block = block_length(g->k);
   const int whole = g->a_kp == PANEL * g->a_k, pack = NAME(packs_a)(g);
   _Alignas(64) REAL packed[pack ? TILES_IN_BLOCK * PACKED_TILE : 1];
@@ -151,7 +154,7 @@ void NAME(ws_gemm)(const ws_gemm *g) {
     t.k = g->k - k0 < k_block ? g->k - k0 : k_block;
     t.segment = whole ? t.k : PANEL;
     t.a_skip = whole ? 0 : g->a_kp - PANEL * g->a_k;
-    t.add = k0 > 0;
+    t.add = k0 > 0 || g->add;
     for (long tile0 = 0; tile0 < tiles; tile0 += TILES_IN_BLOCK) {
       long tile1 = tiles - tile0 < TILES_IN_BLOCK ? tiles : tile0 + TILES_IN_BLOCK;
       if (pack) NAME(pack_a)(packed, g, k0, t.k, tile0, tile1, tiles);

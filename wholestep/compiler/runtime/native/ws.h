@@ -11,6 +11,7 @@ typedef struct {
   const void *a; long a_m, a_k, a_kp;   /* A(i, k)      at a + i*a_m + (k/16)*a_kp + (k%16)*a_k */
   const void *b; long b_k, b_p;         /* B(k, 16p+l)  at b + p*b_p + k*b_k + l */
   void *c; long c_m, c_p;               /* C(i, 16p+l)  at c + p*c_p + i*c_m + l */
+  long add;                             /* the chains go on from what is in C, rather than from 0 */
 } ws_gemm;
 
 /* The runtime library, as a plan sees it. */

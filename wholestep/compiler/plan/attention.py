@@ -1,0 +1,176 @@
+"""Attention and its gradients as calls: one for each sequence and head of keys, over blocks of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.layers import heads_in_group
+from wholestep.compiler.ir.types import Extent, TensorType, evaluate, product
+from wholestep.compiler.plan.access import Indices
+from wholestep.compiler.plan.buffers import Buffers
+from wholestep.compiler.plan.fuse import Cluster
+from wholestep.compiler.plan.kernel import LANES, Call, Index, Kernel, Kind, Operand
+from wholestep.compiler.plan.place import operand, result
+
+BLOCK_BYTES = 128 << 10  # of the scores of a block of queries: two such stay in a second-level cache
+MOST_QUERIES = 64  # in a block, and so few at least that a product has whole tiles
+FLOPS_OF_SOFTMAX = 5  # of one score: scaled, compared, subtracted, exponentiated, added
+FLOPS_OF_ITS_GRADIENT = 7
+
+
+@dataclass(frozen=True)
+class Head:
+    """The axes of an attention kernel: leading axes, the heads that share keys, queries, keys, width, values."""
+
+    lead: tuple[Extent, ...]
+    group: int
+    queries: Extent
+    keys: Extent
+    width: Extent
+    values: Extent
+
+    @staticmethod
+    def of(node: Node) -> Head:
+        q, k, v = (i.type for i in node.inputs[:3])
+        group = heads_in_group(q, k)
+        return Head(k.shape[:-2], group, q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1])
+
+    @property
+    def axes(self) -> tuple[Extent, ...]:
+        return (*self.lead, self.group, self.queries, self.keys, self.width, self.values)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return tuple(range(len(self.lead)))
+
+    def inner(self, *names: str) -> tuple[int, ...]:
+        """The numbers of the axes behind the leading ones."""
+        order = ("group", "queries", "keys", "width", "values")
+        return tuple(len(self.lead) + order.index(n) for n in names)
+
+    def queried(self, *names: str) -> Indices:
+        """An index with one head for each of the queries'."""
+        lead = [Index.axis(a) for a in self.rows]
+        if self.group > 1:
+            (group,) = self.inner("group")
+            lead[-1] = Index(((self.rows[-1], self.group), (group, 1)))
+        return (*lead, *(Index.axis(a) for a in self.inner(*names)))
+
+    def shared(self, *names: str) -> Indices:
+        """An index with one head for each of the keys'."""
+        return tuple(Index.axis(a) for a in (*self.rows, *self.inner(*names)))
+
+    def pairs(self, causal: bool, sizes: dict[str, int]) -> int:
+        """How many scores there are."""
+        queries, keys = evaluate(self.queries, sizes), evaluate(self.keys, sizes)
+        seen = sum(min(i + 1, keys) for i in range(queries)) if causal else queries * keys
+        return evaluate(product(self.lead), sizes) * self.group * seen
+
+    def block(self, dtype_size: int, sizes: dict[str, int]) -> int:
+        """Queries whose scores are in the workspace at a time: whole panels."""
+        fitting = BLOCK_BYTES // (dtype_size * (evaluate(self.keys, sizes) + LANES))
+        return max(LANES, min(MOST_QUERIES, fitting // LANES * LANES))
+
+    def extents(self, causal: bool, block: int) -> tuple[tuple[str, Extent], ...]:
+        names = ("group", "queries", "keys", "width", "values")
+        own = zip(names, self.axes[len(self.lead) :], strict=True)
+        return (*own, ("causal", int(causal)), ("block", block))
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Finds where operands and results are."""
+
+    head: Head
+    cluster: Cluster
+    buffers: Buffers
+
+    def queried(self, name: str, node: Node, *axes: str) -> Operand:
+        return operand(name, node, self.head.queried(*axes), self.head.inner("group", *axes), self.buffers)
+
+    def shared(self, name: str, node: Node, *axes: str) -> Operand:
+        return operand(name, node, self.head.shared(*axes), self.head.inner(*axes), self.buffers)
+
+    def queried_result(self, name: str, node: Node, *axes: str) -> Operand:
+        inner = self.head.inner("group", *axes)
+        return result(name, node, self.head.queried(*axes), inner, self.cluster, self.buffers)
+
+    def shared_result(self, name: str, node: Node, *axes: str) -> Operand:
+        return result(name, node, self.head.shared(*axes), self.head.inner(*axes), self.cluster, self.buffers)
+
+    def inputs(self, nodes: Sequence[Node]) -> list[Operand]:
+        q, k, v, *mask = nodes
+        found = [self.queried("q", q, "queries", "width"), self.shared("k", k, "keys", "width")]
+        found.append(self.shared("v", v, "keys", "values"))
+        return found + [self.queried("mask", m, "queries", "keys") for m in mask]
+
+
+def emit_attention(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    node = cluster.nodes[0]
+    attrs, head, sizes = attrs_of(node, at.AttentionAttrs), Head.of(node), dict(buffers.sizes)
+    find = Operands(head, cluster, buffers)
+    results = []
+    for n in cluster.nodes:
+        if n.op == "attention":
+            results.append(find.queried_result("out", n, "queries", "values"))
+        elif n.op == "attention_lse":
+            results.append(find.queried_result("lse", n, "queries"))
+    each = 2 * head.width + FLOPS_OF_SOFTMAX
+    if results[0].name == "out" or len(results) > 1:
+        each = each + 2 * head.values
+    return _kernel(id, "attention", head, attrs, find.inputs(node.inputs), results, each, 1, buffers, sizes)
+
+
+def emit_attention_grad(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+    node = cluster.nodes[0]
+    attrs, head, sizes = attrs_of(node, at.AttentionAttrs), Head.of(node), dict(buffers.sizes)
+    find = Operands(head, cluster, buffers)
+    *inputs, lse, gradient = node.inputs
+    operands = find.inputs(inputs)
+    operands += [find.queried("lse", lse, "queries"), find.queried("gradient", gradient, "queries", "values")]
+    each, results = 2 * head.width + 2 * head.values + FLOPS_OF_ITS_GRADIENT, []
+    for n in (n for n in cluster.nodes if n.op == "item"):
+        index = attrs_of(n, at.ItemAttrs).index
+        if index == 0:
+            results.append(find.queried_result("dq", n, "queries", "width"))
+        elif index in (1, 2):
+            axis = ("width", "values")[index - 1]
+            results.append(find.shared_result(("dk", "dv")[index - 1], n, "keys", axis))
+        else:
+            results.append(find.queried_result("dmask", n, "queries", "keys"))
+        each = each + 2 * (head.width, head.width, head.values, 0)[index]
+    return _kernel(id, "attention_grad", head, attrs, operands, results, each, 2, buffers, sizes)
+
+
+def _kernel(
+    id: int,
+    routine: str,
+    head: Head,
+    attrs: at.AttentionAttrs,
+    operands: Sequence[Operand],
+    results: Sequence[Operand],
+    each: Extent,
+    blocks: int,
+    buffers: Buffers,
+    sizes: dict[str, int],
+) -> Kernel:
+    """`each` are the operations of one score, `blocks` the arrays of scores in the workspace."""
+    dtype = buffers.all[operands[0].load.buffer].type.dtype
+    block = head.block(dtype.size, sizes)
+    turned = head.width + (head.values if blocks == 2 else 0)
+    work = buffers.work(TensorType(((head.keys + 2 * LANES) * (turned + blocks * block),), dtype))
+    call = Call(
+        routine,
+        dtype,
+        tuple(operands),
+        tuple(results),
+        head.extents(attrs.causal, block),
+        (("scale", attrs.scale),),
+        work,
+        head.pairs(attrs.causal, sizes) * evaluate(each, sizes),
+    )
+    return Kernel(id, Kind.CALL, head.axes, head.rows, None, (), call=call)

@@ -1,0 +1,29 @@
+"""Where the operands and results of a routine are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.plan.access import Indices, resolve
+from wholestep.compiler.plan.buffers import Buffers
+from wholestep.compiler.plan.call import Assembled, composed
+from wholestep.compiler.plan.fuse import Cluster
+from wholestep.compiler.plan.kernel import Load, Operand
+
+
+def operand(name: str, node: Node, index: Indices, axes: Sequence[int], buffers: Buffers) -> Operand:
+    """Element `index` of what a routine reads; `axes` are those that the routine runs over."""
+    access = resolve(node, index)
+    return Operand(name, Load(buffers.of(access.base), access.shape, access.index), tuple(axes))
+
+
+def result(name: str, node: Node, index: Indices, axes: Sequence[int], cluster: Cluster, buffers: Buffers) -> Operand:
+    """Element `index` of what a routine writes: in the value it is a part of, or in a buffer of its own."""
+    for whole in cluster.nodes:
+        if isinstance(whole, Assembled) and node in whole.inputs:
+            place = whole.places[whole.inputs.index(node)]
+            index, node = composed(place, index), whole
+            break
+    (target,) = buffers.targets(node)
+    return Operand(name, Load(target.buffer, target.shape, composed(target.index, index)), tuple(axes))

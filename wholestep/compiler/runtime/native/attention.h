@@ -1,0 +1,28 @@
+/* Attention and its gradients, for one head of keys and values and the heads of queries that look at it.
+
+   Queries are taken in blocks, whose scores against all keys stay in the thread's workspace: no array of queries x keys
+   exists.  A causal block of 16 queries is multiplied with the keys up to its last query only.  Every element of a
+   product is one chain over the summed axis, and a sum along a row has 16 lanes: neither the size of the blocks nor the
+   vectors change a bit. */
+#ifndef WS_ATTENTION_H
+#define WS_ATTENTION_H
+#include "ws.h"
+#include "reduce.h"
+#include "view.h"
+
+#define WS_CAUSAL_ROWS 16
+#define WS_LEAST(a, b) ((a) < (b) ? (a) : (b))
+WS_INLINE long ws_lanes(long n) { return (n + 15) / 16 * 16; }
+
+#define REAL float
+#define NAME(x) x##_f32
+#include "attention_rows.h"
+#undef REAL
+#undef NAME
+
+#define REAL double
+#define NAME(x) x##_f64
+#include "attention_rows.h"
+#undef REAL
+#undef NAME
+#endif

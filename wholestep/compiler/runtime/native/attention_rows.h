@@ -1,0 +1,188 @@
+/* Attention for one element type; attention.h includes it once for each. */
+
+/* A view without `at` is an operand or a result that is not there.  Axes: (heads, rows, columns). */
+typedef struct {
+  ws_view q, k, v, mask;                              /* (group, queries, width), (keys, width), (keys, values), scores */
+  ws_view out, lse;                                   /* (group, queries, values), (group, queries) */
+  long group, queries, keys, width, values, causal, block;
+  double scale;
+  REAL *work;
+} NAME(ws_attention);
+
+typedef struct {
+  ws_view q, k, v, mask, lse, gradient;               /* gradient: of the result, (group, queries, values) */
+  ws_view dq, dk, dv, dmask;
+  long group, queries, keys, width, values, causal, block;
+  double scale;
+  REAL *work;
+} NAME(ws_attention_grad);
+
+/* Matrices as the products take them: element (i, j) at `at` + i*row + (j/16)*panel + j%16. */
+typedef struct { REAL *at; long row, panel; } NAME(ws_matrix);
+
+WS_INLINE NAME(ws_matrix) NAME(ws_head)(const ws_view *v, long head, long row) {
+  return (NAME(ws_matrix)){(REAL *)v->at + head * v->step[0] + row * v->step[1], v->step[1], v->panel};
+}
+WS_INLINE NAME(ws_matrix) NAME(ws_shared)(const ws_view *v) {
+  return (NAME(ws_matrix)){(REAL *)v->at, v->step[0], v->panel};
+}
+
+/* c (+)= a b */
+WS_INLINE void NAME(ws_product)(const ws_api *api, NAME(ws_matrix) a, NAME(ws_matrix) b, NAME(ws_matrix) c, long m,
+                                long n, long k) {
+  const ws_gemm g = {m, n, k, a.at, a.row, 1, a.panel, b.at, b.row, b.panel, c.at, c.row, c.panel, 0};
+  NAME(api->gemm)(&g);
+}
+/* c (+)= aᵀ b, a dense: rows of `a` are summed over */
+WS_INLINE void NAME(ws_turned_product)(const ws_api *api, NAME(ws_matrix) a, NAME(ws_matrix) b, NAME(ws_matrix) c,
+                                       long m, long n, long k, long add) {
+  const ws_gemm g = {m, n, k, a.at, 1, a.row, 16 * a.row, b.at, b.row, b.panel, c.at, c.row, c.panel, add};
+  NAME(api->gemm)(&g);
+}
+
+/* [rows/16][columns][16]: the transpose of x in panels. */
+WS_INLINE NAME(ws_matrix) NAME(ws_turn)(REAL *restrict to, NAME(ws_matrix) x, long rows, long columns) {
+  for (long i = 0; i < rows; i += 16) {
+    const long n = WS_LEAST(16, rows - i);
+    for (long j = 0; j < columns; j++)
+      for (long l = 0; l < n; l++) to[(i * columns) + j * 16 + l] = x.at[(i + l) * x.row + j / 16 * x.panel + j % 16];
+  }
+  return (NAME(ws_matrix)){to, 16, 16 * columns};
+}
+
+/* scale * scores + mask of one query; -inf behind the `n` keys it sees, to a multiple of 16. */
+WS_INLINE void NAME(ws_scores)(REAL *restrict z, long n, REAL scale, NAME(ws_matrix) mask) {
+  for (long j = 0; j < n; j++) z[j] = z[j] * scale;
+  for (long j = 0; mask.at && j < n; j += 16)
+    for (long l = 0; l < WS_LEAST(16, n - j); l++) z[j + l] = z[j + l] + mask.at[j / 16 * mask.panel + l];
+  for (long j = n; j < ws_lanes(n); j++) z[j] = (REAL)-__builtin_inf();
+}
+
+WS_INLINE NAME(ws_matrix) NAME(ws_mask_row)(const ws_view *mask, long head, long query) {
+  return mask->at ? NAME(ws_head)(mask, head, query) : (NAME(ws_matrix)){0};
+}
+
+/* z = softmax(z), 0 from n to `end`; the logarithm of the sum of exponentials. */
+WS_INLINE REAL NAME(ws_softmax)(REAL *restrict z, long n, long end) {
+  REAL most[16], sum[16];
+  for (int l = 0; l < 16; l++) most[l] = (REAL)-__builtin_inf(), sum[l] = 0;
+  for (long j = 0; j < n; j += 16)
+    for (int l = 0; l < 16; l++) most[l] = NAME(ws_max)(most[l], z[j + l]);
+  const REAL m = NAME(ws_lanes_max)(most);
+  for (long j = 0; j < n; j += 16) {
+#pragma omp simd simdlen(16)
+    for (int l = 0; l < 16; l++) {
+      const REAL e = j + l < n ? NAME(ws_exp)(z[j + l] - m) : 0;
+      z[j + l] = e;
+      sum[l] = sum[l] + e;
+    }
+  }
+  const REAL total = NAME(ws_lanes_sum)(sum), inverse = 1 / total;
+  for (long j = 0; j < ws_lanes(n); j++) z[j] = z[j] * inverse;
+  for (long j = ws_lanes(n); j < end; j++) z[j] = 0;
+  return m + NAME(ws_log)(total);
+}
+
+WS_INLINE void NAME(ws_call_attention)(const ws_api *api, const NAME(ws_attention) *a) {
+  const long stride = ws_lanes(a->keys) + 16, step = a->causal ? WS_CAUSAL_ROWS : a->block;
+  const NAME(ws_matrix) turned = NAME(ws_turn)(a->work, NAME(ws_shared)(&a->k), a->keys, a->width);
+  const NAME(ws_matrix) p = {a->work + ws_lanes(a->keys) * a->width, stride, 16};
+  for (long g = 0; g < a->group; g++)
+    for (long row = 0; row < a->queries; row += step) {
+      const long rows = WS_LEAST(step, a->queries - row);
+      const long seen = a->causal ? WS_LEAST(a->keys, row + rows) : a->keys;
+      NAME(ws_product)(api, NAME(ws_head)(&a->q, g, row), turned, p, rows, seen, a->width);
+      for (long i = 0; i < rows; i++) {
+        const long n = a->causal ? WS_LEAST(seen, row + i + 1) : seen;
+        REAL *z = p.at + i * stride;
+        NAME(ws_scores)(z, n, (REAL)a->scale, NAME(ws_mask_row)(&a->mask, g, row + i));
+        const REAL lse = NAME(ws_softmax)(z, n, ws_lanes(seen));
+        if (a->lse.at) ((REAL *)a->lse.at)[g * a->lse.step[0] + (row + i) * a->lse.step[1]] = lse;
+      }
+      if (a->out.at)
+        NAME(ws_product)(api, p, NAME(ws_shared)(&a->v), NAME(ws_head)(&a->out, g, row), rows, a->values, seen);
+    }
+}
+
+/* p = e^(z - lse), dp = scale * p * (dp - sum of p * dp); both 0 from n to `end`. */
+WS_INLINE void NAME(ws_softmax_grad)(REAL *restrict z, REAL *restrict dp, long n, long end, REAL lse, REAL scale,
+                                     NAME(ws_matrix) dmask, long keys) {
+  REAL sum[16];
+  for (int l = 0; l < 16; l++) sum[l] = 0;
+  for (long j = 0; j < n; j += 16) {
+#pragma omp simd simdlen(16)
+    for (int l = 0; l < 16; l++) {
+      const REAL e = j + l < n ? NAME(ws_exp)(z[j + l] - lse) : 0, d = j + l < n ? dp[j + l] : 0;
+      z[j + l] = e;
+      dp[j + l] = d;
+      sum[l] = sum[l] + e * d;
+    }
+  }
+  const REAL inner = NAME(ws_lanes_sum)(sum);
+  for (long j = 0; j < ws_lanes(n); j++) dp[j] = z[j] * (dp[j] - inner);
+  for (long j = 0; dmask.at && j < keys; j++) dmask.at[j / 16 * dmask.panel + j % 16] = j < n ? dp[j] : 0;
+  for (long j = 0; j < ws_lanes(n); j++) dp[j] = dp[j] * scale;
+  for (long j = ws_lanes(n); j < end; j++) z[j] = 0, dp[j] = 0;
+}
+
+/* Probabilities and gradients of scores of the queries [row, row + rows), at their place in the block. */
+WS_INLINE long NAME(ws_score_block)(const ws_api *api, const NAME(ws_attention_grad) *a, NAME(ws_matrix) k_turned,
+                                    NAME(ws_matrix) v_turned, NAME(ws_matrix) p, NAME(ws_matrix) ds, long g, long row,
+                                    long rows) {
+  const long seen = a->causal ? WS_LEAST(a->keys, row + rows) : a->keys;
+  NAME(ws_product)(api, NAME(ws_head)(&a->q, g, row), k_turned, p, rows, seen, a->width);
+  NAME(ws_product)(api, NAME(ws_head)(&a->gradient, g, row), v_turned, ds, rows, seen, a->values);
+  for (long i = 0; i < rows; i++) {
+    const long n = a->causal ? WS_LEAST(seen, row + i + 1) : seen, query = row + i;
+    REAL *z = p.at + i * p.row, *d = ds.at + i * ds.row;
+    NAME(ws_scores)(z, n, (REAL)a->scale, NAME(ws_mask_row)(&a->mask, g, query));
+    NAME(ws_softmax_grad)(z, d, n, ws_lanes(seen), ((REAL *)a->lse.at)[g * a->lse.step[0] + query * a->lse.step[1]],
+                          (REAL)a->scale, NAME(ws_mask_row)(&a->dmask, g, query), a->keys);
+  }
+  if (a->dq.at) NAME(ws_product)(api, ds, NAME(ws_shared)(&a->k), NAME(ws_head)(&a->dq, g, row), rows, a->width, seen);
+  return seen;
+}
+
+/* What the queries [row, row + rows) add to the gradient of keys or values: xᵀ y over the queries that see each key. */
+WS_INLINE void NAME(ws_add_keys)(const ws_api *api, const NAME(ws_attention_grad) *a, NAME(ws_matrix) x,
+                                 NAME(ws_matrix) y, const ws_view *to, long columns, long g, long row, long rows) {
+  const long before = a->causal ? WS_LEAST(row, a->keys) : 0;  /* these keys all queries of the block see */
+  NAME(ws_matrix) c = NAME(ws_shared)(to);
+  if (!a->causal) NAME(ws_turned_product)(api, x, y, c, a->keys, columns, rows, g > 0 || row > 0);
+  else if (before) NAME(ws_turned_product)(api, x, y, c, before, columns, rows, 1);
+  for (long i = 0; a->causal && i < rows && row + i < a->keys; i += WS_CAUSAL_ROWS) {
+    const long key = row + i, keys = WS_LEAST(WS_CAUSAL_ROWS, WS_LEAST(a->keys - key, rows - i));
+    const NAME(ws_matrix) from = {x.at + i * x.row + key, x.row, 16}, down = {y.at + i * y.row, y.row, y.panel};
+    NAME(ws_turned_product)(api, from, down, (NAME(ws_matrix)){c.at + key * c.row, c.row, c.panel}, keys, columns,
+                            rows - i, g > 0);
+  }
+}
+
+/* Keys that no query sees. */
+WS_INLINE void NAME(ws_clear_keys)(const ws_view *to, long first, long keys, long columns) {
+  const NAME(ws_matrix) c = NAME(ws_shared)(to);
+  for (long i = first; i < keys; i++)
+    for (long j = 0; j < columns; j++) c.at[i * c.row + j / 16 * c.panel + j % 16] = 0;
+}
+
+WS_INLINE void NAME(ws_call_attention_grad)(const ws_api *api, const NAME(ws_attention_grad) *a) {
+  const long stride = ws_lanes(a->keys) + 16, step = a->causal ? WS_CAUSAL_ROWS : a->block;
+  const NAME(ws_matrix) k_turned = NAME(ws_turn)(a->work, NAME(ws_shared)(&a->k), a->keys, a->width);
+  REAL *work = a->work + ws_lanes(a->keys) * a->width;
+  const NAME(ws_matrix) v_turned = NAME(ws_turn)(work, NAME(ws_shared)(&a->v), a->keys, a->values);
+  work += ws_lanes(a->keys) * a->values;
+  const NAME(ws_matrix) p = {work, stride, 16}, ds = {work + a->block * stride, stride, 16};
+  for (long g = 0; g < a->group; g++)
+    for (long row = 0; row < a->queries; row += a->block) {
+      const long rows = WS_LEAST(a->block, a->queries - row);
+      for (long i = 0; i < rows; i += step) {
+        const NAME(ws_matrix) p_i = {p.at + i * stride, stride, 16}, ds_i = {ds.at + i * stride, stride, 16};
+        NAME(ws_score_block)(api, a, k_turned, v_turned, p_i, ds_i, g, row + i, WS_LEAST(step, rows - i));
+      }
+      if (a->dk.at) NAME(ws_add_keys)(api, a, ds, NAME(ws_head)(&a->q, g, row), &a->dk, a->width, g, row, rows);
+      if (a->dv.at) NAME(ws_add_keys)(api, a, p, NAME(ws_head)(&a->gradient, g, row), &a->dv, a->values, g, row, rows);
+    }
+  const long seen = a->causal ? WS_LEAST(a->keys, a->queries) : a->queries > 0 ? a->keys : 0;
+  if (a->dk.at) NAME(ws_clear_keys)(&a->dk, seen, a->keys, a->width);
+  if (a->dv.at) NAME(ws_clear_keys)(&a->dv, seen, a->keys, a->values);
+}
