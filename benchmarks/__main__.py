@@ -1,4 +1,4 @@
-"""`python -m benchmarks CASE [--json]`; `python -m benchmarks overhead [--json]`."""
+"""`python -m benchmarks CASE [--json]`; `python -m benchmarks overhead [--json]`; `... metrics [--json]`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import harness, overhead, tables
+from benchmarks import harness, metrics, overhead, tables
 from benchmarks.cases import CASES
 from benchmarks.contender import BenchmarkError
 from benchmarks.frameworks import OURS, PEERS
@@ -30,6 +30,9 @@ def parser() -> argparse.ArgumentParser:
     fixed = commands.add_parser("overhead", help="Python's share of a step, import time, first step cold and warm")
     fixed.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     fixed.add_argument("--cache-dir", type=Path, help="an empty folder for the cold start (default: a temporary one)")
+    counted = commands.add_parser("metrics", help="what metrics inside the step cost, in percent of an MLP's step")
+    counted.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    counted.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
     return top
 
 
@@ -46,6 +49,10 @@ def main() -> int:
         if arguments.command == "overhead":
             result = overhead.run(arguments.cache_dir)
             show = tables.show_overhead
+        elif arguments.command == "metrics":
+            check_threads(arguments.threads)
+            result = metrics.run(arguments.threads)
+            show = tables.show_metrics
         else:
             check_threads(arguments.threads)
             names = ([] if arguments.peers_only else [OURS]) + arguments.peers

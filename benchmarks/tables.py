@@ -30,7 +30,16 @@ def show_case(result: dict[str, Any]) -> None:
 
 def show_overhead(result: dict[str, Any]) -> None:
     """One row per quantity, its unit in its name."""
-    table = Table(title="fixed costs")
+    _show_quantities("fixed costs", result)
+
+
+def show_metrics(result: dict[str, Any]) -> None:
+    """One row per metric."""
+    _show_quantities("metrics inside the step: how much slower it gets", result)
+
+
+def _show_quantities(title: str, result: dict[str, Any]) -> None:
+    table = Table(title=title)
     table.add_column("what")
     table.add_column("measured", justify="right")
     for name, value in result.items():
