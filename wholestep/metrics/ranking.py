@@ -28,8 +28,8 @@ class Ranked(Metric):
     probabilities (softmax) before rows are compared, unless `from_logits=False`.
 
     `capacity` is the number of rows of an epoch: inside a step the scores are kept in a state of that length, and every
-    step passes over all of it, which costs more than metrics that stream do (`python -m benchmarks metrics`).  On arrays
-    it may be left open.
+    step passes over all of it, which costs more than metrics that stream do (`python -m benchmarks metrics`).  On
+    arrays it may be left open.
     """
 
     capacity: int | None = None
