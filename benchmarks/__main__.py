@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks import harness, metrics, overhead, tables
 from benchmarks.cases import CASES
 from benchmarks.contender import BenchmarkError
-from benchmarks.frameworks import OURS, PEERS
+from benchmarks.frameworks import FRAMEWORKS, OURS, PEERS
 
 FEWEST_ROUNDS = 9
 
@@ -25,7 +25,8 @@ def parser() -> argparse.ArgumentParser:
         case.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
         case.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
         case.add_argument("--threads", type=int, default=2, help="threads of each contender (default: %(default)s)")
-        case.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), metavar="PEER", help=str(PEERS))
+        peers = [p for p in PEERS if FRAMEWORKS[p] in CASES[name].models]
+        case.add_argument("--peers", nargs="+", choices=peers, default=peers, metavar="PEER", help=str(peers))
         case.add_argument("--peers-only", action="store_true", help="measure the peers without Wholestep")
     fixed = commands.add_parser("overhead", help="Python's share of a step, import time, first step cold and warm")
     fixed.add_argument("--json", action="store_true", help="print one JSON object instead of a table")

@@ -12,7 +12,8 @@ Arrays = dict[str, np.ndarray]
 
 # So small that a whole benchmark does not memorise its batches: gradients keep their size, no unit dies, and no
 # optimizer state decays into denormals, which some contenders flush to zero and others compute with.
-LEARNING_RATES = {"sgd": 1e-5, "adam": 1e-6}
+LEARNING_RATES = {"sgd": 1e-5, "adam": 1e-6, "adamw": 1e-6}
+WEIGHT_DECAY = 0.01  # of AdamW, on every parameter: what torch does by itself
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Cell:
 
     name: str
     batch: int
-    optimizer: Literal["sgd", "adam"]
+    optimizer: Literal["sgd", "adam", "adamw"]
 
 
 class Trainer(Protocol):

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from benchmarks.case import Case
-from benchmarks.cases import mlp
+from benchmarks.cases import bigmlp, gpt, mlp
 
-CASES: dict[str, Case] = {case.name: case for case in (mlp.CASE,)}
+CASES: dict[str, Case] = {case.name: case for case in (mlp.CASE, bigmlp.CASE, gpt.CASE)}

@@ -13,3 +13,6 @@ MODULES: dict[str, str] = {
     "sklearn": "with_sklearn",
 }
 PEERS: tuple[str, ...] = tuple(name for name in MODULES if name != OURS)
+
+# contender -> the entry of `Case.models` that it trains
+FRAMEWORKS: dict[str, str] = {name: module.removeprefix("with_") for name, module in MODULES.items()}

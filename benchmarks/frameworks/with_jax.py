@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.case import LEARNING_RATES, Case, Cell
+from benchmarks.case import LEARNING_RATES, WEIGHT_DECAY, Case, Cell
 
 Params = dict[str, jax.Array]
 
@@ -40,7 +40,13 @@ def adam_update(params: Params, state: Any, grads: Params) -> tuple[Params, Any]
     return params, (m, v, t)
 
 
-OPTIMIZERS = {"sgd": (sgd_init, sgd_update), "adam": (adam_init, adam_update)}
+def adamw_update(params: Params, state: Any, grads: Params) -> tuple[Params, Any]:
+    """Loshchilov and Hutter 2019: the decay acts on the weights, times the learning rate."""
+    decayed = jax.tree.map(lambda w: w * (1.0 - LEARNING_RATES["adamw"] * WEIGHT_DECAY), params)
+    return adam_update(decayed, state, grads)
+
+
+OPTIMIZERS = {"sgd": (sgd_init, sgd_update), "adam": (adam_init, adam_update), "adamw": (adam_init, adamw_update)}
 
 
 class JaxTrainer:

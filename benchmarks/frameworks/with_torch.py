@@ -8,12 +8,18 @@ torch.compile was 4 to 8 % slower in every cell (best of nine interleaved rounds
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 
-from benchmarks.case import LEARNING_RATES, Case, Cell
+from benchmarks.case import LEARNING_RATES, WEIGHT_DECAY, Case, Cell
 
-OPTIMIZERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": partial(torch.optim.AdamW, weight_decay=WEIGHT_DECAY),
+}
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:

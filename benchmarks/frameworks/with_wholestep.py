@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import wholestep as ws
-from benchmarks.case import LEARNING_RATES, Case, Cell
+from functools import partial
 
-OPTIMIZERS = {"sgd": ws.SGD, "adam": ws.Adam}
+import wholestep as ws
+from benchmarks.case import LEARNING_RATES, WEIGHT_DECAY, Case, Cell
+
+OPTIMIZERS = {
+    "sgd": ws.SGD,
+    "adam": ws.Adam,
+    "adamw": partial(ws.AdamW, weight_decay=WEIGHT_DECAY, decay_on=("*",)),
+}
 
 
 class WholestepTrainer:
