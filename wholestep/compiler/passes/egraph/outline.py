@@ -109,7 +109,7 @@ class _Frame:
                 yield i, neighbour
 
     def _stop(self, n: int) -> None:
-        """An input; but constants and indices come along, and several results as one value cannot be given."""
+        """An input; but what is the same everywhere comes along, and several results as one value cannot be given."""
         if n in self.inside:
             return
         if self.p.plain[n] or not isinstance(self.p.nodes[n].result, TensorType):

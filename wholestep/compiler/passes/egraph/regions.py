@@ -52,7 +52,7 @@ class Program:
     colour: list[int] = field(default_factory=list)  # op, attributes, types
     type: list[int] = field(default_factory=list)  # equal types have equal numbers
     barrier: list[bool] = field(default_factory=list)  # no rule looks into it: its readers know its type alone
-    plain: list[bool] = field(default_factory=list)  # constants and indices: the same wherever they are read
+    plain: list[bool] = field(default_factory=list)  # constants, indices, sizes: the same wherever they are read
     attributes: Numbers = field(default_factory=Numbers)
 
     def grows(self, n: int) -> bool:
@@ -89,7 +89,7 @@ def read_program(graph: Graph, cuts: Mapping[Node, int]) -> Program:
     return p
 
 
-_PLAIN_OPS = frozenset({"constant", "iota", "expand"})
+_PLAIN_OPS = frozenset({"constant", "iota", "size", "expand"})
 
 
 @dataclass(frozen=True)
