@@ -39,7 +39,9 @@ class Case:
         integers = any(isinstance(t, Apply) and t.op == "iota" for t in trees)
         self.rule, self.sample, self.dtype = rule, sample, int32 if integers else dtype
         self.conditions = {t.children[0] for t in trees if isinstance(t, Apply) and t.op in ("where", "logical_not")}
-        self.compared = {c for t in trees if isinstance(t, Apply) and t.op in ("equal", "not_equal") for c in t.children}
+        self.compared = {
+            c for t in trees if isinstance(t, Apply) and t.op in ("equal", "not_equal") for c in t.children
+        }
         names = {t.name for t in trees if isinstance(t, Variable)}
         self.leaves = {n: self._leaf(n) for n in sorted(names)}
         self.left = self._build(rule.left, None)
@@ -124,7 +126,7 @@ class ExactCase:
         if isinstance(extent, int):
             return extent
         for s in sorted(extent.symbols):
-            self.sizes.setdefault(s, 3 + len(self.sizes))
+            self.sizes.setdefault(s, 7 + len(self.sizes))
         return evaluate(extent, self.sizes)
 
     def _build(self, tree: Tree) -> Node:
@@ -134,7 +136,9 @@ class ExactCase:
 
     def _node(self, tree: Tree) -> Node:
         if isinstance(tree, Variable):
-            return self.leaves.setdefault(tree.name, b.make("input", (), at.InputAttrs(tree.name, self._known[tree.name])))
+            return self.leaves.setdefault(
+                tree.name, b.make("input", (), at.InputAttrs(tree.name, self._known[tree.name]))
+            )
         inputs = [self._build(c) for c in tree.children] if isinstance(tree, Apply) else []
         type = self._sized(self.tables.type(int(tree.type[1:]))) if tree.type else inputs[0].result
         if isinstance(tree, Number):
@@ -168,7 +172,8 @@ class ExactCase:
             if leaf.type.dtype.is_integer:
                 out[name] = rng.integers(0, 3, shape).astype(leaf.type.dtype.numpy)
             elif name == "rate":
-                out[name] = np.float64(0.375)
+                draw = next(n for n in toposort([self.left]) if n.op == "random")
+                out[name] = run_in_own_dtype(draw, {}).flat[0]  # where u is the rate, x is kept
             else:
                 out[name] = rng.uniform(-3.0, 3.0, shape).astype(leaf.type.dtype.numpy)
         return out

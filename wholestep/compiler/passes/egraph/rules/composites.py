@@ -22,7 +22,7 @@ from wholestep.compiler.passes.egraph.encode import Tables
 from wholestep.compiler.passes.egraph.rules.from_nodes import exact_types, folded, leaf, side
 from wholestep.compiler.passes.egraph.rules.profile import Profile, Scores
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
-from wholestep.compiler.passes.egraph.rules.spellings import SPELLINGS
+from wholestep.compiler.passes.egraph.rules.spellings import SPELLINGS, SPELT_OTHERWISE
 from wholestep.compiler.passes.egraph.rules.tree import Tree
 
 
@@ -208,14 +208,14 @@ INSTANCES: dict[str, Instances] = {
 }
 # Composites that no program of primitives tells: the definition does not read all inputs.
 UNNAMED = frozenset({"attention_lse"})  # the values give it nothing; it comes with the name of a gradient
-# Written out these would go through memory, which the cost model does not see yet: they keep their names.
-_NEVER_WRITTEN_OUT = frozenset(
-    {f"{name}{part}" for name in ("layer_norm", "rms_norm", "group_norm", "attention") for part in ("", "_grad")}
-    | {"dropout"}
+_LAYERS = frozenset(
+    f"{name}{part}" for name in ("layer_norm", "rms_norm", "group_norm", "attention") for part in ("", "_grad")
 )
+# Written out these would go through memory, which the cost model does not see yet: they keep their names.
+_NEVER_WRITTEN_OUT = _LAYERS | {"dropout"}
 
 # Those with kernels of their own may differ from their definitions in the last bit; the others are lowered to them.
-_OWN_KERNEL = frozenset({"relu", "sigmoid", "tanh"})
+_OWN_KERNEL = _LAYERS | {"relu", "sigmoid", "tanh"}
 # max(x, 0) shares its gradient at 0 between both; relu gives none: recognising it before autodiff would change it.
 _OTHER_GRADIENT = frozenset({"relu"})
 
@@ -239,12 +239,13 @@ def naming_rules(op: str, instance: Instance, exactness: Exactness, tables: Tabl
     """The rules of one instance: one for each result and each spelling that tells all inputs."""
     node = instance.node
     several = isinstance(node.result, TupleType)
-    spelled = [decomposition_of(node), *SPELLINGS.get(op, lambda _: ())(node)]
+    spelled = [*(() if op in SPELT_OTHERWISE else (decomposition_of(node),)), *SPELLINGS.get(op, lambda _: ())(node)]
     for s, results in enumerate(spelled):
         for i, definition in enumerate(results):
             name = b.make("item", (node,), at.ItemAttrs(i)) if several else node
             label = f"{op}@{instance.label}{f' result {i}' if several else ''}{f' spelled {s}' if s else ''}"
-            rule = _naming_rule(op, label, folded(definition), name, instance.exact, exactness, tables)
+            bits = op not in _OWN_KERNEL | SPELT_OTHERWISE and s == 0
+            rule = _naming_rule(op, label, folded(definition), name, instance.exact, bits, exactness, tables)
             if _leaves(name) <= _leaves(definition):
                 yield rule
             elif several:  # a result that does not read all inputs is named where another result was
@@ -256,7 +257,7 @@ def _leaves(node: Node) -> set[Node]:
 
 
 def _naming_rule(
-    op: str, label: str, definition: Node, name: Node, exact: bool, exactness: Exactness, tables: Tables
+    op: str, label: str, definition: Node, name: Node, exact: bool, bits: bool, exactness: Exactness, tables: Tables
 ) -> Rule:
     dtype = definition.type.dtype
     # Users round a constant such as 1/√2 in their own way.
@@ -268,7 +269,7 @@ def _naming_rule(
         left,
         right,
         "its definition",
-        Exactness.REASSOCIATING if op in _OWN_KERNEL or tolerance else Exactness.BITWISE,
+        Exactness.BITWISE if bits and not tolerance else Exactness.REASSOCIATING,
         scope=Scope.STEP if op in _OTHER_GRADIENT else Scope.ANYWHERE,
         replaces=op in _NEVER_WRITTEN_OUT,
         types=exact_types((definition, name), tables) if exact else (),

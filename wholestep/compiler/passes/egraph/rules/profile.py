@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import permutations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
@@ -90,16 +91,21 @@ def _as_written(value: float, dtype: DType) -> float:
 
 
 def _scales(graph: Graph) -> Iterator[float]:
-    """Numbers that a product, or an operand of one, is multiplied with or divided by; 1 where there are products."""
+    """Numbers that a product, or an operand of one, is multiplied with or divided by; 1 where scores may be a product."""
     operands = {i for n in graph.nodes if n.op == "matmul" for i in n.inputs}
-    if operands:
-        yield 1.0
+    for n in graph.nodes:
+        if n.op in ("softmax", "max", "where") and any(_plain_product(i) for i in n.inputs):
+            yield 1.0
     for n in graph.nodes:
         if n.op in ("mul", "div") and (n in operands or any(i.op == "matmul" for i in n.inputs)):
             for value in (full_value(i) for i in n.inputs):
                 if value is not None and value > 0:
                     written = _as_written(value, n.type.dtype)
                     yield written if n.op == "mul" else 1.0 / written
+
+
+def _plain_product(node: Node) -> bool:
+    return node.op == "matmul" or (node.op == "add" and any(i.op == "matmul" for i in node.inputs))
 
 
 def _scaled_product(node: Node) -> bool:
@@ -116,14 +122,12 @@ def _projections(graph: Graph) -> Iterator[TensorType]:
 
 
 def _scores(graph: Graph, projected: frozenset[TensorType]) -> Iterator[Scores]:
-    """Products with as many rows and columns: q·kᵀ, and g·vᵀ in the gradient; p·v reads one."""
+    """Products with as many rows and columns: q·kᵀ, and g·vᵀ in the gradient, of which either may be the wider."""
     products = [n for n in graph.nodes if n.op == "matmul"]
     for t in dict.fromkeys(n.type for n in products if n.type in projected):
-        widths = dict.fromkeys(_inner(n) for n in products if n.type == t)
-        read = {n.type.shape[-1]: None for n in products if n.inputs[0].type == t and not _flags(n).transpose_a}
-        for width in widths:
-            for value_width in {**widths, **read}:
-                yield Scores(t.shape[:-2], t.shape[-2], t.shape[-1], width, value_width, t.dtype)
+        widths = list(dict.fromkeys(_inner(n) for n in products if n.type == t))
+        for width, value_width in permutations(widths, 2) if len(widths) > 1 else ((widths[0], widths[0]),):
+            yield Scores(t.shape[:-2], t.shape[-2], t.shape[-1], width, value_width, t.dtype)
 
 
 def _inner(node: Node) -> Extent:

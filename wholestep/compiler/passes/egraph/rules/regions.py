@@ -6,7 +6,7 @@ Where a region begins is a number that may hold symbols, so these laws are insta
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import pairwise
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
@@ -94,9 +94,10 @@ def _picked(a: at.SliceAttrs, parts: Sequence[Node], axis: int) -> Node | None:
 
 def _places(parts: Sequence[Node], axis: int) -> list[tuple[Extent, Extent]]:
     """Where each part begins and ends in the whole."""
-    zero: Extent = 0
-    ends = list(accumulate((p.type.shape[axis] for p in parts), lambda a, c: c + a, initial=zero))
-    return list(zip(ends, ends[1:], strict=False))
+    ends: list[Extent] = [0]
+    for part in parts:
+        ends.append(part.type.shape[axis] + ends[-1])
+    return list(pairwise(ends))
 
 
 def _slices_of_pads(graph: Graph) -> Iterator[Pair]:
@@ -134,7 +135,7 @@ def _concats_of_slices(graph: Graph) -> Iterator[Pair]:
         axis = attrs_of(n, at.ConcatAttrs).axis
         cuts = [attrs_of(i, at.SliceAttrs) for i in n.inputs]
         others = {(_without(c.starts, axis), _without(c.stops, axis), c.steps) for c in cuts}
-        follow = all(p.stops[axis] == q.starts[axis] for p, q in zip(cuts, cuts[1:], strict=False))
+        follow = all(p.stops[axis] == q.starts[axis] for p, q in pairwise(cuts))
         if len(others) == 1 and follow and cuts[0].steps[axis] == 1:
             x = leaf("x", n.inputs[0].inputs[0].type)
             stops = (*cuts[0].stops[:axis], cuts[-1].stops[axis], *cuts[0].stops[axis + 1 :])
@@ -165,7 +166,9 @@ def _summands(node: Node) -> list[Node]:
 
 def _common_axis(pads: Sequence[Node]) -> int | None:
     """The one axis that all of them pad."""
-    padded = {d for p in pads for a in [attrs_of(p, at.PadAttrs)] for d, two in enumerate(zip(a.low, a.high)) if any(two)}
+    padded = {
+        d for p in pads for a in [attrs_of(p, at.PadAttrs)] for d, two in enumerate(zip(a.low, a.high)) if any(two)
+    }
     return padded.pop() if len(padded) == 1 else None
 
 
@@ -245,7 +248,7 @@ def _joined_slices_sample() -> Graph:
 def _sum_sample() -> Graph:
     x, y, z = _tensor("x", _N, 3), _tensor("y", _N, 4), _tensor("z", _N, 2)
     pads = b.pad(x, (0, 0), (0, 6)), b.pad(y, (0, 3), (0, 2)), b.pad(z, (0, 7), (0, 0))
-    return _sample(b.add(b.add(pads[2], pads[1]), pads[0]), b.add(pads[0], pads[1]))
+    return _sample(b.add(b.add(pads[2], pads[1]), pads[0]), b.add(b.add(pads[0], pads[1]), pads[2]))
 
 
 def _law(name: str, law: str, reason: str, level: Exactness, pairs: object, sample: object) -> InstanceLaw:

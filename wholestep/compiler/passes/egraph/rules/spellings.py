@@ -37,8 +37,9 @@ def _mean(x: Node, axes: tuple[int, ...]) -> Node:
     return b.div(total, b.expand_to(count, total.type.shape, ()))
 
 
-# p = softmax(scale·q·kᵀ + mask): dp = g·vᵀ, ds = p·(dp - Σ p·dp), dq = scale·ds·k, dk = scale·dsᵀ·q, dv = pᵀ·g, dmask = ds
-# with the probabilities of the forward pass, not those that a kernel computes again
+# p = softmax(scale·q·kᵀ + mask), dp = g·vᵀ, ds = p·(dp - Σ p·dp):
+# dq = scale·ds·k, dk = scale·dsᵀ·q, dv = pᵀ·g, dmask = ds,
+# with the probabilities of the forward pass; the definition computes them again from one number per query
 def _attention_grad(y: Node) -> Iterator[tuple[Node, ...]]:
     a = attrs_of(y, at.AttentionAttrs)
     q, k, v, *mask = (n for n in y.inputs[:-1] if n.op == "input")
@@ -60,3 +61,4 @@ def _attention_grad(y: Node) -> Iterator[tuple[Node, ...]]:
 
 
 SPELLINGS: dict[str, Spellings] = {"group_norm": _group_norm, "attention_grad": _attention_grad}
+SPELT_OTHERWISE = frozenset({"attention_grad"})  # nobody writes the definition

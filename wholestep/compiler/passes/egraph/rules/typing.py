@@ -7,7 +7,9 @@ from wholestep.compiler.passes.egraph.rules.rule import Rule
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable, subtrees
 
 _COMPARE = frozenset({"less", "less_equal", "equal", "not_equal"})
-_LIKE_INPUT = frozenset({"relu", "sigmoid", "tanh", "silu", "gelu", "softmax", "log_softmax", "softplus", "bce_with_logits"})
+_LIKE_INPUT = frozenset(
+    {"relu", "sigmoid", "tanh", "silu", "gelu", "softmax", "log_softmax", "softplus", "bce_with_logits"}
+)
 
 
 class Types:
