@@ -140,6 +140,10 @@ def build_session_cached(graph: Graph, path: str | PathLike[str], **arguments: A
     that cannot be read or written is warned about.
     """
     source, target = _split(graph, **arguments)
+    if source.is_windowed:
+        raise UsageError(
+            "build_session_cached keeps one plan, and accumulate needs several; ws.build_session caches all."
+        )
     key, file = source.key(source.main, target.options), Path(path)
     plan = _read_cached(file, key)
     if plan is not None:
@@ -274,8 +278,9 @@ def _need_graph(model: object, what: str) -> None:
 def _sized(source: Source, batch_size: int | None, capacity: Mapping[str, int] | None) -> Source:
     graph = source.trace(source.main)
     sizes = merged_capacity(graph, batch_size, capacity)
-    capacity_of(graph, sizes)
-    return replace(source, capacity=sizes)
+    inner = source.window_capacity(sizes) if source.is_windowed else {}
+    capacity_of(graph, {**sizes, **inner})
+    return replace(source, capacity={**sizes, **inner})
 
 
 def _build(source: Source, target: Destination) -> tuple[Session, OptimizeReport]:

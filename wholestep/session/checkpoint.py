@@ -9,23 +9,29 @@ import numpy as np
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UnknownNameError
+from wholestep.session.cut import PREFIX
 from wholestep.session.live import Scalars, checked_number
 
 COUNTERS = ("step", "epoch")
-PREFIX = "session/"
+SESSION = "session/"
 
 
 def state_dict(state: State, scalars: Scalars) -> dict[str, AnyArray]:
     """States, then counters and runtime scalars."""
-    counters = {PREFIX + name: np.array(getattr(state, name), np.int64) for name in COUNTERS}
-    numbers = {PREFIX + name: np.array(value) for name, value in scalars.items()}
-    return {**{name: state.get(name) for name in state.names}, **counters, **numbers}
+    counters = {SESSION + name: np.array(getattr(state, name), np.int64) for name in COUNTERS}
+    numbers = {SESSION + name: np.array(value) for name, value in scalars.items()}
+    return {**{name: state.get(name) for name in _lasting(state)}, **counters, **numbers}
+
+
+def _lasting(state: State) -> list[str]:
+    """The states that mean something between steps."""
+    return [name for name in state.names if not name.startswith(PREFIX)]
 
 
 def load_state_dict(state: State, scalars: Scalars, values: Mapping[str, object], *, strict: bool) -> None:
     """Restore `values`; all of them are validated before the first is written."""
     numbers = dict(scalars.items())
-    known = {*state.names, *(PREFIX + name for name in (*COUNTERS, *numbers))}
+    known = {*_lasting(state), *(SESSION + name for name in (*COUNTERS, *numbers))}
     unexpected = [name for name in values if name not in known]
     missing = [name for name in known if name not in values]
     if unexpected or (strict and missing):
@@ -42,7 +48,7 @@ def load_state_dict(state: State, scalars: Scalars, values: Mapping[str, object]
     for name, value in values.items():
         if name in state:
             state.set(name, value)
-        elif (bare := name.removeprefix(PREFIX)) in COUNTERS:
+        elif (bare := name.removeprefix(SESSION)) in COUNTERS:
             setattr(state, bare, int(checked_number(name, value)))
         else:
             scalars[bare] = checked_number(name, value)

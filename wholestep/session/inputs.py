@@ -13,6 +13,7 @@ from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
 from wholestep.compiler.runtime.device import IndexBound, Program
 from wholestep.errors import GraphError, InputError, ShapeError, UnknownNameError
+from wholestep.session.cut import WINDOW_DIMS
 
 _READABLE = 0x1 | 0x100  # NumPy's flags for C-contiguous and aligned: such an array is read where it lies
 
@@ -72,6 +73,7 @@ class Inputs:
         self.all = tuple(Input(name, plan.buffers[id].type, bounds[name]) for name, id in plan.inputs)
         self._slot_of = [(i, program.slots.get(i.name, 0)) for i in self.all]
         self.sizes: dict[str, int] = dict(self._capacity)  # of the last call; replaced, never changed
+        self.fixed: dict[str, int] = {}  # sizes that no array tells: of the programs of a window
         _need_inferable(plan, self.all)
 
     def named(self, name: str) -> Input:
@@ -181,7 +183,7 @@ class Inputs:
                     sizes[symbol], origin[symbol] = value, item.what
         for item in self.all:
             self._check_shape(item, arrays[item.name].shape, sizes, origin)
-        return {s: sizes.get(s, self._capacity[s]) for s in self._symbols}
+        return {**self._capacity, **self.fixed, **sizes}
 
     def _check_shape(
         self, item: Input, shape: tuple[int, ...], sizes: Mapping[str, int], origin: Mapping[str, str]
@@ -224,7 +226,7 @@ def _solved(extent: Extent, length: int) -> tuple[str | None, int]:
 def _need_inferable(plan: Plan, inputs: Sequence[Input]) -> None:
     found = {_solved(e, 0)[0] for i in inputs for e in i.type.shape}
     for symbol in plan.symbols:
-        if symbol not in found:
+        if symbol not in found and symbol not in WINDOW_DIMS:
             raise GraphError(
                 f"no input has the dimension {symbol!r} as an axis of its own, so its size cannot be known when the "
                 f"program runs. Give an input that axis, or replace {symbol!r} by a number."

@@ -25,12 +25,13 @@ class Readings(Protocol):
 class EntryPoint:
     """A loaded program with inputs and outputs as the user knows them."""
 
-    def __init__(self, program: Program, readings: Readings | None = None) -> None:
+    def __init__(self, program: Program, readings: Readings | None = None, last: Program | None = None) -> None:
         self.program = program
         self.readings = readings
+        results = last or program  # of a window's programs, the last one leaves the outputs
         self.plan = program.plan
         self.inputs = Inputs(program)
-        self.outputs = tuple(Outlet(name, program) for name, _ in program.plan.outputs)
+        self.outputs = tuple(Outlet(name, results) for name, _ in results.plan.outputs)
         first = self.outputs[0] if self.outputs else None
         self.has_loss = first is not None and first.type.shape == () and first.type.dtype.is_float
         # The bound method of a one-element view: reading the loss costs one call.

@@ -14,7 +14,7 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.report import PlanReport, plan_report
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.device import Place, device_named
+from wholestep.compiler.runtime.device import Place, Program, device_named
 from wholestep.compiler.runtime.memory import Scratch
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
@@ -30,8 +30,9 @@ from wholestep.session.live import LiveOptimizer, LiveSchedule, Scalars, governo
 from wholestep.session.loop import RunOptions, run_epochs
 from wholestep.session.measuring import Measured, raise_if_refused
 from wholestep.session.result import EntryPoint, StepResult
-from wholestep.session.source import Source, Stand, first_values
+from wholestep.session.source import PART, Source, Stand, first_values
 from wholestep.session.verdict import Verdict
+from wholestep.session.window import seen_from_outside, window_shape
 
 log = logging.getLogger("wholestep")
 
@@ -69,6 +70,7 @@ class Session:
         self._place = Place(state or State(), Scratch(), count, seed, options or CompileOptions())
         self._entries: dict[str, EntryPoint] = {}
         self._measured: dict[str, Measured] = {}
+        self._programs: list[Program] = []  # of a window, in order
         self._held: dict[str, AnyArray] = {}  # inputs given by set_input
         self._scalars = Scalars(_broadcast(self._entries))
         self._govern()
@@ -349,6 +351,8 @@ class Session:
     @property
     def source(self) -> str:
         """The C that runs, each kernel with the nodes it came from."""
+        if self._programs:
+            return "\n".join(annotated(p.source, p.plan) for p in self._programs)
         return annotated(self._main.program.source, self.plan)
 
     def __repr__(self) -> str:
@@ -375,18 +379,36 @@ class Session:
         return self._source
 
     def _load(self, name: str, plan: Plan, key: str) -> EntryPoint:
-        if self._device.runs:
-            self._reserve(plan)
         self._measured[name] = Measured(self._recipe, self.state, plan, EVALUATE if name == "evaluate" else "")
-        entry = EntryPoint(self._device.load(plan, self._place, key), self._measured[name])
+        if name == "main" and self._source is not None and self._source.is_windowed:
+            entry = self._load_window(self._source, plan, key)
+        else:
+            entry = EntryPoint(self._load_program(plan, key), self._measured[name])
         if self._device.runs:
             unless = None if self._recipe.nonfinite == "ignore" or name != "main" else NONFINITE
-            entry.program.count_steps(bool(plan.updated) and name == "main", unless, self._raises)
+            entry.program.count_steps(bool(entry.plan.updated) and name == "main", unless, self._raises)
         self._entries[name] = entry
+        return entry
+
+    def _load_window(self, source: Source, part: Plan, key: str) -> EntryPoint:
+        """The programs of a window over one state, as one entry point."""
+        names = [f"train.{phase}" for phase in source.window().phases]
+        known = {PART: (part, key)}
+        plans = [known.get(n) or source.plan(n, self._place.options, self._stand) for n in names]
+        self._programs = [self._load_program(*found) for found in plans]
+        self._measured["main"] = Measured(self._recipe, self.state, plans[-1][0], "")
+        outside, shape = seen_from_outside(source, part, plans[-1][0]), window_shape(source)
+        program = self._device.load_window(outside, self._programs, self._place, shape)
+        return EntryPoint(program, self._measured["main"], self._programs[-1])
+
+    def _load_program(self, plan: Plan, key: str) -> Program:
+        if self._device.runs:
+            self._reserve(plan)
+        program = self._device.load(plan, self._place, key)
         for scalar in plan.scalars:
             if scalar.name not in ("step", "epoch"):  # the state counts them
-                entry.program.set_scalar(scalar.name, self._scalars.declare(scalar.name, scalar.default))
-        return entry
+                program.set_scalar(scalar.name, self._scalars.declare(scalar.name, scalar.default))
+        return program
 
     def _reserve(self, plan: Plan) -> None:
         """Memory for the states and scratch that a plan needs; programs loaded before follow if addresses changed."""

@@ -27,6 +27,7 @@ from wholestep.optim.recipe import Recipe
 from wholestep.options import CompileOptions
 from wholestep.schedules import Schedule
 from wholestep.schedules.bind import with_schedules
+from wholestep.session.cut import FIRST, PARTS, ROWS, WINDOW_DIMS, Cut, cut
 from wholestep.session.selfcheck import Subject, verdict_on
 from wholestep.session.verdict import Verdict
 
@@ -49,6 +50,9 @@ def share_state(graph: Graph, model: object) -> None:
     _STATES[graph] = state_of(model)
 
 
+PART = "train.part"  # the program of a window that `session.plan` shows
+
+
 @dataclass(frozen=True)
 class Stand:
     """Where a plan will run."""
@@ -65,6 +69,7 @@ class Source:
     optimizer: Optimizer | None
     capacity: Mapping[str, int]
     recipe: Recipe = PLAIN
+    cuts: list[Cut] = field(default_factory=list)  # what `window` found
     spans: Spans = field(default_factory=Spans)
     traced: dict[str, ir.Graph] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)  # entry point -> what is known of its plan's numbers
@@ -72,7 +77,27 @@ class Source:
     @property
     def main(self) -> str:
         """The name of the entry point that `step` runs."""
+        if self.is_windowed:
+            return PART
         return "train" if self.optimizer is not None or isinstance(self.model, Step) else "inference"
+
+    @property
+    def is_windowed(self) -> bool:
+        """Does a step take several batches?"""
+        return self.recipe.accumulate > 1 and self.optimizer is not None
+
+    def window(self) -> Cut:
+        """The programs of a window; each is an entry point, `train.part` and so on."""
+        if not self.cuts:
+            assert isinstance(self.model, Graph)
+            assert self.optimizer is not None
+            self.cuts.append(cut(self.model, self.optimizer, self.recipe))
+        return self.cuts[0]
+
+    def window_capacity(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The largest sizes of the dimensions that only the programs of a window have."""
+        batch, parts = sizes.get(self.window().batch, 1), self.recipe.accumulate
+        return {FIRST: batch * parts, ROWS: batch * parts, PARTS: parts}
 
     def trace(self, entry: str) -> ir.Graph:
         """The graph of an entry point, recorded once."""
@@ -88,6 +113,8 @@ class Source:
                     "session over a graph with the same parameter names and copy its state."
                 )
             return with_schedules(self.model.trace(), self.recipe.schedules)
+        if entry.startswith("train."):
+            return self._trace_phase(entry.removeprefix("train."))
         if entry == "train":
             assert self.optimizer is not None
             graph = train_graph(self.model, self.optimizer, recipe=self.recipe)
@@ -95,6 +122,14 @@ class Source:
         if entry == "evaluate":
             return evaluate_graph(self.model, self.recipe)
         return predict_graph(self.model) if entry == "predict" and _has_loss(self.model) else _forward(self.model)
+
+    def _trace_phase(self, phase: str) -> ir.Graph:
+        """A program of a window under the schedules of what it uses."""
+        phases, schedules = self.window().phases, self.recipe.schedules
+        used = {name: graph.leaves("scalar").keys() for name, graph in phases.items()}
+        unused = {t: s for t, s in schedules.items() if not any(t in names for names in used.values())}
+        here = {t: s for t, s in schedules.items() if t in used[phase]}
+        return with_schedules(phases[phase], unused or here)  # what no program uses is refused by name
 
     def key(self, entry: str, options: CompileOptions) -> str:
         """The key of an entry point's plan, from its trace."""
@@ -149,11 +184,11 @@ class Source:
         assert isinstance(optimizer, Optimizer)
         if isinstance(self.model, Step):
             raise UsageError("a @ws.step function names its own optimizers; change them there and build again.")
-        return replace(self, optimizer=optimizer, traced={}, verdicts={}, spans=Spans())
+        return replace(self, optimizer=optimizer, cuts=[], traced={}, verdicts={}, spans=Spans())
 
     def with_recipe(self, recipe: Recipe) -> Source:
         """The same model trained by another recipe."""
-        return replace(self, recipe=recipe, traced={}, verdicts={}, spans=Spans())
+        return replace(self, recipe=recipe, cuts=[], traced={}, verdicts={}, spans=Spans())
 
     def same_schedules(self, schedules: Mapping[str, Schedule]) -> bool:
         """Would the step with these be the same program, up to runtime scalars?"""
@@ -220,9 +255,10 @@ def merged_capacity(graph: ir.Graph, batch_size: int | None, capacity: Mapping[s
         if out.get("batch", batch_size) != batch_size:
             raise OptionError(f"batch_size={batch_size} and capacity={capacity} disagree; give one of them.")
         out["batch"] = batch_size
-    known = ", ".join(map(repr, graph.symbols)) or "none"
+    symbols = [s for s in graph.symbols if s not in WINDOW_DIMS]
+    known = ", ".join(map(repr, symbols)) or "none"
     for symbol, size in out.items():
-        if symbol not in graph.symbols:
+        if symbol not in symbols:
             raise OptionError(f"the graph has no symbolic dimension {symbol!r}; it has: {known}. Leave its size out.")
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise OptionError(f"the capacity of {symbol!r} is a whole number of at least 1; received {size!r}.")

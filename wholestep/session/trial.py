@@ -77,7 +77,7 @@ class Recipe:
         scalars = {
             name: _scalar(name, node.attrs.default, self.rate)  # type: ignore[attr-defined]
             for name, node in self.graph.leaves("scalar").items()
-            if name != "step"
+            if name not in ("step", "epoch")
         }
         return Trial(sizes, inputs, state, scalars)
 
@@ -89,7 +89,9 @@ class Recipe:
         if not dtype.is_integer:
             return rng.random(shape) < 0.5
         limits = [evaluate(b.size, sizes) for b in self.bounds if b.input == node.attrs.name]  # type: ignore[attr-defined]
-        return rng.integers(0, min(limits, default=INTEGERS), shape).astype(dtype.numpy)
+        # Labels that are no index as they come (some are ignored) are classes all the same.
+        classes = [evaluate(n.inputs[0].type.shape[-1], sizes) for n in self.graph.nodes if n.op == "cross_entropy"]
+        return rng.integers(0, min(limits or classes, default=INTEGERS), shape).astype(dtype.numpy)
 
     def _state(self, node: Node, rng: Random) -> Array:
         init, type = node.attrs.init, node.type  # type: ignore[attr-defined]

@@ -294,11 +294,12 @@ class Graph:
         """The new value of each state that changes."""
         return self._tensors(self._updates)
 
-    def copy(self) -> Graph:
+    def copy(self, *, updates: bool = True) -> Graph:
         """An independent graph over the same nodes: what is added to it is not added here."""
         out = Graph()
         out._leaves = {kind: dict(leaves) for kind, leaves in self._leaves.items()}
-        out._outputs, out._updates, out._kept = dict(self._outputs), dict(self._updates), dict(self._kept)
+        out._outputs, out._kept = dict(self._outputs), dict(self._kept)
+        out._updates = dict(self._updates) if updates else {}
         out._owners, out._random_calls = dict(self._owners), dict(self._random_calls)
         out.models = dict(self.models)
         return out

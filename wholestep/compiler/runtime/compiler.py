@@ -15,7 +15,7 @@ from wholestep.errors import CompilerError
 NATIVE = Path(__file__).parent / "native"
 OBJECT_SUFFIX = ".so"
 # What only the library is made of; every other header may be included by a plan and is part of its key.
-LIBRARY_HEADERS = frozenset({"runtime.h", "gemm_tile.h", "gemm_vector.h", "gemm_portable.h", "order.h"})
+LIBRARY_HEADERS = frozenset({"runtime.h", "gemm_tile.h", "gemm_vector.h", "gemm_portable.h", "order.h", "loop.h"})
 
 # No -ffast-math: bits are a contract.  Contraction is off so that a multiply-add is fused only where it is written.
 # -fno-trapping-math and -fno-math-errno change no value; they let branch-free code be vectorised.

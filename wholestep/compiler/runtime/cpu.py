@@ -5,26 +5,30 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import byref, c_double, c_long, c_void_p
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.footprint import footprint, staging_bytes
-from wholestep.compiler.plan.kernel import Buffer, Plan, Space
+from wholestep.compiler.plan.kernel import Buffer, Layout, Plan, Space
 from wholestep.compiler.plan.layout import aligned
 from wholestep.compiler.runtime import library as native
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.cache import key_of
 from wholestep.compiler.runtime.compiler import OBJECT_SUFFIX, Compiler, compile_c, detect_target, find_compiler
-from wholestep.compiler.runtime.device import Epoch, IndexBound, Place
+from wholestep.compiler.runtime.device import Epoch, IndexBound, Place, WindowShape
 from wholestep.compiler.runtime.memory import Region
 from wholestep.compiler.runtime.plans import compiler_version
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.options import CompileOptions
+
+if TYPE_CHECKING:
+    from wholestep.compiler.runtime.window import WindowProgram
 
 SLICE_SECONDS = 0.05  # signals, progress and callbacks wait no longer than this
 
@@ -37,7 +41,7 @@ class CpuProgram:
         # A cold start has two things to compile, the runtime library and the plan: side by side.
         library = Background(lambda: load_library(place.options))
         compiled = self._find_or_compile(key)
-        self._library = library.result()
+        self.library = library.result()
         self._object = PlanObject(compiled)
         self._seen = -1  # the version of the state that the copies show
         self._lay_out()
@@ -108,7 +112,7 @@ class CpuProgram:
         self._epoch_index = self._scalar_index.get("epoch")
         self._derived = (c_double * max(1, plan.slots))()
         self._call = native.Call(
-            api=self._library.api,
+            api=self.library.api,
             dims=self.dims,
             buffers=self.addresses,
             scalars=self._scalars,
@@ -151,11 +155,10 @@ class CpuProgram:
         self._call.step = state.step
         if self._step_index is not None:
             self._scalars[self._step_index] = state.step
-        if self._epoch_index is not None:
-            self._scalars[self._epoch_index] = state.epoch
+        self.set_epoch()
         code = self._object
         bounds = self._bounds
-        if not self._library.run_step(
+        if not self.library.run_step(
             code.prologue, code.entry, self._call, self._place.threads, ctypes.addressof(bounds), len(bounds)
         ):
             return False
@@ -174,15 +177,14 @@ class CpuProgram:
     def run_epoch(self, epoch: Epoch) -> Iterator[None]:
         """Steps until the epoch's end, in slices of about 50 ms; yields after each."""
         loop = self._loop(epoch)
-        if self._epoch_index is not None:
-            self._scalars[self._epoch_index] = self._state.epoch
+        self.set_epoch()
         while epoch.position < epoch.rows:
             if self._state.version != self._seen:
                 self._refresh()
             self._call.step = self._state.step
             loop.position, loop.steps = epoch.position, len(epoch.losses) - epoch.done
             loop.losses = epoch.losses.ctypes.data + epoch.done * epoch.losses.itemsize
-            done = self._library.run_loop(loop)
+            done = self.library.run_loop(loop)
             epoch.position, epoch.done = loop.position, epoch.done + done
             if self._advances:
                 self._state.step = self._call.step
@@ -190,14 +192,57 @@ class CpuProgram:
                 self._seen = self._state.version
             yield
 
-    def _loop(self, epoch: Epoch) -> native.Loop:
-        inputs = (native.LoopInput * max(1, len(epoch.sources)))()
-        for item, (name, source) in zip(inputs, epoch.sources.items(), strict=False):
-            item.source, item.row_bytes = source.ctypes.data, source.nbytes // len(source)
+    def rows_of_inputs(self, names: Sequence[str]) -> ctypes.Array[native.LoopInput]:
+        """What the native loop needs to know to take these inputs row by row, but for where their rows are."""
+        inputs = (native.LoopInput * max(1, len(names)))()
+        for item, name in zip(inputs, names, strict=False):
             item.slot = ctypes.addressof(self.addresses) + self.slots[name] * ctypes.sizeof(c_void_p)
             item.staging = self.staging[name].ctypes.data
+        return inputs
+
+    def as_phase(self, symbols: Mapping[str, str], once: bool) -> native.Phase:
+        """This program as a phase of a window; `symbols` says which field of the phase holds which dimension."""
+        long, base = ctypes.sizeof(c_long), ctypes.addressof(self.dims)
+        places = {s: base + i * long for i, s in enumerate(self.plan.symbols)}
+        copies = [self._as_copy(b) for b in self.plan.buffers if b.space is Space.COPY]
+        self._copies = (native.Copy * max(1, len(copies)))(*copies)
+        return native.Phase(
+            prologue=self._object.prologue,
+            entry=self._object.entry,
+            call=ctypes.pointer(self._call),
+            step_scalar=self._step_scalar(),
+            copies=self._copies,
+            copy_count=len(copies),
+            once=once,
+            **{name: places.get(symbol) for name, symbol in symbols.items()},
+        )
+
+    def _as_copy(self, copy: Buffer) -> native.Copy:
+        state = next(b for b in self.plan.buffers if b.id == copy.source)
+        rows, columns = (int(e) for e in state.type.shape)
+        return native.Copy(
+            state=self._state.slot(state.name).address,
+            copy=self._region.address + self._offset[copy.id],
+            rows=rows,
+            columns=columns,
+            paneled=state.layout is Layout.PANELS,
+            bytes=state.type.dtype.size,
+        )
+
+    def _step_scalar(self) -> int | None:
+        at = self._step_index
+        return None if at is None else ctypes.addressof(self._scalars) + at * ctypes.sizeof(c_double)
+
+    def set_epoch(self) -> None:
+        """Tell the program which epoch it is, where it asks."""
+        if self._epoch_index is not None:
+            self._scalars[self._epoch_index] = self._state.epoch
+
+    def _loop(self, epoch: Epoch) -> native.Loop:
+        inputs = self.rows_of_inputs(list(epoch.sources))
+        for item, source in zip(inputs, epoch.sources.values(), strict=False):
+            item.source, item.row_bytes = source.ctypes.data, source.nbytes // len(source)
         loss = self.plan.buffers[self.plan.outputs[0][1]]
-        scalar = self._step_index
         return native.Loop(
             prologue=self._object.prologue,
             entry=self._object.entry,
@@ -208,7 +253,7 @@ class CpuProgram:
             inputs=inputs,
             loss=self._stored(loss).ctypes.data,
             refused=None if self._refused is None else self._refused.ctypes.data,
-            step_scalar=None if scalar is None else ctypes.addressof(self._scalars) + scalar * ctypes.sizeof(c_double),
+            step_scalar=self._step_scalar(),
             order_seed=self._place.seed,
             order_epoch=epoch.order or 0,
             rows=epoch.rows,
@@ -276,6 +321,13 @@ class CpuDevice:
 
     def load(self, plan: Plan, place: Place, key: str = "") -> CpuProgram:
         return CpuProgram(plan, place, key)
+
+    def load_window(
+        self, plan: Plan, programs: Sequence[CpuProgram], place: Place, shape: WindowShape
+    ) -> WindowProgram:
+        from wholestep.compiler.runtime.window import WindowProgram  # it is made of programs of this module
+
+        return WindowProgram(plan, programs, place, shape)
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         return program_key(plan, options, key)

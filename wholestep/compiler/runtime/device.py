@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from wholestep.compiler.ir.types import Dim, Shape
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import Scratch
@@ -84,6 +85,19 @@ class Program(Protocol):
         """Steps until the epoch's end; yields about every 50 ms so that others may act."""
 
 
+@dataclass(frozen=True)
+class WindowShape:
+    """A window: the symbol that is cut, the rows of a part, and which dimension of its programs means what."""
+
+    batch: str
+    part: int
+    dims: Mapping[str, str]  # what the native loop sets ("batch_dim", "first_dim", ...) -> symbol
+
+    def is_cut(self, shape: Shape) -> bool:
+        """Does an input of this shape have one row for each of the batch?"""
+        return bool(shape) and shape[0] == Dim.symbol(self.batch)
+
+
 class Device(Protocol):
     """A kind of machine."""
 
@@ -92,6 +106,9 @@ class Device(Protocol):
 
     def load(self, plan: Plan, place: Place, key: str = "") -> Program:
         """Make a plan runnable.  `key` stands for the plan in caches; without one it is computed."""
+
+    def load_window(self, plan: Plan, programs: Sequence[Program], place: Place, shape: WindowShape) -> Program:
+        """One program of several that were loaded: each runs for every part of a window, the last one once."""
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         """The key under which caches hold what `load` makes of a plan."""

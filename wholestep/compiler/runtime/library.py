@@ -29,10 +29,13 @@ __all__ = [
     "Body",
     "Bound",
     "Call",
+    "Copy",
     "Gemm",
     "Library",
     "Loop",
     "LoopInput",
+    "Phase",
+    "Windows",
     "SEQUENTIAL",
     "SHUFFLED",
     "EXPLICIT",
@@ -112,6 +115,47 @@ class Loop(Structure):
     ]
 
 
+class Copy(Structure):
+    """`ws_copy` of runtime.h: a stored transpose."""
+
+    _fields_ = [
+        ("state", c_void_p),
+        ("copy", c_void_p),
+        ("rows", c_long),
+        ("columns", c_long),
+        ("paneled", c_int),
+        ("bytes", c_int),
+    ]
+
+
+class Phase(Structure):
+    """`ws_phase` of runtime.h: a program of a window."""
+
+    _fields_ = [
+        ("prologue", c_void_p),
+        ("entry", c_void_p),
+        ("call", POINTER(Call)),
+        *[(name, c_void_p) for name in ("batch_dim", "first_dim", "rows_dim", "parts_dim", "step_scalar")],
+        ("inputs", POINTER(LoopInput)),
+        ("copies", POINTER(Copy)),
+        *[(name, c_int) for name in ("input_count", "copy_count", "once")],
+    ]
+
+
+class Windows(Structure):
+    """`ws_windows` of runtime.h: many windows of one epoch."""
+
+    _fields_ = [
+        ("phases", POINTER(Phase)),
+        *[(name, c_void_p) for name in ("order", "loss", "refused", "losses", "bounds")],
+        *[(name, c_uint64) for name in ("order_seed", "order_epoch", "step")],
+        *[(name, c_long) for name in ("rows", "window", "part", "position", "steps")],
+        ("seconds", c_double),
+        *[(name, c_int) for name in ("phase_count", "bound_count", "order_kind", "loss_is_double")],
+        *[(name, c_int) for name in ("stop_on_refusal", "threads")],
+    ]
+
+
 class Library:
     """The functions of the runtime library, with their C signatures."""
 
@@ -126,6 +170,7 @@ class Library:
         self._pool_run = self._function("ws_pool_run", c_int, c_void_p, c_void_p, c_int)
         self._step = self._function("ws_step", c_int, c_void_p, c_void_p, POINTER(Call), c_int, c_void_p, c_int)
         self._run_loop = self._function("ws_run_loop", c_long, POINTER(Loop))
+        self._run_windows = self._function("ws_run_windows", c_long, POINTER(Windows))
 
     def _function(self, name: str, result: type | None, *arguments: type) -> ctypes._NamedFuncPointer:
         function = getattr(self.dll, name)
@@ -149,6 +194,14 @@ class Library:
         """Run steps until `loop.steps`, the end of the epoch or the time limit; returns how many were done."""
         done: int = self._run_loop(loop)
         _check(max(0, -done), loop.threads)
+        return done
+
+    def run_windows(self, windows: Windows) -> int | None:
+        """Run windows as `run_loop` runs steps; None, with nothing run, where an index is out of its bound."""
+        done: int = self._run_windows(windows)
+        if done == -errno.EDOM:
+            return None
+        _check(max(0, -done), windows.threads)
         return done
 
     def pool_run(self, body: int | ctypes._CFunctionType, argument: int | None, threads: int) -> None:

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.device import Epoch, IndexBound, Place
+from wholestep.compiler.runtime.device import Epoch, IndexBound, Place, Program, WindowShape
 from wholestep.errors import UsageError
 from wholestep.options import CompileOptions
 
@@ -56,6 +56,9 @@ class NullDevice:
     runs = False
 
     def load(self, plan: Plan, place: Place, key: str = "") -> NullProgram:
+        return NullProgram(plan)
+
+    def load_window(self, plan: Plan, programs: Sequence[Program], place: Place, shape: WindowShape) -> NullProgram:
         return NullProgram(plan)
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:

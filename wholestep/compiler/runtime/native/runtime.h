@@ -82,6 +82,43 @@ typedef struct {
 /* The number of steps done (at least one unless steps or rows are used up), or a negative errno. */
 WS_EXPORT long ws_run_loop(ws_loop *);
 
+/* A second layout of a state: its transpose in panels.  Rewritten at the start of a phase. */
+typedef struct {
+  const void *state;
+  void *copy;
+  long rows, columns;                                 /* of the state */
+  int paneled, bytes;                                 /* is the state in panels?  of an element: 4 or 8 */
+} ws_copy;
+
+/* A program that a window runs: for each of its parts, or once.  Dimensions and scalars it does not have are NULL. */
+typedef struct {
+  ws_prologue_fn prologue;
+  ws_entry_fn entry;
+  ws_call *call;
+  long *batch_dim, *first_dim, *rows_dim, *parts_dim; /* rows of the part, before it, of the window; its parts */
+  double *step_scalar;
+  ws_input *inputs;
+  const ws_copy *copies;
+  int input_count, copy_count, once;
+} ws_phase;
+
+/* Many windows of one epoch in one call; fields as in ws_loop. */
+typedef struct {
+  ws_phase *phases;
+  const int64_t *order;
+  const void *loss, *refused;
+  double *losses;
+  const ws_bound *bounds;
+  uint64_t order_seed, order_epoch, step;             /* `step` advances with every window */
+  long rows, window, part;                            /* of the data set, of a window, of a part */
+  long position, steps;
+  double seconds;
+  int phase_count, bound_count, order_kind, loss_is_double, stop_on_refusal, threads;
+} ws_windows;
+
+/* The number of windows done, or a negative errno; -EDOM, with nothing run, where an index is out of its bound. */
+WS_EXPORT long ws_run_windows(ws_windows *);
+
 /* The row at position i of an epoch over n rows: a keyed bijection on [0, n). */
 WS_EXPORT uint64_t ws_order(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
 

@@ -1,0 +1,78 @@
+/* What the loop over batches and the loop over windows share: time, indices in range, rows in the order of an epoch. */
+#ifndef WS_LOOP_H
+#define WS_LOOP_H
+#include "order.h"
+#include "runtime.h"
+#include <string.h>
+#include <time.h>
+
+static inline double ws_seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static inline double ws_number(const void *at, int is_double) {
+  return is_double ? *(const double *)at : (double)*(const float *)at;
+}
+
+#define WS_BELOW(type)                                                                                             \
+  static inline int ws_below_##type(const type *index, long count, uint64_t limit) {                              \
+    int bad = 0;                                                                                                  \
+    for (long i = 0; i < count; i++) bad |= index[i] >= limit;                                                    \
+    return !bad;                                                                                                  \
+  }
+WS_BELOW(uint8_t)
+WS_BELOW(uint32_t)
+WS_BELOW(uint64_t)
+
+static inline int ws_in_bounds(const ws_bound *bounds, int count) {
+  for (int i = 0; i < count; i++) {
+    const ws_bound *b = &bounds[i];
+    if (b->bytes == 1 && !ws_below_uint8_t(*b->slot, b->count, b->limit)) return 0;
+    if (b->bytes == 4 && !ws_below_uint32_t(*b->slot, b->count, b->limit)) return 0;
+    if (b->bytes == 8 && !ws_below_uint64_t(*b->slot, b->count, b->limit)) return 0;
+  }
+  return 1;
+}
+
+/* Which row stands at a position of the epoch. */
+typedef struct {
+  int kind;                                           /* WS_SEQUENTIAL, WS_SHUFFLED or WS_EXPLICIT */
+  const int64_t *rows;
+  ws_permutation permutation;
+} ws_row_order;
+
+static inline ws_row_order ws_row_order_of(int kind, const int64_t *rows, uint64_t seed, uint64_t epoch, long count) {
+  ws_row_order order = {.kind = kind, .rows = rows};
+  if (kind == WS_SHUFFLED) order.permutation = ws_permutation_of(seed, epoch, (uint64_t)count);
+  return order;
+}
+
+static inline long ws_row_at(const ws_row_order *order, long position) {
+  if (order->kind == WS_EXPLICIT) return (long)order->rows[position];
+  return (long)ws_permute(&order->permutation, (uint64_t)position);
+}
+
+/* A plan finds its batch where it lies, or in the staging memory that `ws_gather` fills. */
+static inline void ws_place_inputs(const ws_input *inputs, int count, int kind, long position) {
+  for (int i = 0; i < count; i++) {
+    const ws_input *in = &inputs[i];
+    *in->slot = kind == WS_SEQUENTIAL ? in->source + position * in->row_bytes : in->staging;
+  }
+}
+
+static inline void ws_gather(const ws_input *inputs, int count, const ws_row_order *order, long position, long batch,
+                             int id, int threads) {
+  long lo, hi;
+  if (order->kind == WS_SEQUENTIAL) return;
+  ws_own(batch, 1, id, threads, &lo, &hi);
+  for (long i = lo; i < hi; i++) {
+    const long row = ws_row_at(order, position + i);
+    for (int k = 0; k < count; k++) {
+      const ws_input *in = &inputs[k];
+      memcpy(in->staging + i * in->row_bytes, in->source + row * in->row_bytes, (size_t)in->row_bytes);
+    }
+  }
+}
+#endif

@@ -1,0 +1,102 @@
+/* The loop over windows: a step that takes several batches, one after the other, before its one update.
+
+   A window is run in phases, each a program of its own over the same state: one sums up what parts are divided by, one
+   computes the parts and adds their gradients, one updates.  All of it is one run of the pool. */
+#define _GNU_SOURCE
+#include "loop.h"
+#include <errno.h>
+
+typedef struct {
+  ws_windows *loop;
+  ws_row_order order;
+  double deadline;
+  long done;
+  int stop;                                           /* written by thread 0 before a barrier, read by all after */
+} window_job;
+
+static long least(long a, long b) { return a < b ? a : b; }
+
+/* A stored transpose in panels of 16 columns, from a state in rows or panels: each thread writes panels of its own. */
+#define TRANSPOSE(type)                                                                                            \
+  static void transpose_##type(const ws_copy *c, long lo, long hi) {                                              \
+    const type *from = c->state;                                                                                  \
+    type *to = c->copy;                                                                                           \
+    for (long panel = lo; panel < hi; panel++)                                                                    \
+      for (long j = 0; j < c->columns; j++)                                                                       \
+        for (long i = 16 * panel; i < least(16 * panel + 16, c->rows); i++) {                                     \
+          const long at = c->paneled ? (j / 16) * (c->rows * 16) + i * 16 + j % 16 : i * c->columns + j;          \
+          to[panel * (c->columns * 16) + j * 16 + i % 16] = from[at];                                             \
+        }                                                                                                         \
+  }
+TRANSPOSE(float)
+TRANSPOSE(double)
+
+static void refresh(const ws_phase *phase, int id, int threads) {
+  for (int k = 0; k < phase->copy_count; k++) {
+    const ws_copy *copy = &phase->copies[k];
+    long lo, hi;
+    ws_own((copy->rows + 15) / 16, 1, id, threads, &lo, &hi);
+    if (copy->bytes == 4) transpose_float(copy, lo, hi);
+    else transpose_double(copy, lo, hi);
+  }
+}
+
+static void prepare(const window_job *j, ws_phase *phase, long position, long first, long rows, long batch) {
+  const ws_windows *l = j->loop;
+  if (phase->batch_dim) *phase->batch_dim = batch;
+  if (phase->first_dim) *phase->first_dim = first;
+  if (phase->rows_dim) *phase->rows_dim = rows;
+  if (phase->parts_dim) *phase->parts_dim = (rows + l->part - 1) / l->part;
+  ws_place_inputs(phase->inputs, phase->input_count, l->order_kind, position + first);
+  phase->call->step = l->step;
+  if (phase->step_scalar) *phase->step_scalar = (double)l->step;
+  if (phase->prologue) phase->prologue(phase->call);
+}
+
+static void run_phase(const window_job *j, ws_phase *phase, long position, long rows, int id, int threads) {
+  const ws_windows *l = j->loop;
+  const long end = phase->once ? 1 : rows;
+  refresh(phase, id, threads);
+  for (long first = 0; first < end; first += l->part) {
+    const long batch = least(l->part, rows - first);
+    if (id == 0) prepare(j, phase, position, first, rows, batch);
+    ws_gather(phase->inputs, phase->input_count, &j->order, position + first, batch, id, threads);
+    ws_barrier();
+    phase->entry(phase->call, id, threads);
+    ws_barrier();
+  }
+}
+
+static void finish_window(window_job *j) {
+  ws_windows *l = j->loop;
+  const int refused = l->refused && ws_number(l->refused, l->loss_is_double) != 0;
+  l->losses[j->done] = ws_number(l->loss, l->loss_is_double);
+  if (!refused) l->step++;
+  j->done++;
+  j->stop = ws_seconds() >= j->deadline || (refused && l->stop_on_refusal);
+}
+
+static void window_body(void *job, int id, int threads) {
+  window_job *j = job;
+  ws_windows *l = j->loop;
+  long position = l->position;
+  for (long step = 0; step < l->steps && position < l->rows; step++) {
+    const long rows = least(l->window, l->rows - position);
+    for (int k = 0; k < l->phase_count; k++) run_phase(j, &l->phases[k], position, rows, id, threads);
+    if (id == 0) finish_window(j);
+    ws_barrier();                                     /* everyone sees `stop` and the step's new number */
+    if (j->stop) break;
+    position += rows;
+  }
+}
+
+long ws_run_windows(ws_windows *l) {
+  if (l->rows < 0 || l->position < 0 || l->part < 1 || l->window < l->part) return -EINVAL;
+  if (!ws_in_bounds(l->bounds, l->bound_count)) return -EDOM;
+  window_job job = {.loop = l, .deadline = ws_seconds() + l->seconds};
+  job.order = ws_row_order_of(l->order_kind, l->order, l->order_seed, l->order_epoch, l->rows);
+  int error = ws_pool_run(window_body, &job, l->threads);
+  if (error) return -error;
+  for (long step = 0; step < job.done; step++) l->position += least(l->window, l->rows - l->position);
+  return job.done;
+}

@@ -1,0 +1,324 @@
+"""Cutting a step into parts: the programs of a window, in which several batches make one update.
+
+The loss is read as  Σ weight·numerator/denominator + terms without data  (`passes/separate.py`).  Denominators are
+summed over the window first; each part adds the gradients of its numerators over these sums; the terms without data,
+and a function around one quotient (rmse), come with the update.  So a window equals the large batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from wholestep.compiler.frontend.functions import where
+from wholestep.compiler.frontend.gradients import gradients
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.ir.graph import Node, rewrite, toposort
+from wholestep.compiler.ir.types import Dim, divide, product, shape_text, symbols_of
+from wholestep.compiler.passes.autodiff.reverse import expand_gradients
+from wholestep.compiler.passes.inline import inline_calls
+from wholestep.compiler.passes.separate import Separation, Term, analyse
+from wholestep.errors import GraphError, UsageError
+from wholestep.optim import Optimizer
+from wholestep.optim.build import Slopes, declared_parameters, finish, loss_of, reached_parameters, record_metrics
+from wholestep.optim.recipe import Recipe
+
+# Dimensions that only the programs of a window have: rows before a part, rows and parts of the window.
+FIRST, ROWS, PARTS = "window.first", "window.rows", "window.parts"
+WINDOW_DIMS = (FIRST, ROWS, PARTS)
+PREFIX = "accumulate/"  # of states that mean nothing between steps
+DRAWS = ("random", "dropout")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The programs of a window: what to divide by (None where sizes tell), a part, the update; and the batch's name."""
+
+    counts: ir.Graph | None
+    part: ir.Graph
+    update: ir.Graph
+    batch: str
+
+    @property
+    def phases(self) -> dict[str, ir.Graph]:
+        """The programs in the order in which they run."""
+        found = {"counts": self.counts, "part": self.part, "update": self.update}
+        return {name: graph for name, graph in found.items() if graph is not None}
+
+
+def cut(graph: Graph, optimizer: Optimizer, recipe: Recipe) -> Cut:
+    """The programs of a window over a user's graph; an error names the node that keeps the loss from being cut."""
+    return _Cutter(graph, optimizer, recipe).cut()
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A state that adds up over the parts; `of` is the state that it stands beside, where it stands for one."""
+
+    state: Tensor
+    update: ir.Update
+    of: Tensor | None = None
+
+
+class _Cutter:
+    def __init__(self, graph: Graph, optimizer: Optimizer, recipe: Recipe) -> None:
+        self.graph, self.optimizer, self.recipe = graph, optimizer, recipe
+        self.what = f"accumulate={recipe.accumulate}"
+        self.batch = batch_symbol(graph)
+        self.step = graph.copy()  # leaves are declared here; the programs are made of its nodes
+        self.params = reached_parameters(loss_of(self.step), optimizer.trainable(declared_parameters(self.step)))
+        _need_plain_gradients(graph, optimizer)
+        record_metrics(self.step, recipe.measures)
+        self.whole = expand_gradients(inline_calls(self.step.to_ir()))
+        self.loss = self.whole.outputs[0].node
+        self.totals: dict[Node, Tensor] = {}  # denominators -> their sums over the window
+        self.is_first = self._tensor(b.size(Dim.symbol(FIRST))) == 0
+
+    def cut(self) -> Cut:
+        read = self._read_loss()
+        share = self._sum([self._share(t, self._total(t.denominator)) for t in read.terms])
+        if share is None:
+            fail(GraphError, f"{self.what}: the loss does not depend on the batch, so there is nothing to cut; use 1.")
+        loss = self._add_up("loss", share)
+        here = self._inside(share)
+        sums = {p.name: self._add_up(f"grad/{p.name}", g) for p, g in zip(here, gradients(share, here), strict=True)}
+        shadows = [self._shadow(u) for u in self._updates_of_parts()]
+        counts = [self._add_up_in(state, d) for d, state in self.totals.items()]
+        return Cut(
+            self._program((), [c.update for c in counts]) if counts else None,
+            self._program((), [s.update for s in (loss, *sums.values(), *shadows)], every_input=True),
+            self._update(read, loss.state, {name: s.state for name, s in sums.items()}, shadows),
+            self.batch,
+        )
+
+    # -- reading the loss ----------------------------------------------------------------------------------------
+
+    def _read_loss(self) -> Separation:
+        """The loss as terms; where it cannot be cut, the mean of the parts' losses, if that is accepted."""
+        read = analyse(self.whole, self.loss, self.batch)
+        read = self._with_numbered_draws(read) if read.separable else read
+        if read.separable:
+            return read
+        if self.recipe.per_micro_batch:
+            return Separation(True, (Term(None, self.loss, b.count(Dim.symbol(PARTS), self.loss.type.dtype)),))
+        return self._refuse(read)
+
+    def _refuse(self, read: Separation) -> Separation:
+        node = read.blame
+        assert node is not None, "what is not separable has a reason"
+        name, line = f" {node.name!r}" if node.name else "", f" (made at {node.line})" if node.line else ""
+        fail(
+            GraphError,
+            f"{self.what}: the loss cannot be cut into batches, since `{node.op}`{name}{line} {read.reason}. Train "
+            "with accumulate=1, or accept the mean of the batches' losses: per_micro_batch=True.",
+        )
+
+    def _with_numbered_draws(self, read: Separation) -> Separation:
+        """Not separable where the elements of a random tensor cannot be numbered over the whole window."""
+        for node in self.whole.nodes:
+            if node.op in DRAWS and self.batch in symbols_of(node.type.shape[1:]):
+                shape = shape_text(node.type.shape)
+                why = f"draws random numbers of shape {shape}, whose first axis is not the batch"
+                return Separation(False, blame=node, reason=why)
+        return read
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _share(self, term: Term, total: Node | None) -> Node:
+        """What a part contributes to the loss."""
+        value = term.numerator if total is None else b.div(term.numerator, b.cast(total, term.numerator.type.dtype))
+        if term.weight is not None:
+            value = b.mul(b.cast(term.weight, value.type.dtype), value)
+        return b.cast(value, self.loss.type.dtype)
+
+    def _total(self, denominator: Node | None) -> Node | None:
+        """A denominator over the whole window."""
+        if denominator is None:
+            return None
+        if denominator.host:  # of sizes alone: what adds up over the parts is the value at the sum of their sizes
+            return _rewritten(denominator, self._at_window)
+        if denominator not in self.totals:
+            name = f"{PREFIX}denominator{len(self.totals)}"
+            self.totals[denominator] = self.step.state(name, (), 0.0, denominator.type.dtype)
+        return self.totals[denominator].node
+
+    def _at_window(self, node: Node) -> Node:
+        rest = divide(b.attrs_of(node, at.SizeAttrs).extent, Dim.symbol(self.batch)) if node.op == "size" else None
+        return node if rest is None else b.make("size", (), at.SizeAttrs(rest * Dim.symbol(ROWS)))
+
+    def _add_up(self, name: str, value: Tensor) -> _Sum:
+        return self._add_up_in(self.step.state(PREFIX + name, value.shape, 0.0, value.dtype), value.node)
+
+    def _add_up_in(self, state: Tensor, value: Node) -> _Sum:
+        """The sum over the parts so far; the first one starts it, whatever was there before."""
+        part = self._tensor(value)
+        return _Sum(state, ir.Update(state.name, where(self.is_first, part, state + part).node))
+
+    def _updates_of_parts(self) -> Iterator[ir.Update]:
+        """Metrics count each part; a state of the user's that depends on the batch cannot be updated once."""
+        own = self.graph.updates
+        for update in self.whole.updates:
+            if update.name in own and not self._depends_on_batch(update.node):
+                continue
+            if update.name in own and not self.recipe.per_micro_batch:
+                fail(
+                    GraphError,
+                    f"{self.what}: the new value of the state {update.name!r} depends on the batch, and a step has "
+                    "several. Train with accumulate=1, or update it for each: per_micro_batch=True.",
+                )
+            yield update
+
+    def _shadow(self, update: ir.Update) -> _Sum:
+        """A state that changes with every part; beside itself, where the update may refuse the whole window."""
+        state = self.step.states[update.name]
+        if self.recipe.nonfinite == "ignore":
+            return _Sum(state, update)
+        shadow = self.step.state(f"{PREFIX}state/{update.name}", state.shape, 0, state.dtype)
+        start = where(self.is_first, state, shadow)
+        return _Sum(shadow, ir.Update(shadow.name, _replaced(update.node, state.node, start.node)), state)
+
+    def _depends_on_batch(self, node: Node) -> bool:
+        return any(n.op in ("input", "size", *DRAWS) and self.batch in _symbols(n) for n in toposort([node]))
+
+    # -- the update ----------------------------------------------------------------------------------------------
+
+    def _update(self, read: Separation, loss: Tensor, sums: Mapping[str, Tensor], shadows: Sequence[_Sum]) -> ir.Graph:
+        total, slopes = self._window_loss(read, loss, sums)
+        final = self.step.copy(updates=False)
+        final.set_outputs({self.whole.outputs[0].name: final.adopt(total)})
+        for shadow in shadows:
+            if shadow.of is not None:
+                final.update(final.adopt(shadow.of), final.adopt(shadow.state))
+        for update in self.whole.updates:
+            if update.name in self.graph.updates and not self._depends_on_batch(update.node):
+                final.update(final.states[update.name], Tensor(update.node, final))
+        params = [final.adopt(p) for p in self.params]
+        grads = [final.adopt(slopes[p.name]) for p in self.params]
+        made = finish(final, Slopes(final.adopt(total), params, grads), self.optimizer, self.recipe)
+        outputs = [o for o in made.outputs if not self._depends_on_batch(o.node)]
+        return self._program(outputs, made.updates, parts=False)
+
+    def _window_loss(
+        self, read: Separation, loss: Tensor, sums: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of the window and its gradients, from what the parts have added up."""
+        if read.outer is not None:
+            return self._outer(read.outer, read.terms[0], loss, sums)
+        rest = self._sum([b.cast(n, loss.dtype) for n in read.rest])
+        if rest is None:
+            return loss, dict(sums)
+        free = self._inside(rest)
+        return loss + rest, _added(sums, free, gradients(rest, free))
+
+    def _outer(
+        self, outer: Node, term: Term, quotient: Tensor, sums: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """loss = f(q, parameters):  its gradient is ∂f/∂q·∂q, which the parts have added up, plus ∂f."""
+        sides = (term.numerator, term.denominator)
+        old = next(n for n in toposort([outer]) if n.op in ("ratio", "div") and n.inputs == sides)
+        loss = self._tensor(_replaced(outer, old, b.cast(quotient.node, old.type.dtype)))
+        free = self._inside(loss)
+        factor, *own = gradients(loss, [quotient, *free])
+        return loss, _added({name: g * factor for name, g in sums.items()}, free, own)
+
+    # -- programs ------------------------------------------------------------------------------------------------
+
+    def _program(
+        self,
+        outputs: Sequence[ir.Output],
+        updates: Sequence[ir.Update],
+        *,
+        parts: bool = True,
+        every_input: bool = False,
+    ) -> ir.Graph:
+        needed = set(toposort([*(o.node for o in outputs), *(u.node for u in updates)]))
+        inputs = tuple(t.node for t in self.graph.inputs.values() if every_input or t.node in needed)
+        made = ir.Graph(tuple(outputs), tuple(updates), inputs)
+        return rewrite(made, self._numbered) if parts else made
+
+    def _numbered(self, node: Node) -> Node:
+        """Random numbers are those of the element's place in the window."""
+        if node.op not in DRAWS or self.batch not in _symbols(node):
+            return node
+        a, row = node.attrs, divide(product(node.type.shape), Dim.symbol(self.batch))
+        assert isinstance(a, at.RandomAttrs | at.DropoutAttrs)
+        if row is None:  # several rows for each row: `per_micro_batch` accepts other numbers
+            return node
+        return Node(node.op, node.inputs, replace(a, first=row * Dim.symbol(FIRST)), node.name, node.line)
+
+    def _inside(self, value: Tensor) -> list[Tensor]:
+        """The parameters that a value depends on."""
+        nodes = set(toposort([value.node]))
+        return [p for p in self.params if p.node in nodes]
+
+    def _tensor(self, node: Node) -> Tensor:
+        return Tensor(node, self.step)
+
+    def _sum(self, nodes: Sequence[Node]) -> Tensor | None:
+        total: Node | None = None
+        for node in nodes:
+            total = node if total is None else b.add(total, node)
+        return None if total is None else self._tensor(total)
+
+
+def _added(sums: Mapping[str, Tensor], params: Sequence[Tensor], grads: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Gradients by parameter, those of two ways added."""
+    out = dict(sums)
+    for p, g in zip(params, grads, strict=True):
+        out[p.name] = out[p.name] + g if p.name in out else g
+    return out
+
+
+def batch_symbol(graph: Graph) -> str:
+    """The symbolic dimension that is cut: the first axis of the first input, and of every input that has it."""
+    first = next(iter(graph.inputs.values()), None)
+    extent = first.shape[0] if first is not None and first.shape else None
+    symbol = str(extent)
+    if not isinstance(extent, Dim) or extent != Dim.symbol(symbol):
+        shown = "no input" if first is None else f"{first.name!r} of shape {shape_text(first.shape)}"
+        fail(
+            GraphError,
+            "accumulate needs a first input whose first axis is the batch, e.g. g.input('x', ('batch', 4)); received "
+            f"{shown}.",
+        )
+    for name, tensor in graph.inputs.items():
+        if symbol in symbols_of(tensor.shape) and (tensor.shape[0] != extent or symbol in symbols_of(tensor.shape[1:])):
+            shape = shape_text(tensor.shape)
+            fail(GraphError, f"accumulate cuts inputs along {symbol!r}, their first axis; {name!r} has shape {shape}.")
+    return symbol
+
+
+def _need_plain_gradients(graph: Graph, optimizer: Optimizer) -> None:
+    """An optimizer that follows other gradients than the loss's (SAM) needs the whole batch for them."""
+    scratch = graph.copy()
+    loss = loss_of(scratch)
+    params = reached_parameters(loss, optimizer.trainable(declared_parameters(scratch)))
+    for g in optimizer.gradients(loss, params[:1]):
+        source = g.node.inputs[0] if g.node.op == "item" else g.node
+        if source.op != "gradient" or source.inputs[0] is not loss.node:
+            fail(
+                UsageError,
+                f"accumulate needs an optimizer that follows the gradient of the loss; {type(optimizer).__name__} "
+                "takes one elsewhere, on the whole batch. Use accumulate=1.",
+            )
+
+
+def _symbols(node: Node) -> frozenset[str]:
+    return symbols_of([b.attrs_of(node, at.SizeAttrs).extent] if node.op == "size" else node.type.shape)
+
+
+def _replaced(root: Node, old: Node, new: Node) -> Node:
+    return _rewritten(root, lambda n: n, {old: new})
+
+
+def _rewritten(root: Node, rule: Callable[[Node], Node], known: Mapping[Node, Node] | None = None) -> Node:
+    made: dict[Node, Node] = dict(known or {})
+    for node in toposort([root]):
+        if node not in made:
+            made[node] = rule(node.with_inputs([made[i] for i in node.inputs]))
+    return made[root]
