@@ -46,7 +46,8 @@ def gelu_rule(y: Node, g: Node) -> Gradients:
     (x,) = y.inputs
     square = b.mul(x, x)
     if attrs_of(y, at.GeluAttrs).approximate:
-        u = b.mul(x, b.shift(b.scale(square, sqrt(2 / pi) * 0.044715), sqrt(2 / pi)))
+        # u is written as the forward pass writes it, so that the two share one tanh
+        u = b.scale(b.add(x, b.scale(b.mul(square, x), 0.044715)), sqrt(2 / pi))
         t = b.unary("tanh", u)
         slope = b.shift(b.scale(square, sqrt(2 / pi) * 3 * 0.044715), sqrt(2 / pi))
         share = b.scale(b.shift(t, 1), 0.5)
