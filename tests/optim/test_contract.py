@@ -112,10 +112,12 @@ def test_it_finds_the_bottom_of_a_parabola_and_of_rosenbrocks_valley(name: str) 
     if name == "adagrad":
         optimizer = replace(optimizer, lr_decay=0.0)
     session = ws.build_session(valley(optimizer), optimizer=optimizer)
+    first = None
     for number in range(steps):  # a warm-up, since RAdam begins as plain descent, and then down to 0
         session.set_learning_rate(row.valley * min((number + 1) / 300, 1.0 - number / steps))
         last = session.step()
-        first = last if number == 0 else first
+        first = first or last
+    assert first is not None
     assert first["parabola_loss"] > 20.0
     assert first["rosenbrock_loss"] > 20.0
     assert last["parabola_loss"] < 1e-3

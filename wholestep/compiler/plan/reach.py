@@ -51,6 +51,17 @@ class Reach(Generic[T]):
         for f in self.after[kept]:
             self._tell(f, both | self.before[kept])
 
+    def absorb(self, kept: T, gone: T) -> None:
+        """Two items become one, where `kept` may follow `gone` directly but never by way of a third."""
+        both = self.bit[kept] | self.bit[gone]
+        self.bit[kept] = self.bit[gone] = both
+        self.after[kept] += [f for f in self.after[gone] if f is not kept and f not in self.after[kept]]
+        self.after[gone] = [kept]
+        self.before[kept] = (self.before[kept] | self.before[gone]) & ~both
+        self.before[gone] &= ~both
+        for f in self.after[kept]:
+            self._tell(f, both | self.before[kept])
+
     def _tell(self, later: T, mask: int) -> None:
         """`later` and all that follow it run after everything in `mask`."""
         todo = [(later, mask)]
