@@ -25,9 +25,10 @@ from wholestep.compiler.passes.regroup import regroup
 from wholestep.compiler.plan.bounds import index_bounds
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.footprint import footprint
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.render.language import KEPT_COMPOSITES
-from wholestep.compiler.spans import OptimizeReport, Spans
+from wholestep.compiler.spans import Integers, OptimizeReport, Spans
 from wholestep.options import CompileOptions
 
 log = logging.getLogger("wholestep")
@@ -143,4 +144,10 @@ class Compiler:
             tuple(applied),
             tuple(self.spans.all),
             egraph=tuple(self.egraph_reports),
+            exactness=self.options.exactness if self.options.uses_egraph else "",
+            after=_integers(plan, len(lowered.nodes)),
         )
+
+
+def _integers(plan: Plan, nodes: int) -> Integers:
+    return Integers(nodes, len(plan.kernels), plan.flops, plan.bytes_moved, footprint(plan, 1).peak_bytes)

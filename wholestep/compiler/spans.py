@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wholestep.compiler.passes.egraph.report import EGraphReport
 
@@ -49,8 +51,23 @@ class Spans:
 
 
 @dataclass(frozen=True)
+class Integers:
+    """What a plan does in a step at capacity, and the bytes it maps with one thread."""
+
+    nodes: int  # of the lowered graph
+    kernels: int
+    flops: int
+    bytes_moved: int
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
 class OptimizeReport:
-    """What a build did: nodes before and after, the rewrites applied, and the spans of its stages."""
+    """What a build did: nodes before and after, the rewrites applied, and the spans of its stages.
+
+    It is kept with the cached plan.  `before` holds the integers of the plan that the same graph has without the
+    e-graph; they cost a second plan and are there only where they were asked for: `session.optimization()`.
+    """
 
     nodes_before: int
     nodes_after: int
@@ -58,11 +75,18 @@ class OptimizeReport:
     spans: tuple[Span, ...] = ()
     cached: bool = False  # the plan came from a cache: nothing after the trace was done
     egraph: tuple[EGraphReport, ...] = ()  # before autodiff, on the whole step
+    exactness: str = ""  # the class of rewrites that the e-graph was allowed; empty where it did not run
+    after: Integers | None = None
+    before: Integers | None = None
 
     @property
     def complete(self) -> bool:
         """Did every pass do its work?  A plan of a build where one gave up is used, but not kept."""
         return not any(r.failure for r in self.egraph)
+
+    def to_json(self) -> str:
+        """Everything but the spans, which belong to one process."""
+        return json.dumps(dataclasses.asdict(replace(self, spans=())))
 
     def __str__(self) -> str:
         rewrites = ", ".join(self.fusions_applied) or "none"
@@ -71,4 +95,24 @@ class OptimizeReport:
         for s in self.spans:
             nodes = "" if s.nodes_before is None else f"  {s.nodes_before} -> {s.nodes_after} nodes"
             lines.append(f"{'  ' * (s.depth + 1)}{s.name:<{24 - 2 * s.depth}}{1e3 * s.seconds:9.2f} ms{nodes}")
-        return "\n".join([*lines, *map(str, self.egraph)])
+        return "\n".join([*lines, *map(str, self.egraph), *self._table()])
+
+    def _table(self) -> list[str]:
+        """The plan's integers, beside those without the e-graph where they are known."""
+        if self.after is None:
+            return []
+        title = f"  {'':<12}{'before' if self.before else '':>20}{'after' if self.before else 'plan':>20}"
+        lines = [title]
+        for name in (f.name for f in dataclasses.fields(Integers)):
+            old = f"{getattr(self.before, name):,}" if self.before else ""
+            lines.append(f"  {name:<12}{old:>20}{getattr(self.after, name):>20,}")
+        return lines
+
+
+def parse_report(text: str) -> OptimizeReport:
+    """What `OptimizeReport.to_json` wrote."""
+    data = json.loads(text)
+    integers = {name: Integers(**data[name]) if data[name] else None for name in ("before", "after")}
+    egraph = tuple(EGraphReport(**r) for r in data["egraph"])
+    known = {**data, **integers, "egraph": egraph, "spans": (), "fusions_applied": tuple(data["fusions_applied"])}
+    return OptimizeReport(**known)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from wholestep.compiler.runtime.device import Place, Program, device_named
 from wholestep.compiler.runtime.memory import Scratch
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
+from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import UnknownNameError, UsageError
 from wholestep.optim import Optimizer
 from wholestep.optim.build import EVALUATE, NONFINITE, PLAIN, SKIPPED
@@ -33,6 +34,9 @@ from wholestep.session.result import EntryPoint, StepResult
 from wholestep.session.source import PART, Source, Stand, first_values
 from wholestep.session.verdict import Verdict
 from wholestep.session.window import seen_from_outside, window_shape
+
+if TYPE_CHECKING:
+    from wholestep.compiler.explain import Explanation
 
 log = logging.getLogger("wholestep")
 
@@ -347,6 +351,28 @@ class Session:
         known = self._source.verdicts if self._source is not None else {}
         main = self._source.main if self._source is not None else ""
         return str(known.get(main, Verdict(skipped="the session was made from a plan alone")))
+
+    def optimization(self) -> OptimizeReport:
+        """What the e-graph did: rules with counts, time by step, budgets, and the plan's integers before and after.
+
+        The integers without the e-graph are those of a second plan, which is made when this is first called and kept
+        in the cache; nothing else is compiled again.
+        """
+        source = self._need_source("the plan to compare with")
+        return source.optimization(source.main, self._place.options)
+
+    def explain(self, name: str) -> Explanation:
+        """Why a tensor is computed as it is: the rules behind it, with their numeric class, down to your lines.
+
+        Args:
+            name: an output, a kept tensor, a state that the step changes, or a gradient ("w1.grad").
+
+        Example::
+
+            print(session.explain("w1.grad"))
+        """
+        source = self._need_source("an explanation")
+        return source.explain(source.main, self._place.options, name)
 
     @property
     def source(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from wholestep.compiler.frontend.graph import Graph
@@ -16,7 +16,7 @@ from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.compiler import detect_target
 from wholestep.compiler.runtime.device import Device
-from wholestep.compiler.runtime.plans import find_plan, plan_key, store_plan
+from wholestep.compiler.runtime.plans import find_plan, find_report, plan_key, store_plan, store_report
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import OptimizeReport, Spans
@@ -30,6 +30,9 @@ from wholestep.schedules.bind import with_schedules
 from wholestep.session.cut import FIRST, PARTS, ROWS, WINDOW_DIMS, Cut, cut
 from wholestep.session.selfcheck import Subject, verdict_on
 from wholestep.session.verdict import Verdict
+
+if TYPE_CHECKING:
+    from wholestep.compiler.explain import Explanation
 
 # The numbers belong to the module, graph or step that declares them: every session over it borrows the same State.
 _STATES: WeakKeyDictionary[Any, State] = WeakKeyDictionary()
@@ -73,6 +76,7 @@ class Source:
     spans: Spans = field(default_factory=Spans)
     traced: dict[str, ir.Graph] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)  # entry point -> what is known of its plan's numbers
+    reports: dict[str, OptimizeReport] = field(default_factory=dict)  # entry point -> what its build did
 
     @property
     def main(self) -> str:
@@ -152,14 +156,43 @@ class Source:
         found = find_plan(store, key) if store is not None else None
         if found is not None:
             self.check(entry, found, options, stand, new=False)
-            return found, OptimizeReport(len(graph.nodes), len(graph.nodes), (), tuple(self.spans.all), cached=True)
+            known = find_report(store, key) if store is not None else None
+            report = known or OptimizeReport(len(graph.nodes), len(graph.nodes))
+            self.reports[entry] = replace(report, spans=tuple(self.spans.all), cached=True)
+            return found, self.reports[entry]
         from wholestep.compiler.pipeline import Compiler  # a hit needs no pass: it starts without loading them
 
         plan, report = Compiler(options, self.spans).plan(graph, capacity, target)
         self.check(entry, plan, options, stand, new=True)
+        self.reports[entry] = report
         if store is not None and report.complete:
             store_plan(store, key, plan)
+            store_report(store, key, report)
         return plan, report
+
+    def optimization(self, entry: str, options: CompileOptions) -> OptimizeReport:
+        """What the build of an entry point did, with the integers that its plan would have without the e-graph.
+
+        These take a second plan, which is made here, once, and kept in the cache.
+        """
+        report = self.reports.get(entry) or self.plan_with_report(entry, options)[1]
+        if report.before is None:
+            from wholestep.compiler.pipeline import Compiler
+
+            graph = self.trace(entry)
+            plain = Compiler(replace(options, egraph=False), Spans())
+            _, without = plain.plan(graph, capacity_of(graph, self.capacity), detect_target().name)
+            report = self.reports[entry] = replace(report, before=without.after)
+            if options.cache and report.complete:
+                store_report(cache_of(options), self.key(entry, options), report)
+        return report
+
+    def explain(self, entry: str, options: CompileOptions, name: str) -> Explanation:
+        """Why a tensor of an entry point is computed as it is."""
+        from wholestep.compiler.explain import explain_tensor
+
+        graph = self.trace(entry)
+        return explain_tensor(graph, capacity_of(graph, self.capacity), options, name)
 
     def check(self, entry: str, plan: Plan, options: CompileOptions, stand: Stand | None, *, new: bool) -> None:
         """Run a plan against the interpreter unless that was done, is not wanted, or there is nowhere to run it."""
@@ -184,11 +217,11 @@ class Source:
         assert isinstance(optimizer, Optimizer)
         if isinstance(self.model, Step):
             raise UsageError("a @ws.step function names its own optimizers; change them there and build again.")
-        return replace(self, optimizer=optimizer, cuts=[], traced={}, verdicts={}, spans=Spans())
+        return replace(self, optimizer=optimizer, cuts=[], traced={}, verdicts={}, reports={}, spans=Spans())
 
     def with_recipe(self, recipe: Recipe) -> Source:
         """The same model trained by another recipe."""
-        return replace(self, recipe=recipe, cuts=[], traced={}, verdicts={}, spans=Spans())
+        return replace(self, recipe=recipe, cuts=[], traced={}, verdicts={}, reports={}, spans=Spans())
 
     def same_schedules(self, schedules: Mapping[str, Schedule]) -> bool:
         """Would the step with these be the same program, up to runtime scalars?"""

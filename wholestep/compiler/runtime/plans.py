@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Mapping
 from functools import cache
@@ -15,10 +16,12 @@ from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.cache import Cache, CacheWarning, key_of
+from wholestep.compiler.spans import OptimizeReport, parse_report
 from wholestep.errors import PlanError
 from wholestep.options import CompileOptions
 
 SUFFIX = ".plan"
+REPORT, BEFORE = ".report", ".before"  # what the build did; the same with the integers of the plan without the e-graph
 
 
 def plan_key(graph: Graph, capacity: Mapping[str, int], options: CompileOptions, target: str) -> str:
@@ -66,3 +69,15 @@ def store_plan(store: Cache, key: str, plan: Plan) -> None:
         warnings.warn(
             f"the plan was not cached: {error}. The next process will plan again.", CacheWarning, stacklevel=2
         )
+
+
+def find_report(store: Cache, key: str) -> OptimizeReport | None:
+    """What the build of a cached plan did; with the integers without the e-graph, where these were asked for."""
+    path = store.get(key, BEFORE) or store.get(key, REPORT)
+    return None if path is None else parse_report(path.read_text())
+
+
+def store_report(store: Cache, key: str, report: OptimizeReport) -> None:
+    """Keep a report beside its plan; a cache that cannot be written was warned about with the plan."""
+    with contextlib.suppress(OSError):
+        store.put(key, report.to_json().encode(), BEFORE if report.before else REPORT)

@@ -24,6 +24,8 @@ class Step:
     left: ENode
     right: ENode | None  # None: the right side is one of the left side's tensors
     inside: tuple[int, ...]  # the classes of the right side's ops below its root
+    needs: tuple[ENode, ...] = ()  # the e-nodes that the left side found, its root last
+    makes: tuple[ENode, ...] = ()  # those that the right side made or found, its root last
 
     @property
     def goes_in_a_circle(self) -> bool:
@@ -101,7 +103,8 @@ def _step(egraph: EGraph, rule: Rule, emitted: EmittedRule, firing: Firing) -> S
     left = instance.node("left", rule.left)
     assert left is not None
     right = instance.node("right", rule.right)
-    return Step(rule, firing.root, left, right, tuple(instance.inside))
+    inside = tuple(egraph.class_of[n] for n in instance.right[: -1 if right is not None else None])
+    return Step(rule, firing.root, left, right, inside, tuple(instance.left), tuple(instance.right))
 
 
 @dataclass
@@ -114,11 +117,17 @@ class _Instance:
     numbers: Mapping[str, Slot]
 
     def __post_init__(self) -> None:
-        self.inside: list[int] = []
+        self.left: list[ENode] = []  # in the order of trees: children first
+        self.right: list[ENode] = []
 
     def node(self, side: str, tree: Tree, parent: Apply | None = None, position: int = 0) -> ENode | None:
         if isinstance(tree, Variable):
             return None
+        node = self._node(side, tree, parent, position)
+        (self.left if side == "left" else self.right).append(node)
+        return node
+
+    def _node(self, side: str, tree: Apply | Number, parent: Apply | None, position: int) -> ENode:
         type = int(self.numbers[self.emitted.type_name(side, tree, parent, position)])
         if isinstance(tree, Number):
             return ENode(FULL, (self._value(tree),), type, ())
@@ -130,10 +139,7 @@ class _Instance:
             return int(self.tensors[f"x_{tree.name}"])
         node = self.node(side, tree, parent, position)
         assert node is not None
-        found = self.egraph.class_of[node]
-        if side == "right":
-            self.inside.append(found)
-        return found
+        return self.egraph.class_of[node]
 
     def _value(self, number: Number) -> float:
         if number in self.emitted.loose:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.passes.egraph.certificate import applied, changed_classes, replaced_nodes
@@ -36,6 +36,10 @@ class Request:
     target: str = "cpu"
     outline_from: int = FEWEST_NODES  # nodes: smaller graphs enter the e-graph as they are
 
+    @property
+    def stage(self) -> str:
+        return "before autodiff" if self.before_autodiff else "whole step"
+
 
 @dataclass(frozen=True)
 class Rewriting:
@@ -49,6 +53,7 @@ class Rewriting:
     egraph: EGraph
     chosen: Sequence[ENode]
     report: EGraphReport
+    replay: Replay | None = None  # of an outlined graph
 
 
 def optimize(
@@ -76,7 +81,8 @@ def _told(graph: Graph, request: Request, worker: Worker) -> tuple[Graph, EGraph
         found = rewrite_by_equality(graph, request, worker, seconds)
     except SaturationError as error:
         count = len(graph.nodes)
-        return graph, EGraphReport(request.exactness.value, count, count, seconds=seconds, failure=str(error))
+        told = EGraphReport(request.exactness.value, count, count, seconds=seconds, stage=request.stage)
+        return graph, replace(told, failure=str(error))
     return found.after, found.report
 
 
@@ -84,6 +90,7 @@ def rewrite_by_equality(graph: Graph, request: Request, worker: Worker, seconds:
     """One run with everything it found; a SaturationError where the worker gave nothing."""
     clock = _Clock(seconds)
     worker.start()  # it loads egglog while we prepare
+    clock("start")
     outlined = outline(graph, request.outline_from)
     clock("outline")
     program = graph if outlined is None else outlined.graph
@@ -100,6 +107,7 @@ def rewrite_by_equality(graph: Graph, request: Request, worker: Worker, seconds:
     egraph = result.egraph
     extraction = extract(egraph, lambda node: model.cost(node, egraph), replaced_nodes(egraph, rules))
     clock("extract")
+    replay = None
     if outlined is None:
         rebuilt = rebuild(graph, encoded, egraph, extraction.chosen)
         changed: Mapping[int, int] = changed_classes(egraph, extraction.chosen)
@@ -109,13 +117,13 @@ def rewrite_by_equality(graph: Graph, request: Request, worker: Worker, seconds:
     clock("rebuild")
     used = applied(egraph, rules, extraction.chosen, changed)
     clock("certificates")
-    told = _report(request, (graph, rebuilt), result, extraction, used, seconds)
-    return Rewriting(graph, rebuilt, outlined, encoded, rules, egraph, extraction.chosen, told)
+    told = _report(request, (graph, program, rebuilt), result, extraction, used, seconds)
+    return Rewriting(graph, rebuilt, outlined, encoded, rules, egraph, extraction.chosen, told, replay)
 
 
 def _report(
     request: Request,
-    graphs: tuple[Graph, Graph],
+    graphs: tuple[Graph, Graph, Graph],
     result: Saturated,
     extraction: Extraction,
     used: Mapping[str, int],
@@ -124,7 +132,7 @@ def _report(
     fired: Counter[str] = Counter(name for name, _, _ in result.egraph.definitions)
     for name, count in result.matches.items():
         fired[name.split("@")[0]] += count
-    before, after = graphs
+    before, entered, after = graphs
     return EGraphReport(
         request.exactness.value,
         len(before.nodes),
@@ -138,6 +146,8 @@ def _report(
         used,
         seconds,
         result.paused,
+        len(entered.nodes),
+        request.stage,
     )
 
 

@@ -61,7 +61,7 @@ class Replay:
                 if recipe is not None:
                     for place in block.places:
                         self.jobs[place[local]] = recipe, place
-        self.needed = self._find_needed(self.outlined.program)
+        self.needed = self._find_needed(self.outlined.program, self.outlined.program.ends)
 
     def changed(self) -> Counter[int]:
         """The classes where something else was chosen, with the number of copies that it was chosen in."""
@@ -83,9 +83,14 @@ class Replay:
             original.inputs,
         )
 
-    def _find_needed(self, p: Program) -> bytearray:
+    def below(self, ends: Sequence[int]) -> list[int]:
+        """The numbers of the nodes that some ends are now computed from, these included."""
+        needed = self._find_needed(self.outlined.program, ends)
+        return [n for n, is_needed in enumerate(needed) if is_needed]
+
+    def _find_needed(self, p: Program, ends: Sequence[int]) -> bytearray:
         needed = bytearray(len(p.nodes))
-        for n in p.ends:
+        for n in ends:
             needed[n] = True
         for n in reversed(range(len(p.nodes))):
             if needed[n]:

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class EGraphReport:
-    """What one run of the pass did.  `failure` says why the program was left as it was, where it was."""
+    """What one run of the pass did.  `failure` says why the program was left as it was, where it was.
+
+    Of a graph that repeats itself the e-graph holds what is distinct: e-nodes, matches and modelled cost are of that,
+    nodes and applied rules of the whole.
+    """
 
     exactness: str
     nodes_before: int
@@ -22,16 +26,39 @@ class EGraphReport:
     applied: Mapping[str, int] = field(default_factory=dict)  # rule -> how often its result was chosen
     seconds: Mapping[str, float] = field(default_factory=dict)
     paused: Mapping[str, int] = field(default_factory=dict)  # rules set aside as the e-graph grew -> after which round
+    entered: int = 0  # nodes that entered the e-graph; less than nodes_before where a graph repeats itself
+    stage: str = ""
+    skipped: str = ""  # why there was nothing to do
     failure: str = ""
 
+    @property
+    def budgets(self) -> tuple[str, ...]:
+        """The budgets that were hit, in words."""
+        found = [f"{self.rounds} rounds were not enough to saturate"] if self.stopped == "rounds" else []
+        if self.paused:
+            last = max(self.paused.values())
+            rules = ", ".join(sorted({rule.split("@")[0] for rule in self.paused}))
+            found.append(f"the e-graph grew too much: set aside by round {last}: {rules}")
+        return tuple(found)
+
     def __str__(self) -> str:
+        place = f"e-graph ({self.exactness})" + (f", {self.stage}" if self.stage else "")
         if self.failure:
-            return f"e-graph: the program was left as it was: {self.failure}"
+            return f"{place}: the program was left as it was: {self.failure}"
+        if self.skipped:
+            return f"{place}: nothing to do: {self.skipped}"
         used = ", ".join(f"{rule} {n}" for rule, n in sorted(self.applied.items(), key=lambda x: (-x[1], x[0])))
+        distinct = f" of {self.entered} distinct nodes" if 0 < self.entered < self.nodes_before else ""
+        lines = [
+            f"{place}: {self.nodes_before} -> {self.nodes_after} nodes; applied: {used or 'nothing'}",
+            f"  {self.enodes} e-nodes{distinct}, {sum(self.fired.values())} matches of {len(self.fired)} rules, "
+            f"{self.rounds} rounds ({self.stopped}), modelled cost {self.cost_before:.0f} -> {self.cost_after:.0f} ns",
+            f"  time: {self._times()}",
+            *(f"  budget: {text}" for text in self.budgets),
+        ]
+        return "\n".join(lines)
+
+    def _times(self) -> str:
         total = sum(s for part, s in self.seconds.items() if ":" not in part)
-        return (
-            f"e-graph ({self.exactness}): {self.nodes_before} -> {self.nodes_after} nodes, modelled cost "
-            f"{self.cost_before:.0f} -> {self.cost_after:.0f} ns; applied: {used or 'nothing'}; "
-            f"{sum(self.fired.values())} matches of {len(self.fired)} rules, {self.enodes} e-nodes, "
-            f"{self.rounds} rounds ({self.stopped}), {1e3 * total:.0f} ms"
-        )
+        parts = ", ".join(f"{part} {1e3 * s:.0f}" for part, s in self.seconds.items())
+        return f"{1e3 * total:.0f} ms ({parts})"

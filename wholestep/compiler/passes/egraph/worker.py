@@ -90,6 +90,8 @@ class Saturation:
         self.run_text("(run insert 1)")
 
     def saturate(self) -> tuple[int, str]:
+        if not self.rulesets:
+            return 0, "saturated"
         run_once, grown = self.combined("all"), self.request["grown"]
         for done in range(1, self.request["rounds"] + 1):
             (output,) = self.egraph.run_program(*run_once)
