@@ -1,4 +1,4 @@
-"""Section G of the conformance page: graph, plan, sessions.  (G09 needs group norm and comes with it.)"""
+"""Section G of the conformance page: graph, plan, sessions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import textwrap
 
 import numpy as np
 import pytest
+import torch
 from sessions import data, mlp
 
 import wholestep as ws
@@ -133,6 +134,27 @@ def test_g08_inference_without_a_loss() -> None:
     np.testing.assert_allclose(y, np.ones((4, 3)) @ session.get("w"), rtol=1e-5)
     with pytest.raises(UsageError, match="no loss"):
         session.read_loss()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_g09_a_group_norm_and_its_silu_are_one_kernel(count: int) -> None:
+    """Each normalises other groups than the one before, so that none could share its kernel."""
+    g = ws.Graph()
+    x = h = g.input("x", ("batch", 24, 4, 4))
+    for i in range(count):
+        weight, bias = g.parameter(f"w{i}", (24,), init=1.0), g.parameter(f"b{i}", (24,))
+        h = ws.silu(ws.group_norm(h, 2 + i, weight, bias))
+    g.set_outputs({"y": h})
+    session = ws.build_inference_session(g, batch_size=2)
+    report = session.report()
+    assert len(session.plan.kernels) == count
+    assert report.fusions == {"group_norm + silu": count}
+    assert f"in one kernel: group_norm + silu: {count}" in str(report)
+    rows = np.random.default_rng(0).normal(size=(2, *x.shape[1:])).astype(np.float32)
+    expected = torch.tensor(rows)
+    for i in range(count):
+        expected = torch.nn.functional.silu(torch.nn.functional.group_norm(expected, 2 + i))
+    np.testing.assert_allclose(session.predict(x=rows), expected, atol=1e-5)
 
 
 def test_g10_toposort() -> None:

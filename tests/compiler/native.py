@@ -15,6 +15,7 @@ from wholestep.compiler.passes.decompose import decompose, lower_ratio, lower_re
 from wholestep.compiler.passes.flatten import flatten
 from wholestep.compiler.passes.fold import fold
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.passes.keep_rows import keep_rows
 from wholestep.compiler.passes.regroup import regroup
 from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.plan.layout import pack, unpack
@@ -28,7 +29,7 @@ def lower(graph: Graph) -> Graph:
     """What the pipeline does between autodiff and planning."""
     graph = strip_stop_gradients(inline_calls(graph))
     graph = lower_ratio(lower_reductions(decompose(graph, keep=KEPT_COMPOSITES)))
-    return share_common_nodes(fold(regroup(flatten(graph))))
+    return share_common_nodes(fold(keep_rows(regroup(flatten(graph)))))
 
 
 @dataclass

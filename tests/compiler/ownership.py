@@ -93,7 +93,7 @@ def positions(index: Index, points: Mapping[int, Array], sizes: Sizes, length: i
     out = np.full(length, evaluate(index.offset, sizes), np.int64)
     for axis, coefficient in index.terms:
         out = out + points[axis] * evaluate(coefficient, sizes)
-    return out
+    return out // index.over
 
 
 def inside(guards: Sequence[Guard], points: Mapping[int, Array], sizes: Sizes, length: int) -> Array:

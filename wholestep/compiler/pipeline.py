@@ -20,6 +20,7 @@ from wholestep.compiler.passes.egraph.saturate import Budget, Worker
 from wholestep.compiler.passes.flatten import flatten
 from wholestep.compiler.passes.fold import fold
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.passes.keep_rows import keep_rows
 from wholestep.compiler.passes.pooling import relu_behind_pool, through_pools
 from wholestep.compiler.passes.regroup import regroup
 from wholestep.compiler.plan.bounds import index_bounds
@@ -64,7 +65,11 @@ STAGES = (
     # Only primitives and composites with kernels are left; reductions have one axis, ratios are divisions, and what
     # follows a product of flattened rows is flat as well; parts that fill a whole are put side by side, not added.
     # Images have their channels last, and the adjoint of a pool goes straight into the adjoints of its convolution.
-    Stage("lower", (decompose_composites, *IMAGES, lower_reductions, lower_ratio, flatten, regroup, *SIMPLIFY)),
+    # What follows a norm element by element is computed in its rows.
+    Stage(
+        "lower",
+        (decompose_composites, *IMAGES, lower_reductions, lower_ratio, flatten, regroup, keep_rows, *SIMPLIFY),
+    ),
 )
 PLAN = "compile"  # the last stage: kernels, order and bytes are decided
 

@@ -34,5 +34,11 @@ def test_the_table_shows_every_kernel_and_the_totals() -> None:
     assert report.flops == sum(k.flops for k in PLAN.kernels)
 
 
+def test_functions_that_share_a_kernel_are_counted() -> None:
+    report = plan_report(PLAN, threads=2)
+    assert report.fusions == {"matmul + relu": 1}
+    assert "in one kernel: matmul + relu: 1" in str(report).splitlines()
+
+
 def test_names_stay_on_one_line_and_cannot_end_a_comment() -> None:
     assert printable("a\nb\t*/ c\u2603 \x00") == "a\\nb\\t*\\/ c\u2603 \\x00"

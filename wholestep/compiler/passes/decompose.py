@@ -131,9 +131,9 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
 }
 
 
-def decomposition_of(node: Node) -> tuple[Node, ...]:
-    """What a composite stands for: one node for each of its results."""
-    with b.origin(node):
+def decomposition_of(node: Node, name: str | None = None) -> tuple[Node, ...]:
+    """What a composite stands for: one node for each of its results; all carry its name unless another is given."""
+    with b.origin(node, name):
         parts = DECOMPOSITIONS[node.op](node)
     return parts if isinstance(parts, tuple) else (parts,)
 
@@ -157,7 +157,7 @@ def decompose(graph: Graph, keep: frozenset[str] = frozenset()) -> Graph:
             return several[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
         if node.op not in DECOMPOSITIONS or node.op in keep:
             return node
-        parts = decomposition_of(node)
+        parts = decomposition_of(node, node.name or node.op)
         if isinstance(node.result, TensorType):
             return parts[0]
         several[node] = parts  # read by items only, which are replaced

@@ -88,7 +88,7 @@ def _without_units(shape: Shape) -> Shape:
     return tuple(e for e in shape if e != 1)
 
 
-def _is_reinterpretation(node: Node) -> bool:
+def is_reinterpretation(node: Node) -> bool:
     """A reshape whose source is in memory anyway: no index into the source says where an element is."""
     return node.op == "reshape" and _without_units(node.type.shape) != _without_units(node.inputs[0].type.shape)
 
@@ -138,7 +138,7 @@ class _Attempt:
         in_vain: set[Node] = set()
         for old in reversed(self.graph.nodes):
             if old in self.moved:
-                followers = [c for c in self.consumers[old] if _may_follow(c)]
+                followers = [c for c in self.consumers[old] if may_follow(c)]
                 flat = [c for c in followers if c in self.collapsed or (c in self.moved and c not in in_vain)]
                 if followers and not flat:
                     in_vain.add(old)
@@ -177,7 +177,7 @@ class _Attempt:
                 close, products = close | 1 << products, products + 1
             if old.op != "reshape" and old not in self.moved:
                 close, away, out = 0, 0, close | away | out
-            elif old.op != "reshape" and not _is_elementwise(old):
+            elif old.op != "reshape" and not is_elementwise(old):
                 close, away = 0, close | away
             near[old], far[old], beyond[old] = close & ~(away | out), away & ~out, out
         return near, far
@@ -186,7 +186,7 @@ class _Attempt:
 
     def _move(self, node: Node) -> Node | None:
         """The node as a split of its flat form; None where it has none."""
-        if _is_elementwise(node):
+        if is_elementwise(node):
             return self._move_elementwise(node)
         if node.op == "expand":
             return self._move_expand(node)
@@ -207,7 +207,7 @@ class _Attempt:
 
     def _move_reduction(self, node: Node) -> Node | None:
         (x,) = node.inputs
-        split, axis = split_of(x), _reduced_axis(node)
+        split, axis = split_of(x), reduced_axis(node)
         if split is None or axis is None or not split.is_kept(axis):
             return None
         return b.reshape(_reduce(node, x.inputs[0], axis - split.rank_lost), node.type.shape)
@@ -215,14 +215,14 @@ class _Attempt:
     def _collapse(self, old: Node, node: Node) -> Node | None:
         """Sums over axis 1, then axis 0 are one sum over both as one axis, where what they read is in memory."""
         count, x = 0, node
-        while x.op == node.op and x.op in ("sum", "max") and _reduced_axis(x) == count and x not in self.stored:
+        while x.op == node.op and x.op in ("sum", "max") and reduced_axis(x) == count and x not in self.stored:
             count, x = count + 1, x.inputs[0]
         if count < 2:
             return None
         split = split_of(x)
         if split is not None and len(split.parts) == count:
             flat, axes = x.inputs[0], len(split.whole)
-        elif x.type.rank > count and (_is_reinterpretation(x) or _is_stored_op(x)):
+        elif x.type.rank > count and (is_reinterpretation(x) or _is_stored_op(x)):
             flat, axes = b.reshape(x, (product(x.type.shape[:count]), *x.type.shape[count:])), 1
         else:
             return None
@@ -243,7 +243,7 @@ class _Attempt:
 
     def _make_flat(self, node: Node, split: Split) -> Node | None:
         whole = split.undo(node.type.shape)
-        if node.op == "reshape" and (node.inputs[0].type.shape == whole or _is_reinterpretation(node)):
+        if node.op == "reshape" and (node.inputs[0].type.shape == whole or is_reinterpretation(node)):
             return b.reshape(node.inputs[0], whole)
         if node.op == "expand":
             return self._expand(node, split)
@@ -254,7 +254,7 @@ class _Attempt:
             a = attrs_of(node, at.RandomAttrs)
             return b.make("random", (), at.RandomAttrs(a.key, TensorType(whole, node.type.dtype), a.first))
         # The planner does not store a comparison either, but makes it again, if its inputs are there.
-        if _is_elementwise(node) and (node in self.remade or node.type.dtype == boolean):
+        if is_elementwise(node) and (node in self.remade or node.type.dtype == boolean):
             return self._elementwise(node, split)
         return b.reshape(node, whole) if self._is_in_memory(node) else None
 
@@ -283,7 +283,7 @@ class _Attempt:
 # -- kinds of ops ------------------------------------------------------------------------------------------------
 
 
-def _is_elementwise(node: Node) -> bool:
+def is_elementwise(node: Node) -> bool:
     return OPS[node.op].family is Family.POINTWISE or node.op in ACTIVATIONS
 
 
@@ -294,14 +294,14 @@ def _is_stored_op(node: Node) -> bool:
 
 def _is_remade(node: Node, remade: set[Node]) -> bool:
     over_leaves = all(i in remade for i in node.inputs)
-    return node.op in LEAVES or (over_leaves and (_is_elementwise(node) or node.op in VIEWS))
+    return node.op in LEAVES or (over_leaves and (is_elementwise(node) or node.op in VIEWS))
 
 
-def _may_follow(node: Node) -> bool:
+def may_follow(node: Node) -> bool:
     """Could the node share a kernel with what it reads?"""
     if node.op in REDUCTIONS:
-        return _reduced_axis(node) == node.inputs[0].type.rank - 1
-    return _is_elementwise(node) or node.op == "expand"
+        return reduced_axis(node) == node.inputs[0].type.rank - 1
+    return is_elementwise(node) or node.op == "expand"
 
 
 def _union(masks: Iterable[int]) -> int:
@@ -317,7 +317,7 @@ def _merge_reshapes(node: Node) -> Node:
     return b.reshape(node.inputs[0].inputs[0], node.type.shape)
 
 
-def _reduced_axis(node: Node) -> int | None:
+def reduced_axis(node: Node) -> int | None:
     """The one axis that a reduction is over; None for other ops."""
     if node.op == "argmax":
         return attrs_of(node, at.ArgmaxAttrs).axis

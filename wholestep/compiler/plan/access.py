@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.shapes import quotients
 from wholestep.compiler.ir.types import Extent, Shape, product
 from wholestep.compiler.plan.kernel import Index
 
@@ -73,6 +74,7 @@ def linear(index: Sequence[Index], shape: Shape) -> Index:
     offset: Extent = 0
     stride: Extent = 1
     for i, extent in zip(reversed(index), reversed(shape), strict=True):
+        assert i.over == 1, "a quotient is no part of a position"
         for a, c in i.terms:
             terms[a] = terms.get(a, 0) + c * stride
         offset = offset + i.offset * stride
@@ -99,6 +101,34 @@ def cuts_axes(node: Node) -> bool:
     return merged(shape, node.inputs[0].type.shape, identity(len(shape))) is not None
 
 
+def repeats(node: Node) -> bool:
+    """A reshape of something repeated along axes: the place in what is repeated is a quotient of the reshape's place.
+
+    A norm's weight, one number per channel, is repeated along the pixels; channels and pixels are then one axis.
+    """
+    (source,) = node.inputs
+    if node.op != "reshape" or source.op != "expand":
+        return False
+    (base,) = source.inputs
+    places = quotients(node.type.shape, source.type.shape)
+    kept: tuple[int, ...] = source.attrs.axes  # type: ignore[attr-defined]
+    return base.op not in (*VIEWS, "iota", "random") and places is not None and all(places[d] for d in kept)
+
+
+def _repeated(node: Node, index: Indices) -> Access:
+    (source,) = node.inputs
+    places = quotients(node.type.shape, source.type.shape)
+    assert places is not None, "prepare() puts a copy under a reshape of a view that merges axes"
+    out = []
+    for d in source.attrs.axes:  # type: ignore[attr-defined]
+        place = places[d]
+        assert place is not None, "the same"
+        whole = linear([index[a] for a in place.axes], tuple(node.type.shape[a] for a in place.axes))
+        out.append(Index(whole.terms, whole.offset, over=place.over))
+    (base,) = source.inputs
+    return Access(base, base.type.shape, tuple(out))
+
+
 def resolve(node: Node, index: Indices) -> Access:
     """Follow views down to what is stored or computed."""
     while node.op in VIEWS:
@@ -107,7 +137,8 @@ def resolve(node: Node, index: Indices) -> Access:
             if source.op not in VIEWS:
                 return Access(source, node.type.shape, index)
             below = merged(node.type.shape, source.type.shape, index)
-            assert below is not None, "prepare() puts a copy under a reshape of a view that merges axes"
+            if below is None:
+                return _repeated(node, index)
             index = below
         else:
             index = VIEWS[node.op](node.attrs, source.type.shape, index)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.graph import Graph, Node, Update
+from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.access import Access, identity, resolve
 from wholestep.compiler.plan.call import Assembled, is_call, keeps_panels
@@ -22,9 +22,15 @@ class Buffers:
     """The buffers of a plan while it is built; ids are positions in `all`."""
 
     def __init__(
-        self, graph: Graph, clusters: Sequence[Cluster], updates: Sequence[Update], sizes: Mapping[str, int]
+        self,
+        graph: Graph,
+        clusters: Sequence[Cluster],
+        updates: Sequence[Update],
+        sizes: Mapping[str, int],
+        outputs: Sequence[Output],
     ) -> None:
         self.sizes = sizes
+        self.output_types = {o.name: o.node.type for o in outputs}  # as they are seen: perhaps in another shape
         self.all: list[Buffer] = []
         self.stored: dict[Node, int] = {}
         self.host = HostProgram()
@@ -64,7 +70,7 @@ class Buffers:
     def _values(self, graph: Graph, clusters: Sequence[Cluster]) -> None:
         """Outputs, and what a kernel reads that another one computed."""
         for o in graph.outputs:
-            self.outputs[o.name] = self.new(o.name, o.node.type, Space.OUTPUT)
+            self.outputs[o.name] = self.new(o.name, self.output_types[o.name], Space.OUTPUT)
             self.output_of.setdefault(o.node, []).append(self.outputs[o.name])
         of = {n: c for c in clusters for n in c.results}
         panels = self._right_operands([n for c in clusters for n in c.members])

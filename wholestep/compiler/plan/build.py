@@ -49,7 +49,7 @@ def make_plan(
         clusters = join_column_sums(clusters, prepared.updates)  # sums stand where what they add is read anyway
     updates = place_updates(prepared, clusters)  # states are overwritten only after everyone has read them
     ordered = topological(clusters)
-    buffers = Buffers(prepared, ordered, updates, sizes)  # what is in memory, and in which layout
+    buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs)  # what is in memory, and in which layout
     kernels = [emit(i, c, buffers) for i, c in enumerate(ordered)]
     kernels = split_kernels(kernels, buffers.all, sizes)  # who computes what; where threads meet
     placed, arena_bytes = place(buffers.all, kernels)  # every byte has its place

@@ -130,7 +130,7 @@ def _check_inside(plan: Plan, kernel: Kernel, load: Load, guards: tuple[Guard, .
         return  # nothing is touched
     for index, extent in zip(load.index, shape, strict=True):
         ends = [(evaluate(c, sizes) * ranges[a][0], evaluate(c, sizes) * ranges[a][1]) for a, c in index.terms]
-        low, high = (evaluate(index.offset, sizes) + sum(f(e) for e in ends) for f in (min, max))
+        low, high = ((evaluate(index.offset, sizes) + sum(f(e) for e in ends)) // index.over for f in (min, max))
         # A computed part is clamped into the dimension, where it may only stand alone.
         _need(
             low >= 0 and high < extent and (index.value is None or low == high == 0),

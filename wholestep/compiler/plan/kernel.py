@@ -49,11 +49,12 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Index:
-    """offset + sum of coefficient * axis (+ a computed value, clamped into the dimension)."""
+    """offset + sum of coefficient * axis (+ a computed value, clamped into the dimension), divided by `over`."""
 
     terms: tuple[tuple[int, Extent], ...] = ()
     offset: Extent = 0
     value: int | None = None
+    over: int = 1
 
     @staticmethod
     def axis(a: int) -> Index:
@@ -63,7 +64,7 @@ class Index:
     def plain(self) -> int | None:
         """The axis this index is, or None."""
         if len(self.terms) == 1 and self.terms[0][1] == 1 and self.offset == 0 and self.value is None:
-            return self.terms[0][0]
+            return self.terms[0][0] if self.over == 1 else None
         return None
 
 

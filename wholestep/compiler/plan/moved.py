@@ -12,7 +12,7 @@ def moved(level: Level, axes: int, ids: int) -> Level:
 
     def index(i: Index) -> Index:
         terms = tuple((a + axes, c) for a, c in i.terms)
-        return Index(terms, i.offset, None if i.value is None else i.value + ids)
+        return replace(i, terms=terms, value=None if i.value is None else i.value + ids)
 
     def load(x: Load) -> Load:
         return replace(x, index=tuple(map(index, x.index)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
-from wholestep.compiler.plan.access import VIEWS, cuts_axes, identity, is_reinterpretation, resolve
+from wholestep.compiler.plan.access import VIEWS, Access, cuts_axes, identity, is_reinterpretation, repeats, resolve
 from wholestep.compiler.plan.call import Assembled, has_contiguous_columns, is_call, is_result, keeps_panels
 from wholestep.compiler.plan.kernel import Layout
 from wholestep.compiler.plan.layout import state_layout
@@ -42,14 +42,19 @@ def _operand(node: Node) -> Node:
     """A contraction's operand may be any view of something in memory, but a part of a panel has no stride."""
     access = resolve(node, identity(node.type.rank))
     paneled = is_state(access.base) and state_layout(access.base.type) is Layout.PANELS
-    return _copy(node) if is_generated(access.base) or (paneled and access.index[-1].plain is None) else node
+    in_steps = _is_affine(access) and not (paneled and access.index[-1].plain is None)
+    return node if in_steps and not is_generated(access.base) else _copy(node)
+
+
+def _is_affine(access: Access) -> bool:
+    return all(i.over == 1 for i in access.index)
 
 
 def _rows(node: Node) -> Node:
     """Any view of something that lies in memory as dense rows."""
     access = resolve(node, identity(node.type.rank))
     paneled = is_state(access.base) and state_layout(access.base.type) is Layout.PANELS
-    return _copy(node) if is_generated(access.base) or paneled else node
+    return node if _is_affine(access) and not (is_generated(access.base) or paneled) else _copy(node)
 
 
 def right_operand_is_direct(node: Node, transposed: bool) -> bool:
@@ -82,7 +87,7 @@ def _prepare(node: Node) -> Node:
         (source,) = node.inputs
         if source.op == "reshape":
             return _prepare(Node("reshape", source.inputs, node.attrs, node.name, node.line))
-        if not is_reinterpretation(node) or (source.op in VIEWS and cuts_axes(node)):
+        if not is_reinterpretation(node) or (source.op in VIEWS and (cuts_axes(node) or repeats(node))):
             return node
         return node.with_inputs([_stored(source)])
     if node.op == "matmul":
@@ -104,7 +109,7 @@ def _call_operand(node: Node) -> Node:
     access, rank = resolve(node, identity(node.type.rank)), node.type.rank
     paneled = is_state(access.base) and state_layout(access.base.type) is Layout.PANELS
     in_place = keeps_panels(access.index, rank) if paneled else has_contiguous_columns(access.index, rank)
-    return node if in_place and not is_generated(access.base) else _copy(node)
+    return node if in_place and _is_affine(access) and not is_generated(access.base) else _copy(node)
 
 
 def _computed(node: Node) -> Node:
@@ -113,13 +118,21 @@ def _computed(node: Node) -> Node:
     return _copy(node) if moved or node.op in WEIGHTS or is_result(node) or isinstance(node, Assembled) else node
 
 
+def _output(node: Node) -> Node:
+    """An output is written in its own shape by the op that computes it in another."""
+    while node.op == "reshape" and _computed(node.inputs[0]) is node.inputs[0]:
+        (node,) = node.inputs
+    return _computed(node)
+
+
 def prepare(graph: Graph) -> Graph:
+    """The graph with its copies; an output is the op that computes it, perhaps in another shape."""
     new: dict[Node, Node] = {}
     for n in graph.nodes:
         new[n] = _prepare(n.with_inputs([new[i] for i in n.inputs]))
     kept = [u for u in graph.updates if not (is_state(u.node) and u.node.attrs.name == u.name)]  # type: ignore[attr-defined]
     return Graph(
-        tuple(Output(o.name, _computed(new[o.node])) for o in graph.outputs),
+        tuple(Output(o.name, _output(new[o.node])) for o in graph.outputs),
         tuple(Update(u.name, _computed(new[u.node])) for u in kept),
         tuple(new[i] for i in graph.inputs),
     )

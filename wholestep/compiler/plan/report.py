@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.plan.footprint import Footprint, footprint
 from wholestep.compiler.plan.kernel import Kernel, Plan, Space
 from wholestep.compiler.plan.traffic import stores
@@ -38,6 +39,12 @@ class PlanReport:
         return self.footprint.peak_bytes
 
     @property
+    def fusions(self) -> dict[str, int]:
+        """Named functions that share a kernel, and how many kernels hold just these: {"group_norm + silu": 3}."""
+        together = (functions(k) for k in self.plan.kernels)
+        return dict(Counter(" + ".join(names) for names in together if len(names) > 1))
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know beside the numbers."""
         return (*self.plan.notes, *([self.verdict] if self.verdict else []))
@@ -45,7 +52,9 @@ class PlanReport:
     def __str__(self) -> str:
         sizes = ", ".join(f"{s}={n}" for s, n in self.plan.sizes.items()) or "fixed shapes"
         title = f"{self.heading or 'plan'}: {sizes}, target {self.plan.target}, {self.threads} threads"
-        return "\n".join([title, "", *self._kernels(), "", *self._memory(), *(f"note: {n}" for n in self.notes)])
+        shared = [f"in one kernel: {names}: {count}" for names, count in self.fusions.items()]
+        notes = [f"note: {n}" for n in self.notes]
+        return "\n".join([title, "", *self._kernels(), *shared, "", *self._memory(), *notes])
 
     def _kernels(self) -> list[str]:
         lines = [f"{'kernel':>6}  {'kind':<8}{'region':>6}  {'split':<7}{'flops':>14}{'bytes':>12}  nodes -> results"]
@@ -76,6 +85,12 @@ def described(kernel: Kernel, plan: Plan) -> str:
     written = [plan.buffers[access.buffer] for access in stores(kernel)]
     results = dict.fromkeys(b.name for b in written if b.space in (Space.STATE, Space.OUTPUT))
     return f"{nodes} -> {printable(', '.join(results))}" if results else nodes
+
+
+def functions(kernel: Kernel) -> list[str]:
+    """The functions with a name of their own (matmul, gelu, group_norm) of which a kernel computes something."""
+    named = (Family.COMPOSITE, Family.CONTRACTION, Family.WINDOW)
+    return [n for n in dict.fromkeys(kernel.origin) if n in OPS and OPS[n].family in named]
 
 
 def printable(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.kernel import POOL_AXES, Buffer, Guard, Instr, Kernel, Kind, Load, Space
+from wholestep.compiler.plan.kernel import POOL_AXES, Buffer, Guard, Index, Instr, Kernel, Kind, Load, Space
 
 Access = tuple[Load, tuple[Guard, ...]]
 
@@ -119,9 +119,17 @@ def elements_touched(load: Load, guards: tuple[Guard, ...], kernel: Kernel, size
         if index.value is not None:
             whole = min(whole, looked_up(load, points))
         elif d != indexed:
-            whole = min(whole, prod(points[a] for a, _ in index.terms))
+            whole = min(whole, _places(index, points, sizes))
         touched *= whole
     return touched
+
+
+def _places(index: Index, points: Sequence[int], sizes: Mapping[str, int]) -> int:
+    """How many values an index takes, if it takes all between its ends or no two are equal."""
+    count = prod(points[a] for a, _ in index.terms)
+    if index.over == 1:
+        return count
+    return min(count, 1 + sum(evaluate(c, sizes) * max(0, points[a] - 1) for a, c in index.terms) // index.over)
 
 
 def looked_up(load: Load, points: Sequence[int]) -> int:

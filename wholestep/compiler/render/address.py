@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wholestep.compiler.ir.types import Extent, product
 from wholestep.compiler.plan.kernel import LANES, Buffer, Index, Layout, Load
@@ -31,6 +31,9 @@ class Scope:
 
     def index(self, i: Index, extent: Extent, scale: Extent = 1) -> list[str]:
         """The terms of scale * index."""
+        if i.over != 1:
+            whole = " + ".join(self.index(replace(i, over=1), extent)) or "0"
+            return [self.times(f"(({whole})/{i.over})", scale)]
         terms = [self.times(self.axes[a], c * scale) for a, c in i.terms]
         if i.offset != 0:
             terms.append(self.extent(i.offset * scale))
