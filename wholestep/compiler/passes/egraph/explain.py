@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from wholestep.compiler.ir.graph import Node, SourceLine, toposort
-from wholestep.compiler.passes.egraph.certificate import Step, steps
+from wholestep.compiler.passes.egraph.certificate import steps
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
-from wholestep.compiler.passes.egraph.encode import FULL, OPAQUE, Encoded
+from wholestep.compiler.passes.egraph.encode import Encoded
 from wholestep.compiler.passes.egraph.optimize import Rewriting
 from wholestep.compiler.passes.egraph.rebuild import live_classes
 from wholestep.compiler.passes.egraph.rules.rule import Rule
@@ -74,47 +74,83 @@ def _values(rewriting: Rewriting, ends: Sequence[Node]) -> Iterator[tuple[Node, 
             yield outlined.program.nodes[n], term_of[node]
 
 
+@dataclass(frozen=True)
+class Link:
+    """Why two e-nodes of a class are equal: a rule fired, or one is the other's definition."""
+
+    name: str
+    rule: Rule | None  # None: a definition
+    left: ENode
+    right: ENode | None  # None: one of the rule's tensors, which is this class itself
+    needs: tuple[ENode, ...] = ()  # what the rule found below `left`
+    makes: tuple[ENode, ...] = ()  # what it made below `right`
+
+
 class Justifier:
-    """Finds the firings behind e-nodes."""
+    """Finds the links that connect e-nodes with the program.
+
+    What a class means to its readers is its *anchor*: the program's first e-node in it, else the first that a rule
+    made.  An e-node is connected once a chain of links leads from the anchor to it, each of them over e-nodes that are
+    connected themselves.
+    """
 
     def __init__(self, rewriting: Rewriting) -> None:
         self.rewriting, self.egraph = rewriting, rewriting.egraph
-        self.steps = list(steps(self.egraph, rewriting.rules))
         self.own = set(self.egraph.originals)
-        self.given = self._given(rewriting.encoded.terms)
-        self.maker = self._makers()
+        self.exists = dict.fromkeys(self._given(rewriting.encoded.terms))
+        self.anchored: set[int] = set()
+        self.reason: dict[ENode, tuple[Link, ENode | None] | None] = {}  # connected -> by which link, from where
+        for node in self.exists:
+            if self.egraph.class_of[node] not in self.anchored:
+                self._anchor(node, None)
+        self._connect(self._links())
 
-    def _given(self, terms: Sequence[ENode]) -> set[ENode]:
+    def _given(self, terms: Sequence[ENode]) -> list[ENode]:
         """The e-nodes of the request: the program's, and those of the definitions behind it."""
         placed: list[ENode] = []
         for term in terms:
             children = tuple(self.egraph.class_of[placed[c]] for c in term.children)
             placed.append(ENode(term.head, term.slots, term.type, children))
-        return set(placed)
+        return placed
 
-    def _makers(self) -> dict[ENode, Step]:
-        """Of every e-node that rules made, the step that could make it first."""
-        known, maker = self.given | self._free(), dict[ENode, Step]()
-        waiting = self.steps
+    def _links(self) -> list[Link]:
+        found = [Link(name, None, left, right) for name, left, right in self.egraph.definitions]
+        for step in steps(self.egraph, self.rewriting.rules):
+            below = step.makes if step.right is None else step.makes[:-1]
+            found.append(Link(step.rule.name, step.rule, step.left, step.right, step.needs[:-1], below))
+        return found
+
+    def _anchor(self, node: ENode, link: Link | None) -> None:
+        self.anchored.add(self.egraph.class_of[node])
+        self.reason[node] = None if link is None else (link, link.left)
+
+    def _connect(self, waiting: list[Link]) -> None:
+        """In rounds, so that a link never rests on what it explains."""
         while True:
-            ready = [s for s in waiting if all(n in known for n in s.needs)]
-            if not ready:
-                return maker
-            for step in ready:
-                for node in (*step.makes, *([] if step.right is not None else self._members(step.root))):
-                    if node not in known:
-                        maker[node] = step
-            known |= set(maker)
-            done = {id(s) for s in ready}
-            waiting = [s for s in waiting if id(s) not in done]
+            ready = [k for k in waiting if k.left in self.exists and all(n in self.reason for n in k.needs)]
+            before = len(self.reason)
+            for link in ready:
+                self._use(link)
+            if len(self.reason) == before:
+                return
 
-    def _free(self) -> set[ENode]:
-        """Numbers and leaves need no reason."""
-        return {n for c in self.egraph.classes for n in c if n.head in (FULL, f"{OPAQUE}_0")}
-
-    def _members(self, c: int) -> Sequence[ENode]:
-        """A step whose right side is one of its tensors makes two classes one."""
-        return self.egraph.classes[c]
+    def _use(self, link: Link) -> None:
+        for node in link.makes:
+            if node not in self.exists:
+                self.exists[node] = None
+            if self.egraph.class_of[node] not in self.anchored:
+                self._anchor(node, link)
+        if any(n not in self.reason for n in link.makes):
+            return  # what is made over an e-node of another class waits until that one is known to be equal to it
+        ends = [n for n in (link.left, link.right) if n is not None]
+        for end in ends:
+            self.exists.setdefault(end)
+        if link.right is None:  # equal to the class as its readers know it
+            self.reason.setdefault(link.left, (link, None))
+            return
+        connected = [n for n in ends if n in self.reason]
+        for end in ends if connected else ():
+            self.reason.setdefault(end, (link, connected[0]))
 
     def choices(self, node: ENode) -> Iterator[ENode]:
         """A chosen e-node, and those that were chosen below it as far as the program has none of its own."""
@@ -127,26 +163,23 @@ class Justifier:
                     seen.add(child)
                     stack.append(child)
 
-    def definition_of(self, node: ENode) -> list[str]:
-        """How an e-node was given by its definition as well."""
-        return sorted({name for name, left, _ in self.egraph.definitions if left == node})
-
-    def behind(self, node: ENode) -> list[Step]:
-        """The steps that lead to an e-node, each after those it needs."""
-        found: dict[int, Step] = {}
-        stack = [(node, False)]
+    def behind(self, node: ENode) -> list[Link]:
+        """The links that connect an e-node with the program, each after those it rests on."""
+        found: dict[int, Link] = {}
         seen: set[ENode] = set()
+        stack = [(node, False)]
         while stack:
             current, done = stack.pop()
-            step = self.maker.get(current)
-            if step is None or (done and id(step) in found):
+            reason = self.reason.get(current)
+            if reason is None:
                 continue
+            link, origin = reason
             if done:
-                found[id(step)] = step
+                found.setdefault(id(link), link)
             elif current not in seen:
                 seen.add(current)
                 stack.append((current, True))
-                stack += [(n, False) for n in step.needs]
+                stack += [(n, False) for n in (*link.needs, *link.makes, *([] if origin is None else [origin]))]
         return list(found.values())
 
 
@@ -157,41 +190,28 @@ def explain(rewriting: Rewriting, ends: Sequence[Node], worker: Worker) -> tuple
     found: dict[tuple[str, str, SourceLine | None], ExplainedStep] = {}
     named: set[str] = set()
     for change in changed:
-        for name in justifier.definition_of(change.own):
-            found.setdefault((name, change.node.name, change.node.line), _defined(name, change.node))
-        for choice in justifier.choices(change.chosen):
-            for step in justifier.behind(choice):
-                named.add(step.rule.name)
-                told = _told(step.rule, change.node)
+        for node in (change.own, *justifier.choices(change.chosen)):
+            for link in justifier.behind(node):
+                named.add(link.name)
+                told = _told(link, change.node)
                 found.setdefault((told.rule, told.node, told.line), told)
-        # A value that a rule found to be one of its own inputs was not made: the rule is in its class.
-        for step in justifier.steps:
-            if step.left == change.own and (step.right is None or step.right == change.chosen):
-                named.add(step.rule.name)
-                told = _told(step.rule, change.node)
-                found.setdefault((told.rule, told.node, told.line), told)
-    rules = _sufficient(rewriting, changed, justifier, named, worker)
-    return list(found.values()), rules
+    return list(found.values()), _sufficient(rewriting, changed, named, worker)
 
 
-def _told(rule: Rule, node: Node) -> ExplainedStep:
+def _told(link: Link, node: Node) -> ExplainedStep:
     name = f"{node.op} {node.name!r}" if node.name else node.op
-    return ExplainedStep(rule.name, rule.law, rule.reason, rule.exactness.value, name, node.line)
+    if link.rule is not None:
+        rule = link.rule
+        return ExplainedStep(rule.name, rule.law, rule.reason, rule.exactness.value, name, node.line)
+    law = f"{link.name.removeprefix('define-')}(...) = its definition"
+    return ExplainedStep(link.name, law, "written out", "reassociating", name, node.line)
 
 
-def _defined(name: str, node: Node) -> ExplainedStep:
-    composite = name.removeprefix("define-")
-    told = f"{node.op} {node.name!r}" if node.name else node.op
-    return ExplainedStep(name, f"{composite}(...) = its definition", "written out", "reassociating", told, node.line)
-
-
-def _sufficient(
-    rewriting: Rewriting, changed: Sequence[Change], justifier: Justifier, named: set[str], worker: Worker
-) -> tuple[str, ...]:
-    """The named rules where they prove the changes alone, else with all that fired: no claim is made unchecked."""
+def _sufficient(rewriting: Rewriting, changed: Sequence[Change], named: set[str], worker: Worker) -> tuple[str, ...]:
+    """The named rules where they prove the changes alone, else all that fired: no claim is made unchecked."""
     if not changed:
         return ()
-    fired = {s.rule.name for s in justifier.steps}
+    fired = {f.rule for f in rewriting.egraph.firings}
     for names in (named, fired):
         rules = [r for r in rewriting.rules if r.name in names]
         if proves(rewriting, changed, rules, worker):
