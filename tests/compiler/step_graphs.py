@@ -52,6 +52,20 @@ def clipped_step(*widths: int, max_norm: float = 0.5) -> Graph:
     return lowered(g.to_ir())
 
 
+def attention_step(heads: int = 2, shared: int = 1, time: int = 20, width: int = 16) -> Graph:
+    """One projection to grouped heads, attention, a projection back, and the update of both."""
+    g = ws.Graph()
+    x, labels = g.input("x", ("batch", time * width)), g.input("labels", ("batch",), dtype="int32")
+    columns = (heads + 2 * shared) * width
+    together = x.reshape(x.shape[0], time, width) @ g.parameter("w0", (width, columns))
+    cuts = (0, heads * width, (heads + shared) * width, columns)
+    q, k, v = (together[..., lo:hi].reshape(x.shape[0], time, -1, width).transpose(1, 2) for lo, hi in pairwise(cuts))
+    mixed = ws.attention(q, k, v, causal=True).transpose(1, 2).reshape(x.shape[0], time, heads * width)
+    logits = (mixed @ g.parameter("w1", (heads * width, 10))).sum(1)
+    g.set_outputs({"loss": ws.losses.cross_entropy(logits, labels)})
+    return lowered(train_graph(g, ws.Adam(lr=1e-3)))
+
+
 def example(rows: int, inputs: int, classes: int, seed: int = 0) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     return {

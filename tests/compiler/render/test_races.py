@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from races import NoThreadSanitizerError, build, driver, need_thread_sanitizer, races, without_barriers
-from step_graphs import clipped_step, mlp_step
+from step_graphs import attention_step, clipped_step, mlp_step
 
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.plan.build import make_plan
@@ -20,6 +20,7 @@ STEPS: dict[str, Callable[[], Graph]] = {
     "adam": lambda: mlp_step(36, 40, 10),
     "clipped": lambda: clipped_step(36, 40, 24, 5),
     "sums in products": lambda: mlp_step(36, 80, 10),
+    "attention": attention_step,
 }
 
 

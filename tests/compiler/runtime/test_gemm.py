@@ -128,6 +128,21 @@ def test_an_empty_sum_is_zero(library: Library, dtype: Any) -> None:
     assert (c[:, 18:] == CANARY).all()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_sum_goes_on_from_what_is_there(library: Library, portable: Library, dtype: Any) -> None:
+    """Two halves of k, the second added to the first: the bits of the whole."""
+    a, b = random_pair((13, 34, 60), dtype)
+    steps = {"a_m": 60, "a_k": 1, "a_kp": PANEL, "b_k": 34, "b_p": PANEL, "c_m": 34, "c_p": PANEL}
+    for each in (library, portable):
+        whole, halves = np.zeros((13, 34), dtype), np.full((13, 34), CANARY, dtype)
+        gemm(each, dtype, whole, m=13, n=34, k=60, a=a, b=b, **steps)
+        for k in (0, 32):
+            gemm(each, dtype, halves, m=13, n=34, k=28 if k else 32, a=a[:, k:], b=b[k:], add=int(k > 0), **steps)
+        assert whole.tobytes() == halves.tobytes()
+        gemm(each, dtype, halves, m=13, n=34, k=0, a=a, b=b, add=1, **steps)
+        assert whole.tobytes() == halves.tobytes()
+
+
 @pytest.mark.skipif(not VECTOR_TARGETS, reason="needs fused multiply-adds")
 @pytest.mark.parametrize("shape", [(7, 17, 31), (32, 20, 600), (3, 9, 257)])
 def test_each_element_is_one_fused_chain(library: Library, shape: tuple[int, int, int]) -> None:

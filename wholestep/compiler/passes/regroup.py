@@ -3,8 +3,8 @@
     pad(a, 0 .. n) + pad(b, n .. n + m)   = concat(a, b)             (but -0 + 0 is +0: see fold.py)
     reshape(concat(a, b))                 = concat(reshape a, reshape b)     where the axes in front are merged
 
-The gradient of a tensor that is cut into slices is such a sum, with as many additions of zeros as there are slices; what
-is put side by side can be written in place by whoever computes it.
+The gradient of a tensor that is cut into slices is such a sum, with as many additions of zeros as there are slices;
+what is put side by side can be written in place by whoever computes it.
 """
 
 from __future__ import annotations

@@ -95,7 +95,8 @@ def axis_stride(load: Load, axis: int, buffer: Buffer) -> tuple[Extent, bool]:
         if a == axis:
             if c == 1:
                 return 1, True
-            assert isinstance(c, int) and c % LANES == 0, f"a step of {c} columns is no number of panels"
+            assert isinstance(c, int), f"a step of {c} columns is not known"
+            assert c % LANES == 0, f"a step of {c} columns is no number of panels"
             stride = stride + c * rows
     return stride, False
 

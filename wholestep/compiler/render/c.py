@@ -10,9 +10,12 @@ from wholestep.compiler.render.kernels import RENDER
 from wholestep.compiler.render.language import HOST, STORED, extent_text
 from wholestep.compiler.render.writer import Writer
 
-PRELUDE = (
-    '#include "ws.h"\n#include "reduce.h"\n{}#undef WS_EXPORT\n#define WS_EXPORT __attribute__((visibility("default")))\n'
-)
+PRELUDE = """\
+#include "ws.h"
+#include "reduce.h"
+{}#undef WS_EXPORT
+#define WS_EXPORT __attribute__((visibility("default")))
+"""
 
 
 def render(plan: Plan, prefix: str = "ws") -> str:

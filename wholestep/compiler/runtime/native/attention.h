@@ -11,6 +11,7 @@
 #include "view.h"
 
 #define WS_CAUSAL_ROWS 16
+#define WS_MOST_QUERIES 64                            /* in a block */
 #define WS_LEAST(a, b) ((a) < (b) ? (a) : (b))
 WS_INLINE long ws_lanes(long n) { return (n + 15) / 16 * 16; }
 

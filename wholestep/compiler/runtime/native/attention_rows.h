@@ -50,43 +50,61 @@ WS_INLINE NAME(ws_matrix) NAME(ws_turn)(REAL *restrict to, NAME(ws_matrix) x, lo
   return (NAME(ws_matrix)){to, 16, 16 * columns};
 }
 
-/* scale * scores + mask of one query; -inf behind the `n` keys it sees, to a multiple of 16. */
-WS_INLINE void NAME(ws_scores)(REAL *restrict z, long n, REAL scale, NAME(ws_matrix) mask) {
-  for (long j = 0; j < n; j++) z[j] = z[j] * scale;
-  for (long j = 0; mask.at && j < n; j += 16)
-    for (long l = 0; l < WS_LEAST(16, n - j); l++) z[j + l] = z[j + l] + mask.at[j / 16 * mask.panel + l];
-  for (long j = n; j < ws_lanes(n); j++) z[j] = (REAL)-__builtin_inf();
-}
-
 WS_INLINE NAME(ws_matrix) NAME(ws_mask_row)(const ws_view *mask, long head, long query) {
   return mask->at ? NAME(ws_head)(mask, head, query) : (NAME(ws_matrix)){0};
 }
 
-/* z = softmax(z), 0 from n to `end`; the logarithm of the sum of exponentials. */
-WS_INLINE REAL NAME(ws_softmax)(REAL *restrict z, long n, long end) {
-  REAL most[16], sum[16];
-  for (int l = 0; l < 16; l++) most[l] = (REAL)-__builtin_inf(), sum[l] = 0;
+/* z = scale * z + mask for the n keys that a query sees; what is left to multiply with. */
+WS_INLINE REAL NAME(ws_masked)(REAL *restrict z, long n, REAL scale, NAME(ws_matrix) mask) {
+  if (!mask.at) return scale;
   for (long j = 0; j < n; j += 16)
-    for (int l = 0; l < 16; l++) most[l] = NAME(ws_max)(most[l], z[j + l]);
-  const REAL m = NAME(ws_lanes_max)(most);
+    for (long l = 0; l < WS_LEAST(16, n - j); l++) z[j + l] = z[j + l] * scale + mask.at[j / 16 * mask.panel + l];
+  return 1;
+}
+
+/* The largest of 16 lanes.  NaN may get lost: it comes back with its own exponential. */
+WS_INLINE REAL NAME(ws_largest)(const REAL *lanes) {
+  REAL s[8];
+  for (int l = 0; l < 8; l++) s[l] = lanes[l] > lanes[l + 8] ? lanes[l] : lanes[l + 8];
+  for (int l = 0; l < 4; l++) s[l] = s[l] > s[l + 4] ? s[l] : s[l + 4];
+  for (int l = 0; l < 2; l++) s[l] = s[l] > s[l + 2] ? s[l] : s[l + 2];
+  return s[0] > s[1] ? s[0] : s[1];
+}
+
+/* z = e^(scale * z - most), 0 from n to `end`; the largest scale * z, and the sum. */
+WS_INLINE void NAME(ws_exponentials)(REAL *restrict z, long n, long end, REAL scale, REAL *most, REAL *total) {
+  REAL lanes[16];
+  for (int l = 0; l < 16; l++) lanes[l] = (REAL)-__builtin_inf();
   for (long j = 0; j < n; j += 16) {
+    const int left = (int)WS_LEAST(16, n - j);
 #pragma omp simd simdlen(16)
     for (int l = 0; l < 16; l++) {
-      const REAL e = j + l < n ? NAME(ws_exp)(z[j + l] - m) : 0;
-      z[j + l] = e;
-      sum[l] = sum[l] + e;
+      const REAL x = l < left ? z[j + l] * scale : (REAL)-__builtin_inf();
+      z[j + l] = x;
+      lanes[l] = lanes[l] > x ? lanes[l] : x;
     }
   }
-  const REAL total = NAME(ws_lanes_sum)(sum), inverse = 1 / total;
-  for (long j = 0; j < ws_lanes(n); j++) z[j] = z[j] * inverse;
+  const REAL m = NAME(ws_largest)(lanes);
+  for (int l = 0; l < 16; l++) lanes[l] = 0;
+  for (long j = 0; j < n; j += 16) {
+    const int left = (int)WS_LEAST(16, n - j);
+#pragma omp simd simdlen(16)
+    for (int l = 0; l < 16; l++) {
+      const REAL e = l < left ? NAME(ws_exp)(z[j + l] - m) : 0;
+      z[j + l] = e;
+      lanes[l] = lanes[l] + e;
+    }
+  }
   for (long j = ws_lanes(n); j < end; j++) z[j] = 0;
-  return m + NAME(ws_log)(total);
+  *most = m;
+  *total = NAME(ws_lanes_sum)(lanes);
 }
 
 WS_INLINE void NAME(ws_call_attention)(const ws_api *api, const NAME(ws_attention) *a) {
   const long stride = ws_lanes(a->keys) + 16, step = a->causal ? WS_CAUSAL_ROWS : a->block;
   const NAME(ws_matrix) turned = NAME(ws_turn)(a->work, NAME(ws_shared)(&a->k), a->keys, a->width);
   const NAME(ws_matrix) p = {a->work + ws_lanes(a->keys) * a->width, stride, 16};
+  REAL most[WS_MOST_QUERIES], total[WS_MOST_QUERIES];
   for (long g = 0; g < a->group; g++)
     for (long row = 0; row < a->queries; row += step) {
       const long rows = WS_LEAST(step, a->queries - row);
@@ -95,33 +113,39 @@ WS_INLINE void NAME(ws_call_attention)(const ws_api *api, const NAME(ws_attentio
       for (long i = 0; i < rows; i++) {
         const long n = a->causal ? WS_LEAST(seen, row + i + 1) : seen;
         REAL *z = p.at + i * stride;
-        NAME(ws_scores)(z, n, (REAL)a->scale, NAME(ws_mask_row)(&a->mask, g, row + i));
-        const REAL lse = NAME(ws_softmax)(z, n, ws_lanes(seen));
-        if (a->lse.at) ((REAL *)a->lse.at)[g * a->lse.step[0] + (row + i) * a->lse.step[1]] = lse;
+        const REAL scale = NAME(ws_masked)(z, n, (REAL)a->scale, NAME(ws_mask_row)(&a->mask, g, row + i));
+        NAME(ws_exponentials)(z, n, ws_lanes(seen), scale, &most[i], &total[i]);
+        const REAL inverse = 1 / total[i];
+        for (long j = 0; j < ws_lanes(n); j++) z[j] = z[j] * inverse;
+      }
+      if (a->lse.at) {
+        REAL *lse = (REAL *)a->lse.at + g * a->lse.step[0] + row * a->lse.step[1];
+        for (long i = 0; i < rows; i++) lse[i * a->lse.step[1]] = most[i] + NAME(ws_log)(total[i]);
       }
       if (a->out.at)
         NAME(ws_product)(api, p, NAME(ws_shared)(&a->v), NAME(ws_head)(&a->out, g, row), rows, a->values, seen);
     }
 }
 
-/* p = e^(z - lse), dp = scale * p * (dp - sum of p * dp); both 0 from n to `end`. */
+/* z = e^(scale * z - lse), dp = outer * z * (dp - sum of z * dp); both 0 from n to `end`. */
 WS_INLINE void NAME(ws_softmax_grad)(REAL *restrict z, REAL *restrict dp, long n, long end, REAL lse, REAL scale,
-                                     NAME(ws_matrix) dmask, long keys) {
-  REAL sum[16];
-  for (int l = 0; l < 16; l++) sum[l] = 0;
+                                     REAL outer, NAME(ws_matrix) dmask, long keys) {
+  REAL lanes[16];
+  for (int l = 0; l < 16; l++) lanes[l] = 0;
   for (long j = 0; j < n; j += 16) {
+    const int left = (int)WS_LEAST(16, n - j);
 #pragma omp simd simdlen(16)
     for (int l = 0; l < 16; l++) {
-      const REAL e = j + l < n ? NAME(ws_exp)(z[j + l] - lse) : 0, d = j + l < n ? dp[j + l] : 0;
+      const REAL e = l < left ? NAME(ws_exp)(z[j + l] * scale - lse) : 0, d = l < left ? dp[j + l] : 0;
       z[j + l] = e;
       dp[j + l] = d;
-      sum[l] = sum[l] + e * d;
+      lanes[l] = lanes[l] + e * d;
     }
   }
-  const REAL inner = NAME(ws_lanes_sum)(sum);
-  for (long j = 0; j < ws_lanes(n); j++) dp[j] = z[j] * (dp[j] - inner);
-  for (long j = 0; dmask.at && j < keys; j++) dmask.at[j / 16 * dmask.panel + j % 16] = j < n ? dp[j] : 0;
-  for (long j = 0; j < ws_lanes(n); j++) dp[j] = dp[j] * scale;
+  const REAL inner = NAME(ws_lanes_sum)(lanes);
+  if (dmask.at)
+    for (long j = 0; j < keys; j++) dmask.at[j / 16 * dmask.panel + j % 16] = j < n ? z[j] * (dp[j] - inner) : 0;
+  for (long j = 0; j < ws_lanes(n); j++) dp[j] = z[j] * (dp[j] - inner) * outer;
   for (long j = ws_lanes(n); j < end; j++) z[j] = 0, dp[j] = 0;
 }
 
@@ -135,9 +159,9 @@ WS_INLINE long NAME(ws_score_block)(const ws_api *api, const NAME(ws_attention_g
   for (long i = 0; i < rows; i++) {
     const long n = a->causal ? WS_LEAST(seen, row + i + 1) : seen, query = row + i;
     REAL *z = p.at + i * p.row, *d = ds.at + i * ds.row;
-    NAME(ws_scores)(z, n, (REAL)a->scale, NAME(ws_mask_row)(&a->mask, g, query));
+    const REAL scale = NAME(ws_masked)(z, n, (REAL)a->scale, NAME(ws_mask_row)(&a->mask, g, query));
     NAME(ws_softmax_grad)(z, d, n, ws_lanes(seen), ((REAL *)a->lse.at)[g * a->lse.step[0] + query * a->lse.step[1]],
-                          (REAL)a->scale, NAME(ws_mask_row)(&a->dmask, g, query), a->keys);
+                          scale, (REAL)a->scale, NAME(ws_mask_row)(&a->dmask, g, query), a->keys);
   }
   if (a->dq.at) NAME(ws_product)(api, ds, NAME(ws_shared)(&a->k), NAME(ws_head)(&a->dq, g, row), rows, a->width, seen);
   return seen;
