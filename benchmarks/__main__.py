@@ -1,4 +1,4 @@
-"""`python -m benchmarks CASE [--json]`; `python -m benchmarks overhead [--json]`; `... metrics [--json]`."""
+"""`python -m benchmarks CASE [--json]`; `python -m benchmarks overhead [--json]`; `... metrics`; `... optimizers`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import harness, metrics, overhead, tables
+from benchmarks import harness, metrics, optimizers, overhead, tables
 from benchmarks.cases import CASES
+from benchmarks.cases.optimizers import UPDATES
 from benchmarks.contender import BenchmarkError
 from benchmarks.frameworks import FRAMEWORKS, OURS, PEERS
 
@@ -31,6 +32,11 @@ def parser() -> argparse.ArgumentParser:
     fixed = commands.add_parser("overhead", help="Python's share of a step, import time, first step cold and warm")
     fixed.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     fixed.add_argument("--cache-dir", type=Path, help="an empty folder for the cold start (default: a temporary one)")
+    updates = commands.add_parser("optimizers", help="updates of ten million parameters against torch and optax")
+    updates.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    updates.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
+    updates.add_argument("--threads", type=int, default=2, help="threads of each contender (default: %(default)s)")
+    updates.add_argument("--only", nargs="+", choices=UPDATES, metavar="UPDATE", help=str(tuple(UPDATES)))
     counted = commands.add_parser("metrics", help="what metrics inside the step cost, in percent of an MLP's step")
     counted.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     counted.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
@@ -50,6 +56,10 @@ def main() -> int:
         if arguments.command == "overhead":
             result = overhead.run(arguments.cache_dir)
             show = tables.show_overhead
+        elif arguments.command == "optimizers":
+            check_threads(arguments.threads)
+            result = optimizers.run(arguments.only, arguments.rounds, arguments.threads)
+            show = tables.show_updates
         elif arguments.command == "metrics":
             check_threads(arguments.threads)
             result = metrics.run(arguments.threads)

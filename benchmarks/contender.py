@@ -48,10 +48,10 @@ def cpu_seconds(pid: int) -> float:
 class Contender:
     """Starts the worker and asks it; counts the processor time it uses while nobody asked."""
 
-    def __init__(self, name: str, case: str, threads: int, cache: Path) -> None:
+    def __init__(self, name: str, case: str, threads: int, cache: Path, worker: str = "benchmarks.worker") -> None:
         self.name = name
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker", case, name, "--threads", str(threads)],
+            [sys.executable, "-m", worker, case, name, "--threads", str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

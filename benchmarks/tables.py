@@ -9,6 +9,8 @@ from rich.table import Table
 
 from benchmarks.frameworks import OURS
 
+PEER_UPDATES = ("torch", "optax")
+
 
 def show_case(result: dict[str, Any]) -> None:
     """Microseconds a step, and in brackets how many times faster we are."""
@@ -36,6 +38,19 @@ def show_overhead(result: dict[str, Any]) -> None:
 def show_metrics(result: dict[str, Any]) -> None:
     """One row per metric."""
     _show_quantities("metrics inside the step: how much slower it gets", result)
+
+
+def show_updates(result: dict[str, Any]) -> None:
+    """Milliseconds an update, how many times faster we are, and the bandwidth beside what memory allows."""
+    limit = result["in_place_limit_gb_s"]
+    table = Table(title=f"updates of ten million parameters, milliseconds; memory allows {limit} GB/s in place")
+    for heading in ("", OURS, "torch", "optax", "GB/s", "target"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, row in result["updates"].items():
+        ms, faster = row["ms"], row["ratios"]
+        cells = [f"{ms[who]:.2f} ({faster[who]:.2f}x)" if who in ms else "" for who in PEER_UPDATES]
+        table.add_row(name, f"{ms[OURS]:.2f}", *cells, f"{row['gb_s']:.0f}", f"{row['target']:.0f}x")
+    Console().print(table)
 
 
 def _show_quantities(title: str, result: dict[str, Any]) -> None:

@@ -1,0 +1,81 @@
+"""Optimizer updates on ten million parameters with given gradients: each optimizer in every framework's words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import optax
+
+    import wholestep as ws
+
+FLAT = ((10_000_000,),)
+MATRIX = ((2500, 4000),)  # for what looks at rows and columns, or at norms of a matrix
+SQUARES = ((1000, 1000),) * 10  # Muon's iteration grows with the shorter side
+RATE = 1e-3
+
+
+@dataclass(frozen=True)
+class Update:
+    """One optimizer.  `passes` counts the buffers that an update must read or write, each once."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    passes: int
+    ours: Callable[[Any], ws.Optimizer]
+    torch: tuple[str, dict[str, Any]] | None = None
+    fused: bool = False  # torch has a fused kernel
+    optax: Callable[[Any], optax.GradientTransformation] | None = None
+    same_numbers: bool = True  # torch's Muon runs in bfloat16
+
+
+UPDATES: dict[str, Update] = {
+    "sgd": Update(FLAT, 3, lambda ws: ws.SGD(RATE), ("SGD", {"lr": RATE}), True, lambda o: o.sgd(RATE)),
+    "momentum": Update(
+        FLAT, 5, lambda ws: ws.SGD(RATE, momentum=0.9), ("SGD", {"lr": RATE, "momentum": 0.9}), True,
+        lambda o: o.sgd(RATE, momentum=0.9),
+    ),
+    "adam": Update(FLAT, 7, lambda ws: ws.Adam(RATE), ("Adam", {"lr": RATE}), True, lambda o: o.adam(RATE)),
+    "adamw": Update(
+        FLAT, 7, lambda ws: ws.AdamW(RATE, decay_on=("*",)), ("AdamW", {"lr": RATE}), True,
+        lambda o: o.adamw(RATE, weight_decay=0.01),
+    ),
+    "amsgrad": Update(
+        FLAT, 9, lambda ws: ws.AMSGrad(RATE), ("Adam", {"lr": RATE, "amsgrad": True}), True
+    ),  # optax's takes the largest corrected moment: other numbers
+    "adagrad": Update(FLAT, 5, lambda ws: ws.Adagrad(RATE), ("Adagrad", {"lr": RATE}), True),
+    "nadam": Update(FLAT, 7, lambda ws: ws.NAdam(RATE), ("NAdam", {"lr": RATE})),
+    "radam": Update(FLAT, 7, lambda ws: ws.RAdam(RATE), ("RAdam", {"lr": RATE})),
+    "rmsprop": Update(
+        FLAT, 5, lambda ws: ws.RMSprop(RATE), ("RMSprop", {"lr": RATE}), False,
+        lambda o: o.rmsprop(RATE, decay=0.99, eps_in_sqrt=False),
+    ),
+    "rmsprop_centered": Update(
+        FLAT, 9, lambda ws: ws.RMSprop(RATE, centered=True, momentum=0.9),
+        ("RMSprop", {"lr": RATE, "centered": True, "momentum": 0.9}),
+    ),
+    "lion": Update(
+        FLAT, 5, lambda ws: ws.Lion(RATE, weight_decay=0.01, decay_on=("*",)), None, False,
+        lambda o: o.lion(RATE, weight_decay=0.01),
+    ),
+    "lamb": Update(
+        MATRIX, 7, lambda ws: ws.LAMB(RATE, weight_decay=0.01), None, False, lambda o: o.lamb(RATE, weight_decay=0.01)
+    ),
+    "adafactor": Update(MATRIX, 3, lambda ws: ws.Adafactor(1e-2), ("Adafactor", {"lr": 1e-2})),
+    "muon": Update(SQUARES, 5, lambda ws: ws.Muon(RATE), ("Muon", {"lr": RATE}), same_numbers=False),
+}  # fmt: skip
+
+
+def weights(update: Update) -> list[np.ndarray]:
+    """What every contender starts from."""
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(shape, dtype=np.float32) for shape in update.shapes]
+
+
+def gradients(update: Update) -> list[np.ndarray]:
+    """The gradient of every step: with one that does not change, no moment decays into denormals."""
+    rng = np.random.default_rng(1)
+    return [rng.standard_normal(shape, dtype=np.float32) for shape in update.shapes]

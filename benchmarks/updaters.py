@@ -1,0 +1,185 @@
+"""The process of one contender of `python -m benchmarks optimizers`: one update at a time, in its framework's words.
+
+`{"do": "start", "cell": c}` -> `{"form", "checks"}`; `{"do": "measure", "cell": c, "steps": n}` -> `{"seconds"}`;
+`{"do": "limit"}` -> `{"gigabytes_per_second"}` of a pass in place over a large array.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cases.optimizers import UPDATES, Update, gradients, weights
+from benchmarks.worker import limit_processors, private_stdout
+
+COMPARED_STEPS = 5
+LIMIT_ELEMENTS = 60_000_000  # as many bytes as Adam holds, far more than a cache
+CHECKED = 1000  # of the first parameter's elements
+
+
+class Updater:
+    """A step, how to wait for it, and the first weights after it."""
+
+    def __init__(self, step: Callable[[], object], wait: Callable[[], object], first: Callable[[], np.ndarray]) -> None:
+        self.step, self.wait, self.first = step, wait, first
+
+
+def wholestep_forms(update: Update, threads: int) -> dict[str, Callable[[], Updater]]:
+    import wholestep as ws
+
+    optimizer, slopes, start = update.ours(ws), gradients(update), weights(update)
+    inputs = {f"d{i}": d for i, d in enumerate(slopes)}
+
+    def make() -> Updater:
+        @ws.step
+        def step(g: ws.Graph) -> ws.Tensor:
+            params = [g.parameter(f"w{i}", w.shape) for i, w in enumerate(start)]
+            optimizer.update(g, params, [g.input(f"d{i}", p.shape) for i, p in enumerate(params)])
+            return g.step + 1.0
+
+        session = ws.build_session(step, threads=threads)
+        for i, w in enumerate(start):
+            session.set(f"w{i}", w)
+        return Updater(lambda: session.step(inputs), session.wait, lambda: session.get("w0"))
+
+    return {"compiled step": make}
+
+
+def torch_forms(update: Update, threads: int) -> dict[str, Callable[[], Updater]]:
+    import torch
+
+    torch.set_num_threads(threads)
+    assert update.torch is not None
+    name, options = update.torch
+    kinds = {"foreach": {"foreach": True}, "single": {"foreach": False}} | (
+        {"fused": {"fused": True}} if update.fused else {}
+    )
+
+    def make(kind: dict[str, bool]) -> Updater:
+        params = [torch.nn.Parameter(torch.tensor(w)) for w in weights(update)]
+        for p, d in zip(params, gradients(update), strict=True):
+            p.grad = torch.tensor(d)
+        optimizer = getattr(torch.optim, name)(params, **options, **kind)
+        return Updater(optimizer.step, lambda: None, lambda: params[0].detach().numpy())
+
+    if name in ("Adafactor", "Muon"):  # one form each
+        return {"default": lambda: make({})}
+    return {form: lambda kind=kind: make(kind) for form, kind in kinds.items()}  # type: ignore[misc]
+
+
+def optax_forms(update: Update, threads: int) -> dict[str, Callable[[], Updater]]:
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    assert update.optax is not None
+    rule = update.optax(optax)
+
+    def make() -> Updater:
+        held: dict[str, Any] = {"params": [jnp.array(w) for w in weights(update)]}
+        held["state"] = rule.init(held["params"])
+        slopes = [jnp.array(d) for d in gradients(update)]
+
+        def whole(params: Any, state: Any, grads: Any) -> Any:
+            moves, state = rule.update(grads, state, params)
+            return optax.apply_updates(params, moves), state
+
+        compiled = jax.jit(whole, donate_argnums=(0, 1))
+
+        def step() -> None:
+            held["params"], held["state"] = compiled(held["params"], held["state"], slopes)
+
+        return Updater(step, lambda: jax.block_until_ready(held), lambda: np.asarray(held["params"][0]))
+
+    return {"jit": make}
+
+
+FORMS = {"wholestep": wholestep_forms, "torch": torch_forms, "optax": optax_forms}
+
+
+class Worker:
+    """One update at a time: ten million parameters and their moments fill the memory of a small machine."""
+
+    def __init__(self, contender: str, threads: int) -> None:
+        self.contender, self.threads = contender, threads
+        self.updater: Updater | None = None
+
+    def start(self, cell: str) -> dict[str, Any]:
+        """The fastest form of the contender, and its first numbers."""
+        self.updater = None
+        forms = FORMS[self.contender](UPDATES[cell], self.threads)
+        form = min(forms, key=lambda name: trial_seconds(forms[name])) if len(forms) > 1 else next(iter(forms))
+        self.updater = forms[form]()
+        checks = []
+        for _ in range(COMPARED_STEPS):
+            self.updater.step()
+            self.updater.wait()
+            checks.append(float(np.abs(self.updater.first().ravel()[:CHECKED]).sum(dtype=np.float64)))
+        return {"form": form, "checks": checks}
+
+    def measure(self, cell: str, steps: int) -> dict[str, Any]:
+        """Seconds for `steps` steps, waiting once, at the end, after one that brings its memory back."""
+        assert self.updater is not None
+        return {"seconds": seconds(self.updater, steps)}
+
+    def limit(self) -> dict[str, Any]:
+        """x ← a·x on every thread, which reads and writes each byte once: what memory allows an update."""
+        parts = np.array_split(np.ones(LIMIT_ELEMENTS, np.float32), self.threads)
+        one = np.float32(1.0)
+
+        def pass_over(part: np.ndarray) -> None:
+            np.multiply(part, one, out=part)
+
+        best = float("inf")
+        with ThreadPoolExecutor(self.threads) as pool:
+            for _ in range(20):
+                began = time.perf_counter()
+                list(pool.map(pass_over, parts))
+                best = min(best, time.perf_counter() - began)
+        return {"gigabytes_per_second": 2 * 4 * LIMIT_ELEMENTS / best / 1e9}
+
+
+def seconds(updater: Updater, steps: int) -> float:
+    updater.step()
+    updater.wait()
+    began = time.perf_counter()
+    for _ in range(steps):
+        updater.step()
+    updater.wait()
+    return time.perf_counter() - began
+
+
+def trial_seconds(make: Callable[[], Updater]) -> float:
+    updater = make()
+    return min(seconds(updater, 1) for _ in range(4))
+
+
+def main() -> None:
+    """Serves requests until standard input ends."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("case", choices=["optimizers"])
+    parser.add_argument("contender", choices=FORMS)
+    parser.add_argument("--threads", type=int, required=True)
+    arguments = parser.parse_args()
+    answers = private_stdout()
+    limit_processors(arguments.threads)
+    worker = Worker(arguments.contender, arguments.threads)
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = getattr(worker, request.pop("do"))(**request)
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
