@@ -23,6 +23,7 @@ from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.passes.keep_rows import keep_rows
 from wholestep.compiler.passes.pooling import relu_behind_pool, through_pools
 from wholestep.compiler.passes.regroup import regroup
+from wholestep.compiler.passes.scans import hoist_projections, in_bodies, merge_scans
 from wholestep.compiler.plan.bounds import index_bounds
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check
@@ -50,6 +51,7 @@ class Stage:
     egraph: bool = False  # rewritten by equality saturation afterwards, where the options say so
 
 
+BEFORE_GRADIENTS = (inline_calls, relu_behind_pool, hoist_projections)
 IMAGES = (channels_last, through_pools)
 SIMPLIFY = (fold, share_common_nodes, drop_dead_code)
 
@@ -57,7 +59,7 @@ STAGES = (
     # Named ops stand where the user wrote out their definition, steady formulas where he did not.
     Stage("optimize_forward", (), egraph=True),
     # No gradients, calls or stops are left: the step is one graph of ordinary nodes.
-    Stage("autodiff", (inline_calls, relu_behind_pool, expand_gradients, strip_stop_gradients)),
+    Stage("autodiff", (*BEFORE_GRADIENTS, expand_gradients, merge_scans, strip_stop_gradients)),
     # Constants are folded, equal nodes are one node, and every node is needed.
     Stage("simplify", SIMPLIFY),
     # The cheapest equal program was chosen for the whole step.  Skipped by optimize=False.
@@ -100,7 +102,7 @@ class Compiler:
         with self.spans.span(stage.name) as span:
             span.nodes_before = len(graph.nodes)
             for rewrite in stage.passes:
-                graph = rewrite(graph)
+                graph = in_bodies(rewrite)(graph)
                 if self.options.check_passes:
                     verify(graph)
             if stage.egraph and self.options.uses_egraph:

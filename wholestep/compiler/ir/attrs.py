@@ -195,6 +195,17 @@ class CallAttrs(Attrs):
 
 
 @dataclass(frozen=True)
+class ScanAttrs(Attrs):
+    """A function applied once per step; see scan.py for what it takes and gives."""
+
+    graph: Graph
+    carries: int
+    sequences: int
+    length: Extent
+    reverse: bool
+
+
+@dataclass(frozen=True)
 class SoftmaxAttrs(Attrs):
     """Of `softmax`, `log_softmax` and `logsumexp`."""
 

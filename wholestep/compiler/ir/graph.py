@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from wholestep.compiler.ir.ops import LEAVES, OPS, Attrs, Family
@@ -147,6 +147,19 @@ class Graph:
         return out
 
 
+def held_graph(node: Node) -> Graph | None:
+    """The graph that a node holds, if it holds one."""
+    return node.attrs.graph if node.op in ("call", "scan") else None  # type: ignore[attr-defined, no-any-return]
+
+
+def with_held_graph(node: Node, graph: Graph) -> Node:
+    """The same node with another graph inside; itself where nothing changed."""
+    if graph is held_graph(node):
+        return node
+    attrs = replace(node.attrs, graph=graph)  # type: ignore[call-arg]
+    return Node(node.op, node.inputs, attrs, node.name, node.line)
+
+
 def rewrite(graph: Graph, rule: Callable[[Node], Node]) -> Graph:
     """Rebuild a graph bottom-up: `rule` gets each node with its inputs already rewritten and returns its replacement.
 
@@ -155,10 +168,9 @@ def rewrite(graph: Graph, rule: Callable[[Node], Node]) -> Graph:
     new: dict[Node, Node] = {}
     for n in graph.nodes:
         moved = n.with_inputs([new[i] for i in n.inputs])
-        if n.op == "call":
-            inner = rewrite(n.attrs.graph, rule)  # type: ignore[attr-defined]
-            if inner is not n.attrs.graph:  # type: ignore[attr-defined]
-                moved = Node("call", moved.inputs, type(n.attrs)(graph=inner), n.name, n.line)  # type: ignore[call-arg]
+        inner = held_graph(n)
+        if inner is not None:
+            moved = with_held_graph(moved, rewrite(inner, rule))
         new[n] = rule(moved)
     if all(a is b for a, b in new.items()):
         return graph

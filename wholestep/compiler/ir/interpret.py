@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import Graph, Node, held_graph
 from wholestep.compiler.ir.types import Dim, Extent, evaluate
 from wholestep.compiler.ir.values import VALUES, Array, Run, computed_dtype, evaluate_graph
 from wholestep.errors import InputError, UnknownNameError
@@ -112,8 +112,9 @@ def _scalar_names(graph: Graph) -> Iterator[str]:
     """Runtime scalars, those of held graphs included."""
     yield from graph.leaves("scalar")
     for node in graph.nodes:
-        if node.op == "call":
-            yield from _scalar_names(node.attrs.graph)  # type: ignore[attr-defined]
+        inner = held_graph(node)
+        if inner is not None:
+            yield from _scalar_names(inner)
 
 
 def _accept(node: Node, given: Array, sizes: Mapping[str, int]) -> Array:

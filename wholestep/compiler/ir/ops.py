@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir import layers, windows
+from wholestep.compiler.ir import layers, scan, windows
 from wholestep.compiler.ir.attrs import Attrs
 from wholestep.compiler.ir.require import need, need_axis, need_float, need_number, need_same
 from wholestep.compiler.ir.types import (
@@ -41,6 +41,7 @@ class Family(enum.Enum):
     WINDOW = "window"  # convolution, pooling and their adjoints
     RATIO = "ratio"
     CONTROL = "control"  # gradient, item, stop_gradient, by_mode, call: gone before planning
+    LOOP = "loop"  # holds a graph that runs once per step
     COMPOSITE = "composite"  # has a decomposition into the others
 
 
@@ -60,7 +61,7 @@ class Op:
         )
         taken = TupleType if self.name == "item" else TensorType
         assert all(isinstance(t, taken) for t in inputs), f"{self.name} takes a {taken.__name__}; received {inputs}"
-        if self.family in (Family.LEAF, Family.CONTROL):
+        if self.family in (Family.LEAF, Family.CONTROL, Family.LOOP):
             return self.rule(attrs, *inputs)
         return _known_type(self.rule, attrs, inputs)
 
@@ -411,6 +412,7 @@ _ROWS = [
     Op("gradient", C, None, Attrs, _gradient),
     Op("item", C, 1, at.ItemAttrs, _item),
     Op("call", C, None, at.CallAttrs, _call),
+    Op("scan", Family.LOOP, None, at.ScanAttrs, scan.scan),
     *(Op(n, Family.COMPOSITE, 1, Attrs, _float_unary(n)) for n in _ACTIVATIONS),
     Op("gelu", Family.COMPOSITE, 1, at.GeluAttrs, _float_unary("gelu")),
     Op("bce_with_logits", Family.COMPOSITE, 2, Attrs, _binary("bce_with_logits", floats_only=True)),

@@ -6,7 +6,7 @@ Float tensors are computed in float64 whatever their dtype; integers, bools and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import layer_values, window_values
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.random import uniform
+from wholestep.compiler.ir.scan import scan_value
 from wholestep.compiler.ir.types import DType, Extent, TensorType, TupleType, evaluate
 from wholestep.errors import GradientError
 
@@ -166,6 +167,16 @@ def _call(run: Run, a: at.CallAttrs, *xs: Array) -> Value:
     return tuple(values[o.node] for o in a.graph.outputs)
 
 
+def _scan(run: Run, a: at.ScanAttrs, *xs: Array) -> Value:
+    names = [i.attrs.name for i in a.graph.inputs]  # type: ignore[attr-defined]
+
+    def step(graph: Graph, values: Sequence[Array]) -> Sequence[Array]:
+        found = evaluate_graph(graph, replace(run, inputs=dict(zip(names, values, strict=True))))
+        return [np.asarray(found[o.node]) for o in graph.outputs]
+
+    return scan_value(step, evaluate(a.length, run.sizes), a, xs)
+
+
 def _log_softmax(x: Array, axis: int) -> Array:
     shifted = x - x.max(axis=axis, keepdims=True, initial=-math.inf)
     out: Array = shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))
@@ -256,6 +267,7 @@ VALUES: dict[str, Row] = {
     "gradient": _gradient,
     "item": lambda run, a, xs: xs[a.index],
     "call": _call,
+    "scan": _scan,
     "relu": _plain(lambda x: np.maximum(x, 0.0)),
     "sigmoid": _plain(_sigmoid),
     "tanh": _plain(np.tanh),

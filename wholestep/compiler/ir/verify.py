@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import Graph, Node, held_graph
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.types import TensorType, Type
 from wholestep.errors import GraphError, WholestepError
@@ -30,8 +30,9 @@ def _check_node(node: Node) -> None:
     expected = OPS[node.op].attrs
     if type(node.attrs) is not expected:
         raise GraphError(f"{_where(node)} has attributes {type(node.attrs).__name__}; expected {expected.__name__}.")
-    if node.op == "call":
-        _check_held(node, node.attrs.graph)  # type: ignore[attr-defined]
+    inner = held_graph(node)
+    if inner is not None:
+        _check_held(node, inner)
     derived = _derive(node)
     if derived != node.result:
         raise GraphError(f"{_where(node)} says its type is {node.result}, but its inputs give {derived}.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from wholestep.compiler.ir.types import Extent
+from wholestep.compiler.ir.types import Dim, Extent
 from wholestep.compiler.plan.kernel import Buffer, Kernel, Layout, Space
 from wholestep.compiler.plan.split import Touch, Way
 
@@ -42,7 +42,24 @@ def lifetimes(
             ways = touch.walked(k.split, id) if k.split is not None else frozenset[Way]()
             mine = frozenset(owned_bytes(buffers[id], way) for way in ways)
             owners[id] = owners[id] & mine if id in owners else mine
+    cover_loops(span, kernels, buffers)
     return [replace(b, first=span.get(b.id, (0, 0))[0], last=span.get(b.id, (0, 0))[1]) for b in buffers], owners
+
+
+def cover_loops(span: dict[int, tuple[int, int]], kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> None:
+    """What a loop shares with what is outside, or from step to step, is alive as long as the loop runs."""
+    inside: dict[int, list[Kernel]] = {}
+    for k in kernels:
+        if k.loop is not None:
+            inside.setdefault(k.loop, []).append(k)
+    for loop in inside.values():
+        first, last = loop[0].id, loop[-1].id
+        for k in loop:
+            for id, accesses in Touch(k, buffers).by_buffer.items():
+                begin, end = span[id]
+                stacked = any(isinstance(i.offset, Dim) for a in accesses for i in a.index)
+                if begin < first or end > last or stacked:
+                    span[id] = (min(begin, first), max(end, last))
 
 
 def owned_bytes(buffer: Buffer, way: Way) -> Owners:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.graph import Graph, Node, held_graph
 from wholestep.compiler.ir.types import Extent
 from wholestep.compiler.plan.kernel import Bound
 
@@ -24,8 +24,9 @@ def index_bounds(graph: Graph) -> tuple[Bound, ...]:
     """Bounds of the inputs that reach an index unchanged; computed indices are clamped instead."""
     found: dict[Bound, None] = {}
     for node in graph.nodes:
-        if node.op == "call":
-            found |= dict.fromkeys(index_bounds(node.attrs.graph))  # type: ignore[attr-defined]
+        inner = held_graph(node)
+        if node.op == "call" and inner is not None:
+            found |= dict.fromkeys(index_bounds(inner))
         looked_up = _indexed(node)
         if looked_up is None:
             continue

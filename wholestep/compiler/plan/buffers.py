@@ -14,6 +14,7 @@ from wholestep.compiler.plan.fuse import Cluster, accesses
 from wholestep.compiler.plan.host import HostProgram
 from wholestep.compiler.plan.kernel import Buffer, Index, Layout, Load, Space
 from wholestep.compiler.plan.layout import layout_bytes, state_layout
+from wholestep.compiler.plan.loops import Opened
 from wholestep.compiler.plan.prepare import STORED_LEAVES, is_state
 from wholestep.compiler.plan.window_ops import WINDOWS
 
@@ -28,8 +29,10 @@ class Buffers:
         updates: Sequence[Update],
         sizes: Mapping[str, int],
         outputs: Sequence[Output],
+        loops: Opened | None = None,
     ) -> None:
         self.sizes = sizes
+        self.loops = loops or Opened()
         self.output_types = {o.name: o.node.type for o in outputs}  # as they are seen: perhaps in another shape
         self.all: list[Buffer] = []
         self.stored: dict[Node, int] = {}
@@ -44,7 +47,8 @@ class Buffers:
         for u in updates:
             self.updates.setdefault(u.node, []).append(u.name)
         self._leaves(graph)
-        self._values(graph, clusters)
+        self._values(graph, [*clusters, *self.loops.closed])
+        self._stacks()
         self._copies(clusters)
 
     # -- making them -----------------------------------------------------------------------------------------------
@@ -74,9 +78,8 @@ class Buffers:
             self.output_of.setdefault(o.node, []).append(self.outputs[o.name])
         of = {n: c for c in clusters for n in c.results}
         panels = self._right_operands([n for c in clusters for n in c.members])
-        crossing = dict.fromkeys(
-            a.base for c in clusters for n in c.members for a in accesses(n) if a.base in of and of[a.base] is not c
-        )
+        read = [(self._outside(a.base), c) for c in clusters for n in c.members for a in accesses(n)]
+        crossing = dict.fromkeys(base for base, c in read if base in of and of[base] is not c)
         for node in crossing:
             wants_panels = node in panels
             if node in self.output_of and not wants_panels:
@@ -86,8 +89,21 @@ class Buffers:
                 self.stored[node] = self.new(node.name, node.type, Space.ARENA, layout)
         for c in clusters:  # a scatter accumulates in memory, whoever reads it
             for n in c.results:
-                if n.op == "scatter_add" and n not in self.stored and n not in self.output_of:
+                in_a_stack = n in self.loops.places
+                if n.op == "scatter_add" and n not in self.stored and n not in self.output_of and not in_a_stack:
                     self.stored[n] = self.new(n.name, n.type, Space.ARENA)
+
+    def _outside(self, node: Node) -> Node:
+        """What a leaf of a loop's body is; any other node is itself."""
+        return self.loops.outside.get(node, node)
+
+    def _stacks(self) -> None:
+        """A loop keeps all values of its carries and of what it gives, whoever reads them."""
+        for stack in self.loops.stacks:
+            if stack not in self.stored:
+                self.stored[stack] = self.new(stack.name, stack.type, Space.ARENA)
+        for leaf, node in self.loops.outside.items():
+            self.stored[leaf] = self.stored[node]
 
     def _right_operands(self, ops: Sequence[Node]) -> set[Node]:
         """Values that contractions read by columns, and that nobody reads under another shape."""
@@ -106,6 +122,7 @@ class Buffers:
                 if n.op == "matmul" and position == 1 and self._is_paneled_read(n, a):
                     wanted.add(a.base)
         refused |= {n for n in ops if isinstance(n, Assembled) and not n.keeps_panels}
+        wanted, refused = ({self._outside(n) for n in found} for found in (wanted, refused))
         return {n for n in wanted - refused if n.op not in STORED_LEAVES and n.op != "scatter_add"}
 
     def _is_paneled_read(self, matmul: Node, access: Access) -> bool:
@@ -151,6 +168,8 @@ class Buffers:
         axes = identity(node.type.rank)
         found = dict.fromkeys([*([self.stored[node]] if node in self.stored else []), *self.output_of.get(node, [])])
         loads = [Load(b, node.type.shape, axes) for b in found]
+        for stack, slot in self.loops.places.get(node, []):
+            loads.append(Load(self.stored[stack], stack.type.shape, (Index(offset=slot), *axes)))
         for name in self.updates.get(node, []):
             state = self.states[name]
             loads.append(Load(state, node.type.shape, axes))

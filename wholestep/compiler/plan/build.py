@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.ir.types import Dim
+from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.arena import place, place_copies
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.call import assemble
 from wholestep.compiler.plan.emit import EMIT
 from wholestep.compiler.plan.fuse import Cluster, fuse
 from wholestep.compiler.plan.kernel import Bound, Kernel, Kind, Plan, Space
+from wholestep.compiler.plan.loops import open_loops
 from wholestep.compiler.plan.merge import merge_maps
 from wholestep.compiler.plan.order import place_updates, topological
 from wholestep.compiler.plan.prepare import prepare
 from wholestep.compiler.plan.siblings import join_column_sums
-from wholestep.compiler.plan.split import split_kernels
+from wholestep.compiler.plan.loop_split import split_with_loops
 from wholestep.compiler.plan.traffic import bytes_moved, flops
 from wholestep.compiler.plan.windows import emit_window
 from wholestep.errors import GraphError
@@ -48,10 +49,11 @@ def make_plan(
         clusters = merge_maps(clusters, prepared.updates)  # an update is one pass over its buffers
         clusters = join_column_sums(clusters, prepared.updates)  # sums stand where what they add is read anyway
     updates = place_updates(prepared, clusters)  # states are overwritten only after everyone has read them
-    ordered = topological(clusters)
-    buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs)  # what is in memory, and in which layout
+    opened = open_loops(topological(clusters), fused)  # the kernels of a loop's body stand in its place
+    ordered = opened.clusters
+    buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs, opened)  # what is in memory, and in which layout
     kernels = [emit(i, c, buffers) for i, c in enumerate(ordered)]
-    kernels = split_kernels(kernels, buffers.all, sizes)  # who computes what; where threads meet
+    kernels, loops = split_with_loops(kernels, opened.loops, buffers.all, sizes)  # who computes what; where threads meet
     placed, arena_bytes = place(buffers.all, kernels)  # every byte has its place
     placed, copy_bytes = place_copies(placed)
     names = {b.id: b.name for b in placed if b.space is Space.STATE}
@@ -85,6 +87,7 @@ def make_plan(
         copy_bytes=copy_bytes,
         work_bytes=buffers.work_bytes,
         regions=max((k.region for k in kernels), default=0) + 1,
+        loops=tuple(loops),
     )
 
 
@@ -93,5 +96,6 @@ def emit(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     kernel = EMITTERS[cluster.kind](id, cluster, buffers)
     origin = tuple(n.name or n.op for n in cluster.members)
     sizes = buffers.sizes
-    kernel = replace(kernel, flops=flops(kernel, sizes), origin=origin)
-    return replace(kernel, bytes=bytes_moved(kernel, buffers.all, sizes))
+    steps = 1 if cluster.loop is None else evaluate(buffers.loops.loops[cluster.loop].length, sizes)
+    kernel = replace(kernel, flops=steps * flops(kernel, sizes), origin=origin, loop=cluster.loop)
+    return replace(kernel, bytes=steps * bytes_moved(kernel, buffers.all, sizes))

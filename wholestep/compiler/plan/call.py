@@ -32,10 +32,17 @@ def is_result(node: Node) -> bool:
     return is_call(node.inputs[0]) if node.op == "item" else is_call(node) and isinstance(node.result, TensorType)
 
 
+def is_loop_result(node: Node) -> bool:
+    """Is the node what a loop writes, step by step?"""
+    return node.op == "item" and node.inputs[0].op == "scan"
+
+
 def call_of(node: Node) -> object | None:
     """What all results of one call have in common, and what is assembled from them; None for other ops."""
     while node.op in ("item", "assembled"):
         node = node.inputs[0]
+    if node.op == "scan":
+        return node
     return (ROUTINES[node.op], node.inputs, node.attrs) if is_call(node) else None
 
 

@@ -6,6 +6,8 @@ A plan that was read from a file is checked before anything is rendered from it:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import pairwise
 from math import prod
 
 from wholestep.compiler.ir.types import Extent, evaluate, symbols_of
@@ -24,8 +26,35 @@ def check(plan: Plan) -> None:
     _check_arena(plan)
     _check_names(plan)
     _check_host(plan)
+    _check_loops(plan)
     for kernel in plan.kernels:
-        _check_kernel(plan, kernel)
+        for scope in _scopes(plan, kernel):
+            _check_kernel(scope, kernel)
+
+
+def _check_loops(plan: Plan) -> None:
+    """The kernels of a loop stand together, and no region holds kernels of two, or of a loop and of none."""
+    for position, loop in enumerate(plan.loops):
+        _need(loop.id == position and loop.symbol not in plan.symbols, f"loop {loop.id} stands at position {position}")
+        _need_symbols(plan, [loop.length], f"loop {loop.id}")
+        _need(evaluate(loop.length, plan.sizes) >= 0, f"loop {loop.id} has a length")
+    seen: list[int | None] = []
+    for before, after in pairwise(plan.kernels):
+        _need(before.loop == after.loop or before.region < after.region, f"a barrier stands before kernel {after.id}")
+        if before.loop != after.loop:
+            _need(after.loop is None or after.loop not in seen, f"the kernels of loop {after.loop} stand together")
+            seen.append(before.loop)
+    for kernel in plan.kernels:
+        _need(kernel.loop is None or 0 <= kernel.loop < len(plan.loops), f"kernel {kernel.id} is in a loop of the plan")
+
+
+def _scopes(plan: Plan, kernel: Kernel) -> list[Plan]:
+    """The plan as a kernel sees it: in a loop the number of the step is one more symbol, first and last in turn."""
+    if kernel.loop is None:
+        return [plan]
+    loop = plan.loops[kernel.loop]
+    ends = {0, max(0, evaluate(loop.length, plan.sizes) - 1)}
+    return [replace(plan, symbols=(*plan.symbols, loop.symbol), capacity=(*plan.capacity, e)) for e in sorted(ends)]
 
 
 def _need(condition: bool, rule: str) -> None:

@@ -42,6 +42,7 @@ class Cluster:
     reads: set[Cluster] = field(default_factory=set)  # clusters whose values it loads
     waits: set[Cluster] = field(default_factory=set)  # clusters that must have read a state before it is overwritten
     sums: Cluster | None = None
+    loop: int | None = None  # it runs once per step of this loop
 
     @property
     def results(self) -> list[Node]:
@@ -235,7 +236,7 @@ class Fuser:
             return self.fits_reduction(node, found[0], cluster)
         if node.op in POOLS:
             return self.fits_pool(node, found[0], cluster)
-        if node.op not in MAPS or cluster.kind in (Kind.SCATTER, Kind.CALL) or has_no_epilogue(cluster):
+        if node.op not in MAPS or cluster.kind in (Kind.SCATTER, Kind.CALL, Kind.LOOP) or has_no_epilogue(cluster):
             return False
         shape = node.type.shape
         row = cluster.is_row(node)
@@ -312,6 +313,8 @@ def reads(reader: Node, base: Node) -> bool:
 def new_cluster(node: Node) -> Cluster:
     if node.op in ROUTINES:
         return Cluster(Kind.CALL, (), None)
+    if node.op == "scan":
+        return Cluster(Kind.LOOP, (), None)
     shape = node.type.shape
     if node.op == "matmul":
         return Cluster(Kind.DOT, shape[:-1], shape[-1])

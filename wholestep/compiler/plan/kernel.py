@@ -219,6 +219,7 @@ class Kind(enum.Enum):
     SCATTER = "scatter"
     CALL = "call"  # an op with a native routine of its own
     WINDOW = "window"  # a convolution, a pool or an adjoint, and a pointwise epilogue
+    LOOP = "loop"  # while planning only: its kernels take its place
 
 
 @dataclass(frozen=True)
@@ -234,12 +235,24 @@ class Kernel:
     scatter: Scatter | None = None
     call: Call | None = None
     window: Window | None = None
+    loop: int | None = None  # the loop over steps that it runs in
     split: int | None = None  # the axis dealt out to the threads; None: one thread
     granule: int = 1
     region: int = 0
     flops: int = 0
     bytes: int = 0  # each distinct buffer read plus written once, at capacity
     origin: tuple[str, ...] = ()  # the nodes it came from, for people
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Kernels next to each other that run once per step; their indices may hold `symbol`, the number of the step."""
+
+    id: int
+    symbol: str
+    length: Extent
+    reverse: bool = False  # from the last step to the first
+    barrier: bool = True  # do threads meet after each step?
 
 
 @dataclass(frozen=True)
@@ -296,6 +309,7 @@ class Plan:
     copy_bytes: int = 0
     work_bytes: int = 0  # a thread
     regions: int = 1
+    loops: tuple[Loop, ...] = ()
     notes: tuple[str, ...] = field(default=())  # what a reader of the report should know
 
     @property

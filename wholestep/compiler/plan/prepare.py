@@ -9,7 +9,7 @@ from __future__ import annotations
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.plan.access import VIEWS, Access, cuts_axes, identity, is_reinterpretation, repeats, resolve
-from wholestep.compiler.plan.call import Assembled, has_contiguous_columns, is_call, is_result, keeps_panels
+from wholestep.compiler.plan.call import Assembled, has_contiguous_columns, is_call, is_loop_result, is_result, keeps_panels
 from wholestep.compiler.plan.kernel import Layout
 from wholestep.compiler.plan.layout import state_layout
 from wholestep.compiler.plan.window_ops import WEIGHTS, WINDOWS
@@ -24,6 +24,11 @@ def is_state(node: Node) -> bool:
 def is_generated(node: Node) -> bool:
     """Made on the fly wherever it is used; never in memory."""
     return node.host or node.op in ("iota", "random")
+
+
+def copied(node: Node) -> Node:
+    """A node that stores another one's value."""
+    return _copy(node)
 
 
 def _copy(node: Node) -> Node:
@@ -115,7 +120,8 @@ def _call_operand(node: Node) -> Node:
 def _computed(node: Node) -> Node:
     """A result must be the value of an op that stores it; a routine stores each value in one place."""
     moved = node.op in VIEWS or node.op in STORED_LEAVES or is_generated(node)
-    return _copy(node) if moved or node.op in WEIGHTS or is_result(node) or isinstance(node, Assembled) else node
+    in_one_place = is_result(node) or is_loop_result(node) or isinstance(node, Assembled)
+    return _copy(node) if moved or node.op in WEIGHTS or in_one_place else node
 
 
 def _output(node: Node) -> Node:

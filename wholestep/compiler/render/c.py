@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from wholestep.compiler.plan.kernel import LANES, Buffer, HostValue, Kernel, Layout, Plan, Space
+from wholestep.compiler.plan.kernel import LANES, Buffer, HostValue, Kernel, Layout, Loop, Plan, Space
 from wholestep.compiler.render.call import headers
 from wholestep.compiler.render.kernels import RENDER
 from wholestep.compiler.render.language import HOST, STORED, extent_text
@@ -27,7 +27,8 @@ def render(plan: Plan, prefix: str = "ws") -> str:
     functions: dict[str, str] = {}  # text of a kernel without its name -> name
     texts, calls = [], {}
     for kernel in plan.kernels:
-        writer = Writer(kernel, buffers, plan.symbols)
+        step = () if kernel.loop is None else (plan.loops[kernel.loop].symbol,)
+        writer = Writer(kernel, buffers, (*plan.symbols, *step))
         RENDER[kernel.kind](writer)
         text = writer.function("@")
         if text not in functions:
@@ -41,7 +42,8 @@ def render(plan: Plan, prefix: str = "ws") -> str:
 
 def call_text(kernel: Kernel, function: str, writer: Writer) -> str:
     arguments = "".join(f", b{b}" for b in writer.params)
-    return f"{function}(call, lo, hi{arguments});"
+    step = "" if kernel.loop is None else ", step"
+    return f"{function}(call, lo, hi{step}{arguments});"
 
 
 def pointer(buffer: Buffer, position: Mapping[int, int]) -> str:
@@ -62,17 +64,33 @@ def entry(plan: Plan, calls: Mapping[int, str], prefix: str) -> str:
     lines += [f"  const long d{k} = call->dims[{k}]; (void)d{k};" for k in range(len(plan.symbols))]
     position = {b.id: i for i, b in enumerate(plan.pointer_buffers())}
     lines += [pointer(b, position) for b in plan.buffers]
-    region = 0
+    region, loop = 0, None
     for k in plan.kernels:
+        if k.loop != loop:
+            lines += [] if loop is None else close_loop(plan.loops[loop])
         if k.region != region:
             region = k.region
             lines.append(f"  call->api->barrier();  /* region {region} */")
+        if k.loop != loop:
+            loop = k.loop
+            lines += [] if loop is None else open_loop(plan.loops[loop], plan.symbols)
         if k.split is None:
             lines.append(f"  lo = hi = 0; if (id == 0) {calls[k.id]}")
         else:
             extent = extent_text(k.axes[k.split], plan.symbols)
             lines.append(f"  ws_own({extent}, {k.granule}, id, threads, &lo, &hi); if (lo < hi) {calls[k.id]}")
+    lines += [] if loop is None else close_loop(plan.loops[loop])
     return "\n".join([*lines, "}"])
+
+
+def open_loop(loop: Loop, symbols: tuple[str, ...]) -> list[str]:
+    steps = extent_text(loop.length, symbols)
+    step = f"{steps} - 1 - n" if loop.reverse else "n"
+    return [f"  for (long n = 0; n < {steps}; n++) {{", f"  const long step = {step}; (void)step;"]
+
+
+def close_loop(loop: Loop) -> list[str]:
+    return [*(["  call->api->barrier();"] if loop.barrier else []), "  }"]
 
 
 def host_text(value: HostValue, symbols: tuple[str, ...]) -> str:

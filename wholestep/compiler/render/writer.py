@@ -197,9 +197,13 @@ class Writer:
         return "".join(f", {STORED[self.buffers[b].type.dtype]} *restrict {x}" for b, x in self.params.items())
 
     def function(self, name: str) -> str:
-        head = [f"static void {name}(const ws_call *call, long lo, long hi{self.parameters()}) {{"]
+        # Inlined into the entry, many tiles in one function would take gcc minutes.
+        kept_apart = "__attribute__((noinline)) " if self.kernel.window else ""
+        step = "" if self.kernel.loop is None else f", long d{len(self.symbols) - 1}"  # its number is the last symbol
+        head = [f"static {kept_apart}void {name}(const ws_call *call, long lo, long hi{step}{self.parameters()}) {{"]
         text = "\n".join(self.lines)
-        used = [k for k in range(len(self.symbols)) if f"d{k}" in text]
+        given = len(self.symbols) - (self.kernel.loop is not None)
+        used = [k for k in range(given) if f"d{k}" in text]
         head += [f"  const long d{k} = call->dims[{k}];" for k in used]
         slots = dict.fromkeys((i.slot, i.dtype) for i in self.instrs if i.op == "scalar")
         for slot, dtype in slots:

@@ -20,6 +20,7 @@ from wholestep.compiler.passes.autodiff.rules import (
     operands,
     why_not,
 )
+from wholestep.compiler.passes.autodiff.scan import scan_gradients
 from wholestep.compiler.passes.decompose import decomposition_of
 from wholestep.errors import GradientError
 
@@ -61,26 +62,47 @@ def gradients(loss: Node, params: Sequence[Node], seed: Node) -> tuple[Node, ...
     if missing := find_unreached(loss, params):
         raise _unreached_error(loss, missing[0])
     order = toposort([loss])
-    totals = _pull_back(loss, seed, order, _depending_on(order, params), params)
+    totals = _pull_back({loss: [seed]}, order, _depending_on(order, params), params)
     return tuple(totals[p] for p in params)
 
 
 def _pull_back(
-    root: Node, seed: Node, order: Sequence[Node], useful: set[Node], params: Sequence[Node]
+    arrived: dict[Node, list[Node]], order: Sequence[Node], useful: set[Node], params: Sequence[Node]
 ) -> dict[Node, Node]:
-    """The chain rule from the root back through `order`; the gradient of every useful node that one arrives at."""
-    arrived: dict[Node, list[Node]] = {root: [seed]}
+    """The chain rule from where gradients have arrived back through `order`; the gradient of every useful node."""
     totals: dict[Node, Node] = {}
+    loops: dict[Node, dict[int, Node]] = {}  # a loop has one gradient for all of its results
     for node in reversed(order):
+        if node in loops:
+            with build.origin(node, name=f"gradient of {node.name or node.op}"):
+                for position, gradient in _through_loop(node, loops.pop(node), useful, params):
+                    arrived.setdefault(node.inputs[position], []).append(gradient)
         if node not in useful or node not in arrived:
             continue
         with build.origin(node, name=f"gradient of {node.name or node.op}"):
             totals[node] = upstream = _total(arrived.pop(node))
+            if node.op == "item" and node.inputs[0].op == "scan":
+                loops.setdefault(node.inputs[0], {})[build.attrs_of(node, at.ItemAttrs).index] = upstream
+                continue
             wanted = [i for i, x in enumerate(operands(node)) if x in useful and carries(node, i)]
             if wanted:
                 for position, gradient in _apply_rule(node, upstream, wanted, params):
                     arrived.setdefault(operands(node)[position], []).append(gradient)
     return totals | {node: _total(parts) for node, parts in arrived.items()}
+
+
+def _through_loop(
+    node: Node, upstream: dict[int, Node], useful: set[Node], params: Sequence[Node]
+) -> list[tuple[int, Node]]:
+    wanted = {i for i, x in enumerate(node.inputs) if x in useful and carries(node, i)}
+
+    def inside(arrived: dict[Node, list[Node]], order: Sequence[Node], inputs: Sequence[Node]) -> dict[Node, Node]:
+        return _pull_back(arrived, order, _depending_on(order, inputs), params)
+
+    found = scan_gradients(node, upstream, wanted, inside)
+    for i, gradient in found.items():
+        assert gradient.type == node.inputs[i].type, f"scan gave {gradient.type} for {node.inputs[i].type}"
+    return sorted(found.items(), key=lambda pair: pair[0])
 
 
 def find_unreached(loss: Node, params: Iterable[Node]) -> list[Node]:
@@ -139,7 +161,7 @@ def _through_decomposition(
     # Between the inputs and the result only: an input may itself be computed from another one.
     behind = set(toposort(inputs))
     between = [n for n in toposort([result]) if n not in behind]
-    totals = _pull_back(result, upstream, between, _depending_on(between, inputs), params)
+    totals = _pull_back({result: [upstream]}, between, _depending_on(between, inputs), params)
     # An input that stands at several positions has its whole gradient at the first of those that want one.
     return tuple(totals.pop(x, None) or build.zeros_like(x) if i in wanted else None for i, x in enumerate(inputs))
 

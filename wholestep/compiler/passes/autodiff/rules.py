@@ -18,6 +18,7 @@ from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.autodiff import composites, pointwise, structural, windows
 from wholestep.compiler.passes.autodiff.pointwise import Gradients
+from wholestep.compiler.passes.autodiff.scan import read_positions
 from wholestep.compiler.passes.decompose import DECOMPOSITIONS, decomposition_over_leaves
 from wholestep.compiler.passes.layer_decompositions import attention_lse_gradients
 
@@ -126,6 +127,7 @@ GRADIENTS: dict[str, Row] = {
     "gradient": _gone_by_now,
     "item": ThroughDecomposition(),
     "call": _gone_by_now,
+    "scan": _read_through_items,  # by scan.py, for all of them together
     "relu": composites.relu_rule,
     "sigmoid": composites.sigmoid_rule,
     "tanh": composites.tanh_rule,
@@ -171,6 +173,9 @@ def why_not(node: Node, position: int) -> str | None:
         return f"gives {node.result.dtype}"
     if node.op == "item" and node.inputs[0].op in DECOMPOSITIONS and not _is_read(node, position):
         return "gives a gradient that does not depend on it"
+    if node.op == "item" and node.inputs[0].op == "scan":
+        index = attrs_of(node, at.ItemAttrs).index
+        return None if position in read_positions(node.inputs[0], index) else "gives a result that does not depend on it"
     return None
 
 
