@@ -174,3 +174,27 @@ def test_wrappers_that_are_refused(make: Any, kind: type[Exception], text: str) 
 def test_examples_run(kind: Any) -> None:
     example = kind.__doc__.split("Example: `")[1].split("`")[0]
     assert isinstance(eval(example, {"ws": ws}), kind)  # noqa: S307
+
+
+def test_a_session_changes_between_wrappers() -> None:
+    session = ws.build_session(regression(), optimizer=EMA(ws.AdamW(lr=0.05)), batch_size=5)
+    session.step(**batch(0))
+    compiles = compile_counter.value
+    session.set_optimizer(EMA(ws.AdamW(lr=0.02), decay=0.5))
+    assert (session.optimizer.lr, session.scalars["ema.decay"]) == (0.02, 0.5)
+    assert compile_counter.value == compiles
+    session.set_optimizer(ws.SGD(lr=0.3))
+    assert dict(session.scalars.items()) == {"optimizer.lr": 0.3}
+    session.step(**batch(1))
+
+
+def test_decay_that_acts_on_no_parameter_is_no_obstacle() -> None:
+    def vector() -> ws.Graph:
+        g = ws.Graph()
+        w = g.parameter("w", (3,), init=1.0)
+        g.set_outputs([(w * w).sum()])
+        return g
+
+    session = ws.build_session(vector(), optimizer=ws.AdamW(lr=0.1))
+    session.set_optimizer(ws.AdamW(lr=0.2))
+    assert session.optimizer.lr == 0.2

@@ -265,11 +265,13 @@ class Session:
         if not isinstance(optimizer, Optimizer):
             raise UsageError(f"an optimizer is a description such as ws.Adam(lr=1e-3); received {optimizer!r}.")
         if source.same_program(optimizer):
+            present = dict(self._scalars.items())  # decay that acts on no parameter is not part of the program
             for name, value in source.hyperparameters(optimizer).items():
-                if name not in self._scalars.governed:
+                if name in present and name not in self._scalars.governed:
                     self._scalars[name] = value
             return
-        self._scalars.drop("optimizer.")
+        for name in source.hyperparameters(source.optimizer):
+            self._scalars.drop(name)
         self._recompile(source.with_optimizer(optimizer), repr(optimizer))
         self._need_source("").reset_optimizer_state(self.state, self.plan)
 
