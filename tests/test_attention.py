@@ -1,0 +1,122 @@
+"""`ws.attention` compiled, against torch's scaled_dot_product_attention: values and all gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+import wholestep as ws
+from wholestep.errors import ShapeError
+
+Array = np.ndarray[Any, Any]
+CAPACITY, ROWS = 11, 9  # a partial batch, of which two threads have a part each
+NEAR = {"float32": 2e-5, "float64": 1e-13}  # of the largest element
+
+
+@dataclass(frozen=True)
+class Case:
+    """Heads of queries and of keys, times of both, widths of both and of values."""
+
+    heads: int
+    shared: int
+    queries: int
+    keys: int
+    width: int
+    values: int
+    causal: bool = False
+    mask: str = ""
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {
+            "q": (self.heads, self.queries, self.width),
+            "k": (self.shared, self.keys, self.width),
+            "v": (self.shared, self.keys, self.values),
+        }
+
+
+CASES = {
+    "causal": Case(2, 2, 64, 64, 16, 16, causal=True),
+    "causal, ragged": Case(2, 2, 37, 37, 24, 24, causal=True),
+    "causal, wide": Case(1, 1, 70, 70, 64, 64, causal=True),
+    "full": Case(2, 2, 33, 33, 8, 8),
+    "cross": Case(2, 2, 5, 50, 16, 8),
+    "one query": Case(2, 2, 1, 1, 8, 8, causal=True),
+    "grouped": Case(6, 2, 20, 20, 16, 16, causal=True),
+    "one head of keys": Case(4, 1, 18, 30, 8, 8),
+    "truth mask": Case(2, 1, 19, 35, 8, 8, mask="bool"),
+    "added mask": Case(2, 2, 19, 35, 8, 8, mask="float"),
+}
+
+
+def mask_of(case: Case, dtype: str) -> Array | None:
+    rng = np.random.default_rng(5)
+    if case.mask == "bool":
+        return (rng.random((case.queries, case.keys)) < 0.6) | (np.arange(case.keys) == 0)
+    return rng.normal(size=(case.queries, case.keys)).astype(dtype) if case.mask else None
+
+
+def graph(dtype: str) -> ws.Graph:
+    """All cases in one program; each result is weighted by an input: no upstream gradient is 1."""
+    g = ws.Graph()
+    loss, outputs, params = 0.0, {}, {}
+    for i, case in enumerate(CASES.values()):
+        scale = g.input(f"x{i}", ("batch", 1, 1, 1), dtype)
+        mine = {f"{n}{i}": g.parameter(f"{n}{i}", s, dtype=dtype) for n, s in case.shapes().items()}
+        q, k, v = (p.reshape(1, *p.shape) * scale for p in mine.values())
+        y = ws.attention(q, k, v, causal=case.causal, mask=mask_of(case, dtype))
+        weight = g.input(f"w{i}", ("batch", case.heads, case.queries, case.values), dtype)
+        loss = loss + (y * weight).sum()
+        outputs[f"y{i}"], params = y, params | mine
+    grads = zip(params, ws.gradients(loss, list(params.values())), strict=True)
+    g.set_outputs({"loss": loss, **outputs, **{f"d{n}": d for n, d in grads}})
+    return g
+
+
+def feeds(dtype: str) -> dict[str, Array]:
+    rng, made = np.random.default_rng(1), {}
+    for i, case in enumerate(CASES.values()):
+        made[f"x{i}"] = rng.uniform(0.5, 1.5, (ROWS, 1, 1, 1)).astype(dtype)
+        made[f"w{i}"] = rng.normal(size=(ROWS, case.heads, case.queries, case.values)).astype(dtype)
+    return made
+
+
+def expected(i: int, case: Case, dtype: str, state: dict[str, Array], fed: dict[str, Array]) -> dict[str, Array]:
+    leaves = [torch.tensor(state[f"{n}{i}"].astype(np.float64), requires_grad=True) for n in "qkv"]
+    scaled = [leaf[None] * torch.from_numpy(fed[f"x{i}"].astype(np.float64)) for leaf in leaves]
+    mask = mask_of(case, dtype)
+    attn_mask = None if mask is None else torch.from_numpy(mask if mask.dtype == bool else mask.astype(np.float64))
+    y = scaled_dot_product_attention(
+        *scaled, attn_mask=attn_mask, is_causal=case.causal, enable_gqa=case.heads != case.shared
+    )
+    (y * torch.from_numpy(fed[f"w{i}"].astype(np.float64))).sum().backward()
+    grads = {f"d{n}{i}": leaf.grad.numpy() for n, leaf in zip("qkv", leaves, strict=True) if leaf.grad is not None}
+    return {f"y{i}": y.detach().numpy(), **grads}
+
+
+@pytest.fixture(scope="module", params=["float32", "float64"])
+def ran(request: pytest.FixtureRequest) -> tuple[str, dict[str, Array], dict[str, Array], dict[str, Array]]:
+    dtype = request.param
+    session = ws.build_inference_session(graph(dtype), batch_size=CAPACITY, threads=2)
+    names = [f"{n}{i}" for i in range(len(CASES)) for n in "qkv"]
+    state, fed = {n: session.get(n).copy() for n in names}, feeds(dtype)
+    return dtype, state, fed, session.step(fed).outputs
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients_equal_torch(name: str, ran: Any) -> None:
+    dtype, state, fed, outputs = ran
+    for key, value in expected(list(CASES).index(name), CASES[name], dtype, state, fed).items():
+        error = np.abs(outputs[key] - value).max()
+        assert error <= NEAR[dtype] * np.abs(value).max(initial=1e-30) + 1e-30, key
+
+
+def test_heads_that_do_not_divide_are_refused_at_the_users_line() -> None:
+    g = ws.Graph()
+    q, k = g.input("q", ("batch", 5, 4, 8)), g.input("k", ("batch", 2, 4, 8))
+    with pytest.raises(ShapeError, match=r"5 heads of queries .* over 2 heads(?s:.*)test_attention\.py"):
+        ws.attention(q, k, k)
