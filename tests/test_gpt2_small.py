@@ -172,11 +172,11 @@ def test_planning_stays_in_proportion_to_the_depth(monkeypatch: pytest.MonkeyPat
 
 
 def test_written_from_primitives_it_is_the_same_plan() -> None:
-    """The e-graph finds the names; without it, scores are stored and more is moved."""
-    named, primitive = plan_of(2, NAMED, REWRITTEN), plan_of(2, PRIMITIVE, REWRITTEN)
-    show("2 layers by name, e-graph on", named)
-    show("2 layers from primitives, e-graph on", primitive)
-    show("2 layers from primitives, e-graph off", plan_of(2, PRIMITIVE))
+    """The e-graph finds the names; without it, every score is stored."""
+    named, primitive, off = plan_of(12), plan_of(12, PRIMITIVE, REWRITTEN), plan_of(2, PRIMITIVE)
+    show("12 layers by name", named)
+    show("12 layers from primitives, e-graph on", primitive)
+    show("2 layers by name", plan_of(2))
+    show("2 layers from primitives, e-graph off", off)
     assert integers(primitive) == integers(named)
-    assert primitive.bytes_moved <= 1.2 * floor(Config(layers=2), BATCH)
-    assert all(a < b for a, b in zip(integers(primitive), integers(plan_of(2, PRIMITIVE)), strict=True))
+    assert all(a < b for a, b in zip(integers(plan_of(2)), integers(off), strict=True))
