@@ -21,11 +21,12 @@ from wholestep.nn.containers import Residual, Sequential
 from wholestep.nn.module import Module
 from wholestep.nn.norms import GroupNorm, LayerNorm, RMSNorm
 from wholestep.nn.parameter import Buffer, Parameter
+from wholestep.nn.recurrent import GRU, LSTM, RNN
 
 # fmt: off
 __all__ = [
     "Module", "Parameter", "Buffer", "Sequential", "Residual", "Lambda",
     "Linear", "Embedding", "Dropout", "Flatten",
-    "LayerNorm", "RMSNorm", "GroupNorm", "MultiHeadAttention", "TransformerBlock",
+    "LayerNorm", "RMSNorm", "GroupNorm", "MultiHeadAttention", "TransformerBlock", "RNN", "LSTM", "GRU",
     "ReLU", "LeakyReLU", "ELU", "GELU", "SiLU", "Mish", "Softplus", "Hardswish", "SwiGLU", "Tanh", "Sigmoid", "Softmax",
 ]

@@ -18,6 +18,7 @@ from wholestep.compiler.ir.types import Dim, Extent, symbols_of
 from wholestep.compiler.plan.access import VIEWS
 from wholestep.compiler.plan.fuse import Cluster, accesses, fuse, is_op
 from wholestep.compiler.plan.kernel import Kind, Loop
+from wholestep.compiler.plan.merge import merge_maps
 from wholestep.compiler.plan.order import topological
 from wholestep.compiler.plan.prepare import copied, prepare
 
@@ -116,7 +117,8 @@ class _Body:
     # -- the kernels -----------------------------------------------------------------------------------------------
     def open(self) -> None:
         self.first_values()
-        inside = topological(fuse(self.graph(), self.fused))
+        clusters = fuse(self.graph(), self.fused)
+        inside = topological(merge_maps(clusters, ()) if self.fused else clusters)
         steady = self.steady(inside)
         for cluster in inside:
             if cluster not in steady:

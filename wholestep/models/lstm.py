@@ -1,0 +1,60 @@
+"""An LSTM language model: "Recurrent neural network based language model", Mikolov et al. 2010, with LSTM layers as in
+"Recurrent neural network regularization", Zaremba et al. 2014 (arXiv:1409.2329)."""
+
+from __future__ import annotations
+
+from wholestep.compiler.frontend import initializers as init
+from wholestep.compiler.frontend.layers import Switchable
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import ShapeError
+from wholestep.nn import LSTM, Dropout, Embedding, Linear, Module
+
+
+def lstm_lm(
+    vocabulary: int,
+    width: int = 256,
+    layers: int = 2,
+    dropout: float | Switchable = 0.0,
+    tied: bool = False,
+    dtype: object = "float32",
+) -> LSTMLanguageModel:
+    """Tokens -> embedding -> LSTM layers -> scores of the next token.
+
+    Args:
+        vocabulary: how many tokens there are.
+        width: of the embedding and of every layer.
+        dropout: of the embedding, between layers and before the scores.
+        tied: the embedding is also the output layer (arXiv:1608.05859).
+
+    Example: `model = ws.models.lstm_lm(65, width=256, layers=2)`.
+    """
+    return LSTMLanguageModel(vocabulary, width, layers, dropout, tied, dtype)
+
+
+class LSTMLanguageModel(Module):
+    """Tokens (batch, time) -> the scores of the next token, (batch, time, vocabulary)."""
+
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        layers: int,
+        dropout: float | Switchable = 0.0,
+        tied: bool = False,
+        dtype: object = "float32",
+    ) -> None:
+        self.encoder = Embedding(vocabulary, width, init.uniform(-0.1, 0.1), dtype)
+        self.drop, self.drop_out = Dropout(dropout), Dropout(dropout)
+        self.lstm = LSTM(width, width, num_layers=layers, dropout=dropout, dtype=dtype)
+        self.decoder = Linear(width, vocabulary, dtype=dtype)
+        if tied:
+            self.decoder.weight = self.encoder.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if tokens.ndim != 2:
+            fail(ShapeError, f"lstm_lm takes tokens of shape (batch, time); received {tokens!r}.")
+        x = self.drop(self.encoder(tokens.T))  # (time, batch, width): a step is a block of memory
+        outputs, _ = self.lstm(x)
+        scores: Tensor = self.decoder(self.drop_out(outputs))
+        return scores.transpose(0, 1)  # (batch, time, vocabulary)
