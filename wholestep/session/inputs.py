@@ -73,7 +73,7 @@ class Inputs:
         self.all = tuple(Input(name, plan.buffers[id].type, bounds[name]) for name, id in plan.inputs)
         self._slot_of = [(i, program.slots.get(i.name, 0)) for i in self.all]
         self.sizes: dict[str, int] = dict(self._capacity)  # of the last call; replaced, never changed
-        self.fixed: dict[str, int] = {}  # sizes that no array tells: of the programs of a window
+        self._fixed: dict[str, int] = {}  # sizes that no array tells
         _need_inferable(plan, self.all)
 
     def named(self, name: str) -> Input:
@@ -149,6 +149,12 @@ class Inputs:
             )
         return self.stage(item, array)
 
+    def fix(self, sizes: dict[str, int]) -> None:
+        """Say the sizes that no array tells, where a window's program runs by itself."""
+        if sizes != self._fixed:
+            self._fixed = sizes
+            self.forget()
+
     def forget(self) -> None:
         """Someone else has changed the call's sizes: read them, and validate in full next time."""
         self.sizes = {s: self._program.dims[i] for s, i in self._symbols.items()} or self.sizes
@@ -183,7 +189,7 @@ class Inputs:
                     sizes[symbol], origin[symbol] = value, item.what
         for item in self.all:
             self._check_shape(item, arrays[item.name].shape, sizes, origin)
-        return {**self._capacity, **self.fixed, **sizes}
+        return {**self._capacity, **self._fixed, **sizes}
 
     def _check_shape(
         self, item: Input, shape: tuple[int, ...], sizes: Mapping[str, int], origin: Mapping[str, str]

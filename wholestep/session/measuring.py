@@ -20,7 +20,7 @@ class Measured:
         self._metrics = [m.metric for m in recipe.measures]
         self._prefix = f"{prefix}." if prefix else ""
         self._state, self._plan = state, plan
-        self._reports_norm = any(name == GRAD_NORM for name, _ in plan.outputs) and recipe.clip_norm is not None
+        self._reports_norm = recipe.clip_norm is not None and not prefix
 
     def values(self) -> dict[str, Any]:
         """Every metric by name."""

@@ -203,7 +203,7 @@ class Bench:
         for name, value in trial.scalars.items():
             self._entry.program.set_scalar(name, value)
         self._state.step = STEP
-        self._entry.inputs.fixed = {s: n for s, n in trial.sizes.items() if s in WINDOW_DIMS}
+        self._entry.inputs.fix({s: n for s, n in trial.sizes.items() if s in WINDOW_DIMS})
         outputs = self._entry(trial.inputs).outputs
         return Result(outputs, {name: self._state.get(name) for name in self._state.names})
 

@@ -424,7 +424,6 @@ class Session:
         known = {PART: (part, key)}
         plans = [known.get(n) or source.plan(n, self._place.options, self._stand) for n in names]
         self._programs = [self._load_program(*found) for found in plans]
-        self._measured["main"] = Measured(self._recipe, self.state, plans[-1][0], "")
         outside, shape = seen_from_outside(source, part, plans[-1][0]), window_shape(source)
         program = self._device.load_window(outside, self._programs, self._place, shape)
         return EntryPoint(program, self._measured["main"], self._programs[-1])
