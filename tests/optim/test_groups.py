@@ -11,7 +11,7 @@ import torch
 
 import wholestep as ws
 from wholestep.compiler.runtime.compiler import compile_counter
-from wholestep.errors import OptionError, UsageError
+from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.optim import Optimizer
 
 Array = np.ndarray[Any, Any]
@@ -82,7 +82,10 @@ def test_a_groups_scalars_are_live_and_shared_ones_reach_it() -> None:
     compiles = compile_counter.value
     session.set_learning_rate(0.2)
     session.scalars["optimizer.embed.lr"] = 0.7
-    session.scalars["optimizer.head.lr_scale"] = 0.25
+    session.optimizer["head"].lr_scale = 0.25
+    assert session.optimizer["embed"].lr == 0.7
+    with pytest.raises(UnknownNameError, match="no group 'tail' has numbers of its own; there are: 'embed', 'head'"):
+        session.optimizer["tail"]
     after, before, slopes = train(session, 1), arrays(0), arrays(1)
     for name, lr in (("layer.weight", 0.2), ("embed.weight", 0.7), ("head.weight", 0.05), ("head.bias", 0.05)):
         np.testing.assert_allclose(after[name], before[name] - lr * slopes[name], rtol=1e-12, err_msg=name)

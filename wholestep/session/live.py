@@ -75,11 +75,21 @@ class LiveOptimizer:
     Example::
 
         session.optimizer.lr = 1e-4        # from the next step on; nothing is compiled
+        session.optimizer["head"].lr = 1e-2  # of a group that has an lr of its own
     """
 
     def __init__(self, name: str, scalars: Scalars) -> None:
         object.__setattr__(self, "_prefix", f"{name}.")
         object.__setattr__(self, "_scalars", scalars)
+
+    def __getitem__(self, group: str) -> LiveOptimizer:
+        """The numbers that a group has of its own."""
+        found = LiveOptimizer(f"{self._prefix}{group}", self._scalars)
+        if not found._fields():
+            groups = sorted({n.rpartition(".")[0] for n in self._fields() if "." in n})
+            known = ", ".join(map(repr, groups)) or "none"
+            raise UnknownNameError(f"no group {group!r} has numbers of its own; there are: {known}.")
+        return found
 
     def _fields(self) -> dict[str, float]:
         prefix, scalars = self._prefix, self._scalars
