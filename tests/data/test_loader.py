@@ -1,0 +1,156 @@
+"""DataLoader: orders, positions, sources, prefetching, errors."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+import wholestep as ws
+from wholestep.compiler.runtime.order import epoch_order
+from wholestep.data import Balanced, DataLoader, Sequential, Subset, Weighted
+
+X = np.arange(20, dtype=np.float32).reshape(10, 2)
+Y = np.arange(10, dtype=np.int32)
+
+
+def labels(loader: DataLoader) -> list[int]:
+    return [int(y) for batch in loader for y in batch.labels]
+
+
+def test_an_epoch_is_a_permutation_and_a_function_of_seed_and_epoch() -> None:
+    one, same, other = (DataLoader(X, Y, 3, seed=s) for s in (1, 1, 2))
+    first = labels(one)
+    assert sorted(first) == list(range(10))
+    assert first == labels(same) != labels(other)
+    assert first != labels(one), "the next epoch has another order"
+    assert first == epoch_order(1, 0, 10).tolist(), "the order of the native loop"
+
+
+def test_the_interface_of_a_training_loop() -> None:
+    loader = DataLoader(X, Y, 4)
+    assert len(loader) == 3
+    loader.shuffle(5)
+    loader.reset()
+    taken = list(iter(loader.next_batch, None))
+    assert [b.rows for b in taken] == [4, 4, 2]
+    assert loader.next_batch() is None
+    loader.reset()
+    again = loader.next_batch()
+    assert again is not None
+    np.testing.assert_array_equal(again.data, taken[0].inputs)
+    np.testing.assert_array_equal(again.labels, taken[0].targets)
+    np.testing.assert_array_equal(again.data[:, 0], 2 * again.labels)
+
+
+def test_drop_last_and_sequential_order() -> None:
+    loader = DataLoader((X, Y), batch_size=4, shuffle=False, drop_last=True)
+    assert len(loader) == 2
+    assert labels(loader) == list(range(8))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_seeking_and_states_continue_where_they_were(prefetch: int) -> None:
+    noise = [ws.data.Noise(0.1), ws.data.Flip()]
+    loader = DataLoader(X, Y, 3, seed=7, transform=noise, prefetch=prefetch)
+    whole = [[b.inputs for b in loader] for _ in range(2)]
+    fresh = DataLoader(X, Y, 3, seed=7, transform=noise)
+    fresh.seek(1, 2)
+    state = fresh.state_dict()
+    for resumed in (fresh, DataLoader(X, Y, 3, transform=noise)):
+        resumed.load_state_dict(state)
+        for expected, found in zip(whole[1][2:], resumed, strict=True):
+            np.testing.assert_array_equal(found.inputs, expected)
+
+
+def test_named_arrays_and_weights() -> None:
+    batch = DataLoader(({"a": X, "b": Y}, {"kind": Y}, np.ones(10)), batch_size=5).next_batch()
+    assert batch is not None
+    assert list(batch.named()) == ["a", "b", "kind", "sample_weight"]
+    assert list(DataLoader(X).next_batch().named()) == ["x"]  # type: ignore[union-attr]
+
+
+def test_torch_datasets_and_rows() -> None:
+    data = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y))
+    batch = DataLoader(data, batch_size=4, shuffle=False).next_batch()
+    assert batch is not None
+    np.testing.assert_array_equal(batch.inputs, X[:4])
+    np.testing.assert_array_equal(batch.targets, Y[:4])
+
+
+def test_iterables_of_batches() -> None:
+    class Endless:
+        def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            yield X[:6], Y[:6]
+            yield X[6:], Y[6:]
+
+    loader = DataLoader(Endless())
+    assert labels(loader) == labels(loader) == list(range(10))
+    once = DataLoader((X[i : i + 5], Y[i : i + 5]) for i in (0, 5))
+    assert labels(once) == list(range(10))
+    with pytest.raises(ws.errors.UsageError, match="a generator, which can be read once"):
+        labels(once)
+    with pytest.raises(ws.errors.UsageError, match="does not know how many batches"):
+        len(loader)
+
+
+def test_prefetching_keeps_order_and_hands_errors_over() -> None:
+    def failing() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        yield X[:5], Y[:5]
+        raise OSError("the disk is gone")
+
+    assert labels(DataLoader(X, Y, 3, prefetch=2)) == labels(DataLoader(X, Y, 3))
+    loader = iter(DataLoader(failing(), prefetch=1))
+    assert next(loader).rows == 5
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(loader)
+
+
+def test_a_reader_that_stops_early_stops_the_thread() -> None:
+    batches = iter(DataLoader(X, Y, 1, prefetch=2))
+    next(batches)
+    batches.close()  # type: ignore[attr-defined]
+    assert not [t for t in threading.enumerate() if t.name == "wholestep-prefetch"]
+
+
+def test_samplers() -> None:
+    assert sorted(labels(DataLoader(X, Y, 4, sampler=Subset([1, 3, 5])))) == [1, 3, 5]
+    assert labels(DataLoader(X, Y, 4, sampler=Subset([5, 1], shuffle=False))) == [5, 1]
+    only = Weighted([0.0] * 9 + [1.0])
+    assert labels(DataLoader(X, Y, 4, sampler=only)) == [9] * 10
+    rare = np.r_[np.zeros(90, int), np.ones(10, int)]
+    drawn = rare[Balanced(rare, draws=4000).rows(0, 0, 100)]
+    assert 0.45 < drawn.mean() < 0.55
+
+
+def test_arrays_are_offered_to_the_native_loop_only_where_nothing_is_changed() -> None:
+    assert DataLoader(X, Y).arrays() is not None
+    for loader in (DataLoader(X, Y, drop_last=True), DataLoader(X, Y, transform=ws.data.Flip()), DataLoader([(X, Y)])):
+        assert loader.arrays() is None
+    assert DataLoader(X, Y).shuffles
+    assert not DataLoader(X, Y, sampler=Sequential()).shuffles
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: DataLoader(X, Y[:5]), "all arrays need one row per example; received .*'labels': 5"),
+        (lambda: DataLoader(X[:0], Y[:0]), "the data set is empty"),
+        (lambda: DataLoader(X, Y, 0), "batch_size is a whole number of at least 1; received 0"),
+        (lambda: DataLoader(3.0), "received float"),
+        (lambda: DataLoader({}), "empty dict"),
+        (lambda: DataLoader(np.array([object()])), "is not an array of numbers"),
+        (lambda: labels(DataLoader(X, Y, sampler=Subset([10]))), "indices go from 0 to 9; received 10 to 10"),
+        (lambda: labels(DataLoader(X, Y, sampler=Weighted([1.0]))), "the data has 10 rows; received 1 weights"),
+        (lambda: Weighted([0.0, 0.0]), "not all 0"),
+        (lambda: Subset([]), "no rows to visit"),
+        (lambda: DataLoader([(X, Y)], drop_last=True), "decides its own order and batches"),
+        (lambda: DataLoader(X, Y).seek(0, 99), "an epoch has 1 batches; received batch 99"),
+    ],
+)
+def test_errors_teach(make, text: str) -> None:
+    with pytest.raises(ws.errors.WholestepError, match=text):
+        make()

@@ -1,0 +1,172 @@
+"""`DataLoader`: batches of a data set, in an order that is a function of (seed, epoch)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from wholestep.data.order import Rows, Sampler, Sequential, Shuffled
+from wholestep.data.prefetch import prefetched
+from wholestep.data.sources import RowSource, Stream, as_source
+from wholestep.data.table import Array, Batch, Table
+from wholestep.data.transforms import Draw, Transform
+from wholestep.errors import OptionError, UsageError
+
+
+class DataLoader:
+    """Batches of arrays, of a data set that is read row by row, or of an iterable.
+
+    Args:
+        data: arrays `x`, `(x, y)`, `(x, y, sample_weight)` or dicts of them; an object with `len` and `[i]` (a torch
+            Dataset); or an iterable of batches.
+        labels: the targets, where `data` is the inputs alone.
+        batch_size: rows of a batch; the last one may have fewer.
+        shuffle: visit the rows in another order in every epoch.
+        drop_last: leave out a last batch that is not full.
+        sampler: another order, e.g. `ws.data.Balanced(y)`; replaces `shuffle`.
+        transform: one or several changes to the inputs, e.g. `[ws.data.Flip(), ws.data.Crop(4)]`.
+        prefetch: batches made ahead by a thread.
+
+    Example::
+
+        for batch in ws.data.DataLoader(x, y, batch_size=64):
+            session.step(batch.named())
+    """
+
+    def __init__(
+        self,
+        data: object,
+        labels: object = None,
+        batch_size: int = 32,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        sampler: Sampler | None = None,
+        transform: Transform | Sequence[Transform] = (),
+        prefetch: int = 0,
+    ) -> None:
+        for name, value, least in (("batch_size", batch_size, 1), ("prefetch", prefetch, 0), ("seed", seed, 0)):
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+                raise OptionError(f"DataLoader: {name} is a whole number of at least {least}; received {value!r}.")
+        self.source = as_source(data, labels)
+        self.batch_size, self.seed, self.drop_last, self.prefetch = int(batch_size), int(seed), drop_last, prefetch
+        self.sampler: Sampler = sampler or (Shuffled() if shuffle else Sequential())
+        self.transforms = (transform,) if callable(transform) else tuple(transform)
+        self.epoch = self.position = 0
+        self._order: tuple[int, Rows] | None = None
+        self._stream: Iterator[Batch] | None = None
+        if isinstance(self.source, Stream) and (sampler is not None or drop_last):
+            raise UsageError("DataLoader: an iterable decides its own order and batches; leave out sampler, drop_last.")
+
+    # -- the interface of a training loop ------------------------------------------------------------------------
+
+    def shuffle(self, epoch: int) -> None:
+        """Take the order of an epoch; equal numbers give equal orders."""
+        self.epoch, self.position = int(epoch), 0
+        self._stream = None
+
+    def reset(self) -> None:
+        """Back to the first batch, in the same order."""
+        self.position, self._stream = 0, None
+
+    def seek(self, epoch: int, batch: int = 0) -> None:
+        """Go to a batch of an epoch, as if all before it had been taken."""
+        self.shuffle(epoch)
+        if isinstance(self.source, Stream):
+            self._stream = iter(self.source)
+            for _ in range(batch):
+                next(self._stream, None)
+        elif not 0 <= batch <= len(self):
+            raise OptionError(f"seek: an epoch has {len(self)} batches; received batch {batch}.")
+        self.position = batch
+
+    def next_batch(self) -> Batch | None:
+        """The next batch of the epoch, or None at its end."""
+        if isinstance(self.source, Stream):
+            self._stream = self._stream or iter(self.source)
+            found = next(self._stream, None)
+        else:
+            found = self._make(self.position) if self.position < len(self) else None
+        if found is None:
+            return None
+        self.position += 1
+        return self._changed(found) if isinstance(self.source, Stream) else found
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        if isinstance(self.source, Stream):
+            raise UsageError("an iterable does not know how many batches it has; wrap arrays or a data set with len().")
+        rows = len(self._rows())
+        return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches from here to the end of the epoch; then the loader stands at the start of the next one."""
+        taken: Iterable[Batch] = iter(self.next_batch, None)
+        if self.prefetch:
+            taken = self._ahead()
+        yield from taken
+        self.shuffle(self.epoch + 1)
+
+    def _ahead(self) -> Iterator[Batch]:
+        """As `next_batch`, with a thread that works ahead; `position` counts what was handed out."""
+        if isinstance(self.source, Stream):
+            self._stream = self._stream or iter(self.source)
+            made: Iterator[Batch] = map(self._changed, self._stream)
+        else:
+            made = map(self._make, range(self.position, len(self)))
+        for batch in prefetched(made, self.prefetch):
+            self.position += 1
+            yield batch
+
+    # -- what others ask of it -----------------------------------------------------------------------------------
+
+    def arrays(self) -> Table | None:
+        """The whole data, where a native loop may gather the batches itself: in memory, unchanged, shuffled or not."""
+        plain = isinstance(self.sampler, Shuffled | Sequential) and not self.transforms and not self.drop_last
+        return self.source if plain and isinstance(self.source, Table) else None
+
+    @property
+    def shuffles(self) -> bool:
+        """Does the order change from epoch to epoch?"""
+        return not isinstance(self.sampler, Sequential)
+
+    def state_dict(self) -> dict[str, int]:
+        """Where it stands."""
+        return {"epoch": self.epoch, "batch": self.position, "seed": self.seed}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Stand where `state_dict` was taken; the next batch is the one that would have come then."""
+        self.seed, self._order = int(state["seed"]), None
+        self.seek(int(state["epoch"]), int(state["batch"]))
+
+    # -- batches -------------------------------------------------------------------------------------------------
+
+    def _rows(self) -> Rows:
+        assert not isinstance(self.source, Stream)
+        if self._order is None or self._order[0] != self.epoch:
+            self._order = self.epoch, self.sampler.rows(self.seed, self.epoch, len(self.source))
+        return self._order[1]
+
+    def _make(self, position: int) -> Batch:
+        source: Table | RowSource = self.source  # type: ignore[assignment]
+        rows = self._rows()[position * self.batch_size : (position + 1) * self.batch_size]
+        return self._changed(source.take(rows), rows)
+
+    def _changed(self, batch: Batch, rows: Rows | None = None) -> Batch:
+        if not self.transforms:
+            return batch
+        if rows is None:  # an iterable: rows are numbered as they come, by the caller's position
+            start = self.position * self.batch_size
+            rows = np.arange(start, start + batch.rows)
+        return Batch(self._apply(batch.inputs, rows), batch.targets, batch.weights)
+
+    def _apply(self, inputs: Any, rows: Rows) -> Any:
+        if isinstance(inputs, Mapping):
+            return {name: self._apply(a, rows) for name, a in inputs.items()}
+        changed: Array = inputs
+        for stream, transform in enumerate(self.transforms):
+            changed = transform(changed, Draw(self.seed, self.epoch, rows, stream))
+        return changed

@@ -1,0 +1,102 @@
+"""In which order rows are visited: samplers, each a function of (seed, epoch), so that any position can be found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from wholestep.compiler.runtime.order import epoch_order
+from wholestep.errors import InputError, OptionError
+
+Rows = NDArray[np.int64]
+
+
+class Sampler(Protocol):
+    """Which rows an epoch visits, in order."""
+
+    def rows(self, seed: int, epoch: int, count: int) -> Rows:
+        """The rows of an epoch over a data set of `count` rows."""
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """Every row, in order."""
+
+    def rows(self, seed: int, epoch: int, count: int) -> Rows:
+        return np.arange(count)
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Every row once, in the order that `session.run` uses for the same seed and epoch."""
+
+    def rows(self, seed: int, epoch: int, count: int) -> Rows:
+        return epoch_order(seed, epoch, count)
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Some rows, shuffled or in the order given."""
+
+    indices: Sequence[int]
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        if not len(self.indices):
+            raise InputError("Subset: there are no rows to visit; give at least one index.")
+
+    def rows(self, seed: int, epoch: int, count: int) -> Rows:
+        chosen = np.asarray(self.indices, np.int64)
+        if chosen.min() < 0 or chosen.max() >= count:
+            raise InputError(f"Subset: indices go from 0 to {count - 1}; received {chosen.min()} to {chosen.max()}.")
+        return chosen[epoch_order(seed, epoch, len(chosen))] if self.shuffle else chosen
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """Rows drawn with replacement, each with a probability in proportion to its weight."""
+
+    weights: Any
+    draws: int | None = None  # of an epoch; as many as there are rows when None
+    _ends: NDArray[np.float64] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        w = np.asarray(self.weights, np.float64)
+        if w.ndim != 1 or not len(w) or (w < 0).any() or not np.isfinite(w).all() or w.sum() <= 0:
+            raise OptionError("Weighted: weights are numbers of at least 0, one per row, and not all 0.")
+        object.__setattr__(self, "_ends", np.cumsum(w / w.sum()))
+
+    def rows(self, seed: int, epoch: int, count: int) -> Rows:
+        if len(self._ends) != count:
+            raise InputError(f"Weighted: the data has {count} rows; received {len(self._ends)} weights.")
+        drawn = keyed_uniform(seed, epoch, np.arange(self.draws or count), 0)
+        return np.minimum(np.searchsorted(self._ends, drawn, side="right"), count - 1).astype(np.int64)
+
+
+def Balanced(labels: ArrayLike, draws: int | None = None) -> Weighted:
+    """Rows drawn so that every class comes up equally often.  Example: `ws.data.Balanced(y)`."""
+    y = np.asarray(labels)
+    if y.ndim != 1 or not len(y):
+        raise OptionError(f"Balanced: needs one class per row; received labels of shape {y.shape}.")
+    _, inverse, counts = np.unique(y, return_inverse=True, return_counts=True)
+    return Weighted(1.0 / counts[inverse], draws)
+
+
+def keyed_uniform(seed: int, epoch: int, rows: ArrayLike, draw: int) -> NDArray[np.float64]:
+    """A uniform number in [0, 1) for each row: a function of (seed, epoch, row, draw) alone."""
+    x = np.asarray(rows).astype(np.uint64)
+    for word in (seed, epoch, draw):
+        x = _mixed(x ^ np.uint64((word * 0x9E3779B97F4A7C15 + 0xD1342543DE82EF95) % 2**64))
+    return (_mixed(x) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64 after a step."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

@@ -1,0 +1,193 @@
+"""Where examples come from: arrays, data sets read row by row, iterables, and files."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wholestep.data.table import Array, Batch, Table, as_table, is_table_like
+from wholestep.errors import InputError, UsageError
+
+Path_ = str | PathLike[str]
+
+
+class RowSource:
+    """A data set with `len` and `[i]`, each item `(x, y)`, `(x, y, weight)`, `x` or a dict: a torch Dataset is one."""
+
+    def __init__(self, items: Any) -> None:
+        self.items = items
+        if len(items) == 0:
+            raise InputError("the data set is empty: len() is 0. Training needs at least one example.")
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def take(self, rows: NDArray[np.int64]) -> Batch:
+        """The examples at some rows as one batch."""
+        found = [self.items[int(row)] for row in rows]
+        if isinstance(found[0], Mapping):
+            table = as_table({name: _stacked([f[name] for f in found]) for name in found[0]})
+        elif isinstance(found[0], tuple | list):
+            table = as_table(tuple(_stacked([f[i] for f in found]) for i in range(len(found[0]))))
+        else:
+            table = as_table(_stacked(found))
+        return table.take(np.arange(len(table)))
+
+
+def _stacked(values: Sequence[Any]) -> Any:
+    if isinstance(values[0], Mapping):
+        return {name: _stacked([v[name] for v in values]) for name in values[0]}
+    arrays = [np.asarray(v.detach().cpu().numpy() if hasattr(v, "detach") else v) for v in values]
+    shapes = {a.shape for a in arrays}
+    if len(shapes) > 1:
+        raise InputError(f"the examples of a batch have different shapes: {sorted(shapes)}. Pad or crop them first.")
+    return np.stack(arrays)
+
+
+class Stream:
+    """An iterable of batches; it is iterated anew in every epoch."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self.batches = batches
+        self._used = False
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._used and iter(self.batches) is self.batches:
+            raise UsageError(
+                "this data is a generator, which can be read once; give a list, a DataLoader over arrays, or an object "
+                "whose __iter__ starts again."
+            )
+        self._used = True
+        for item in self.batches:
+            yield item if isinstance(item, Batch) else _as_batch(item)
+
+
+def _as_batch(item: Any) -> Batch:
+    table = as_table(item)
+    return table.take(np.arange(len(table)))
+
+
+def as_source(data: object, labels: object = None) -> Table | RowSource | Stream:
+    """What a loader reads from."""
+    if labels is not None or is_table_like(data):
+        return as_table(data, labels)
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list):
+        return RowSource(data)
+    if isinstance(data, Iterable):
+        return Stream(data)
+    raise UsageError(
+        f"data is arrays, (x, y), a dict of arrays, a data set with len() and [i], or an iterable of batches; received "
+        f"{type(data).__name__}."
+    )
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+_IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+
+
+def read_idx(path: Path_) -> Array:
+    """An array in the idx format of MNIST, compressed by gzip or not.  Example: `read_idx("train-labels.gz")`."""
+    raw = Path(path).read_bytes()
+    data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _IDX_TYPES:
+        raise InputError(f"{path} is not an idx file: it must start with two zero bytes and a known type.")
+    rank = data[3]
+    shape = struct.unpack(f">{rank}I", data[4 : 4 + 4 * rank]) if len(data) >= 4 + 4 * rank else ()
+    kind, start = np.dtype(_IDX_TYPES[data[2]]), 4 + 4 * rank
+    expected = start + int(np.prod(shape)) * kind.itemsize
+    if len(data) != expected:
+        raise InputError(f"{path} is damaged: shape {shape} needs {expected} bytes; the file has {len(data)}.")
+    return np.frombuffer(data, kind, offset=start).reshape(shape).astype(kind.newbyteorder("="))
+
+
+def mnist(folder: Path_) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """((x, y), (x test, y test)) from the four idx files of MNIST: images (n, 1, 28, 28) in 0..1, labels int32.
+
+    Example: `train, test = ws.data.mnist("mnist")`.
+    """
+    return _mnist_part(folder, "train"), _mnist_part(folder, "t10k")
+
+
+def _mnist_part(folder: Path_, part: str) -> tuple[Array, Array]:
+    images, labels = (read_idx(_found(folder, f"{part}-{kind}")) for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+    return images[:, None].astype(np.float32) / np.float32(255), labels.astype(np.int32)
+
+
+def _found(folder: Path_, name: str) -> Path:
+    for candidate in (Path(folder) / f"{name}.gz", Path(folder) / name):
+        if candidate.exists():
+            return candidate
+    raise InputError(f"there is no {name} (or {name}.gz) in {folder}; download the four files of MNIST there.")
+
+
+def open_npy(path: Path_) -> Array:
+    """An array in a .npy file, mapped: rows are read when they are used.  Example: `open_npy("features.npy")`."""
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise InputError(f"{path} is not a whole .npy file of numbers: {error}.") from error
+    assert isinstance(found, np.ndarray)
+    return found
+
+
+def read_csv(
+    path: Path_, target: str | int | None = None, *, header: bool = True, delimiter: str = ",", dtype: str = "float32"
+) -> tuple[Array, Array | None]:
+    """Features (rows, columns) and the target column of a file of numbers.
+
+    Args:
+        target: the name or number of the column to predict; None: there is none.  Words in it become class numbers in
+            alphabetical order.
+
+    Example: `x, y = ws.data.read_csv("houses.csv", target="price")`.
+    """
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        lines = [(n, row) for n, row in enumerate(csv.reader(file, delimiter=delimiter), 1) if row]
+    if len(lines) <= header:
+        raise InputError(f"{path} has no rows of data.")
+    names = [name.strip() for name in lines[0][1]] if header else [str(i) for i in range(len(lines[0][1]))]
+    rows = lines[1:] if header else lines
+    for number, row in rows:
+        if len(row) != len(names):
+            raise InputError(f"{path}, line {number}: {len(row)} values; expected {len(names)} as in the first line.")
+    at = _column(path, names, target)
+    features = [i for i in range(len(names)) if i != at]
+    x = np.array([[_number(path, n, names[i], row[i]) for i in features] for n, row in rows], dtype)
+    if at is None:
+        return x, None
+    return x, _targets(path, names[at], [(n, row[at]) for n, row in rows], dtype)
+
+
+def _column(path: Path_, names: Sequence[str], target: str | int | None) -> int | None:
+    if target is None:
+        return None
+    if isinstance(target, int) and -len(names) <= target < len(names):
+        return target % len(names)
+    if target not in names:
+        raise InputError(f"{path} has no column {target!r}; it has: {', '.join(names)}.")
+    return names.index(str(target))
+
+
+def _number(path: Path_, line: int, column: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{path}, line {line}, column {column!r}: {text!r} is not a number.") from None
+
+
+def _targets(path: Path_, name: str, values: Sequence[tuple[int, str]], dtype: str) -> Array:
+    try:
+        numbers = np.array([float(v) for _, v in values])
+    except ValueError:
+        return np.unique([v.strip() for _, v in values], return_inverse=True)[1].astype(np.int32)
+    whole = all(v.strip().lstrip("+-").isdecimal() for _, v in values)
+    return numbers.astype(np.int32 if whole else dtype)

@@ -1,0 +1,198 @@
+"""What users hand over as data, as one table: named arrays with one row per example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wholestep.errors import InputError, OptionError, ShapeError, UsageError
+
+Array = np.ndarray[Any, Any]
+Columns = Mapping[str, Array]
+
+INPUT, TARGET, WEIGHT = "x", "labels", "sample_weight"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of a data set: inputs, targets and maybe a weight for each.
+
+    A single input or target is an array, several are a dict by name.  `data` and `labels` are other names of the two.
+    """
+
+    inputs: Any
+    targets: Any = None
+    weights: Array | None = None
+
+    @property
+    def data(self) -> Any:
+        return self.inputs
+
+    @property
+    def labels(self) -> Any:
+        return self.targets
+
+    @property
+    def rows(self) -> int:
+        """How many examples it holds."""
+        return len(next(iter(self.named().values())))
+
+    def named(self) -> dict[str, Array]:
+        """The arrays by the names that a session's inputs have."""
+        out = dict(self.inputs) if isinstance(self.inputs, Mapping) else {INPUT: self.inputs}
+        if self.targets is not None:
+            out.update(self.targets if isinstance(self.targets, Mapping) else {TARGET: self.targets})
+        if self.weights is not None:
+            out[WEIGHT] = self.weights
+        return out
+
+
+@dataclass(frozen=True)
+class Table:
+    """Arrays in memory (or mapped into it), one row per example."""
+
+    inputs: Columns
+    targets: Columns
+    weights: Array | None = None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    @property
+    def columns(self) -> dict[str, Array]:
+        """All arrays by name."""
+        extra = {} if self.weights is None else {WEIGHT: self.weights}
+        return {**self.inputs, **self.targets, **extra}
+
+    def take(self, rows: Array) -> Batch:
+        """The examples at some rows, in that order."""
+        weights = None if self.weights is None else self.weights[rows]
+        targets = {name: a[rows] for name, a in self.targets.items()}
+        return Batch(
+            _single({name: a[rows] for name, a in self.inputs.items()}, INPUT),
+            _single(targets, TARGET) if targets else None,
+            weights,
+        )
+
+    def select(self, rows: Array) -> Table:
+        """Another table of some of the rows."""
+        return Table(
+            {name: a[rows] for name, a in self.inputs.items()},
+            {name: a[rows] for name, a in self.targets.items()},
+            None if self.weights is None else self.weights[rows],
+        )
+
+
+def _single(columns: dict[str, Array], name: str) -> Any:
+    return columns[name] if list(columns) == [name] else columns
+
+
+def as_table(data: object, labels: object = None) -> Table:
+    """A table from `x`, `(x, y)`, `(x, y, sample_weight)` or `{"name": array}`, x and y arrays or dicts of arrays.
+
+    Example: `as_table((images, labels))`.
+    """
+    inputs, targets, weights = _parts(data, labels)
+    table = Table(
+        _columns(inputs, INPUT, "inputs"),
+        {} if targets is None else _columns(targets, TARGET, "targets"),
+        None if weights is None else _array(weights, WEIGHT),
+    )
+    lengths = {name: len(a) for name, a in table.columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ShapeError(f"all arrays need one row per example; received {lengths} rows. Cut them to one length.")
+    if next(iter(lengths.values())) == 0:
+        raise InputError("the data set is empty: its arrays have 0 rows. Training needs at least one example.")
+    return table
+
+
+def _parts(data: object, labels: object) -> tuple[object, object, object]:
+    if isinstance(data, Table):
+        return data.inputs, data.targets or None, data.weights
+    if isinstance(data, Batch):
+        return data.inputs, data.targets, data.weights
+    if labels is not None:
+        return data, labels, None
+    if isinstance(data, tuple | list) and 1 <= len(data) <= 3 and not np.isscalar(data[0]):
+        x, y, weights = (*data, None, None)[:3]
+        return x, y, weights
+    return data, None, None
+
+
+def _columns(data: object, name: str, what: str) -> dict[str, Array]:
+    if isinstance(data, Mapping):
+        if not data:
+            raise UsageError(f"the {what} are an empty dict; give at least one named array.")
+        return {str(key): _array(value, str(key)) for key, value in data.items()}
+    return {name: _array(data, name)}
+
+
+def _array(value: object, name: str) -> Array:
+    array = value if isinstance(value, np.ndarray) else np.asarray(_detached(value))
+    if array.dtype == object:
+        raise UsageError(f"{name!r} is not an array of numbers; received {type(value).__name__}: {_short(value)}.")
+    if array.ndim == 0:
+        raise ShapeError(f"{name!r} is a single number, {array}; data has one row per example.")
+    return array
+
+
+def _detached(value: Any) -> Any:
+    """A torch tensor as an array; everything else as it is."""
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# -- checks that cost a pass over the data -----------------------------------------------------------------------
+
+
+def check_finite(table: Table) -> None:
+    """Refuse NaN and infinity, naming the first place."""
+    for name, array in table.columns.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            raise InputError(
+                f"{name!r} holds {array[where]} at {list(where)}; training would spread it to every weight. Drop the "
+                "row or replace the value: np.nan_to_num(x)."
+            )
+
+
+# -- splitting ---------------------------------------------------------------------------------------------------
+
+
+def split(data: object, fraction: float, seed: int = 0, *, shuffle: bool = True) -> tuple[Table, Table]:
+    """Two tables, (1 - fraction) and fraction of the rows, shuffled by the seed.
+
+    Example: `train, validation = ws.data.split((x, y), 0.1)`.
+    """
+    table = as_table(data)
+    if not 0.0 < fraction < 1.0:
+        raise OptionError(f"split: the fraction is between 0 and 1, e.g. 0.1; received {fraction}.")
+    count = round(fraction * len(table))
+    if not 0 < count < len(table):
+        raise OptionError(f"split: {fraction} of {len(table)} rows leaves one part empty; choose another fraction.")
+    rows = np.random.default_rng(seed).permutation(len(table)) if shuffle else np.arange(len(table))
+    return table.select(np.sort(rows[:-count])), table.select(np.sort(rows[-count:]))
+
+
+def batches_of(table: Table, size: int) -> Iterator[Batch]:
+    """The rows in order, `size` at a time."""
+    for start in range(0, len(table), size):
+        yield table.take(np.arange(start, min(start + size, len(table))))
+
+
+def is_table_like(data: object) -> bool:
+    """Arrays, or tuples or dicts of arrays: what fits in a table as it is.  A list of tuples or dicts is batches."""
+    if isinstance(data, Table | np.ndarray) or hasattr(data, "detach"):
+        return True
+    if isinstance(data, Mapping):
+        return all(is_table_like(v) for v in data.values())
+    if isinstance(data, list):
+        return bool(data) and not isinstance(data[0], tuple | Mapping | Batch)
+    return isinstance(data, tuple) and 1 <= len(data) <= 3 and all(v is None or is_table_like(v) for v in data)

@@ -1,0 +1,115 @@
+"""Changes to the inputs of a batch.  Random ones draw by (seed, epoch, row): a resumed run sees the same images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wholestep.data.order import keyed_uniform
+from wholestep.errors import OptionError, ShapeError
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The random numbers of one batch and one transform."""
+
+    seed: int
+    epoch: int
+    rows: NDArray[np.int64]
+    stream: int  # of the transform: two of them draw different numbers
+
+    def uniform(self, number: int = 0) -> NDArray[np.float64]:
+        """One number in [0, 1) per row; `number` counts the draws that a transform makes."""
+        return keyed_uniform(self.seed, self.epoch, self.rows, self.stream * 1024 + number)
+
+    def normal(self, shape: Sequence[int]) -> NDArray[np.float64]:
+        """Normal numbers for rows of a shape."""
+        elements = int(np.prod(shape))
+        at = self.rows[:, None].astype(np.uint64) * np.uint64(elements) + np.arange(elements, dtype=np.uint64)
+        u, v = (keyed_uniform(self.seed, self.epoch, at, self.stream * 1024 + i) for i in (1, 2))
+        found = np.sqrt(-2.0 * np.log1p(-u)) * np.cos(2.0 * np.pi * v)
+        return found.reshape(len(self.rows), *shape)
+
+
+Transform = Callable[[Array, Draw], Array]
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """(x - mean) / std as float32, per channel (axis 1) where they are lists.  Example: `Normalize(0.1307, 0.3081)`."""
+
+    mean: float | Sequence[float] = 0.0
+    std: float | Sequence[float] = 1.0
+
+    def __post_init__(self) -> None:
+        if (np.asarray(self.std) <= 0).any():
+            raise OptionError(f"Normalize: std is above 0; received {self.std}.")
+
+    def __call__(self, x: Array, draw: Draw) -> Array:
+        mean, std = (np.asarray(v, np.float32) for v in (self.mean, self.std))
+        if mean.ndim or std.ndim:
+            mean, std = (np.reshape(v, (-1, *[1] * (x.ndim - 2))) if v.ndim else v for v in (mean, std))
+        return (x.astype(np.float32) - mean) / std
+
+
+@dataclass(frozen=True)
+class Scale:
+    """x · factor as float32.  Example: `Scale(1 / 255)` brings bytes to 0..1."""
+
+    factor: float
+
+    def __call__(self, x: Array, draw: Draw) -> Array:
+        return x.astype(np.float32) * np.float32(self.factor)
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Mirrors each example along an axis with probability p.  Example: `Flip()` swaps left and right."""
+
+    p: float = 0.5
+    axis: int = -1
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.p <= 1.0:
+            raise OptionError(f"Flip: p is a probability, between 0 and 1; received {self.p}.")
+
+    def __call__(self, x: Array, draw: Draw) -> Array:
+        chosen = draw.uniform() < self.p
+        return np.where(chosen.reshape(-1, *[1] * (x.ndim - 1)), np.flip(x, self.axis), x)
+
+
+@dataclass(frozen=True)
+class Crop:
+    """Pads height and width by zeros and cuts a window of the old size at a random place.  Example: `Crop(4)`."""
+
+    padding: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.padding, int) or self.padding < 1:
+            raise OptionError(f"Crop: padding is a whole number of at least 1; received {self.padding!r}.")
+
+    def __call__(self, x: Array, draw: Draw) -> Array:
+        if x.ndim < 3:
+            raise ShapeError(f"Crop: needs images (rows, ..., height, width); received shape {x.shape}.")
+        p, (height, width) = self.padding, x.shape[-2:]
+        padded = np.pad(x, [(0, 0)] * (x.ndim - 2) + [(p, p), (p, p)])
+        tops, lefts = (np.floor(draw.uniform(i) * (2 * p + 1)).astype(int) for i in (0, 1))
+        places = zip(range(len(x)), tops, lefts, strict=True)
+        return np.stack([padded[i, ..., t : t + height, s : s + width] for i, t, s in places])
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Adds normal numbers.  Example: `Noise(0.05)`."""
+
+    std: float
+
+    def __call__(self, x: Array, draw: Draw) -> Array:
+        kind = x.dtype if x.dtype.kind == "f" else np.dtype(np.float32)
+        return (x + self.std * draw.normal(x.shape[1:])).astype(kind)
