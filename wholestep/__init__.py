@@ -1,6 +1,6 @@
 """Wholestep: a whole training step - forward, loss, backward, update - compiled as one graph into one native call."""
 
-from wholestep import datasets, errors, losses, metrics, models, nn, optim, schedules
+from wholestep import data, datasets, errors, losses, metrics, models, nn, optim, schedules
 from wholestep.accumulation import AccumulationConfig, AccumulationStats, GradientAccumulator, GradientBuffer
 from wholestep.compiler.frontend import initializers as init
 from wholestep.compiler.frontend.activations import elu, hardswish, leaky_relu, mish, softplus, swiglu
@@ -118,5 +118,5 @@ __all__ = [
     "build_inference_session", "compile_training_graph", "save_plan", "load_plan", "Session", "StepResult",
     "CompileOptions", "ExecutionPlan", "OptimizeReport",
     # modules
-    "datasets", "errors", "init", "losses", "metrics", "models", "nn", "optim", "schedules", "__version__",
+    "data", "datasets", "errors", "init", "losses", "metrics", "models", "nn", "optim", "schedules", "__version__",
 ]
