@@ -8,7 +8,7 @@
 - no index leaves its dimension, and no byte its buffer;
 - every output, every updated state and its copy is written, whole and once.
 
-It shares no code with the planner's own reasoning (`split.free`), so that one checks the other.
+It shares no code with the planner's own reasoning (`touch.free`), so that one checks the other.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from wholestep.compiler.ir.types import Dim, Extent
 from wholestep.compiler.plan.kernel import Buffer, Kernel, Layout, Space
-from wholestep.compiler.plan.split import Touch, Way
+from wholestep.compiler.plan.touch import Touch, Way
 
 Owners = tuple[object, ...]  # a way of dealing out bytes to threads
 

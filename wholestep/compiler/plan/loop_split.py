@@ -12,7 +12,8 @@ from itertools import groupby
 
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.kernel import Buffer, Kernel, Loop
-from wholestep.compiler.plan.split import Prices, Splitter, kernel_granule, split_kernels
+from wholestep.compiler.plan.split import Prices, Splitter, split_kernels
+from wholestep.compiler.plan.touch import kernel_granule
 
 
 def split_with_loops(
