@@ -62,9 +62,11 @@ def finish(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: Recipe) ->
         if p.name in step.kept:
             step.keep(g, f"{p.name}.grad")
     clipped, extra = _clipped(step, grads, recipe)
-    optimizer.update(step, params, clipped)
     if recipe.nonfinite != "ignore":
-        extra[NONFINITE] = count_nonfinite([slopes.loss, *grads])
+        extra[NONFINITE] = bad = count_nonfinite([slopes.loss, *grads])
+        # The update waits for the verdict: computed beside the gradients, it would be stored before it is refused.
+        clipped = [where(bad == 0.0, g, 0.0) for g in clipped]
+    optimizer.update(step, params, clipped)
     done = step.to_ir()
     for name in extra.keys() & {o.name for o in done.outputs}:
         fail(GraphError, f"the output {name!r} has the name of what clipping or nonfinite= reports; call it otherwise.")

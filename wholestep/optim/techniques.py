@@ -62,8 +62,10 @@ def count_nonfinite(tensors: Sequence[Tensor]) -> Tensor:
     """
     total: Tensor | None = None
     for t in tensors:
-        # Written as a comparison that a NaN fails; a sum of squares would overflow for gradients that are finite.
-        bad = where(t.abs() <= float(np.finfo(t.dtype.numpy).max), 0.0, 1.0).astype(tensors[0].dtype).sum()
+        # Comparisons that a NaN fails, and nothing that would be stored; squares of finite numbers may overflow.
+        largest = float(np.finfo(t.dtype.numpy).max)
+        fine = (t <= largest) & (t >= -largest)
+        bad = (1.0 - fine.astype(tensors[0].dtype)).sum()
         total = bad if total is None else total + bad
     if total is None:
         fail(UsageError, "count_nonfinite was given no tensors; give at least one.")
