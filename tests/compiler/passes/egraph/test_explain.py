@@ -28,7 +28,9 @@ def _worker() -> Iterator[None]:
 
 
 def rewritten(graph: Graph, **request: object) -> Rewriting:
-    return rewrite_by_equality(graph, Request({s: 8 for s in graph.symbols}, **request), WORKER, {})  # type: ignore[arg-type]
+    found = rewrite_by_equality(graph, Request(dict.fromkeys(graph.symbols, 8), **request), WORKER, {})  # type: ignore[arg-type]
+    assert found is not None
+    return found
 
 
 def ends(graph: Graph) -> list[Node]:

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.compiler.passes.common import graph_of, leaf
-from tests.compiler.passes.egraph.common import example, gelu, saturated, softmax
+from tests.compiler.passes.egraph.common import example, saturated
 from wholestep.compiler.ir import build as b
+from wholestep.compiler.passes.egraph.encode import encode
 from wholestep.compiler.passes.egraph.optimize import optimize
-from wholestep.compiler.passes.egraph.saturate import Budget, SaturationError, Worker
+from wholestep.compiler.passes.egraph.rules import rules_for
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows
+from wholestep.compiler.passes.egraph.saturate import Budget, SaturationError, Worker, saturate
 
 GRAPH = graph_of(example("gelu"), example("softmax"))
 
@@ -62,20 +65,21 @@ def test_spent_rounds_are_reported_and_what_was_found_is_used() -> None:
     assert (report.rounds, report.stopped, report.failure) == (1, "rounds", "")
 
 
-def test_rules_that_go_on_for_ever_are_set_aside_and_the_others_go_on() -> None:
-    """A factor 2 beside gelu's 0.5 makes every power of two: x = (x·0.5)·2 = ((x·0.5)·0.5)·4 = ..."""
-    graph = graph_of(b.unary("exp", b.scale(gelu(softmax(leaf("x", ("n", 5)))), 2.0)))
-    rewritten, report = optimize(graph, {"n": 8})
-    assert not report.failure
-    assert report.enodes < 3 * Budget().grown(50)
-    assert "scale-scale" in report.paused
-    assert [n.op for n in rewritten.nodes if n.op not in ("constant", "expand")] == [
-        "input",
-        "softmax",
-        "gelu",
-        "mul",
-        "exp",
-    ]
+def test_a_rule_that_goes_on_for_ever_is_set_aside_and_the_others_go_on() -> None:
+    endless = FamilyRows("endless")
+    for name, factor in (("twice", 2.0), ("thrice", 3.0)):
+        law = f"x * const(c) = (x * const(c * {factor})) * const({1 / factor!r})"
+        endless.rule(name, law, "for ever", Exactness.REASSOCIATING)
+    encoded = encode(graph_of(b.scale(leaf("x", ("n", 5)), 0.7), example("silu")))
+    rules = rules_for(GRAPH, Exactness.REASSOCIATING, encoded.tables, before_autodiff=False)
+    with Worker() as worker:
+        found = saturate(encoded, [*endless.rows, *rules], Budget(), worker)
+        with pytest.raises(SaturationError, match="grew beyond 900 nodes"):
+            saturate(encoded, [*endless.rows, *rules], Budget(nodes=900), worker)
+    assert {"twice", "thrice"} <= set(found.paused)
+    assert found.egraph.size < Budget().nodes / 4
+    silu = found.egraph.classes[found.egraph.roots[1]]
+    assert "silu" in {n.head for n in silu}
 
 
 def test_a_worker_serves_several_requests_and_starts_again_after_a_failure() -> None:

@@ -14,6 +14,8 @@ from wholestep.compiler.passes.egraph.rules.emit import EmittedRule, emit
 from wholestep.compiler.passes.egraph.rules.rule import Rule
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable
 
+Emitted = Mapping[str, EmittedRule]  # rules by name, as they were written for egglog
+
 
 @dataclass(frozen=True)
 class Step:
@@ -33,9 +35,11 @@ class Step:
         return self.root in self.inside
 
 
-def steps(egraph: EGraph, rules: Sequence[Rule], within: Container[int] | None = None) -> Iterator[Step]:
+def steps(
+    egraph: EGraph, rules: Sequence[Rule], emitted: Emitted | None = None, within: Container[int] | None = None
+) -> Iterator[Step]:
     """The steps that the firings of these rules stand for; `within` some classes, or all."""
-    known = {rule.name: (rule, emit(rule, 0)) for rule in rules}
+    known = {rule.name: (rule, emitted[rule.name] if emitted is not None else emit(rule, 0)) for rule in rules}
     for firing in egraph.firings:
         if firing.rule in known and (within is None or firing.root in within):
             yield _step(egraph, *known[firing.rule], firing)
@@ -48,7 +52,7 @@ def changed_classes(egraph: EGraph, chosen: Sequence[ENode]) -> dict[int, int]:
 
 
 def applied(
-    egraph: EGraph, rules: Sequence[Rule], chosen: Sequence[ENode], changed: Mapping[int, int]
+    egraph: EGraph, rules: Sequence[Rule], emitted: Emitted, chosen: Sequence[ENode], changed: Mapping[int, int]
 ) -> dict[str, int]:
     """In how many places each rule made the chosen e-node; `changed`: classes, and the places that each stands for.
 
@@ -56,7 +60,7 @@ def applied(
     """
     own = egraph.original_choice()
     made: set[tuple[str, int]] = set()
-    for step in steps(egraph, rules, changed):
+    for step in steps(egraph, rules, emitted, changed):
         if step.right == chosen[step.root] if step.right is not None else step.left == own[step.root]:
             made.add((step.rule.name.split("@")[0], step.root))
     for name, _, definition in egraph.definitions:
@@ -69,13 +73,13 @@ def applied(
     return dict(counts)
 
 
-def replaced_nodes(egraph: EGraph, rules: Sequence[Rule]) -> frozenset[ENode]:
+def replaced_nodes(egraph: EGraph, rules: Sequence[Rule], emitted: Emitted) -> frozenset[ENode]:
     """What rules that are not about cost forbid: in a class where one fired, everything but its right sides.
 
     Other e-nodes of such a class were made from the left side and are no steadier; but for composites, which are
     steady, and the definition of a right side.
     """
-    fired = [s for s in steps(egraph, [r for r in rules if r.replaces]) if not s.goes_in_a_circle]
+    fired = [s for s in steps(egraph, [r for r in rules if r.replaces], emitted) if not s.goes_in_a_circle]
     left = {s.left for s in fired}
     wanted: dict[int, set[ENode]] = {}
     for step in fired:

@@ -115,7 +115,7 @@ class Justifier:
 
     def _links(self) -> list[Link]:
         found = [Link(name, None, left, right) for name, left, right in self.egraph.definitions]
-        for step in steps(self.egraph, self.rewriting.rules):
+        for step in steps(self.egraph, self.rewriting.rules, self.rewriting.emitted):
             below = step.makes if step.right is None else step.makes[:-1]
             found.append(Link(step.rule.name, step.rule, step.left, step.right, step.needs[:-1], below))
         return found

@@ -8,16 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.passes.egraph.certificate import applied, changed_classes, replaced_nodes
+from wholestep.compiler.passes.egraph.certificate import Emitted, applied, changed_classes, replaced_nodes
 from wholestep.compiler.passes.egraph.cost import CostModel
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
 from wholestep.compiler.passes.egraph.encode import Encoded, encode
 from wholestep.compiler.passes.egraph.extract import Extraction, extract
 from wholestep.compiler.passes.egraph.outline import FEWEST_NODES, Outlined, outline
+from wholestep.compiler.passes.egraph.reach import only_reorders, reachable_rules
 from wholestep.compiler.passes.egraph.rebuild import rebuild
 from wholestep.compiler.passes.egraph.replay import Replay
 from wholestep.compiler.passes.egraph.report import EGraphReport
-from wholestep.compiler.passes.egraph.rules import rules_for, usable
+from wholestep.compiler.passes.egraph.rules import rules_for
 from wholestep.compiler.passes.egraph.rules.composites import defined_composites
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
 from wholestep.compiler.passes.egraph.saturate import Budget, Saturated, SaturationError, Worker, saturate
@@ -50,6 +51,7 @@ class Rewriting:
     outlined: Outlined | None
     encoded: Encoded
     rules: Sequence[Rule]
+    emitted: Emitted
     egraph: EGraph
     chosen: Sequence[ENode]
     report: EGraphReport
@@ -77,17 +79,19 @@ def optimize(
 
 def _told(graph: Graph, request: Request, worker: Worker) -> tuple[Graph, EGraphReport]:
     seconds: dict[str, float] = {}
+    count = len(graph.nodes)
+    unchanged = EGraphReport(request.exactness.value, count, count, seconds=seconds, stage=request.stage)
     try:
         found = rewrite_by_equality(graph, request, worker, seconds)
     except SaturationError as error:
-        count = len(graph.nodes)
-        told = EGraphReport(request.exactness.value, count, count, seconds=seconds, stage=request.stage)
-        return graph, replace(told, failure=str(error))
+        return graph, replace(unchanged, failure=str(error))
+    if found is None:
+        return graph, replace(unchanged, skipped="no rule can match but those that exchange operands")
     return found.after, found.report
 
 
-def rewrite_by_equality(graph: Graph, request: Request, worker: Worker, seconds: dict[str, float]) -> Rewriting:
-    """One run with everything it found; a SaturationError where the worker gave nothing."""
+def rewrite_by_equality(graph: Graph, request: Request, worker: Worker, seconds: dict[str, float]) -> Rewriting | None:
+    """One run with everything it found; None where no rule could match, a SaturationError where the worker failed."""
     clock = _Clock(seconds)
     worker.start()  # it loads egglog while we prepare
     clock("start")
@@ -97,15 +101,17 @@ def rewrite_by_equality(graph: Graph, request: Request, worker: Worker, seconds:
     defined = frozenset[str]() if request.before_autodiff else defined_composites(request.exactness)
     encoded = encode(program, defined, None if outlined is None else outlined.cuts)
     rules = rules_for(program, request.exactness, encoded.tables, request.before_autodiff)
-    rules = usable(rules, {t.head for t in encoded.terms})
+    rules = reachable_rules(rules, encoded.terms, encoded.definitions)
     clock("encode")
+    if not encoded.definitions and all(only_reorders(rule) for rule in rules):
+        return None
     result = saturate(encoded, rules, request.budget, worker)
     clock("worker")
     seconds |= {f"worker: {part}": s for part, s in result.seconds.items()}
     sizes = {symbol: request.capacity.get(symbol, TYPICAL_SIZE) for symbol in graph.symbols}
     model = CostModel(encoded.tables, sizes, request.target)
     egraph = result.egraph
-    extraction = extract(egraph, lambda node: model.cost(node, egraph), replaced_nodes(egraph, rules))
+    extraction = extract(egraph, lambda node: model.cost(node, egraph), replaced_nodes(egraph, rules, result.emitted))
     clock("extract")
     replay = None
     if outlined is None:
@@ -115,10 +121,10 @@ def rewrite_by_equality(graph: Graph, request: Request, worker: Worker, seconds:
         replay = Replay(outlined, encoded, egraph, extraction.chosen)
         rebuilt, changed = replay.graph(graph), replay.changed()
     clock("rebuild")
-    used = applied(egraph, rules, extraction.chosen, changed)
+    used = applied(egraph, rules, result.emitted, extraction.chosen, changed)
     clock("certificates")
     told = _report(request, (graph, program, rebuilt), result, extraction, used, seconds)
-    return Rewriting(graph, rebuilt, outlined, encoded, rules, egraph, extraction.chosen, told, replay)
+    return Rewriting(graph, rebuilt, outlined, encoded, rules, result.emitted, egraph, extraction.chosen, told, replay)
 
 
 def _report(

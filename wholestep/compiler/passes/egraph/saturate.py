@@ -22,6 +22,7 @@ from typing import Any
 from wholestep.compiler.passes.egraph import worker
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode, Rows, canonical
 from wholestep.compiler.passes.egraph.encode import FULL, Encoded
+from wholestep.compiler.passes.egraph.rules import LAWS
 from wholestep.compiler.passes.egraph.rules.emit import Constructor, EmittedRule, emit, signatures, symbol
 from wholestep.compiler.passes.egraph.rules.rule import Rule
 
@@ -53,6 +54,7 @@ class Saturated:
     """The e-graph and how it came to be."""
 
     egraph: EGraph
+    emitted: dict[str, EmittedRule]  # the rules by name, as certificates are read
     matches: dict[str, int]
     rounds: int
     stopped: str  # "saturated" or "rounds"
@@ -157,11 +159,11 @@ def _default_command() -> tuple[str, ...]:
 def saturate(encoded: Encoded, rules: Sequence[Rule], budget: Budget, process: Worker) -> Saturated:
     """Apply the rules until nothing changes or the rounds are spent; a SaturationError says why there is no result."""
     constructors = constructors_of(encoded.terms)
-    emitted = [emit(rule, i, ruleset=f"only{i}") for i, rule in enumerate(rules)]
+    emitted = [_emitted(rule, len(LAWS) + i) for i, rule in enumerate(rules)]
     tables = signatures(emitted, constructors)
     request = {
         "program": _program(emitted, tables),
-        "rulesets": {e.name: f"only{i}" for i, e in enumerate(emitted)},
+        "rulesets": {e.name: f"only-{e.relation}" for e in emitted},
         "terms": [[symbol(t.head), t.children, [*t.slots, t.type]] for t in encoded.terms],
         "equal": [[e.left, e.right] for e in encoded.definitions],
         "tables": {c.symbol: [c.children, [*c.kinds, "i64"]] for c in tables.values()},
@@ -178,15 +180,29 @@ def saturate(encoded: Encoded, rules: Sequence[Rule], budget: Budget, process: W
     )
     _check_types(egraph)
     matches = {rule: n for rule, n in sorted(answer["matches"].items()) if n}
-    return Saturated(egraph, matches, answer["rounds"], answer["stopped"], answer["paused"], answer["seconds"])
+    told = answer["rounds"], answer["stopped"], answer["paused"], answer["seconds"]
+    return Saturated(egraph, {e.name: e for e in emitted}, matches, *told)
 
 
 def _program(rules: Sequence[EmittedRule], tables: Mapping[str, Constructor]) -> str:
     """Everything but the terms: sorts, constructors, certificates, and each rule in a ruleset of its own."""
     lines = ["(sort T)", "(function type_of (T) i64 :merge old)", *(c.declaration() for c in tables.values())]
-    for i, rule in enumerate(rules):
-        lines += [f"(ruleset only{i})", rule.declaration(), rule.text]
+    for rule in rules:
+        lines += [f"(ruleset only-{rule.relation})", rule.declaration(), rule.text]
     return "\n".join(lines)
+
+
+_LAW_NUMBERS = {id(law): i for i, law in enumerate(LAWS)}
+_EMITTED_LAWS: dict[int, EmittedRule] = {}  # laws are the same in every program: written once per process
+
+
+def _emitted(rule: Rule, number: int) -> EmittedRule:
+    law = _LAW_NUMBERS.get(id(rule))
+    if law is None:
+        return emit(rule, number, ruleset=f"only-by{number}")
+    if law not in _EMITTED_LAWS:
+        _EMITTED_LAWS[law] = emit(rule, law, ruleset=f"only-by{law}")
+    return _EMITTED_LAWS[law]
 
 
 def constructors_of(terms: Sequence[ENode]) -> list[Constructor]:

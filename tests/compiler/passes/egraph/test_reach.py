@@ -1,0 +1,82 @@
+"""Which rules can match is told from edges: nothing that would fire is left out, and little that would not is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+
+from tests.compiler.ir.random_graphs import graphs
+from tests.compiler.passes.common import graph_of, leaf
+from tests.compiler.passes.egraph.common import BY_HAND, example
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.passes.egraph.encode import Encoded, encode
+from wholestep.compiler.passes.egraph.optimize import optimize
+from wholestep.compiler.passes.egraph.reach import only_reorders, reachable_rules
+from wholestep.compiler.passes.egraph.rules import rules_for
+from wholestep.compiler.passes.egraph.rules.composites import defined_composites
+from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
+from wholestep.compiler.passes.egraph.saturate import Budget, Worker, saturate
+
+WORKER = Worker()
+LEVEL = Exactness.APPROXIMATE
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _worker() -> Iterator[None]:
+    with WORKER:
+        yield
+
+
+def rules_of(graph: Graph) -> tuple[Encoded, list[Rule], list[Rule]]:
+    encoded = encode(graph, defined_composites(LEVEL))
+    rules = rules_for(graph, LEVEL, encoded.tables, before_autodiff=False)
+    return encoded, rules, reachable_rules(rules, encoded.terms, encoded.definitions)
+
+
+def assert_nothing_is_missed(graph: Graph) -> None:
+    encoded, rules, kept = rules_of(graph)
+    fired = set(saturate(encoded, rules, Budget(rounds=5), WORKER).matches)
+    assert fired <= {r.name for r in kept}
+
+
+@given(graphs(max_nodes=8))
+@settings(max_examples=20)
+def test_every_rule_that_fires_was_kept(graph: Graph) -> None:
+    assert_nothing_is_missed(graph)
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_so_it_is_for_what_is_written_by_hand(name: str) -> None:
+    assert_nothing_is_missed(graph_of(example(name)))
+
+
+def test_rules_about_other_ops_are_left_out() -> None:
+    x, y = leaf("x", (3, 4)), leaf("y", (3, 4))
+    _, rules, kept = rules_of(graph_of(b.unary("exp", b.mul(x, y))))
+    assert {r.name for r in kept} == {"mul-commutes"}
+    assert len(rules) > 50
+
+
+def test_a_constant_that_is_not_there_keeps_rules_out() -> None:
+    x = leaf("x", (3, 4))
+    half, one = ({r.name for r in rules_of(graph_of(b.scale(x, c)))[2]} for c in (0.5, 1.0))
+    assert "mul-one" in one - half
+
+
+def test_exchanging_operands_is_all_that_some_rules_do() -> None:
+    _, rules, _ = rules_of(graph_of(example("gelu")))
+    names = {r.name for r in rules if only_reorders(r)}
+    assert {"add-commutes", "mul-commutes"} <= names
+    assert not names & {"neg-neg", "add-neg", "scale-inside", "neg-sub"}
+
+
+def test_then_nothing_is_saturated_and_the_report_says_so() -> None:
+    x, y = leaf("x", (3, 4)), leaf("y", (3, 4))
+    graph = graph_of(b.unary("exp", b.mul(x, y)))
+    rewritten, report = optimize(graph, {}, worker=WORKER)
+    assert rewritten is graph
+    assert "nothing to do: no rule can match" in str(report)
+    assert (report.failure, report.enodes) == ("", 0)
