@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.passes.keep_rows import keep_rows
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.kernel import Instr, Plan
+from wholestep.compiler.plan.serialize import dump, load
+from wholestep.errors import PlanError
 from wholestep.optim.build import train_graph
 
 Array = np.ndarray[Any, Any]
@@ -142,3 +145,20 @@ def test_an_output_in_another_shape_is_no_copy() -> None:
     for name, value in expected.items():
         assert found[name].shape == value.shape
         assert_close(found[name], value)
+
+
+def test_a_quotient_is_saved_and_checked() -> None:
+    plan = make_plan(lower(normed(ws.silu, 5, 7).to_ir()), CAPACITY)
+    assert load(dump(plan)) == plan
+
+    def undivided(instr: Instr) -> Instr:
+        if instr.load is None or all(i.over == 1 for i in instr.load.index):
+            return instr
+        index = tuple(replace(i, over=1) for i in instr.load.index)
+        return replace(instr, load=replace(instr.load, index=index))
+
+    (kernel,) = plan.kernels
+    levels = tuple(replace(level, body=tuple(map(undivided, level.body))) for level in kernel.levels)
+    assert levels != kernel.levels
+    with pytest.raises(PlanError, match=r"stays inside buffer \d+: 0..419 of 12"):
+        check(replace(plan, kernels=(replace(kernel, levels=levels),)))

@@ -13,7 +13,7 @@ from wholestep.compiler.ir.types import DType, Extent, TensorType, evaluate
 from wholestep.compiler.ir.windows import index_dtype, window_products
 from wholestep.compiler.plan.access import identity, linear, resolve
 from wholestep.compiler.plan.buffers import Buffers
-from wholestep.compiler.plan.fuse import Cluster
+from wholestep.compiler.plan.emitter import Emitter
 from wholestep.compiler.plan.frames import (
     SLACK,
     TILE_OUTPUTS,
@@ -23,7 +23,7 @@ from wholestep.compiler.plan.frames import (
     rounded,
     runs,
 )
-from wholestep.compiler.plan.emit import Emitter
+from wholestep.compiler.plan.fuse import Cluster
 from wholestep.compiler.plan.kernel import Buffer, Index, Instr, Kernel, Kind, Level, Load, Operand, Store, Window
 from wholestep.compiler.plan.window_ops import POOLED, POOLS, WEIGHTS
 
