@@ -10,6 +10,10 @@ import numpy as np
 from wholestep.compiler.plan.footprint import Segments, page_rounded
 
 
+# From here on huge pages are asked for: updates that pass over many megabytes run 5 to 20 % faster with them.
+LARGE = 4 << 20
+
+
 class Region:
     """A private mapping of whole pages, all zero and all resident: the first step meets no page fault."""
 
@@ -20,6 +24,8 @@ class Region:
         else:
             # Private, so that a forked child does not write into its parent's parameters.
             mapped = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if self.size >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+                mapped.madvise(mmap.MADV_HUGEPAGE)
             self._bytes = np.frombuffer(mapped, np.uint8)
             self._bytes.fill(0)
         self.address: int = self._bytes.ctypes.data

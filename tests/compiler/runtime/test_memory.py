@@ -1,0 +1,43 @@
+"""Mappings: whole pages, all zero; large ones ask for huge pages."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wholestep.compiler.runtime.memory import LARGE, Region
+
+
+def flags(address: int) -> list[str]:
+    """What the kernel notes about the mapping that holds an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if "-" in first:
+            low, high = (int(part, 16) for part in first.split("-"))
+            inside = low <= address < high
+        elif inside and first == "VmFlags:":
+            return line.split()[1:]
+    raise AssertionError(f"no mapping holds {address:#x}")
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="Linux tells about mappings")
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="this kernel has no huge pages")
+def test_large_regions_ask_for_huge_pages() -> None:
+    small, large = Region(5000), Region(LARGE)
+    assert "hg" in flags(large.address)
+    assert "hg" not in flags(small.address)
+
+
+def test_a_region_is_whole_pages_of_zeros_that_views_write_to() -> None:
+    region = Region(5000)
+    assert region.size == 8192
+    view = region.view(4096, 3, np.dtype(np.float32))
+    assert not view.any()
+    view[:] = 1.5
+    assert region.view(4100, 1, np.dtype(np.float32))[0] == 1.5
+    with pytest.raises(AssertionError, match="are outside a region of 8192"):
+        region.view(8192, 1, np.dtype(np.float32))
