@@ -81,8 +81,9 @@ def _log_softmax(y: Node) -> Node:
 # max x + log Σ e^(x - max x)
 def _logsumexp(y: Node) -> Node:
     (x,), axes = y.inputs, (attrs_of(y, at.SoftmaxAttrs).axis,)
-    exponentials = b.unary("exp", _below_the_maximum(y))
-    return b.add(b.max_axes(x, axes), b.unary("log", b.sum_axes(exponentials, axes)))
+    largest = b.max_axes(x, axes)
+    exponentials = b.unary("exp", b.sub(x, b.restore_axes(largest, axes, x.type.shape)))
+    return b.add(largest, b.unary("log", b.sum_axes(exponentials, axes)))
 
 
 def _below_the_maximum(y: Node) -> Node:

@@ -75,9 +75,9 @@ def integers(plan: Plan) -> tuple[int, int, int]:
 def test_plans_get_no_worse(name: str) -> None:
     before, after = (integers(compiled(step(name), egraph=on)) for on in (False, True))
     assert after[0] <= before[0]
-    if name != "softplus":  # steadiness has its price
+    assert after[2] <= before[2]
+    if name != "softplus":  # steadiness has its price in arithmetic
         assert after[1] <= before[1]
-        assert after[2] <= before[2]
 
 
 @pytest.mark.parametrize("name", ["gelu", "silu"])

@@ -1,5 +1,8 @@
 """What an e-node costs on a target, at capacity: arithmetic, and bytes where a value goes through memory.
 
+The prices are a table per target, measured once with our own kernels (`python -m benchmarks.calibrate`) and shipped in
+`costs/`: the same graph gives the same plan on every machine.
+
 The planner decides which ops share a kernel; here its habits are only modelled.  Arithmetic on elements is paid where
 it is done.  A pointwise value with one reader stays in a register; with more it is written once and read again.
 Movement is a way of reading.  Products, sums and lookups write their result.  Scalars of the prologue cost next to
@@ -8,19 +11,25 @@ nothing.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.attrs import InputAttrs, MatmulAttrs
-from wholestep.compiler.ir.graph import Node, toposort
+from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.ir.windows import window_products
-from wholestep.compiler.passes.decompose import decomposition_of
+from wholestep.compiler.passes.cse import share_common_nodes
+from wholestep.compiler.passes.decompose import decomposition_over_leaves
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
 from wholestep.compiler.passes.egraph.encode import FULL, OPAQUE, Tables, op_of
 from wholestep.compiler.passes.egraph.rebuild import make_node
+from wholestep.compiler.passes.fold import fold
 
 
 @dataclass(frozen=True)
@@ -37,18 +46,18 @@ class CostTable:
     weights: Mapping[str, float]  # of ops dearer than an addition, in additions
 
 
-_DEAR = {
-    "div": 4.0, "recip": 4.0, "sqrt": 4.0, "mod": 6.0, "ratio": 4.0,
-    "exp": 8.0, "exp2": 8.0, "expm1": 10.0, "log": 10.0, "log2": 10.0, "log1p": 12.0,
-    "sin": 12.0, "cos": 12.0, "erf": 14.0, "sigmoid": 11.0, "tanh": 13.0, "pow": 24.0,
-    "cast": 0.0,
-}  # fmt: skip
+DEFAULT_TARGET = "cpu"
 
-TARGETS: dict[str, CostTable] = {
-    "cpu": CostTable(operation=0.06, byte=0.05, product=0.02, pass_over=200.0, scalar=1.0, view=0.001, weights=_DEAR),
-}
 
-NAMED = 0.99  # a composite costs a little less than its definition, so that its name is kept
+@cache
+def cost_table(target: str) -> CostTable:
+    """The table of a target; of one that was not measured, the CPU's."""
+    folder = files(__package__) / "costs"
+    found = folder / f"{target}.json"
+    return CostTable(**json.loads((found if found.is_file() else folder / f"{DEFAULT_TARGET}.json").read_text()))
+
+
+NAMED = 0.92  # a composite costs less than its definition: what a rule saves inside is not worth the name
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class CostModel:
 
     def __init__(self, tables: Tables, capacity: Mapping[str, int], target: str = "cpu") -> None:
         self.tables, self.capacity = tables, capacity
-        self.table = TARGETS.get(target, TARGETS["cpu"])
+        self.table = cost_table(target)
         self._known: dict[tuple[object, ...], Cost] = {}
 
     def cost(self, node: ENode, egraph: EGraph) -> Cost:
@@ -75,10 +84,20 @@ class CostModel:
         return self._known[key]
 
     def _cost(self, node: ENode, children: tuple[int, ...]) -> Cost:
-        if node.head == FULL or node.head.startswith(f"{OPAQUE}_"):
-            return Cost(0.0, 0.0)  # the same in every choice, or free
+        if node.head == FULL:
+            return Cost(0.0, 0.0)
+        if node.head.startswith(f"{OPAQUE}_"):
+            return self._opaque(node, children)
         inputs = [_placeholder(f"x{i}", self.tables.type(t)) for i, t in enumerate(children)]
         return self.node_cost(make_node(node, inputs, self.tables, ("", None)))
+
+    def _opaque(self, node: ENode, children: tuple[int, ...]) -> Cost:
+        """Several results at once (a norm's gradients) cost their definition; the rest is the same in every choice."""
+        op, attrs, _ = self.tables.attributes[int(node.slots[0])]
+        types = [self.tables.type(t) for t in children]
+        if op not in OPS or OPS[op].family is not Family.COMPOSITE or not all(isinstance(t, TensorType) for t in types):
+            return Cost(0.0, 0.0)
+        return self._composite(Node(op, [_placeholder(f"x{i}", t) for i, t in enumerate(types)], attrs))
 
     def node_cost(self, node: Node) -> Cost:
         """The cost of one node of a graph."""
@@ -87,9 +106,9 @@ class CostModel:
         t = self.table
         if node.type.rank == 0 and family in (Family.POINTWISE, Family.RATIO, Family.COMPOSITE):
             return Cost(t.scalar, 0.0)
-        if family is Family.COMPOSITE and node.op not in t.weights:
+        if family is Family.COMPOSITE:
             return self._composite(node)
-        if family in (Family.POINTWISE, Family.RATIO, Family.COMPOSITE):
+        if family in (Family.POINTWISE, Family.RATIO):
             return Cost(elements * t.weights.get(node.op, 1.0) * t.operation, 2 * size * t.byte)
         if family is Family.REDUCE:
             return Cost(t.pass_over + self._elements(node.inputs[0].type) * t.operation, 2 * size * t.byte)
@@ -102,11 +121,14 @@ class CostModel:
         return Cost(t.view, 0.0)
 
     def _composite(self, node: Node) -> Cost:
-        """Its definition's, all in all."""
-        leaves = set(node.inputs)
-        inside = [n for n in toposort(decomposition_of(node)) if n not in leaves and n.op != "input"]
-        work = sum(self.node_cost(n).work for n in inside)
-        return Cost(NAMED * work, 2 * node.type.bytes(self.capacity) * self.table.byte)
+        """Its definition's, all in all; a division by a number counts as the product that rules make of it."""
+        leaves, results = decomposition_over_leaves(node)
+        inside = share_common_nodes(fold(Graph(tuple(Output(str(i), r) for i, r in enumerate(results))))).nodes
+        work = sum(self.node_cost(_as_product(n)).work for n in inside if n not in leaves)
+        written = sum(r.type.bytes(self.capacity) for r in results)
+        # A kernel of its own that was measured slower than the definition is no reason to write it out.
+        own = self.table.weights.get(node.op, math.inf) * self.table.operation * self._elements(results[0].type)
+        return Cost(min(own, NAMED * work), 2 * written * self.table.byte)
 
     def _products(self, node: Node) -> int:
         a = b.attrs_of(node, MatmulAttrs)
@@ -119,6 +141,11 @@ class CostModel:
 
     def _elements(self, type: TensorType) -> int:
         return evaluate(type.elements, self.capacity)
+
+
+def _as_product(node: Node) -> Node:
+    by_number = node.op == "div" and b.constant_value(node.inputs[1]) is not None
+    return Node("mul", node.inputs, node.attrs) if by_number else node
 
 
 def _placeholder(name: str, type: object) -> Node:

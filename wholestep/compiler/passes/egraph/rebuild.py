@@ -25,7 +25,8 @@ def rebuild(graph: Graph, encoded: Encoded, egraph: EGraph, chosen: Sequence[ENo
     """
     own = egraph.original_choice()
     order = live_classes(egraph.roots, chosen)
-    if all(chosen[c] == own[c] for c in order) and len(set(encoded.term_of.values())) == len(encoded.term_of):
+    apart = len({egraph.class_of[egraph.originals[t]] for t in encoded.term_of.values()}) == len(encoded.term_of)
+    if apart and all(chosen[c] == own[c] for c in order):
         return graph
     origins = _origins(encoded, egraph, chosen, order)
     leaves = _original_leaves(encoded, egraph)

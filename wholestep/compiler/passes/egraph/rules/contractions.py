@@ -90,7 +90,7 @@ def _products(node: Node) -> int:
 def _multiplications(node: Node) -> int:
     inner = node.inputs[0].type.shape[-2 if _flags(node)[0] else -1]
     count = node.type.elements * inner
-    return evaluate(count, {s: TYPICAL_SIZE for s in count.symbols}) if isinstance(count, Dim) else count
+    return evaluate(count, dict.fromkeys(count.symbols, TYPICAL_SIZE)) if isinstance(count, Dim) else count
 
 
 def _sample() -> Graph:

@@ -151,7 +151,7 @@ rule(
     samples=tuple(s for a, b in _SHAPES for s in _transposes(_products(a, b, swapped="b"), "b")),
     refused=_REFUSED,
 )
-# -- factors of a product ----------------------------------------------------------------------------------------
+# -- factors of a product: they come last, where the product is written anyway --------------------------------------
 _SCALED = tuple({**s, "c": 0.3} for s in _products((2, 4, 6), (2, 6, 5)))
 rule(
     "product-of-scaled-left",
@@ -165,14 +165,6 @@ rule(
     "product-of-scaled-right",
     "matmul(a, b * const(c), F, G) = matmul(a, b, F, G) * const(c)",
     "a factor of one operand is one of the product",
-    R,
-    scope=ANY,
-    samples=_SCALED,
-)
-rule(
-    "scaled-product",
-    "matmul(a, b, F, G) * const(c) = matmul(a * const(c), b, F, G)",
-    "the factor of a product goes to its left operand",
     R,
     scope=ANY,
     samples=_SCALED,

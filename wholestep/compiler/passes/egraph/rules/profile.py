@@ -91,7 +91,7 @@ def _as_written(value: float, dtype: DType) -> float:
 
 
 def _scales(graph: Graph) -> Iterator[float]:
-    """Numbers that a product, or an operand of one, is multiplied with or divided by; 1 where scores may be a product."""
+    """Numbers that a product, or an operand of one, is multiplied with or divided by; 1 where scores may be plain."""
     operands = {i for n in graph.nodes if n.op == "matmul" for i in n.inputs}
     for n in graph.nodes:
         if n.op in ("softmax", "max", "where") and any(_plain_product(i) for i in n.inputs):

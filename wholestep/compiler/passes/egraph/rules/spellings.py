@@ -55,9 +55,8 @@ def _attention_grad(y: Node) -> Iterator[tuple[Node, ...]]:
     p, dp = b.softmax(scores, last), b.matmul(g, v, transpose_b=True)
     inner = b.restore_axes(b.sum_axes(b.mul(p, dp), (last,)), (last,), p.type.shape)
     ds = b.mul(p, b.sub(dp, inner))
-    scaled = b.scale(ds, a.scale)
-    dv = b.matmul(p, g, transpose_a=True)
-    yield b.matmul(scaled, k), b.matmul(scaled, q, transpose_a=True), dv, *[ds] * len(mask)
+    dq, dk = b.scale(b.matmul(ds, k), a.scale), b.scale(b.matmul(ds, q, transpose_a=True), a.scale)
+    yield dq, dk, b.matmul(p, g, transpose_a=True), *[ds] * len(mask)
 
 
 SPELLINGS: dict[str, Spellings] = {"group_norm": _group_norm, "attention_grad": _attention_grad}
