@@ -9,7 +9,6 @@ import numpy as np
 
 from wholestep.compiler.plan.footprint import Segments, page_rounded
 
-
 # From here on huge pages are asked for: updates that pass over many megabytes run 5 to 20 % faster with them.
 LARGE = 4 << 20
 
