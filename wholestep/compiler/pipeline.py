@@ -21,6 +21,7 @@ from wholestep.compiler.passes.flatten import flatten
 from wholestep.compiler.passes.fold import fold
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.passes.keep_rows import keep_rows
+from wholestep.compiler.passes.lookups import project_tables
 from wholestep.compiler.passes.pooling import relu_behind_pool, through_pools
 from wholestep.compiler.passes.regroup import regroup
 from wholestep.compiler.passes.scans import hoist_projections, in_bodies, merge_scans
@@ -51,7 +52,7 @@ class Stage:
     egraph: bool = False  # rewritten by equality saturation afterwards, where the options say so
 
 
-BEFORE_GRADIENTS = (inline_calls, relu_behind_pool, hoist_projections)
+BEFORE_GRADIENTS = (inline_calls, relu_behind_pool, hoist_projections, project_tables)
 IMAGES = (channels_last, through_pools)
 SIMPLIFY = (fold, share_common_nodes, drop_dead_code)
 
