@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks import calibrate
 from tests.compiler.passes.common import graph_of, leaf
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.attrs import GeluAttrs
+from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.types import float64
 from wholestep.compiler.passes.cse import share_common_nodes
 from wholestep.compiler.passes.decompose import DECOMPOSITIONS
@@ -30,6 +32,21 @@ def test_movement_is_almost_free_and_products_count_every_term() -> None:
     assert MODEL.node_cost(b.permute(x, (1, 0))).work == TABLE.view < 0.01 * TABLE.operation * 64 * 5
     product = MODEL.node_cost(b.matmul(x, w, transpose_b=True))
     assert product.work == pytest.approx(TABLE.pass_over + 64 * 7 * 5 * TABLE.product + 64 * 7 * 8 * TABLE.byte)
+
+
+def test_the_table_is_what_the_benchmark_measures() -> None:
+    assert set(TABLE.weights) == set(calibrate.UNARY) <= set(OPS)
+    assert calibrate.TABLE.is_file()
+    assert min(TABLE.operation, TABLE.byte, TABLE.product, TABLE.pass_over, *TABLE.weights.values()) > 0
+    assert cost_table("a target that nobody measured") == TABLE
+
+
+def test_a_name_is_not_dearer_than_its_definition_whatever_was_measured() -> None:
+    x = leaf("x", ("n", 5))
+    for op in ("sigmoid", "tanh"):
+        node = b.unary(op, x)
+        whole = sum(MODEL.node_cost(n).work for n in fold(graph_of(DECOMPOSITIONS[op](node))).nodes)
+        assert MODEL.node_cost(node).work < whole
 
 
 def test_scalars_cost_next_to_nothing() -> None:
