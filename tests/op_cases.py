@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from window_cases import WINDOWS
 
 import wholestep as ws
 
@@ -397,4 +398,5 @@ GROUPS = {
     "contraction": CONTRACTION,
     "composite": COMPOSITE,
     "layers": LAYERS,
+    "windows": {name: Case(*row) for name, row in WINDOWS.items()},
 }

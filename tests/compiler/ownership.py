@@ -158,8 +158,8 @@ class Walk:
             self.touch(d.b, False, BEFORE_LEVELS, (*d.batch, d.k, d.n))
         if kernel.scatter:
             self.scatter()
-        if kernel.call:
-            for item, write in [(o, False) for o in kernel.call.operands] + [(o, True) for o in kernel.call.results]:
+        if called := kernel.call or kernel.window:
+            for item, write in [(o, False) for o in called.operands] + [(o, True) for o in called.results]:
                 used = sorted({a for i in item.load.index for a, _ in i.terms})
                 self.touch(item.load, write, STORE if write else BEFORE_LEVELS, used)
 
@@ -173,6 +173,8 @@ class Walk:
             if k.kind is Kind.DOT and number:  # sums of the columns of the right operand; what follows them
                 assert k.dot is not None
                 inner = (k.dot.n, k.dot.k) if number == 1 else (k.dot.n,)
+            if k.window and k.window.pooled and number == 0:  # every pixel of a pool's window
+                inner = (*inner, 4, 5)
             first = number * PHASES
             self.loads(level.row, first + ROW_LOAD, k.rows)
             self.loads(level.body, first + LOAD, inner)

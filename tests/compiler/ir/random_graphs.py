@@ -13,6 +13,7 @@ import numpy as np
 from graph_pool import LARGEST_SIZE, LARGEST_VALUE, SYMBOLS, Pool
 from hypothesis import strategies as st
 from layer_makers import LAYER_MAKERS
+from window_makers import make_window
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
@@ -372,4 +373,4 @@ def make_call(p: Pool) -> None:
 
 CONTROL_MAKERS = [make_stop_gradient, make_call]
 MAKERS = [f for name, f in list(globals().items()) if name.startswith("make_") and f not in CONTROL_MAKERS]
-MAKERS += LAYER_MAKERS
+MAKERS += [make_window, *LAYER_MAKERS]

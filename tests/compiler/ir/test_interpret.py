@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import window_values
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
@@ -146,6 +147,9 @@ CASES = {
 
 # The gradient of an op of CASES: its first inputs, then the upstream gradient.
 GRADIENTS = {f"{op}_grad": op for op in ("layer_norm", "rms_norm", "group_norm", "attention")}
+
+
+CASES |= window_values.CASES
 
 
 def test_every_op_has_a_row_and_a_case():

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import window_types
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output
@@ -270,6 +271,10 @@ BAD = {
         (LOOK, (X, X, X, t(4), X), ShapeError, r"attention_grad needs equal shapes; .*\(batch,\) and \(4,\)"),
     ],
 }
+
+
+GOOD |= window_types.GOOD
+BAD |= window_types.BAD
 
 
 def test_every_op_has_a_good_and_a_bad_case():

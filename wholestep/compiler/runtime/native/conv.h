@@ -3,7 +3,9 @@
 #define WS_CONV_H
 #include "ws.h"
 
-#define WS_INLINE static inline __attribute__((always_inline))
+/* Not worth a copy for every shape. */
+#define WS_APART static __attribute__((noinline, unused))
+#define WS_TILE static inline __attribute__((always_inline))
 #ifdef __AVX512F__
 #define WS_WIDE 64
 #else
@@ -56,7 +58,7 @@
 /* Frames, packed weights and pools for one element type. */
 #define WS_WINDOWS(REAL, suffix) \
   /* An image into the middle of a frame; steps are in elements. */ \
-  WS_INLINE void ws_frame_##suffix(REAL *frame, const REAL *x, const int height, const int width, const int channels, \
+  WS_APART void ws_frame_##suffix(REAL *frame, const REAL *x, const int height, const int width, const int channels, \
                                    const long row, const long x_row, const long x_pixel, const long x_channel) { \
     for (int i = 0; i < height; i++) { \
       REAL *to = frame + i * row; \
@@ -68,11 +70,11 @@
           for (int c = 0; c < channels; c++) to[j * channels + c] = from[j * x_pixel + c * x_channel]; \
     } \
   } \
-  WS_INLINE void ws_clear_##suffix(REAL *to, const long count) { \
+  WS_APART void ws_clear_##suffix(REAL *to, const long count) { \
     for (long i = 0; i < count; i++) to[i] = 0; \
   } \
   /* [panel][row][column][k][lane] of the given taps; lanes behind the last output are zero. */ \
-  WS_INLINE void ws_pack_##suffix(REAL *to, const REAL *w, const int outputs, const int lanes, const int rows, \
+  WS_APART void ws_pack_##suffix(REAL *to, const REAL *w, const int outputs, const int lanes, const int rows, \
                                   const int *tap_rows, const int columns, const int *tap_columns, const int depth, \
                                   const long w_output, const long w_row, const long w_column, const long w_k) { \
     for (int p = 0; p < outputs; p += lanes) \
@@ -88,7 +90,7 @@ WS_WINDOWS(double, f64)
 
 #define WS_POOLS(REAL, suffix, POSITION, position) \
   /* A window of an image that may reach over its edge, all channels at once. */ \
-  WS_INLINE void ws_pool_pixel_##suffix##_##position(REAL *best, POSITION *positions, const REAL *x, const int channels, \
+  WS_APART void ws_pool_pixel_##suffix##_##position(REAL *best, POSITION *positions, const REAL *x, const int channels, \
                                         const int height, const int width, const int rows, const int columns, \
                                         const long top, const long left, const long x_row, const long x_pixel, \
                                         const long x_channel) { \

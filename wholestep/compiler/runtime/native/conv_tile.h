@@ -18,14 +18,14 @@ typedef BITS NAME(bits) __attribute__((vector_size(BYTES)));
 #endif
 
 /* sum += x * y, with y in memory or in a register. */
-WS_INLINE void NAME(fma)(V *sum, V x, V y) {
+WS_TILE void NAME(fma)(V *sum, V x, V y) {
 #ifdef __FMA__
   __asm__("vfmadd231" SUFFIX " %2,%1,%0" : "+" REGISTER(*sum) : REGISTER(x), REGISTER(y));
 #else
   *sum = *sum + x * y;
 #endif
 }
-WS_INLINE void NAME(fma_at)(V *sum, V x, const REAL *p) {
+WS_TILE void NAME(fma_at)(V *sum, V x, const REAL *p) {
 #ifdef __FMA__
   __asm__("vfmadd231" SUFFIX " %2,%1,%0" : "+" REGISTER(*sum) : REGISTER(x), "m"(*(const LOOSE *)p));
 #else
@@ -33,7 +33,7 @@ WS_INLINE void NAME(fma_at)(V *sum, V x, const REAL *p) {
 #endif
 }
 
-WS_INLINE V NAME(all)(const REAL *p) {
+WS_TILE V NAME(all)(const REAL *p) {
 #ifdef __FMA__
   V v; /* volatile: gcc would keep values that neighbouring pixels share, and spill accumulators for them */
   __asm__ volatile(BROADCAST " %1,%0" : "=" REGISTER(v) : "m"(*p));
@@ -44,7 +44,7 @@ WS_INLINE V NAME(all)(const REAL *p) {
 }
 
 /* sum[v] += *p * y[v] */
-WS_INLINE void NAME(spread)(V *sum, const REAL *p, const V *y, const int vectors) {
+WS_TILE void NAME(spread)(V *sum, const REAL *p, const V *y, const int vectors) {
 #if defined(__AVX512F__) && BYTES == 64
 #pragma GCC unroll 4
   for (int v = 0; v < vectors; v++)
@@ -58,7 +58,7 @@ WS_INLINE void NAME(spread)(V *sum, const REAL *p, const V *y, const int vectors
 
 /* out[pixel][column] = sum over rows, runs, k of x[row*x_row + run*x_run + pixel*x_pixel + k] * w[row][run][k][column],
    for `pixels` pixels and vectors*WIDTH columns. */
-WS_INLINE void NAME(conv_tile)(const int pixels, const int vectors, REAL *out, const long out_pixel, const REAL *x,
+WS_TILE void NAME(conv_tile)(const int pixels, const int vectors, REAL *out, const long out_pixel, const REAL *x,
                                const long x_pixel, const int rows, const long x_row, const int runs, const long x_run,
                                const int length, const REAL *w) {
   V sum[12][4];
@@ -84,7 +84,7 @@ WS_INLINE void NAME(conv_tile)(const int pixels, const int vectors, REAL *out, c
 }
 
 /* A row of `count` pixels, in tiles of nearly one size. */
-WS_INLINE void NAME(conv_row)(const int count, const int columns, REAL *out, const long out_pixel, const REAL *x,
+WS_TILE void NAME(conv_row)(const int count, const int columns, REAL *out, const long out_pixel, const REAL *x,
                               const long x_pixel, const int rows, const long x_row, const int runs, const long x_run,
                               const int length, const REAL *w) {
   const int vectors = columns / WIDTH;
@@ -97,7 +97,7 @@ WS_INLINE void NAME(conv_row)(const int count, const int columns, REAL *out, con
 }
 
 /* The same where every channel has a kernel of its own: out[pixel][c] = sum of x[... + pixel*x_pixel + c] * w[row][run][c]. */
-WS_INLINE void NAME(depth_row)(const int count, const int columns, REAL *out, const long out_pixel, const REAL *x,
+WS_TILE void NAME(depth_row)(const int count, const int columns, REAL *out, const long out_pixel, const REAL *x,
                                const long x_pixel, const int rows, const long x_row, const int runs, const long x_run,
                                const REAL *w) {
   for (int i = 0; i < count; i++, out += out_pixel, x += x_pixel) {
@@ -116,7 +116,7 @@ WS_INLINE void NAME(depth_row)(const int count, const int columns, REAL *out, co
 }
 
 /* into[j][v*WIDTH + l] += sum over the pixels of g[pixel*g_pixel + j*g_channel] * x[pixel*x_pixel + v*WIDTH + l]. */
-WS_INLINE void NAME(weight_tile)(const int outputs, const int vectors, REAL *into, const long into_output,
+WS_TILE void NAME(weight_tile)(const int outputs, const int vectors, REAL *into, const long into_output,
                                  const REAL *g, const long g_row, const long g_pixel, const long g_channel, const REAL *x, const long x_row,
                                  const long x_pixel, const int height, const int width) {
   V sum[4][3];
@@ -144,7 +144,7 @@ WS_INLINE void NAME(weight_tile)(const int outputs, const int vectors, REAL *int
 }
 
 /* A row of kernels: `length` elements for each of `outputs` outputs, in vectors. */
-WS_INLINE void NAME(weight_row)(const int outputs, const int length, REAL *into, const long into_output, const REAL *g,
+WS_TILE void NAME(weight_row)(const int outputs, const int length, REAL *into, const long into_output, const REAL *g,
                                 const long g_row, const long g_pixel, const long g_channel, const REAL *x, const long x_row,
                                 const long x_pixel, const int height, const int width) {
   const int vectors = (length + WIDTH - 1) / WIDTH;
@@ -161,7 +161,7 @@ WS_INLINE void NAME(weight_row)(const int outputs, const int length, REAL *into,
 
    into[j][r][v*WIDTH + l] += sum over the cells of g[cell + j*g_channel] * x[cell + offsets[index[cell][j]] + r*x_row + v*WIDTH + l]
    for `outputs` neighbouring outputs; a cell of index has `stride` elements. */
-WS_INLINE void NAME(pooled_weight_tile)(const int outputs, const int rows, const int vectors, REAL *into,
+WS_TILE void NAME(pooled_weight_tile)(const int outputs, const int rows, const int vectors, REAL *into,
                                         const long into_output, const long into_row, const REAL *g,
                                         const long g_row, const long g_pixel, const long g_channel, const INDEX *index, const long stride, const REAL *x, const long x_row,
                                         const int height, const int width, const long cell_row, const long cell,
@@ -195,7 +195,7 @@ WS_INLINE void NAME(pooled_weight_tile)(const int outputs, const int rows, const
 
 /* out[r][v*WIDTH + l] += sum over `outputs` outputs j of g[j*g_channel] * w[j][shifts[index[j]] + r*w_row + v*WIDTH + l]: what one
    cell gives to the part of the image that its windows see.  w is framed with zeros, so that a shift moves it. */
-WS_INLINE void NAME(pooled_input_tile)(const int rows, const int vectors, REAL *out, const long out_row, const REAL *g,
+WS_TILE void NAME(pooled_input_tile)(const int rows, const int vectors, REAL *out, const long out_row, const REAL *g,
                                        const long g_channel, const INDEX *index, const int outputs, const REAL *w, const long w_output,
                                        const long w_row, const int *shifts) {
   V sum[24];
@@ -215,7 +215,7 @@ WS_INLINE void NAME(pooled_input_tile)(const int rows, const int vectors, REAL *
   }
 }
 /* All rows of the kernels of `outputs` outputs, as many at a time as there are registers. */
-WS_INLINE void NAME(pooled_weight)(const int outputs, const int rows, const int length, REAL *into,
+WS_TILE void NAME(pooled_weight)(const int outputs, const int rows, const int length, REAL *into,
                                    const long into_output, const long into_row, const REAL *g, const long g_row,
                                    const long g_pixel, const long g_channel, const INDEX *index, const long stride, const REAL *x, const long x_row, const int height,
                                    const int width, const long cell_row, const long cell, const int *offsets) {
@@ -244,7 +244,7 @@ WS_INLINE void NAME(pooled_weight)(const int outputs, const int rows, const int 
 }
 
 /* All rows of what one cell gives. */
-WS_INLINE void NAME(pooled_input)(const int rows, const int length, REAL *out, const long out_row, const REAL *g,
+WS_TILE void NAME(pooled_input)(const int rows, const int length, REAL *out, const long out_row, const REAL *g,
                                   const long g_channel, const INDEX *index, const int outputs, const REAL *w, const long w_output,
                                   const long w_row, const int *shifts) {
   const int vectors = (length + WIDTH - 1) / WIDTH, part = vectors < 12 ? vectors : 12, group = 12 / part;
@@ -269,7 +269,7 @@ WS_INLINE void NAME(pooled_input)(const int rows, const int length, REAL *out, c
 
 /* The largest of the rows*columns pixels of a window, and its position: `lanes` channels, the first maximum wins and
    not-a-number is larger than anything. */
-WS_INLINE void NAME(pool_cell)(const int lanes, REAL *best, INDEX *positions, const REAL *x, const int rows,
+WS_TILE void NAME(pool_cell)(const int lanes, REAL *best, INDEX *positions, const REAL *x, const int rows,
                                const int columns, const long x_row, const long x_pixel) {
 #pragma GCC unroll 4
   for (int l = 0; l < lanes; l += WIDTH) {
