@@ -112,3 +112,21 @@ def test_absorbing_keeps_what_must_run_before() -> None:
     reach.add("e")
     reach.link("b", ["e"])
     assert reach.depends("d", "e")
+
+
+def test_a_state_is_overwritten_in_the_pass_that_also_sums() -> None:
+    """LAMB's moments: the row sums of the step need no second look at an element, so nothing is copied."""
+    plan = update_plan(ws.LAMB(weight_decay=0.1), (8, 48))
+    whole = [k.bytes // (8 * 48 * 4) for k in plan.kernels if k.bytes >= 8 * 48 * 4]
+    assert sorted(whole) == [1, 3, 7]  # ‖w‖; the step: w, d, m, v read, m, v and r written; w moved
+    session = ws.build_session(ws.step(normalised))
+    session.step()
+    w = np.arange(1.0, 65.0).reshape(4, 16)
+    np.testing.assert_allclose(session.get("w"), w / (2 * w).sum(-1, keepdims=True) + w, rtol=1e-6)
+
+
+def normalised(g: ws.Graph) -> ws.Tensor:
+    """An update that looks at each element again after the sum of its row."""
+    w = g.parameter("w", (4, 16), init=np.arange(1.0, 65.0).reshape(4, 16))
+    g.update(w, w / (2.0 * w).sum(-1, keepdims=True) + w)
+    return g.step + 1.0

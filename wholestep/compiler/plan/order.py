@@ -31,7 +31,7 @@ def place_updates(graph: Graph, clusters: list[Cluster]) -> list[Update]:
     for update in graph.updates:
         writer, node = of[update.node], update.node
         others = [r for r in readers.get(update.name, []) if r is not writer]
-        if reads_elsewhere(writer, update.name) or any(reach.depends(r, writer) for r in others):
+        if reads_elsewhere(writer, update) or any(reach.depends(r, writer) for r in others):
             node = Node("cast", (node,), at.CastAttrs(node.type.dtype), node.name, node.line)
             writer = copying_cluster(node, writer)
             clusters.append(writer)
@@ -51,9 +51,9 @@ def copying_cluster(node: Node, source: Cluster) -> Cluster:
     return cluster
 
 
-def reads_elsewhere(writer: Cluster, state: str) -> bool:
+def reads_elsewhere(writer: Cluster, update: Update) -> bool:
     """Does the cluster read the state at another place or in another pass than the one where it would be stored?"""
-    passes = writer.kind is Kind.NEST and any(n.op in REDUCTIONS for n in writer.results)
+    state, passes = update.name, has_passes(writer, update.node)
     for n in writer.members:
         for a in accesses(n):
             if is_state(a.base) and a.base.attrs.name == state:  # type: ignore[attr-defined]
@@ -61,6 +61,17 @@ def reads_elsewhere(writer: Cluster, state: str) -> bool:
                 if passes or not at_own_place or n.op in MOVING or n in writer.prologue:
                     return True
     return False
+
+
+def has_passes(cluster: Cluster, node: Node) -> bool:
+    """May a nest come back to an element after its sum: does it compute elements, or the node itself, from a sum?"""
+    if cluster.kind is not Kind.NEST or not any(n.op in REDUCTIONS for n in cluster.results):
+        return False
+    late: set[Node] = set()
+    for n in cluster.nodes:
+        if n.op in REDUCTIONS or any(a.base in late for a in accesses(n)):
+            late.add(n)
+    return cluster.is_row(node) or any(n.op not in REDUCTIONS and not cluster.is_row(n) for n in late)
 
 
 def topological(clusters: list[Cluster]) -> list[Cluster]:
