@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from wholestep.compiler.ir.types import Dim, Extent, shape_text, symbols_of
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.device import Epoch
+from wholestep.compiler.runtime.device import Epoch, Program
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError
 from wholestep.session.inputs import Inputs
@@ -112,10 +112,32 @@ class RunOptions:
     batch_size: int | None
     begin_epoch: Callable[[], None]
     raises: bool  # where gradients are not finite
+    every: int | None = None  # the most updates of a slice
 
 
-def run_epochs(entry: EntryPoint, state: State, arrays: Mapping[str, object], options: RunOptions) -> AnyArray:
-    """Train over whole data sets; the loss of every update.  An interrupt takes effect between slices of 50 ms."""
+@dataclass(frozen=True)
+class Slice:
+    """Some updates that were made natively, one after the other."""
+
+    epoch: int  # of the run, from 0
+    first: int  # number of its first update in the epoch, from 0
+    losses: AnyArray
+    rows: AnyArray  # of each update
+
+
+def batches(entry: EntryPoint, arrays: Mapping[str, object]) -> Iterator[dict[str, AnyArray]]:
+    """Whole data sets as batches of the entry's capacity, in order; inputs without rows are given whole each time."""
+    rows = rows_of(entry.inputs, entry.plan)
+    data = prepare(entry.inputs, rows, arrays, entry.plan.sizes)
+    size = batch_rows(rows, entry.plan.sizes, None, data.rows)
+    for start in range(0, data.rows, size):
+        yield {**{name: a[start : start + size] for name, a in data.sources.items()}, **data.whole}
+
+
+def run_in_slices(
+    entry: EntryPoint, state: State, arrays: Mapping[str, object], options: RunOptions
+) -> Iterator[Slice]:
+    """Train over whole data sets in slices of about 50 ms, between which interrupts take effect and callers look."""
     plan, inputs, program = entry.plan, entry.inputs, entry.program
     if not entry.has_loss:
         raise UsageError("run needs a scalar loss as the program's first output; call step in a loop instead.")
@@ -124,35 +146,49 @@ def run_epochs(entry: EntryPoint, state: State, arrays: Mapping[str, object], op
     batch = batch_rows(rows, plan.sizes, options.batch_size, data.rows)
     updates = -(-data.rows // batch)
     _check_options(options, updates)
-    losses = np.zeros(max(0, options.epochs * updates - options.start))
     entry.release()
-    for i, symbol in enumerate(plan.symbols):
-        program.dims[i] = batch if symbol == rows.symbol else data.sizes[symbol]
-    for name, array in data.whole.items():
-        program.addresses[program.slots[name]] = array.ctypes.data
-    done = 0
-    try:
-        for number in range(options.epochs):
+    for number in range(options.epochs):
+        skipped = 0 if number else options.start
+        if not skipped:
             options.begin_epoch()
-            epoch = Epoch(
-                sources=data.sources,
-                rows=data.rows,
-                batch=batch,
-                symbol=None if rows.symbol is None else plan.symbols.index(rows.symbol),
-                order=state.epoch if options.shuffle else None,
-                losses=losses[done:],
-                position=0 if number else options.start * batch,
-            )
-            for _ in program.run_epoch(epoch):
+        epoch = Epoch(
+            sources=data.sources,
+            rows=data.rows,
+            batch=batch,
+            symbol=None if rows.symbol is None else plan.symbols.index(rows.symbol),
+            order=state.epoch if options.shuffle else None,
+            losses=np.zeros(updates - skipped),
+            position=skipped * batch,
+            most=options.every,
+        )
+        try:
+            for part in _slices(program, plan, rows, data, epoch):
                 entry.ran = True
                 if options.raises:
                     raise_if_refused(entry, state)
-            done += epoch.done
-            if plan.updated:
-                state.epoch += 1
-    finally:
-        inputs.forget()
-    return losses
+                if plan.updated and epoch.position >= epoch.rows:
+                    state.epoch += 1
+                inputs.forget()
+                yield replace(part, epoch=number, first=part.first + skipped)
+        finally:
+            inputs.forget()
+
+
+def _slices(program: Program, plan: Plan, rows: Rows, data: DataSet, epoch: Epoch) -> Iterator[Slice]:
+    """One epoch.  What a call reads is set anew before each slice: whoever looked in between may have made steps."""
+    slices = program.run_epoch(epoch)
+    while epoch.position < epoch.rows:
+        for i, symbol in enumerate(plan.symbols):
+            program.dims[i] = epoch.batch if symbol == rows.symbol else data.sizes[symbol]
+        for name, array in data.whole.items():
+            program.addresses[program.slots[name]] = array.ctypes.data
+        first, position = epoch.done, epoch.position
+        next(slices)
+        count = epoch.done - first
+        sizes = np.full(count, epoch.batch)
+        if count and epoch.position >= epoch.rows:
+            sizes[-1] = epoch.rows - position - (count - 1) * epoch.batch
+        yield Slice(0, first, epoch.losses[first : epoch.done], sizes)
 
 
 def _check_options(options: RunOptions, updates: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from wholestep.schedules.bind import PREFIX, scalar_name
 from wholestep.session.checkpoint import load_state_dict, state_dict
 from wholestep.session.listing import annotated
 from wholestep.session.live import LiveOptimizer, LiveSchedule, Scalars, governor
-from wholestep.session.loop import RunOptions, run_epochs
+from wholestep.session.loop import RunOptions, Slice, batches, run_in_slices
 from wholestep.session.measuring import Measured, raise_if_refused
 from wholestep.session.result import EntryPoint, StepResult
 from wholestep.session.source import PART, Source, Stand, first_values
@@ -128,12 +128,42 @@ class Session:
         Batches are gathered inside the native loop.  The order of an epoch is a function of (seed, epochs done);
         `start` skips that many updates of the first epoch, to go on where another run stopped.
         """
-        self._held = {}  # their memory is where batches are gathered
-        options = RunOptions(epochs, shuffle, start, batch_size, self.reset_metrics, self._raises)
         if given is not None:
             arrays = {**self._mapping("run", given, more), **arrays}
         _refuse_typos(arrays, [i.name for i in self._main.inputs.all])
-        return run_epochs(self._main, self.state, arrays, options)
+        found = [part.losses for part in self._slices(arrays, epochs, shuffle, start, batch_size)]
+        return np.concatenate(found) if found else np.zeros(0)
+
+    def run_in_slices(
+        self,
+        arrays: Mapping[str, object],
+        *,
+        epochs: int = 1,
+        shuffle: bool = True,
+        start: int = 0,
+        batch_size: int | None = None,
+        every: int | None = None,
+    ) -> Iterator[Slice]:
+        """`run`, handing over the losses of every slice as it is done: about 50 ms of steps, `every` of them at most.
+
+        Between two slices the session may be read, saved, evaluated; whoever stops iterating stops training there.
+
+        Example: `for part in session.run_in_slices({"x": X, "labels": Y}): print(part.losses[-1])`.
+        """
+        return self._slices(arrays, epochs, shuffle, start, batch_size, every)
+
+    def _slices(
+        self,
+        arrays: Mapping[str, object],
+        epochs: int,
+        shuffle: bool,
+        start: int,
+        batch_size: int | None,
+        every: int | None = None,
+    ) -> Iterator[Slice]:
+        self._held = {}  # their memory is where batches are gathered
+        options = RunOptions(epochs, shuffle, start, batch_size, self.reset_metrics, self._raises, every)
+        return run_in_slices(self._main, self.state, arrays, options)
 
     def predict(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> AnyArray | dict[str, AnyArray]:
         """The outputs other than the loss, with nothing changed: an array, or a dict where there are several.
@@ -150,6 +180,19 @@ class Session:
         entry = self._entry("evaluate")
         self.reset_metrics("evaluate")
         return entry({**(given or {}), **inputs})
+
+    def evaluate_all(self, arrays: Mapping[str, object]) -> dict[str, Any]:
+        """The loss over all rows of data sets of any length, and the metrics, with nothing changed.
+
+        Example: `session.evaluate_all({"x": X, "labels": Y})["loss"]`.
+        """
+        entry = self._entry("evaluate")
+        self.reset_metrics("evaluate")
+        total = count = 0.0
+        for part in batches(entry, arrays):
+            rows = len(next(iter(part.values())))
+            total, count = total + rows * entry(part).loss, count + rows
+        return {"loss": total / count, **(self.metrics("evaluate") if "evaluate" in self._measured else {})}
 
     def set_input(self, name: str, array: object) -> None:
         """Give an input ahead of `step()`: it is copied, and holds until it is given again."""

@@ -182,7 +182,8 @@ class CpuProgram:
             if self._state.version != self._seen:
                 self._refresh()
             self._call.step = self._state.step
-            loop.position, loop.steps = epoch.position, len(epoch.losses) - epoch.done
+            left = len(epoch.losses) - epoch.done
+            loop.position, loop.steps = epoch.position, min(left, epoch.most or left)
             loop.losses = epoch.losses.ctypes.data + epoch.done * epoch.losses.itemsize
             done = self.library.run_loop(loop)
             epoch.position, epoch.done = loop.position, epoch.done + done

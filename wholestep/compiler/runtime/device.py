@@ -39,6 +39,7 @@ class Epoch:
     losses: AnyArray  # float64, one per update
     position: int = 0  # in rows
     done: int = 0  # updates
+    most: int | None = None  # updates of a slice
 
 
 @dataclass(frozen=True)

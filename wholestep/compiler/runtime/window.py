@@ -131,7 +131,8 @@ class WindowProgram:
         if epoch.order is not None:
             windows.order_kind, windows.order_epoch = native.SHUFFLED, epoch.order
         while epoch.position < epoch.rows:
-            windows.position, windows.steps = epoch.position, len(epoch.losses) - epoch.done
+            left = len(epoch.losses) - epoch.done
+            windows.position, windows.steps = epoch.position, min(left, epoch.most or left)
             windows.losses = epoch.losses.ctypes.data + epoch.done * epoch.losses.itemsize
             done = self._advance(windows)
             assert done is not None, "an epoch's indices were checked before"
