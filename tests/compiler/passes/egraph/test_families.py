@@ -212,6 +212,27 @@ def test_attention_forward_and_backward(causal: bool) -> None:
     assert not {"matmul", "exp", "softmax", "where", "max"} & set(found)
 
 
+@pytest.mark.parametrize(
+    "scores",
+    [
+        lambda q, k: (q * 0.5) @ k.transpose(-1, -2),
+        lambda q, k: q @ (k * 0.5).transpose(-1, -2),
+        lambda q, k: q @ k.transpose(-1, -2) / 2.0,
+        lambda q, k: q @ k.transpose(-1, -2),
+    ],
+    ids=["queries scaled", "keys scaled", "divided", "plain"],
+)
+def test_attention_however_it_is_scaled(scores: Callable[[T, T], T]) -> None:
+    check(["attention"], lambda q, k, v: ws.softmax(scores(q, k)) @ v, ("n", 5, 4), ("n", 7, 4), ("n", 7, 3))
+
+
+def test_attention_with_a_mask() -> None:
+    def masked(q: T, k: T, v: T, mask: T) -> T:
+        return ws.softmax(q @ k.transpose(-1, -2) * 0.5 + mask) @ v
+
+    check(["attention"], masked, ("n", 5, 4), ("n", 7, 4), ("n", 7, 3), ("n", 5, 7))
+
+
 def test_gradient_of_layer_norm() -> None:
     def by_hand(x: T, weight: T, g: T) -> tuple[T, ...]:
         centred = x - x.mean(-1, keepdims=True)

@@ -92,20 +92,33 @@ def _as_written(value: float, dtype: DType) -> float:
 
 def _scales(graph: Graph) -> Iterator[float]:
     """Numbers that a product, or an operand of one, is multiplied with or divided by; 1 where scores may be plain."""
-    operands = {i for n in graph.nodes if n.op == "matmul" for i in n.inputs}
     for n in graph.nodes:
         if n.op in ("softmax", "max", "where") and any(_plain_product(i) for i in n.inputs):
             yield 1.0
-    for n in graph.nodes:
-        if n.op in ("mul", "div") and (n in operands or any(i.op == "matmul" for i in n.inputs)):
-            for value in (full_value(i) for i in n.inputs):
-                if value is not None and value > 0:
-                    written = _as_written(value, n.type.dtype)
-                    yield written if n.op == "mul" else 1.0 / written
+        scaled = [_unmoved(i) for i in n.inputs] if n.op == "matmul" else []
+        for node in (n, *scaled) if any(i.op == "matmul" for i in n.inputs) else scaled:
+            yield from _factors(node)
+
+
+def _factors(node: Node) -> Iterator[float]:
+    """The positive numbers that a node multiplies with, or divides by."""
+    for value in (full_value(i) for i in node.inputs) if node.op in ("mul", "div") else ():
+        if value is not None and value > 0:
+            written = _as_written(value, node.type.dtype)
+            yield written if node.op == "mul" else 1.0 / written
+
+
+def _unmoved(node: Node) -> Node:
+    while node.op in ("permute", "reshape"):
+        (node,) = node.inputs
+    return node
 
 
 def _plain_product(node: Node) -> bool:
-    return node.op == "matmul" or (node.op == "add" and any(i.op == "matmul" for i in node.inputs))
+    """A product, maybe with a mask, of operands that are not scaled themselves."""
+    if node.op == "add":
+        return any(i.op == "matmul" and _plain_product(i) for i in node.inputs)
+    return node.op == "matmul" and not any(list(_factors(_unmoved(i))) for i in node.inputs)
 
 
 def _scaled_product(node: Node) -> bool:
