@@ -24,7 +24,7 @@ from wholestep.compiler.passes.keep_rows import keep_rows
 from wholestep.compiler.passes.lookups import project_tables
 from wholestep.compiler.passes.pooling import relu_behind_pool, through_pools
 from wholestep.compiler.passes.regroup import regroup
-from wholestep.compiler.passes.scans import hoist_projections, in_bodies, merge_scans
+from wholestep.compiler.passes.scans import hoist_projections, in_bodies, merge_scans, sink_lookups
 from wholestep.compiler.plan.bounds import index_bounds
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check
@@ -71,7 +71,7 @@ STAGES = (
     # What follows a norm element by element is computed in its rows.
     Stage(
         "lower",
-        (decompose_composites, *IMAGES, lower_reductions, lower_ratio, flatten, regroup, keep_rows, *SIMPLIFY),
+        (sink_lookups, decompose_composites, *IMAGES, lower_reductions, lower_ratio, flatten, regroup, keep_rows, *SIMPLIFY),
     ),
 )
 PLAN = "compile"  # the last stage: kernels, order and bytes are decided

@@ -9,6 +9,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update, held_graph, toposort, with_held_graph
+from wholestep.compiler.ir.types import TensorType
 
 Pass = Callable[[Graph], Graph]
 
@@ -148,7 +149,9 @@ def _hoisted(node: Node) -> Node:
     }
     held = _with_leaves(body, leaves, last)
     inputs = [*node.inputs[:last], *found.values(), *node.inputs[last:]]
-    made = Node("scan", inputs, replace(attrs, graph=held, sequences=attrs.sequences + len(found)), node.name, node.line)
+    made = Node(
+        "scan", inputs, replace(attrs, graph=held, sequences=attrs.sequences + len(found)), node.name, node.line
+    )
     return made
 
 
@@ -177,3 +180,47 @@ def _with_leaves(body: Graph, leaves: dict[Node, Node], position: int) -> Graph:
         new[n] = leaves[n] if n in leaves else n.with_inputs([new[i] for i in n.inputs])
     inputs = (*body.inputs[:position], *leaves.values(), *body.inputs[position:])
     return Graph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), inputs)
+
+
+# -- what enters it ------------------------------------------------------------------------------------------------
+
+
+def sink_lookups(graph: Graph) -> Graph:
+    """Rows that only a loop reads are looked up inside it, step by step: they never lie in memory all at once."""
+    if not has_loops(graph):
+        return graph
+    readers = graph.consumers()
+    roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
+    new: dict[Node, Node] = {}
+    for node in graph.nodes:
+        moved = node.with_inputs([new[i] for i in node.inputs])
+        if node.op == "scan":
+            alone = [len(readers[i]) == 1 and i not in roots for i in node.inputs]
+            moved = _with_lookups(moved, alone)
+        new[node] = moved
+    return _rebuilt(graph, new)
+
+
+def _with_lookups(node: Node, alone: Sequence[bool]) -> Node:
+    attrs = attrs_of(node, at.ScanAttrs)
+    inputs, steady = list(node.inputs), list[Node]()
+    body, leaves, tables = attrs.graph, dict[Node, Node](), list[Node]()
+    for i in range(attrs.carries, attrs.carries + attrs.sequences):
+        x = node.inputs[i]
+        if not (alone[i] and x.op == "gather" and attrs_of(x, at.GatherAttrs).axis == 0 and x.inputs[1].type.rank > 1):
+            continue
+        table, index = x.inputs
+        inputs[i] = index
+        steady.append(table)
+        tables.append(Node("input", (), at.InputAttrs(f"table{i}", table.type)))
+        step = TensorType(index.type.shape[1:], index.type.dtype)
+        rows = Node("input", (), at.InputAttrs(f"index{i}", step))
+        leaves[body.inputs[i]] = build.gather(tables[-1], rows, 0)
+    if not leaves:
+        return node
+    new: dict[Node, Node] = {}
+    for n in body.nodes:
+        new[n] = leaves[n] if n in leaves else n.with_inputs([new[i] for i in n.inputs])
+    parameters = [leaves[p].inputs[1] if p in leaves else p for p in body.inputs]
+    held = Graph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), (*parameters, *tables))
+    return Node("scan", [*inputs, *steady], replace(attrs, graph=held), node.name, node.line)

@@ -8,12 +8,13 @@ from dataclasses import replace
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.arena import place, place_copies
+from wholestep.compiler.plan.beside import laid
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.call import assemble
 from wholestep.compiler.plan.emit import EMIT
 from wholestep.compiler.plan.fuse import Cluster, fuse
 from wholestep.compiler.plan.kernel import Bound, Kernel, Kind, Plan, Space
-from wholestep.compiler.plan.loops import open_loops
+from wholestep.compiler.plan.loops import in_slots, open_loops
 from wholestep.compiler.plan.merge import merge_maps
 from wholestep.compiler.plan.order import place_updates, topological
 from wholestep.compiler.plan.prepare import prepare
@@ -51,9 +52,13 @@ def make_plan(
     updates = place_updates(prepared, clusters)  # states are overwritten only after everyone has read them
     opened = open_loops(topological(clusters), fused)  # the kernels of a loop's body stand in its place
     ordered = opened.clusters
-    buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs, opened)  # what is in memory, and in which layout
+    buffers = Buffers(
+        prepared, ordered, updates, sizes, graph.outputs, opened
+    )  # what is in memory, and in which layout
     kernels = [emit(i, c, buffers) for i, c in enumerate(ordered)]
-    kernels, loops = split_with_loops(kernels, opened.loops, buffers.all, sizes)  # who computes what; where threads meet
+    kernels, loops = split_with_loops(
+        kernels, opened.loops, buffers.all, sizes
+    )  # who computes what; where threads meet
     placed, arena_bytes = place(buffers.all, kernels)  # every byte has its place
     placed, copy_bytes = place_copies(placed)
     names = {b.id: b.name for b in placed if b.space is Space.STATE}
@@ -93,7 +98,11 @@ def make_plan(
 
 def emit(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     buffers.start_kernel()
-    kernel = EMITTERS[cluster.kind](id, cluster, buffers)
+    stored_in_place = set(laid(cluster)) if cluster.loop is not None else set()
+    computed = replace(cluster, nodes=[n for n in cluster.nodes if n not in stored_in_place])
+    kernel = EMITTERS[cluster.kind](id, computed if stored_in_place else cluster, buffers)
+    if cluster.loop is not None:
+        kernel = in_slots(kernel, buffers.slots, buffers.all)
     origin = tuple(n.name or n.op for n in cluster.members)
     sizes = buffers.sizes
     steps = 1 if cluster.loop is None else evaluate(buffers.loops.loops[cluster.loop].length, sizes)

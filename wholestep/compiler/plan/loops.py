@@ -7,17 +7,34 @@ What a step computes is stored in the stack at the step's place; values that sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Update
-from wholestep.compiler.ir.types import Dim, Extent, symbols_of
-from wholestep.compiler.plan.access import VIEWS
+from wholestep.compiler.ir.types import Dim, Extent, product, symbols_of
+from wholestep.compiler.plan.access import VIEWS, Indices
+from wholestep.compiler.plan.beside import laid, lay_beside, parts
 from wholestep.compiler.plan.fuse import Cluster, accesses, fuse, is_op
-from wholestep.compiler.plan.kernel import Kind, Loop
+from wholestep.compiler.plan.kernel import (
+    Buffer,
+    Call,
+    Dot,
+    Index,
+    Instr,
+    Kernel,
+    Kind,
+    Level,
+    Load,
+    Loop,
+    Operand,
+    Scatter,
+    Store,
+    Window,
+)
 from wholestep.compiler.plan.merge import merge_maps
 from wholestep.compiler.plan.order import topological
 from wholestep.compiler.plan.prepare import copied, prepare
@@ -34,6 +51,8 @@ class Opened:
     loops: list[Loop] = field(default_factory=list)
     outside: dict[Node, Node] = field(default_factory=dict)  # leaf of a body -> the value that it is
     places: dict[Node, list[Place]] = field(default_factory=dict)  # computed in a step -> where it is stacked
+
+    parts: dict[Node, tuple[Node, Indices]] = field(default_factory=dict)  # -> what it is stored in, and where
 
     @property
     def stacks(self) -> list[Node]:
@@ -117,8 +136,13 @@ class _Body:
     # -- the kernels -----------------------------------------------------------------------------------------------
     def open(self) -> None:
         self.first_values()
-        clusters = fuse(self.graph(), self.fused)
-        inside = topological(merge_maps(clusters, ()) if self.fused else clusters)
+        graph = self.graph()
+        clusters = fuse(graph, self.fused)
+        if self.fused:
+            clusters = lay_beside(merge_maps(clusters, ()), graph)
+        for whole in (n for c in clusters for n in laid(c)):
+            self.opened.parts.update({part: (whole, index) for part, index in parts(whole)})
+        inside = topological(clusters)
         steady = self.steady(inside)
         for cluster in inside:
             if cluster not in steady:
@@ -138,7 +162,30 @@ class _Body:
         found: set[Cluster] = set()
         for c in clusters:
             stacked = any(n in self.opened.places for n in c.results)
-            moving = any(symbols_of([i.offset for i in a.index]) & {self.loop.symbol} for n in c.members for a in accesses(n))
+            moving = any(
+                symbols_of([i.offset for i in a.index]) & {self.loop.symbol} for n in c.members for a in accesses(n)
+            )
             if not stacked and not moving and c.reads <= found:
                 found.add(c)
         return found
+
+
+def in_slots(kernel: Kernel, slots: Mapping[int, Extent], buffers: Sequence[Buffer]) -> Kernel:
+    """The kernel with every access of a step's own value, where that lies in a stack, at its slot in the stack."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, Load):
+            stack = buffers[value.buffer].type
+            if value.buffer not in slots or product(value.shape) == stack.elements:
+                return value
+            return Load(value.buffer, (stack.shape[0], *value.shape), (Index(offset=slots[value.buffer]), *value.index))
+        if isinstance(value, tuple):
+            return tuple(map(moved, value))
+        if isinstance(value, Instr | Store | Level | Dot | Scatter | Call | Window | Operand):
+            return replace(value, **{f.name: moved(getattr(value, f.name)) for f in fields(value)})
+        return value
+
+    return replace(kernel, **{name: moved(getattr(kernel, name)) for name in _HOLD_LOADS})
+
+
+_HOLD_LOADS = ("levels", "dot", "scatter", "call", "window")
