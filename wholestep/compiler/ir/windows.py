@@ -62,9 +62,7 @@ def _check_numbers(op: str, a: Any) -> None:
 def _counts(op: str, a: Any, size: tuple[int, ...], window: tuple[int, ...]) -> tuple[int, int]:
     """(rows, columns) of windows; at least one each."""
     dilation = getattr(a, "dilation", (1, 1))
-    found = [
-        window_count(*of) for of in zip(size, window, a.stride, a.low, a.high, dilation, strict=True)
-    ]
+    found = [window_count(*of) for of in zip(size, window, a.stride, a.low, a.high, dilation, strict=True)]
     reach = [d * (k - 1) + 1 for d, k in zip(dilation, window, strict=True)]
     need(
         min(found) >= 1,

@@ -69,6 +69,8 @@ class _Mover:
     def visit(self, node: Node) -> None:
         if _is_window(node):
             self.with_last[node] = b.make(node.op, [self.last(i) for i in node.inputs], replace(node.attrs, last=True))  # type: ignore[call-arg]
+            if node.op == "conv2d_grad_weight":  # read by updates, over parameters as they are
+                self.plain(node)
             return
         if any(i in self.with_last and i not in self.as_it_was for i in node.inputs):
             if self.follows(node):

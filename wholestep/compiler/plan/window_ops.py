@@ -31,7 +31,4 @@ def tiles(pool: Node) -> bool:
 def stays_inside(nodes: Sequence[Node], pool: Node, readers: Mapping[Node, Sequence[Node]], roots: set[Node]) -> bool:
     """Is everything that stands before a pool in its kernel read by that kernel alone?"""
     inside, key = set(nodes), pool_of(pool)
-    return all(
-        n not in roots and all(r in inside or pool_of(r) == key for r in readers[n])
-        for n in nodes
-    )
+    return all(n not in roots and all(r in inside or pool_of(r) == key for r in readers[n]) for n in nodes)

@@ -127,7 +127,7 @@ def _pooled_weight(draft: Draft) -> dict[str, object]:
     draft.images("g", g, None)
     draft.images("index", index, None)
     draft.room("frame", _area((height, width), a.low, a.high) * channels + SLACK)
-    return {"low": a.low, "pool": a.window, "granule": 2}
+    return {"low": a.low, "pool": a.window, "granule": 1}
 
 
 def _area(size: Sequence[int], low: Sequence[int], high: Sequence[int]) -> int:

@@ -231,9 +231,7 @@ def render_conv2d(w: Writer) -> None:
             walk = (a.stride[1] * channels, tall, a.dilation[0] * row, wide, a.dilation[1], channels)
             packed = packed_at(panels, 0, size)
             if not a.pooled:
-                conv_row(
-                    pen, panels, columns, "block", panels.columns, f"frame + i1*{a.stride[0] * row}", walk, packed
-                )
+                conv_row(pen, panels, columns, "block", panels.columns, f"frame + i1*{a.stride[0] * row}", walk, packed)
                 pixels(pen, columns, panels.columns, panels.each, panels.base())
             else:
                 _pooled_rows(pen, panels, pool, columns, walk, row, packed)
@@ -418,7 +416,12 @@ def render_pooled_grad_weight(w: Writer) -> None:
                 f"{a.pool[1] * channels}, offsets);"
             )
 
-        _in_tiles(w, together, outputs, tile)
+        w.emit("long o = lo;")
+        if together > 1:
+            with w.block(f"for (; o + {together} <= hi; o += {together})"):
+                tile(together)
+        with w.block("for (; o < hi; o++)"):
+            tile(1)
     _finish_weight(pen, tall, 1, wide * channels, padded)
 
 
@@ -451,7 +454,9 @@ def render_pooled_grad_input(w: Writer) -> None:
     lines, seen = tall + 2 * (a.pool[0] - 1), (wide + a.pool[1] - 1) * channels
     row, elements = _pooled_frame(pen, height, width, channels, tall, wide)
     _frame_kernels(pen, outputs, tall, wide, channels, lines, line)
-    shifts = [(a.pool[0] - 1 - i) * line + (a.pool[1] - 1 - j) * channels for i in range(a.pool[0]) for j in range(a.pool[1])]
+    shifts = [
+        (a.pool[0] - 1 - i) * line + (a.pool[1] - 1 - j) * channels for i in range(a.pool[0]) for j in range(a.pool[1])
+    ]
     pen.table("shifts", shifts)
     stride = _dense_cells(pen)
     _, g_row, g_pixel, g_channel = pen.steps("g")
