@@ -1,7 +1,22 @@
 """Wholestep: a whole training step - forward, loss, backward, update - compiled as one graph into one native call."""
 
-from wholestep import data, datasets, errors, losses, metrics, models, nn, optim, schedules
+from wholestep import callbacks, data, datasets, errors, losses, metrics, models, nn, optim, schedules
 from wholestep.accumulation import AccumulationConfig, AccumulationStats, GradientAccumulator, GradientBuffer
+from wholestep.callbacks import (
+    Callback,
+    CallbackList,
+    CSVLogger,
+    EarlyStopping,
+    EpochStats,
+    JSONLinesLogger,
+    LossHistory,
+    MetricCallback,
+    Progress,
+    StepBudget,
+    StepMetrics,
+    TensorBoardLogger,
+    TimeBudget,
+)
 from wholestep.compiler.frontend import initializers as init
 from wholestep.compiler.frontend.activations import elu, hardswish, leaky_relu, mish, softplus, swiglu
 from wholestep.compiler.frontend.functions import (
@@ -56,6 +71,7 @@ from wholestep.compiler.frontend.step import Spec, Step, step
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.windows import avg_pool2d, conv1d, conv2d, global_avg_pool2d, max_pool2d
 from wholestep.compiler.ir.types import Dim, float32, float64, int32, int64, uint8
+from wholestep.data import DataLoader
 from wholestep.errors import AccumulationError, AccumulatorFull, NoGradients, ShapeMismatch
 from wholestep.optim import (
     LAMB,
@@ -92,6 +108,7 @@ from wholestep.session import (
     load_plan,
     save_plan,
 )
+from wholestep.train import History, TrainConfig, Trainer, TrainHistory, fit
 
 __version__ = "0.1.0"
 
@@ -102,9 +119,10 @@ __all__ = [
     "float32", "float64", "int32", "int64", "uint8",
     # functions of tensors
     "abs", "arange", "attention", "concat", "cos", "dropout", "erf", "exp", "exp2", "expm1", "floor", "gather", "gelu",
-    "group_norm", "iota", "layer_norm", "less_than", "log", "log1p", "log2", "log_softmax", "logsumexp", "matmul", "maximum",
-    "minimum", "mod", "one_hot", "pad", "random_normal", "random_uniform", "ratio", "recip", "relu", "rms_norm",
-    "scan", "scatter_add", "sigmoid", "sign", "silu", "sin", "size", "softmax", "sqrt", "stack", "take", "tanh", "where",
+    "group_norm", "iota", "layer_norm", "less_than", "log", "log1p", "log2", "log_softmax", "logsumexp", "matmul",
+    "maximum", "minimum", "mod", "one_hot", "pad", "random_normal", "random_uniform", "ratio", "recip", "relu",
+    "rms_norm", "scan", "scatter_add", "sigmoid", "sign", "silu", "sin", "size", "softmax", "sqrt", "stack", "take", "tanh",
+    "where",
     "avg_pool2d", "conv1d", "conv2d", "global_avg_pool2d", "max_pool2d",
     "by_mode", "elu", "hardswish", "leaky_relu", "mish", "softplus", "swiglu",
     # optimizers
@@ -117,6 +135,11 @@ __all__ = [
     "build_session", "build_session_with_report", "build_session_unoptimized", "build_session_cached",
     "build_inference_session", "compile_training_graph", "save_plan", "load_plan", "Session", "StepResult",
     "CompileOptions", "ExecutionPlan", "OptimizeReport",
+    # training
+    "fit", "Trainer", "TrainConfig", "TrainHistory", "History", "DataLoader", "Callback", "CallbackList", "CSVLogger",
+    "EarlyStopping", "EpochStats", "JSONLinesLogger", "LossHistory", "MetricCallback", "Progress", "StepBudget",
+    "StepMetrics", "TensorBoardLogger", "TimeBudget",
     # modules
-    "data", "datasets", "errors", "init", "losses", "metrics", "models", "nn", "optim", "schedules", "__version__",
+    "callbacks", "data", "datasets", "errors", "init", "losses", "metrics", "models", "nn", "optim", "schedules",
+    "__version__",
 ]

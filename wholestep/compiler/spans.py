@@ -29,6 +29,7 @@ class Spans:
     """Records spans, nested, in the order in which they began."""
 
     all: list[Span] = field(default_factory=list)
+    most: int = 20_000  # of a long run, the first ones are kept
     _depth: int = 0
     _origin: float = field(default_factory=time.perf_counter)
 
@@ -37,7 +38,8 @@ class Spans:
         """Record what happens inside."""
         begun = time.perf_counter()
         span = Span(name, self._depth, begun - self._origin)
-        self.all.append(span)
+        if len(self.all) < self.most:
+            self.all.append(span)
         self._depth += 1
         try:
             yield span

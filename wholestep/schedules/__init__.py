@@ -13,6 +13,7 @@ from wholestep.schedules.curves import (
     StepDecay,
 )
 from wholestep.schedules.cycles import OneCycle, WarmRestarts, WarmupStableDecay
+from wholestep.schedules.planned import Planned, constant, cosine, linear, one_cycle, polynomial
 from wholestep.schedules.plateau import ReduceOnPlateau
 from wholestep.schedules.torch_names import (
     ConstantLR,
@@ -35,6 +36,8 @@ SGDR = WarmRestarts
 __all__ = [
     "Schedule", "Constant", "Linear", "Polynomial", "Cosine", "Exponential", "StepDecay", "MultiStep", "InverseSqrt",
     "OneCycle", "WarmRestarts", "SGDR", "Warmup", "WarmupStableDecay", "Sequence", "ReduceOnPlateau",
+    # over a whole run
+    "Planned", "constant", "cosine", "linear", "one_cycle", "polynomial",
     # under torch's names
     "TorchSchedule", "ConstantLR", "LinearLR", "PolynomialLR", "CosineAnnealingLR", "ExponentialLR", "StepLR",
     "MultiStepLR", "OneCycleLR", "CosineAnnealingWarmRestarts", "SequentialLR", "ReduceLROnPlateau",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -341,6 +342,10 @@ class Session:
             for number, value in schedule.numbers().items():
                 if value is not None:  # else the plan knows it
                     self._scalars.declare(scalar_name(target, number), value)
+
+    def span(self, name: str) -> AbstractContextManager[Any]:
+        """Time what happens inside, under a name; it is listed with the spans of the build."""
+        return nullcontext() if self._source is None else self._source.spans.span(name)
 
     # -- metrics -------------------------------------------------------------------------------------------------
 

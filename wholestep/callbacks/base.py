@@ -1,0 +1,254 @@
+"""What a callback is, and a list of them that survives any one of its members."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from wholestep.errors import UnknownNameError, UsageError
+
+if TYPE_CHECKING:
+    from wholestep.session import Session
+
+log = logging.getLogger("wholestep")
+
+Logs = dict[str, float]
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """One step: its epoch, its number in the epoch (from 0), its loss."""
+
+    epoch: int
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class EpochStats:
+    """One epoch: the mean loss over its examples, how many steps it took, and its other numbers by name."""
+
+    epoch: int
+    avg_loss: float
+    steps: int
+    logs: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Run:
+    """What a callback may look at and ask for while training runs."""
+
+    session: Session
+    epochs: int
+    steps_per_epoch: int | None = None
+    names: tuple[str, ...] = ()  # of the numbers that `logs` will hold
+    epoch: int = 0
+    step: int = 0  # in the epoch
+    stopped_by: str = ""
+
+    def stop(self, reason: str) -> None:
+        """End training after the current step or epoch."""
+        self.stopped_by = self.stopped_by or reason
+
+
+class Callback:
+    """Something that watches training.  Every method may be left out.
+
+    `every` bounds how many steps run before `on_step` hears of them: 1 means at once; None leaves it to the loop, which
+    then runs many steps natively and reports each of them, in order, afterwards.
+
+    Example::
+
+        class Shout(ws.Callback):
+            def on_epoch_end(self, epoch, logs):
+                print(epoch, logs["loss"])
+    """
+
+    every: int | None = None
+    run: Run | None = None
+
+    def on_train_begin(self) -> None:
+        """Training starts; `self.run` is set."""
+
+    def on_train_end(self) -> None:
+        """Training is over, whatever ended it."""
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        """An epoch starts."""
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        """An epoch is over; `logs` has `loss`, metrics, and `val_…` where there is validation."""
+
+    def on_step(self, metrics: StepMetrics) -> None:
+        """A step was made."""
+
+    def on_slice(self, steps: int, loss: float) -> None:
+        """Some steps were made since the last time, at most about 50 ms of them; the loss is the last one's."""
+
+    def on_epoch(self, stats: EpochStats) -> None:
+        """An epoch is over: the same as numbers in fields."""
+
+    def on_exception(self, error: BaseException) -> None:
+        """Training stopped by an error or an interrupt."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps so that a resumed run goes on as this one would."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state_dict`."""
+
+
+class MetricCallback(Callback):
+    """`Callback` under its name in a loop of steps and epochs: define `on_step`, `on_epoch` or both."""
+
+
+class LossHistory(MetricCallback):
+    """Collects the loss of every step in `losses`."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def on_step(self, metrics: StepMetrics) -> None:
+        self.losses.append(metrics.loss)
+
+
+class CallbackList:
+    """Calls several callbacks in order.  One that raises is reported by name and left out from then on.
+
+    Example: `CallbackList([ws.CSVLogger("log.csv")]).on_epoch_end(0, {"loss": 0.5})` in a loop of one's own.
+    """
+
+    def __init__(self, callbacks: Iterable[Callback] | Callback = ()) -> None:
+        given: list[Any] = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+        for c in given:
+            if not isinstance(c, Callback):
+                hint = " Make an instance: add ()." if isinstance(c, type) else ""
+                raise UsageError(f"callbacks are ws.Callback objects; received {c!r}.{hint}")
+        self.callbacks: list[Callback] = given
+        self.failed: dict[str, BaseException] = {}
+
+    def __iter__(self) -> Iterator[Callback]:
+        return iter(self.callbacks)
+
+    def __len__(self) -> int:
+        return len(self.callbacks)
+
+    def append(self, callback: Callback) -> None:
+        """Add one at the end."""
+        self.callbacks += CallbackList(callback).callbacks
+
+    @property
+    def every(self) -> int | None:
+        """The longest slice that all of them allow."""
+        asked = [c.every for c in self.callbacks if c.every]
+        return min(asked) if asked else None
+
+    @property
+    def watches_steps(self) -> bool:
+        """Does any of them define `on_step`?"""
+        return any(type(c).on_step is not Callback.on_step for c in self.callbacks)
+
+    def begin(self, run: Run) -> None:
+        """Hand the run to everyone, then say that training starts."""
+        for c in self.callbacks:
+            c.run = run
+        self.on_train_begin()
+
+    def on_train_begin(self) -> None:
+        self._each("on_train_begin")
+
+    def on_train_end(self) -> None:
+        self._each("on_train_end")
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        self._each("on_epoch_begin", epoch)
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        self._each("on_epoch_end", epoch, logs)
+
+    def on_step(self, metrics: StepMetrics) -> None:
+        self._each("on_step", metrics)
+
+    def on_slice(self, steps: int, loss: float) -> None:
+        self._each("on_slice", steps, loss)
+
+    def on_epoch(self, stats: EpochStats) -> None:
+        self._each("on_epoch", stats)
+
+    def on_exception(self, error: BaseException) -> None:
+        self._each("on_exception", error)
+
+    def _each(self, event: str, *arguments: Any) -> None:
+        for c in list(self.callbacks):
+            try:
+                getattr(c, event)(*arguments)
+            except (UsageError, UnknownNameError):
+                raise  # the user's mistake, such as a misspelt monitor: better now than after the run
+            except Exception as error:
+                name = type(c).__name__
+                self.callbacks.remove(c)
+                self.failed[name] = error
+                log.error("the callback %s failed in %s and is left out from here on", name, event, exc_info=error)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of those that have one, by position and class."""
+        return {f"{i}.{type(c).__name__}": s for i, c in enumerate(self.callbacks) if (s := c.state_dict())}
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        for i, c in enumerate(self.callbacks):
+            if (state := states.get(f"{i}.{type(c).__name__}")) is not None:
+                c.load_state_dict(state)
+
+
+# -- monitors ----------------------------------------------------------------------------------------------------
+
+ALIASES = {"acc": "accuracy", "val_acc": "val_accuracy"}
+
+
+def canonical(monitor: str) -> str:
+    """The name that an alias stands for."""
+    return ALIASES.get(monitor, monitor)
+
+
+def read_monitor(kind: str, monitor: str, logs: Mapping[str, float], known: Sequence[str] = ()) -> float:
+    """The number that a callback watches; a name that is not there is an error with suggestions."""
+    name = canonical(monitor)
+    if name in logs:
+        return float(logs[name])
+    names = list(dict.fromkeys([*logs, *known]))
+    close = get_close_matches(name, names, 2, 0.5)
+    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    if name.startswith("val_") and not any(n.startswith("val_") for n in names):
+        hint = " There is no validation data: pass validation=(x, y) or validation=0.1."
+    raise UnknownNameError(
+        f"{kind} watches {monitor!r}, which this run does not have.{hint} It has: {', '.join(names)}."
+    )
+
+
+@dataclass
+class Best:
+    """The best value seen of a number that is to fall ("min") or to rise ("max")."""
+
+    mode: str
+    min_delta: float = 0.0
+    value: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("min", "max"):
+            raise UsageError(f"mode is 'min' or 'max'; received {self.mode!r}.")
+
+    def improves(self, value: float) -> bool:
+        """Is this the best so far?  It is then remembered.  NaN never is."""
+        if value != value:
+            return False
+        better = self.value is None or (
+            value < self.value - self.min_delta if self.mode == "min" else value > self.value + self.min_delta
+        )
+        if better:
+            self.value = value
+        return better

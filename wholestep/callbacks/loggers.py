@@ -1,0 +1,170 @@
+"""Callbacks that write numbers to files: CSV, JSON lines, TensorBoard."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any
+
+from wholestep.callbacks.base import Callback, Logs, StepMetrics
+
+
+class CSVLogger(Callback):
+    """One header and one row per epoch.  A resumed run appends.  Example: `ws.CSVLogger("runs/log.csv")`."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = Path(path)
+        self._columns: list[str] = []
+        self._resumed = False
+
+    def on_train_begin(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self._resumed and self.path.exists():
+            with self.path.open(newline="", encoding="utf-8") as file:
+                self._columns = next(csv.reader(file), [])
+        else:
+            self.path.write_text("", encoding="utf-8")
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        with self.path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            if not self._columns:
+                self._columns = ["epoch", *logs]
+                writer.writerow(self._columns)
+            row: dict[str, Any] = {"epoch": epoch, **logs}
+            writer.writerow([row.get(name, "") for name in self._columns])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"columns": self._columns}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._columns, self._resumed = list(state["columns"]), True
+
+
+class JSONLinesLogger(Callback):
+    """One JSON object per epoch, and per step where `steps` is True.  Example: `ws.JSONLinesLogger("log.jsonl")`."""
+
+    def __init__(self, path: str | PathLike[str], steps: bool = False) -> None:
+        self.path, self.steps = Path(path), steps
+        self._resumed = False
+
+    def on_train_begin(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self._resumed:
+            self.path.write_text("", encoding="utf-8")
+
+    def on_step(self, metrics: StepMetrics) -> None:
+        if self.steps:
+            self._write({"epoch": metrics.epoch, "step": metrics.step, "loss": metrics.loss})
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        self._write({"epoch": epoch, **logs})
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"resumed": True}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._resumed = True
+
+
+class TensorBoardLogger(Callback):
+    """Scalars for TensorBoard: losses of steps, numbers of epochs.  Example: `ws.TensorBoardLogger("runs/tb")`."""
+
+    def __init__(self, folder: str | PathLike[str], steps: bool = True) -> None:
+        self.folder, self.steps = Path(folder), steps
+        self._file: IO[bytes] | None = None
+        self._count = 0  # steps over all epochs
+
+    def on_train_begin(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{id(self)}"
+        self._file = (self.folder / name).open("wb")
+        self._write(_event(file_version="brain.Event:2"))
+
+    def on_step(self, metrics: StepMetrics) -> None:
+        if self.steps:
+            self._write(_event(self._count, {"step/loss": metrics.loss}))
+        self._count += 1
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        self._write(_event(epoch, {f"epoch/{name}": value for name, value in logs.items()}))
+        if self._file is not None:
+            self._file.flush()
+
+    def on_train_end(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self, event: bytes) -> None:
+        assert self._file is not None, "on_train_begin opens the file"
+        length = struct.pack("<Q", len(event))
+        self._file.write(length + _masked_crc(length) + event + _masked_crc(event))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self._count}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._count = state["count"]
+
+
+# -- TensorBoard's records: a protocol buffer, framed by its length and checksums --------------------------------
+
+
+def _event(step: int = 0, scalars: Mapping[str, float] | None = None, file_version: str = "") -> bytes:
+    """tensorflow.Event: wall_time = 1 (double), step = 2, file_version = 3, summary = 5."""
+    out = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step)
+    if file_version:
+        out += _field(3, file_version.encode())
+    if scalars:
+        out += _field(5, b"".join(_field(1, _value(name, value)) for name, value in scalars.items()))
+    return out
+
+
+def _value(name: str, value: float) -> bytes:
+    """Summary.Value: tag = 1, simple_value = 2 (float)."""
+    return _field(1, name.encode()) + b"\x15" + struct.pack("<f", value)
+
+
+def _field(number: int, data: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(data)) + data
+
+
+def _varint(n: int) -> bytes:
+    out = bytearray()
+    while n >= 0x80:
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    return bytes([*out, n])
+
+
+def _crc_table() -> list[int]:
+    table = []
+    for i in range(256):
+        for _ in range(8):
+            i = i >> 1 ^ (0x82F63B78 if i & 1 else 0)
+        table.append(i)
+    return table
+
+
+_CRC32C = _crc_table()
+
+
+def _masked_crc(data: bytes) -> bytes:
+    """CRC-32C, rotated and shifted as the format asks."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = _CRC32C[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)

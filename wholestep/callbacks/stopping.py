@@ -1,0 +1,108 @@
+"""Callbacks that end training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from wholestep.callbacks.base import Best, Callback, Logs, StepMetrics, canonical, read_monitor
+from wholestep.errors import OptionError
+
+
+class EarlyStopping(Callback):
+    """Ends training when a number has not improved for `patience` epochs.
+
+    Args:
+        monitor: a name in the logs, e.g. "val_loss" or "val_accuracy".
+        patience: epochs without improvement that are borne.
+        mode: "min" where smaller is better, "max" where larger is.
+        min_delta: by how much a value must be better to count.
+        restore_best: put the weights of the best epoch back at the end.
+
+    Example: `ws.EarlyStopping("val_loss", patience=3)`.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        patience: int = 10,
+        mode: str = "min",
+        min_delta: float = 0.0,
+        restore_best: bool = False,
+    ) -> None:
+        if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
+            raise OptionError(f"EarlyStopping: patience is a whole number of at least 1; received {patience!r}.")
+        self.monitor, self.patience, self.restore_best = canonical(monitor), patience, restore_best
+        self.best = Best(mode, min_delta)
+        self.wait, self.stopped_epoch, self.best_epoch = 0, None, None
+        self._weights: dict[str, Any] = {}
+
+    stopped_epoch: int | None
+    best_epoch: int | None
+
+    @property
+    def mode(self) -> str:
+        return self.best.mode
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        value = read_monitor("EarlyStopping", self.monitor, logs, self.run.names if self.run else ())
+        if self.best.improves(value):
+            self.wait, self.best_epoch = 0, epoch
+            if self.restore_best and self.run is not None:
+                self._weights = {name: self.run.session.get(name) for name in self.run.session.state.names}
+            return
+        self.wait += 1
+        if self.wait >= self.patience:
+            self.stopped_epoch = epoch
+            if self.run is not None:
+                self.run.stop(f"{self.monitor} has not improved for {self.patience} epochs")
+
+    def on_train_end(self) -> None:
+        if self.run is not None:
+            for name, value in self._weights.items():
+                self.run.session.set(name, value)
+        self._weights = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best.value, "wait": self.wait, "best_epoch": self.best_epoch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.best.value, self.wait, self.best_epoch = state["best"], state["wait"], state["best_epoch"]
+
+
+class TimeBudget(Callback):
+    """Ends training after some seconds.  Example: `ws.TimeBudget(600)`."""
+
+    def __init__(self, seconds: float) -> None:
+        if not seconds > 0:
+            raise OptionError(f"TimeBudget: seconds is above 0; received {seconds!r}.")
+        self.seconds, self._end = seconds, float("inf")
+
+    def on_train_begin(self) -> None:
+        self._end = time.monotonic() + self.seconds
+
+    def on_slice(self, steps: int, loss: float) -> None:
+        if time.monotonic() >= self._end and self.run is not None:
+            self.run.stop(f"the time budget of {self.seconds:g} s is spent")
+
+
+class StepBudget(Callback):
+    """Ends training after a number of steps.  Example: `ws.StepBudget(1000)`."""
+
+    def __init__(self, steps: int) -> None:
+        if not isinstance(steps, int) or steps < 1:
+            raise OptionError(f"StepBudget: steps is a whole number of at least 1; received {steps!r}.")
+        self.steps, self.done = steps, 0
+        self.every = 1  # exact: no slice goes past the end
+
+    def on_step(self, metrics: StepMetrics) -> None:
+        self.done += 1
+        if self.done >= self.steps and self.run is not None:
+            self.run.stop(f"the budget of {self.steps} steps is spent")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self.done}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.done = state["done"]

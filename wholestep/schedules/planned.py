@@ -1,0 +1,78 @@
+"""Schedules that learn the length of the run from whoever trains it: `ws.schedules.cosine(warmup=100)`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import OptionError
+from wholestep.schedules.base import Schedule
+from wholestep.schedules.compose import Warmup
+from wholestep.schedules.curves import Constant, Cosine, Linear, Polynomial
+from wholestep.schedules.cycles import OneCycle
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A schedule over the whole run, whose number of steps is not known yet."""
+
+    name: str
+    make: Callable[[int], Schedule]
+
+    def over(self, steps: int) -> Schedule:
+        """The schedule of a run of so many steps."""
+        return self.make(steps)
+
+    def __repr__(self) -> str:
+        return f"ws.schedules.{self.name}(...) over a run of unknown length; give steps="
+
+
+def _planned(name: str, steps: int | None, warmup: int, make: Callable[[int], Schedule]) -> Schedule | Planned:
+    if not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0:
+        fail(OptionError, f"{name}: warmup is a whole number of steps, 0 or more; received {warmup!r}.")
+
+    def whole(total: int) -> Schedule:
+        if total <= warmup:
+            fail(OptionError, f"{name}: a warm-up of {warmup} steps leaves nothing of a run of {total} steps.")
+        return Warmup(make(total - warmup), warmup) if warmup else make(total)
+
+    return whole(steps) if steps is not None else Planned(name, whole)
+
+
+def cosine(
+    lr: float | None = None, steps: int | None = None, *, warmup: int = 0, eta_min: float = 0.0
+) -> Schedule | Planned:
+    """Warm-up, then half a cosine down to `eta_min` at the end of the run.  Without lr: the optimizer's.
+
+    Example: `ws.fit(..., schedule=ws.schedules.cosine(warmup=100))`.
+    """
+    return _planned("cosine", steps, warmup, lambda n: Cosine(lr, n, eta_min))
+
+
+def linear(
+    lr: float | None = None, steps: int | None = None, *, warmup: int = 0, end: float = 0.0
+) -> Schedule | Planned:
+    """Warm-up, then a line down to `end` at the end of the run.  Example: `ws.schedules.linear(warmup=100)`."""
+    return _planned("linear", steps, warmup, lambda n: Linear(lr, end, n))
+
+
+def polynomial(
+    lr: float | None = None, steps: int | None = None, *, warmup: int = 0, power: float = 2.0
+) -> Schedule | Planned:
+    """Warm-up, then lr·(1 - n/steps)^power.  Example: `ws.schedules.polynomial(power=0.9)`."""
+    return _planned("polynomial", steps, warmup, lambda n: Polynomial(lr, n, power))
+
+
+def constant(lr: float | None = None, *, warmup: int = 0) -> Schedule:
+    """Warm-up, then lr.  Example: `ws.schedules.constant(warmup=100)`."""
+    found = Constant(lr)
+    return Warmup(found, warmup) if warmup else found
+
+
+def one_cycle(max_lr: float, steps: int | None = None) -> Schedule | Planned:
+    """Up to `max_lr` in the first 30 % of the run, then down (arXiv:1708.07120).
+
+    Example: `ws.schedules.one_cycle(0.1)`.
+    """
+    return _planned("one_cycle", steps, 0, lambda n: OneCycle(max_lr, n))

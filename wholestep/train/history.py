@@ -1,0 +1,125 @@
+"""What a run leaves behind: the numbers of every epoch."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from wholestep.callbacks.base import EpochStats, canonical
+from wholestep.errors import UnknownNameError, UsageError
+
+
+@dataclass
+class TrainHistory:
+    """The epochs of a run, in order; `history["val_loss"]` is one number of each."""
+
+    epochs: list[EpochStats] = field(default_factory=list)
+    stopped_by: str = ""  # what ended the run before its last epoch, if anything did
+
+    def final_loss(self) -> float | None:
+        """The mean loss of the last epoch, or None before the first."""
+        return self.epochs[-1].avg_loss if self.epochs else None
+
+    @property
+    def names(self) -> list[str]:
+        """The numbers that were recorded."""
+        return list(dict.fromkeys(name for e in self.epochs for name in ("loss", *e.logs)))
+
+    def __getitem__(self, name: str) -> list[float]:
+        wanted = canonical(name)
+        if wanted not in self.names:
+            raise UnknownNameError(f"the history has no {name!r}; it has: {', '.join(self.names) or 'no epochs'}.")
+        return [float(e.logs.get(wanted, e.avg_loss if wanted == "loss" else float("nan"))) for e in self.epochs]
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    @property
+    def last(self) -> dict[str, float]:
+        """The numbers of the last epoch."""
+        return {name: self[name][-1] for name in self.names} if self.epochs else {}
+
+    def rows(self) -> list[dict[str, float]]:
+        """One dict per epoch."""
+        return [{"epoch": e.epoch, "loss": e.avg_loss, **e.logs} for e in self.epochs]
+
+    def to_csv(self, path: str | PathLike[str]) -> None:
+        """Write one row per epoch."""
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, ["epoch", *self.names])
+            writer.writeheader()
+            writer.writerows(self.rows())
+
+    def to_json(self) -> str:
+        """The history as text; `from_json` reads it."""
+        return json.dumps(
+            {"stopped_by": self.stopped_by, "epochs": [{**vars(e), "logs": dict(e.logs)} for e in self.epochs]}
+        )
+
+    @staticmethod
+    def from_json(text: str) -> TrainHistory:
+        """The history that `to_json` wrote."""
+        stored: Mapping[str, Any] = json.loads(text)
+        return TrainHistory([EpochStats(**e) for e in stored["epochs"]], stored["stopped_by"])
+
+    def plot(self, path: str | PathLike[str] | None = None) -> str:
+        """Draw the numbers over the epochs into a file (needs matplotlib); without a file, return a drawing in text."""
+        if not self.epochs:
+            raise UsageError("there is nothing to plot: the history has no epochs.")
+        if path is None:
+            return "\n\n".join(text_plot(name, self[name]) for name in self.names)
+        _draw(self, Path(path))
+        return str(path)
+
+    def __str__(self) -> str:
+        names = self.names
+        head = ["epoch", *names]
+        body = [[str(e.epoch), *(f"{self[name][i]:.4f}" for name in names)] for i, e in enumerate(self.epochs)]
+        widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head))]
+        return "\n".join("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in (head, *body))
+
+
+History = TrainHistory
+
+
+def text_plot(name: str, values: list[float], width: int = 60, height: int = 10) -> str:
+    """A curve made of dots."""
+    finite = [v for v in values if v == v and abs(v) != float("inf")]
+    if not finite:
+        return f"{name}: no finite values"
+    low, high = min(finite), max(finite)
+    span, columns = (high - low) or 1.0, min(width, len(values))
+    grid = [[" "] * columns for _ in range(height)]
+    for c in range(columns):
+        value = values[c * (len(values) - 1) // max(columns - 1, 1)]
+        if value in finite:
+            grid[round((high - value) / span * (height - 1))][c] = "•"
+    labels = [f"{high:.4g}", *[""] * (height - 2), f"{low:.4g}"]
+    edge = max(map(len, labels))
+    return "\n".join([name, *(f"{label.rjust(edge)} │{''.join(row)}" for label, row in zip(labels, grid, strict=True))])
+
+
+def _draw(history: TrainHistory, path: Path) -> None:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError(
+            "plotting into a file needs matplotlib: pip install wholestep[plot]. history.plot() draws in text."
+        ) from None
+    groups: dict[str, list[str]] = {}
+    for name in history.names:
+        groups.setdefault(name.removeprefix("val_"), []).append(name)
+    figure = Figure(figsize=(5 * len(groups), 3.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, (title, names) in zip(figure.subplots(1, len(groups), squeeze=False)[0], groups.items(), strict=True):
+        for name in names:
+            axes.plot([e.epoch + 1 for e in history.epochs], history[name], marker=".", label=name)
+        axes.set(title=title, xlabel="epoch")
+        axes.legend()
+    figure.savefig(path)

@@ -1,0 +1,236 @@
+"""The training loop: epochs over data, callbacks in between.  It reads from top to bottom."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from wholestep.callbacks.base import Callback, CallbackList, EpochStats, Run, StepMetrics
+from wholestep.data.loader import DataLoader
+from wholestep.data.table import Batch, Table
+from wholestep.errors import OptionError, UsageError
+from wholestep.optim import SGD, Adam, Optimizer
+from wholestep.session import Session
+from wholestep.train.history import TrainHistory
+
+log = logging.getLogger("wholestep")
+
+
+class Loader(Protocol):
+    """What `Trainer.train` needs of its data."""
+
+    def shuffle(self, epoch: int, /) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def next_batch(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a `Trainer` trains.
+
+    Args:
+        optimizer: None leaves the session's own.
+        learning_rate: of plain descent, where neither this nor the session names another optimizer.
+        log_interval: log the loss every so many steps, from step 0; 0 logs epochs only.
+        data_input, label_input: the session's inputs that receive a batch's data and labels.
+
+    Example: `ws.TrainConfig(optimizer=ws.Adam(lr=1e-3), log_interval=10)`.
+    """
+
+    optimizer: Optimizer | None = None
+    learning_rate: float = 0.01
+    log_interval: int = 100
+    data_input: str = "x"
+    label_input: str = "labels"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.log_interval, int) or isinstance(self.log_interval, bool) or self.log_interval < 0:
+            raise OptionError(
+                f"TrainConfig: log_interval is 0 or a whole number above; received {self.log_interval!r}."
+            )
+        if self.learning_rate != 0.01 and isinstance(self.optimizer, Adam):
+            warnings.warn(
+                f"learning_rate={self.learning_rate} is ignored: the optimizer {type(self.optimizer).__name__} has its "
+                f"own, lr={self.optimizer.lr}.",
+                stacklevel=3,
+            )
+
+    def chosen(self) -> Optimizer | None:
+        """What the configuration asks for; None: the session's own."""
+        if self.optimizer is None and self.learning_rate != 0.01:
+            return SGD(lr=self.learning_rate)
+        return self.optimizer
+
+
+class Trainer:
+    """Drives a session over data, epoch by epoch.
+
+    Example::
+
+        trainer = ws.Trainer(session, ws.TrainConfig(log_interval=0))
+        history = trainer.train(ws.DataLoader(x, y, batch_size=32), epochs=3)
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        config: TrainConfig | None = None,
+        callbacks: Iterable[Callback] | Callback = (),
+        validation: Table | None = None,
+    ) -> None:
+        self.session = session
+        self.config = config or TrainConfig()
+        self.callbacks = CallbackList(callbacks)
+        self.validation = validation
+        self.history = TrainHistory()
+        self._run: Run | None = None
+        optimizer = self.config.chosen()
+        if optimizer is not None:
+            session.set_optimizer(optimizer)
+
+    def train(self, loader: Loader, epochs: int, first: int = 0, start: int = 0) -> TrainHistory:
+        """Pass over the data `epochs` times (from epoch `first`, of which `start` steps are done); the history."""
+        if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 0:
+            raise OptionError(f"epochs={epochs!r}: expected a whole number, 0 or more.")
+        run = self._run = Run(self.session, epochs, _length(loader), self._names())
+        self.callbacks.begin(run)
+        try:
+            for epoch in range(first, epochs):
+                stats = self.train_epoch(loader, epoch, start if epoch == first else 0)
+                if stats is None:
+                    break  # stopped inside the epoch: it is not over
+                self.history.epochs.append(stats)
+                log.info("epoch %d: avg_loss = %.4f (%d steps)", stats.epoch, stats.avg_loss, stats.steps)
+                self.callbacks.on_epoch_end(epoch, dict(stats.logs))
+                self.callbacks.on_epoch(stats)
+                if run.stopped_by:
+                    break
+        except BaseException as error:
+            self.callbacks.on_exception(error)
+            raise
+        finally:
+            self.history.stopped_by = run.stopped_by
+            self.callbacks.on_train_end()
+            self._run = None
+        return self.history
+
+    def train_epoch(self, loader: Loader, epoch: int, start: int = 0) -> EpochStats | None:
+        """One pass over the data; None where a callback stopped it before its end."""
+        run = self._run or Run(self.session, epoch + 1, _length(loader), self._names())
+        run.epoch = epoch
+        self.callbacks.on_epoch_begin(epoch)
+        total, rows, steps = 0.0, 0, start
+        with self.session.span("train_epoch"):
+            for losses, sizes in self._steps(loader, epoch, start):
+                self._tell(run, epoch, steps, losses)
+                total, rows, steps = total + float(losses @ sizes), rows + int(sizes.sum()), steps + len(losses)
+                if run.stopped_by and not self._at_end(run, steps):
+                    return None
+        if steps == start == 0:
+            warnings.warn(f"epoch {epoch}: the loader gave no batches; nothing was trained.", stacklevel=2)
+            return EpochStats(epoch, 0.0, 0)
+        average = total / rows if rows else 0.0
+        return EpochStats(epoch, average, steps, {"loss": average, **self._measured()})
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _steps(self, loader: Loader, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
+        """The losses and numbers of rows of the steps of an epoch, some at a time."""
+        table = loader.arrays() if isinstance(loader, DataLoader) else None
+        if table is not None and isinstance(loader, DataLoader):
+            return self._native_steps(table, loader, epoch, start)
+        return self._single_steps(loader, epoch, start)
+
+    def _native_steps(self, table: Table, loader: DataLoader, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
+        """Data in memory: many steps per native call."""
+        slices = self.session.run_in_slices(
+            self._named_table(table),
+            shuffle=loader.shuffles,
+            start=start,
+            batch_size=loader.batch_size,
+            every=self._every(),
+        )
+        self.session.state.epoch = epoch
+        for part in slices:
+            loader.seek(epoch, part.first + len(part.losses))
+            yield part.losses, part.rows
+
+    def _single_steps(self, loader: Loader, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
+        """Any other data: one step per batch."""
+        session = self.session
+        loader.shuffle(epoch)
+        loader.reset()
+        if start and isinstance(loader, DataLoader):
+            loader.seek(epoch, start)
+        if not start:
+            session.reset_metrics()
+        session.state.epoch = epoch
+        while (batch := loader.next_batch()) is not None:
+            with session.span("set_input"):
+                named = self._named_batch(batch)
+            loss = float(session.step(named))
+            yield np.array([loss]), np.array([len(next(iter(named.values())))])
+        session.state.epoch = epoch + 1
+
+    def _every(self) -> int | None:
+        asked = [n for n in (self.callbacks.every, self.config.log_interval or None) if n]
+        return self.callbacks.every if not self.config.log_interval else min(asked)
+
+    def _tell(self, run: Run, epoch: int, first: int, losses: Any) -> None:
+        """Report the steps of a slice, in order."""
+        interval = self.config.log_interval
+        for i in range(-first % interval, len(losses), interval) if interval else ():
+            log.info("  epoch %d step %d: loss = %.4f", epoch, first + i, losses[i])
+        if self.callbacks.watches_steps:
+            for i, loss in enumerate(losses.tolist()):
+                run.step = first + i
+                self.callbacks.on_step(StepMetrics(epoch, first + i, loss))
+        run.step = first + len(losses)
+        if len(self.callbacks):
+            self.callbacks.on_slice(len(losses), float(losses[-1]))
+
+    @staticmethod
+    def _at_end(run: Run, steps: int) -> bool:
+        return run.steps_per_epoch is not None and steps >= run.steps_per_epoch
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    def _named_batch(self, batch: Any) -> Mapping[str, Any]:
+        if isinstance(batch, Batch):
+            single = not isinstance(batch.inputs, Mapping)
+            named = batch.named()
+            return self._renamed(named) if single else named
+        return {self.config.data_input: batch.data, self.config.label_input: batch.labels}
+
+    def _named_table(self, table: Table) -> dict[str, Any]:
+        return dict(self._renamed(table.columns))
+
+    def _renamed(self, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        other = {"x": self.config.data_input, "labels": self.config.label_input}
+        return {other.get(name, name): array for name, array in named.items()}
+
+    def _measured(self) -> dict[str, float]:
+        """The metrics of the epoch, and of the validation data."""
+        found = dict(self.session.metrics())
+        if self.validation is not None:
+            held = self.session.evaluate_all(self._named_table(self.validation))
+            found.update({f"val_{name}": value for name, value in held.items()})
+        return {name: float(value) for name, value in found.items() if np.ndim(value) == 0}
+
+    def _names(self) -> tuple[str, ...]:
+        own = ("loss", *self.session.metrics())
+        return own if self.validation is None else (*own, *(f"val_{name}" for name in own))
+
+
+def _length(loader: Loader) -> int | None:
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except (TypeError, UsageError):
+        return None
