@@ -157,9 +157,7 @@ def test_d13_setters_act_on_the_next_step_without_a_recompile() -> None:
     session = ws.build_session(g)
     session.step()
     compiles = compile_counter.value
-    twin = ws.Adam()
-    w = np.zeros(1)
-    twin.step([w], [2.0 * (w - 3.0)])
+    (w,) = adam.new_weight_datas()
     adam.set_learning_rate(0.05)
     adam.set_beta1(0.5)
     adam.set_beta2(0.9)
