@@ -31,7 +31,7 @@ from wholestep.compiler.ir.types import (
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.kernel import Layout, Plan, Space
 from wholestep.compiler.render.c import render
 
 CAPACITY = {"batch": 21, "time": 9}
@@ -479,3 +479,11 @@ def test_a_column_sum_computes_what_it_adds() -> None:
     assert [k.kind.value for k in plan.kernels] == ["columns"]
     plan = make_plan(out(b.sum_axes(product, [0]), product), {"batch": 8})  # wanted for itself too: stored once
     assert len(plan.kernels) == 2
+
+
+@pytest.mark.parametrize(("columns", "layout"), [(256, Layout.ROWS), (512, Layout.PANELS)])
+def test_long_rows_that_are_read_by_columns_lie_in_panels(columns: int, layout: Layout) -> None:
+    a, c = x("a", "batch", columns), x("c", "batch", 40)
+    hidden = b.unary("sin", a)
+    plan = make_plan(out(b.matmul(hidden, c, transpose_a=True), b.sum_axes(hidden, [1])), {"batch": 8})
+    assert [k.layout for k in plan.buffers if k.space is Space.ARENA and k.type.shape[-1] == columns] == [layout]
