@@ -93,6 +93,24 @@ def test_a_run_is_the_run_over_large_batches(shuffle: bool) -> None:
     assert cut.metrics() == whole.metrics()
 
 
+def test_steps_between_two_slices() -> None:
+    """A run in slices goes on over its own rows, whatever was stepped or evaluated in between."""
+    straight, sliced = (
+        ws.build_session(network(LOSSES["ignored labels"]), optimizer=ws.SGD(lr=0.1), batch_size=4, accumulate=2)
+        for _ in range(2)
+    )
+    straight.run(**rows(40))
+    for part in sliced.run_in_slices(rows(40), every=1):
+        assert len(part.losses) == 1
+        sliced.set_learning_rate(0.0)
+        before, step = sliced.state_dict(), sliced.state.step
+        sliced.step(**rows(7, seed=5))
+        sliced.evaluate(**rows(30, seed=6))
+        sliced.load_state_dict({**before, "session/optimizer.lr": 0.1})
+        assert sliced.state.step == step
+    assert sliced.get("w1").tobytes() == straight.get("w1").tobytes()
+
+
 def test_restored_half_way_the_bits_are_the_same() -> None:
     graph = LOSSES["a term without data"]
     _, straight = train(network(graph), (24, 20, 24, 9), "float32", batch_size=8, accumulate=3)
@@ -168,6 +186,29 @@ def test_states_of_the_user() -> None:
     assert each.get("seen") == 12.0
 
 
+@pytest.mark.parametrize("name", ["ignored labels", "a function of a mean", "a term without data"])
+def test_evaluating_any_number_of_rows(name: str) -> None:
+    many = rows(61)
+    small, large = (
+        ws.build_session(network(LOSSES[name]), batch_size=n, metrics=["accuracy"], optimizer=ws.SGD(lr=0.1))
+        for n in (8, 64)
+    )
+    expected = large.evaluate(**many)
+    for _ in range(2):
+        found = small.evaluate(**many)
+        assert found.loss == pytest.approx(expected.loss, rel=1e-6)
+        assert found.metrics == small.metrics("evaluate") == expected.metrics
+    assert small.state.step == 0
+    small.step(**rows(8))
+    assert small.metrics() != found.metrics
+    converted = {"x": many["x"].astype(np.float64)[:, ::-1], "labels": many["labels"].astype(np.int64)}
+    large.step(**rows(8))
+    assert small.evaluate(**converted).loss == pytest.approx(large.evaluate(**converted).loss, rel=1e-6)
+    if name == "a term without data":
+        with pytest.raises(InputError, match="holds indices from 0 to 2; received 3"):
+            small.evaluate(x=many["x"], labels=np.full(61, 3))
+
+
 # -- what cannot be cut ------------------------------------------------------------------------------------------
 
 
@@ -224,6 +265,16 @@ def sideways() -> ws.Graph:
     x, y, w = g.input("x", ("batch", 2)), g.input("y", (2, "batch")), g.parameter("w", (2, 2))
     g.set_outputs([((x @ w).sum() + y.sum()) * 1.0])
     return g
+
+
+def test_evaluating_more_rows_of_a_loss_that_cannot_be_cut(caplog: pytest.LogCaptureFixture) -> None:
+    session = ws.build_session(normalised(), batch_size=2)
+    with pytest.raises(GraphError, match="evaluating more rows than the capacity: the loss cannot be cut into batches"):
+        session.evaluate(x=np.ones((3, 2), np.float32))
+    with caplog.at_level("WARNING", logger="wholestep"):
+        found = session.evaluate_all({"x": np.ones((3, 2), np.float32)})
+    assert "evaluate_all averages the losses of batches" in caplog.text
+    assert found["loss"] == pytest.approx(session.evaluate(x=np.ones((1, 2), np.float32)).loss)
 
 
 REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {

@@ -27,7 +27,7 @@ from wholestep.optim.recipe import Recipe, as_measures, as_schedules
 from wholestep.options import CompileOptions, thread_count
 from wholestep.session.model import Inputs, training_graph
 from wholestep.session.session import Session
-from wholestep.session.source import Source, Stand, capacity_of, merged_capacity, state_of
+from wholestep.session.source import Source, Stand, merged_capacity, state_of
 
 log = logging.getLogger("wholestep")
 
@@ -278,9 +278,9 @@ def _need_graph(model: object, what: str) -> None:
 def _sized(source: Source, batch_size: int | None, capacity: Mapping[str, int] | None) -> Source:
     graph = source.trace(source.main)
     sizes = merged_capacity(graph, batch_size, capacity)
-    inner = source.window_capacity(sizes) if source.is_windowed else {}
-    capacity_of(graph, {**sizes, **inner})
-    return replace(source, capacity={**sizes, **inner})
+    sized = replace(source, capacity=sizes)
+    sized.sizes_of(graph)  # an error names what has none
+    return sized
 
 
 def _build(source: Source, target: Destination) -> tuple[Session, OptimizeReport]:

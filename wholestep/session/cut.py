@@ -8,11 +8,13 @@ and a function around one quotient (rmse), come with the update.  So a window eq
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from wholestep.compiler.frontend.functions import where
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.layers import evaluated
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import attrs as at
@@ -25,7 +27,15 @@ from wholestep.compiler.passes.inline import inline_calls
 from wholestep.compiler.passes.separate import Separation, Term, analyse
 from wholestep.errors import GraphError, UsageError
 from wholestep.optim import Optimizer
-from wholestep.optim.build import Slopes, declared_parameters, finish, loss_of, reached_parameters, record_metrics
+from wholestep.optim.build import (
+    EVALUATE,
+    Slopes,
+    declared_parameters,
+    finish,
+    loss_of,
+    reached_parameters,
+    record_metrics,
+)
 from wholestep.optim.recipe import Recipe
 
 # Dimensions that only the programs of a window have: rows before a part, rows and parts of the window.
@@ -51,8 +61,11 @@ class Cut:
         return {name: graph for name, graph in found.items() if graph is not None}
 
 
-def cut(graph: Graph, optimizer: Optimizer, recipe: Recipe) -> Cut:
-    """The programs of a window over a user's graph; an error names the node that keeps the loss from being cut."""
+def cut(graph: Graph, optimizer: Optimizer | None, recipe: Recipe) -> Cut:
+    """The programs of a window over a user's graph; an error names the node that keeps the loss from being cut.
+
+    Without an optimizer they evaluate: the last one gives the loss and changes nothing.
+    """
     return _Cutter(graph, optimizer, recipe).cut()
 
 
@@ -66,15 +79,20 @@ class _Sum:
 
 
 class _Cutter:
-    def __init__(self, graph: Graph, optimizer: Optimizer, recipe: Recipe) -> None:
+    def __init__(self, graph: Graph, optimizer: Optimizer | None, recipe: Recipe) -> None:
         self.graph, self.optimizer, self.recipe = graph, optimizer, recipe
-        self.what = f"accumulate={recipe.accumulate}"
+        self.what = f"accumulate={recipe.accumulate}" if optimizer else "evaluating more rows than the capacity"
         self.batch = batch_symbol(graph)
-        self.step = graph.copy()  # leaves are declared here; the programs are made of its nodes
-        self.params = reached_parameters(loss_of(self.step), optimizer.trainable(declared_parameters(self.step)))
-        _need_plain_gradients(graph, optimizer)
-        record_metrics(self.step, recipe.measures)
-        self.whole = expand_gradients(inline_calls(self.step.to_ir()))
+        # Leaves are declared here; the programs are made of its nodes.
+        self.step = graph.copy(updates=optimizer is not None)
+        self.params: list[Tensor] = []
+        if optimizer is not None:
+            self.params = reached_parameters(loss_of(self.step), optimizer.trainable(declared_parameters(self.step)))
+            _need_plain_gradients(graph, optimizer)
+        with self.step.scope(EVALUATE) if optimizer is None else nullcontext():
+            record_metrics(self.step, recipe.measures)
+        traced = self.step.to_ir() if optimizer is not None else evaluated(self.step.to_ir())
+        self.whole = expand_gradients(inline_calls(traced))
         self.loss = self.whole.outputs[0].node
         self.totals: dict[Node, Tensor] = {}  # denominators -> their sums over the window
         self.is_first = self._tensor(b.size(Dim.symbol(FIRST))) == 0
@@ -176,7 +194,7 @@ class _Cutter:
     def _shadow(self, update: ir.Update) -> _Sum:
         """A state that changes with every part; beside itself, where the update may refuse the whole window."""
         state = self.step.states[update.name]
-        if self.recipe.nonfinite == "ignore":
+        if self.recipe.nonfinite == "ignore" or self.optimizer is None:
             return _Sum(state, update)
         shadow = self.step.state(f"{PREFIX}state/{update.name}", state.shape, 0, state.dtype)
         start = where(self.is_first, state, shadow)
@@ -189,6 +207,8 @@ class _Cutter:
 
     def _update(self, read: Separation, loss: Tensor, sums: Mapping[str, Tensor], shadows: Sequence[_Sum]) -> ir.Graph:
         total, slopes = self._window_loss(read, loss, sums)
+        if self.optimizer is None:
+            return self._program([ir.Output(self.whole.outputs[0].name, total.node)], (), parts=False)
         final = self.step.copy(updates=False)
         final.set_outputs({self.whole.outputs[0].name: final.adopt(total)})
         for shadow in shadows:

@@ -15,7 +15,7 @@ from wholestep.compiler.runtime.state import State
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError
 from wholestep.session.inputs import Inputs
 from wholestep.session.measuring import raise_if_refused
-from wholestep.session.result import EntryPoint
+from wholestep.session.result import EntryPoint, StepResult
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,22 @@ def _slices(program: Program, plan: Plan, rows: Rows, data: DataSet, epoch: Epoc
         if count and epoch.position >= epoch.rows:
             sizes[-1] = epoch.rows - position - (count - 1) * epoch.batch
         yield Slice(0, first, epoch.losses[first : epoch.done], sizes)
+
+
+def evaluate_rows(entry: EntryPoint, arrays: Mapping[str, object]) -> StepResult:
+    """One window over all rows, in their order: the loss of a whole data set, batch by batch, with nothing changed."""
+    plan, inputs, program = entry.plan, entry.inputs, entry.program
+    rows = rows_of(inputs, plan)
+    data = prepare(inputs, rows, arrays, plan.sizes)
+    entry.release()
+    for i, symbol in enumerate(plan.symbols):
+        program.dims[i] = data.rows if symbol == rows.symbol else data.sizes[symbol]
+    for name, array in data.whole.items():
+        program.addresses[program.slots[name]] = array.ctypes.data
+    for _ in program.run_epoch(Epoch(data.sources, data.rows, data.rows, None, None, np.zeros(1))):
+        entry.ran = True
+    inputs.forget()
+    return StepResult(entry, inputs.sizes, entry.loss())
 
 
 def _check_options(options: RunOptions, updates: int) -> None:

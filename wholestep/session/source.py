@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -27,7 +27,7 @@ from wholestep.optim.recipe import Recipe
 from wholestep.options import CompileOptions
 from wholestep.schedules import Schedule
 from wholestep.schedules.bind import with_schedules
-from wholestep.session.cut import FIRST, PARTS, ROWS, WINDOW_DIMS, Cut, cut
+from wholestep.session.cut import FIRST, PARTS, ROWS, WINDOW_DIMS, Cut, batch_symbol, cut
 from wholestep.session.selfcheck import Subject, verdict_on
 from wholestep.session.verdict import Verdict
 
@@ -53,7 +53,8 @@ def share_state(graph: Graph, model: object) -> None:
     _STATES[graph] = state_of(model)
 
 
-PART = "train.part"  # the program of a window that `session.plan` shows
+TRAIN = "train"
+PART = f"{TRAIN}.part"  # the program of a window that `session.plan` shows
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Source:
     optimizer: Optimizer | None
     capacity: Mapping[str, int]
     recipe: Recipe = PLAIN
-    cuts: list[Cut] = field(default_factory=list)  # what `window` found
+    cuts: dict[str, Cut] = field(default_factory=dict)  # what `window` found
     spans: Spans = field(default_factory=Spans)
     traced: dict[str, ir.Graph] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)  # entry point -> what is known of its plan's numbers
@@ -90,18 +91,36 @@ class Source:
         """Does a step take several batches?"""
         return self.recipe.accumulate > 1 and self.optimizer is not None
 
-    def window(self) -> Cut:
-        """The programs of a window; each is an entry point, `train.part` and so on."""
-        if not self.cuts:
-            assert isinstance(self.model, Graph)
-            assert self.optimizer is not None
-            self.cuts.append(cut(self.model, self.optimizer, self.recipe))
-        return self.cuts[0]
+    def window(self, kind: str) -> Cut:
+        """The programs of a window of "train" or "evaluate"; each is an entry point, `train.part` and so on."""
+        if kind not in self.cuts:
+            assert isinstance(self.model, Graph), "a step written by hand is not cut"
+            self.cuts[kind] = cut(self.model, self.optimizer if kind == TRAIN else None, self.recipe)
+        return self.cuts[kind]
 
-    def window_capacity(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The largest sizes of the dimensions that only the programs of a window have."""
-        batch, parts = sizes.get(self.window().batch, 1), self.recipe.accumulate
-        return {FIRST: batch * parts, ROWS: batch * parts, PARTS: parts}
+    def sizes_of(self, graph: ir.Graph) -> dict[str, int]:
+        """The capacity of every symbol of an entry point; a window's own follow from the batch's."""
+        if not set(WINDOW_DIMS) & set(graph.symbols):
+            return capacity_of(graph, self.capacity)
+        assert isinstance(self.model, Graph)
+        rows = self.capacity.get(batch_symbol(self.model), 1) * self.recipe.accumulate
+        return capacity_of(graph, {**self.capacity, FIRST: rows, ROWS: rows, PARTS: self.recipe.accumulate})
+
+    @property
+    def has_fixed_batch(self) -> bool:
+        """Is the first axis of the first input a number?"""
+        inputs = self.model.inputs if isinstance(self.model, Graph) else {}
+        first = next(iter(inputs.values()), None)
+        return first is not None and bool(first.shape) and isinstance(first.shape[0], int)
+
+    def fits(self, given: Mapping[str, object]) -> bool:
+        """Are there no more rows than the capacity?  What is no array is refused later."""
+        inputs = self.model.inputs if isinstance(self.model, Graph) else {}
+        name, first = next(iter(inputs.items()), ("", None))
+        rows = given.get(name)
+        if first is None or not first.shape or not isinstance(rows, Sized):
+            return True
+        return len(rows) <= self.capacity.get(str(first.shape[0]), len(rows))
 
     def trace(self, entry: str) -> ir.Graph:
         """The graph of an entry point, recorded once."""
@@ -117,8 +136,9 @@ class Source:
                     "session over a graph with the same parameter names and copy its state."
                 )
             return with_schedules(self.model.trace(), self.recipe.schedules)
-        if entry.startswith("train."):
-            return self._trace_phase(entry.removeprefix("train."))
+        kind, _, phase = entry.partition(".")
+        if phase:
+            return self._trace_phase(kind, phase)
         if entry == "train":
             assert self.optimizer is not None
             graph = train_graph(self.model, self.optimizer, recipe=self.recipe)
@@ -127,9 +147,9 @@ class Source:
             return evaluate_graph(self.model, self.recipe)
         return predict_graph(self.model) if entry == "predict" and _has_loss(self.model) else _forward(self.model)
 
-    def _trace_phase(self, phase: str) -> ir.Graph:
+    def _trace_phase(self, kind: str, phase: str) -> ir.Graph:
         """A program of a window under the schedules of what it uses."""
-        phases, schedules = self.window().phases, self.recipe.schedules
+        phases, schedules = self.window(kind).phases, self.recipe.schedules if kind == TRAIN else {}
         used = {name: graph.leaves("scalar").keys() for name, graph in phases.items()}
         unused = {t: s for t, s in schedules.items() if not any(t in names for names in used.values())}
         here = {t: s for t, s in schedules.items() if t in used[phase]}
@@ -138,7 +158,7 @@ class Source:
     def key(self, entry: str, options: CompileOptions) -> str:
         """The key of an entry point's plan, from its trace."""
         graph = self.trace(entry)
-        return plan_key(graph, capacity_of(graph, self.capacity), options, detect_target().name)
+        return plan_key(graph, self.sizes_of(graph), options, detect_target().name)
 
     def plan(self, entry: str, options: CompileOptions, stand: Stand) -> tuple[Plan, str]:
         """The plan of an entry point, from the cache or compiled, and its key."""
@@ -149,7 +169,7 @@ class Source:
     ) -> tuple[Plan, OptimizeReport]:
         """The plan and what was done to get it.  A new one is checked where it will run, before it is kept."""
         graph = self.trace(entry)
-        capacity = capacity_of(graph, self.capacity)
+        capacity = self.sizes_of(graph)
         target = detect_target().name
         store = cache_of(options) if options.cache else None
         key = self.key(entry, options) if store is not None else ""
@@ -181,7 +201,7 @@ class Source:
 
             graph = self.trace(entry)
             plain = Compiler(replace(options, egraph=False), Spans())
-            _, without = plain.plan(graph, capacity_of(graph, self.capacity), detect_target().name)
+            _, without = plain.plan(graph, self.sizes_of(graph), detect_target().name)
             report = self.reports[entry] = replace(report, before=without.after)
             if options.cache and report.complete:
                 store_report(cache_of(options), self.key(entry, options), report)
@@ -192,7 +212,7 @@ class Source:
         from wholestep.compiler.explain import explain_tensor
 
         graph = self.trace(entry)
-        return explain_tensor(graph, capacity_of(graph, self.capacity), options, name)
+        return explain_tensor(graph, self.sizes_of(graph), options, name)
 
     def check(self, entry: str, plan: Plan, options: CompileOptions, stand: Stand | None, *, new: bool) -> None:
         """Run a plan against the interpreter unless that was done, is not wanted, or there is nowhere to run it."""
@@ -217,11 +237,11 @@ class Source:
         assert isinstance(optimizer, Optimizer)
         if isinstance(self.model, Step):
             raise UsageError("a @ws.step function names its own optimizers; change them there and build again.")
-        return replace(self, optimizer=optimizer, cuts=[], traced={}, verdicts={}, reports={}, spans=Spans())
+        return replace(self, optimizer=optimizer, cuts={}, traced={}, verdicts={}, reports={}, spans=Spans())
 
     def with_recipe(self, recipe: Recipe) -> Source:
         """The same model trained by another recipe."""
-        return replace(self, recipe=recipe, cuts=[], traced={}, verdicts={}, reports={}, spans=Spans())
+        return replace(self, recipe=recipe, cuts={}, traced={}, verdicts={}, reports={}, spans=Spans())
 
     def same_schedules(self, schedules: Mapping[str, Schedule]) -> bool:
         """Would the step with these be the same program, up to runtime scalars?"""

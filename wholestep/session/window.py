@@ -7,30 +7,34 @@ from dataclasses import replace
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.device import WindowShape
 from wholestep.session.cut import FIRST, PARTS, ROWS, WINDOW_DIMS
-from wholestep.session.source import Source
+from wholestep.session.source import TRAIN, Source
 
 
-def window_shape(source: Source) -> WindowShape:
+def window_shape(source: Source, kind: str) -> WindowShape:
     """How a window is cut."""
-    batch = source.window().batch
+    batch = source.window(kind).batch
     dims = {"batch_dim": batch, "first_dim": FIRST, "rows_dim": ROWS, "parts_dim": PARTS}
     return WindowShape(batch, source.capacity[batch], dims)
 
 
-def seen_from_outside(source: Source, part: Plan, update: Plan) -> Plan:
+def seen_from_outside(source: Source, kind: str, part: Plan, update: Plan) -> Plan:
     """The plan of a part with the inputs of a whole window and the states that the update changes."""
-    batch, parts = source.window().batch, source.recipe.accumulate
+    batch, parts = source.window(kind).batch, source.recipe.accumulate if kind == TRAIN else 1
     sizes = {s: n for s, n in part.sizes.items() if s not in WINDOW_DIMS}
     rows = sizes[batch]
     sizes[batch] = rows * parts
-    note = (
-        f"accumulate={parts}: these kernels run for each of up to {parts} batches of {rows}; the update, "
-        f"{len(update.kernels)} kernels that move {update.bytes_moved:,} bytes, runs once"
+    notes = (
+        ()
+        if kind != TRAIN
+        else (
+            f"accumulate={parts}: these kernels run for each of up to {parts} batches of {rows}; the update, "
+            f"{len(update.kernels)} kernels that move {update.bytes_moved:,} bytes, runs once",
+        )
     )
     return replace(
         part,
         symbols=tuple(sizes),
         capacity=tuple(sizes.values()),
         updated=update.updated,
-        notes=(*part.notes, note),
+        notes=(*part.notes, *notes),
     )

@@ -88,9 +88,8 @@ class WindowProgram:
         self._bounds = (native.Bound * len(found))(*found)
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Windows are updates; not where the output `unless` is not 0; `stop` ends an epoch there."""
-        assert advances, "a window ends in an update"
-        self._stops = stop
+        """Is a window an update?  Not where the output `unless` is not 0; `stop` ends an epoch there."""
+        self._advances, self._stops = advances, stop
         self._refused = None if unless is None else self.outputs[unless][:1]
 
     # -- running -------------------------------------------------------------------------------------------------
@@ -121,16 +120,12 @@ class WindowProgram:
 
     def run_epoch(self, epoch: Epoch) -> Iterator[None]:
         """Windows until the epoch's end, in slices of about 50 ms; yields after each."""
-        self._place_whole(dict(zip(self.plan.symbols, self.dims, strict=True)))
-        for phase in self._phases:
-            for item, name in zip(phase.inputs, phase.rows, strict=False):
-                source = epoch.sources[name]
-                item.source, item.row_bytes = source.ctypes.data, source.nbytes // len(source)
         windows = self._windows(epoch.rows, epoch.batch)
         windows.seconds = SLICE_SECONDS
         if epoch.order is not None:
             windows.order_kind, windows.order_epoch = native.SHUFFLED, epoch.order
         while epoch.position < epoch.rows:
+            self._place_sources(epoch)  # whoever looked between two slices may have made steps of other rows
             left = len(epoch.losses) - epoch.done
             windows.position, windows.steps = epoch.position, min(left, epoch.most or left)
             windows.losses = epoch.losses.ctypes.data + epoch.done * epoch.losses.itemsize
@@ -138,6 +133,13 @@ class WindowProgram:
             assert done is not None, "an epoch's indices were checked before"
             epoch.position, epoch.done = windows.position, epoch.done + done
             yield
+
+    def _place_sources(self, epoch: Epoch) -> None:
+        self._place_whole(dict(zip(self.plan.symbols, self.dims, strict=True)))
+        for phase in self._phases:
+            for item, name in zip(phase.inputs, phase.rows, strict=False):
+                source = epoch.sources[name]
+                item.source, item.row_bytes = source.ctypes.data, source.nbytes // len(source)
 
     def _windows(self, rows: int, window: int) -> native.Windows:
         last = self._phases[-1].program.plan
@@ -164,7 +166,7 @@ class WindowProgram:
         state = self._state
         windows.step = state.step
         done = self._library.run_windows(windows)
-        if done is not None:
+        if done is not None and self._advances:
             state.step = windows.step
             state.version += max(done, 1)
         return done

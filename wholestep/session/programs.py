@@ -1,0 +1,155 @@
+"""The programs behind a session: entry points over one state, compiled when they are asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.device import Device, Place, Program
+from wholestep.compiler.runtime.state import State
+from wholestep.errors import UsageError
+from wholestep.optim.build import EVALUATE, NONFINITE, PLAIN
+from wholestep.optim.recipe import Recipe
+from wholestep.schedules.bind import scalar_name
+from wholestep.session.live import Scalars, governor
+from wholestep.session.measuring import Measured
+from wholestep.session.result import EntryPoint
+from wholestep.session.source import PART, TRAIN, Source, Stand, first_values
+from wholestep.session.window import seen_from_outside, window_shape
+
+log = logging.getLogger("wholestep")
+
+WHOLE = "evaluate all rows"
+
+
+class Programs:
+    """Entry points by name, the runtime scalars that they share, and what they measure."""
+
+    def __init__(self, device: Device, place: Place, source: Source | None) -> None:
+        self._device, self._place, self._source = device, place, source
+        self._entries: dict[str, EntryPoint] = {}
+        self._measured: dict[str, Measured] = {}
+        self._programs: list[Program] = []  # of a window, in order
+        self._held: dict[str, AnyArray] = {}  # inputs given by set_input
+        self._scalars = Scalars(_broadcast(self._entries))
+        self._main: EntryPoint
+        self._govern()
+
+    @property
+    def state(self) -> State:
+        """Parameters and other states, shared by all sessions over the same model."""
+        return self._place.state
+
+    @property
+    def threads(self) -> int:
+        return self._place.threads
+
+    def _recompile(self, source: Source, why: str) -> None:
+        log.info("recompiling the step for %s; parameters are kept", why)
+        self._source = source
+        self._govern()
+        plan, key = source.plan(source.main, self._place.options, self._stand)
+        self._main = self._load("main", plan, key)
+
+    @property
+    def _recipe(self) -> Recipe:
+        return PLAIN if self._source is None else self._source.recipe
+
+    @property
+    def _raises(self) -> bool:
+        return self._recipe.nonfinite == "raise"
+
+    def _govern(self) -> None:
+        """Scalars that follow a schedule have its value now."""
+        state, schedules = self.state, self._recipe.schedules
+        self._scalars.governed = {target: governor(target, s, state) for target, s in schedules.items()}
+        for target, schedule in schedules.items():
+            for number, value in schedule.numbers().items():
+                if value is not None:  # else the plan knows it
+                    self._scalars.declare(scalar_name(target, number), value)
+
+    # -- entry points --------------------------------------------------------------------------------------------
+
+    def _entry(self, name: str) -> EntryPoint:
+        """An entry point beside the main one, compiled when it is first asked for."""
+        if name not in self._entries:
+            plan, key = self._need_source(f"the entry point {name!r}").plan(name, self._place.options, self._stand)
+            self._load(name, plan, key)
+        return self._entries[name]
+
+    def _entry_for_all_rows(self) -> EntryPoint:
+        """`evaluate` for data of any size, batch after batch, compiled when it is first asked for."""
+        return self._entries.get(WHOLE) or self._load_window(WHOLE, EVALUATE)
+
+    @property
+    def _stand(self) -> Stand:
+        return Stand(self._device, self.threads)
+
+    def _need_source(self, what: str) -> Source:
+        if self._source is None:
+            raise UsageError(
+                f"this session was made from a plan alone and cannot compile {what}. Use ws.build_session(graph)."
+            )
+        return self._source
+
+    def _load(self, name: str, plan: Plan, key: str) -> EntryPoint:
+        """Load an entry point that is one program, or `main` as it is."""
+        if name == "main" and self._source is not None and self._source.is_windowed:
+            return self._load_window(name, TRAIN, {PART: (plan, key)})
+        self._measured[name] = Measured(self._recipe, self.state, plan, EVALUATE if name == EVALUATE else "")
+        return self._keep(name, EntryPoint(self._load_program(plan, key), self._measured[name]))
+
+    def _load_window(self, name: str, kind: str, known: Mapping[str, tuple[Plan, str]] | None = None) -> EntryPoint:
+        """The programs of a window over one state, as one entry point."""
+        source = self._need_source("windows")
+        names = [f"{kind}.{phase}" for phase in source.window(kind).phases]
+        plans = {n: (known or {}).get(n) or source.plan(n, self._place.options, self._stand) for n in names}
+        programs = [self._load_program(*found) for found in plans.values()]
+        part, last = plans[f"{kind}.part"][0], plans[names[-1]][0]
+        shape, outside = window_shape(source, kind), seen_from_outside(source, kind, part, last)
+        program = self._device.load_window(outside, programs, self._place, shape)
+        program.bind()  # loading one may have moved the memory of those before
+        if name == "main":
+            self._programs = programs
+        self._measured[name] = Measured(self._recipe, self.state, part, EVALUATE if kind == EVALUATE else "")
+        self._measured.setdefault(kind, self._measured[name])
+        return self._keep(name, EntryPoint(program, self._measured[name], programs[-1]))
+
+    def _keep(self, name: str, entry: EntryPoint) -> EntryPoint:
+        if self._device.runs:
+            unless = None if self._recipe.nonfinite == "ignore" or name != "main" else NONFINITE
+            entry.program.count_steps(bool(entry.plan.updated) and name == "main", unless, self._raises)
+        self._entries[name] = entry
+        return entry
+
+    def _load_program(self, plan: Plan, key: str) -> Program:
+        if self._device.runs:
+            self._reserve(plan)
+        program = self._device.load(plan, self._place, key)
+        for scalar in plan.scalars:
+            if scalar.name not in ("step", "epoch"):  # the state counts them
+                program.set_scalar(scalar.name, self._scalars.declare(scalar.name, scalar.default))
+        return program
+
+    def _reserve(self, plan: Plan) -> None:
+        """Memory for the states and scratch that a plan needs; programs loaded before follow if addresses changed."""
+        types = {name: plan.buffers[id].type for name, id in plan.states}
+        kept = [name for name in types if name in self.state]
+        if kept:
+            log.info("%d states are the model's own and keep their numbers: %s", len(kept), ", ".join(kept))
+        self.state.add(types, first_values(plan, self._place.seed))
+        self._place.scratch.reserve(plan.arena_bytes, plan.work_bytes, self._place.threads)
+        for entry in self._entries.values():
+            entry.program.bind()
+
+
+def _broadcast(entries: Mapping[str, EntryPoint]) -> Callable[[str, float], None]:
+    """Tells every entry point of a changed scalar.  It knows the entry points alone: no cycle keeps a session alive."""
+
+    def changed(name: str, value: float) -> None:
+        for entry in entries.values():
+            entry.program.set_scalar(name, value)
+
+    return changed
