@@ -9,6 +9,7 @@ MODULES: dict[str, str] = {
     OURS: "with_wholestep",
     "torch_eager": "with_torch",
     "torch_compile": "with_torch",
+    "torch_channels_last": "with_torch",
     "jax": "with_jax",
     "sklearn": "with_sklearn",
 }
@@ -16,3 +17,4 @@ PEERS: tuple[str, ...] = tuple(name for name in MODULES if name != OURS)
 
 # contender -> the entry of `Case.models` that it trains
 FRAMEWORKS: dict[str, str] = {name: module.removeprefix("with_") for name, module in MODULES.items()}
+FRAMEWORKS["torch_channels_last"] = "torch_channels_last"  # only networks over images have it

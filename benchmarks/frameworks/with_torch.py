@@ -31,11 +31,15 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
 class TorchTrainer:
     """Zero the gradients, forward, backward, fused update."""
 
-    def __init__(self, case: Case, cell: Cell, compiled: bool) -> None:
+    def __init__(self, case: Case, cell: Cell, compiled: bool, channels_last: bool = False) -> None:
         module = case.models["torch"](case.weights())
         self.optimizer = OPTIMIZERS[cell.optimizer](module.parameters(), lr=LEARNING_RATES[cell.optimizer], fused=True)
         self.forward = torch.compile(module) if compiled else module
         self.batches = [{name: as_tensor(a) for name, a in batch.items()} for batch in case.batches(cell)]
+        if channels_last:
+            module.to(memory_format=torch.channels_last)
+            for batch in self.batches:
+                batch["x"] = batch["x"].contiguous(memory_format=torch.channels_last)
 
     def step(self, index: int) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -50,4 +54,5 @@ class TorchTrainer:
 def start(contender: str, case: Case, cell: Cell, threads: int) -> TorchTrainer:
     """A module ready for its first step."""
     torch.set_num_threads(threads)
-    return TorchTrainer(case, cell, compiled=contender == "torch_compile")
+    compiled, channels_last = contender == "torch_compile", contender == "torch_channels_last"
+    return TorchTrainer(case, cell, compiled, channels_last)

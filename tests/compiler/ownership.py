@@ -173,7 +173,7 @@ class Walk:
             if k.kind is Kind.DOT and number:  # sums of the columns of the right operand; what follows them
                 assert k.dot is not None
                 inner = (k.dot.n, k.dot.k) if number == 1 else (k.dot.n,)
-            if k.window and k.window.pooled and number == 0:  # every pixel of a pool's window
+            if k.window and k.window.pooled is not None and number == 0:  # every pixel of a pool's window
                 inner = (*inner, 4, 5)
             first = number * PHASES
             self.loads(level.row, first + ROW_LOAD, k.rows)

@@ -72,9 +72,8 @@ class _Mover:
             if node.op == "conv2d_grad_weight":  # read by updates, over parameters as they are
                 self.plain(node)
             return
-        if any(i in self.with_last and i not in self.as_it_was for i in node.inputs):
-            if self.follows(node):
-                return
+        if any(i in self.with_last and i not in self.as_it_was for i in node.inputs) and self.follows(node):
+            return
         self.as_it_was[node] = node.with_inputs([self.plain(i) for i in node.inputs])
 
     def follows(self, node: Node) -> bool:

@@ -7,10 +7,11 @@ address buffers by one index per dimension, affine in the kernel's axes.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from wholestep.compiler.ir.attrs import Initializer
-from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType
+from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, evaluate
 
 POOL_AXES = (4, 5)  # of a kernel with a pool behind a convolution: row and column in the pool's window
 LANES = 16  # logical lanes of every reduction, and columns of a panel
@@ -206,7 +207,7 @@ class Window:
     dilation: tuple[int, ...] = (1, 1)
     groups: int = 1
     pool: tuple[int, ...] = ()  # the window of a pool: behind a convolution, or before its adjoint
-    pooled: bool = False  # a pool follows in this kernel; level 0 stores what it pools in `rows` of the workspace
+    pooled: int | None = None  # the value of level 0 that a pool in this kernel takes the maximum of
     work: tuple[tuple[str, int], ...] = ()  # pieces of a thread's workspace, by name
     granule: int = 0  # of axis 0, where it is not the one of its extent
     flops: int = 0  # at capacity
@@ -284,6 +285,23 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Least:
+    """An extent that depends on what a step is given must be `size` or more: checked before anything is written."""
+
+    extent: Extent
+    size: int
+    why: str
+    batch: str = ""  # of a window: the symbol that is cut into parts,
+    part: int = 0  # and the rows of each but the last
+
+    def value(self, sizes: Mapping[str, int]) -> int:
+        """The extent in a call of these sizes; in a window, in its last part."""
+        if self.batch:
+            sizes = {**sizes, self.batch: (sizes[self.batch] - 1) % self.part + 1}
+        return evaluate(self.extent, sizes)
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything about an entry point that does not depend on a device being here."""
 
@@ -310,6 +328,7 @@ class Plan:
     work_bytes: int = 0  # a thread
     regions: int = 1
     loops: tuple[Loop, ...] = ()
+    least: tuple[Least, ...] = ()
     notes: tuple[str, ...] = field(default=())  # what a reader of the report should know
 
     @property

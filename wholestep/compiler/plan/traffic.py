@@ -55,7 +55,7 @@ def level_axes(kernel: Kernel) -> list[tuple[int, ...]]:
         axes[0] = (*axes[0], kernel.reduced)
     if kernel.dot is not None:  # the epilogue; the column sums of the right operand, and what follows them
         axes[1:] = [(kernel.dot.n, kernel.dot.k), (kernel.dot.n,)][: len(axes) - 1]
-    if kernel.window is not None and kernel.window.pooled:
+    if kernel.window is not None and kernel.window.pooled is not None:
         axes[0] = (*axes[0], *POOL_AXES)
     return axes
 

@@ -24,7 +24,7 @@ from wholestep.compiler.plan.frames import (
     runs,
 )
 from wholestep.compiler.plan.fuse import Cluster
-from wholestep.compiler.plan.kernel import Buffer, Index, Instr, Kernel, Kind, Level, Load, Operand, Store, Window
+from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Kind, Level, Load, Operand, Store, Window
 from wholestep.compiler.plan.window_ops import POOLED, POOLS, WEIGHTS
 
 VECTOR_BYTES = 32  # of the kernels that go through a pool, on every target
@@ -156,24 +156,21 @@ def _emit_pooled(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     size, shape = attrs_of(pools[0], at.PoolAttrs).window, pools[0].type.shape
     draft = Draft(head, buffers, (*shape, *size))
     fields = _FRAMES[head.op](draft)
-    columns, channels = shape[2], shape[3]
+    columns, outputs = head.type.shape[2], head.type.shape[3]
     assert isinstance(columns, int), "type rules ask for numbers"
-    assert isinstance(channels, int), "type rules ask for numbers"
-    width = rounded(channels, columns_of(channels))
-    rows = buffers.work(TensorType((size[0], columns * size[1], width), head.type.dtype))
-    draft.work.append(("rows", rows))
-    draft.room("best", width)
-    draft.room("positions", width, index_dtype(size))
+    assert isinstance(outputs, int), "type rules ask for numbers"
+    draft.work = [w for w in draft.work if w[0] != "block"]
+    draft.room("block", size[0] * columns * columns_of(outputs // attrs_of(head, at.ConvAttrs).groups))
     before = [n for n in cluster.nodes if n.type.shape == head.type.shape]
     behind = [n for n in cluster.nodes if n not in before]
     full = Cluster(Kind.WINDOW, head.type.shape[:-1], head.type.shape[-1], before)
     first = _epilogue(full, before, [head], buffers)
     value = first.body_values[0][resolve(pools[0].inputs[0], identity(4)).base]
-    first.drafts[0].stores.append(Store(Load(rows, (), ()), value))
+    first.drafts[0].stores.append(Store(Load(-1, (), ()), value))  # the pool is its reader
     (level,) = first.levels()
     second = _epilogue(cluster, behind, pools, buffers, first.count)
-    levels = (_unpooled(level, size, buffers.all[rows]), *second.levels())
-    window = draft.window(pool=size, pooled=True, **fields)
+    levels = (_unpooled(level, size), *second.levels())
+    window = draft.window(pool=size, pooled=value, **fields)
     return Kernel(id, Kind.WINDOW, tuple(draft.axes), (0, 1, 2), 3, levels, window=window)
 
 
@@ -199,7 +196,7 @@ def _source(op: str, dtype: DType, id: int) -> Instr:
     return Instr(id, op, dtype)
 
 
-def _unpooled(level: Level, window: Sequence[int], rows: Buffer) -> Level:
+def _unpooled(level: Level, window: Sequence[int]) -> Level:
     """A level over full rows and columns, over the pool's axes: row = pooled row * window + row in the window."""
 
     def index(i: Index) -> Index:
@@ -217,9 +214,8 @@ def _unpooled(level: Level, window: Sequence[int], rows: Buffer) -> Level:
         )
         for i in level.body
     )
-    (store,) = level.stores  # what stands before a pool in its kernel is read there alone
-    place = Load(rows.id, rows.type.shape, (Index.axis(4), index(Index.axis(2)), Index.axis(3)))
-    return replace(level, body=body, stores=(Store(place, store.value),))
+    assert len(level.stores) == 1, "what stands before a pool in its kernel is read there alone"
+    return replace(level, body=body, stores=())
 
 
 def _conv2d(draft: Draft) -> dict[str, object]:

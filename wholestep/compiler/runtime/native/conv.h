@@ -14,7 +14,6 @@
 #define INDEX uint8_t
 
 #define REAL float
-#define BITS int32_t
 #define SUFFIX "ps"
 #define BROADCAST "vbroadcastss"
 #define TO_ALL "1to16"
@@ -29,13 +28,11 @@
 #undef NAME
 #undef BYTES
 #undef REAL
-#undef BITS
 #undef SUFFIX
 #undef BROADCAST
 #undef TO_ALL
 
 #define REAL double
-#define BITS int64_t
 #define SUFFIX "pd"
 #define BROADCAST "vbroadcastsd"
 #define TO_ALL "1to8"
@@ -50,7 +47,6 @@
 #undef NAME
 #undef BYTES
 #undef REAL
-#undef BITS
 #undef SUFFIX
 #undef BROADCAST
 #undef TO_ALL

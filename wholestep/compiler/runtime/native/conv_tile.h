@@ -6,7 +6,6 @@
 #define WIDTH (BYTES / (int)sizeof(REAL))
 typedef REAL NAME(vec) __attribute__((vector_size(BYTES)));
 typedef REAL NAME(loose) __attribute__((vector_size(BYTES), aligned(sizeof(REAL)), may_alias));
-typedef BITS NAME(bits) __attribute__((vector_size(BYTES)));
 #define V NAME(vec)
 #define LOOSE NAME(loose)
 #if BYTES == 64
@@ -264,26 +263,6 @@ WS_TILE void NAME(pooled_input)(const int rows, const int length, REAL *out, con
         NAME(pooled_input_tile)(rows % group, vectors % part, to, out_row, g, g_channel, index, outputs, from, w_output, w_row,
                                 shifts);
     }
-  }
-}
-
-/* The largest of the rows*columns pixels of a window, and its position: `lanes` channels, the first maximum wins and
-   not-a-number is larger than anything. */
-WS_TILE void NAME(pool_cell)(const int lanes, REAL *best, INDEX *positions, const REAL *x, const int rows,
-                               const int columns, const long x_row, const long x_pixel) {
-#pragma GCC unroll 4
-  for (int l = 0; l < lanes; l += WIDTH) {
-    V most = *(const LOOSE *)(x + l);
-    NAME(bits) at = {0};
-    for (int r = 0; r < rows; r++)
-      for (int c = 0; c < columns; c++) {
-        const V v = *(const LOOSE *)(x + l + r * x_row + c * x_pixel);
-        const NAME(bits) wins = (v > most) | (v != v);
-        most = (V)((wins & (NAME(bits))v) | (~wins & (NAME(bits))most));
-        at = (wins & (r * columns + c)) | (~wins & at);
-      }
-    *(LOOSE *)(best + l) = most;
-    for (int i = 0; i < WIDTH; i++) positions[l + i] = (INDEX)at[i];
   }
 }
 #undef V

@@ -1,0 +1,192 @@
+"""What all window kernels share: sizes, steps and addresses of their operands, and the epilogue of a pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+
+from wholestep.compiler.plan.frames import columns_of
+from wholestep.compiler.plan.kernel import Instr, Level, Operand
+from wholestep.compiler.render.address import axis_stride
+from wholestep.compiler.render.language import LOCAL, STORED, SUFFIX
+from wholestep.compiler.render.writer import Writer, simd
+
+
+class Pen:
+    """What all window kernels ask of their kernel: sizes, steps and addresses."""
+
+    def __init__(self, w: Writer) -> None:
+        assert w.kernel.window is not None
+        self.w, self.window = w, w.kernel.window
+        self.operands: Mapping[str, Operand] = {o.name: o for o in (*self.window.operands, *self.window.results)}
+        of = "g" if "g" in self.operands else "x"
+        self.dtype = w.buffers[self.operands[of].load.buffer].type.dtype
+        self.suffix, self.real = SUFFIX[self.dtype], STORED[self.dtype]
+        self.work = {name for name, _ in self.window.work}
+
+    def sizes(self, name: str) -> tuple[int, int, int, int]:
+        """The extents of an operand; of the batch, at least a placeholder."""
+        extents = [self.w.kernel.axes[a] for a in self.operands[name].axes]
+        first, *rest = [e if isinstance(e, int) else 0 for e in extents]
+        return first, rest[0], rest[1], rest[2]
+
+    def steps(self, name: str) -> tuple[int, int, int, int]:
+        """Elements from one image, row, column, channel to the next."""
+        o = self.operands[name]
+        found = [axis_stride(o.load, a, self.w.buffers[o.load.buffer])[0] for a in o.axes]
+        first, *rest = [e if isinstance(e, int) else 0 for e in found]
+        return first, rest[0], rest[1], rest[2]
+
+    def at(self, name: str, batch: str = "i0") -> str:
+        """The address of an operand's first element, of image `batch` where it has images."""
+        o, scope = self.operands[name], self.w.scope
+        kept = dict(scope.axes)
+        scope.axes.update(dict.fromkeys(o.axes, "0"))
+        if name not in ("weight", "result"):
+            scope.axes[o.axes[0]] = batch
+        text = f"{self.w.params[o.load.buffer]} + {scope.offset(o.load, self.w.buffers[o.load.buffer])}"
+        scope.axes = kept
+        return text
+
+    def table(self, name: str, values: Sequence[int]) -> str:
+        self.w.emit(f"static const int {name}[] = {{{', '.join(map(str, values)) or '0'}}};")
+        return name
+
+    def call(self, function: str, *arguments: object) -> None:
+        self.w.emit(f"{function}({', '.join(map(str, arguments))});")
+
+    def tile(self, columns: int) -> str:
+        """The suffix of the tiles for panels of so many columns."""
+        return f"{self.suffix}_{'narrow' if columns < 16 else 'wide'}"
+
+
+class Lanes:
+    """A loop over `columns` channels of a pixel, from channel `base` on; there are `channels` of them in all."""
+
+    def __init__(self, pen: Pen, columns: int, channels: int, base: str) -> None:
+        self.pen, self.columns, self.base = pen, columns, base
+        self.whole = channels % columns == 0
+        self.left = str(channels) if channels < columns else f"({channels} - ({base}))"
+
+    @contextmanager
+    def loop(self, levels: Sequence[Level]) -> Iterator[None]:
+        """All lanes are computed; those past the last channel load zeros and store nothing."""
+        w = self.pen.w
+        vector = w.kernel.vector
+        assert vector is not None
+        kept, axis = dict(w.values), w.scope.axes[vector]
+        w.scope.axes[vector] = f"({self.base} + l)" if self.base != "0" else "l"
+        stores = [s for level in levels for s in level.stores]
+        if not self.whole:
+            for s in stores:
+                w.emit(f"{STORED[w.dtypes[s.value]]} lanes{s.value}[{self.columns}];")
+        w.emit(simd(levels[-1]))
+        with w.block(f"for (long l = 0; l < {self.columns}; l++)"):
+            yield
+        if not self.whole:
+            self.copy_out(levels[-1])
+        w.scope.axes[vector], w.values = axis, kept
+
+    def hoist(self) -> None:
+        """Numbers of the channels alone, once for a row of pixels: with a mask inside, gcc unrolls a short loop."""
+        w = self.pen.w
+        vector = w.kernel.vector
+        assert vector is not None
+        if self.whole:
+            return
+        axis, w.scope.axes[vector] = w.scope.axes[vector], f"({self.base} + l)"
+        for i in (i for level in w.kernel.levels for i in level.body):
+            if i.load is not None and _axes(i) == {vector}:
+                w.emit(f"{STORED[i.dtype]} fixed{i.id}[{self.columns}];")
+                value = f"l < {self.left} ? {w.expression(i)} : 0"
+                w.emit(f"for (long l = 0; l < {self.columns}; l++) fixed{i.id}[l] = {value};")
+        w.scope.axes[vector] = axis
+
+    def instructions(self, level: Level) -> None:
+        w = self.pen.w
+        for i in level.body:
+            if i.load is not None and not self.whole and _axes(i) == {w.kernel.vector}:
+                w.emit(f"const {LOCAL[i.dtype]} v{i.id} = fixed{i.id}[l];")
+            elif i.load is not None and not self.whole:
+                w.emit(f"const {LOCAL[i.dtype]} v{i.id} = l < {self.left} ? {w.expression(i)} : 0;")
+            else:
+                w.instructions([i])
+
+    def stores(self, level: Level) -> None:
+        w = self.pen.w
+        if self.whole:
+            w.stores(level.stores)
+        else:
+            for value in dict.fromkeys(s.value for s in level.stores):
+                w.emit(f"lanes{value}[l] = {w.values[value]};")
+
+    def copy_out(self, level: Level) -> None:
+        """Lanes that exist: a few moves, where a vector under a mask would take longer."""
+        w, vector = self.pen.w, self.pen.w.kernel.vector
+        assert vector is not None
+        count = self.left if self.left.isdigit() else f"({self.left} < {self.columns} ? {self.left} : {self.columns})"
+        for s in level.stores:
+            w.emit(f"for (long l = 0; l < {count}; l++) {w.element(s.load)} = lanes{s.value}[l];")
+
+
+def _axes(load: Instr) -> set[int]:
+    """The axes that an element depends on; a computed index counts as one that no kernel has."""
+    assert load.load is not None
+    indices = [*load.load.index, *(g.index for g in load.guards)]
+    return {a for i in indices for a, _ in i.terms} | ({-1} if any(i.value is not None for i in indices) else set())
+
+
+def lanes(pen: Pen, columns: int, channels: int, base: str, sources: Mapping[str, str]) -> None:
+    """The epilogue of some channels of a pixel that lie at `sources`."""
+    (level,) = pen.w.kernel.levels
+    run = Lanes(pen, columns, channels, base)
+    with run.loop([level]):
+        name_sources(pen, level, sources)
+        run.instructions(level)
+        run.stores(level)
+
+
+def name_sources(pen: Pen, level: Level, sources: Mapping[str, str]) -> None:
+    for i in level.body:
+        if i.op in sources:
+            pen.w.values[i.id] = sources[i.op]
+
+
+def pixels(pen: Pen, count: int, columns: int, channels: int, base: str) -> None:
+    """The epilogue of a row of pixels that lies in `block`."""
+    w = pen.w
+    Lanes(pen, columns, channels, base).hoist()
+    with w.loop("i2", "0", str(count)):
+        w.emit(f"const {pen.real} *const acc = block + i2*{columns};")
+        lanes(pen, columns, channels, base, {"acc": "acc[l]"})
+
+
+def image_epilogue(pen: Pen, height: int, width: int, channels: int, row: int, low: Sequence[int]) -> None:
+    """The epilogue of every pixel of a whole image in the workspace."""
+    w, columns = pen.w, columns_of(channels)
+    with ExitStack() as stack:
+        base = "0"
+        if channels > columns:
+            stack.enter_context(w.loop("p", "0", str(-(-channels // columns))))
+            base = f"p*{columns}"
+        Lanes(pen, columns, channels, base).hoist()
+        stack.enter_context(w.loop("i1", "0", str(height)))
+        stack.enter_context(w.loop("i2", "0", str(width)))
+        at = f"image + (i1 + {low[0]})*{row} + (i2 + {low[1]})*{channels} + {base}"
+        w.emit(f"const {pen.real} *const acc = {at};")
+        lanes(pen, columns, channels, base, {"acc": "acc[l]"})
+
+
+def stage(pen: Pen, name: str, low: Sequence[int], row: int, batch: str = "i0") -> None:
+    """The image into its frame, or the frame where the image is."""
+    _, height, width, channels = pen.sizes(name)
+    if "frame" not in pen.work:
+        pen.w.emit(f"const {pen.real} *const frame = {pen.at(name)};")
+        return
+    to = f"frame + {low[0] * row + low[1] * channels}"
+    pen.call(f"ws_frame_{pen.suffix}", to, pen.at(name, batch), height, width, channels, row, *pen.steps(name)[1:])
+
+
+def clear_frame(pen: Pen, elements: int) -> None:
+    if "frame" in pen.work:
+        pen.w.emit(f"ws_clear_{pen.suffix}(frame, {elements});")
