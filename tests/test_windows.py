@@ -46,8 +46,8 @@ def train(graph: ws.Graph, counts: tuple[int, ...], dtype: str, **options: Any) 
     return [float(session.step(**rows(n, dtype, i))) for i, n in enumerate(counts)], session
 
 
-# Every loss in float64, where the bound is sharp, and one of each kind of program in float32.
-CASES = [*((name, "float64") for name in LOSSES), ("ignored labels", "float32"), ("a function of a mean", "float32")]
+# Every loss in float64, where the bound is sharp, and the one with all three programs in float32.
+CASES = [*((name, "float64") for name in LOSSES), ("ignored labels", "float32")]
 
 
 @pytest.mark.parametrize(("name", "dtype"), CASES)
@@ -186,7 +186,7 @@ def test_states_of_the_user() -> None:
     assert each.get("seen") == 12.0
 
 
-@pytest.mark.parametrize("name", ["ignored labels", "a function of a mean", "a term without data"])
+@pytest.mark.parametrize("name", ["ignored labels", "a term without data"])
 def test_evaluating_any_number_of_rows(name: str) -> None:
     many = rows(61)
     small, large = (

@@ -74,3 +74,9 @@ def test_normal_has_the_moments_of_a_normal():
 def test_empty_and_scalar_shapes():
     assert uniform(0, "k", 0, (0, 3)).shape == (0, 3)
     assert uniform(0, "k", 0, ()).shape == ()
+
+
+@pytest.mark.parametrize("first", [1, 4, 7])
+def test_a_part_has_the_numbers_of_its_place(first):
+    whole = uniform(5, "dropout", 3, (20,))
+    np.testing.assert_array_equal(uniform(5, "dropout", 3, (3, 4), first), whole[first : first + 12].reshape(3, 4))
