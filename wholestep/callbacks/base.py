@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -12,6 +13,7 @@ from wholestep.errors import UnknownNameError, UsageError
 
 if TYPE_CHECKING:
     from wholestep.session import Session
+    from wholestep.train.history import TrainHistory
 
 log = logging.getLogger("wholestep")
 
@@ -37,6 +39,16 @@ class EpochStats:
     logs: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Position:
+    """How far a run is: the epoch, the steps of it that are done, and what its mean loss is made of so far."""
+
+    epoch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0  # each step's loss times its rows, added in order
+    rows: int = 0
+
+
 @dataclass
 class Run:
     """What a callback may look at and ask for while training runs."""
@@ -48,6 +60,12 @@ class Run:
     epoch: int = 0
     step: int = 0  # in the epoch
     stopped_by: str = ""
+    # What a checkpoint is made of, beside the session:
+    position: Position = field(default_factory=Position)
+    logs: Mapping[str, float] = field(default_factory=dict)  # of the last epoch
+    history: TrainHistory | None = None
+    callbacks: CallbackList | None = None
+    loader: Any = None
 
     def stop(self, reason: str) -> None:
         """End training after the current step or epoch."""
@@ -68,6 +86,7 @@ class Callback:
     """
 
     every: int | None = None
+    saves: bool = False  # does it keep the run in files?  Ctrl-C and SIGTERM then wait for it
     run: Run | None = None
 
     def on_train_begin(self) -> None:
@@ -91,11 +110,14 @@ class Callback:
     def on_epoch(self, stats: EpochStats) -> None:
         """An epoch is over: the same as numbers in fields."""
 
+    def on_safe_point(self) -> None:
+        """After a slice or an epoch of which every callback has heard: what is saved now is whole."""
+
     def on_exception(self, error: BaseException) -> None:
         """Training stopped by an error or an interrupt."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps so that a resumed run goes on as this one would."""
+        """What a checkpoint keeps so that a resumed run goes on as this one would: JSON values and NumPy arrays."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -179,6 +201,9 @@ class CallbackList:
     def on_epoch(self, stats: EpochStats) -> None:
         self._each("on_epoch", stats)
 
+    def on_safe_point(self) -> None:
+        self._each("on_safe_point")
+
     def on_exception(self, error: BaseException) -> None:
         self._each("on_exception", error)
 
@@ -194,15 +219,27 @@ class CallbackList:
                 self.failed[name] = error
                 log.error("the callback %s failed in %s and is left out from here on", name, event, exc_info=error)
 
+    @property
+    def saves(self) -> bool:
+        """Does any of them keep the run in files?"""
+        return any(c.saves for c in self.callbacks)
+
     def state_dict(self) -> dict[str, Any]:
-        """The states of those that have one, by position and class."""
-        return {f"{i}.{type(c).__name__}": s for i, c in enumerate(self.callbacks) if (s := c.state_dict())}
+        """The states of those that have one, by class and number: one more of another class changes no name."""
+        return {name: s for name, c in self._named() if (s := c.state_dict())}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave."""
-        for i, c in enumerate(self.callbacks):
-            if (state := states.get(f"{i}.{type(c).__name__}")) is not None:
+        for name, c in self._named():
+            if (state := states.get(name)) is not None:
                 c.load_state_dict(state)
+
+    def _named(self) -> Iterator[tuple[str, Callback]]:
+        seen: Counter[str] = Counter()
+        for c in self.callbacks:
+            kind = type(c).__name__
+            yield f"{kind}.{seen[kind]}", c
+            seen[kind] += 1
 
 
 # -- monitors ----------------------------------------------------------------------------------------------------

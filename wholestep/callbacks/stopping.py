@@ -45,6 +45,14 @@ class EarlyStopping(Callback):
     def mode(self) -> str:
         return self.best.mode
 
+    def on_train_begin(self) -> None:
+        if self.wait >= self.patience:  # a resumed run that was over
+            self._stop()
+
+    def _stop(self) -> None:
+        if self.run is not None:
+            self.run.stop(f"{self.monitor} has not improved for {self.patience} epochs")
+
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         value = read_monitor("EarlyStopping", self.monitor, logs, self.run.names if self.run else ())
         if self.best.improves(value):
@@ -55,20 +63,29 @@ class EarlyStopping(Callback):
         self.wait += 1
         if self.wait >= self.patience:
             self.stopped_epoch = epoch
-            if self.run is not None:
-                self.run.stop(f"{self.monitor} has not improved for {self.patience} epochs")
+            self._stop()
 
     def on_train_end(self) -> None:
         if self.run is not None:
-            for name, value in self._weights.items():
-                self.run.session.set(name, value)
+            session = self.run.session
+            for name in (
+                n for n in self._weights if n in session.state
+            ):  # not what a resumed run has not evaluated yet
+                session.set(name, self._weights[name])
         self._weights = {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best.value, "wait": self.wait, "best_epoch": self.best_epoch}
+        return {
+            "best": self.best.value,
+            "wait": self.wait,
+            "best_epoch": self.best_epoch,
+            "stopped_epoch": self.stopped_epoch,
+            "weights": self._weights,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.best.value, self.wait, self.best_epoch = state["best"], state["wait"], state["best_epoch"]
+        self.stopped_epoch, self._weights = state["stopped_epoch"], dict(state["weights"])
 
 
 class TimeBudget(Callback):
@@ -96,8 +113,14 @@ class StepBudget(Callback):
         self.steps, self.done = steps, 0
         self.every = 1  # exact: no slice goes past the end
 
+    def on_train_begin(self) -> None:
+        self._stop_when_spent()
+
     def on_step(self, metrics: StepMetrics) -> None:
         self.done += 1
+        self._stop_when_spent()
+
+    def _stop_when_spent(self) -> None:
         if self.done >= self.steps and self.run is not None:
             self.run.stop(f"the budget of {self.steps} steps is spent")
 
