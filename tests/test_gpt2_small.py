@@ -20,7 +20,7 @@ BATCH = 4
 FLOAT = 4  # bytes
 UPDATE = 3 * 2  # AdamW reads and writes a weight and its two moments
 AT_MOST = 20  # kernels per layer: forward, backward and update
-PLAIN, REWRITTEN = ws.CompileOptions(), ws.CompileOptions(egraph=True)
+PLAIN, REWRITTEN = ws.CompileOptions(egraph=False), ws.CompileOptions(egraph=True)
 
 
 @functools.cache

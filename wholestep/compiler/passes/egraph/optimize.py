@@ -23,14 +23,16 @@ from wholestep.compiler.passes.egraph.rules.composites import defined_composites
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
 from wholestep.compiler.passes.egraph.saturate import Budget, Saturated, SaturationError, Worker, saturate
 
-TYPICAL_SIZE = 64  # of a dimension without a capacity: a graph that is not planned yet
+# Of a dimension whose size is not given.  The compiler gives none: what is chosen, and so the bits of a step, must not
+# depend on the capacity.
+TYPICAL_SIZE = 64
 
 
 @dataclass(frozen=True)
 class Request:
     """How to run the pass."""
 
-    capacity: Mapping[str, int]
+    capacity: Mapping[str, int]  # the sizes that costs are taken at
     exactness: Exactness = Exactness.REASSOCIATING
     before_autodiff: bool = False
     budget: Budget = field(default_factory=Budget)

@@ -94,8 +94,8 @@ class _Pattern:
         self.where = {c.name: (head, i) for head, i, c in self.needs if isinstance(c, Variable)}
 
     def fits(self, edges: _Edges) -> bool:
-        if not self.heads <= edges.heads:
-            return False
+        if not isinstance(self.rule.left, Apply) or not self.heads <= edges.heads:
+            return False  # a left side that is a number says nothing: instances of a law may come to that
         return all(self._found(edges, head, i, child) for head, i, child in self.needs)
 
     def _found(self, edges: _Edges, head: str, i: int, child: Tree) -> bool:

@@ -35,6 +35,8 @@ class EGraphReport:
     def budgets(self) -> tuple[str, ...]:
         """The budgets that were hit, in words."""
         found = [f"{self.rounds} rounds were not enough to saturate"] if self.stopped == "rounds" else []
+        if self.stopped == "grown":
+            found.append(f"the e-graph grew to {self.enodes} e-nodes in {self.rounds} rounds and was used as it was")
         if self.paused:
             last = max(self.paused.values())
             rules = ", ".join(sorted({rule.split("@")[0] for rule in self.paused}))

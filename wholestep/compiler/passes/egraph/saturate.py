@@ -36,12 +36,13 @@ class Budget:
     """Counts, never seconds: a plan is a function of the graph.  `seconds` is a safety net for a hung worker.
 
     Once the e-graph outgrows `growth` times its terms, and some more, the rules that match most are set aside: a few
-    laws about constants may go on for ever, and the others still have their say.
+    laws about constants may go on for ever, and the others still have their say.  At twice that size it is used as it
+    is.  Beyond `nodes` there is no result.
     """
 
     rounds: int = 16
     nodes: int = 60_000
-    growth: int = 4
+    growth: int = 2
     seconds: float = 60.0
 
     def grown(self, terms: int) -> int:
@@ -57,7 +58,7 @@ class Saturated:
     emitted: dict[str, EmittedRule]  # the rules by name, as certificates are read
     matches: dict[str, int]
     rounds: int
-    stopped: str  # "saturated" or "rounds"
+    stopped: str  # "saturated", "rounds" or "grown"
     paused: dict[str, int]  # rules that were set aside -> after which round
     seconds: dict[str, float]
 

@@ -7,7 +7,7 @@ It reads one JSON request per line and writes one JSON answer per line, until it
               "certificates": {name: [children, kinds]}, "rulesets": {rule: ruleset},
               "rounds": n, "nodes": n, "grown": n}
     answer   {"nodes": {name: rows}, "certificates": {name: rows}, "matches": {rule: n}, "rounds": n,
-              "stopped": "saturated" | "rounds" | "nodes", "paused": {rule: round}, "seconds": {part: s}}
+              "stopped": "saturated" | "rounds" | "grown" | "nodes", "paused": {rule: round}, "seconds": {part: s}}
              or {"error": text}
 
 A row is children, then slots, then, of an e-node, its class; children and classes are numbers of this process.
@@ -103,11 +103,13 @@ class Saturation:
             size = self.size()
             if size > self.request["nodes"]:
                 return done, "nodes"
+            if size > 2 * self.request["grown"]:
+                return done, "grown"
             if size > grown:
                 self.pause(counts, done)
                 if not self.rulesets:
                     return done, "saturated"
-                run_once, grown = self.combined(f"without{done}"), 2 * size
+                run_once, grown = self.combined(f"without{done}"), size + size // 4
         return self.request["rounds"], "rounds"
 
     def combined(self, name: str) -> Any:
