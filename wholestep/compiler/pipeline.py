@@ -118,7 +118,7 @@ class Compiler:
             return graph  # a named op has another gradient formula: equal, but not bit for bit
         graph, report = optimize(
             graph,
-            self.capacity,
+            {},  # costs are those of typical sizes: sessions of different capacity compute the same bits
             exactness=Exactness(self.options.exactness),
             before_autodiff=before_autodiff,
             budget=Budget(self.options.egraph_rounds, self.options.egraph_nodes),
