@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wholestep.compiler.ir.graph import Graph, Node, Output
@@ -59,7 +59,7 @@ def _step_text(step: ExplainedStep) -> str:
     return f"  {step.rule} [{step.exactness}]: {step.node}{where}\n    {law}\n    {step.reason}"
 
 
-def explain_tensor(graph: Graph, capacity: Mapping[str, int], options: CompileOptions, name: str) -> Explanation:
+def explain_tensor(graph: Graph, options: CompileOptions, name: str) -> Explanation:
     """Run the e-graph's stages again and tell what they did for one output, update, state or gradient."""
     known = _named_nodes(graph)
     if name not in known:
@@ -68,7 +68,7 @@ def explain_tensor(graph: Graph, capacity: Mapping[str, int], options: CompileOp
         )
     told: list[ExplainedStage] = []
     with Worker() as worker:
-        runner = _Runner(options, capacity, worker)
+        runner = _Runner(options, worker)
         forward = runner.rewrite(graph, before_autodiff=True)
         if forward is not None:
             told.append(runner.stage("before autodiff", forward, [known[name]]))
@@ -83,7 +83,6 @@ def explain_tensor(graph: Graph, capacity: Mapping[str, int], options: CompileOp
 @dataclass(frozen=True)
 class _Runner:
     options: CompileOptions
-    capacity: Mapping[str, int]
     worker: Worker
 
     def rewrite(self, graph: Graph, *, before_autodiff: bool) -> Rewriting | None:
@@ -92,7 +91,7 @@ class _Runner:
         if not options.uses_egraph or (before_autodiff and options.exactness == "bitwise"):
             return None
         budget = Budget(options.egraph_rounds, options.egraph_nodes)
-        request = Request(self.capacity, Exactness(options.exactness), before_autodiff, budget)
+        request = Request({}, Exactness(options.exactness), before_autodiff, budget)
         try:
             return rewrite_by_equality(graph, request, self.worker, {})
         except SaturationError:

@@ -211,8 +211,7 @@ class Source:
         """Why a tensor of an entry point is computed as it is."""
         from wholestep.compiler.explain import explain_tensor
 
-        graph = self.trace(entry)
-        return explain_tensor(graph, self.sizes_of(graph), options, name)
+        return explain_tensor(self.trace(entry), options, name)
 
     def check(self, entry: str, plan: Plan, options: CompileOptions, stand: Stand | None, *, new: bool) -> None:
         """Run a plan against the interpreter unless that was done, is not wanted, or there is nowhere to run it."""
