@@ -5,9 +5,11 @@ from wholestep.accumulation import AccumulationConfig, AccumulationStats, Gradie
 from wholestep.callbacks import (
     Callback,
     CallbackList,
+    ConsoleObserver,
     CSVLogger,
     EarlyStopping,
     EpochStats,
+    GradientStatistics,
     JSONLinesLogger,
     LossHistory,
     MetricCallback,
@@ -65,7 +67,15 @@ from wholestep.compiler.frontend.functions import (
 )
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.layers import attention, by_mode, dropout, group_norm, layer_norm, rms_norm
+from wholestep.compiler.frontend.layers import (
+    attention,
+    batch_norm,
+    by_mode,
+    dropout,
+    group_norm,
+    layer_norm,
+    rms_norm,
+)
 from wholestep.compiler.frontend.scan import scan
 from wholestep.compiler.frontend.step import Spec, Step, step
 from wholestep.compiler.frontend.tensor import Tensor
@@ -108,37 +118,37 @@ from wholestep.session import (
     load_plan,
     save_plan,
 )
-from wholestep.train import History, TrainConfig, Trainer, TrainHistory, fit
+from wholestep.train import BasicTrainingLoop, History, TrainConfig, Trainer, TrainHistory, fit
 
 __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
     # describing a network
-    "Graph", "Tensor", "Dim", "Spec", "Step", "step", "gradients", "stop_gradient", "runtime",
-    "float32", "float64", "int32", "int64", "uint8",
+    "Graph", "Tensor", "Dim", "Spec", "Step", "step", "gradients", "stop_gradient", "runtime", "float32", "float64",
+    "int32", "int64", "uint8",
     # functions of tensors
-    "abs", "arange", "attention", "concat", "cos", "dropout", "erf", "exp", "exp2", "expm1", "floor", "gather", "gelu",
-    "group_norm", "iota", "layer_norm", "less_than", "log", "log1p", "log2", "log_softmax", "logsumexp", "matmul",
-    "maximum", "minimum", "mod", "one_hot", "pad", "random_normal", "random_uniform", "ratio", "recip", "relu",
-    "rms_norm", "scan", "scatter_add", "sigmoid", "sign", "silu", "sin", "size", "softmax", "sqrt", "stack", "take", "tanh",
-    "where",
-    "avg_pool2d", "conv1d", "conv2d", "global_avg_pool2d", "max_pool2d",
+    "abs", "arange", "attention", "concat", "cos", "dropout", "erf", "exp", "exp2", "expm1", "floor", "gather",
+    "gelu", "group_norm", "iota", "layer_norm", "less_than", "log", "log1p", "log2", "log_softmax", "logsumexp",
+    "matmul", "maximum", "minimum", "mod", "one_hot", "pad", "random_normal", "random_uniform", "ratio", "recip",
+    "relu", "rms_norm", "scan", "scatter_add", "sigmoid", "sign", "silu", "sin", "size", "softmax", "sqrt", "stack",
+    "take", "tanh", "where", "avg_pool2d", "conv1d", "conv2d", "global_avg_pool2d", "max_pool2d", "batch_norm",
     "by_mode", "elu", "hardswish", "leaky_relu", "mish", "softplus", "swiglu",
     # optimizers
     "Optimizer", "Group", "SGD", "Adam", "AdamW", "AMSGrad", "NAdam", "RAdam", "RMSprop", "Adagrad", "Lion", "LAMB",
     "Adafactor", "Muon", "AdamOptimizer", "sgd", "sgd_on_graph",
     # gradient accumulation on arrays
-    "AccumulationConfig", "AccumulationStats", "GradientAccumulator", "GradientBuffer",
-    "AccumulationError", "AccumulatorFull", "NoGradients", "ShapeMismatch",
+    "AccumulationConfig", "AccumulationStats", "GradientAccumulator", "GradientBuffer", "AccumulationError",
+    "AccumulatorFull", "NoGradients", "ShapeMismatch",
     # sessions and plans
     "build_session", "build_session_with_report", "build_session_unoptimized", "build_session_cached",
     "build_inference_session", "compile_training_graph", "save_plan", "load_plan", "Session", "StepResult",
     "CompileOptions", "ExecutionPlan", "OptimizeReport",
     # training
-    "fit", "Trainer", "TrainConfig", "TrainHistory", "History", "DataLoader", "Callback", "CallbackList", "CSVLogger",
-    "EarlyStopping", "EpochStats", "JSONLinesLogger", "LossHistory", "MetricCallback", "Progress", "StepBudget",
-    "StepMetrics", "TensorBoardLogger", "TimeBudget",
+    "fit", "BasicTrainingLoop", "ConsoleObserver", "GradientStatistics", "Trainer", "TrainConfig", "TrainHistory",
+    "History", "DataLoader", "Callback", "CallbackList", "CSVLogger", "EarlyStopping", "EpochStats",
+    "JSONLinesLogger", "LossHistory", "MetricCallback", "Progress", "StepBudget", "StepMetrics",
+    "TensorBoardLogger", "TimeBudget",
     # modules
     "callbacks", "data", "datasets", "errors", "init", "losses", "metrics", "models", "nn", "optim", "schedules",
     "__version__",

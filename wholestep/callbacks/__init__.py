@@ -10,10 +10,13 @@ from wholestep.callbacks.base import (
     StepMetrics,
 )
 from wholestep.callbacks.loggers import CSVLogger, JSONLinesLogger, TensorBoardLogger
+from wholestep.callbacks.observers import ConsoleObserver, GradientStatistics, Observer
 from wholestep.callbacks.progress import Progress
 from wholestep.callbacks.stopping import EarlyStopping, StepBudget, TimeBudget
 
+# fmt: off
 __all__ = [
-    "CSVLogger", "Callback", "CallbackList", "EarlyStopping", "EpochStats", "JSONLinesLogger", "LossHistory",
-    "MetricCallback", "Progress", "Run", "StepBudget", "StepMetrics", "TensorBoardLogger", "TimeBudget",
-]  # fmt: skip
+    "Callback", "CallbackList", "ConsoleObserver", "CSVLogger", "EarlyStopping", "EpochStats", "GradientStatistics",
+    "JSONLinesLogger", "LossHistory", "MetricCallback", "Observer", "Progress", "Run", "StepBudget", "StepMetrics",
+    "TensorBoardLogger", "TimeBudget",
+]

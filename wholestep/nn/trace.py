@@ -24,6 +24,7 @@ class Trace:
         for path, module in root.named_modules():
             self.paths.setdefault(module, path)
         self.tensors: dict[Parameter, Tensor] = {}
+        self.outputs: dict[str, Tensor] = {}  # path -> what the module gave last, where it is one tensor
         for name, owned in root.named_arrays().items():
             declare = graph.parameter if owned.trained and not owned.frozen else graph.state
             self.tensors[owned] = declare(name, owned.type.shape, owned.init, owned.dtype)
@@ -71,6 +72,8 @@ def watching(watcher: Callable[[str, Module, object, object], None]) -> Iterator
 
 def seen(trace: Trace, module: Module, inputs: object, output: object) -> None:
     """Tell whoever watches that a module ran."""
+    if isinstance(output, Tensor):
+        trace.outputs[trace.paths[module]] = output
     watcher = _WATCHER.get()
     if watcher is not None:
         watcher(trace.paths[module], module, inputs, output)

@@ -115,6 +115,7 @@ class Inputs:
         arrays = self.check(given)
         sizes = self.solve(arrays)
         self._check_sizes(sizes)
+        self.check_least(sizes)
         for item in self.all:
             item.check_bounds(arrays[item.name], sizes)
         self._program.dims[:] = [sizes[s] for s in self._symbols] or self._program.dims[:]
@@ -203,6 +204,17 @@ class Inputs:
             f"{item.what} has shape {shape_text(item.type.shape)}{given}; received {shape}, expected {expected}. "
             "Pass arrays whose dimensions agree."
         )
+
+    def check_least(self, sizes: Mapping[str, int]) -> None:
+        """Some ops mean nothing over too few elements."""
+        for least in self._program.plan.least:
+            if (value := least.value(sizes)) < least.size:
+                given = ", ".join(f"{s}={n}" for s, n in sizes.items() if s not in WINDOW_DIMS)
+                raise InputError(
+                    f"{least.why}: {least.extent} must be {least.size} or more, but is {value} in a step of {given}. "
+                    "Give more rows; in a run, choose a batch_size that leaves no such batch at the end (nothing was "
+                    "changed)."
+                )
 
     def _check_sizes(self, sizes: Mapping[str, int]) -> None:
         for symbol, size in sizes.items():

@@ -146,6 +146,8 @@ def run_in_slices(
     batch = batch_rows(rows, plan.sizes, options.batch_size, data.rows)
     updates = -(-data.rows // batch)
     _check_options(options, updates)
+    for size in (min(batch, data.rows), (data.rows - 1) % batch + 1):
+        inputs.check_least({**data.sizes, **({} if rows.symbol is None else {rows.symbol: size})})
     entry.release()
     for number in range(options.epochs):
         skipped = 0 if number else options.start

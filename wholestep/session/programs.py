@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.device import Device, Place, Program
@@ -13,6 +14,7 @@ from wholestep.errors import UsageError
 from wholestep.optim.build import EVALUATE, NONFINITE, PLAIN
 from wholestep.optim.recipe import Recipe
 from wholestep.schedules.bind import scalar_name
+from wholestep.session.cut import PREFIX as WINDOW_STATES
 from wholestep.session.live import Scalars, governor
 from wholestep.session.measuring import Measured
 from wholestep.session.result import EntryPoint
@@ -45,6 +47,24 @@ class Programs:
     @property
     def threads(self) -> int:
         return self._place.threads
+
+    @property
+    def seed(self) -> int:
+        """Keys random nodes and the order of epochs."""
+        return self._place.seed
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans that a step runs: one, or those of a window."""
+        return tuple(p.plan for p in self._programs) or (self._main.plan,)
+
+    @property
+    def lasting_states(self) -> dict[str, bool]:
+        """The states that a step reads or writes and that mean something between steps; True: the model's own."""
+        used = [name for plan in self.plans for name, _ in plan.states]
+        own = self._source.model.states if self._source is not None and isinstance(self._source.model, Graph) else {}
+        names = dict.fromkeys(n for n in (*own, *used) if n in self.state and not n.startswith(WINDOW_STATES))
+        return {name: not own or name in own for name in names}
 
     def _recompile(self, source: Source, why: str) -> None:
         log.info("recompiling the step for %s; parameters are kept", why)

@@ -124,7 +124,7 @@ def check(subject: Subject) -> Verdict:
 
     graph, bench = _meaning(subject.graph), Bench(subject)
     begun = time.perf_counter()
-    sizes = small_sizes(graph, subject.plan.sizes)
+    sizes = small_sizes(graph, subject.plan.sizes, subject.plan.least)
     recipe = recipe_for(graph, subject.plan.bounds, sizes)
     every = [sizes] if sizes == subject.plan.sizes else [sizes, subject.plan.sizes]
     runs = [_settled(subject, graph, bench, recipe, each) for each in every]

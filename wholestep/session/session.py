@@ -18,7 +18,7 @@ from wholestep.compiler.runtime.device import Place, device_named
 from wholestep.compiler.runtime.memory import Scratch
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
-from wholestep.compiler.spans import OptimizeReport
+from wholestep.compiler.spans import OptimizeReport, Span
 from wholestep.errors import GraphError, UnknownNameError, UsageError
 from wholestep.optim.build import EVALUATE
 from wholestep.options import CompileOptions, thread_count
@@ -28,7 +28,7 @@ from wholestep.session.loop import RunOptions, Slice, batches, evaluate_rows, ru
 from wholestep.session.measuring import raise_if_refused
 from wholestep.session.result import StepResult
 from wholestep.session.source import Source
-from wholestep.session.tuning import Tunable
+from wholestep.session.stages import Staged
 from wholestep.session.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("wholestep")
 
 
-class Session(Tunable):
+class Session(Staged):
     """A compiled step, ready to run.  `ws.build_session` makes one from a graph; `Session(plan)` from a plan alone.
 
     Args:
@@ -84,6 +84,8 @@ class Session(Tunable):
             inputs = {**self._mapping("step", given, more), **inputs}
         if self._held:
             inputs = self._with_held(inputs)
+        if self._observer is not None:
+            self._observe(inputs)
         result = self._main(inputs)
         if self._raises:
             raise_if_refused(self._main, self.state)
@@ -243,6 +245,11 @@ class Session(Tunable):
         load_state_dict(self.state, self._scalars, values, strict=strict)
 
     # -- inspection ----------------------------------------------------------------------------------------------
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """What was timed so far: the stages of the builds, epochs, inputs."""
+        return () if self._source is None else tuple(self._source.spans.all)
 
     def span(self, name: str) -> AbstractContextManager[Any]:
         """Time what happens inside, under a name; it is listed with the spans of the build."""

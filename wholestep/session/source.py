@@ -21,9 +21,10 @@ from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.errors import GraphError, OptionError, UsageError
-from wholestep.optim import Optimizer
+from wholestep.optim import SGD, Optimizer
 from wholestep.optim.build import PLAIN, evaluate_graph, predict_graph, train_graph
 from wholestep.optim.recipe import Recipe
+from wholestep.optim.stages import apply_graph, backward_graph, clip_graph, gradient_graph, observe_graph
 from wholestep.options import CompileOptions
 from wholestep.schedules import Schedule
 from wholestep.schedules.bind import with_schedules
@@ -33,6 +34,14 @@ from wholestep.session.verdict import Verdict
 
 if TYPE_CHECKING:
     from wholestep.compiler.explain import Explanation
+
+STAGES: dict[str, Callable[[Graph, Optimizer], ir.Graph]] = {
+    "backward": lambda graph, optimizer: backward_graph(graph),
+    "gradients": lambda graph, optimizer: gradient_graph(graph),
+    "clip": lambda graph, optimizer: clip_graph(graph),
+    "apply": apply_graph,
+    "observe": lambda graph, optimizer: observe_graph(graph),
+}
 
 # The numbers belong to the module, graph or step that declares them: every session over it borrows the same State.
 _STATES: WeakKeyDictionary[Any, State] = WeakKeyDictionary()
@@ -145,6 +154,8 @@ class Source:
             return with_schedules(graph, self.recipe.schedules)
         if entry == "evaluate":
             return evaluate_graph(self.model, self.recipe)
+        if entry in STAGES:
+            return STAGES[entry](self.model, self.optimizer or SGD())
         return predict_graph(self.model) if entry == "predict" and _has_loss(self.model) else _forward(self.model)
 
     def _trace_phase(self, kind: str, phase: str) -> ir.Graph:

@@ -13,7 +13,7 @@ from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.interpret import Result, interpret
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
-from wholestep.compiler.plan.kernel import Bound
+from wholestep.compiler.plan.kernel import Bound, Least
 
 Array = np.ndarray[Any, Any]
 Random = np.random.Generator
@@ -169,12 +169,12 @@ def _is_float(type: TensorType) -> bool:
     return type.dtype.is_float
 
 
-def small_sizes(graph: Graph, capacity: Mapping[str, int]) -> dict[str, int]:
-    """1, 2 or 3 for each symbol; more where a shape of the graph needs it."""
+def small_sizes(graph: Graph, capacity: Mapping[str, int], least: Sequence[Least] = ()) -> dict[str, int]:
+    """1, 2 or 3 for each symbol; more where a shape of the graph, or an op over it, needs it."""
     extents = [e for n in graph.nodes for e in _extents(n)]
     for more in range(max(capacity.values(), default=1)):
         sizes = {s: min(capacity[s], SMALL[i % len(SMALL)] + more) for i, s in enumerate(graph.symbols)}
-        if all(evaluate(e, sizes) > 0 for e in extents):
+        if all(evaluate(e, sizes) > 0 for e in extents) and all(n.value(sizes) >= n.size for n in least):
             return sizes
     return dict(capacity)
 

@@ -36,5 +36,6 @@ def seen_from_outside(source: Source, kind: str, part: Plan, update: Plan) -> Pl
         symbols=tuple(sizes),
         capacity=tuple(sizes.values()),
         updated=update.updated,
+        least=tuple(replace(least, batch=batch, part=rows) for least in part.least),
         notes=(*part.notes, *notes),
     )

@@ -2,6 +2,7 @@
 
 from wholestep.train.fit import fit
 from wholestep.train.history import History, TrainHistory
+from wholestep.train.loops import BasicTrainingLoop
 from wholestep.train.trainer import TrainConfig, Trainer
 
-__all__ = ["History", "TrainConfig", "TrainHistory", "Trainer", "fit"]
+__all__ = ["BasicTrainingLoop", "History", "TrainConfig", "TrainHistory", "Trainer", "fit"]

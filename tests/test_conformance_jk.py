@@ -1,0 +1,280 @@
+"""Sections J and K of the conformance page: callbacks, loops, diagnostics."""
+
+from __future__ import annotations
+
+import csv
+import io
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import wholestep as ws
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(32, 3)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(np.int32)
+
+
+def mlp() -> ws.nn.Module:
+    return ws.nn.Sequential(ws.nn.Linear(3, 4), ws.nn.ReLU(), ws.nn.Linear(4, 2))
+
+
+def fit(model: ws.nn.Module | None = None, **options) -> ws.TrainHistory:
+    given = {"loss": "cross_entropy", "metrics": ["accuracy"], "batch_size": 8, "progress": False, **options}
+    return ws.fit(model or mlp(), (X, Y), validation=(X, Y), **given)
+
+
+def stop_after(stopping: ws.EarlyStopping, values: list[float]) -> int | None:
+    run = ws.callbacks.Run(None, 10)  # type: ignore[arg-type]
+    stopping.run = run
+    for epoch, value in enumerate(values):
+        stopping.on_epoch_end(epoch, {stopping.monitor: value})
+        if run.stopped_by:
+            return epoch
+    return None
+
+
+def test_j01_early_stopping() -> None:
+    default = ws.EarlyStopping(patience=10)
+    assert (default.monitor, default.mode) == ("val_loss", "min")
+    values = [1.0, 0.9, 0.95, 0.96, 0.97, 0.98]
+    assert stop_after(ws.EarlyStopping(patience=3), values) == 4
+    assert stop_after(ws.EarlyStopping(patience=3, mode="max"), [-v for v in values]) == 4
+    assert stop_after(ws.EarlyStopping("val_acc", patience=9), values) is None
+    history = fit(epochs=50, optimizer=ws.SGD(lr=0.0), callbacks=ws.EarlyStopping(patience=2))
+    assert len(history) == 3
+    assert "has not improved for 2 epochs" in history.stopped_by
+
+
+def test_j03_callback_lists_call_in_order() -> None:
+    calls = []
+
+    class Spy(ws.Callback):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def on_epoch_begin(self, epoch: int) -> None:
+            calls.append((self.name, epoch))
+
+        def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+            calls.append((self.name, logs["loss"]))
+
+    both = ws.CallbackList([Spy("a"), Spy("b")])
+    both.on_epoch_begin(3)
+    both.on_epoch_end(3, {"loss": 0.5})
+    assert calls == [("a", 3), ("b", 3), ("a", 0.5), ("b", 0.5)]
+
+
+def test_j04_csv_and_tensorboard(tmp_path: Path) -> None:
+    log, folder = tmp_path / "runs" / "log.csv", tmp_path / "tb"
+    lines = tmp_path / "log.jsonl"
+    history = fit(epochs=2, callbacks=[ws.CSVLogger(log), ws.TensorBoardLogger(folder), ws.JSONLinesLogger(lines)])
+    rows = list(csv.DictReader(log.read_text().splitlines()))
+    assert [row["epoch"] for row in rows] == ["0", "1"]
+    assert [float(row["val_accuracy"]) for row in rows] == history["val_acc"]
+    found = scalars(next(folder.iterdir()).read_bytes())
+    assert found["epoch/loss"] == [(0, pytest.approx(history["loss"][0])), (1, pytest.approx(history["loss"][1]))]
+    assert [step for step, _ in found["step/loss"]] == list(range(8))
+    assert len(lines.read_text().splitlines()) == 2
+
+
+def scalars(data: bytes) -> dict[str, list[tuple[int, float]]]:
+    """The scalars of an event file, by TensorBoard's own reader where it is installed, else by the format's rules."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    while data:
+        (length,) = struct.unpack("<Q", data[:8])
+        assert data[8:12] == masked_crc(data[:8])
+        event, crc = data[12 : 12 + length], data[12 + length : 16 + length]
+        assert crc == masked_crc(event)
+        data = data[16 + length :]
+        fields = dict(read_fields(event))
+        for _, value in read_fields(fields[5]) if 5 in fields else ():
+            inner = dict(read_fields(value))
+            found.setdefault(inner[1].decode(), []).append((fields.get(2, 0), struct.unpack("<f", inner[2])[0]))
+    return found
+
+
+def read_fields(data: bytes):
+    while data:
+        key, data = read_varint(data)
+        if key & 7 == 0:
+            value, data = read_varint(data)
+        else:
+            size = {1: 8, 5: 4}.get(key & 7)
+            if size is None:
+                size, data = read_varint(data)
+            value, data = data[:size], data[size:]
+        yield key >> 3, value
+
+
+def read_varint(data: bytes) -> tuple[int, bytes]:
+    n = shift = 0
+    for i, byte in enumerate(data):
+        n |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return n, data[i + 1 :]
+    raise AssertionError("a varint without end")
+
+
+def masked_crc(data: bytes) -> bytes:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def test_the_checksum_is_crc32c() -> None:
+    from wholestep.callbacks.loggers import _masked_crc
+
+    unmasked = (struct.unpack("<I", _masked_crc(b"123456789"))[0] - 0xA282EAD8) & 0xFFFFFFFF
+    assert (unmasked >> 17 | unmasked << 15) & 0xFFFFFFFF == 0xE3069283  # the check value of CRC-32C
+
+
+def test_j05_the_basic_loop() -> None:
+    epochs = []
+
+    class Spy(ws.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+            epochs.append(sorted(logs))
+
+    loop = ws.BasicTrainingLoop(mlp(), ws.Adam(lr=0.05), metrics=[ws.metrics.Accuracy()])
+    loop.add_callback(Spy())
+    history = loop.fit((X, Y), (X, Y), epochs=3, batch_size=8, progress=False)
+    assert epochs == [["accuracy", "loss", "val_accuracy", "val_loss"]] * 3
+    assert history["loss"][-1] < history["loss"][0]
+
+
+def test_evaluation_changes_no_parameter_bit() -> None:
+    model = mlp()
+    session = ws.build_session(
+        model, inputs=ws.Spec(("batch", 3)), targets=ws.Spec(("batch",), "int32"), loss="cross_entropy", batch_size=8
+    )
+    before = model.state_dict()
+    session.evaluate_all({"x": X, "labels": Y})
+    for name, value in model.state_dict().items():
+        assert value.tobytes() == before[name].tobytes()
+
+
+def test_a_callback_that_fails_is_named_and_the_run_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(ws.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+            raise ZeroDivisionError
+
+    assert len(fit(epochs=3, callbacks=[Broken()])) == 3
+    assert "the callback Broken failed in on_epoch_end and is left out" in caplog.text
+
+
+def test_budgets_and_slices() -> None:
+    losses = ws.LossHistory()
+    history = fit(epochs=9, callbacks=[losses, ws.StepBudget(6)])
+    assert (len(losses.losses), len(history)) == (6, 1)
+    assert "budget of 6 steps" in history.stopped_by
+    assert len(fit(epochs=10**6, callbacks=ws.TimeBudget(0.05))) < 10**6
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: fit(callbacks=ws.EarlyStopping("val_los")), "watches 'val_los', .*Did you mean 'val_loss'"),
+        (lambda: fit(callbacks=ws.EarlyStopping("acuracy")), "Did you mean 'accuracy'"),
+        (lambda: fit(callbacks=[ws.EarlyStopping]), r"callbacks are ws.Callback objects; .*add \(\)"),
+        (lambda: ws.EarlyStopping(patience=0), "patience is a whole number of at least 1"),
+        (lambda: ws.EarlyStopping(mode="up"), "mode is 'min' or 'max'"),
+        (lambda: fit(metrics=["acuracy"]), "acuracy"),
+        (lambda: fit(loss="crossentropy"), "Did you mean 'cross_entropy'"),
+        (lambda: fit(batch_size=33), "batch_size=33 is more than the 32 rows"),
+        (lambda: ws.fit(mlp(), (X, np.eye(2, dtype=int)[Y]), loss="cross_entropy"), r"one-hot .* y.argmax\(axis=1\)"),
+        (
+            lambda: ws.fit(mlp(), (X, Y.astype(float)), loss="cross_entropy"),
+            r"labels are floats; .*y.astype\('int32'\)",
+        ),
+        (lambda: ws.fit(mlp(), (X, Y + 5), loss="cross_entropy"), "labels go up to 6, .* the model has 2 outputs"),
+        (
+            lambda: ws.fit(mlp(), (np.zeros((4, 8, 8), np.uint8), Y[:4]), loss="cross_entropy", batch_size=4),
+            "uint8 images",
+        ),
+        (lambda: ws.fit(mlp(), (np.full((4, 3), np.nan), Y[:4]), loss="cross_entropy", batch_size=4), "hold NaN"),
+        (lambda: ws.fit(mlp(), X, loss="cross_entropy"), "there are no targets"),
+        (lambda: ws.fit(ws.Graph(), (X, Y), loss="mse"), "fit trains a ws.nn.Module"),
+        (lambda: ws.Adam(mlp().parameters()), "takes no parameters, only numbers"),
+        (lambda: fit(epochs=-1), "epochs=-1: expected a whole number"),
+    ],
+)
+def test_what_new_users_do_wrong(make, text: str) -> None:
+    with pytest.raises(ws.errors.WholestepError, match=text):
+        make()
+
+
+def test_k01_spans_of_a_build_and_an_epoch() -> None:
+    class Steps(ws.DataLoader):
+        def arrays(self) -> None:
+            return None
+
+    session = ws.build_session(
+        mlp(), inputs=ws.Spec(("batch", 3)), targets=ws.Spec(("batch",), "int32"), loss="cross_entropy", batch_size=8,
+        options=ws.CompileOptions(cache=False),
+    )  # fmt: skip
+    ws.Trainer(session).train(Steps(X, Y, 8), 1)
+    spans = {s.name: s for s in session.spans}
+    expected = ("build_session", "optimize_forward", "autodiff", "optimize_full", "compile", "device_init")
+    for name in (*expected, "train_epoch", "set_input"):
+        assert name in spans
+    assert spans["autodiff"].depth > spans["build_session"].depth
+    assert spans["set_input"].depth > spans["train_epoch"].depth
+
+
+def with_gradient(gradient: np.ndarray) -> ws.Session:
+    """A session whose loss has this gradient: Σ w·g."""
+    g = ws.Graph()
+    w = g.parameter("w", gradient.shape)
+    g.set_outputs([(w * g.input("g", gradient.shape)).sum()])
+    return ws.build_session(g)
+
+
+def test_k02_gradient_statistics(capsys: pytest.CaptureFixture[str]) -> None:
+    gradient = np.array([[1, -2], [3, 0]], np.float32)
+    session = with_gradient(gradient)
+    found = session.gradient_stats(g=gradient)["w"]
+    assert (found.min, found.max, found.mean) == (-2.0, 3.0, 0.5)
+    session.print_gradient_stats()
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[0].split() == ["gradient", "of", "min", "max", "mean", "norm"]
+    assert printed.splitlines()[1].split()[:4] == ["w", "-2", "3", "0.5"]
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"), [(0.0, "vanishing"), (1e10, "exploding"), (np.nan, "exploding"), (1.0, "")]
+)
+def test_k03_vanishing_and_exploding(value: float, verdict: str) -> None:
+    gradient = np.full((2, 2), value, np.float32)
+    assert with_gradient(gradient).gradient_stats(g=gradient)["w"].verdict == verdict
+
+
+def test_k04_an_observer_sees_every_layer_and_changes_nothing() -> None:
+    seen, plain = (
+        ws.build_session(
+            mlp(),
+            inputs=ws.Spec(("batch", 3)),
+            targets=ws.Spec(("batch",), "int32"),
+            loss="cross_entropy",
+            batch_size=8,
+        )
+        for _ in range(2)
+    )
+    text = io.StringIO()
+    seen.set_observer(ws.ConsoleObserver(file=text))
+    for _ in range(2):
+        for session in (seen, plain):
+            session.step(x=X[:8], labels=Y[:8])
+    assert seen.plan == plain.plan
+    assert seen.get("0.weight").tobytes() == plain.get("0.weight").tobytes()
+    lines = text.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == ["step", "0", "1", "2"] * 2
+    with pytest.raises(ws.errors.UsageError, match="an observer has on_activations"):
+        seen.set_observer(3)  # type: ignore[arg-type]

@@ -1,0 +1,55 @@
+"""What looks at activations and gradients while a network trains."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING, Protocol
+
+from wholestep.callbacks.base import Callback, Logs
+from wholestep.errors import OptionError
+
+if TYPE_CHECKING:
+    from wholestep.session.stages import Stats
+
+
+class Observer(Protocol):
+    """Hears of the activations of every layer."""
+
+    def on_activations(self, step: int, stats: Mapping[str, Stats]) -> None:
+        """The statistics of each layer's output, before step `step` changes the weights."""
+
+
+class ConsoleObserver:
+    """Prints a table of activations every so many steps.  Example: `session.set_observer(ws.ConsoleObserver())`."""
+
+    def __init__(self, every: int = 1, file: IO[str] | None = None) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise OptionError(f"ConsoleObserver: every is a whole number of at least 1; received {every!r}.")
+        self.every, self.file = every, file
+
+    def on_activations(self, step: int, stats: Mapping[str, Stats]) -> None:
+        from wholestep.session.stages import table
+
+        if step % self.every == 0:
+            (self.file or sys.stdout).write(table(f"step {step}", list(stats.values())) + "\n")
+
+
+class GradientStatistics(Callback):
+    """Prints the statistics of all gradients on a batch after every epoch, and keeps them in `history`.
+
+    Example: `ws.GradientStatistics({"x": x[:64], "labels": y[:64]})`.
+    """
+
+    def __init__(self, batch: Mapping[str, object], quiet: bool = False) -> None:
+        self.batch, self.quiet = batch, quiet
+        self.history: list[dict[str, Stats]] = []
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        from wholestep.session.stages import table
+
+        assert self.run is not None, "a trainer sets it"
+        found = self.run.session.gradient_stats(self.batch)
+        self.history.append(found)
+        if not self.quiet:
+            sys.stderr.write(table(f"gradients after epoch {epoch + 1}", list(found.values())) + "\n")

@@ -1,0 +1,98 @@
+"""A training step in four parts, for loops written by hand: forward, backward, clip, apply.
+
+Gradients go from part to part as outputs and inputs called `gradients.<parameter>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wholestep.compiler.frontend.gradients import gradients
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.layers import evaluated
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.ir.graph import toposort
+from wholestep.errors import GraphError
+from wholestep.optim.base import Optimizer
+from wholestep.optim.build import loss_of
+from wholestep.optim.techniques import clip_by_global_norm
+
+PREFIX = "gradients."
+UPSTREAM = "grad_output"  # the input of `backward`
+MAX_NORM, NORM = "stages.max_norm", "norm"
+
+
+def prediction_of(graph: Graph) -> Tensor:
+    """What `forward` returns first: the output after the loss, or the only one."""
+    outputs = list(graph.outputs.values())
+    if not outputs:
+        fail(GraphError, "the graph has no outputs; say what a step returns: g.set_outputs([loss, logits]).")
+    return outputs[1] if len(outputs) > 1 else outputs[0]
+
+
+def backward_graph(graph: Graph) -> ir.Graph:
+    """The gradients of Σ output·grad_output."""
+    step = graph.copy()
+    out = step.adopt(prediction_of(graph))
+    upstream = step.input(UPSTREAM, out.shape, out.dtype)
+    return _gradients(step, (out * upstream).sum())
+
+
+def gradient_graph(graph: Graph) -> ir.Graph:
+    """The gradients of the loss."""
+    step = graph.copy()
+    return _gradients(step, loss_of(step))
+
+
+def _gradients(step: Graph, scalar: Tensor) -> ir.Graph:
+    needed = set(toposort([scalar.node]))
+    params = [p for p in step.parameters.values() if p.node in needed]
+    found = zip(params, gradients(scalar, params), strict=True)
+    inputs = tuple(t.node for t in step.inputs.values() if t.node in needed)
+    return ir.Graph(tuple(ir.Output(PREFIX + p.name, g.node) for p, g in found), (), inputs)
+
+
+def _given(step: Graph, params: Sequence[Tensor]) -> list[Tensor]:
+    return [step.input(PREFIX + p.name, p.shape, p.dtype) for p in params]
+
+
+def clip_graph(graph: Graph) -> ir.Graph:
+    """Gradients, shortened together, and the norm before."""
+    step = Graph()
+    given = _given(step, list(graph.parameters.values()))
+    clipped, norm = clip_by_global_norm(given, step.scalar(MAX_NORM, 1.0))
+    outputs = [ir.Output(t.name, g.node) for t, g in zip(given, clipped, strict=True)]
+    return ir.Graph((ir.Output(NORM, norm.node), *outputs), (), tuple(t.node for t in given))
+
+
+def apply_graph(graph: Graph, optimizer: Optimizer) -> ir.Graph:
+    """The optimizer's update along given gradients."""
+    step = graph.copy()
+    own = set(step.updates)
+    params = optimizer.trainable(list(step.parameters.values()))
+    given = _given(step, params)
+    optimizer.update(step, params, given)
+    whole = step.to_ir()
+    return ir.Graph((), tuple(u for u in whole.updates if u.name not in own), tuple(t.node for t in given))
+
+
+LOOKED_AT = frozenset(
+    {"relu", "sigmoid", "tanh", "silu", "gelu", "softplus", "softmax", "matmul", "conv2d", "attention", "layer_norm"}
+    | {"rms_norm", "group_norm", "batch_norm", "max_pool2d", "gather"}
+)
+
+
+def observe_graph(graph: Graph) -> ir.Graph:
+    """The output of every layer: of each module that was called, or of each op that is a layer by itself."""
+    roots = [prediction_of(graph).node]
+    known = {path: t.node for trace in graph.models.values() for path, t in trace.outputs.items() if path}
+    outputs = known or {f"{i}.{n.op}": n for i, n in enumerate(n for n in toposort(roots) if _is_layer(n))}
+    needed = set(toposort(outputs.values()))
+    inputs = tuple(t.node for t in graph.inputs.values() if t.node in needed)
+    return evaluated(ir.Graph(tuple(ir.Output(name, node) for name, node in outputs.items()), (), inputs))
+
+
+def _is_layer(node: ir.Node) -> bool:
+    return node.op in LOOKED_AT and node.type.dtype.is_float

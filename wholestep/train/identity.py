@@ -1,0 +1,107 @@
+"""What decides the bits of a run: plan, code, instruction set, seed, data.  Two that agree in all of it agree in bits."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wholestep.compiler.plan import serialize
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.compiler import NATIVE, detect_target
+from wholestep.data.loader import DataLoader
+from wholestep.data.table import Table
+
+if TYPE_CHECKING:
+    from wholestep.session import Session
+
+SAMPLE = 256  # rows of a data set that stand for all of them
+
+# What a difference means for the bits.
+REASONS = {
+    "version": "another version may compute a step in another order",
+    "code": "the generated code may add in another order",
+    "target": "sums are made with another instruction set",
+    "seed": "random numbers and the order of the data differ",
+    "plan": "the step is planned otherwise, so sums may be made in another order",
+    "data": "the rows or their order differ",
+}
+
+
+def identity_of(session: Session, loader: Any = None) -> dict[str, Any]:
+    """What the bits of a session's steps depend on."""
+    from wholestep import __version__
+
+    return {
+        "version": __version__,
+        "code": code_version(),
+        "target": detect_target().name,
+        "seed": session.seed,
+        "plan": [plan_digest(p) for p in session.plans],
+        "data": describe_data(loader),
+    }
+
+
+def versions() -> dict[str, str]:
+    """What else was there, for people who read a manifest."""
+    return {"python": platform.python_version(), "numpy": np.__version__, "system": platform.platform()}
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """One sentence for each thing that would change the bits; data counts where both know theirs."""
+    found = []
+    for name, reason in REASONS.items():
+        if name == "data" and not (then.get(name) and now.get(name)):
+            continue
+        if then.get(name) != now.get(name):
+            found.append(
+                f"{name}: the checkpoint has {_short(then.get(name))}, this run {_short(now.get(name))}; {reason}"
+            )
+    return found
+
+
+def plan_digest(plan: Plan) -> str:
+    """A fingerprint of a plan: of its content, wherever it was made."""
+    return hashlib.sha256(serialize.dump(plan)).hexdigest()
+
+
+@cache
+def code_version() -> str:
+    """A fingerprint of what turns a plan into machine code; the plan itself stands for everything before it."""
+    folders = (NATIVE, NATIVE.parents[1] / "render")
+    digest = hashlib.sha256()
+    for path in sorted(f for folder in folders for f in folder.iterdir() if f.suffix in (".py", ".c", ".h")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def describe_data(loader: Any) -> dict[str, Any]:
+    """Rows, batches and a fingerprint of some rows; nothing where the data cannot be looked at twice."""
+    if not isinstance(loader, DataLoader) or not isinstance(loader.source, Table):
+        return {}
+    table = loader.source
+    return {
+        "rows": len(table),
+        "batch_size": loader.batch_size,
+        "shuffle": loader.shuffles,
+        "seed": loader.seed,
+        "sample": _sampled(table),
+    }
+
+
+def _sampled(table: Table) -> str:
+    digest = hashlib.sha256()
+    rows = np.unique(np.linspace(0, len(table) - 1, min(SAMPLE, len(table))).astype(np.int64))
+    for name, column in sorted(table.columns.items()):
+        digest.update(f"{name} {column.dtype} {column.shape}".encode())
+        digest.update(np.ascontiguousarray(column[rows]).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

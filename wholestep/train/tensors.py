@@ -1,0 +1,72 @@
+"""Writing safetensors files: streamed, checksummed on the way, on the disk before anyone is told of them.
+
+The format: eight bytes with the length of a header, the header as JSON (name -> dtype, shape, bytes from .. to), the
+arrays one after the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+# What safetensors calls NumPy's dtypes.
+DTYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
+    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+
+
+def write_tensors(path: Path, arrays: Mapping[str, Array]) -> str:
+    """Write arrays to a new file, wait until they are on the disk, and return the SHA-256 of the file."""
+    ready = {name: np.ascontiguousarray(a).reshape(np.shape(a)) for name, a in arrays.items()}
+    order = sorted(ready, key=lambda name: (-ready[name].itemsize, name))  # so that every array is aligned
+    return write_parts(
+        path, [_header(ready, order), *(ready[name].data.cast("B") if ready[name].size else b"" for name in order)]
+    )
+
+
+def _header(arrays: Mapping[str, Array], order: list[str]) -> bytes:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name in order:
+        a = arrays[name]
+        header[name] = {"dtype": DTYPES[a.dtype.name], "shape": list(a.shape), "data_offsets": [end, end + a.nbytes]}
+        end += a.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def write_parts(path: Path, parts: list[Any]) -> str:
+    """Write bytes to a new file, wait until they are on the disk, and return their SHA-256."""
+    digest = hashlib.sha256()
+    with path.open("xb") as file:
+        for part in parts:
+            file.write(part)
+            digest.update(part)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
