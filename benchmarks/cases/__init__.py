@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from benchmarks.case import Case
-from benchmarks.cases import bigmlp, gpt, lenet, mlp
+from benchmarks.cases import bigmlp, gpt, lenet, lstm, mlp
 
-CASES: dict[str, Case] = {case.name: case for case in (mlp.CASE, bigmlp.CASE, gpt.CASE, lenet.CASE)}
+CASES: dict[str, Case] = {case.name: case for case in (mlp.CASE, bigmlp.CASE, gpt.CASE, lenet.CASE, lstm.CASE)}

@@ -13,14 +13,15 @@ It shares no code with the planner's own reasoning (`touch.free`), so that one c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Instr, Kernel, Kind, Layout, Load, Plan, Space
 
 Array = np.ndarray[Any, Any]
@@ -281,6 +282,11 @@ class Memory:
         several = (self.touched & (self.touched - np.uint64(1))) != 0
         return int(np.count_nonzero(several & (self.written != 0)))
 
+    def forget(self, buffers: Collection[int], thread: int) -> None:
+        """What a thread, or everybody before the last barrier, wrote there is not to be read any more."""
+        mine = (self.written == 0) | (self.written == np.uint64(1 << thread))
+        self.owner[np.isin(self.owner, list(buffers)) & mine] = -1
+
     def barrier(self) -> None:
         self.touched[:] = 0
         self.written[:] = 0
@@ -297,17 +303,68 @@ def _violations(plan: Plan, sizes: Sizes, threads: int) -> Iterator[str]:
     if order != sorted(order):
         yield f"kernels are not in the order of their regions: {order}"
         return
-    for region in sorted(set(order)):
+    for stretch in stretches(plan, sizes):
         memory.barrier()
         # Threads one after the other: had one read what another wrote, `shared_bytes` reports it.
         for thread in range(threads):
-            for kernel in (k for k in plan.kernels if k.region == region):
-                spans = ranges(kernel, sizes, thread, threads)
+            for kernel, here, fresh in stretch:
+                memory.forget(fresh, thread)
+                spans = ranges(kernel, here, thread, threads)
                 if spans is not None:
-                    yield from _run(memory, kernel, sizes, spans, thread)
+                    yield from _run(memory, kernel, here, spans, thread)
         if shared := memory.shared_bytes():
-            yield f"region {region}: {shared} bytes are written by one thread and touched by another"
+            yield f"region {stretch[0][0].region}: {shared} bytes are written by one thread and touched by another"
     yield from _incomplete(memory, sizes)
+
+
+# A kernel, the sizes it sees, and the buffers that a new step begins without.
+Turn = tuple[Kernel, Sizes, frozenset[int]]
+
+
+def stretches(plan: Plan, sizes: Sizes) -> Iterator[list[Turn]]:
+    """What runs between two barriers, one after the other: a loop's steps, where they have none between them, as one."""
+    for loop, group in groupby(plan.kernels, key=lambda k: k.loop):
+        kernels = list(group)
+        if loop is None:
+            for _, region in groupby(kernels, key=lambda k: k.region):
+                yield [(k, sizes, frozenset()) for k in region]
+            continue
+        steps = steps_of(plan, loop, kernels, sizes)
+        if plan.loops[loop].barrier:
+            for step in steps:
+                for _, region in groupby(step, key=lambda turn: turn[0].region):
+                    yield list(region)
+        elif len({k.region for k in kernels}) == 1:
+            yield [turn for step in steps for turn in step]
+        else:
+            raise AssertionError(f"loop {loop} has barriers inside and none between its steps")
+
+
+def steps_of(plan: Plan, loop: int, kernels: Sequence[Kernel], sizes: Sizes) -> list[list[Turn]]:
+    """The turns of each step; what only a step uses is not there yet when the next one begins."""
+    outside = {e.buffer for k in plan.kernels if k.loop != loop for e in accessed(k)}
+    stacked = {e.buffer for k in kernels for e in accessed(k) if any(isinstance(i.offset, Dim) for i in e.index)}
+    own = frozenset({e.buffer for k in kernels for e in accessed(k)} - outside - stacked)
+    own = frozenset(b for b in own if plan.buffers[b].space is Space.ARENA)
+    count = evaluate(plan.loops[loop].length, sizes)
+    order = reversed(range(count)) if plan.loops[loop].reverse else range(count)
+    nothing: frozenset[int] = frozenset()
+    return [
+        [(k, {**sizes, plan.loops[loop].symbol: n}, nothing if i else own) for i, k in enumerate(kernels)] for n in order
+    ]
+
+
+def accessed(kernel: Kernel) -> list[Load]:
+    """Every place that a kernel reads or writes."""
+    found = [i.load for level in kernel.levels for i in (*level.row, *level.body) if i.load is not None]
+    found += [s.load for level in kernel.levels for s in (*level.row_stores, *level.stores)]
+    if kernel.dot:
+        found += [kernel.dot.a, kernel.dot.b]
+    if kernel.scatter:
+        found += [kernel.scatter.target, kernel.scatter.updates, kernel.scatter.index]
+    if kernel.call:
+        found += [o.load for o in (*kernel.call.operands, *kernel.call.results)]
+    return found
 
 
 def _run(memory: Memory, kernel: Kernel, sizes: Sizes, spans: list[range], thread: int) -> Iterator[str]:

@@ -359,6 +359,37 @@ def _correlated(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return Additive() if kind == Rows(0) else kind
 
 
+def _scan(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """A loop over rows is row-wise if each of its steps is, and leaves its carries the rows that they were."""
+    attrs = attrs_of(node, at.ScanAttrs)
+    first, last = attrs.carries, attrs.carries + attrs.sequences
+    cuts = [_of_a_step(node, kind) for kind in inputs[first:last]]
+    carried = list(inputs[:first])
+    for _ in range(first + 1):  # a carry that begins free may become rows: until nothing changes
+        known = dict(zip(attrs.graph.inputs, (*carried, *cuts, *inputs[last:]), strict=True))
+        for kind in known.values():
+            if isinstance(kind, Mixed | Additive | Whole):
+                return kind if isinstance(kind, Mixed) else Mixed(node, "loops over a sum over the batch")
+        kinds = kinds_of([o.node for o in attrs.graph.outputs], batch, known)
+        after = [kinds[o.node] for o in attrs.graph.outputs]
+        for kind in after:
+            if isinstance(kind, Mixed):
+                return kind
+        if after[:first] == carried:
+            break
+        fresh = [_by_shape(node.inputs[i], node.inputs[i].type.shape, batch) for i in range(first)]
+        carried = [new if old == Free() else old for old, new in zip(carried, fresh, strict=True)]
+    if after[:first] != carried or any(isinstance(k, Additive | Whole) for k in after):
+        return Mixed(node, "carries something from step to step that is not the same rows of the batch")
+    return Several(tuple(Rows(k.axis + 1) if isinstance(k, Rows) else k for k in after))
+
+
+def _of_a_step(node: Node, kind: Kind) -> Kind:
+    if isinstance(kind, Rows):
+        return Rows(kind.axis - 1) if kind.axis else Mixed(node, "takes the rows of the batch as its steps")
+    return kind
+
+
 _BY_FAMILY: dict[Family, Flow] = {Family.POINTWISE: _pointwise, Family.LEAF: _free}
 
 FLOWS: dict[str, Flow] = {
@@ -395,10 +426,13 @@ FLOWS: dict[str, Flow] = {
     "rms_norm_grad": _like_its_decomposition,
     "group_norm": _like_its_decomposition,
     "group_norm_grad": _like_its_decomposition,
+    "batch_norm": _like_its_decomposition,
+    "batch_norm_grad": _like_its_decomposition,
     "dropout": _like_its_decomposition,
     "attention": _like_its_decomposition,
     "attention_lse": _like_its_decomposition,
     "attention_grad": _like_its_decomposition,
+    "scan": _scan,
     "item": _item,
     "reshape": _reshape,
     "permute": _permute,
