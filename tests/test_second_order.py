@@ -13,7 +13,7 @@ from oracles import assert_close
 import wholestep as ws
 
 # Products have the longest programs, and their second order is that of first-order products.
-LONG = ("contraction", "reduce", "binary")
+LONG = ("contraction", "reduce", "binary", "windows")
 
 
 def cases(group: str) -> dict[str, Case]:

@@ -6,8 +6,9 @@ channels must come second again.  Most permutations meet their inverse, the othe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
@@ -119,4 +120,4 @@ def _concat(a: at.ConcatAttrs) -> at.Attrs:
     return at.ConcatAttrs(LAST.index(a.axis))
 
 
-MOVEMENTS = {"slice": _slice, "pad": _pad, "concat": _concat}
+MOVEMENTS: dict[str, Callable[[Any], at.Attrs]] = {"slice": _slice, "pad": _pad, "concat": _concat}

@@ -227,7 +227,7 @@ def _conv2d(draft: Draft) -> dict[str, object]:
     assert isinstance(outputs, int), "type rules ask for numbers"
     assert isinstance(columns, int), "type rules ask for numbers"
     margins = [
-        forward_margin(*of)  # type: ignore[arg-type]
+        forward_margin(*of)
         for of in zip(
             (height, width), (rows, columns), (kernel_height, kernel_width), a.stride, a.low, a.dilation, strict=True
         )

@@ -13,11 +13,12 @@ from wholestep.compiler.render.writer import Writer
 def _finish_weight(pen: Pen, tall: int, count: int, length: int, padded: int) -> None:
     """The sums into the gradient: (output, row, taps and channels)."""
     w = pen.w
+    lo, hi = w.span(0)
     o, y, x, c = pen.steps("result")
     _, _, _, inner = pen.sizes("result")
     assert (x, c) == (inner, 1), "gradients of weights are dense"
     each = length if count == 1 else inner
-    with w.loop("o", "lo", "hi"), w.loop("r", "0", str(tall)), w.loop("k", "0", str(count)):
+    with w.loop("o", lo, hi), w.loop("r", "0", str(tall)), w.loop("k", "0", str(count)):
         source = f"sums[((o*{tall} + r)*{count} + k)*{padded} + l]"
         target = f"({pen.at('result')})[o*{o} + r*{y} + k*{each} + l]"
         w.emit(f"for (long l = 0; l < {each}; l++) {target} = {source};")
@@ -38,7 +39,8 @@ def render_conv2d_grad_weight(w: Writer) -> None:
     padded = rounded(of.length)
     output = tall * of.count * padded
     _, g_row, g_pixel, g_channel = pen.steps("g")
-    w.emit(f"ws_clear_{pen.suffix}(sums + lo*{output}, (hi - lo)*{output});")
+    lo, hi = w.span(0)
+    pen.call(f"ws_clear_{pen.suffix}", f"sums + {lo}*{output}", f"({hi} - {lo})*{output}")
     clear_frame(pen, (a.low[0] + height + below) * row + 16)
     batch = pen.operands["x"].axes[0]
     w.scope.axes[batch] = "n"
@@ -63,10 +65,11 @@ def render_conv2d_grad_weight(w: Writer) -> None:
 
 def _in_tiles(w: Writer, size: int, outputs: int, tile: Callable[[int], None]) -> None:
     """Outputs from lo to hi, `size` at a time; ranges of threads begin at whole tiles."""
-    with w.loop("o", "lo", f"hi - {size - 1}" if size > 1 else "hi", str(size)):
+    lo, hi = w.span(0)
+    with w.loop("o", lo, f"{hi} - {size - 1}" if size > 1 else hi, str(size)):
         tile(size)
     if outputs % size:
-        with w.block(f"if (hi == {outputs})"):
+        with w.block(f"if ({hi} == {outputs})"):
             w.emit(f"const long o = {outputs - outputs % size};")
             tile(outputs % size)
 
@@ -81,7 +84,8 @@ def render_pooled_grad_weight(w: Writer) -> None:
     padded = rounded(wide * channels)
     output = tall * padded
     pen.table("offsets", [i * row + j * channels for i in range(a.pool[0]) for j in range(a.pool[1])])
-    w.emit(f"ws_clear_{pen.suffix}(sums + lo*{output}, (hi - lo)*{output});")
+    lo, hi = w.span(0)
+    pen.call(f"ws_clear_{pen.suffix}", f"sums + {lo}*{output}", f"({hi} - {lo})*{output}")
     clear_frame(pen, elements)
     stride = _dense_cells(pen)
     _, g_row, g_pixel, g_channel = pen.steps("g")
@@ -100,11 +104,11 @@ def render_pooled_grad_weight(w: Writer) -> None:
                 *(a.pool[0] * row, a.pool[1] * channels, "offsets"),
             )
 
-        w.emit("long o = lo;")
+        w.emit(f"long o = {lo};")
         if together > 1:
-            with w.block(f"for (; o + {together} <= hi; o += {together})"):
+            with w.block(f"for (; o + {together} <= {hi}; o += {together})"):
                 tile(together)
-        with w.block("for (; o < hi; o++)"):
+        with w.block(f"for (; o < {hi}; o++)"):
             tile(1)
     _finish_weight(pen, tall, 1, wide * channels, padded)
 
