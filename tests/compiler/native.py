@@ -10,12 +10,14 @@ import numpy as np
 
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.passes.channels_last import channels_last
 from wholestep.compiler.passes.cse import share_common_nodes
 from wholestep.compiler.passes.decompose import decompose, lower_ratio, lower_reductions
 from wholestep.compiler.passes.flatten import flatten
 from wholestep.compiler.passes.fold import fold
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.passes.keep_rows import keep_rows
+from wholestep.compiler.passes.pooling import through_pools
 from wholestep.compiler.passes.regroup import regroup
 from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.plan.layout import pack, unpack
@@ -28,7 +30,8 @@ from wholestep.compiler.runtime.library import Call, load_library
 def lower(graph: Graph) -> Graph:
     """What the pipeline does between autodiff and planning."""
     graph = strip_stop_gradients(inline_calls(graph))
-    graph = lower_ratio(lower_reductions(decompose(graph, keep=KEPT_COMPOSITES)))
+    graph = through_pools(channels_last(decompose(graph, keep=KEPT_COMPOSITES)))
+    graph = lower_ratio(lower_reductions(graph))
     return share_common_nodes(fold(keep_rows(regroup(flatten(graph)))))
 
 

@@ -12,6 +12,7 @@ import wholestep as ws
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.dead_code import drop_dead_code
+from wholestep.compiler.passes.pooling import relu_behind_pool
 from wholestep.optim.build import train_graph
 
 Array = np.ndarray[Any, Any]
@@ -72,3 +73,16 @@ def example(rows: int, inputs: int, classes: int, seed: int = 0) -> dict[str, Ar
         "x": rng.normal(size=(rows, inputs)).astype(np.float32),
         "labels": rng.integers(0, classes, rows).astype(np.int32),
     }
+
+
+def convolution_step() -> Graph:
+    """Two convolutions with their pools and one without, a residual, a dense layer, and the update of all."""
+    g = ws.Graph()
+    x, labels = g.input("x", ("batch", 2 * 11 * 10)), g.input("labels", ("batch",), dtype="int32")
+    h = x.reshape(x.shape[0], 2, 11, 10)
+    h = ws.max_pool2d(ws.relu(ws.conv2d(h, g.parameter("w0", (5, 2, 3, 3)), g.parameter("b0", (5,)), padding=1)), 2)
+    h = ws.relu(ws.conv2d(h, g.parameter("w1", (5, 5, 3, 3)), padding=1) + h)
+    h = ws.max_pool2d(ws.relu(ws.conv2d(h, g.parameter("w2", (18, 5, 2, 2)))), 2)  # (batch, 18, 2, 2)
+    logits = h.reshape(-1, 72) @ g.parameter("w3", (72, 5))
+    g.set_outputs({"loss": ws.losses.cross_entropy(logits, labels), "logits": logits})
+    return lowered(relu_behind_pool(train_graph(g, ws.Adam(lr=1e-3))))

@@ -1,0 +1,120 @@
+"""Window kernels: what shares one, who owns what, what they cost, and that a plan with them survives a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from native import Loaded
+from oracles import assert_close
+from ownership import violations
+from random_graphs import example_values
+from step_graphs import convolution_step
+
+from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.plan.build import make_plan
+from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.frames import backward_taps
+from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
+from wholestep.compiler.plan.serialize import dump, load
+from wholestep.compiler.render.c import render
+from wholestep.errors import PlanError
+
+CAPACITY = {"batch": 20}
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return make_plan(convolution_step(), CAPACITY)
+
+
+def windows(plan: Plan) -> list[Kernel]:
+    return [k for k in plan.kernels if k.kind is Kind.WINDOW]
+
+
+def ops(plan: Plan) -> list[str]:
+    return [k.window.op for k in windows(plan) if k.window]
+
+
+def test_a_pool_stands_in_the_kernel_of_its_convolution_and_its_adjoint_in_those_of_theirs(plan: Plan) -> None:
+    assert sorted(ops(plan)) == [
+        *["conv2d"] * 3, "conv2d_grad_input", "conv2d_grad_weight", "pooled_grad_input", *["pooled_grad_weight"] * 2,
+    ]  # fmt: skip
+    assert [k.window.pooled is not None for k in windows(plan) if k.window and k.window.op == "conv2d"].count(True) == 2
+
+
+def test_what_is_pooled_is_never_stored(plan: Plan) -> None:
+    stored = {b.type.shape[1:] for b in plan.buffers if b.space is Space.ARENA}
+    assert (11, 10, 5) not in stored
+    assert (4, 4, 18) not in stored
+
+
+def test_unfused_pools_have_kernels_of_their_own() -> None:
+    plan = make_plan(convolution_step(), CAPACITY, fused=False)
+    assert ops(plan).count("max_pool2d") == 2
+    assert violations(plan, threads=2) == []
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("rows", [20, 9, 1])
+def test_every_byte_has_one_owner(plan: Plan, threads: int, rows: int) -> None:
+    assert violations(plan, {"batch": rows}, threads) == []
+
+
+def test_gradients_of_weights_are_dealt_out_by_outputs_and_images_by_the_batch(plan: Plan) -> None:
+    for k in windows(plan):
+        assert k.window is not None
+        of_weight = k.window.op.endswith("grad_weight")
+        assert k.split == 0
+        assert k.granule == (k.window.granule if of_weight else 8)
+
+
+def test_flops_count_every_multiply_and_add(plan: Plan) -> None:
+    (plain,) = (k for k in windows(plan) if k.window and k.window.op == "conv2d" and k.window.pooled is None)
+    pixels = 20 * 5 * 5
+    assert plain.flops == pixels * 5 * (2 * 9 * 5) + 2 * pixels * 5  # the residual and the relu are one each
+    assert all(k.bytes > 0 for k in windows(plan))
+
+
+def test_a_plan_survives_a_file(plan: Plan) -> None:
+    assert load(dump(plan)) == plan
+
+
+def test_an_operand_outside_of_its_buffer_is_refused(plan: Plan) -> None:
+    kernel = windows(plan)[0]
+    assert kernel.window is not None
+    axes = (kernel.axes[0] * 2, *kernel.axes[1:])
+    with pytest.raises(PlanError, match=f"kernel {kernel.id} stays inside buffer"):
+        check(replace(plan, kernels=tuple(replace(k, axes=axes) if k is kernel else k for k in plan.kernels)))
+
+
+@pytest.mark.parametrize("rows", [20, 7])
+def test_a_step_computes_what_the_interpreter_does(plan: Plan, rows: int) -> None:
+    graph, sizes = convolution_step(), {"batch": rows}
+    inputs, state = example_values(graph, sizes, np.random.default_rng(rows))
+    expected = interpret(graph, inputs=inputs, state=state, sizes=sizes, scalars={})
+    got = Loaded(plan, render(plan)).run(inputs, state, sizes)
+    assert_close(got.outputs["logits"], expected.outputs["logits"], "float32")
+    for name in ("w0", "w1", "w2", "b0"):
+        assert_close(got.state[name], expected.state[name], "float32")
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("dilation", [1, 2, 3])
+@pytest.mark.parametrize("low", [0, 2, 5])
+def test_phases_of_an_adjoint_meet_every_tap_where_it_is(stride: int, dilation: int, low: int) -> None:
+    size, window = 11, 3
+    windows = (size + low - dilation * (window - 1) - 1) // stride + 1
+    phases, before, behind = backward_taps(size, windows, window, stride, low, dilation)
+    met = {}
+    for phase in phases:
+        for t in range(phase.pixels):
+            for i, tap in enumerate(phase.taps):
+                place = t + phase.start + i * phase.step
+                assert 0 <= place < before + windows + behind
+                met[phase.first + t * stride, tap] = place - before
+    for pixel in range(size):
+        for tap in range(window):
+            at, rest = divmod(pixel + low - tap * dilation, stride)
+            assert met.get((pixel, tap)) == (None if rest else at)
