@@ -13,6 +13,7 @@ from wholestep.callbacks import (
     JSONLinesLogger,
     LossHistory,
     MetricCallback,
+    ModelCheckpoint,
     Progress,
     StepBudget,
     StepMetrics,
@@ -118,7 +119,17 @@ from wholestep.session import (
     load_plan,
     save_plan,
 )
-from wholestep.train import BasicTrainingLoop, History, TrainConfig, Trainer, TrainHistory, fit
+from wholestep.train import (
+    BasicTrainingLoop,
+    Checkpoint,
+    History,
+    TrainConfig,
+    Trainer,
+    TrainHistory,
+    fit,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 __version__ = "0.1.0"
 
@@ -145,6 +156,7 @@ __all__ = [
     "build_inference_session", "compile_training_graph", "save_plan", "load_plan", "Session", "StepResult",
     "CompileOptions", "ExecutionPlan", "OptimizeReport",
     # training
+    "Checkpoint", "load_checkpoint", "save_checkpoint", "ModelCheckpoint",
     "fit", "BasicTrainingLoop", "ConsoleObserver", "GradientStatistics", "Trainer", "TrainConfig", "TrainHistory",
     "History", "DataLoader", "Callback", "CallbackList", "CSVLogger", "EarlyStopping", "EpochStats",
     "JSONLinesLogger", "LossHistory", "MetricCallback", "Progress", "StepBudget", "StepMetrics",

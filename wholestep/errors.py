@@ -59,6 +59,10 @@ class CheckpointError(WholestepError, OSError):
     """A file of weights or a checkpoint that cannot be written, or is missing, damaged or not ours."""
 
 
+class TrainingInterrupted(SystemExit):
+    """Ctrl-C or SIGTERM ended a run that keeps checkpoints: the step was finished and saved; `code` is 128 + signal."""
+
+
 class CompilerError(WholestepError, RuntimeError):
     """No C compiler, or a compiler that refused our source."""
 

@@ -6,9 +6,11 @@ from wholestep.callbacks.base import (
     EpochStats,
     LossHistory,
     MetricCallback,
+    Position,
     Run,
     StepMetrics,
 )
+from wholestep.callbacks.checkpoint import ModelCheckpoint
 from wholestep.callbacks.loggers import CSVLogger, JSONLinesLogger, TensorBoardLogger
 from wholestep.callbacks.observers import ConsoleObserver, GradientStatistics, Observer
 from wholestep.callbacks.progress import Progress
@@ -17,6 +19,6 @@ from wholestep.callbacks.stopping import EarlyStopping, StepBudget, TimeBudget
 # fmt: off
 __all__ = [
     "Callback", "CallbackList", "ConsoleObserver", "CSVLogger", "EarlyStopping", "EpochStats", "GradientStatistics",
-    "JSONLinesLogger", "LossHistory", "MetricCallback", "Observer", "Progress", "Run", "StepBudget", "StepMetrics",
-    "TensorBoardLogger", "TimeBudget",
+    "JSONLinesLogger", "LossHistory", "MetricCallback", "ModelCheckpoint", "Observer", "Position", "Progress", "Run",
+    "StepBudget", "StepMetrics", "TensorBoardLogger", "TimeBudget",
 ]

@@ -60,12 +60,14 @@ class Run:
     epoch: int = 0
     step: int = 0  # in the epoch
     stopped_by: str = ""
+    interrupted: bool = False  # by a signal: whoever saves does so at the next safe point
     # What a checkpoint is made of, beside the session:
     position: Position = field(default_factory=Position)
     logs: Mapping[str, float] = field(default_factory=dict)  # of the last epoch
     history: TrainHistory | None = None
     callbacks: CallbackList | None = None
     loader: Any = None
+    config: Mapping[str, Any] = field(default_factory=dict)  # what the run was started with
 
     def stop(self, reason: str) -> None:
         """End training after the current step or epoch."""

@@ -7,8 +7,8 @@
         training.safetensors      optimizer, metrics, counters, runtime scalars, arrays of callbacks
         manifest.json             position, data, history, callbacks, configuration, versions, checksums
 
-A checkpoint is written under a temporary name, synced to the disk, and appears by one rename: there is none that is half
-written.  Nothing in it is executed when it is read.
+A checkpoint is written under a temporary name, synced to the disk, and appears by one rename: none is half written.
+Nothing in it is executed when it is read.
 """
 
 from __future__ import annotations

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from wholestep import losses
 from wholestep.callbacks.base import Callback
+from wholestep.callbacks.checkpoint import ModelCheckpoint
 from wholestep.callbacks.progress import Progress
 from wholestep.compiler.frontend.step import Spec
 from wholestep.data.loader import DataLoader
@@ -22,7 +25,9 @@ from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions
 from wholestep.schedules import Planned
 from wholestep.session import Session, build_session
+from wholestep.train.checkpoint import Checkpoint, load_checkpoint
 from wholestep.train.history import TrainHistory
+from wholestep.train.stored import checkpoints_in
 from wholestep.train.trainer import TrainConfig, Trainer
 
 INDEXED = ("cross_entropy", "focal")  # losses whose targets may be class numbers
@@ -46,6 +51,9 @@ def fit(
     device: str = "cpu",
     threads: int | None = None,
     callbacks: Iterable[Callback] | Callback = (),
+    checkpoint: str | PathLike[str] | None = None,
+    resume: str | PathLike[str] | bool | None = None,
+    exact: bool = False,
     progress: bool = True,
     options: CompileOptions | None = None,
 ) -> TrainHistory:
@@ -60,6 +68,11 @@ def fit(
         schedule: of the learning rate, e.g. `ws.schedules.cosine(warmup=100)`, which spans the run.
         metrics: names or objects, e.g. `["accuracy"]`.
         batch_size: rows of a step; a `DataLoader` has its own.
+        checkpoint: a folder to keep the run in: the last two and the best epoch, and every minute inside an epoch.
+            Ctrl-C and SIGTERM then finish the steps at hand, save, and exit.
+        resume: a run's folder (or one checkpoint of it) to go on from; True: from `checkpoint`, where it holds any.
+            `epochs` counts those already done.
+        exact: refuse to resume where the result could differ in bits from that of an uninterrupted run.
         progress: show a bar in a terminal, lines elsewhere.
 
     Example::
@@ -71,12 +84,13 @@ def fit(
     loader, held = prepared(data, validation, batch_size * accumulate, shuffle, seed)
     described = Described(model, sample_of(loader), loss)
     described.check()
+    chosen = optimizer or AdamW()
     session = build_session(
         model,
         inputs=described.inputs(),
         targets=described.targets(),
         loss=loss,
-        optimizer=optimizer or AdamW(),
+        optimizer=chosen,
         schedule=resolved(schedule, loader, epochs),
         metrics=with_room(metrics, held),
         batch_size=loader.batch_size // accumulate,
@@ -90,8 +104,43 @@ def fit(
     described.check_classes(session, loader)
     shown = [Progress()] if progress else []
     given = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
-    trainer = Trainer(session, TrainConfig(log_interval=0), [*shown, *given], held)
+    kept = [kept_in(checkpoint, held)] if checkpoint is not None else []
+    trainer = Trainer(session, TrainConfig(log_interval=0), [*shown, *given, *kept], held)
+    trainer.started_with = {
+        "loss": str(loss),
+        "optimizer": chosen.to_config(),
+        "schedule": None if schedule is None else str(schedule),
+        "epochs": epochs,
+        "batch_size": loader.batch_size,
+        "accumulate": accumulate,
+        "clip_norm": clip_norm,
+        "seed": seed,
+    }
+    stored = resumed_from(resume, checkpoint)
+    if stored is not None:
+        trainer.resume(stored, loader, exact=exact)
     return trainer.train(loader, epochs)
+
+
+# -- checkpoints -------------------------------------------------------------------------------------------------
+
+SECONDS = 60.0  # between two checkpoints of a long epoch
+
+
+def kept_in(folder: str | PathLike[str], held: Table | None) -> ModelCheckpoint:
+    """What `checkpoint=` means."""
+    return ModelCheckpoint(folder, "loss" if held is None else "val_loss", last=2, seconds=SECONDS)
+
+
+def resumed_from(resume: str | PathLike[str] | bool | None, folder: str | PathLike[str] | None) -> Checkpoint | None:
+    """The checkpoint to go on from, if any."""
+    if resume is None or resume is False:
+        return None
+    if resume is not True:
+        return load_checkpoint(resume)
+    if folder is None:
+        raise UsageError("resume=True goes on from the folder that checkpoint= names; give it, or resume='runs/name'.")
+    return load_checkpoint(folder) if Path(folder).is_dir() and checkpoints_in(folder) else None
 
 
 # -- data --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What decides the bits of a run: plan, code, instruction set, seed, data.  Two that agree in all of it agree in bits."""
+"""What decides the bits of a run: plan, code, instruction set, seed, data.  Where these agree, bits do."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ def check_fits(arrays: Mapping[str, Array], session: Session, name: str) -> None
             _listed([], missing, unexpected)
         )
         raise CheckpointError(
-            f"{what}. Nothing was loaded. Train as before, or take the weights alone: model.load('{name}/weights.safetensors')."
+            f"{what}. Nothing was loaded. Train as before, or take the weights alone: "
+            f"model.load('{name}/weights.safetensors')."
         )
 
 

@@ -60,8 +60,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         body = whole["manifest"]
         if whole["format"] != FORMAT or whole["version"] != VERSION:
             raise CheckpointError(
-                f"{folder} has format {whole['format']!r} version {whole['version']!r}; this Wholestep reads {FORMAT!r} "
-                f"version {VERSION}."
+                f"{folder} has format {whole['format']!r} version {whole['version']!r}; this Wholestep reads "
+                f"{FORMAT!r} version {VERSION}."
             )
         intact = whole["checksum"] == _body_checksum(body)
     except CheckpointError:
@@ -77,6 +77,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def checked_arrays(folder: Path, name: str, wanted: str) -> dict[str, Array]:
+    """The arrays of a file whose checksum is as it was when it was written."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 

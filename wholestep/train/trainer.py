@@ -10,13 +10,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wholestep.callbacks.base import Callback, CallbackList, EpochStats, Run, StepMetrics
+from wholestep.callbacks.base import Callback, CallbackList, EpochStats, Position, Run, StepMetrics
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Batch, Table
 from wholestep.errors import OptionError, UsageError
 from wholestep.optim import SGD, Adam, Optimizer
 from wholestep.session import Session
+from wholestep.train.checkpoint import Checkpoint
 from wholestep.train.history import TrainHistory
+from wholestep.train.signals import finish_before_exit
 
 log = logging.getLogger("wholestep")
 
@@ -90,59 +92,95 @@ class Trainer:
         self.callbacks = CallbackList(callbacks)
         self.validation = validation
         self.history = TrainHistory()
+        self.started_with: Mapping[str, Any] = {}  # JSON values that checkpoints keep for people and the command line
         self._run: Run | None = None
+        self._resumed: Position | None = None
         optimizer = self.config.chosen()
         if optimizer is not None:
             session.set_optimizer(optimizer)
 
+    def resume(self, checkpoint: Checkpoint, loader: Loader | None = None, *, exact: bool = False) -> None:
+        """Let the next `train` go on where a checkpoint was taken; `exact` refuses where bits could differ."""
+        checkpoint.restore(self.session, self.callbacks, loader, exact=exact)
+        self.history = checkpoint.history
+        self._resumed = checkpoint.position
+
     def train(self, loader: Loader, epochs: int, first: int = 0, start: int = 0) -> TrainHistory:
-        """Pass over the data `epochs` times (from epoch `first`, of which `start` steps are done); the history."""
+        """Pass over the data `epochs` times (from epoch `first`, of which `start` steps are done); the history.
+
+        Ctrl-C and SIGTERM, where a callback keeps checkpoints, finish the steps at hand, save, and exit.
+        """
         if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 0:
             raise OptionError(f"epochs={epochs!r}: expected a whole number, 0 or more.")
-        run = self._run = Run(self.session, epochs, _length(loader), self._names())
-        self.callbacks.begin(run)
-        try:
-            for epoch in range(first, epochs):
-                stats = self.train_epoch(loader, epoch, start if epoch == first else 0)
-                if stats is None:
-                    break  # stopped inside the epoch: it is not over
-                self.history.epochs.append(stats)
-                log.info("epoch %d: avg_loss = %.4f (%d steps)", stats.epoch, stats.avg_loss, stats.steps)
-                self.callbacks.on_epoch_end(epoch, dict(stats.logs))
-                self.callbacks.on_epoch(stats)
-                if run.stopped_by:
-                    break
-        except BaseException as error:
-            self.callbacks.on_exception(error)
-            raise
-        finally:
-            self.history.stopped_by = run.stopped_by
-            self.callbacks.on_train_end()
-            self._run = None
+        begin = self._resumed or Position(first, start)
+        run = self._run = self._new_run(loader, epochs, begin)
+        self._resumed = None
+        with finish_before_exit(run):
+            self.callbacks.begin(run)
+            try:
+                for epoch in range(begin.epoch, epochs):
+                    if run.stopped_by:
+                        break
+                    stats = self.train_epoch(loader, epoch, begin.step if epoch == begin.epoch else 0)
+                    if stats is None:
+                        break  # stopped inside the epoch: it is not over
+                    self._end_epoch(run, stats)
+            except BaseException as error:
+                self.callbacks.on_exception(error)
+                raise
+            finally:
+                self.history.stopped_by = run.stopped_by
+                self.callbacks.on_train_end()
+                self._run = None
         return self.history
+
+    def _new_run(self, loader: Loader, epochs: int, position: Position) -> Run:
+        return Run(
+            self.session,
+            epochs,
+            _length(loader),
+            self._names(),
+            position=position,
+            history=self.history,
+            callbacks=self.callbacks,
+            loader=loader,
+            config=self.started_with,
+        )
+
+    def _end_epoch(self, run: Run, stats: EpochStats) -> None:
+        self.history.epochs.append(stats)
+        log.info("epoch %d: avg_loss = %.4f (%d steps)", stats.epoch, stats.avg_loss, stats.steps)
+        self.callbacks.on_epoch_end(stats.epoch, dict(stats.logs))
+        self.callbacks.on_epoch(stats)
+        run.position, run.logs = Position(stats.epoch + 1), stats.logs
+        self.callbacks.on_safe_point()
 
     def train_epoch(self, loader: Loader, epoch: int, start: int = 0) -> EpochStats | None:
         """One pass over the data; None where a callback stopped it before its end."""
-        run = self._run or Run(self.session, epoch + 1, _length(loader), self._names())
-        run.epoch = epoch
+        run = self._run or self._new_run(loader, epoch + 1, Position(epoch, start))
+        at = run.position if (run.position.epoch, run.position.step) == (epoch, start) else Position(epoch, start)
+        run.epoch, run.logs = epoch, {}
         self.callbacks.on_epoch_begin(epoch)
-        total, rows, steps = 0.0, 0, start
         with self.session.span("train_epoch"):
             for losses, sizes in self._steps(loader, epoch, start):
-                self._tell(run, epoch, steps, losses)
-                total, rows, steps = total + float(losses @ sizes), rows + int(sizes.sum()), steps + len(losses)
-                if run.stopped_by and not self._at_end(run, steps):
+                self._tell(run, epoch, at.step, losses)
+                at = run.position = _advanced(at, losses, sizes)
+                self.callbacks.on_safe_point()
+                if run.stopped_by and not self._at_end(run, at.step):
                     return None
-        if steps == start == 0:
+        if at.step == 0:
             warnings.warn(f"epoch {epoch}: the loader gave no batches; nothing was trained.", stacklevel=2)
             return EpochStats(epoch, 0.0, 0)
-        average = total / rows if rows else 0.0
-        return EpochStats(epoch, average, steps, {"loss": average, **self._measured()})
+        average = at.loss_sum / at.rows if at.rows else 0.0
+        return EpochStats(epoch, average, at.step, {"loss": average, **self._measured()})
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def _steps(self, loader: Loader, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
         """The losses and numbers of rows of the steps of an epoch, some at a time."""
+        if start and start == _length(loader):  # resumed where an epoch's steps were done and nothing was measured yet
+            self.session.state.epoch = epoch + 1
+            return iter(())
         table = loader.arrays() if isinstance(loader, DataLoader) else None
         if table is not None and isinstance(loader, DataLoader):
             return self._native_steps(table, loader, epoch, start)
@@ -167,8 +205,11 @@ class Trainer:
         session = self.session
         loader.shuffle(epoch)
         loader.reset()
-        if start and isinstance(loader, DataLoader):
+        if isinstance(loader, DataLoader):
             loader.seek(epoch, start)
+        else:
+            for _ in range(start):
+                loader.next_batch()
         if not start:
             session.reset_metrics()
         session.state.epoch = epoch
@@ -227,6 +268,12 @@ class Trainer:
     def _names(self) -> tuple[str, ...]:
         own = ("loss", *self.session.metrics())
         return own if self.validation is None else (*own, *(f"val_{name}" for name in own))
+
+
+def _advanced(at: Position, losses: Any, rows: Any) -> Position:
+    """The position after some steps.  Losses are added one by one: how steps were cut into slices changes no bit."""
+    total = float(np.add.accumulate([at.loss_sum, *(losses * rows)])[-1])
+    return Position(at.epoch, at.step + len(losses), total, at.rows + int(rows.sum()))
 
 
 def _length(loader: Loader) -> int | None:

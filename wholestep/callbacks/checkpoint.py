@@ -1,0 +1,144 @@
+"""`ModelCheckpoint`: keeps a run in files, the best and the last of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from wholestep.callbacks.base import Best, Callback, Logs, canonical, read_monitor
+from wholestep.errors import CheckpointError, OptionError
+
+log = logging.getLogger("wholestep")
+
+
+class ModelCheckpoint(Callback):
+    """Writes checkpoints, from which `ws.fit(resume=...)` goes on to the same bits.
+
+    Args:
+        folder: of the run; each checkpoint is a folder in it, e.g. `runs/digits/step-00000120`.
+        monitor: the number that tells which epoch is best.
+        mode: "min" where smaller is better, "max" where larger is.
+        best: how many of the best epochs to keep.
+        last: how many of the newest to keep.  0 writes only where `monitor` has improved (or is among the `best`).
+        every: also write after this many steps, inside an epoch.
+        seconds: also write when this much time has passed, inside an epoch.
+        config: what the run was started with, as JSON values; `ws.load_checkpoint(folder).config` has it.
+
+    A checkpoint that cannot be written is logged as an error; the run goes on and those before it are kept.
+
+    Example: `ws.ModelCheckpoint("runs/digits", monitor="val_accuracy", mode="max")`.
+    """
+
+    def __init__(
+        self,
+        folder: str | PathLike[str],
+        monitor: str = "val_loss",
+        mode: str = "min",
+        *,
+        best: int = 1,
+        last: int = 0,
+        every: int | None = None,
+        seconds: float | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        for name, value, least in (("best", best, 0), ("last", last, 0), ("every", every, 1)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise OptionError(f"ModelCheckpoint: {name} is a whole number of at least {least}; received {value!r}.")
+        if best == 0 and last == 0:
+            raise OptionError("ModelCheckpoint: best=0 and last=0 keep nothing; one of them is at least 1.")
+        Best(mode)  # refuses another word
+        self.folder, self.monitor, self.mode = Path(folder), canonical(monitor), mode
+        self.best, self.last, self.every, self.seconds = best, last, every, seconds
+        self.config = dict(config or {})
+        self.saves = True
+        self.last_path: Path | None = None
+        self.failure: CheckpointError | None = None  # of the last attempt to write
+        self._values: list[float] = []  # of the best epochs, best first
+        self._due = False
+        self._since, self._written = 0, time.monotonic()
+
+    # -- when ----------------------------------------------------------------------------------------------------
+
+    def on_train_begin(self) -> None:
+        from wholestep.train.stored import sweep
+
+        self._written = time.monotonic()
+        if self.best and self.run is not None:  # a misspelt name is told before the first epoch
+            read_monitor("ModelCheckpoint", self.monitor, dict.fromkeys(self.run.names, 0.0))
+        sweep(self.folder)
+
+    def on_slice(self, steps: int, loss: float) -> None:
+        self._since += steps
+        enough = self.every is not None and self._since >= self.every
+        late = self.seconds is not None and time.monotonic() - self._written >= self.seconds
+        self._due = self._due or enough or late
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        improved = self._improves(read_monitor("ModelCheckpoint", self.monitor, logs)) if self.best else False
+        self._due = self._due or improved or self.last > 0
+
+    def _improves(self, value: float) -> bool:
+        """Is this among the best?  NaN never is."""
+        if value != value:
+            return False
+        better = sorted([*self._values, value], reverse=self.mode == "max")
+        found = len(self._values) < self.best or better[self.best - 1] != self._values[-1]
+        self._values = better[: self.best]
+        return found
+
+    def on_safe_point(self) -> None:
+        if self._due or (self.run is not None and self.run.interrupted):
+            self.save()
+
+    # -- what ----------------------------------------------------------------------------------------------------
+
+    def save(self) -> Path | None:
+        """Write a checkpoint now; None, after an error in the log, where it could not be written."""
+        from wholestep.train.checkpoint import save_checkpoint
+        from wholestep.train.stored import rotate
+
+        run = self.run
+        assert run is not None, "training has begun"
+        self._due, self._since, self._written = False, 0, time.monotonic()
+        try:
+            self.last_path = save_checkpoint(
+                self.folder,
+                run.session,
+                position=run.position,
+                history=run.history,
+                loader=run.loader,
+                callbacks=run.callbacks,
+                config={**run.config, **self.config},
+                logs=run.logs,
+                writer=self._writer,
+            )
+            rotate(self.folder, self._writer, self.last, self.best, self.monitor, self.mode)
+            self.failure = None
+        except OSError as error:
+            self.failure = error if isinstance(error, CheckpointError) else CheckpointError(str(error))
+            log.error("%s", error)
+            return None
+        log.info("saved %s", self.last_path)
+        return self.last_path
+
+    @property
+    def _writer(self) -> str:
+        return f"ModelCheckpoint {self.monitor} {self.mode}"
+
+    @property
+    def best_path(self) -> Path | None:
+        """The best checkpoint so far."""
+        from wholestep.train.stored import checkpoints_in, ranked
+
+        found = ranked(checkpoints_in(self.folder), self.monitor, self.mode)
+        return found[0].path if found else None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": self._values}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._values = list(state["values"])

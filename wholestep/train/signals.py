@@ -1,0 +1,47 @@
+"""Ctrl-C and SIGTERM while a run keeps checkpoints: the steps at hand are finished and saved first."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from wholestep.callbacks.base import Run
+from wholestep.errors import TrainingInterrupted
+
+log = logging.getLogger("wholestep")
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def finish_before_exit(run: Run) -> Iterator[None]:
+    """Turn the first signal into a request to stop, after which the process exits; the second acts at once.
+
+    Nothing changes where no callback saves anything, or outside the main thread, which alone receives signals.
+    """
+    if not (run.callbacks and run.callbacks.saves) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        run.interrupted = True
+        run.stop(f"{signal.Signals(number).name} was received")
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        log.warning("%s: the steps at hand are finished and saved; once more ends at once", signal.Signals(number).name)
+
+    before = {each: signal.signal(each, ask_to_stop) for each in SIGNALS}
+    try:
+        yield
+    finally:
+        if not received:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+    if received:
+        raise TrainingInterrupted(128 + received[0])
