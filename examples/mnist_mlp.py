@@ -1,6 +1,7 @@
 """A perceptron on MNIST with `ws.fit`: validation, a schedule, early stopping, weights in a file.
 
-The four files of MNIST (train-images-idx3-ubyte.gz, ...) lie in one folder: `python examples/mnist_mlp.py --data FOLDER`.
+The four files of MNIST (train-images-idx3-ubyte.gz, ...) lie in one folder:
+`python examples/mnist_mlp.py --data FOLDER`.
 """
 
 from __future__ import annotations

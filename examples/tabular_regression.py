@@ -1,8 +1,8 @@
 """Regression on a table: a CSV file, columns brought to one scale, errors in the units of the target.
 
-`python examples/tabular_regression.py --csv houses.csv --target price` reads a table of yours. Without one it writes and
-reads a table after Friedman (1991): y = 10 sin(π a b) + 20 (c - 0.5)² + 10 d + 5 e + noise, and five columns that say
-nothing.
+`python examples/tabular_regression.py --csv houses.csv --target price` reads a table of yours.  Without one it writes
+and reads a table after Friedman (1991): y = 10 sin(π a b) + 20 (c - 0.5)² + 10 d + 5 e + noise, and five columns that
+say nothing.
 """
 
 from __future__ import annotations
