@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from loop_cases import LOOPS
 from window_cases import WINDOWS
 
 import wholestep as ws
@@ -321,6 +322,21 @@ LAYERS = {
         lambda x, b: ws.group_norm(x, 3, bias=b), IMAGES, normal(6),
         torch_function=lambda x, b: F.group_norm(x, 3) + b[:, None, None],
     ),
+    "batch_norm": case(
+        ws.batch_norm, IMAGES, torch_function=lambda x: F.batch_norm(x, None, None, training=True)
+    ),
+    "batch_norm, weight and bias": case(
+        lambda x, w, b: ws.batch_norm(x, w, b, eps=0.1), IMAGES, normal(6), normal(6),
+        torch_function=lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True, eps=0.1),
+    ),
+    "batch_norm of rows, bias": case(
+        lambda x, b: ws.batch_norm(x, bias=b), X, ROW,
+        torch_function=lambda x, b: F.batch_norm(x, None, None, training=True) + b,
+    ),
+    "batch_norm of signals, weight": case(
+        lambda x, w: ws.batch_norm(x, w), CUBE, normal(5),
+        torch_function=lambda x, w: F.batch_norm(x, None, None, w, training=True),
+    ),
     "attention": attention_case(normal(5, 4), normal(7, 4), normal(7, 3)),
     "attention, causal": attention_case(normal(2, 3, 5, 4), normal(2, 3, 5, 4), normal(2, 3, 5, 4), causal=True),
     "attention, causal, more keys": attention_case(normal(2, 3, 17), normal(2, 20, 17), normal(2, 20, 3), causal=True),
@@ -379,6 +395,9 @@ SYMBOLIC = {
     ),
     "layer_norm": (ws.layer_norm, lambda x: F.layer_norm(x, (5,))),
     "layer_norm over time": (lambda x: ws.layer_norm(x, axis=1), lambda x: F.layer_norm(x.mT, x.shape[1:2]).mT),
+    "batch_norm": (
+        lambda x: ws.batch_norm(x.permute(0, 2, 1)), lambda x: F.batch_norm(x.mT, None, None, training=True)
+    ),
     "rms_norm over both": (lambda x: ws.rms_norm(x, axis=(1, 2), eps=0.1),
                            lambda x: F.rms_norm(x, x.shape[1:], eps=0.1)),
     "broadcast over both": (lambda x: x * x.mean((0, 1)) + x.sum(2, keepdims=True),
@@ -399,4 +418,5 @@ GROUPS = {
     "composite": COMPOSITE,
     "layers": LAYERS,
     "windows": {name: Case(*row) for name, row in WINDOWS.items()},
+    "loops": {name: Case(*row) for name, row in LOOPS.items()},
 }

@@ -22,10 +22,12 @@ from wholestep.compiler.passes.fold import fold
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.passes.keep_rows import keep_rows
 from wholestep.compiler.passes.lookups import project_tables
+from wholestep.compiler.passes.pixels import sum_pixels
 from wholestep.compiler.passes.pooling import relu_behind_pool, through_pools
 from wholestep.compiler.passes.regroup import regroup
+from wholestep.compiler.passes.remake import remake
 from wholestep.compiler.passes.scans import hoist_projections, in_bodies, merge_scans, sink_lookups
-from wholestep.compiler.plan.bounds import index_bounds
+from wholestep.compiler.plan.bounds import index_bounds, least_sizes
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check
 from wholestep.compiler.plan.footprint import footprint
@@ -68,10 +70,23 @@ STAGES = (
     # Only primitives and composites with kernels are left; reductions have one axis, ratios are divisions, and what
     # follows a product of flattened rows is flat as well; parts that fill a whole are put side by side, not added.
     # Images have their channels last, and the adjoint of a pool goes straight into the adjoints of its convolution.
-    # What follows a norm element by element is computed in its rows.
+    # What follows a norm element by element is computed in its rows.  Every reader of x - mean of a batch has its own, and sums over
+    # pixels have one axis.
     Stage(
         "lower",
-        (sink_lookups, decompose_composites, *IMAGES, lower_reductions, lower_ratio, flatten, regroup, keep_rows, *SIMPLIFY),
+        (
+            sink_lookups,
+            decompose_composites,
+            *IMAGES,
+            lower_reductions,
+            lower_ratio,
+            flatten,
+            regroup,
+            keep_rows,
+            *SIMPLIFY,
+            remake,
+            sum_pixels,
+        ),
     ),
 )
 PLAN = "compile"  # the last stage: kernels, order and bytes are decided
@@ -138,11 +153,13 @@ class Compiler:
         if self.options.check_passes:
             verify(graph)
         # Indices are bounded by what the user wrote: a rewrite may replace a lookup by arithmetic on its index.
-        bounds = index_bounds(graph)
+        bounds, least = index_bounds(graph), least_sizes(graph)
         self.capacity, self.target, self.egraph_reports = capacity, target, []
         lowered = self.run_stages(graph)
         with self.spans.span(PLAN):
-            plan = make_plan(lowered, capacity, fused=self.options.fuse, bounds=bounds, target=target)
+            plan = make_plan(
+                lowered, capacity, fused=self.options.fuse, bounds=bounds, least=least, target=target
+            )
             check(plan)
         log.info("plan: %d nodes, %d buffers, %d dispatches", len(lowered.nodes), len(plan.buffers), len(plan.kernels))
         applied = dict.fromkeys(rule for r in self.egraph_reports for rule in r.applied)

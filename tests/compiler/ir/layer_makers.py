@@ -67,6 +67,25 @@ def make_group_norm_grad(p: Pool) -> None:
     _norm_grad(p, "group_norm_grad", x, 1, attrs, 2)
 
 
+def _batched(p: Pool) -> Node:
+    """Images or rows with more than one value per channel, whatever the sizes."""
+    several = [
+        n for n in p.floats(rank=2) if any(isinstance(e, int) and e > 1 for e in (n.type.shape[0], *n.type.shape[2:]))
+    ]
+    return p.pick(several) if several else p.new_state((3, 4, 2))
+
+
+def make_batch_norm(p: Pool) -> None:
+    x = _batched(p)
+    affine = [_fit(p, x.type.shape[1]) for _ in range(p.draw(st.integers(0, 2)))]
+    node = p.node("batch_norm", x, *affine, attrs=at.NormAttrs(_EPS))
+    p.add(node, 2.0 * p.length(*x.type.shape) ** 0.5 + 2.0)
+
+
+def make_batch_norm_grad(p: Pool) -> None:
+    _norm_grad(p, "batch_norm_grad", _batched(p), 1, at.NormAttrs(_EPS), 2)
+
+
 def make_dropout(p: Pool) -> None:
     x = p.any_float(rank=1)
     rate = p.node("scalar", attrs=at.ScalarAttrs("rate", 0.25))

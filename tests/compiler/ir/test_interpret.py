@@ -135,6 +135,10 @@ CASES = {
     "group_norm": (
         at.GroupNormAttrs(2, 0.1), (IMAGES, ROW, ROW2), lambda x, w, b: functional.group_norm(x, 2, w, b, 0.1),
     ),
+    "batch_norm": (
+        at.NormAttrs(0.1), (IMAGES, ROW, ROW2),
+        lambda x, w, b: functional.batch_norm(x, None, None, w, b, training=True, eps=0.1),
+    ),
     "dropout": (at.DropoutAttrs("k"), (X, np.array(0.4)), dropped),
     "attention": (
         at.AttentionAttrs(True, 0.7), (X, X + Y, Y),
@@ -146,7 +150,7 @@ CASES = {
 }  # fmt: skip
 
 # The gradient of an op of CASES: its first inputs, then the upstream gradient.
-GRADIENTS = {f"{op}_grad": op for op in ("layer_norm", "rms_norm", "group_norm", "attention")}
+GRADIENTS = {f"{op}_grad": op for op in ("layer_norm", "rms_norm", "group_norm", "batch_norm", "attention")}
 
 
 CASES |= window_values.CASES

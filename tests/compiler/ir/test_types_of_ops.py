@@ -94,6 +94,8 @@ GOOD = {
     "rms_norm_grad": (EPS, (X, t(4), X), TupleType((X, t(4)))),
     "group_norm": (at.GroupNormAttrs(2, 1e-5), (X, t(4), t(4)), X),
     "group_norm_grad": (at.GroupNormAttrs(2, 1e-5), (X, X), TupleType((X,))),
+    "batch_norm": (EPS, (X, t(4), t(4)), X),
+    "batch_norm_grad": (EPS, (X, t(4), X), TupleType((X, t(4), t(4)))),
     "dropout": (at.DropoutAttrs("k"), (X, t(dtype=float64)), X),
     "attention": (LOOK, (t(2, "batch", 4), t(2, 5, 4), t(2, 5, 3)), t(2, "batch", 3)),
     "attention_lse": (LOOK, (t(6, "batch", 4), t(2, 5, 4), t(2, 5, 3)), t(6, "batch")),
@@ -246,6 +248,15 @@ BAD = {
         (at.GroupNormAttrs(1, 0.0), (t(4),), ShapeError, r"needs an input of shape \(N, C, ...\); received \(4,\)"),
     ],
     "group_norm_grad": [(at.GroupNormAttrs(2, 0.0), (X, t(4)), ShapeError, "group_norm_grad needs equal shapes")],
+    **{
+        op: [
+            (EPS, (t(4), *rest), ShapeError, rf"{op} needs an input of shape \(N, C, ...\); received \(4,\)"),
+            (EPS, (t(1, 4), *rest), ShapeError, r"\(1, 4\) has one value per channel, which has no variance; give it"),
+            (EPS, (t(1, 4, 1, 1), *rest), ShapeError, "one value per channel"),
+            (EPS, (X, t(3), *rest), ShapeError, r"has one element for each of axis 1, \(4,\); received \(3,\)"),
+        ]
+        for op, rest in (("batch_norm", ()), ("batch_norm_grad", (X,)))
+    },
     "dropout": [
         (at.DropoutAttrs("k"), (N, t(dtype=float64)), DTypeError, "dropout needs a float tensor"),
         (at.DropoutAttrs("k"), (t(), t(dtype=float64)), ShapeError, "dropout needs a tensor with an axis"),

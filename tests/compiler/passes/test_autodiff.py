@@ -144,6 +144,11 @@ LAYERS = {
     "layer_norm": (at.NormAttrs(0.01), lambda x, *p: F.layer_norm(x, (4,), *p, eps=0.01), ((3, 4), (4,), (4,))),
     "rms_norm": (at.NormAttrs(0.01), lambda x, *p: F.rms_norm(x, (4,), *p, eps=0.01), ((2, 3, 4), (4,))),
     "group_norm": (at.GroupNormAttrs(2, 0.01), lambda x, *p: F.group_norm(x, 2, *p, eps=0.01), ((2, 6, 3), (6,), (6,))),
+    "batch_norm": (
+        at.NormAttrs(0.01),
+        lambda x, *p: F.batch_norm(x, None, None, *p, training=True, eps=0.01),
+        ((4, 3, 2), (3,), (3,)),
+    ),
     "attention": (at.AttentionAttrs(True, 0.7), seen, ((2, 4, 3), (2, 5, 3), (2, 5, 2))),
 }
 

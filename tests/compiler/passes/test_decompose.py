@@ -56,6 +56,8 @@ LAYERS = {
     "rms_norm_grad": (at.NormAttrs(1e-5), 1, (0, 1)),
     "group_norm": (at.GroupNormAttrs(2, 1e-5), 0, (0, 1, 2)),
     "group_norm_grad": (at.GroupNormAttrs(2, 1e-5), 1, (0, 1)),
+    "batch_norm": (at.NormAttrs(1e-5), 0, (0, 1, 2)),
+    "batch_norm_grad": (at.NormAttrs(1e-5), 1, (0, 1)),
     "attention": (at.AttentionAttrs(True, 0.5), 2, (0,)),  # with a mask: the random graphs below
     "attention_lse": (at.AttentionAttrs(True, 0.5), 2, (0,)),
     "attention_grad": (at.AttentionAttrs(True, 0.5), 2, (0,)),

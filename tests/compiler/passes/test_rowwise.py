@@ -90,6 +90,10 @@ CASES: dict[str, tuple[Callable[[], Node], Kind | str]] = {
         "is not linear in a mean over the batch inside (`sqrt`)",
     ),
     "group norm": (lambda: b.make("group_norm", (IMAGES,), at.GroupNormAttrs(2, 0.1)), Rows(0)),
+    "batch norm": (
+        lambda: b.make("batch_norm", (IMAGES, b.constant([1.0, 2.0], IMAGES.type.dtype)), at.NormAttrs(0.1)),
+        "gives each row a value of the whole batch",
+    ),
     "gradient of a norm, x": (lambda: norm_gradients()[0], Rows(0)),
     "gradient of a norm, weight": (lambda: norm_gradients()[1], Additive()),
     "attention of each example": (

@@ -8,15 +8,17 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from wholestep.compiler.frontend.functions import sqrt
 from wholestep.compiler.frontend.promote import promote
-from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, common_graph, where
+from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, common_graph, ratio, where
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, rewrite
+from wholestep.compiler.ir.layers import values_per_channel
 from wholestep.compiler.ir.types import boolean, shape_text
 from wholestep.errors import OptionError, ShapeError, UsageError
 
-__all__ = ["attention", "by_mode", "dropout", "group_norm", "layer_norm", "rms_norm"]
+__all__ = ["attention", "batch_norm", "by_mode", "dropout", "group_norm", "layer_norm", "rms_norm"]
 
 # -- norms -------------------------------------------------------------------------------------------------------
 
@@ -67,6 +69,82 @@ def group_norm(
         shift = as_tensor(bias)
         return group_norm(x, groups, eps=eps) + shift.reshape((*shift.shape, *[1] * (x.ndim - 2)))
     return _record("group_norm", [x, *(p for p in (weight, bias) if p is not None)], attrs)
+
+
+def batch_norm(
+    x: Tensor,
+    weight: Operand | None = None,
+    bias: Operand | None = None,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    momentum: Operand = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """(x - mean) / √(variance + eps) · weight + bias, mean and variance of each channel over the batch and the axes
+    behind the channels (arXiv:1502.03167).
+
+    In training these are the batch's, and running = (1 - momentum)·running + momentum·batch at the end of the step (the
+    variance of n values divided by n - 1, as in PyTorch); evaluation and prediction use the running ones.
+
+    Args:
+        x: (N, C) or (N, C, ...), with more than one value for each channel.
+        weight, bias: (C,); left out, they are 1 and 0.
+        running_mean, running_var: states (C,), both or none: without them the batch's own are used everywhere.
+
+    Example: `ws.batch_norm(images, gain, shift, mean, variance)`.
+    """
+    if weight is None and bias is not None:
+        shift = _channels("batch_norm", x, "bias", bias)
+        return batch_norm(x, None, None, running_mean, running_var, momentum, eps) + _beside(shift, x)
+    named = (("weight", weight), ("bias", bias))
+    affine = [_channels("batch_norm", x, name, p) for name, p in named if p is not None]
+    out = _record("batch_norm", [x, *affine], at.NormAttrs(float(eps)))
+    if running_mean is None and running_var is None:
+        return out
+    if running_mean is None or running_var is None:
+        missing = "running_mean" if running_mean is None else "running_var"
+        fail(UsageError, f"batch_norm needs both running statistics or none; {missing} is missing.")
+    mean, var = (
+        _channels("batch_norm", x, name, p)
+        for name, p in (("running_mean", running_mean), ("running_var", running_var))
+    )
+    _follow_batch(x, running_mean, running_var, momentum)
+    slope = 1.0 / sqrt(var + eps)
+    slope = slope * affine[0] if affine else slope
+    fixed = (x - _beside(mean, x)) * _beside(slope, x)
+    return by_mode(out, fixed + _beside(affine[1], x) if len(affine) > 1 else fixed)
+
+
+def _follow_batch(x: Tensor, mean: Tensor, var: Tensor, momentum: Operand) -> None:
+    """Record the updates of the running statistics; the same sums as the norm's own, which become one."""
+    if x.graph is None:
+        fail(UsageError, "batch_norm changes its running statistics, states of a graph; record x in one first.")
+    behind, count = tuple(range(2, x.ndim)), values_per_channel(x.shape)
+    average = ratio(x.sum(behind).sum(0), count)
+    centred = x - _beside(average, x)
+    variance = ratio((centred * centred).sum(behind).sum(0), count)
+    elements = as_tensor(count).astype("float64")
+    unbiased = variance * (elements / (elements - 1.0)).astype(x.dtype)
+    for state, batch in ((mean, average), (var, unbiased)):
+        x.graph.update(state, state * (1.0 - momentum) + batch * momentum)
+
+
+def _channels(op: str, x: Tensor, name: str, value: Operand) -> Tensor:
+    p = as_tensor(value)
+    if x.ndim < 2:
+        fail(ShapeError, f"{op} needs an input of shape (N, C, ...); received {shape_text(x.shape)}.")
+    if p.shape != (x.shape[1],):
+        fail(
+            ShapeError,
+            f"{op}: the {name} has one number for each of the {x.shape[1]} channels of {shape_text(x.shape)}; received "
+            f"{shape_text(p.shape)}.",
+        )
+    return p
+
+
+def _beside(p: Tensor, x: Tensor) -> Tensor:
+    """One number per channel, so that it broadcasts against x."""
+    return p.reshape((x.shape[1], *[1] * (x.ndim - 2)))
 
 
 def _record(op: str, operands: Sequence[Operand], attrs: at.Attrs) -> Tensor:

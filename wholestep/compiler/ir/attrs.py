@@ -219,7 +219,8 @@ class GeluAttrs(Attrs):
 
 @dataclass(frozen=True)
 class NormAttrs(Attrs):
-    """Of `layer_norm` and `rms_norm`, which normalise over the last axis, and their gradients."""
+    """Of `layer_norm` and `rms_norm`, which normalise over the last axis, of `batch_norm`, which does over all axes
+    but the second, and of their gradients."""
 
     eps: float
 

@@ -90,6 +90,23 @@ def group_norm_grad(run: Any, a: at.GroupNormAttrs, x: Array, *rest: Array) -> t
     return dx, *(((upstream * normal.reshape(x.shape)).sum(others), upstream.sum(others)) if weight else ())
 
 
+def _but_channels(x: Array) -> Axes:
+    return (0, *range(2, x.ndim))
+
+
+def batch_norm(run: Any, a: at.NormAttrs, x: Array, *affine: Array) -> Array:
+    normal = _normalised(x, _but_channels(x), a.eps, centred=True)[0]
+    return _affine(normal, *(_per_channel(p, x) for p in affine))
+
+
+def batch_norm_grad(run: Any, a: at.NormAttrs, x: Array, *rest: Array) -> tuple[Array, ...]:
+    weight, upstream, axes = rest[:-1], rest[-1], _but_channels(x)
+    normal, factor = _normalised(x, axes, a.eps, centred=True)
+    scaled = upstream * _per_channel(weight[0], x) if weight else upstream
+    dx = _input_gradient(normal, factor, scaled, axes, centred=True)
+    return dx, *(((upstream * normal).sum(axes), upstream.sum(axes)) if weight else ())
+
+
 # -- attention ---------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.require import need, need_float, need_same, need_same_dtype
-from wholestep.compiler.ir.types import TensorType, TupleType, Type, float64, shape_text
+from wholestep.compiler.ir.types import Extent, Shape, TensorType, TupleType, Type, float64, product, shape_text
 from wholestep.errors import OptionError
 
 Rule = Callable[..., Type]
@@ -23,7 +23,7 @@ Rule = Callable[..., Type]
 
 def _check_norm(op: str, attrs: Any, x: TensorType, affine: tuple[TensorType, ...]) -> None:
     need_float(op, x)
-    axis = _check_groups(attrs, x) if isinstance(attrs, at.GroupNormAttrs) else _last_axis(op, x)
+    axis = _check_axes(op, attrs, x)
     need(attrs.eps >= 0, f"{op}: eps must not be negative; received {attrs.eps}.", OptionError)
     for name, t in zip(("weight", "bias"), affine):
         need_same_dtype(op, x, t)
@@ -32,6 +32,28 @@ def _check_norm(op: str, attrs: Any, x: TensorType, affine: tuple[TensorType, ..
             f"{op}: the {name} of an input of shape {shape_text(x.shape)} has one element for each of axis {axis}, "
             f"{shape_text((x.shape[axis],))}; received {shape_text(t.shape)}.",
         )
+
+
+def _check_axes(op: str, attrs: Any, x: TensorType) -> int:
+    """The axis along which weight and bias lie."""
+    if isinstance(attrs, at.GroupNormAttrs):
+        return _check_groups(attrs, x)
+    return _check_batch(op, x) if op.startswith("batch_norm") else _last_axis(op, x)
+
+
+def values_per_channel(shape: Shape) -> Extent:
+    """How many elements of (N, C, ...) a batch norm normalises together."""
+    return product((shape[0], *shape[2:]))
+
+
+def _check_batch(op: str, x: TensorType) -> int:
+    need(x.rank >= 2, f"{op} needs an input of shape (N, C, ...); received {shape_text(x.shape)}.")
+    need(
+        values_per_channel(x.shape) != 1,
+        f"{op}: an input of shape {shape_text(x.shape)} has one value per channel, which has no variance; give it more "
+        "rows, or use layer_norm.",
+    )
+    return 1
 
 
 def _last_axis(op: str, x: TensorType) -> int:

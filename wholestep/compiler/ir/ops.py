@@ -426,6 +426,8 @@ _ROWS = [
     Op("rms_norm_grad", Family.COMPOSITE, None, at.NormAttrs, layers.norm_grad("rms_norm_grad", 1)),
     Op("group_norm", Family.COMPOSITE, None, at.GroupNormAttrs, layers.norm("group_norm", 2)),
     Op("group_norm_grad", Family.COMPOSITE, None, at.GroupNormAttrs, layers.norm_grad("group_norm_grad", 2)),
+    Op("batch_norm", Family.COMPOSITE, None, at.NormAttrs, layers.norm("batch_norm", 2)),
+    Op("batch_norm_grad", Family.COMPOSITE, None, at.NormAttrs, layers.norm_grad("batch_norm_grad", 2)),
     Op("dropout", Family.COMPOSITE, 2, at.DropoutAttrs, layers.dropout),
     Op("attention", Family.COMPOSITE, None, at.AttentionAttrs, layers.attention),
     Op("attention_lse", Family.COMPOSITE, None, at.AttentionAttrs, layers.attention_lse),

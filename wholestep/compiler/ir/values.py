@@ -285,6 +285,8 @@ VALUES: dict[str, Row] = {
     "rms_norm_grad": layer_values.rms_norm_grad,
     "group_norm": layer_values.group_norm,
     "group_norm_grad": layer_values.group_norm_grad,
+    "batch_norm": layer_values.batch_norm,
+    "batch_norm_grad": layer_values.batch_norm_grad,
     "dropout": _dropout,
     "attention": layer_values.attention,
     "attention_lse": layer_values.attention_lse,

@@ -125,6 +125,8 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
     "rms_norm_grad": layers.rms_norm_grad,
     "group_norm": layers.group_norm,
     "group_norm_grad": layers.group_norm_grad,
+    "batch_norm": layers.batch_norm,
+    "batch_norm_grad": layers.batch_norm_grad,
     "dropout": layers.dropout,
     "attention": layers.attention,
     "attention_lse": layers.attention_lse,

@@ -217,7 +217,7 @@ class _Attempt:
         count, x = 0, node
         while x.op == node.op and x.op in ("sum", "max") and reduced_axis(x) == count and x not in self.stored:
             count, x = count + 1, x.inputs[0]
-        if count < 2:
+        if count < 2 or _are_images(x, count):
             return None
         split = split_of(x)
         if split is not None and len(split.parts) == count:
@@ -285,6 +285,11 @@ class _Attempt:
 
 def is_elementwise(node: Node) -> bool:
     return OPS[node.op].family is Family.POINTWISE or node.op in ACTIVATIONS
+
+
+def _are_images(node: Node, count: int) -> bool:
+    """Sums over all pixels of (N, H, W, C): see pixels.py."""
+    return node.type.rank == 4 and count == 3
 
 
 def _is_stored_op(node: Node) -> bool:

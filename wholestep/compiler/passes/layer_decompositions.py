@@ -8,7 +8,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.layers import heads_in_group
+from wholestep.compiler.ir.layers import heads_in_group, values_per_channel
 from wholestep.compiler.ir.types import product
 
 # -- norms -------------------------------------------------------------------------------------------------------
@@ -110,6 +110,49 @@ def group_norm_grad(y: Node) -> tuple[Node, ...]:
     dx = b.reshape(_input_gradient(normal, factor, upstream, centred=True), x.type.shape)
     flat = b.reshape(normal, x.type.shape)
     return dx, *(_weight_gradients(flat, g, 1, with_bias=True) if weight else ())
+
+
+# First over each example, then over the batch: a channel may be too narrow to be dealt out, examples are not
+def _sum_per_channel(x: Node) -> Node:
+    return b.sum_axes(b.sum_axes(x, tuple(range(2, x.type.rank))), (0,))
+
+
+def _mean_per_channel(x: Node) -> Node:
+    total = _sum_per_channel(x)
+    return b.div(total, b.expand_to(b.count(values_per_channel(x.type.shape), x.type.dtype), total.type.shape, ()))
+
+
+def _centred(x: Node) -> Node:
+    return b.sub(x, _along(_mean_per_channel(x), x, 1))
+
+
+def _factor(centred: Node, eps: float) -> Node:
+    """1/√(variance + eps) of each channel."""
+    return b.unary("recip", b.unary("sqrt", b.shift(_mean_per_channel(b.mul(centred, centred)), eps)))
+
+
+# (x - mean x)·(f·weight) + bias with f = 1/√(mean (x - mean x)² + eps), over all axes but the channels: what belongs to
+# a channel is multiplied first, once
+def batch_norm(y: Node) -> Node:
+    x, *affine = y.inputs
+    centred = _centred(x)
+    slope = _factor(centred, attrs_of(y, at.NormAttrs).eps)
+    slope = b.mul(slope, affine[0]) if affine else slope
+    return _affine(centred, (slope, *affine[1:]), 1)
+
+
+# With c = x - mean x, M elements in a channel and s = f·weight:
+# dbias = Σ g, dweight = f·Σ g·c, dx = s·g - (c·(s·f·dweight/M) + s·dbias/M)
+def batch_norm_grad(y: Node) -> tuple[Node, ...]:
+    x, *weight, g = y.inputs
+    centred = _centred(x)
+    factor = _factor(centred, attrs_of(y, at.NormAttrs).eps)
+    dweight, dbias = b.mul(_sum_per_channel(b.mul(g, centred)), factor), _sum_per_channel(g)
+    slope = b.mul(factor, weight[0]) if weight else factor
+    each = b.div(slope, b.expand_to(b.count(values_per_channel(x.type.shape), x.type.dtype), slope.type.shape, ()))
+    lost = _affine(centred, (b.mul(each, b.mul(factor, dweight)), b.mul(each, dbias)), 1)
+    dx = b.sub(b.mul(g, _along(slope, g, 1)), lost)
+    return dx, *((dweight, dbias) if weight else ())
 
 
 # -- dropout -----------------------------------------------------------------------------------------------------

@@ -1,10 +1,11 @@
-"""Which integer inputs are used as indices, and below which size: checked before a step writes anything."""
+"""What a step may be given: indices below which size, extents of at least which size.  Checked before it writes anything."""
 
 from __future__ import annotations
 
 from wholestep.compiler.ir.graph import Graph, Node, held_graph
-from wholestep.compiler.ir.types import Extent
-from wholestep.compiler.plan.kernel import Bound
+from wholestep.compiler.ir.layers import values_per_channel
+from wholestep.compiler.ir.types import Extent, evaluate, symbols_of
+from wholestep.compiler.plan.kernel import Bound, Least
 
 TRANSPARENT = ("reshape", "permute", "expand", "slice", "cast", "stop_gradient")
 
@@ -35,4 +36,18 @@ def index_bounds(graph: Graph) -> tuple[Bound, ...]:
             index = index.inputs[0]
         if index.op == "input" and index.type.dtype.is_integer:
             found[Bound(index.attrs.name, size)] = None  # type: ignore[attr-defined]
+    return tuple(found)
+
+
+def least_sizes(graph: Graph) -> tuple[Least, ...]:
+    """The extents of which an op needs more elements than the smallest call would give it."""
+    found: dict[Least, None] = {}
+    for node in graph.nodes:
+        inner = held_graph(node)
+        if inner is not None:
+            found |= dict.fromkeys(least_sizes(inner))
+        if node.op in ("batch_norm", "batch_norm_grad"):
+            count = values_per_channel(node.inputs[0].type.shape)
+            if evaluate(count, dict.fromkeys(symbols_of((count,)), 1)) < 2:
+                found[Least(count, 2, "a batch norm has no variance of one value per channel")] = None
     return tuple(found)

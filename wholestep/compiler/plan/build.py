@@ -13,7 +13,7 @@ from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.call import assemble
 from wholestep.compiler.plan.emit import EMIT
 from wholestep.compiler.plan.fuse import Cluster, fuse
-from wholestep.compiler.plan.kernel import Bound, Kernel, Kind, Plan, Space
+from wholestep.compiler.plan.kernel import Bound, Kernel, Kind, Least, Plan, Space
 from wholestep.compiler.plan.loops import in_slots, open_loops
 from wholestep.compiler.plan.merge import merge_maps
 from wholestep.compiler.plan.order import place_updates, topological
@@ -29,7 +29,13 @@ EMITTERS = {**EMIT, Kind.WINDOW: emit_window}
 
 
 def make_plan(
-    graph: Graph, capacity: Mapping[str, int], *, fused: bool = True, bounds: Sequence[Bound] = (), target: str = "cpu"
+    graph: Graph,
+    capacity: Mapping[str, int],
+    *,
+    fused: bool = True,
+    bounds: Sequence[Bound] = (),
+    least: Sequence[Least] = (),
+    target: str = "cpu",
 ) -> Plan:
     """Plan one entry point: a graph of primitives (no composites but those with kernels, no control nodes)."""
     missing = [s for s in graph.symbols if s not in capacity]
@@ -43,6 +49,12 @@ def make_plan(
             raise GraphError(
                 f"the dimension {extent} grows when a symbol shrinks: the capacity does not bound its memory. Give the "
                 "difference a symbol of its own."
+            )
+    for needed in least:
+        if needed.value(sizes) < needed.size:
+            raise GraphError(
+                f"{needed.extent} is {needed.value(sizes)} at most; {needed.why}: it must be {needed.size} or more. "
+                "Build with a larger batch_size."
             )
     prepared = prepare(assemble(graph))  # every kernel's operands are laid out as it needs them
     clusters = fuse(prepared, fused)  # which ops share a kernel
@@ -93,6 +105,7 @@ def make_plan(
         work_bytes=buffers.work_bytes,
         regions=max((k.region for k in kernels), default=0) + 1,
         loops=tuple(loops),
+        least=tuple(least),
     )
 
 

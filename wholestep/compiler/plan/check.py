@@ -104,6 +104,8 @@ def _check_names(plan: Plan) -> None:
     for bound in plan.bounds:
         _need(bound.input in dict(plan.inputs), f"the bound on {bound.input!r} is of an input")
         _need_symbols(plan, [bound.size], f"the bound on {bound.input!r}")
+    for least in plan.least:
+        _need_symbols(plan, [least.extent], f"the least size of {least.extent}")
     for id, data in plan.constants:
         buffer = _buffer(plan, id, "a constant")
         _need(buffer.space is Space.CONSTANT and len(data) <= buffer.bytes, f"constant {id} fits its buffer")

@@ -31,7 +31,8 @@ FORMAT, VERSION = "wholestep plan", 1
 # The dataclasses that a plan is made of.
 RECORDS = (
     *(Initializer, TensorType, k.Buffer, k.Index, k.Guard, k.Load, k.Instr, k.Store, k.Reduce, k.Level),
-    *(k.Dot, k.Scatter, k.Operand, k.Call, k.Window, k.Kernel, k.Loop, k.HostValue, k.Scalar, k.Bound, Plan),
+    *(k.Dot, k.Scatter, k.Operand, k.Call, k.Window, k.Kernel, k.Loop, k.HostValue, k.Scalar, k.Bound, k.Least),
+    Plan,
 )
 FIELDS = {cls: dataclasses.fields(cls) for cls in RECORDS}
 

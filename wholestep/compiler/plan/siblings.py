@@ -123,8 +123,8 @@ def bases(cluster: Cluster) -> list[Node]:
     """The values as large as the space that a column sum loads."""
     shape, _ = space(cluster)
     inside = set(cluster.prologue)
-    found = [a.base for n in (*cluster.prologue, *cluster.heads) for a in accesses(n)]
-    return [b for b in dict.fromkeys(found) if b not in inside and b.type.shape == shape and not is_generated(b)]
+    found = [a.base for n in (*cluster.prologue, *cluster.heads) for a in accesses(n) if a.shape == shape]
+    return [b for b in dict.fromkeys(found) if b not in inside and not is_generated(b)]
 
 
 def states_read(cluster: Cluster) -> set[str]:

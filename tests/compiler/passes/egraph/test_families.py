@@ -172,6 +172,16 @@ def test_group_norm() -> None:
     check(["group_norm"], group_norm_over_axes, ("n", 6, 4, 2), (6,), (6,))
 
 
+def batch_norm(x: T, weight: T, bias: T) -> T:
+    mean = x.mean((0, 2, 3), keepdims=True)
+    normal = (x - mean) / ws.sqrt(((x - mean) ** 2).mean((0, 2, 3), keepdims=True) + 1e-5)
+    return normal * weight.reshape(6, 1, 1) + bias.reshape(6, 1, 1)
+
+
+def test_batch_norm() -> None:
+    check(["batch_norm"], batch_norm, ("n", 6, 4, 2), (6,), (6,))
+
+
 def test_variance_by_moments_is_computed_without_cancelling() -> None:
     graph = recorded(lambda x: (x * x).mean(-1) - x.mean(-1) ** 2, (3, 6))
     x = 1e8 + np.random.default_rng(0).normal(size=(3, 6))

@@ -145,6 +145,8 @@ GRADIENTS: dict[str, Row] = {
     "rms_norm_grad": _read_through_items,
     "group_norm": composites.norm_rule,
     "group_norm_grad": _read_through_items,
+    "batch_norm": composites.norm_rule,
+    "batch_norm_grad": _read_through_items,
     "dropout": composites.dropout_rule,
     "attention": composites.attention_rule,
     "attention_lse": attention_lse_gradients,
@@ -171,11 +173,15 @@ def why_not(node: Node, position: int) -> str | None:
         return f"takes {given.dtype} here"
     if isinstance(node.result, TensorType) and not node.result.dtype.is_float:
         return f"gives {node.result.dtype}"
+    if node.op == "by_mode" and position == 1:
+        return "reads it in evaluation alone"
     if node.op == "item" and node.inputs[0].op in DECOMPOSITIONS and not _is_read(node, position):
         return "gives a gradient that does not depend on it"
     if node.op == "item" and node.inputs[0].op == "scan":
         index = attrs_of(node, at.ItemAttrs).index
-        return None if position in read_positions(node.inputs[0], index) else "gives a result that does not depend on it"
+        return (
+            None if position in read_positions(node.inputs[0], index) else "gives a result that does not depend on it"
+        )
     return None
 
 

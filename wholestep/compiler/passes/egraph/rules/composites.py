@@ -143,6 +143,24 @@ def _group_norm_grad(p: Profile) -> Iterator[Instance]:
                 yield Instance(f"{type} groups {groups} eps {eps:g} weights {weights}", node, exact=True)
 
 
+def _batch_norm(p: Profile) -> Iterator[Instance]:
+    for type in p.batched:
+        for eps in _eps(p):
+            for affine in range(3):
+                others = [leaf(n, TensorType(type.shape[1:2], type.dtype)) for n in ("weight", "bias")[:affine]]
+                node = b.make("batch_norm", (leaf("x", type), *others), at.NormAttrs(eps))
+                yield Instance(f"{type} eps {eps:g} inputs {affine + 1}", node, exact=True)
+
+
+def _batch_norm_grad(p: Profile) -> Iterator[Instance]:
+    for type in p.batched:
+        for eps in _eps(p):
+            for weights in (0, 1):
+                weight = [leaf("weight", TensorType(type.shape[1:2], type.dtype))] * weights
+                node = b.make("batch_norm_grad", (leaf("x", type), *weight, leaf("g", type)), at.NormAttrs(eps))
+                yield Instance(f"{type} eps {eps:g} weights {weights}", node, exact=True)
+
+
 # -- attention ---------------------------------------------------------------------------------------------------
 
 
@@ -202,6 +220,8 @@ INSTANCES: dict[str, Instances] = {
     "rms_norm_grad": _norm_grad("rms_norm_grad"),
     "group_norm": _group_norm,
     "group_norm_grad": _group_norm_grad,
+    "batch_norm": _batch_norm,
+    "batch_norm_grad": _batch_norm_grad,
     "dropout": _dropout,
     "attention": _attention,
     "attention_grad": _attention_grad,
@@ -209,7 +229,9 @@ INSTANCES: dict[str, Instances] = {
 # Composites that no program of primitives tells: the definition does not read all inputs.
 UNNAMED = frozenset({"attention_lse"})  # the values give it nothing; it comes with the name of a gradient
 _LAYERS = frozenset(
-    f"{name}{part}" for name in ("layer_norm", "rms_norm", "group_norm", "attention") for part in ("", "_grad")
+    f"{name}{part}"
+    for name in ("layer_norm", "rms_norm", "group_norm", "batch_norm", "attention")
+    for part in ("", "_grad")
 )
 # Written out these would go through memory, which the cost model does not see yet: they keep their names.
 _NEVER_WRITTEN_OUT = _LAYERS | {"dropout"}

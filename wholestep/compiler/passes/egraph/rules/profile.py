@@ -9,6 +9,7 @@ from itertools import permutations
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.layers import values_per_channel
 from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, product
 from wholestep.compiler.passes.egraph.encode import full_value
 
@@ -39,6 +40,7 @@ class Profile:
     projected: tuple[TensorType, ...]  # rows of known width with sums of products: gradients of norms have them
     scores: tuple[Scores, ...]  # of products whose products with others are summed: gradients of attention have them
     grouped: tuple[tuple[TensorType, int], ...]  # (x, groups) of reshapes of x that cut its channels into groups
+    batched: tuple[TensorType, ...]  # (N, C, ...) whose squares are summed over all axes but the second
     draws: tuple[at.RandomAttrs, ...]
 
 
@@ -70,6 +72,7 @@ def profile(graph: Graph) -> Profile:
         tuple(t for t in projected if isinstance(t.shape[-1], int)),
         tuple(dict.fromkeys(_scores(graph, frozenset(projected)))),
         tuple(dict.fromkeys(_groupings(graph))),
+        tuple(dict.fromkeys(_batches(graph))),
         tuple(dict.fromkeys(attrs_of(n, at.RandomAttrs) for n in graph.nodes if n.op == "random")),
     )
 
@@ -165,3 +168,15 @@ def _groupings(graph: Graph) -> Iterator[tuple[TensorType, int]]:
             each = (channels // groups, *x.shape[2:])
             if channels % groups == 0 and tuple(rest) in (each, (product(each),)):
                 yield x, groups
+
+
+def _batches(graph: Graph) -> Iterator[TensorType]:
+    """Types of squares that are summed over all axes but the second: the variances of channels."""
+    for n in graph.nodes:
+        if n.op != "sum" or n.inputs[0].op not in ("mul", "pow"):
+            continue
+        (x,) = n.inputs
+        if x.type.rank < 2:
+            continue
+        if attrs_of(n, at.SumAttrs).axes == (0, *range(2, x.type.rank)) and values_per_channel(x.type.shape) != 1:
+            yield x.type

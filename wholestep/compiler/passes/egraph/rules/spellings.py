@@ -31,6 +31,18 @@ def _group_norm(y: Node) -> Iterator[tuple[Node, ...]]:
     yield (normal,)
 
 
+# (x - mean)·f·weight + bias, sums over all axes but the channels at once
+def _batch_norm(y: Node) -> Iterator[tuple[Node, ...]]:
+    (x, *affine), a = y.inputs, attrs_of(y, at.NormAttrs)
+    axes = (0, *range(2, x.type.rank))
+    centred = b.sub(x, b.restore_axes(_mean(x, axes), axes, x.type.shape))
+    factor = b.unary("recip", b.unary("sqrt", b.shift(_mean(b.mul(centred, centred), axes), a.eps)))
+    normal = b.mul(centred, b.restore_axes(factor, axes, x.type.shape))
+    for op, p in zip(("mul", "add"), affine):
+        normal = b.make(op, (normal, b.expand_to(p, normal.type.shape, (1,))))
+    yield (normal,)
+
+
 def _mean(x: Node, axes: tuple[int, ...]) -> Node:
     total = b.sum_axes(x, axes)
     count = b.count(product(x.type.shape[d] for d in axes), x.type.dtype)
@@ -59,5 +71,9 @@ def _attention_grad(y: Node) -> Iterator[tuple[Node, ...]]:
     yield dq, dk, b.matmul(p, g, transpose_a=True), *[ds] * len(mask)
 
 
-SPELLINGS: dict[str, Spellings] = {"group_norm": _group_norm, "attention_grad": _attention_grad}
+SPELLINGS: dict[str, Spellings] = {
+    "group_norm": _group_norm,
+    "batch_norm": _batch_norm,
+    "attention_grad": _attention_grad,
+}
 SPELT_OTHERWISE = frozenset({"attention_grad"})  # nobody writes the definition
