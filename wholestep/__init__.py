@@ -78,6 +78,7 @@ from wholestep.compiler.frontend.layers import (
     rms_norm,
 )
 from wholestep.compiler.frontend.scan import scan
+from wholestep.compiler.frontend.sequences import cumsum, flip, rotary, split
 from wholestep.compiler.frontend.step import Spec, Step, step
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.windows import avg_pool2d, conv1d, conv2d, global_avg_pool2d, max_pool2d
@@ -144,6 +145,7 @@ __all__ = [
     "matmul", "maximum", "minimum", "mod", "one_hot", "pad", "random_normal", "random_uniform", "ratio", "recip",
     "relu", "rms_norm", "scan", "scatter_add", "sigmoid", "sign", "silu", "sin", "size", "softmax", "sqrt", "stack",
     "take", "tanh", "where", "avg_pool2d", "conv1d", "conv2d", "global_avg_pool2d", "max_pool2d", "batch_norm",
+    "cumsum", "flip", "rotary", "split",
     "by_mode", "elu", "hardswish", "leaky_relu", "mish", "softplus", "swiglu",
     # optimizers
     "Optimizer", "Group", "SGD", "Adam", "AdamW", "AMSGrad", "NAdam", "RAdam", "RMSprop", "Adagrad", "Lion", "LAMB",

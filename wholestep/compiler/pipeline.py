@@ -27,6 +27,7 @@ from wholestep.compiler.passes.pooling import relu_behind_pool, through_pools
 from wholestep.compiler.passes.regroup import regroup
 from wholestep.compiler.passes.remake import remake
 from wholestep.compiler.passes.scans import hoist_projections, in_bodies, merge_scans, sink_lookups
+from wholestep.compiler.passes.unroll import unroll_inner_loops
 from wholestep.compiler.plan.bounds import index_bounds, least_sizes
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check
@@ -54,7 +55,7 @@ class Stage:
     egraph: bool = False  # rewritten by equality saturation afterwards, where the options say so
 
 
-BEFORE_GRADIENTS = (inline_calls, relu_behind_pool, hoist_projections, project_tables)
+BEFORE_GRADIENTS = (inline_calls, unroll_inner_loops, relu_behind_pool, hoist_projections, project_tables)
 IMAGES = (channels_last, through_pools)
 SIMPLIFY = (fold, share_common_nodes, drop_dead_code)
 
@@ -70,8 +71,8 @@ STAGES = (
     # Only primitives and composites with kernels are left; reductions have one axis, ratios are divisions, and what
     # follows a product of flattened rows is flat as well; parts that fill a whole are put side by side, not added.
     # Images have their channels last, and the adjoint of a pool goes straight into the adjoints of its convolution.
-    # What follows a norm element by element is computed in its rows.  Every reader of x - mean of a batch has its own, and sums over
-    # pixels have one axis.
+    # What follows a norm element by element is computed in its rows.  Every reader of x - mean of a batch has its own,
+    # and sums over pixels have one axis.
     Stage(
         "lower",
         (

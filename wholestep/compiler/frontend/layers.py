@@ -77,7 +77,7 @@ def batch_norm(
     bias: Operand | None = None,
     running_mean: Tensor | None = None,
     running_var: Tensor | None = None,
-    momentum: Operand = 0.1,
+    momentum: float | Tensor = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
     """(x - mean) / √(variance + eps) · weight + bias, mean and variance of each channel over the batch and the axes
@@ -115,7 +115,7 @@ def batch_norm(
     return by_mode(out, fixed + _beside(affine[1], x) if len(affine) > 1 else fixed)
 
 
-def _follow_batch(x: Tensor, mean: Tensor, var: Tensor, momentum: Operand) -> None:
+def _follow_batch(x: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor) -> None:
     """Record the updates of the running statistics; the same sums as the norm's own, which become one."""
     if x.graph is None:
         fail(UsageError, "batch_norm changes its running statistics, states of a graph; record x in one first.")
@@ -125,8 +125,11 @@ def _follow_batch(x: Tensor, mean: Tensor, var: Tensor, momentum: Operand) -> No
     variance = ratio((centred * centred).sum(behind).sum(0), count)
     elements = as_tensor(count).astype("float64")
     unbiased = variance * (elements / (elements - 1.0)).astype(x.dtype)
+    if not isinstance(momentum, Tensor) and not 0 <= momentum <= 1:
+        fail(OptionError, f"batch_norm: momentum is between 0 (nothing changes) and 1; received {momentum!r}.")
+    share = as_tensor(momentum).astype(x.dtype)
     for state, batch in ((mean, average), (var, unbiased)):
-        x.graph.update(state, state * (1.0 - momentum) + batch * momentum)
+        x.graph.update(state, state * (1.0 - share) + batch * share)
 
 
 def _channels(op: str, x: Tensor, name: str, value: Operand) -> Tensor:

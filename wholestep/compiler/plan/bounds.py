@@ -1,4 +1,4 @@
-"""What a step may be given: indices below which size, extents of at least which size.  Checked before it writes anything."""
+"""What a step may be given, checked before it writes anything: indices below which size, extents of which least one."""
 
 from __future__ import annotations
 

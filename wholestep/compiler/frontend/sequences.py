@@ -1,0 +1,120 @@
+"""Functions along one axis: cutting it up, turning it round, adding along it, and rotary positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from wholestep.compiler.frontend.functions import arange, concat, cos, gather, sin
+from wholestep.compiler.frontend.scan import scan
+from wholestep.compiler.frontend.tensor import Tensor, as_tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import Dim, shape_text
+from wholestep.errors import DTypeError, OptionError, ShapeError
+
+__all__ = ["cumsum", "flip", "rotary", "split"]
+
+
+def _position(op: str, x: Tensor, axis: int) -> int:
+    if not -x.ndim <= axis < x.ndim:
+        fail(ShapeError, f"{op}: axis {axis} does not exist in shape {shape_text(x.shape)}.")
+    return axis % x.ndim
+
+
+def split(x: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
+    """x in consecutive pieces along an axis, as views of it.
+
+    Args:
+        sizes: of every piece, the last one being smaller where that does not go even; or one size for each.
+
+    Example: `q, k, v = ws.split(together, width, axis=-1)`.
+    """
+    position = _position("split", x, axis)
+    length = x.shape[position]
+    if not isinstance(length, int):
+        fail(ShapeError, f"split: axis {axis} of {shape_text(x.shape)} has no size yet; cut an axis of known size.")
+    ends = _ends(length, sizes)
+    before = (slice(None),) * position
+    return tuple(x[(*before, slice(a, b))] for a, b in pairwise(ends))
+
+
+def _ends(length: int, sizes: int | Sequence[int]) -> list[int]:
+    """Where pieces begin, and the end."""
+    if isinstance(sizes, int):
+        if sizes < 1:
+            fail(OptionError, f"split: a piece has a size of at least 1; received {sizes}.")
+        return [*range(0, length, sizes), length]
+    if min(sizes, default=0) < 0 or sum(sizes) != length:
+        fail(ShapeError, f"split: sizes must add up to {length}, the length of the axis; received {list(sizes)}.")
+    return [0, *accumulate(sizes)]
+
+
+def flip(x: Tensor, axis: int | Sequence[int] = -1) -> Tensor:
+    """x with the order along an axis, or several, turned round.  Example: `ws.flip(images, axis=-1)` mirrors them."""
+    for a in (axis,) if isinstance(axis, int) else axis:
+        position = _position("flip", x, a)
+        length = x.shape[position]
+        last_first = arange(length) * -1 + (as_tensor(length).astype("int32") - 1)
+        x = gather(x, last_first if isinstance(length, Dim) else np.arange(length)[::-1].copy(), position)
+    return x
+
+
+def cumsum(x: Tensor, axis: int = -1, reverse: bool = False) -> Tensor:
+    """y[i] = x[0] + ... + x[i] along an axis, added from the first on; `reverse` adds from the last one on.
+
+    Example: `ws.cumsum(ws.constant([1.0, 2.0, 3.0]))` is [1, 3, 6].
+    """
+    position = _position("cumsum", x, axis)
+    order = [position, *(d for d in range(x.ndim) if d != position)]
+    steps = x.permute(*order)
+
+    def add(total: Tensor, element: Tensor) -> tuple[Tensor, Tensor]:
+        total = total + element
+        return total, total
+
+    start = as_tensor(0).astype(x.dtype).expand(*steps.shape[1:]) if x.ndim > 1 else as_tensor(0).astype(x.dtype)
+    _, sums = scan(add, start, steps, reverse=reverse)
+    out: Tensor = sums.permute(*(order.index(d) for d in range(x.ndim)))
+    return out
+
+
+def rotary(x: Tensor, base: float = 10000.0, start: int = 0, interleaved: bool = False) -> Tensor:
+    """Rotary positions (arXiv:2104.09864): pairs of features, turned by an angle that grows with the position.
+
+    Position t turns pair i by t·base^(-2i/d), so that products of queries and keys depend on distances alone.
+
+    Args:
+        x: (..., time, d), d even: queries or keys.
+        start: the position of the first.
+        interleaved: pairs are neighbours (2i, 2i + 1), as in the paper; else (i, i + d/2), as most models have it.
+
+    Example: `ws.attention(ws.rotary(q), ws.rotary(k), v, causal=True)`.
+    """
+    if x.ndim < 2 or not x.dtype.is_float:
+        error = ShapeError if x.dtype.is_float else DTypeError
+        fail(error, f"rotary takes floats of shape (..., time, d); received {x!r}.")
+    width = x.shape[-1]
+    if not isinstance(width, int) or width % 2:
+        fail(ShapeError, f"rotary turns pairs of features: the last axis must be even; received {shape_text(x.shape)}.")
+    cosine, sine = _turns(x, width, float(base), start)
+    if interleaved:
+        pairs = x.reshape((*x.shape[:-1], width // 2, 2))
+        a, b = pairs[..., 0], pairs[..., 1]
+        turned = [t.reshape((*t.shape, 1)) for t in (a * cosine - b * sine, b * cosine + a * sine)]
+        return concat(turned, -1).reshape(x.shape)
+    a, b = split(x, width // 2, -1)
+    return concat([a * cosine - b * sine, b * cosine + a * sine], -1)
+
+
+def _turns(x: Tensor, width: int, base: float, start: int) -> tuple[Tensor, Tensor]:
+    """(time, width / 2) cosines and sines; computed here where the time is a number."""
+    frequencies = base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+    time = x.shape[-2]
+    if isinstance(time, int):
+        angles = np.outer(np.arange(start, start + time, dtype=np.float64), frequencies)
+        return as_tensor(np.cos(angles).astype(x.dtype.numpy)), as_tensor(np.sin(angles).astype(x.dtype.numpy))
+    positions = (arange(time, "float64") + float(start)).reshape((time, 1))
+    angle = positions * as_tensor(frequencies)
+    return cos(angle).astype(x.dtype), sin(angle).astype(x.dtype)
