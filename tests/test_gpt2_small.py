@@ -6,6 +6,7 @@ Nothing is run: a plan is data.  `pytest -s` prints the integers, with fusion an
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import pytest
 
@@ -46,7 +47,7 @@ def test_a_layer_is_twenty_kernels() -> None:
     plan, short = plan_of(12), plan_of(2)
     show("GPT-2 small, 12 layers", plan)
     show("GPT-2 small, 2 layers", short)
-    show("  fusion off", plan_of(2, options=ws.CompileOptions(fuse=False)))
+    show("  fusion off", plan_of(2, options=replace(PLAIN, fuse=False)))
     per_layer, rest = divmod(len(plan.kernels) - len(short.kernels), 10)
     assert (per_layer, rest) == (AT_MOST, 0)
     assert len(plan.kernels) - 12 * per_layer == 10
@@ -163,7 +164,8 @@ def test_planning_stays_in_proportion_to_the_depth(monkeypatch: pytest.MonkeyPat
     counts = {}
     for layers in (3, 12):
         looked[0] = 0
-        ws.compile_training_graph(gpt2(Config(layers, 64, 4, 65, 64)), optimizer=ws.AdamW(), batch_size=16)
+        graph = gpt2(Config(layers, 64, 4, 65, 64))
+        ws.compile_training_graph(graph, optimizer=ws.AdamW(), batch_size=16, options=PLAIN)
         counts[layers] = looked[0]
     assert counts[12] < 4.5 * counts[3], counts
 
