@@ -71,7 +71,7 @@ def _pull_back(
 ) -> dict[Node, Node]:
     """The chain rule from where gradients have arrived back through `order`; the gradient of every useful node."""
     totals: dict[Node, Node] = {}
-    loops: dict[Node, dict[int, Node]] = {}  # a loop has one gradient for all of its results
+    loops: dict[Node, dict[int, list[Node]]] = {}  # a loop has one gradient for all of its results
     for node in reversed(order):
         if node in loops:
             with build.origin(node, name=f"gradient of {node.name or node.op}"):
@@ -82,7 +82,8 @@ def _pull_back(
         with build.origin(node, name=f"gradient of {node.name or node.op}"):
             totals[node] = upstream = _total(arrived.pop(node))
             if node.op == "item" and node.inputs[0].op == "scan":
-                loops.setdefault(node.inputs[0], {})[build.attrs_of(node, at.ItemAttrs).index] = upstream
+                results = loops.setdefault(node.inputs[0], {})
+                results.setdefault(build.attrs_of(node, at.ItemAttrs).index, []).append(upstream)
                 continue
             wanted = [i for i, x in enumerate(operands(node)) if x in useful and carries(node, i)]
             if wanted:
@@ -92,8 +93,9 @@ def _pull_back(
 
 
 def _through_loop(
-    node: Node, upstream: dict[int, Node], useful: set[Node], params: Sequence[Node]
+    node: Node, arrived: dict[int, list[Node]], useful: set[Node], params: Sequence[Node]
 ) -> list[tuple[int, Node]]:
+    upstream = {index: _total(gradients) for index, gradients in arrived.items()}
     wanted = {i for i, x in enumerate(node.inputs) if x in useful and carries(node, i)}
 
     def inside(arrived: dict[Node, list[Node]], order: Sequence[Node], inputs: Sequence[Node]) -> dict[Node, Node]:

@@ -108,8 +108,7 @@ class _Gradient:
             if node in self.moved:
                 stack.pop()
                 continue
-            kept = node in self.forward and not self._is_repeated(node)
-            if kept:
+            if self._is_kept(node):
                 self.moved[node] = self._read(node)
             elif missing := [i for i in node.inputs if i not in self.moved]:
                 stack += missing
@@ -117,9 +116,13 @@ class _Gradient:
                 self.moved[node] = node.with_inputs([self.moved[i] for i in node.inputs])
         return self.moved[root]
 
-    def _is_repeated(self, node: Node) -> bool:
-        """Is a forward value cheaper to have again than to keep: a view, a comparison, a constant?"""
-        return node.op in _VIEWS or (node.op != "input" and (not node.inputs or node.type.dtype == boolean))
+    def _is_kept(self, node: Node) -> bool:
+        """Is a value of the forward step stacked?  A view, a comparison or a constant is cheaper to have again."""
+        if node.op == "item" and node.inputs[0].op == "scan":  # of a loop in the body, perhaps one that gives more
+            return all(n.inputs or n not in self.moved for n in toposort([node]))
+        if node not in self.forward or node.op in _VIEWS or not isinstance(node.result, TensorType):
+            return False
+        return node.op == "input" or (bool(node.inputs) and node.type.dtype != boolean)
 
     def _read(self, node: Node) -> Node:
         """The parameter through which the new body reads a value of the forward step."""
@@ -137,7 +140,7 @@ class _Gradient:
 
     def _keep(self, node: Node) -> None:
         """See to it that all values of a node, forward or not, will be there after the loops."""
-        if node in self.forward:
+        if node in self.forward or self._is_kept(node):
             self._save(node)
         elif node not in self.outputs:
             self._move(node)
@@ -161,7 +164,7 @@ class _Gradient:
         loop = self._loop(after)
 
         def stack(node: Node) -> Node:
-            if node in self.forward:
+            if node not in self.outputs:
                 return self._stack(node)
             return build.make("item", (loop,), at.ItemAttrs(self.outputs[node]))
 
