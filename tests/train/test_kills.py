@@ -1,0 +1,98 @@
+"""SIGKILL at random moments: every resume ends with the bits of the uninterrupted run."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from wholestep.train.stored import checkpoints_in
+
+SCRIPT = Path(__file__).with_name("run_to_kill.py")
+ROOT = SCRIPT.parents[2]
+STEPS = 80  # of the whole run
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    child = subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline().strip() == "ready"
+    return child
+
+
+def digest_of(child: subprocess.Popen[str]) -> str:
+    out, _ = child.communicate(timeout=300)
+    return out.strip()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of the run that nobody interrupts."""
+    digest = digest_of(start(tmp_path_factory.mktemp("whole")))
+    assert len(digest) == 64
+    return digest
+
+
+def newest(folder: Path) -> int:
+    found = checkpoints_in(folder)
+    return found[-1].step if found else 0
+
+
+def killed_somewhere(child: subprocess.Popen[str], folder: Path, rng: random.Random) -> bool:
+    """Kill a run at a random moment behind its next checkpoint; False where it was faster than we."""
+    wanted = rng.randint(newest(folder) + 1, STEPS)
+    while newest(folder) < wanted and child.poll() is None:
+        time.sleep(0.001)
+    time.sleep(rng.uniform(0, 0.01))  # somewhere in the next steps, or while one is being written
+    child.send_signal(signal.SIGKILL)
+    return child.wait() == -signal.SIGKILL
+
+
+def kill_and_resume(tmp_path: Path, whole: str, kills: int, seed: int) -> None:
+    """Runs that are killed and resumed, over and over, until there were enough kills; then one comes to its end."""
+    rng, done, folder = random.Random(seed), 0, tmp_path / "run"
+    while done < kills:
+        child = start(folder)
+        if killed_somewhere(child, folder, rng):
+            done += 1
+            assert digest_of(child) == "", "killed before its end"
+        else:
+            assert digest_of(child) == whole
+            folder = tmp_path / f"run{done}"
+    assert digest_of(start(folder)) == whole
+    assert not list(folder.glob(".writing-*")), "what a killed run left behind is swept away"
+
+
+def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path, whole: str) -> None:
+    kill_and_resume(tmp_path, whole, kills=2, seed=0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(5))
+def test_fifty_kills(tmp_path: Path, whole: str, seed: int) -> None:
+    kill_and_resume(tmp_path, whole, kills=10, seed=1 + seed)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_finishes_the_step_saves_and_exits(
+    tmp_path: Path, whole: str, number: signal.Signals, code: int
+) -> None:
+    child = start(tmp_path)
+    child.send_signal(number)
+    assert digest_of(child) == "", "it does not go on to the end of the script"
+    assert child.returncode == code
+    assert 0 < newest(tmp_path) < STEPS, "the run was saved"
+    if number is signal.SIGINT:
+        assert digest_of(start(tmp_path)) == whole

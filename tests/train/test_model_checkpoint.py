@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from train.test_checkpoint import BATCH, ROWS, data, fit, model
+
+import wholestep as ws
+from wholestep.train.stored import checkpoints_in
+
+STEPS = -(-ROWS // BATCH)
+
+
+def epochs_kept(folder: Path) -> list[int]:
+    return [f.step // STEPS for f in checkpoints_in(folder)]
+
+
+def losses_as(monkeypatch: pytest.MonkeyPatch, values: list[float]) -> None:
+    """Make `val_loss` of the epochs what a test says."""
+    given = iter(values)
+    monkeypatch.setattr(ws.Session, "evaluate_all", lambda self, arrays: {"loss": next(given), "accuracy": 0.5})
+
+
+def test_defaults_and_aliases() -> None:  # J02
+    plain = ws.ModelCheckpoint("runs/x")
+    assert (plain.monitor, plain.mode) == ("val_loss", "min")
+    assert ws.ModelCheckpoint("runs/x", monitor="val_acc", mode="max").monitor == "val_accuracy"
+
+
+def test_written_only_on_improvement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # J02
+    losses_as(monkeypatch, [1.0, 0.9, 0.95, 0.8])
+    kept: list[list[int]] = []
+
+    class Watch(ws.Callback):
+        def on_safe_point(self) -> None:
+            kept.append(epochs_kept(tmp_path))
+
+    fit(model(), validation=data(), callbacks=[ws.ModelCheckpoint(tmp_path), Watch()], epochs=4)
+    after_epochs = [k for i, k in enumerate(kept) if i == len(kept) - 1 or k != kept[i + 1]]
+    assert after_epochs == [[], [1], [2], [4]]
+    assert ws.load_checkpoint(tmp_path).logs["val_loss"] == 0.8
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({"best": 1}, [2]), ({"best": 2}, [2, 4]), ({"best": 1, "last": 2}, [2, 4, 5]), ({"best": 0, "last": 1}, [5])],
+    ids=str,
+)
+def test_rotation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: list[int]
+) -> None:
+    losses_as(monkeypatch, [1.0, 0.5, 0.9, 0.8, float("nan")])
+    keeper = ws.ModelCheckpoint(tmp_path, **options)
+    fit(model(), validation=data(), callbacks=[keeper], epochs=5)
+    assert epochs_kept(tmp_path) == expected
+    if options["best"]:
+        assert keeper.best_path == tmp_path / f"step-{2 * STEPS:08d}"
+        assert ws.load_checkpoint(tmp_path, best="val_loss").logs["val_loss"] == 0.5
+
+
+def test_every_so_many_steps(tmp_path: Path) -> None:
+    fit(model(), callbacks=[ws.ModelCheckpoint(tmp_path, "loss", best=0, last=100, every=5)], epochs=1)
+    steps = [f.step for f in checkpoints_in(tmp_path)]
+    assert steps[-1] == STEPS
+    assert len(steps) >= STEPS // 5
+    assert ws.load_checkpoint(tmp_path / f"step-{steps[0]:08d}").position.step == steps[0] < STEPS
+
+
+def test_two_keepers_in_one_folder_leave_each_other_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses_as(monkeypatch, [1.0, 2.0, 3.0])
+    both = [ws.ModelCheckpoint(tmp_path), ws.ModelCheckpoint(tmp_path, "val_loss", "max")]
+    fit(model(), validation=data(), callbacks=both, epochs=3)
+    assert epochs_kept(tmp_path) == [1, 3]
+
+
+def test_a_misspelt_monitor_is_told_before_training() -> None:
+    with pytest.raises(ws.errors.UnknownNameError, match=r"ModelCheckpoint watches 'val_los'.*Did you mean 'val_loss'"):
+        fit(model(), validation=data(), callbacks=[ws.ModelCheckpoint("runs/x", monitor="val_los")])
+    with pytest.raises(ws.errors.UnknownNameError, match="There is no validation data"):
+        fit(model(), callbacks=[ws.ModelCheckpoint("runs/x")])
+    assert not Path("runs/x").exists()
+
+
+def test_a_run_survives_a_checkpoint_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    keeper = ws.ModelCheckpoint(tmp_path / "file" / "run", "loss")
+    assert len(fit(model(), callbacks=[keeper], epochs=2)) == 2
+    assert "could not be written" in caplog.text
+    assert isinstance(keeper.failure, ws.errors.CheckpointError)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"mode": "smallest"}, "mode is 'min' or 'max'; received 'smallest'"),
+        ({"best": 0}, "best=0 and last=0 keep nothing"),
+        ({"every": 0}, "every is a whole number of at least 1; received 0"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], text: str) -> None:
+    with pytest.raises((ws.errors.OptionError, ws.errors.UsageError), match=text):
+        ws.ModelCheckpoint("runs/x", **options)
