@@ -17,7 +17,9 @@ from wholestep.nn.activations import (
 )
 from wholestep.nn.attention import MultiHeadAttention, TransformerBlock
 from wholestep.nn.basic import Dropout, Embedding, Flatten, Linear
+from wholestep.nn.batch_norm import BatchNorm1d, BatchNorm2d
 from wholestep.nn.containers import Residual, Sequential
+from wholestep.nn.images import AvgPool2d, Conv1d, Conv2d, GlobalAvgPool2d, MaxPool2d
 from wholestep.nn.module import Module
 from wholestep.nn.norms import GroupNorm, LayerNorm, RMSNorm
 from wholestep.nn.parameter import Buffer, Parameter
@@ -27,6 +29,8 @@ from wholestep.nn.recurrent import GRU, LSTM, RNN
 __all__ = [
     "Module", "Parameter", "Buffer", "Sequential", "Residual", "Lambda",
     "Linear", "Embedding", "Dropout", "Flatten",
-    "LayerNorm", "RMSNorm", "GroupNorm", "MultiHeadAttention", "TransformerBlock", "RNN", "LSTM", "GRU",
+    "Conv1d", "Conv2d", "MaxPool2d", "AvgPool2d", "GlobalAvgPool2d",
+    "BatchNorm1d", "BatchNorm2d", "LayerNorm", "RMSNorm", "GroupNorm",
+    "MultiHeadAttention", "TransformerBlock", "RNN", "LSTM", "GRU",
     "ReLU", "LeakyReLU", "ELU", "GELU", "SiLU", "Mish", "Softplus", "Hardswish", "SwiGLU", "Tanh", "Sigmoid", "Softmax",
 ]

@@ -8,6 +8,7 @@ from itertools import pairwise
 from wholestep.compiler.frontend import functions
 from wholestep.compiler.frontend import initializers as init
 from wholestep.compiler.frontend.layers import Switchable, attention
+from wholestep.compiler.frontend.sequences import rotary as turn
 from wholestep.compiler.frontend.tensor import Operand, Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
@@ -26,6 +27,7 @@ class MultiHeadAttention(Module):
         heads: of the queries; `width` is divided among them.
         kv_heads: of keys and values where several heads of queries share one (arXiv:2305.13245).
         causal: position i sees the positions 0 ... i only.
+        rotary: queries and keys know their positions by `ws.rotary`.
 
     Example: `ws.nn.MultiHeadAttention(128, 4, causal=True)`.
     """
@@ -41,6 +43,7 @@ class MultiHeadAttention(Module):
         causal: bool = False,
         bias: bool = True,
         dtype: object = "float32",
+        rotary: bool = False,
     ) -> None:
         shared = heads if kv_heads is None else kv_heads
         positive("MultiHeadAttention", width=width, heads=heads, kv_heads=shared)
@@ -48,7 +51,13 @@ class MultiHeadAttention(Module):
             fail(OptionError, f"MultiHeadAttention: a width of {width} does not divide into {heads} heads.")
         if heads % shared:
             fail(OptionError, f"MultiHeadAttention: {heads} heads cannot share {shared} kv_heads evenly.")
-        self.width, self.heads, self.kv_heads, self.causal = width, heads, shared, causal
+        if rotary and width // heads % 2:
+            fail(
+                OptionError,
+                f"MultiHeadAttention: rotary positions turn pairs of features, but {width} in {heads} heads leaves "
+                f"{width // heads} each; choose an even number.",
+            )
+        self.width, self.heads, self.kv_heads, self.causal, self.rotary = width, heads, shared, causal, rotary
         rows = width + 2 * shared * (width // heads)
         self.in_proj_weight = parameter((rows, width), init.xavier_uniform(), dtype)
         self.in_proj_bias = parameter((rows,), 0.0, dtype) if bias else None
@@ -61,6 +70,7 @@ class MultiHeadAttention(Module):
                 expected = f"(batch, time, {self.width})"
                 fail(ShapeError, f"MultiHeadAttention takes {expected}; received {shape_text(given.shape)}.")
         q, k, v = self._projected(x, memory)
+        q, k = (turn(q), turn(k)) if self.rotary else (q, k)
         mixed = attention(q, k, v, causal=self.causal, mask=mask)  # (batch, heads, time, width / heads)
         out: Tensor = self.out_proj(mixed.transpose(1, 2).reshape(x.shape))
         return out
@@ -87,7 +97,8 @@ class MultiHeadAttention(Module):
 
     def options(self) -> str:
         shared = "" if self.kv_heads == self.heads else f", kv_heads={self.kv_heads}"
-        return f"{self.width}, {self.heads}{shared}" + (", causal=True" if self.causal else "")
+        flags = [f", {name}=True" for name in ("causal", "rotary") if getattr(self, name)]
+        return f"{self.width}, {self.heads}{shared}{''.join(flags)}"
 
 
 class TransformerBlock(Module):

@@ -52,6 +52,8 @@ class Module:
                 return x + self.up(self.norm(x))
     """
 
+    unused_names: tuple[str, ...] = ()  # of arrays that other libraries' files have and this module has no use for
+
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """What the module computes from tensors.  Users write this; call the module itself."""
         fail(UsageError, f"{type(self).__name__} has no forward: define `def forward(self, x)` in the class.")

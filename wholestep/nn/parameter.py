@@ -72,3 +72,8 @@ class Buffer(Parameter):
 def parameter(shape: object, init: object = None, dtype: object = "float32") -> Any:
     """A `Parameter` for an attribute that is annotated as what `forward` sees: `weight: Tensor`."""
     return Parameter(shape, init, dtype)
+
+
+def buffer(shape: object, init: object = 0.0, dtype: object = "float32") -> Any:
+    """A `Buffer` for an attribute that is annotated as what `forward` sees."""
+    return Buffer(shape, init, dtype)

@@ -41,11 +41,12 @@ def load_state_dict(model: Module, values: Mapping[str, object], strict: bool) -
 
     first = {owned: name for name, owned in model.named_arrays().items()}
     names = {name: first[owned] for name, owned in model.all_names()}  # any name -> the name it is stored under
+    unused = {f"{path}.{name}" if path else name for path, m in model.named_modules() for name in m.unused_names}
     found = {names[name]: _array(value) for name, value in values.items() if name in names}
     report = LoadReport(
         tuple(found),
         tuple(name for name in first.values() if name not in found),
-        tuple(name for name in values if name not in names),
+        tuple(name for name in values if name not in names and name not in unused),
     )
     if strict and (report.missing or report.unexpected):
         raise UnknownNameError(

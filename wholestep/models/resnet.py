@@ -1,0 +1,124 @@
+"""ResNets: "Deep residual learning for image recognition", He et al. 2015 (arXiv:1512.03385).
+
+`resnet18` is the paper's network for ImageNet under torchvision's names; `resnet20`, `resnet32` and `resnet56` are its
+networks for CIFAR (section 4.2), whose shortcuts have no parameters (option A) unless `option="B"` says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from wholestep.compiler.frontend import initializers as init
+from wholestep.compiler.frontend.functions import pad, relu
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import OptionError
+from wholestep.nn import BatchNorm2d, Conv2d, GlobalAvgPool2d, Linear, MaxPool2d, Module, Sequential
+
+Shortcut = Callable[[int, int, int, object], Module]  # of (inputs, outputs, stride, dtype), where shapes differ
+
+
+def resnet20(classes: int = 10, option: str = "A", dtype: object = "float32") -> CifarResNet:
+    """ResNet-20 for images of 32 x 32, 0.27 M parameters.  Example: `ws.models.resnet20()`."""
+    return CifarResNet(3, classes, option, dtype)
+
+
+def resnet32(classes: int = 10, option: str = "A", dtype: object = "float32") -> CifarResNet:
+    """ResNet-32 for images of 32 x 32, 0.46 M parameters.  Example: `ws.models.resnet32()`."""
+    return CifarResNet(5, classes, option, dtype)
+
+
+def resnet56(classes: int = 10, option: str = "A", dtype: object = "float32") -> CifarResNet:
+    """ResNet-56 for images of 32 x 32, 0.85 M parameters.  Example: `ws.models.resnet56()`."""
+    return CifarResNet(9, classes, option, dtype)
+
+
+def resnet18(classes: int = 1000, dtype: object = "float32") -> ResNet:
+    """ResNet-18 for images of about 224 x 224, 11.7 M parameters.  Example: `ws.models.resnet18()`."""
+    return ResNet((2, 2, 2, 2), classes, dtype)
+
+
+class CifarResNet(Module):
+    """Images (batch, 3, H, W) -> scores (batch, classes); 6n + 2 layers."""
+
+    def __init__(self, n: int, classes: int, option: str, dtype: object) -> None:
+        shortcuts: dict[str, Shortcut] = {"A": PadChannels, "B": projection}
+        if option not in shortcuts:
+            fail(
+                OptionError, f"the shortcuts of a CIFAR ResNet are option 'A' or 'B' of the paper; received {option!r}."
+            )
+        shortcut = shortcuts[option]
+        self.conv1, self.bn1 = conv3x3(3, 16, 1, dtype), BatchNorm2d(16, dtype=dtype)
+        self.layer1 = stage(n, 16, 16, 1, shortcut, dtype)
+        self.layer2 = stage(n, 16, 32, 2, shortcut, dtype)
+        self.layer3 = stage(n, 32, 64, 2, shortcut, dtype)
+        self.pool, self.linear = GlobalAvgPool2d(), Linear(64, classes, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = relu(self.bn1(self.conv1(x)))  # (batch, 16, 32, 32)
+        x = self.layer3(self.layer2(self.layer1(x)))  # (batch, 64, 8, 8)
+        scores: Tensor = self.linear(self.pool(x))
+        return scores
+
+
+class ResNet(Module):
+    """Images (batch, 3, H, W) -> scores (batch, classes)."""
+
+    def __init__(self, blocks: tuple[int, int, int, int], classes: int, dtype: object) -> None:
+        self.conv1 = Conv2d(3, 64, 7, stride=2, padding=3, bias=False, init=init.kaiming_normal(), dtype=dtype)
+        self.bn1, self.maxpool = BatchNorm2d(64, dtype=dtype), MaxPool2d(3, stride=2, padding=1)
+        self.layer1 = stage(blocks[0], 64, 64, 1, projection, dtype)
+        self.layer2 = stage(blocks[1], 64, 128, 2, projection, dtype)
+        self.layer3 = stage(blocks[2], 128, 256, 2, projection, dtype)
+        self.layer4 = stage(blocks[3], 256, 512, 2, projection, dtype)
+        self.avgpool, self.fc = GlobalAvgPool2d(), Linear(512, classes, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(relu(self.bn1(self.conv1(x))))  # (batch, 64, H / 4, W / 4)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))  # (batch, 512, H / 32, W / 32)
+        scores: Tensor = self.fc(self.avgpool(x))
+        return scores
+
+
+def stage(blocks: int, inputs: int, outputs: int, stride: int, shortcut: Shortcut, dtype: object) -> Sequential:
+    """Blocks of one width; the first may halve the image."""
+    first = BasicBlock(inputs, outputs, stride, shortcut, dtype)
+    return Sequential(first, *(BasicBlock(outputs, outputs, 1, shortcut, dtype) for _ in range(blocks - 1)))
+
+
+class BasicBlock(Module):
+    """relu(shortcut(x) + norm(conv(relu(norm(conv(x))))))"""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, shortcut: Shortcut, dtype: object) -> None:
+        self.conv1, self.bn1 = conv3x3(inputs, outputs, stride, dtype), BatchNorm2d(outputs, dtype=dtype)
+        self.conv2, self.bn2 = conv3x3(outputs, outputs, 1, dtype), BatchNorm2d(outputs, dtype=dtype)
+        same = inputs == outputs and stride == 1
+        self.downsample = None if same else shortcut(inputs, outputs, stride, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn2(self.conv2(relu(self.bn1(self.conv1(x)))))
+        return relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+def conv3x3(inputs: int, outputs: int, stride: int, dtype: object) -> Conv2d:
+    """A convolution that keeps the size, or halves it; the norm behind it has the bias."""
+    start = init.kaiming_normal()
+    return Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False, init=start, dtype=dtype)
+
+
+def projection(inputs: int, outputs: int, stride: int, dtype: object) -> Module:
+    """Option B: a convolution of single pixels and a norm."""
+    conv = Conv2d(inputs, outputs, 1, stride=stride, bias=False, init=init.kaiming_normal(), dtype=dtype)
+    return Sequential(conv, BatchNorm2d(outputs, dtype=dtype))
+
+
+class PadChannels(Module):
+    """Option A: every second pixel, with channels of zeros on both sides."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, dtype: object) -> None:
+        self.missing, self.stride = outputs - inputs, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.missing // 2
+        around = [(0, 0), (before, self.missing - before), (0, 0), (0, 0)]
+        return pad(x[:, :, :: self.stride, :: self.stride], around)
