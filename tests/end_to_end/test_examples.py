@@ -18,6 +18,7 @@ from examples import (
     finetune,
     gan,
     gradient_penalty,
+    lenet_mnist,
     mnist_mlp,
     reinforce,
     shakespeare_gpt,
@@ -179,6 +180,15 @@ def test_mnist_mlp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"test accuracy: {accuracy:.2%} on 297 images" in capsys.readouterr().out
     again = mnist_mlp.network(hidden=128)
     assert len(again.load(weights).loaded) == 4
+
+
+def test_lenet_mnist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    digits_as_mnist(tmp_path)
+    weights = tmp_path / "lenet.safetensors"
+    accuracy = lenet_mnist.main(["--data", str(tmp_path), "--epochs", "3", "--batch", "32", "--save", str(weights)])
+    assert accuracy > 0.85
+    assert f"test accuracy: {accuracy:.2%} on 297 images" in capsys.readouterr().out
+    assert "conv1.weight" in ws.models.lenet5().load(weights).loaded
 
 
 def test_tabular_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,11 @@ from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.types import DType, Shape
 from wholestep.errors import OptionError, ShapeError
 
+__all__ = [  # what `ws.init` offers; the rest is for the compiler
+    "constant", "kaiming_normal", "kaiming_uniform", "normal", "ones", "orthogonal", "uniform", "values",
+    "xavier_normal", "xavier_uniform", "zeros",
+]  # fmt: skip
+
 Array = np.ndarray[Any, Any]
 StaticShape = tuple[int, ...]
 

@@ -1,0 +1,69 @@
+"""The documents: every block of Python runs as it stands, every link leads somewhere, the reference is complete."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from docs import make_api
+
+ROOT = Path(__file__).parents[2]
+EXECUTED = ["README.md", "docs/tutorial.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/guides/*.md"))]
+LINKING = [*EXECUTED, "docs/api.md", "docs/architecture.md", "CONTRIBUTING.md", "examples/README.md"]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+
+
+def blocks(path: Path) -> list[str]:
+    """The Python blocks of a document, each behind as many empty lines as stand before it: errors name true lines."""
+    text = path.read_text(encoding="utf-8")
+    return ["\n" * text.count("\n", 0, m.start(1)) + m[1] for m in BLOCK.finditer(text)]
+
+
+@pytest.mark.parametrize("document", EXECUTED)
+def test_the_code_of_a_document_runs(
+    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One document is one program: later blocks use the names of earlier ones.  It runs in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    found = blocks(ROOT / document)
+    assert found, f"{document} has no ```python block"
+    program = ModuleType("document")
+    monkeypatch.setitem(sys.modules, "document", program)  # dataclasses look their module up
+    for block in found:
+        exec(compile(block, str(ROOT / document), "exec", dont_inherit=True), vars(program))
+
+
+@pytest.mark.parametrize("document", LINKING)
+def test_links_lead_to_files(document: str) -> None:
+    path = ROOT / document
+    for target in LINK.findall(path.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (path.parent / target).exists(), f"{document} links to {target}, which is not there"
+
+
+@pytest.mark.parametrize("section", make_api.SECTIONS)
+def test_every_public_name_has_a_docstring_of_its_own(section: str) -> None:
+    module = make_api.SECTIONS[section]
+    assert module.__doc__, f"the module {section} has no docstring"
+    for name, value in make_api.public(module):
+        if make_api.described(value):
+            text = value.__doc__ or ""
+            # A dataclass without a docstring gets its signature as one.
+            generated = inspect.isclass(value) and text.startswith(f"{value.__name__}(")
+            assert text.strip(), f"{section}.{name} has no docstring"
+            assert not generated, f"{section}.{name} has no docstring"
+
+
+def test_the_reference_is_up_to_date_and_has_every_name() -> None:
+    text = make_api.TARGET.read_text(encoding="utf-8")
+    for section, module in make_api.SECTIONS.items():
+        for name, value in make_api.public(module):
+            heading = f"## {section}.{name}\n" if isinstance(value, ModuleType) else f"### {section}.{name}\n"
+            assert heading in text, f"docs/api.md lacks {section}.{name}: run `python docs/make_api.py`"
+    assert text == make_api.render(), "docs/api.md is out of date: run `python docs/make_api.py`"
