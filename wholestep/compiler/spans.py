@@ -6,8 +6,10 @@ import dataclasses
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from wholestep.compiler.passes.egraph.report import EGraphReport
 
@@ -33,9 +35,15 @@ class Spans:
     _depth: int = 0
     _origin: float = field(default_factory=time.perf_counter)
 
+    @property
+    def origin(self) -> float:
+        """When the recorder was made, on the clock of `time.perf_counter`."""
+        return self._origin
+
     @contextmanager
     def span(self, name: str) -> Iterator[Span]:
         """Record what happens inside."""
+        outer = _ACTIVE.set(self)
         begun = time.perf_counter()
         span = Span(name, self._depth, begun - self._origin)
         if len(self.all) < self.most:
@@ -45,11 +53,21 @@ class Spans:
             yield span
         finally:
             self._depth -= 1
+            _ACTIVE.reset(outer)
             span.seconds = time.perf_counter() - begun
 
     def names(self) -> tuple[str, ...]:
         """The names of all spans so far, in the order in which they began."""
         return tuple(s.name for s in self.all)
+
+
+_ACTIVE: ContextVar[Spans | None] = ContextVar("spans", default=None)
+
+
+def inner_span(name: str) -> AbstractContextManager[Any]:
+    """A span inside the one that is open, for code that is handed no recorder, such as a call of the C compiler."""
+    active = _ACTIVE.get()
+    return nullcontext() if active is None else active.span(name)
 
 
 @dataclass(frozen=True)

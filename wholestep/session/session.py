@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from wholestep.session.verdict import Verdict
 
 if TYPE_CHECKING:
     from wholestep.compiler.explain import Explanation
+    from wholestep.session.profiling import Profile
 
 log = logging.getLogger("wholestep")
 
@@ -254,6 +256,28 @@ class Session(Staged):
     def span(self, name: str) -> AbstractContextManager[Any]:
         """Time what happens inside, under a name; it is listed with the spans of the build."""
         return nullcontext() if self._source is None else self._source.spans.span(name)
+
+    def profile(self, given: Mapping[str, object] | None = None, /, *, steps: int = 10, **inputs: object) -> Profile:
+        """The time, GFLOP/s and GB/s of every kernel of a step, from some steps whose effects are undone.
+
+        It compiles the plan once more with clocks around its kernels; what `step` runs is not touched, nor are bits.
+
+        Example: `print(session.profile(x=xb, labels=yb))`.
+        """
+        from wholestep.session.profiling import profile
+
+        named = {**(self._mapping("profile", given) if given is not None else {}), **inputs}
+        return profile(self, self._with_held(named) if self._held else named, steps)
+
+    def trace(self, path: str | PathLike[str], profile: Profile | None = None) -> None:
+        """Write the spans of builds and epochs, and the kernels of a profile, for Chrome's and Perfetto's viewers.
+
+        Example: `session.trace("trace.json", session.profile(x=xb, labels=yb))`.
+        """
+        from wholestep.session.trace import write_trace
+
+        source = self._need_source("spans")
+        write_trace(path, source.spans.all, source.spans.origin, profile)
 
     @property
     def plan(self) -> Plan:

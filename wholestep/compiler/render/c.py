@@ -17,11 +17,14 @@ PRELUDE = """\
 #define WS_EXPORT __attribute__((visibility("default")))
 """
 
+BARRIER = -1  # in the place of a kernel's number, where times are noted
 
-def render(plan: Plan, prefix: str = "ws") -> str:
+
+def render(plan: Plan, prefix: str = "ws", profile: bool = False) -> str:
     """The source of a plan: its kernels (equal ones once), the scalar prologue, the entry point, the refresh of copies.
 
-    `prefix` names what the object exports, so that several plans can stand in one file.
+    `prefix` names what the object exports, so that several plans can stand in one file.  With `profile` every kernel
+    and barrier notes when it began and ended; what the kernels compute is the same text.
     """
     buffers = {b.id: b for b in plan.buffers}
     functions: dict[str, str] = {}  # text of a kernel without its name -> name
@@ -34,9 +37,12 @@ def render(plan: Plan, prefix: str = "ws") -> str:
         if text not in functions:
             functions[text] = name = f"{prefix}_k{kernel.id}"
             texts.append(text.replace("@", name, 1))
-        calls[kernel.id] = call_text(kernel, functions[text], writer)
+        calls[kernel.id] = noted(call_text(kernel, functions[text], writer), kernel.id, profile)
     prelude = PRELUDE.format("".join(f'#include "{name}"\n' for name in headers(plan.kernels)))
-    parts = [prelude, *texts, prologue(plan, prefix), entry(plan, calls, prefix), refresh(plan, prefix)]
+    notes = ['#include "profile.h"'] if profile else []
+    barrier = noted("call->api->barrier();", BARRIER, profile)
+    body = entry(plan, calls, prefix, barrier)
+    parts = [prelude, *notes, *texts, prologue(plan, prefix), body, refresh(plan, prefix)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -44,6 +50,13 @@ def call_text(kernel: Kernel, function: str, writer: Writer) -> str:
     arguments = "".join(f", b{b}" for b in writer.params)
     step = "" if kernel.loop is None else ", step"
     return f"{function}(call, lo, hi{step}{arguments});"
+
+
+def noted(statement: str, what: int, profile: bool) -> str:
+    """A statement, with its times noted under a kernel's number where that is asked for."""
+    if not profile:
+        return statement
+    return f"{{ const long begun = ws_clock(); {statement} ws_note(id, {what}, begun); }}"
 
 
 def pointer(buffer: Buffer, position: Mapping[int, int]) -> str:
@@ -58,7 +71,7 @@ def pointer(buffer: Buffer, position: Mapping[int, int]) -> str:
     return f"  {type} *const b{buffer.id} = ({type} *){where}; (void)b{buffer.id};"
 
 
-def entry(plan: Plan, calls: Mapping[int, str], prefix: str) -> str:
+def entry(plan: Plan, calls: Mapping[int, str], prefix: str, barrier: str) -> str:
     """Regions of kernels with a barrier between them; each thread runs over what it owns."""
     lines = [f"WS_EXPORT void {prefix}_entry(const ws_call *call, int id, int threads) {{", "  long lo, hi;"]
     lines += [f"  const long d{k} = call->dims[{k}]; (void)d{k};" for k in range(len(plan.symbols))]
@@ -67,10 +80,10 @@ def entry(plan: Plan, calls: Mapping[int, str], prefix: str) -> str:
     region, loop = 0, None
     for k in plan.kernels:
         if k.loop != loop:
-            lines += [] if loop is None else close_loop(plan.loops[loop])
+            lines += [] if loop is None else close_loop(plan.loops[loop], barrier)
         if k.region != region:
             region = k.region
-            lines.append(f"  call->api->barrier();  /* region {region} */")
+            lines.append(f"  {barrier}  /* region {region} */")
         if k.loop != loop:
             loop = k.loop
             lines += [] if loop is None else open_loop(plan.loops[loop], plan.symbols)
@@ -79,7 +92,7 @@ def entry(plan: Plan, calls: Mapping[int, str], prefix: str) -> str:
         else:
             extent = extent_text(k.axes[k.split], plan.symbols)
             lines.append(f"  ws_own({extent}, {k.granule}, id, threads, &lo, &hi); if (lo < hi) {calls[k.id]}")
-    lines += [] if loop is None else close_loop(plan.loops[loop])
+    lines += [] if loop is None else close_loop(plan.loops[loop], barrier)
     return "\n".join([*lines, "}"])
 
 
@@ -89,8 +102,8 @@ def open_loop(loop: Loop, symbols: tuple[str, ...]) -> list[str]:
     return [f"  for (long n = 0; n < {steps}; n++) {{", f"  const long step = {step}; (void)step;"]
 
 
-def close_loop(loop: Loop) -> list[str]:
-    return [*(["  call->api->barrier();"] if loop.barrier else []), "  }"]
+def close_loop(loop: Loop, barrier: str) -> list[str]:
+    return [*([f"  {barrier}"] if loop.barrier else []), "  }"]
 
 
 def host_text(value: HostValue, symbols: tuple[str, ...]) -> str:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from wholestep.compiler.runtime.cache import Cache, key_of
+from wholestep.compiler.spans import inner_span
 from wholestep.errors import CompilerError
 
 NATIVE = Path(__file__).parent / "native"
@@ -196,7 +197,8 @@ def run_compiler(compiler: Compiler, target: Target, sources: dict[str, str], ex
             "out.so",
             *LIBRARIES,
         ]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        with inner_span("gcc"):
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             lines = done.stderr.strip().splitlines()
             shown = "\n".join(lines[:20] + ([f"... {len(lines) - 20} more lines"] if len(lines) > 20 else []))

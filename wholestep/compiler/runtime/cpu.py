@@ -24,6 +24,7 @@ from wholestep.compiler.runtime.compiler import OBJECT_SUFFIX, Compiler, compile
 from wholestep.compiler.runtime.device import Epoch, IndexBound, Place, WindowShape
 from wholestep.compiler.runtime.memory import Region
 from wholestep.compiler.runtime.plans import compiler_version
+from wholestep.compiler.runtime.recorder import Recorder
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.options import CompileOptions
 
@@ -43,6 +44,7 @@ class CpuProgram:
         compiled = self._find_or_compile(key)
         self.library = library.result()
         self._object = PlanObject(compiled)
+        self.recorder = Recorder(compiled, place.threads) if place.profile else None
         self._seen = -1  # the version of the state that the copies show
         self._lay_out()
         self._make_call()
@@ -53,13 +55,14 @@ class CpuProgram:
         """The C that runs."""
         from wholestep.compiler.render.c import render  # a program found in the cache starts without the renderer
 
-        return render(self.plan)
+        return render(self.plan, profile=self._place.profile)
 
     def _find_or_compile(self, key: str) -> Path:
         """The plan's shared object.  Its key is the plan: a hit neither renders nor compiles."""
         options = self._place.options
         store, compiler, target = cache_of(options), _compiler(options), detect_target()
         key = program_key(self.plan, options, key)
+        key = key_of("profiled", key) if self._place.profile else key
         found = store.get(key, OBJECT_SUFFIX)
         if found is not None:
             return found

@@ -25,6 +25,7 @@ class Place:
     threads: int
     seed: int
     options: CompileOptions
+    profile: bool = False  # kernels note when they begin and end; the bits are the same
 
 
 @dataclass

@@ -1,0 +1,148 @@
+"""Profiles and traces: every kernel is timed, no bit changes, viewers can read what is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sessions import data, mlp
+
+import wholestep as ws
+from wholestep.compiler.render.c import render
+from wholestep.session.profiling import BARRIER
+
+# The part of the Trace Event Format that Chrome and Perfetto ask of every event, by phase: field -> types.
+COMMON = {"ph": (str,), "name": (str,), "pid": (int,), "tid": (int,)}
+SCHEMA = {"X": {**COMMON, "cat": (str,), "ts": (int, float), "dur": (int, float)}, "M": {**COMMON, "args": (dict,)}}
+OPTIONAL = {"args": (dict,)}
+SPANS = ("build_session", "optimize_forward", "autodiff", "optimize_full", "compile", "device_init", "train_epoch")
+
+
+def check_schema(trace: Any) -> None:
+    """What the format's description demands; a viewer ignores or refuses anything else."""
+    assert trace.keys() == {"displayTimeUnit", "traceEvents"}
+    assert trace["displayTimeUnit"] in ("ms", "ns")
+    assert isinstance(trace["traceEvents"], list)
+    for event in trace["traceEvents"]:
+        fields = SCHEMA[event["ph"]]
+        assert event.keys() - OPTIONAL.keys() == fields.keys() - OPTIONAL.keys(), event
+        for name, value in event.items():
+            assert isinstance(value, {**OPTIONAL, **fields}[name]), event
+            assert not isinstance(value, bool), event
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            assert event["ts"] >= 0
+
+
+def check_nested(events: list[dict[str, Any]]) -> None:
+    """On one row, events lie beside or inside each other."""
+    slack = 1.0  # us: a span's clock is read before its parent's
+    for a in events:
+        for b in events:
+            apart = a["ts"] + a["dur"] <= b["ts"] + slack or b["ts"] + b["dur"] <= a["ts"] + slack
+            inside = a["ts"] <= b["ts"] + slack and b["ts"] + b["dur"] <= a["ts"] + a["dur"] + slack
+            around = b["ts"] <= a["ts"] + slack and a["ts"] + a["dur"] <= b["ts"] + b["dur"] + slack
+            assert apart or inside or around, (a, b)
+
+
+@pytest.fixture(scope="module")
+def session() -> ws.Session:
+    return ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=16, threads=2)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_every_kernel_is_timed_and_nothing_changes(accumulate: int) -> None:
+    session = ws.build_session(
+        mlp(), optimizer=ws.Adam(), metrics=["accuracy"], batch_size=8, accumulate=accumulate, threads=2
+    )
+    batch = data(8 * accumulate)
+    session.step(batch)
+    before = session.state_dict()
+    found = session.profile(batch, steps=3)
+    after = session.state_dict()
+    assert before.keys() == after.keys()
+    assert all(before[n].tobytes() == after[n].tobytes() for n in before)
+    assert [(k.program, k.kernel) for k in found.kernels] == [
+        (i, k.id) for i, plan in enumerate(session.plans) for k in plan.kernels
+    ]
+    assert all(k.seconds > 0 for k in found.kernels)
+    assert sum(k.flops for k in found.kernels if k.program == 0) == accumulate * session.plans[0].flops
+    assert "GFLOP/s" in str(found)
+
+
+def test_training_with_a_profile_in_between_ends_with_the_same_bits() -> None:
+    states = []
+    for profiled in (False, True):
+        session = ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=16, threads=2)
+        for i in range(4):
+            session.step(data(16, seed=i))
+            if profiled:
+                session.profile(data(16), steps=1)
+        states.append(session.state_dict())
+    assert all(states[0][n].tobytes() == states[1][n].tobytes() for n in states[0])
+
+
+def test_a_profiled_build_computes_the_same_bits() -> None:
+    from dataclasses import replace
+
+    from wholestep.session.profiling import _profiled
+
+    plain, profiled = (ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=16, threads=2) for _ in range(2))
+    entry, _ = _profiled(profiled)
+    for i in range(3):
+        plain.step(data(16, seed=i))
+        entry(data(16, seed=i))
+    assert all(np.array_equal(plain.get(n), profiled.get(n)) for n in plain.state.names)
+    assert replace(profiled._place, profile=True).profile
+
+
+def test_clocks_are_off_by_default(session: ws.Session) -> None:
+    assert "ws_clock" not in render(session.plan)
+    assert "ws_clock" in render(session.plan, profile=True)
+    assert "ws_clock" not in session.source
+
+
+def test_sizes_below_the_capacity_have_no_rates(session: ws.Session) -> None:
+    found = session.profile(data(5), steps=1)
+    assert all(k.flops == k.bytes == 0 for k in found.kernels)
+    assert all(k.gflops == k.gbytes == 0 for k in found.kernels)
+
+
+def test_what_cannot_be_profiled(session: ws.Session) -> None:
+    with pytest.raises(ws.errors.OptionError, match="steps is a whole number of at least 1; received 0"):
+        session.profile(data(16), steps=0)
+    planned = ws.build_session(mlp(), batch_size=4, device="null")
+    with pytest.raises(ws.errors.UsageError, match="device='null' does not run plans; profile a session on"):
+        planned.profile(data(4))
+
+
+def test_a_trace_of_a_build_an_epoch_and_kernels(tmp_path: Path) -> None:  # K01
+    session = ws.build_session(
+        mlp(),
+        optimizer=ws.Adam(),
+        batch_size=32,
+        threads=2,
+        options=ws.CompileOptions(cache_dir=str(tmp_path / "cache")),
+    )
+    arrays = data(64)
+    ws.Trainer(session).train(ws.DataLoader(arrays["x"], arrays["labels"], transform=ws.data.Noise(0.1)), epochs=1)
+    session.trace(tmp_path / "trace.json", session.profile(data(16), steps=2))
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    check_schema(trace)
+    events = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    spans = [e for e in events if e["cat"] == "span"]
+    names = {e["name"] for e in spans}
+    assert {*SPANS, "set_input", "gcc"} <= names
+    check_nested(spans)
+    build = next(e for e in spans if e["name"] == "build_session")
+    compiled = next(e for e in spans if e["name"] == "gcc")
+    assert build["ts"] <= compiled["ts"] <= compiled["ts"] + compiled["dur"] <= build["ts"] + build["dur"]
+    kernels = [e for e in events if e["cat"] == "kernel"]
+    assert {e["args"]["kernel"] for e in kernels} == {k.id for k in session.plan.kernels}
+    assert all(e["ts"] >= build["ts"] + build["dur"] for e in kernels), "one clock: kernels run after the build"
+    for thread in (0, 1):
+        check_nested([e for e in events if e["pid"] == 2 and e["tid"] == thread])
+    assert BARRIER not in {e["args"]["kernel"] for e in kernels}

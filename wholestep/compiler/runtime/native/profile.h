@@ -1,0 +1,29 @@
+/* When kernels begin and end: a profiled build of a plan includes this, no other does. */
+#ifndef WS_PROFILE_H
+#define WS_PROFILE_H
+#include <time.h>
+
+typedef struct {
+  long kernel;                          /* its id in the plan, or -1: waiting at a barrier */
+  long begin, end;                      /* ns of CLOCK_MONOTONIC */
+} ws_event;
+
+/* One log a thread, on cache lines of its own; who looks sets `events` and `room` and takes away what is there. */
+typedef struct {
+  _Alignas(64) ws_event *events;
+  long room, count;
+} ws_event_log;
+
+WS_EXPORT ws_event_log ws_events[64];
+
+static inline long ws_clock(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000000000L + now.tv_nsec;
+}
+
+static inline void ws_note(int id, long kernel, long begun) {
+  ws_event_log *log = &ws_events[id];
+  if (log->count < log->room) log->events[log->count++] = (ws_event){kernel, begun, ws_clock()};
+}
+#endif

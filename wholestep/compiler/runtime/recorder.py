@@ -1,0 +1,63 @@
+"""Reads what a profiled build of a plan notes: which kernel ran on which thread, from when to when."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import c_long
+from dataclasses import dataclass
+from pathlib import Path
+
+from wholestep.compiler.runtime.threads import MAX_THREADS
+
+ROOM = 1 << 16  # events a thread, between two looks
+
+
+class NativeEvent(ctypes.Structure):
+    _fields_ = (("kernel", c_long), ("begin", c_long), ("end", c_long))
+
+
+class NativeLog(ctypes.Structure):
+    """As `ws_event_log` in native/profile.h: aligned to 64 bytes, so padded to them."""
+
+    _fields_ = (
+        ("events", ctypes.POINTER(NativeEvent)),
+        ("room", c_long),
+        ("count", c_long),
+        ("padding", ctypes.c_char * 40),
+    )
+
+
+@dataclass(frozen=True)
+class Event:
+    """A kernel, or the wait at a barrier (kernel -1), on one thread; seconds of `time.perf_counter`'s clock."""
+
+    kernel: int
+    thread: int
+    begin: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+
+class Recorder:
+    """The logs of a profiled object."""
+
+    def __init__(self, path: Path, threads: int) -> None:
+        self._logs = (NativeLog * MAX_THREADS).in_dll(ctypes.CDLL(os.fspath(path)), "ws_events")
+        self._rooms = [(NativeEvent * ROOM)() for _ in range(threads)]
+
+    def clear(self) -> None:
+        """Begin anew."""
+        for log, room in zip(self._logs, self._rooms, strict=False):
+            log.events, log.room, log.count = room, ROOM, 0
+
+    def take(self) -> list[Event]:
+        """What happened since `clear`; nothing is noted from here on."""
+        found = []
+        for thread, (log, room) in enumerate(zip(self._logs, self._rooms, strict=False)):
+            found += [Event(e.kernel, thread, 1e-9 * e.begin, 1e-9 * e.end) for e in room[: log.count]]
+            log.room = log.count = 0
+        return found

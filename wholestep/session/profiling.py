@@ -1,0 +1,160 @@
+"""Where a step spends its time: kernel by kernel, from a profiled build of the same plan."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import TYPE_CHECKING
+
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.report import described
+from wholestep.compiler.runtime.cpu import CpuProgram
+from wholestep.compiler.runtime.recorder import Event
+from wholestep.errors import OptionError, UsageError
+from wholestep.session.result import EntryPoint
+from wholestep.session.window import window_shape
+
+if TYPE_CHECKING:
+    from wholestep.compiler.runtime.device import Program
+    from wholestep.session.session import Session
+
+BARRIER = -1
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One kernel of a step: the time of its slowest thread, and what it does in it at capacity (0: not at capacity)."""
+
+    program: int  # of a window; 0 where a step is one program
+    kernel: int
+    name: str
+    seconds: float
+    flops: int
+    bytes: int
+
+    @property
+    def gflops(self) -> float:
+        """Billions of floating-point operations a second."""
+        return 1e-9 * self.flops / self.seconds if self.seconds else 0.0
+
+    @property
+    def gbytes(self) -> float:
+        """Billions of bytes moved a second."""
+        return 1e-9 * self.bytes / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The kernels of a step with their times; `str()` is a table, slowest first."""
+
+    kernels: tuple[KernelTime, ...]
+    step_seconds: float  # of the median step, with noting times
+    waiting_seconds: float  # at barriers, of the thread that waits longest
+    steps: int
+    threads: int
+    timeline: tuple[tuple[int, Event], ...]  # (program, event) of all steps
+    names: Mapping[tuple[int, int], str]  # (program, kernel) -> what it computes
+
+    def __str__(self) -> str:
+        head = f"{'kernel':>6}  {'time':>10}  {'share':>6}  {'GFLOP/s':>8}  {'GB/s':>7}  nodes -> results"
+        lines = [self._line(k) for k in sorted(self.kernels, key=lambda k: -k.seconds)]
+        total = (
+            f"{self.steps} steps on {self.threads} threads; the median step took {1e6 * self.step_seconds:,.1f} us, of "
+            f"which {1e6 * self.waiting_seconds:,.1f} us waiting at barriers"
+        )
+        return "\n".join([head, *lines, total])
+
+    def _line(self, k: KernelTime) -> str:
+        share = k.seconds / self.step_seconds if self.step_seconds else 0.0
+        rates = f"{k.gflops:>8.1f}  {k.gbytes:>7.1f}" if k.bytes else f"{'-':>8}  {'-':>7}"
+        return f"{k.kernel:>6}  {1e6 * k.seconds:>7.1f} us  {share:>6.1%}  {rates}  {k.name}"
+
+
+def profile(session: Session, inputs: Mapping[str, object], steps: int) -> Profile:
+    """Run some steps with times noted.  The state is put back afterwards: training goes on as if nothing had been."""
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise OptionError(f"profile: steps is a whole number of at least 1; received {steps!r}.")
+    entry, programs = _profiled(session)
+    plans = [p.plan for p in programs]
+    before = session.state_dict(), {n: session.state.get(n) for n in session.state.names}
+    try:
+        entry(inputs)  # a first step pays for pages and caches
+        runs = [_one_step(entry, programs, inputs) for _ in range(steps)]
+    finally:
+        for name, value in before[1].items():
+            session.state.set(name, value)
+        session.load_state_dict(before[0], strict=False)
+    return _summary(runs, plans, session.threads, full=_at_capacity(entry))
+
+
+def _profiled(session: Session) -> tuple[EntryPoint, list[CpuProgram]]:
+    """The session's main entry point with profiled programs, over the same state and scratch memory."""
+    place, device = replace(session._place, profile=True), session._device
+    if not device.runs:
+        raise UsageError(f"device={device.name!r} does not run plans; profile a session on device='cpu'.")
+    with session.span("profiled_build"):
+        programs: list[Program] = [device.load(plan, place) for plan in session.plans]
+    for program in programs:
+        for name, value in session.scalars.items():
+            program.set_scalar(name, value)
+    main = programs[0]
+    if session._programs:
+        source = session._need_source("windows")
+        main = device.load_window(session.plan, programs, place, window_shape(source, "train"))
+    main.count_steps(bool(session.plan.updated))
+    return EntryPoint(main, None, programs[-1]), [p for p in programs if isinstance(p, CpuProgram)]
+
+
+Run = tuple[float, list[tuple[int, Event]]]
+
+
+def _one_step(entry: EntryPoint, programs: Sequence[CpuProgram], inputs: Mapping[str, object]) -> Run:
+    for p in programs:
+        assert p.recorder is not None
+        p.recorder.clear()
+    begun = time.perf_counter()
+    entry(inputs)
+    took = time.perf_counter() - begun
+    return took, [(i, e) for i, p in enumerate(programs) if p.recorder is not None for e in p.recorder.take()]
+
+
+def _at_capacity(entry: EntryPoint) -> bool:
+    return all(entry.inputs.sizes[s] == n for s, n in entry.plan.sizes.items() if s in entry.inputs.sizes)
+
+
+def _summary(runs: Sequence[Run], plans: Sequence[Plan], threads: int, full: bool) -> Profile:
+    times = [_slowest(events) for _, events in runs]
+    typical = {key: median(t.get(key, 0.0) for t in times) for key in {k for t in times for k in t}}
+    parts = [full * _parts(runs[0][1], i, plan) for i, plan in enumerate(plans)]
+    kernels = [
+        KernelTime(i, k.id, described(k, plan), typical.get((i, k.id), 0.0), parts[i] * k.flops, parts[i] * k.bytes)
+        for i, plan in enumerate(plans)
+        for k in plan.kernels
+    ]
+    return Profile(
+        tuple(kernels),
+        median(took for took, _ in runs),
+        sum(seconds for (_, kernel), seconds in typical.items() if kernel == BARRIER),
+        len(runs),
+        threads,
+        tuple(pair for _, events in runs for pair in events),
+        {(k.program, k.kernel): k.name for k in kernels},
+    )
+
+
+def _parts(events: Sequence[tuple[int, Event]], program: int, plan: Plan) -> int:
+    """How often a program runs in a step: once, or for each part of a window.  Kernels inside loops do not tell."""
+    plain = {k.id for k in plan.kernels if k.loop is None}
+    ran = Counter((e.kernel, e.thread) for i, e in events if i == program and e.kernel in plain)
+    return max(ran.values(), default=1)
+
+
+def _slowest(events: Sequence[tuple[int, Event]]) -> dict[tuple[int, int], float]:
+    """(program, kernel) -> seconds of the thread that spent most in it, in one step."""
+    spent: defaultdict[tuple[int, int], defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for program, e in events:
+        spent[program, e.kernel][e.thread] += e.seconds
+    return {key: max(by_thread.values()) for key, by_thread in spent.items()}
