@@ -196,6 +196,19 @@ def pad(x: Node, low: Sequence[int], high: Sequence[int], value: float = 0.0) ->
     return make("pad", (x,), at.PadAttrs(tuple(low), tuple(high), value))
 
 
+def spread(x: Node, steps: Sequence[int]) -> Node:
+    """step - 1 zeros behind each element along every axis: as new axes padded from 1 to the step, then merged."""
+    if all(step == 1 for step in steps):
+        return x
+    shape = tuple(e * step for e, step in zip(x.type.shape, steps, strict=True))
+    apart: list[Extent] = []
+    high: list[int] = []
+    for e, step in zip(x.type.shape, steps, strict=True):
+        apart += [e] if step == 1 else [e, 1]
+        high += [0] if step == 1 else [0, step - 1]
+    return reshape(pad(reshape(x, tuple(apart)), [0] * len(high), high), shape)
+
+
 def concat(xs: Sequence[Node], axis: int) -> Node:
     return xs[0] if len(xs) == 1 else make("concat", xs, at.ConcatAttrs(axis))
 

@@ -15,6 +15,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.types import divide
 from wholestep.compiler.passes.flatten import ACTIVATIONS
 
 LAST = (0, 2, 3, 1)  # (N, C, H, W) -> (N, H, W, C)
@@ -75,6 +76,11 @@ class _Mover:
             return
         if any(i in self.with_last and i not in self.as_it_was for i in node.inputs) and self.follows(node):
             return
+        if (steps := _steps_between(node)) is not None and (
+            source := node.inputs[0].inputs[0].inputs[0]
+        ) in self.with_last:
+            self.with_last[node] = b.spread(self.last(source), [steps[d] for d in LAST])
+            return
         self.as_it_was[node] = node.with_inputs([self.plain(i) for i in node.inputs])
 
     def follows(self, node: Node) -> bool:
@@ -98,6 +104,21 @@ class _Mover:
         reduce = b.sum_axes if node.op == "sum" else b.max_axes
         self.as_it_was[node] = reduce(self.last(node.inputs[0]), [LAST.index(d) for d in axes])
         return True
+
+
+def _steps_between(node: Node) -> list[int] | None:
+    """The steps at which a node has the elements of other images, and zeros between them: what `b.spread` makes."""
+    pad = node.inputs[0] if node.op == "reshape" and node.type.rank == 4 else None
+    if pad is None or pad.op != "pad" or pad.inputs[0].op != "reshape" or pad.inputs[0].inputs[0].type.rank != 4:
+        return None
+    (column,) = pad.inputs
+    steps = [divide(e, s) for e, s in zip(node.type.shape, column.inputs[0].type.shape, strict=True)]
+    known = [s for s in steps if isinstance(s, int)]
+    if len(known) < 4 or max(known) == 1:
+        return None
+    made = b.spread(column.inputs[0], known)
+    same = made.inputs[0].attrs == pad.attrs and made.inputs[0].inputs[0].attrs == column.attrs
+    return known if same else None
 
 
 def _is_elementwise(node: Node) -> bool:

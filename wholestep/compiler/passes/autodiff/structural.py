@@ -45,18 +45,16 @@ def expand_rule(y: Node, g: Node) -> Gradients:
     return (b.sum_axes(g, [d for d in range(y.type.rank) if d not in kept]),)
 
 
-# zeros where nothing was read, axis by axis
+# zeros where nothing was read: between the elements, then around them, axis by axis
 def slice_rule(y: Node, g: Node) -> Gradients:
     a, sizes = attrs_of(y, at.SliceAttrs), y.inputs[0].type.shape
+    g = b.spread(g, a.steps)  # read at 0, step, 2·step, ...; ends with step - 1 zeros
     for axis, (start, stop, step, size) in enumerate(zip(a.starts, a.stops, a.steps, sizes, strict=True)):
-        g = _unslice(g, axis, start, stop, step, size)
+        g = _unslice(g, axis, start, stop if step == 1 else start + g.type.shape[axis], size)
     return (g,)
 
 
-def _unslice(g: Node, axis: int, start: Extent, stop: Extent, step: int, size: Extent) -> Node:
-    if step > 1:
-        g = _spread(g, axis, step)  # read at 0, step, 2·step, ...; ends with step - 1 zeros
-        stop = start + g.type.shape[axis]
+def _unslice(g: Node, axis: int, start: Extent, stop: Extent, size: Extent) -> Node:
     after = size - stop
     if isinstance(start, int) and isinstance(after, int):
         if after < 0:  # the zeros behind the last element read do not all fit
@@ -70,15 +68,6 @@ def _unslice(g: Node, axis: int, start: Extent, stop: Extent, step: int, size: E
     index = b.iota((length,), 0)
     begin = b.expand_to(b.cast(b.size(start), index.type.dtype), (length,), ())
     return b.scatter_add(g, b.add(index, begin), axis, size)
-
-
-def _spread(g: Node, axis: int, step: int) -> Node:
-    """step - 1 zeros behind each element along an axis: as a new axis padded from 1 to step, then merged."""
-    shape, rank = g.type.shape, g.type.rank
-    column = b.reshape(g, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
-    high = [0] * (rank + 1)
-    high[axis + 1] = step - 1
-    return b.reshape(b.pad(column, [0] * (rank + 1), high), (*shape[:axis], shape[axis] * step, *shape[axis + 1 :]))
 
 
 def _cut(x: Node, axis: int, stop: Extent, start: Extent = 0) -> Node:
