@@ -142,16 +142,17 @@ def batch_norm(y: Node) -> Node:
 
 
 # With c = x - mean x, M elements in a channel and s = f·weight:
-# dbias = Σ g, dweight = f·Σ g·c, dx = s·g - (c·(s·f·dweight/M) + s·dbias/M)
+# dbias = Σ g, dweight = f·Σ g·c, dx = s·(g - (c·f·dweight/M + dbias/M)).  g is scaled last: before the sums are known
+# nothing but g itself can be stored for dx.
 def batch_norm_grad(y: Node) -> tuple[Node, ...]:
     x, *weight, g = y.inputs
     centred = _centred(x)
     factor = _factor(centred, attrs_of(y, at.NormAttrs).eps)
     dweight, dbias = b.mul(_sum_per_channel(b.mul(g, centred)), factor), _sum_per_channel(g)
+    count = b.expand_to(b.count(values_per_channel(x.type.shape), x.type.dtype), dbias.type.shape, ())
+    lost = _affine(centred, (b.div(b.mul(factor, dweight), count), b.div(dbias, count)), 1)
     slope = b.mul(factor, weight[0]) if weight else factor
-    each = b.div(slope, b.expand_to(b.count(values_per_channel(x.type.shape), x.type.dtype), slope.type.shape, ()))
-    lost = _affine(centred, (b.mul(each, b.mul(factor, dweight)), b.mul(each, dbias)), 1)
-    dx = b.sub(b.mul(g, _along(slope, g, 1)), lost)
+    dx = b.mul(b.sub(g, lost), _along(slope, g, 1))
     return dx, *((dweight, dbias) if weight else ())
 
 
