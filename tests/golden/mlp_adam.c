@@ -1,5 +1,6 @@
 #include "ws.h"
 #include "reduce.h"
+#include "turn.h"
 #undef WS_EXPORT
 #define WS_EXPORT __attribute__((visibility("default")))
 

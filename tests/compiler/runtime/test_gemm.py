@@ -12,7 +12,7 @@ import pytest
 
 from wholestep.compiler.runtime.cache import Cache
 from wholestep.compiler.runtime.compiler import AVX2, AVX512, PORTABLE, Target, available_targets, find_compiler
-from wholestep.compiler.runtime.library import Gemm, Library, build_library
+from wholestep.compiler.runtime.library import Ahead, Gemm, Library, build_library
 
 Array = np.ndarray[Any, Any]
 PANEL = 16
@@ -126,6 +126,25 @@ def test_an_empty_sum_is_zero(library: Library, dtype: Any) -> None:
     gemm(library, dtype, c, m=3, n=18, k=0, a=empty, b=empty, a_m=1, a_k=1, a_kp=16, b_k=1, b_p=16, c_m=20, c_p=16)
     assert (c[:, :18] == 0).all()
     assert (c[:, 18:] == CANARY).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("a_layout", ["rows", "transposed", "panels"])
+def test_what_is_fetched_ahead_changes_nothing(library: Library, dtype: Any, a_layout: str) -> None:
+    """More lines than steps, fewer, pieces of any size, none at all, and addresses that are nobody's."""
+    memory = np.zeros(10_000, dtype)
+    entries = [(memory.ctypes.data, 3, 1000, 4096), (memory.ctypes.data, 0, 64, 64), (64, 5, 1, 1 << 40)]
+    ahead = (Ahead * len(entries))(*[Ahead(*entry) for entry in entries])
+    for m, n, k in [(1, 1, 1), (16, 64, 256), (48, 64, 128), (50, 70, 1100)]:
+        a, b = random_pair((m, n, k), dtype)
+        stored_a, a_steps = place_a(a, a_layout)
+        stored_b, b_steps = place_b(b, "panels")
+        results = []
+        for given in ({}, {"ahead": ahead, "aheads": len(entries)}):
+            results.append(np.zeros((m, n), dtype))
+            steps = {**a_steps, **b_steps, "c_m": n, "c_p": PANEL, **given}
+            gemm(library, dtype, results[-1], m=m, n=n, k=k, a=stored_a, b=stored_b, **steps)
+        assert np.array_equal(*results), (m, n, k)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

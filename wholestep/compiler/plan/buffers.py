@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from wholestep.compiler.ir import attrs as at
@@ -84,6 +84,7 @@ class Buffers:
         panels = self._right_operands([n for c in clusters for n in c.members])
         read = [(self._outside(a.base), c) for c in clusters for n in c.members for a in accesses(n)]
         crossing = dict.fromkeys(base for base, c in read if base in of and of[base] is not c)
+        panels |= self._between_products(crossing, of, clusters)
         for node in crossing:
             wants_panels = node in panels
             if node in self.loops.places and not wants_panels:
@@ -139,6 +140,25 @@ class Buffers:
         refused |= {n for n in ops if isinstance(n, Assembled) and not n.keeps_panels}
         wanted, refused = ({self._outside(n) for n in found} for found in (wanted, refused))
         return {n for n in wanted - refused if n.op not in STORED_LEAVES and n.op != "scatter_add"}
+
+    def _between_products(
+        self, crossing: Iterable[Node], of: Mapping[Node, Cluster], clusters: Sequence[Cluster]
+    ) -> set[Node]:
+        """Matrices that one product's epilogue writes and others' read: blocks of panels are in one piece."""
+        refused: set[Node] = set()
+        for c in clusters:
+            for n in c.members:
+                for a in accesses(n):
+                    if c.nodes[0].op != "matmul" or n.op == "matmul" or a.index != identity(a.base.type.rank):
+                        refused.add(self._outside(a.base))
+        return {
+            n
+            for n in crossing
+            if n not in refused
+            and of[n].nodes[0].op == "matmul"
+            and n not in self.output_of
+            and state_layout(n.type) is Layout.PANELS
+        }
 
     def _is_paneled_read(self, matmul: Node, access: Access) -> bool:
         assert isinstance(matmul.attrs, at.MatmulAttrs)

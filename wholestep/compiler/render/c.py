@@ -13,6 +13,7 @@ from wholestep.compiler.render.writer import Writer
 PRELUDE = """\
 #include "ws.h"
 #include "reduce.h"
+#include "turn.h"
 {}#undef WS_EXPORT
 #define WS_EXPORT __attribute__((visibility("default")))
 """

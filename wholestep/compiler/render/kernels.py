@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
-from wholestep.compiler.ir.types import product
+from wholestep.compiler.ir.types import float32, product
 from wholestep.compiler.plan.emit import is_direct
 from wholestep.compiler.plan.kernel import LANES, Kind, Layout, Level, Load, Reduce, Store
 from wholestep.compiler.render.address import axis_stride
+from wholestep.compiler.render.ahead import ahead_of_epilogue, operand_start
 from wholestep.compiler.render.call import render_call
 from wholestep.compiler.render.language import LOWEST, OPS, STORED, SUFFIX
 from wholestep.compiler.render.windows import render_window
@@ -151,10 +152,6 @@ def render_dot(w: Writer) -> None:
             render_epilogue(w)
 
 
-def operand_start(w: Writer, load: Load) -> str:
-    return f"{w.params[load.buffer]} + {w.scope.offset(load, w.buffers[load.buffer])}"
-
-
 def direct_target(w: Writer) -> tuple[str, str, str]:
     """The product goes where it is wanted: (pointer, stride of rows, stride of panels)."""
     dot, target = w.kernel.dot, w.kernel.levels[0].stores[0].load
@@ -179,9 +176,13 @@ def call_gemm(w: Writer, c: str, c_m: str, c_p: str) -> None:
     b_k, _ = axis_stride(dot.b, dot.k, b)
     b_p = dot.b.shape[-2] * LANES if b.layout is Layout.PANELS else LANES
     t, depth = w.scope.extent, w.scope.extent(w.kernel.axes[dot.k])
+    ahead = ahead_of_epilogue(w)
+    if ahead:
+        w.emit(f"const ws_ahead ahead[] = {{{', '.join(ahead)}}};")
+    given = f", .ahead = ahead, .aheads = {len(ahead)}" if ahead else ""
     w.emit(f"const ws_gemm product = {{mb, nb, {depth},")
     w.emit(f"  {operand_start(w, dot.a)}, {t(a_m)}, {t(a_k)}, {t(a_kp)},")
-    w.emit(f"  {operand_start(w, dot.b)}, {t(b_k)}, {t(b_p)}, {c}, {c_m}, {c_p}}};")
+    w.emit(f"  {operand_start(w, dot.b)}, {t(b_k)}, {t(b_p)}, {c}, {c_m}, {c_p}{given}}};")
     w.emit(f"call->api->gemm_{SUFFIX[a.type.dtype]}(&product);")
 
 
@@ -224,6 +225,12 @@ def render_transpose(w: Writer, copy: Load, state: Load) -> None:
     assert dot is not None
     rows, columns = state.shape
     place = w.scope.axes.copy()
+    if turns_whole_blocks(w, state):
+        w.scope.axes[dot.m], w.scope.axes[dot.n] = "i", "j"
+        with w.loop("i", "m0", "m0 + mb", str(LANES)), w.loop("j", "n0", "n0 + nb", str(LANES)):
+            w.emit(f"ws_turn_16x16({operand_start(w, copy)}, {operand_start(w, state)});")
+        w.scope.axes = place
+        return
     w.scope.axes[dot.m], w.scope.axes[dot.n] = "(i + l)", "j"
     source = f"{w.params[state.buffer]}[{w.scope.offset(state, w.buffers[state.buffer])}]"
     with w.loop("i", "m0", "m0 + mb", str(LANES)), w.loop("j", "n0", "n0 + nb"):
@@ -231,6 +238,13 @@ def render_transpose(w: Writer, copy: Load, state: Load) -> None:
         target = f"{w.params[copy.buffer]}[(i/{LANES})*{columns}*{LANES} + j*{LANES} + l]"
         w.emit(f"for (long l = 0; l < w; l++) {target} = {source};")
     w.scope.axes = place
+
+
+def turns_whole_blocks(w: Writer, state: Load) -> bool:
+    """Does the state consist of 16 x 16 blocks, each in one piece?"""
+    buffer = w.buffers[state.buffer]
+    whole = all(isinstance(extent, int) and extent % LANES == 0 for extent in state.shape)
+    return whole and buffer.layout is Layout.PANELS and buffer.type.dtype == float32
 
 
 # -- scatter -----------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from wholestep.compiler.runtime.compiler import (
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 
 __all__ = [
+    "Ahead",
     "Body",
     "Bound",
     "Call",
@@ -50,6 +51,12 @@ SEQUENTIAL, SHUFFLED, EXPLICIT = range(3)
 Body = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_int)
 
 
+class Ahead(Structure):
+    """`ws_ahead` of ws.h: memory that is fetched while a product runs; `bytes` and `step` in bytes."""
+
+    _fields_ = [("start", c_void_p), *[(name, c_long) for name in ("count", "bytes", "step")]]
+
+
 class Gemm(Structure):
     """`ws_gemm` of ws.h: one matrix product, strides in elements."""
 
@@ -61,6 +68,8 @@ class Gemm(Structure):
         *[(name, c_long) for name in ("b_k", "b_p")],
         ("c", c_void_p),
         *[(name, c_long) for name in ("c_m", "c_p", "add")],
+        ("ahead", POINTER(Ahead)),
+        ("aheads", c_long),
     ]
 
 

@@ -29,6 +29,8 @@ enum {
 #endif
 
 enum {
+  LINE = 64,                                          /* bytes */
+  AHEAD_STEP = 32,                                    /* steps of k between two rounds of fetching ahead */
   PANEL = 16,                                         /* columns of a panel of B and C */
   TILES_IN_BLOCK = BLOCK_ROWS / ROWS,
   L1_WAY = 4096, L1_ROWS = 6,                         /* addresses this far apart share a set; it holds 8, 2 are B's */
@@ -47,6 +49,34 @@ static long block_length(long k) {
 
 /* Row tiles of one problem differ by at most one row: 32 = 10+11+11, 16 = 8+8. */
 static long tile_start(long tile, long tiles, long rows) { return tile * rows / tiles; }
+
+/* Walks over what is to be fetched ahead, a cache line at a time. */
+typedef struct {
+  const char *line, *end;                             /* within a piece */
+  const char *piece; long pieces;                     /* the next piece, and how many are left, of the entry before next */
+  const ws_ahead *next; long left;
+} fetcher;
+
+/* Inlined between the steps of a tile: a call would spill its accumulators. */
+INLINE void fetch(fetcher *f, long lines) {
+  for (; lines > 0; lines--, f->line += LINE) {
+    if (f->line >= f->end) {
+      while (!f->pieces) {
+        if (!f->left) return;
+        f->left--, f->piece = f->next->from, f->pieces = f->next++->count;
+      }
+      f->line = f->piece, f->end = f->line + f->next[-1].bytes;
+      f->piece += f->next[-1].step, f->pieces--;
+    }
+    __builtin_prefetch(f->line, 0, 2);                /* into L2: B streams through L1 */
+  }
+}
+
+static long lines_ahead(const ws_gemm *g) {
+  long lines = 0;
+  for (long i = 0; i < g->aheads; i++) lines += g->ahead[i].count * ((g->ahead[i].bytes + LINE - 1) / LINE);
+  return lines;
+}
 
 #define REAL float
 #define BITS int

@@ -11,10 +11,11 @@ typedef struct {
   long k;
   int add;                                            /* continue the sums in C */
   MASK valid;                                         /* columns of the last vector */
+  fetcher fetcher; long share;                        /* lines to fetch ahead after each segment */
 } NAME(tile);
 
 /* `rows`, `vectors` and `masked` are constants wherever this is inlined. */
-INLINE void NAME(run_tile)(const NAME(tile) *t, const int rows, const int vectors, const int masked) {
+INLINE void NAME(run_tile)(NAME(tile) *t, const int rows, const int vectors, const int masked) {
   V sum[ROWS][2];
   const MASK valid = t->valid;
   const long a_row = t->a_row, a_k = t->a_k, b_k = t->b_k;
@@ -42,6 +43,7 @@ INLINE void NAME(run_tile)(const NAME(tile) *t, const int rows, const int vector
     } while (--run);
 #pragma GCC unroll 4
     for (int i = 0; i < ROWS / 3; i++) a[i] += t->a_skip;
+    if (t->share) fetch(&t->fetcher, t->share);
   }
 #pragma GCC unroll 12
   for (int i = 0; i < rows; i++)
@@ -50,9 +52,9 @@ INLINE void NAME(run_tile)(const NAME(tile) *t, const int rows, const int vector
       NAME(store)(t->c + i * t->c_row + v * c_vector, sum[i][v], valid, masked && v == vectors - 1);
 }
 
-typedef void NAME(kernel)(const NAME(tile) *);
+typedef void NAME(kernel)(NAME(tile) *);
 #define KERNEL(rows, vectors, masked) \
-  static __attribute__((noinline)) void NAME(tile_##rows##_##vectors##_##masked)(const NAME(tile) *t) { \
+  static __attribute__((noinline)) void NAME(tile_##rows##_##vectors##_##masked)(NAME(tile) *t) { \
     NAME(run_tile)(t, rows, vectors, masked); \
   }
 #define ENTRY(rows, vectors, masked) NAME(tile_##rows##_##vectors##_##masked),
@@ -140,6 +142,13 @@ static void NAME(clear)(const ws_gemm *g) {
       for (long l = 0; l < PANEL && j + l < g->n; l++) ((REAL *)g->c)[j / PANEL * g->c_p + i * g->c_m + l] = 0;
 }
 
+/* What is fetched ahead is dealt out evenly to the segments of all tiles, so that they never wait for it. */
+static void NAME(deal_out)(const ws_gemm *g, NAME(tile) *t, long segments) {
+  const long all = segments * ((g->n + 2 * WIDTH - 1) / (2 * WIDTH));
+  t->fetcher = (fetcher){.next = g->ahead, .left = g->aheads};
+  t->share = (lines_ahead(g) + all - 1) / all;
+}
+
 void NAME(ws_gemm)(const ws_gemm *g) {
   if (g->k <= 0) {
     if (!g->add) NAME(clear)(g);
@@ -150,9 +159,11 @@ void NAME(ws_gemm)(const ws_gemm *g) {
   _Alignas(64) REAL packed[pack ? TILES_IN_BLOCK * PACKED_TILE : 1];
   NAME(tile) t = {.a_row = g->a_m, .a_k = g->a_k, .c_row = g->c_m, .c_vector = g->c_p};
   if (pack) t.a_k = PACKED;
+  const long segment = !whole ? PANEL : g->aheads ? AHEAD_STEP : k_block;
+  if (g->aheads) NAME(deal_out)(g, &t, tiles * ((g->k + segment - 1) / segment));
   for (long k0 = 0; k0 < g->k; k0 += k_block) {
     t.k = g->k - k0 < k_block ? g->k - k0 : k_block;
-    t.segment = whole ? t.k : PANEL;
+    t.segment = segment;
     t.a_skip = whole ? 0 : g->a_kp - PANEL * g->a_k;
     t.add = k0 > 0 || g->add;
     for (long tile0 = 0; tile0 < tiles; tile0 += TILES_IN_BLOCK) {

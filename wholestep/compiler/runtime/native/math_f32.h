@@ -112,7 +112,13 @@ WS_INLINE float ws_log1p_f32(float x) {
 }
 
 WS_INLINE float ws_tanh_f32(float x) {
-  const float a = __builtin_fabsf(x), e = ws_expm1_f32(2.f * (a > 10.f ? 10.f : a));
+  const float a = __builtin_fabsf(x), c = 2.f * (a > 10.f ? 10.f : a); /* expm1(c), which is in range at both ends */
+  const float t = WS_MADD_f32(c, 0x1.715476p0f, WS_ROUND_f32), n = t - WS_ROUND_f32;
+  float r = WS_MADD_f32(n, -WS_LN2_HI_f32, c);
+  r = WS_MADD_f32(n, -WS_LN2_LO_f32, r);
+  const uint32_t power = (uint32_t)ws_bits_f32(t) - (uint32_t)ws_bits_f32(WS_ROUND_f32) + 126;
+  const float half = ws_real_f32((int32_t)(power << 23));
+  const float e = 2.f * WS_MADD_f32(half, ws_expm1_core_f32(r), half - 0.5f);
   return __builtin_copysignf(e / (e + 2.f), x);
 }
 

@@ -4,6 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Pieces of memory that are needed soon: `count` of them, each of `bytes`, `step` bytes apart. */
+typedef struct { const void *from; long count, bytes, step; } ws_ahead;
+
 /* C = A B.  Strides are in elements.  Each element of C is one chain of fused multiply-adds over k = 0, 1, ..., K-1,
    whatever the tile, the blocking or the other extents: the order of a sum depends on its length alone. */
 typedef struct {
@@ -12,6 +15,7 @@ typedef struct {
   const void *b; long b_k, b_p;         /* B(k, 16p+l)  at b + p*b_p + k*b_k + l */
   void *c; long c_m, c_p;               /* C(i, 16p+l)  at c + p*c_p + i*c_m + l */
   long add;                             /* the chains go on from what is in C, rather than from 0 */
+  const ws_ahead *ahead; long aheads;   /* fetched meanwhile, since a product leaves memory idle; changes no value */
 } ws_gemm;
 
 /* The runtime library, as a plan sees it. */
