@@ -22,10 +22,10 @@ class CompileOptions:
     cache_dir: str | None = None  # None: $WHOLESTEP_CACHE_DIR, else the user's cache folder
     compiler: str | None = None  # a C compiler: a name, a path or a command line.  None: $CC, else what is found
     optimize: bool = True  # run the whole-graph optimiser after autodiff
-    egraph: bool = False  # let the e-graph choose among equal programs, before autodiff and on the whole step
+    egraph: bool = True  # let the e-graph choose among equal programs, before autodiff and on the whole step
     exactness: str = "reassociating"  # which rewrites: "bitwise", "reassociating" or "approximate"
     egraph_rounds: int = 16  # of the e-graph's rules; what they have found by then is used
-    egraph_nodes: int = 60_000  # beyond it the program stays as it was
+    egraph_nodes: int = 60_000  # beyond it the program stays as it was; long before, rules that grow are set aside
     fuse: bool = True  # let several nodes share a kernel
     check_passes: bool = True  # check the graph before and after every pass
     # Run a new plan once on scratch numbers against the interpreter.  None: where that is estimated below 50 ms

@@ -65,7 +65,7 @@ def test_spent_rounds_are_reported_and_what_was_found_is_used() -> None:
     assert (report.rounds, report.stopped, report.failure) == (1, "rounds", "")
 
 
-def test_a_rule_that_goes_on_for_ever_is_set_aside_and_the_others_go_on() -> None:
+def test_where_rules_go_on_for_ever_the_busiest_are_set_aside_and_what_was_found_is_used() -> None:
     endless = FamilyRows("endless")
     for name, factor in (("twice", 2.0), ("thrice", 3.0)):
         law = f"x * const(c) = (x * const(c * {factor})) * const({1 / factor!r})"
@@ -76,7 +76,7 @@ def test_a_rule_that_goes_on_for_ever_is_set_aside_and_the_others_go_on() -> Non
         found = saturate(encoded, [*endless.rows, *rules], Budget(), worker)
         with pytest.raises(SaturationError, match="grew beyond 900 nodes"):
             saturate(encoded, [*endless.rows, *rules], Budget(nodes=900), worker)
-    assert {"twice", "thrice"} <= set(found.paused)
+    assert found.paused
     assert found.egraph.size < Budget().nodes / 4
     silu = found.egraph.classes[found.egraph.roots[1]]
     assert "silu" in {n.head for n in silu}

@@ -106,7 +106,7 @@ class Selection:
         self.total = 0.0
         for root in problem.egraph.roots:
             self.total += self._add_reader(root)
-        self._renumber()
+        self._number()
 
     # -- reference counts: each returns the change of the total ---------------------------------------------------
 
@@ -183,8 +183,7 @@ class Selection:
             if change < -SMALLEST_GAIN * abs(self.total):
                 self.total += change
                 moved = True
-                if any(self._level[x] >= self._level[c] for x in node.children):
-                    self._renumber()
+                self._moved(c, current)
             else:
                 self._switch(c, current)
         return moved
@@ -198,7 +197,7 @@ class Selection:
             change = self._switch(c, node)
             if change <= SMALLEST_GAIN * abs(self.total):
                 self.total += change
-                self._renumber()
+                self._moved(c, current)
             else:
                 self._switch(c, current)
 
@@ -212,7 +211,8 @@ class Selection:
                 if node != self.chosen[c] and all(self._level[x] < self._level[c] for x in node.children):
                     price = self._price(node)
                     if price < held * (1 - 1e-9):
-                        self.chosen[c], held = node, price
+                        before, self.chosen[c], held = self.chosen[c], node, price
+                        self._moved(c, before)
 
     def _price(self, node: ENode) -> float:
         children = self.problem.children[node]
@@ -223,12 +223,29 @@ class Selection:
 
     # -- no cycles -----------------------------------------------------------------------------------------------
 
-    def _renumber(self) -> None:
+    def _number(self) -> None:
         """Levels: every class above those it reads."""
-        level = [-1] * len(self.chosen)
+        self._level = [-1] * len(self.chosen)
+        self._parents: list[set[int]] = [set() for _ in self.chosen]
         for c in live_classes(range(len(self.chosen)), self.chosen):
-            level[c] = 1 + max((level[x] for x in self.problem.children[self.chosen[c]]), default=0)
-        self._level = level
+            children = self.problem.children[self.chosen[c]]
+            self._level[c] = 1 + max((self._level[x] for x in children), default=0)
+            for x in children:
+                self._parents[x].add(c)
+
+    def _moved(self, c: int, before: ENode) -> None:
+        """A class has chosen another e-node: it and those that read it may have to rise."""
+        for x in self.problem.children[before]:
+            self._parents[x].discard(c)
+        for x in self.problem.children[self.chosen[c]]:
+            self._parents[x].add(c)
+        stack = [c]
+        while stack:
+            c = stack.pop()
+            least = 1 + max((self._level[x] for x in self.problem.children[self.chosen[c]]), default=0)
+            if least > self._level[c]:
+                self._level[c] = least
+                stack.extend(self._parents[c])
 
     def _reaches(self, node: ENode, c: int) -> bool:
         """Would choosing `node` in class `c` make it depend on itself?"""

@@ -42,7 +42,7 @@ class Budget:
 
     rounds: int = 16
     nodes: int = 60_000
-    growth: int = 2
+    growth: int = 1
     seconds: float = 60.0
 
     def grown(self, terms: int) -> int:

@@ -103,9 +103,9 @@ class Saturation:
             size = self.size()
             if size > self.request["nodes"]:
                 return done, "nodes"
-            if size > 2 * self.request["grown"]:
-                return done, "grown"
             if size > grown:
+                if self.paused and size > 2 * self.request["grown"]:
+                    return done, "grown"
                 self.pause(counts, done)
                 if not self.rulesets:
                     return done, "saturated"
