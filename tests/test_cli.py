@@ -1,5 +1,11 @@
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 from sessions import mlp
 from typer.testing import CliRunner
@@ -43,3 +49,152 @@ def test_plan_show(tmp_path) -> None:
     code, text = run("plan", "show", str(tmp_path / "damaged"))
     assert code == 1
     assert "not a plan file" in text
+
+
+# -- training ----------------------------------------------------------------------------------------------------
+
+SCRIPT = '''
+"""The digits, for the command line."""
+import wholestep as ws
+
+
+def build(hidden: int = 16, rows: int = 200) -> ws.Experiment:
+    x, y = ws.datasets.digits()
+    model = ws.nn.Sequential(ws.nn.Linear(64, hidden), ws.nn.ReLU(), ws.nn.Dropout(0.1), ws.nn.Linear(hidden, 10))
+    return ws.Experiment(
+        model=model,
+        data=(x[:rows], y[:rows]),
+        validation=(x[rows : rows + 100], y[rows : rows + 100]),
+        test=(x[-120:], y[-120:]),
+        loss="cross_entropy",
+        optimizer=ws.AdamW(lr=1e-2),
+        metrics=["accuracy"],
+        epochs=2,
+    )
+'''
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "small.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    return dict(ws.load_checkpoint(folder).arrays)
+
+
+def test_train_evaluate_predict(script: Path, tmp_path: Path) -> None:
+    code, text = run("train", "small.py", "--epochs", "3", "--set", "optimizer.lr=3e-3", "--set", "hidden=8")
+    assert code == 0, text
+    assert "epoch" in text
+    assert "checkpoints: runs/small" in text
+    taken = ws.load_checkpoint("runs/small")
+    assert taken.config["optimizer"]["lr"] == 3e-3
+    assert taken.position.epoch == 3
+    assert taken.arrays["0.weight"].shape == (8, 64)
+
+    code, text = run("evaluate", "runs/small")
+    assert code == 0, text
+    assert "on 120 rows of test data" in text
+    assert re.search(r"accuracy +0\.\d+", text)
+
+    x, _ = ws.datasets.digits()
+    np.save(tmp_path / "x.npy", x[:7])
+    code, text = run("predict", "runs/small", "x.npy", "-o", "y.npy", "--best", "val_loss")
+    assert code == 0, text
+    twin = ws.nn.Sequential(ws.nn.Linear(64, 8), ws.nn.ReLU(), ws.nn.Dropout(0.1), ws.nn.Linear(8, 10))
+    best = ws.load_checkpoint("runs/small", best="val_loss")
+    assert best.path is not None
+    twin.load(best.path / "weights.safetensors")
+    assert np.array_equal(np.load(tmp_path / "y.npy"), twin.predict(x[:7]))
+
+
+def test_resuming_from_the_command_line(script: Path) -> None:
+    assert run("train", "small.py", "--epochs", "3", "--folder", "whole", "--no-progress")[0] == 0
+    assert run("train", "small.py", "--epochs", "2", "--folder", "part", "--no-progress")[0] == 0
+    code, text = run("train", "--resume", "part", "--epochs", "3", "--exact")
+    assert code == 0, text
+    whole, resumed = weights(Path("whole")), weights(Path("part"))
+    assert whole.keys() == resumed.keys()
+    assert all(whole[n].tobytes() == resumed[n].tobytes() for n in whole)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["train"], "name a script, wholestep train examples/mnist.py, or a run to go on with"),
+        (["train", "absent.py"], "there is no script absent.py"),
+        (["train", "small.py", "--set", "optimizer"], "expected name=value, for example optimizer.lr=3e-4"),
+        (["train", "small.py", "--set", "optimizer.rate=1"], "AdamW has no 'rate'"),
+        (["train", "small.py", "--set", "epoch=1"], "Did you mean 'epochs'?"),
+        (["train", "small.py", "--resume", "runs/x"], "a resumed run goes on with its own script and settings"),
+        (["train", "--resume", "runs/x"], "there is no checkpoint in runs/x"),
+        (["evaluate", "runs/x"], "there is no checkpoint in runs/x"),
+        (["train", "empty.py"], "has no function build()"),
+        (["train", "other.py"], "returned dict; expected a ws.Experiment"),
+        (["plan", "show", "."], "there are no plans in ."),
+    ],
+)
+def test_mistakes_are_one_line(script: Path, arguments: list[str], expected: str) -> None:
+    Path("empty.py").write_text("")
+    Path("other.py").write_text("def build():\n    return {}\n")
+    code, text = run(*arguments)
+    assert code == 1
+    assert expected in text.replace("\n", " ")
+    assert "Traceback" not in text
+
+
+def test_a_run_is_not_overwritten(script: Path) -> None:
+    assert run("train", "small.py", "--epochs", "1", "--no-progress")[0] == 0
+    code, text = run("train", "small.py", "--epochs", "1")
+    assert code == 1
+    assert "runs/small holds a run already. Go on with it: --resume runs/small" in text.replace("\n", " ")
+
+
+def test_plans_of_runs(script: Path) -> None:
+    for name, hidden in (("a", 16), ("b", 16), ("c", 8)):
+        assert run("train", "small.py", "--epochs", "1", "--folder", name, "--set", f"hidden={hidden}")[0] == 0
+    code, text = run("plan", "show", "a")
+    assert code == 0
+    assert "batch=32" in text
+    assert run("plan", "diff", "a", "b") == (0, "the plans have the same kernels and memory\n")
+    code, text = run("plan", "diff", "a", "c")
+    assert code == 1
+    assert "--- a" in text
+    assert "+++ c" in text
+
+
+def test_plan_explain(script: Path) -> None:
+    code, text = run("plan", "explain", "small.py", "0.weight.grad")
+    assert code == 0, text
+    assert "0.weight.grad" in text
+    code, text = run("plan", "explain", "small.py", "nothing")
+    assert code == 1
+    assert "nothing" in text
+
+
+def test_trace_and_bench(script: Path, tmp_path: Path) -> None:
+    code, text = run("trace", "small.py", "-o", "t.json", "--steps", "2")
+    assert code == 0, text
+    assert "GFLOP/s" in text
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert {"build_session", "train_epoch"} <= {e["name"] for e in events}
+    assert any(e.get("cat") == "kernel" for e in events)
+    code, text = run("bench", "small.py", "--seconds", "0.05")
+    assert code == 0, text
+    assert "steps/s" in text
+
+
+def test_the_mnist_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from end_to_end.test_examples import digits_as_mnist
+
+    example = Path(__file__).parents[1] / "examples" / "mnist.py"
+    digits_as_mnist(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    settings = ["--set", "optimizer.lr=3e-4", "--set", f"data={tmp_path}", "--set", "hidden=16", "--no-progress"]
+    code, text = run("train", str(example), "--epochs", "1", *settings)
+    assert code == 0, text
+    assert ws.load_checkpoint("runs/mnist").config["optimizer"]["lr"] == 3e-4

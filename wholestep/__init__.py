@@ -65,6 +65,7 @@ from wholestep.compiler.frontend.functions import (
     take,
     tanh,
     where,
+    write_rows,
 )
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
@@ -123,6 +124,7 @@ from wholestep.session import (
 from wholestep.train import (
     BasicTrainingLoop,
     Checkpoint,
+    Experiment,
     History,
     TrainConfig,
     Trainer,
@@ -144,8 +146,8 @@ __all__ = [
     "gelu", "group_norm", "iota", "layer_norm", "less_than", "log", "log1p", "log2", "log_softmax", "logsumexp",
     "matmul", "maximum", "minimum", "mod", "one_hot", "pad", "random_normal", "random_uniform", "ratio", "recip",
     "relu", "rms_norm", "scan", "scatter_add", "sigmoid", "sign", "silu", "sin", "size", "softmax", "sqrt", "stack",
-    "take", "tanh", "where", "avg_pool2d", "conv1d", "conv2d", "global_avg_pool2d", "max_pool2d", "batch_norm",
-    "cumsum", "flip", "rotary", "split",
+    "take", "tanh", "where", "write_rows", "avg_pool2d", "conv1d", "conv2d", "global_avg_pool2d", "max_pool2d",
+    "batch_norm", "cumsum", "flip", "rotary", "split",
     "by_mode", "elu", "hardswish", "leaky_relu", "mish", "softplus", "swiglu",
     # optimizers
     "Optimizer", "Group", "SGD", "Adam", "AdamW", "AMSGrad", "NAdam", "RAdam", "RMSprop", "Adagrad", "Lion", "LAMB",
@@ -158,7 +160,7 @@ __all__ = [
     "build_inference_session", "compile_training_graph", "save_plan", "load_plan", "Session", "StepResult",
     "CompileOptions", "ExecutionPlan", "OptimizeReport",
     # training
-    "Checkpoint", "load_checkpoint", "save_checkpoint", "ModelCheckpoint",
+    "Experiment", "Checkpoint", "load_checkpoint", "save_checkpoint", "ModelCheckpoint",
     "fit", "BasicTrainingLoop", "ConsoleObserver", "GradientStatistics", "Trainer", "TrainConfig", "TrainHistory",
     "History", "DataLoader", "Callback", "CallbackList", "CSVLogger", "EarlyStopping", "EpochStats",
     "JSONLinesLogger", "LossHistory", "MetricCallback", "Progress", "StepBudget", "StepMetrics",

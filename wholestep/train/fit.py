@@ -79,6 +79,70 @@ def fit(
 
         history = ws.fit(model, (x, y), validation=0.1, loss="cross_entropy", metrics=["accuracy"], epochs=5)
     """
+    trainer, loader = trainer_for(
+        model,
+        data,
+        validation=validation,
+        loss=loss,
+        optimizer=optimizer,
+        schedule=schedule,
+        metrics=metrics,
+        epochs=epochs,
+        batch_size=batch_size,
+        accumulate=accumulate,
+        clip_norm=clip_norm,
+        shuffle=shuffle,
+        seed=seed,
+        device=device,
+        threads=threads,
+        callbacks=callbacks,
+        options=options,
+    )
+    return run(trainer, loader, epochs, checkpoint=checkpoint, resume=resume, exact=exact, progress=progress)
+
+
+def run(
+    trainer: Trainer,
+    loader: DataLoader,
+    epochs: int,
+    *,
+    checkpoint: str | PathLike[str] | None = None,
+    resume: str | PathLike[str] | bool | None = None,
+    exact: bool = False,
+    progress: bool = True,
+) -> TrainHistory:
+    """Train, with a progress bar and checkpoints where they are asked for, from where a run stopped."""
+    if progress:
+        trainer.callbacks.callbacks.insert(0, Progress())
+    if checkpoint is not None:
+        trainer.callbacks.append(kept_in(checkpoint, trainer.validation))
+    stored = resumed_from(resume, checkpoint)
+    if stored is not None:
+        trainer.resume(stored, loader, exact=exact)
+    return trainer.train(loader, epochs)
+
+
+def trainer_for(
+    model: Module,
+    data: object,
+    *,
+    validation: object = None,
+    loss: Any,
+    optimizer: Optimizer | None = None,
+    schedule: Any = None,
+    metrics: Any = (),
+    epochs: int = 1,
+    batch_size: int = 32,
+    accumulate: int = 1,
+    clip_norm: float | None = None,
+    shuffle: bool = True,
+    seed: int = 0,
+    device: str = "cpu",
+    threads: int | None = None,
+    callbacks: Iterable[Callback] | Callback = (),
+    options: CompileOptions | None = None,
+) -> tuple[Trainer, DataLoader]:
+    """Everything that `fit` does before the first step: the data, the session, the trainer."""
     if not isinstance(model, Module):
         raise UsageError(f"fit trains a ws.nn.Module; received {type(model).__name__}. For a graph use ws.Trainer.")
     loader, held = prepared(data, validation, batch_size * accumulate, shuffle, seed)
@@ -102,10 +166,7 @@ def fit(
         options=options,
     )
     described.check_classes(session, loader)
-    shown = [Progress()] if progress else []
-    given = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
-    kept = [kept_in(checkpoint, held)] if checkpoint is not None else []
-    trainer = Trainer(session, TrainConfig(log_interval=0), [*shown, *given, *kept], held)
+    trainer = Trainer(session, TrainConfig(log_interval=0), callbacks, held)
     trainer.started_with = {
         "loss": str(loss),
         "optimizer": chosen.to_config(),
@@ -116,10 +177,7 @@ def fit(
         "clip_norm": clip_norm,
         "seed": seed,
     }
-    stored = resumed_from(resume, checkpoint)
-    if stored is not None:
-        trainer.resume(stored, loader, exact=exact)
-    return trainer.train(loader, epochs)
+    return trainer, loader
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------
@@ -156,7 +214,7 @@ def prepared(
             raise UsageError("a fraction for validation cuts arrays; split them before the DataLoader: ws.data.split.")
         data, held = split(data, validation, seed)
     else:
-        held = None if validation is None else _table(validation)
+        held = None if validation is None else table_of(validation)
     loader = data if isinstance(data, DataLoader) else DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed)
     if isinstance(loader.source, Table) and loader.batch_size > len(loader.source):
         raise OptionError(
@@ -166,7 +224,8 @@ def prepared(
     return loader, held
 
 
-def _table(data: object) -> Table:
+def table_of(data: object) -> Table:
+    """Data that is measured, as one table."""
     if not isinstance(data, DataLoader):
         return as_table(data)
     if isinstance(data.source, Table):

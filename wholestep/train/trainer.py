@@ -215,7 +215,7 @@ class Trainer:
         session.state.epoch = epoch
         while (batch := loader.next_batch()) is not None:
             with session.span("set_input"):
-                named = self._named_batch(batch)
+                named = self.named_batch(batch)
             loss = float(session.step(named))
             yield np.array([loss]), np.array([len(next(iter(named.values())))])
         session.state.epoch = epoch + 1
@@ -243,7 +243,8 @@ class Trainer:
 
     # -- names ---------------------------------------------------------------------------------------------------
 
-    def _named_batch(self, batch: Any) -> Mapping[str, Any]:
+    def named_batch(self, batch: Any) -> Mapping[str, Any]:
+        """A batch under the names of the session's inputs."""
         if isinstance(batch, Batch):
             single = not isinstance(batch.inputs, Mapping)
             named = batch.named()

@@ -1,0 +1,31 @@
+"""A perceptron on MNIST for the command line: `wholestep train examples/mnist.py --epochs 5 --set optimizer.lr=3e-4`.
+
+The four files of MNIST lie in one folder; `--set data=FOLDER` names it, `--set hidden=256` makes the network wider.
+"""
+
+from __future__ import annotations
+
+import wholestep as ws
+
+
+def build(data: str = "mnist", hidden: int = 128) -> ws.Experiment:
+    """What `wholestep train` trains: every parameter here, and every field below, can be set."""
+    train, test = ws.data.mnist(data)
+    model = ws.nn.Sequential(
+        ws.nn.Flatten(),
+        ws.nn.Linear(784, hidden),
+        ws.nn.ReLU(),
+        ws.nn.Linear(hidden, 10),
+    )
+    return ws.Experiment(
+        model=model,
+        data=train,
+        validation=0.1,
+        test=test,
+        loss="cross_entropy",
+        optimizer=ws.AdamW(lr=2e-3),
+        schedule=ws.schedules.cosine(),
+        metrics=["accuracy"],
+        epochs=10,
+        batch_size=128,
+    )

@@ -1,0 +1,52 @@
+"""The command `wholestep`: train, evaluate, predict; look into plans and times; check the installation."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+import typer
+
+import wholestep
+from wholestep.cli import doctor, plans, running, timing
+
+app = typer.Typer(
+    help="Wholestep: a whole training step as one native call.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(running.train)
+app.command()(running.evaluate)
+app.command()(running.predict)
+app.command()(timing.trace)
+app.command()(timing.bench)
+app.command()(doctor.doctor)
+app.add_typer(plans.app, name="plan")
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"wholestep {wholestep.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what Wholestep logs about its work.")] = False,
+) -> None:
+    """Options before a command."""
+    logging.basicConfig(format="%(levelname)s: %(message)s")
+    logging.getLogger("wholestep").setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+def main() -> None:
+    """The entry point of the command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m wholestep.cli`"""
+
+from wholestep.cli import main
+
+main()

@@ -1,0 +1,110 @@
+"""`wholestep doctor`: what is installed, and does it work?"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from importlib import metadata
+
+import typer
+
+from wholestep.errors import WholestepError
+
+OTHERS = ("egglog", "safetensors", "rich", "typer")
+
+
+def doctor() -> None:
+    """Say what Wholestep finds on this machine, and train two steps to see that it works."""
+    failed = False
+    for name, probe in rows():
+        try:
+            found = probe()
+        except (WholestepError, OSError) as error:
+            found, failed = f"FAILED: {error}", True
+        print(f"{name:<12}{found}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def rows() -> list[tuple[str, Callable[[], str]]]:
+    """What is looked at, in order."""
+    return [
+        ("wholestep", _own_version),
+        ("python", lambda: f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+        ("numpy", lambda: metadata.version("numpy")),
+        ("others", _others),
+        ("target", _target),
+        ("cores", lambda: f"{_cores()} of {os.cpu_count()} may be used"),
+        ("threads", _threads),
+        ("compiler", _compiler),
+        ("cache", _cache),
+        ("self-test", _self_test),
+    ]
+
+
+def _own_version() -> str:
+    import wholestep
+
+    return wholestep.__version__
+
+
+def _others() -> str:
+    found = []
+    for name in OTHERS:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            found.append(f"{name} is missing")
+    return ", ".join(found)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _target() -> str:
+    from wholestep.compiler.runtime.compiler import detect_target
+
+    return detect_target().name
+
+
+def _threads() -> str:
+    from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
+    from wholestep.options import thread_count
+
+    return f"{thread_count(None, default_threads(), MAX_THREADS)} by default"
+
+
+def _compiler() -> str:
+    from wholestep.compiler.runtime.compiler import find_compiler
+    from wholestep.options import CompileOptions
+
+    return " ".join(find_compiler(CompileOptions().compiler_command).command)
+
+
+def _cache() -> str:
+    from wholestep.compiler.runtime.store import cache_of
+    from wholestep.options import CompileOptions
+
+    folder = cache_of(CompileOptions()).folder
+    files = [f for f in folder.rglob("*") if f.is_file()]
+    writable = "" if os.access(folder if folder.exists() else folder.parent, os.W_OK) else ", NOT WRITABLE"
+    return f"{folder} ({len(files)} files, {sum(f.stat().st_size for f in files):,} bytes{writable})"
+
+
+def _self_test() -> str:
+    """The gradient of mean((x w)²) at w = 1, x = 1 is 2: one step of SGD with lr 0.25 leads to 0.5."""
+    import numpy as np
+
+    import wholestep as ws
+
+    g = ws.Graph()
+    x = g.input("x", ("batch", 1))
+    w = g.parameter("w", (1, 1), init=1.0)
+    g.set_outputs([((x @ w) ** 2).mean()])
+    session = ws.build_session(g, optimizer=ws.SGD(lr=0.25), batch_size=4)
+    losses = [session.step(x=np.ones((4, 1), np.float32)).loss for _ in range(2)]
+    if losses != [1.0, 0.25]:
+        raise WholestepError(f"two steps gave the losses {losses} instead of [1.0, 0.25]")
+    return "ok"

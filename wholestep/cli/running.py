@@ -1,0 +1,132 @@
+"""`wholestep train`, `evaluate`, `predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wholestep.cli.shared import experiment_in, experiment_of, parse_settings, started_as, told
+from wholestep.errors import UsageError
+
+if TYPE_CHECKING:
+    from wholestep.train import Experiment
+
+Run = Annotated[Path, typer.Argument(help="The folder of a run, or one checkpoint of it.")]
+Best = Annotated[str | None, typer.Option(help="Take the checkpoint that is best in this number, e.g. val_loss.")]
+Mode = Annotated[str, typer.Option(help="Of --best: min or max.")]
+
+
+@told
+def train(
+    script: Annotated[Path | None, typer.Argument(help="A Python file whose build() returns a ws.Experiment.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data, instead of the script's.")] = None,
+    set: Annotated[
+        list[str] | None, typer.Option("--set", help="e.g. optimizer.lr=3e-4 or a parameter of build.")
+    ] = None,
+    folder: Annotated[Path | None, typer.Option(help="Where to keep the run [default: runs/<script>].")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Refuse to resume where bits could differ.")] = False,
+    progress: Annotated[bool, typer.Option(help="Show how training goes.")] = True,
+) -> None:
+    """Train what a script describes, keeping checkpoints; or go on where a run stopped."""
+    settings = parse_settings(set or [])
+    if resume is not None:
+        _resume(script, resume, epochs, settings, exact, progress)
+        return
+    if script is None:
+        raise UsageError(
+            "name a script, wholestep train examples/mnist.py, or a run to go on with, --resume runs/mnist."
+        )
+    if epochs is not None:
+        settings["epochs"] = epochs
+    target = folder or Path("runs") / script.stem
+    _refuse_used(target)
+    _fit(experiment_of(script, settings), script, settings, target, None, exact, progress)
+
+
+def _resume(
+    script: Path | None, run: Path, epochs: int | None, settings: dict[str, Any], exact: bool, progress: bool
+) -> None:
+    from wholestep.train import load_checkpoint
+    from wholestep.train.stored import is_checkpoint
+
+    if script is not None or settings:
+        raise UsageError(
+            "a resumed run goes on with its own script and settings; leave them out, or start another run with "
+            "--folder. Only --epochs may change."
+        )
+    own_script, own_settings = started_as(load_checkpoint(run).config, run)
+    if epochs is not None:
+        own_settings["epochs"] = epochs
+    target = run.parent if is_checkpoint(run) else run
+    _fit(experiment_of(own_script, own_settings), own_script, own_settings, target, run, exact, progress)
+
+
+def _refuse_used(folder: Path) -> None:
+    from wholestep.train.stored import checkpoints_in
+
+    if checkpoints_in(folder):
+        raise UsageError(
+            f"{folder} holds a run already. Go on with it: --resume {folder}; or keep this one elsewhere: --folder "
+            "NAME."
+        )
+
+
+def _fit(
+    experiment: Experiment,
+    script: Path,
+    settings: dict[str, Any],
+    folder: Path,
+    resume: Path | None,
+    exact: bool,
+    progress: bool,
+) -> None:
+    from wholestep.errors import TrainingInterrupted
+
+    config = {"script": str(script.resolve()), "settings": settings}
+    try:
+        history = experiment.fit(checkpoint=folder, resume=resume, exact=exact, progress=progress, config=config)
+    except TrainingInterrupted:
+        print(f"saved; go on with: wholestep train --resume {folder}")
+        raise
+    print(history)
+    print(f"checkpoints: {folder}")
+
+
+@told
+def evaluate(run: Run, best: Best = None, mode: Mode = "min") -> None:
+    """Measure a run's weights on its test data, or on its validation data where it has no other."""
+    from wholestep.train.fit import table_of
+
+    experiment, path = experiment_in(run, which=best, mode=mode)
+    trainer, _ = experiment.trainer()
+    held, name = trainer.validation, "validation"
+    if experiment.test is not None:
+        held, name = table_of(experiment.test), "test"
+    if held is None:
+        raise UsageError("the experiment has neither test nor validation data; give ws.Experiment(test=(x, y)).")
+    found = trainer.session.evaluate_all(held.columns)
+    print(f"{path} on {len(held)} rows of {name} data")
+    for each, value in found.items():
+        print(f"  {each:<16}{value:.6g}" if isinstance(value, float) else f"  {each}\n{value}")
+
+
+@told
+def predict(
+    run: Run,
+    inputs: Annotated[Path, typer.Argument(help="Rows to predict: a .npy file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the outputs, as .npy.")] = Path(
+        "out.npy"
+    ),
+    best: Best = None,
+    mode: Mode = "min",
+) -> None:
+    """Write a model's outputs for the rows of a file."""
+    import numpy as np
+
+    experiment, path = experiment_in(run, which=best, mode=mode)
+    found = np.asarray(experiment.model.predict(np.load(inputs, allow_pickle=False)))
+    np.save(output, found, allow_pickle=False)
+    print(f"{path}: {output} holds {' x '.join(map(str, found.shape))} numbers")

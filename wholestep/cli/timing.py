@@ -1,0 +1,70 @@
+"""`wholestep trace` and `bench`: where the time of a step goes, and how many there are in a second."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wholestep.cli.shared import experiment_of, parse_settings, told
+from wholestep.errors import UsageError
+
+if TYPE_CHECKING:
+    from wholestep.data import DataLoader
+    from wholestep.train import Trainer
+
+Script = Annotated[Path, typer.Argument(help="A Python file whose build() returns a ws.Experiment.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="e.g. batch_size=128 or a parameter of build.")]
+
+
+@told
+def trace(
+    script: Script,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the trace.")] = Path("trace.json"),
+    steps: Annotated[int, typer.Option(help="Steps to look at, kernel by kernel.")] = 10,
+    set: Set = None,
+) -> None:
+    """Time a build, an epoch and every kernel; the file opens in ui.perfetto.dev and chrome://tracing."""
+    trainer, loader = experiment_of(script, parse_settings(set or [])).trainer()
+    batch = _first_batch(trainer, loader)
+    trainer.train(loader, 1)
+    found = trainer.session.profile(batch, steps=steps)
+    trainer.session.trace(output, found)
+    print(found)
+    print(f"{output}: {len(trainer.session.spans)} spans, {len(found.timeline)} kernel runs")
+
+
+def _first_batch(trainer: Trainer, loader: DataLoader) -> dict[str, Any]:
+    loader.shuffle(0)
+    batch = loader.next_batch()
+    loader.reset()
+    if batch is None:
+        raise UsageError("the data is empty: there is no batch to look at.")
+    return dict(trainer.named_batch(batch))
+
+
+@told
+def bench(
+    script: Script,
+    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 3.0,
+    set: Set = None,
+) -> None:
+    """Train for some seconds and say how fast."""
+    experiment = experiment_of(script, parse_settings(set or []))
+    trainer, loader = experiment.trainer()
+    trainer.train(loader, 1)  # pages are touched, processors awake
+    steps, rates, begun = 0, [], time.perf_counter()
+    while time.perf_counter() - begun < seconds:
+        before = time.perf_counter()
+        stats = trainer.train_epoch(loader, 0)
+        assert stats is not None
+        steps += stats.steps
+        rates.append(stats.steps / (time.perf_counter() - before))
+    report = trainer.session.report()
+    best = max(rates)
+    print(f"{steps} steps of {loader.batch_size} rows on {trainer.session.threads} threads, {len(rates)} epochs")
+    print(f"  {best:>12,.1f} steps/s in the fastest epoch, {sorted(rates)[len(rates) // 2]:,.1f} in the median one")
+    print(f"  {best * loader.batch_size:>12,.1f} rows/s")
+    print(f"  {1e-9 * best * report.flops:>12,.1f} GFLOP/s, {1e-9 * best * report.bytes_moved:,.1f} GB/s moved")
