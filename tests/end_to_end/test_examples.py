@@ -185,7 +185,7 @@ def test_mnist_mlp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_lenet_mnist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     digits_as_mnist(tmp_path)
     weights = tmp_path / "lenet.safetensors"
-    accuracy = lenet_mnist.main(["--data", str(tmp_path), "--epochs", "3", "--batch", "32", "--save", str(weights)])
+    accuracy = lenet_mnist.main(["--data", str(tmp_path), "--epochs", "8", "--batch", "32", "--save", str(weights)])
     assert accuracy > 0.85
     assert f"test accuracy: {accuracy:.2%} on 297 images" in capsys.readouterr().out
     assert "conv1.weight" in ws.models.lenet5().load(weights).loaded
