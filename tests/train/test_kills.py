@@ -90,6 +90,8 @@ def test_a_signal_finishes_the_step_saves_and_exits(
     tmp_path: Path, whole: str, number: signal.Signals, code: int
 ) -> None:
     child = start(tmp_path)
+    while not newest(tmp_path):
+        time.sleep(0.001)
     child.send_signal(number)
     assert digest_of(child) == "", "it does not go on to the end of the script"
     assert child.returncode == code

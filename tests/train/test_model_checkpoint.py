@@ -31,12 +31,14 @@ def test_defaults_and_aliases() -> None:  # J02
 def test_written_only_on_improvement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # J02
     losses_as(monkeypatch, [1.0, 0.9, 0.95, 0.8])
     kept: list[list[int]] = []
+    keeper = ws.ModelCheckpoint(tmp_path)
 
     class Watch(ws.Callback):
         def on_safe_point(self) -> None:
+            keeper.wait()
             kept.append(epochs_kept(tmp_path))
 
-    fit(model(), validation=data(), callbacks=[ws.ModelCheckpoint(tmp_path), Watch()], epochs=4)
+    fit(model(), validation=data(), callbacks=[keeper, Watch()], epochs=4)
     after_epochs = [k for i, k in enumerate(kept) if i == len(kept) - 1 or k != kept[i + 1]]
     assert after_epochs == [[], [1], [2], [4]]
     assert ws.load_checkpoint(tmp_path).logs["val_loss"] == 0.8

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wholestep.callbacks.base import Best, Callback, Logs, canonical, read_monitor
-from wholestep.errors import CheckpointError, OptionError
+from wholestep.errors import OptionError
+
+if TYPE_CHECKING:
+    from wholestep.train.checkpoint import Checkpoint
 
 log = logging.getLogger("wholestep")
 
@@ -28,7 +32,8 @@ class ModelCheckpoint(Callback):
         seconds: also write when this much time has passed, inside an epoch.
         config: what the run was started with, as JSON values; `ws.load_checkpoint(folder).config` has it.
 
-    A checkpoint that cannot be written is logged as an error; the run goes on and those before it are kept.
+    Files are written beside training, on a thread of their own; `wait()` returns when they are on the disk.  A
+    checkpoint that cannot be written is logged as an error; the run goes on and those before it are kept.
 
     Example: `ws.ModelCheckpoint("runs/digits", monitor="val_accuracy", mode="max")`.
     """
@@ -56,7 +61,8 @@ class ModelCheckpoint(Callback):
         self.config = dict(config or {})
         self.saves = True
         self.last_path: Path | None = None
-        self.failure: CheckpointError | None = None  # of the last attempt to write
+        self.failure: Exception | None = None  # of the last attempt to write
+        self._writing: threading.Thread | None = None
         self._values: list[float] = []  # of the best epochs, best first
         self._due = False
         self._since, self._written = 0, time.monotonic()
@@ -94,36 +100,51 @@ class ModelCheckpoint(Callback):
         if self._due or (self.run is not None and self.run.interrupted):
             self.save()
 
+    def on_train_end(self) -> None:
+        self.wait()
+
     # -- what ----------------------------------------------------------------------------------------------------
 
-    def save(self) -> Path | None:
-        """Write a checkpoint now; None, after an error in the log, where it could not be written."""
-        from wholestep.train.checkpoint import save_checkpoint
-        from wholestep.train.stored import rotate
+    def save(self) -> None:
+        """Take a checkpoint now; it is written while training goes on, after the one before it."""
+        from wholestep.train.checkpoint import capture
 
         run = self.run
         assert run is not None, "training has begun"
         self._due, self._since, self._written = False, 0, time.monotonic()
+        taken = capture(
+            run.session,
+            position=run.position,
+            history=run.history,
+            loader=run.loader,
+            callbacks=run.callbacks,
+            config={**run.config, **self.config},
+            logs=run.logs,
+            writer=self._writer,
+        )
+        self.wait()
+        self._writing = threading.Thread(target=self._write, args=(taken,), name="wholestep-checkpoint")
+        self._writing.start()
+
+    def wait(self) -> None:
+        """Return when everything that was taken is on the disk, or has failed to get there: see `failure`."""
+        if self._writing is not None:
+            self._writing.join()
+            self._writing = None
+
+    def _write(self, taken: Checkpoint) -> None:
+        from wholestep.train.checkpoint import write_checkpoint
+        from wholestep.train.stored import rotate
+
         try:
-            self.last_path = save_checkpoint(
-                self.folder,
-                run.session,
-                position=run.position,
-                history=run.history,
-                loader=run.loader,
-                callbacks=run.callbacks,
-                config={**run.config, **self.config},
-                logs=run.logs,
-                writer=self._writer,
-            )
+            self.last_path = write_checkpoint(self.folder, taken)
             rotate(self.folder, self._writer, self.last, self.best, self.monitor, self.mode)
             self.failure = None
-        except OSError as error:
-            self.failure = error if isinstance(error, CheckpointError) else CheckpointError(str(error))
+        except Exception as error:  # on a thread of its own, an error that nobody logs is lost
+            self.failure = error
             log.error("%s", error)
-            return None
-        log.info("saved %s", self.last_path)
-        return self.last_path
+        else:
+            log.info("saved %s", self.last_path)
 
     @property
     def _writer(self) -> str:

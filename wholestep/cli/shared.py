@@ -18,7 +18,8 @@ from wholestep.errors import CheckpointError, UsageError, WholestepError
 if TYPE_CHECKING:
     from wholestep.train import Experiment
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 BUILD = "build"
 

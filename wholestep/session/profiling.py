@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.report import described
-from wholestep.compiler.runtime.cpu import CpuProgram
-from wholestep.compiler.runtime.recorder import Event
+from wholestep.compiler.runtime.recorder import Event, Recorder
 from wholestep.errors import OptionError, UsageError
 from wholestep.session.result import EntryPoint
 from wholestep.session.window import window_shape
@@ -77,21 +76,20 @@ def profile(session: Session, inputs: Mapping[str, object], steps: int) -> Profi
     """Run some steps with times noted.  The state is put back afterwards: training goes on as if nothing had been."""
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise OptionError(f"profile: steps is a whole number of at least 1; received {steps!r}.")
-    entry, programs = _profiled(session)
-    plans = [p.plan for p in programs]
+    entry, recorders = _profiled(session)
     before = session.state_dict(), {n: session.state.get(n) for n in session.state.names}
     try:
         entry(inputs)  # a first step pays for pages and caches
-        runs = [_one_step(entry, programs, inputs) for _ in range(steps)]
+        runs = [_one_step(entry, recorders, inputs) for _ in range(steps)]
     finally:
         for name, value in before[1].items():
             session.state.set(name, value)
         session.load_state_dict(before[0], strict=False)
-    return _summary(runs, plans, session.threads, full=_at_capacity(entry))
+    return _summary(runs, session.plans, session.threads, full=_at_capacity(entry))
 
 
-def _profiled(session: Session) -> tuple[EntryPoint, list[CpuProgram]]:
-    """The session's main entry point with profiled programs, over the same state and scratch memory."""
+def _profiled(session: Session) -> tuple[EntryPoint, list[Recorder]]:
+    """The session's main entry point with profiled programs, over the same state and scratch memory; their logs."""
     place, device = replace(session._place, profile=True), session._device
     if not device.runs:
         raise UsageError(f"device={device.name!r} does not run plans; profile a session on device='cpu'.")
@@ -105,20 +103,25 @@ def _profiled(session: Session) -> tuple[EntryPoint, list[CpuProgram]]:
         source = session._need_source("windows")
         main = device.load_window(session.plan, programs, place, window_shape(source, "train"))
     main.count_steps(bool(session.plan.updated))
-    return EntryPoint(main, None, programs[-1]), [p for p in programs if isinstance(p, CpuProgram)]
+    return EntryPoint(main, None, programs[-1]), [_recorder_of(p) for p in programs]
+
+
+def _recorder_of(program: Program) -> Recorder:
+    recorder: Recorder | None = getattr(program, "recorder", None)
+    assert recorder is not None, "it was loaded with profile=True"
+    return recorder
 
 
 Run = tuple[float, list[tuple[int, Event]]]
 
 
-def _one_step(entry: EntryPoint, programs: Sequence[CpuProgram], inputs: Mapping[str, object]) -> Run:
-    for p in programs:
-        assert p.recorder is not None
-        p.recorder.clear()
+def _one_step(entry: EntryPoint, recorders: Sequence[Recorder], inputs: Mapping[str, object]) -> Run:
+    for recorder in recorders:
+        recorder.clear()
     begun = time.perf_counter()
     entry(inputs)
     took = time.perf_counter() - begun
-    return took, [(i, e) for i, p in enumerate(programs) if p.recorder is not None for e in p.recorder.take()]
+    return took, [(i, event) for i, recorder in enumerate(recorders) for event in recorder.take()]
 
 
 def _at_capacity(entry: EntryPoint) -> bool:

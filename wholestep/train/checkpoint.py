@@ -17,7 +17,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -27,6 +27,7 @@ import numpy as np
 
 from wholestep.callbacks.base import CallbackList, Position
 from wholestep.compiler.plan import serialize
+from wholestep.compiler.plan.kernel import Plan
 from wholestep.errors import CheckpointError, UsageError
 from wholestep.train.history import TrainHistory
 from wholestep.train.identity import differences, identity_of, plan_digest, versions
@@ -66,6 +67,8 @@ class Checkpoint:
     logs: Mapping[str, float] = field(default_factory=dict)  # of the last epoch
     versions: Mapping[str, str] = field(default_factory=dict)
     writer: str = ""
+    own: tuple[str, ...] = ()  # the arrays that are the model's own: its weights
+    plans: tuple[Plan, ...] = ()  # that it ran under; of one from a file they lie in the run's folder
     path: Path | None = None  # None: not from a file
 
     @property
@@ -114,20 +117,22 @@ def capture(
     logs: Mapping[str, float] | None = None,
     writer: str = "",
 ) -> Checkpoint:
-    """A run as it is now, in memory."""
-    keep = session.lasting_states
+    """A run as it is now, in memory; what happens to the run afterwards does not change it."""
+    keep, past = session.lasting_states, history or TrainHistory()
     numbers = session.state_dict()
     return Checkpoint(
         arrays={n: a for n, a in numbers.items() if n in keep or n not in session.state},
         position=position or Position(epoch=session.state.epoch),
         identity=identity_of(session, loader),
-        history=history or TrainHistory(),
+        history=TrainHistory(list(past.epochs), past.stopped_by),
         data=loader.state_dict() if hasattr(loader, "state_dict") else {},
-        callbacks={} if callbacks is None else callbacks.state_dict(),
+        callbacks={} if callbacks is None else _with_arrays(*_without_arrays(callbacks.state_dict())),
         config=dict(config or {}),
         logs=dict(logs or {}),
         versions=versions(),
         writer=writer,
+        own=tuple(n for n, is_own in keep.items() if is_own),
+        plans=session.plans,
     )
 
 
@@ -145,25 +150,29 @@ def save_checkpoint(folder: str | PathLike[str], session: Session, **run: Any) -
         path = ws.save_checkpoint("runs/digits", session)
         ws.load_checkpoint("runs/digits").restore(session)
     """
-    run_folder, taken = Path(folder), capture(session, **run)
+    return write_checkpoint(Path(folder), capture(session, **run))
+
+
+def write_checkpoint(folder: Path, taken: Checkpoint) -> Path:
+    """Write what `capture` took; any thread may do it."""
     try:
-        run_folder.mkdir(parents=True, exist_ok=True)
-        _keep_plans(run_folder, session)
-        return _publish(run_folder, taken, [n for n, own in session.lasting_states.items() if own])
+        folder.mkdir(parents=True, exist_ok=True)
+        _keep_plans(folder, taken.plans)
+        return _publish(folder, taken)
     except OSError as error:
         raise CheckpointError(
-            f"the checkpoint of step {taken.step} could not be written to {run_folder}: {error}. Those before it are "
+            f"the checkpoint of step {taken.step} could not be written to {folder}: {error}. Those before it are "
             "untouched. Free some space, or name a folder that can be written."
         ) from error
 
 
-def _publish(folder: Path, taken: Checkpoint, own: list[str]) -> Path:
+def _publish(folder: Path, taken: Checkpoint) -> Path:
     temporary = folder / f"{WRITING}{taken.step:08d}-{os.getpid()}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
         callbacks, extra = _without_arrays(taken.callbacks)
-        weights = {n: taken.arrays[n] for n in own}
+        weights = {n: taken.arrays[n] for n in taken.own}
         training = {**{n: a for n, a in taken.arrays.items() if n not in weights}, **extra}
         sums = {
             name: write_tensors(temporary / name, arrays) for name, arrays in ((WEIGHTS, weights), (TRAINING, training))
@@ -201,13 +210,18 @@ def _manifest(taken: Checkpoint, callbacks: Any, sums: Mapping[str, str]) -> byt
         "writer": taken.writer,
         "files": sums,
     }
-    return manifest_bytes(body)
+    try:
+        return manifest_bytes(body)
+    except TypeError as error:
+        raise UsageError(
+            f"a checkpoint's configuration is made of JSON values: {error}; received {taken.config!r}."
+        ) from None
 
 
-def _keep_plans(folder: Path, session: Session) -> None:
+def _keep_plans(folder: Path, ran: Sequence[Plan]) -> None:
     """Store the plans of a run, each under its fingerprint, once."""
     plans = folder / PLANS
-    for plan in session.plans:
+    for plan in ran:
         target = plans / f"{plan_digest(plan)[:16]}.plan"
         if target.exists():
             continue
@@ -288,9 +302,8 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
 def read_checkpoint(folder: Path) -> Checkpoint:
     """One checkpoint, with every file checked against its checksum."""
     body = read_manifest(folder)
-    arrays: dict[str, Array] = {}
-    for name, wanted in body["files"].items():
-        arrays.update(checked_arrays(folder, name, wanted))
+    files = {name: checked_arrays(folder, name, wanted) for name, wanted in body["files"].items()}
+    arrays = {n: a for found in files.values() for n, a in found.items()}
     callbacks = _with_arrays(body["callbacks"], arrays)
     return Checkpoint(
         arrays={n: a for n, a in arrays.items() if not n.startswith(CALLBACKS)},
@@ -303,5 +316,6 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         logs=body["logs"],
         versions=body["versions"],
         writer=body["writer"],
+        own=tuple(files[WEIGHTS]),
         path=folder,
     )

@@ -7,6 +7,7 @@ import platform
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import numpy as np
 
@@ -64,9 +65,16 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return found
 
 
+_DIGESTS: dict[int, tuple[ref[Plan], str]] = {}  # by id: a plan takes longer to hash than to look at
+
+
 def plan_digest(plan: Plan) -> str:
     """A fingerprint of a plan: of its content, wherever it was made."""
-    return hashlib.sha256(serialize.dump(plan)).hexdigest()
+    known = _DIGESTS.get(id(plan))
+    if known is None or known[0]() is not plan:
+        digest = hashlib.sha256(serialize.dump(plan)).hexdigest()
+        known = _DIGESTS[id(plan)] = ref(plan), digest
+    return known[1]
 
 
 @cache
