@@ -1,4 +1,4 @@
-"""`python -m benchmarks CASE [--json]`; `python -m benchmarks overhead [--json]`; `... metrics`; `... optimizers`."""
+"""`python -m benchmarks CASE [--json]`; `... overhead`; `... metrics`; `... optimizers`; `... kernels [CASE ...]`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import harness, metrics, optimizers, overhead, tables
+from benchmarks import harness, kernels, metrics, optimizers, overhead, tables
 from benchmarks.cases import CASES
 from benchmarks.cases.optimizers import UPDATES
 from benchmarks.contender import BenchmarkError
@@ -40,6 +40,10 @@ def parser() -> argparse.ArgumentParser:
     counted = commands.add_parser("metrics", help="what metrics inside the step cost, in percent of an MLP's step")
     counted.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     counted.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
+    profile = commands.add_parser("kernels", help="every kernel of the cases' plans beside what the machine allows")
+    profile.add_argument("cases", nargs="*", metavar="CASE", help=f"of {tuple(CASES)} (default: all)")
+    profile.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    profile.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
     return top
 
 
@@ -60,6 +64,10 @@ def main() -> int:
             check_threads(arguments.threads)
             result = optimizers.run(arguments.only, arguments.rounds, arguments.threads)
             show = tables.show_updates
+        elif arguments.command == "kernels":
+            check_threads(arguments.threads)
+            result = kernels.run_all(arguments.cases, arguments.threads)
+            show = tables.show_kernels
         elif arguments.command == "metrics":
             check_threads(arguments.threads)
             result = metrics.run(arguments.threads)

@@ -53,6 +53,20 @@ def show_updates(result: dict[str, Any]) -> None:
     Console().print(table)
 
 
+def show_kernels(result: dict[str, Any]) -> None:
+    """A table for each case: equal kernels together, the longest first, with their shares of the machine's limits."""
+    machine = result["machine"]
+    allowed = f"{machine['gflops_core']:.0f} GFLOP/s a core, {machine['gb_s']:.0f} GB/s in place"
+    for case in result["cases"]:
+        table = Table(title=f"{case['case']} {case['cell']}: {case['us']:.0f} us in kernels; the machine has {allowed}")
+        for heading in ("us", "x", "GFLOP/s a core", "GB/s", "kind", "axes", "ops"):
+            table.add_column(heading, justify="left" if heading in ("kind", "axes", "ops") else "right")
+        for k in case["kernels"]:
+            flops, bytes = f"{k['gflops_core']:.1f} ({k['of_flops']:.0%})", f"{k['gb_s']:.1f} ({k['of_memory']:.0%})"
+            table.add_row(f"{k['us']:.1f}", str(k["count"]), flops, bytes, k["kind"], k["axes"], k["ops"])
+        Console().print(table)
+
+
 def _show_quantities(title: str, result: dict[str, Any]) -> None:
     table = Table(title=title)
     table.add_column("what")

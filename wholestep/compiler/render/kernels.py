@@ -228,7 +228,7 @@ def render_transpose(w: Writer, copy: Load, state: Load) -> None:
     if turns_whole_blocks(w, state):
         w.scope.axes[dot.m], w.scope.axes[dot.n] = "i", "j"
         with w.loop("i", "m0", "m0 + mb", str(LANES)), w.loop("j", "n0", "n0 + nb", str(LANES)):
-            w.emit(f"ws_turn_16x16({operand_start(w, copy)}, {operand_start(w, state)});")
+            w.emit(f"ws_turn_16x16({operand_start(w, copy)}, {operand_start(w, state)}, {LANES});")
         w.scope.axes = place
         return
     w.scope.axes[dot.m], w.scope.axes[dot.n] = "(i + l)", "j"

@@ -8,6 +8,7 @@
 #define WS_ATTENTION_H
 #include "ws.h"
 #include "reduce.h"
+#include "turn.h"
 #include "view.h"
 
 #define WS_CAUSAL_ROWS 16

@@ -1,18 +1,18 @@
-/* A block of a stored transpose: 16 x 16 floats, both sides contiguous, turned in registers. */
+/* The transpose of 16 x 16 floats, turned in registers: rows of the source are `row` apart, those of the result 16. */
 #ifndef WS_TURN_H
 #define WS_TURN_H
 
 typedef float ws_v8 __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int ws_i8 __attribute__((vector_size(32)));
 
-/* 8 x 8, rows 16 apart: pairs of rows are interleaved, then pairs of pairs, then halves of vectors change places. */
-static inline void ws_turn_8x8(float *restrict to, const float *restrict from) {
+/* 8 x 8: pairs of rows are interleaved, then pairs of pairs, then halves of vectors change places. */
+static inline void ws_turn_8x8(float *restrict to, const float *restrict from, long row) {
   static const ws_i8 low[3] = {{0, 8, 1, 9, 4, 12, 5, 13}, {0, 1, 8, 9, 4, 5, 12, 13}, {0, 1, 2, 3, 8, 9, 10, 11}};
   static const ws_i8 high[3] = {{2, 10, 3, 11, 6, 14, 7, 15}, {2, 3, 10, 11, 6, 7, 14, 15}, {4, 5, 6, 7, 12, 13, 14, 15}};
   typedef float v8 __attribute__((vector_size(32)));
   v8 x[8], y[8];
 #pragma GCC unroll 8
-  for (int i = 0; i < 8; i++) x[i] = *(const ws_v8 *)(from + 16 * i);
+  for (int i = 0; i < 8; i++) x[i] = *(const ws_v8 *)(from + row * i);
 #pragma GCC unroll 4
   for (int i = 0; i < 4; i++) {
     y[2 * i] = __builtin_shuffle(x[2 * i], x[2 * i + 1], low[0]);
@@ -32,8 +32,8 @@ static inline void ws_turn_8x8(float *restrict to, const float *restrict from) {
   }
 }
 
-static inline void ws_turn_16x16(float *restrict to, const float *restrict from) {
-  ws_turn_8x8(to, from), ws_turn_8x8(to + 8, from + 128);
-  ws_turn_8x8(to + 128, from + 8), ws_turn_8x8(to + 136, from + 136);
+static inline void ws_turn_16x16(float *restrict to, const float *restrict from, long row) {
+  ws_turn_8x8(to, from, row), ws_turn_8x8(to + 8, from + 8 * row, row);
+  ws_turn_8x8(to + 128, from + 8, row), ws_turn_8x8(to + 136, from + 8 + 8 * row, row);
 }
 #endif

@@ -1,0 +1,69 @@
+"""What this machine can do at most: multiply-adds in registers, and passes over memory in place."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from wholestep.compiler.runtime.compiler import compile_c
+
+SUMS, CHAINS, ROUNDS = 2_000_000, 96, 7  # chains: twelve registers of eight, enough to hide the latency of each
+STREAM_BYTES = 64 << 20
+SOURCE = f"""
+#define EXPORT __attribute__((visibility("default")))
+EXPORT float multiply_add(long steps, float x, float y) {{
+  float sum[{CHAINS}];
+  for (int l = 0; l < {CHAINS}; l++) sum[l] = (float)l;
+  for (long i = 0; i < steps; i++)
+    for (int l = 0; l < {CHAINS}; l++) sum[l] = __builtin_fmaf(sum[l], x, y);
+  float total = 0;
+  for (int l = 0; l < {CHAINS}; l++) total += sum[l];
+  return total;
+}}
+EXPORT void in_place(float *x, long count) {{
+  for (long i = 0; i < count; i++) x[i] = x[i] * 0.5f + 1.0f;
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Per core and for all threads together: the numbers that a kernel is held against."""
+
+    gflops_core: float
+    gb_s: float
+
+
+def measure(threads: int) -> Limits:
+    """The best of several rounds: a limit is what was reached once."""
+    code = ctypes.CDLL(str(compile_c(SOURCE)))
+    code.multiply_add.argtypes = (ctypes.c_long, ctypes.c_float, ctypes.c_float)
+    code.multiply_add.restype = ctypes.c_float
+    code.in_place.argtypes = (ctypes.c_void_p, ctypes.c_long)
+    array = np.ones(STREAM_BYTES // 4, np.float32)
+    part = len(array) // threads
+
+    def stream() -> None:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(lambda i: code.in_place(array.ctypes.data + 4 * part * i, part), range(threads)))
+
+    flops = 2 * CHAINS * SUMS
+    return Limits(
+        gflops_core=flops / fastest(lambda: code.multiply_add(SUMS, 0.5, 1.0)) / 1e9,
+        gb_s=2 * 4 * part * threads / fastest(stream) / 1e9,
+    )
+
+
+def fastest(work: Callable[[], object]) -> float:
+    """Seconds of the quickest round."""
+    times = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times)
