@@ -33,6 +33,26 @@ class TorchSelfAttention(nn.MultiheadAttention):
         return super().forward(x, x, x, need_weights=False, attn_mask=self.mask)[0]
 
 
+class TorchRotaryAttention(nn.MultiheadAttention):
+    """Positions as complex numbers on the unit circle, multiplied with pairs (i, i + d/2) as complex numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(16, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        heads = (x @ self.in_proj_weight.T + self.in_proj_bias).reshape(3, 7, 3, 4, 4).permute(2, 0, 3, 1, 4)
+        angles = torch.outer(torch.arange(7), 10000.0 ** (-torch.arange(0, 4, 2) / 4.0).double())
+        turn = torch.polar(torch.ones_like(angles), angles).to(torch.complex128)
+
+        def turned(h: torch.Tensor) -> torch.Tensor:
+            z = torch.complex(*h.chunk(2, -1)) * turn
+            return torch.cat([z.real, z.imag], -1).to(h.dtype)
+
+        mixed = nn.functional.scaled_dot_product_attention(turned(heads[0]), turned(heads[1]), heads[2], is_causal=True)
+        out: torch.Tensor = self.out_proj(mixed.transpose(1, 2).reshape(x.shape))
+        return out
+
+
 class TorchCausalBlock(nn.TransformerEncoderLayer):
     def __init__(self) -> None:
         super().__init__(16, 4, 64, 0.0, nn.functional.gelu, batch_first=True, norm_first=True)
@@ -49,6 +69,27 @@ LAYERS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[], nn.Module], np.
     "layer norm of two axes": (lambda: ws.nn.LayerNorm((5, 3)), lambda: nn.LayerNorm((5, 3)), IMAGES),
     "rms norm": (lambda: ws.nn.RMSNorm(12), lambda: nn.RMSNorm(12), X),
     "group norm": (lambda: ws.nn.GroupNorm(2, 8), lambda: nn.GroupNorm(2, 8), IMAGES),
+    "conv2d": (lambda: ws.nn.Conv2d(8, 4, 3, padding=1), lambda: nn.Conv2d(8, 4, 3, padding=1), IMAGES),
+    "conv2d, everything else": (
+        lambda: ws.nn.Conv2d(8, 6, (3, 2), (2, 1), (2, 1), dilation=(2, 1), groups=2, bias=False),
+        lambda: nn.Conv2d(8, 6, (3, 2), (2, 1), (2, 1), dilation=(2, 1), groups=2, bias=False),
+        IMAGES,
+    ),
+    "conv1d": (lambda: ws.nn.Conv1d(7, 5, 3, 2, 1), lambda: nn.Conv1d(7, 5, 3, 2, 1), SEQUENCE),
+    "max pool": (lambda: ws.nn.MaxPool2d(2), lambda: nn.MaxPool2d(2), IMAGES),
+    "max pool, overlapping": (lambda: ws.nn.MaxPool2d(3, 2, 1), lambda: nn.MaxPool2d(3, 2, 1), IMAGES),
+    "average pool": (lambda: ws.nn.AvgPool2d((2, 3), 1, 1), lambda: nn.AvgPool2d((2, 3), 1, 1), IMAGES),
+    "global average pool": (
+        ws.nn.GlobalAvgPool2d, lambda: nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), IMAGES
+    ),
+    "batch norm of rows": (lambda: ws.nn.BatchNorm1d(12), lambda: nn.BatchNorm1d(12), X),
+    "batch norm of signals": (lambda: ws.nn.BatchNorm1d(7, eps=0.1), lambda: nn.BatchNorm1d(7, eps=0.1), SEQUENCE),
+    "batch norm of images": (lambda: ws.nn.BatchNorm2d(8), lambda: nn.BatchNorm2d(8), IMAGES),
+    "batch norm, plain": (
+        lambda: ws.nn.BatchNorm2d(8, affine=False, track_running_stats=False),
+        lambda: nn.BatchNorm2d(8, affine=False, track_running_stats=False),
+        IMAGES,
+    ),
     "flatten": (ws.nn.Flatten, nn.Flatten, IMAGES),
     "relu": (ws.nn.ReLU, nn.ReLU, X),
     "leaky relu": (lambda: ws.nn.LeakyReLU(0.2), lambda: nn.LeakyReLU(0.2), X),
@@ -66,6 +107,9 @@ LAYERS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[], nn.Module], np.
     "attention": (lambda: ws.nn.MultiHeadAttention(16, 4), lambda: TorchSelfAttention(False), SEQUENCE),
     "causal attention": (
         lambda: ws.nn.MultiHeadAttention(16, 4, causal=True), lambda: TorchSelfAttention(True), SEQUENCE
+    ),
+    "rotary attention": (
+        lambda: ws.nn.MultiHeadAttention(16, 4, causal=True, rotary=True), TorchRotaryAttention, SEQUENCE
     ),
     "transformer block": (lambda: ws.nn.TransformerBlock(16, 4, causal=True), TorchCausalBlock, SEQUENCE),
     "sequential": (
