@@ -64,7 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> float:
     ws.fit(
         model,
         windows(values[:cut], given.window),
-        validation=(x_test, y_test),
         loss="mse",
         optimizer=ws.Adam(lr=given.lr),
         schedule=ws.schedules.cosine(),
