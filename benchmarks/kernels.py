@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -73,8 +73,7 @@ def timed_source(source: str, threads: int) -> str:
 
 def measure(trainer: WholestepTrainer, threads: int, steps: int = STEPS) -> np.ndarray[Any, Any]:
     """Nanoseconds of each (thread, kernel) in a step: the least of several, since noise only adds."""
-    program = trainer.session._main.program  # the one program of a benchmark case
-    assert isinstance(program, CpuProgram)
+    program = cast(CpuProgram, trainer.session._main.program)  # the one program of a benchmark case
     with tempfile.TemporaryDirectory() as folder:
         path = compile_c(timed_source(program.source, threads), cache=Cache(Path(folder)))
         program._object = PlanObject(path)
