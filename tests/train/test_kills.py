@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -50,27 +51,26 @@ def newest(folder: Path) -> int:
     return found[-1].step if found else 0
 
 
-def killed_somewhere(child: subprocess.Popen[str], folder: Path, rng: random.Random) -> bool:
-    """Kill a run at a random moment behind its next checkpoint; False where it was faster than we."""
-    wanted = rng.randint(newest(folder) + 1, STEPS)
+def killed_somewhere(child: subprocess.Popen[str], folder: Path, rng: random.Random) -> str:
+    """Kill a run at a random moment behind its next checkpoint; its digest where it was faster than we."""
+    wanted = min(newest(folder) + rng.randint(1, 30), STEPS)
     while newest(folder) < wanted and child.poll() is None:
         time.sleep(0.001)
     time.sleep(rng.uniform(0, 0.01))  # somewhere in the next steps, or while one is being written
     child.send_signal(signal.SIGKILL)
-    return child.wait() == -signal.SIGKILL
+    return digest_of(child)
 
 
 def kill_and_resume(tmp_path: Path, whole: str, kills: int, seed: int) -> None:
     """Runs that are killed and resumed, over and over, until there were enough kills; then one comes to its end."""
-    rng, done, folder = random.Random(seed), 0, tmp_path / "run"
+    rng, names, done, folder = random.Random(seed), count(1), 0, tmp_path / "run0"
     while done < kills:
-        child = start(folder)
-        if killed_somewhere(child, folder, rng):
-            done += 1
-            assert digest_of(child) == "", "killed before its end"
+        ended = killed_somewhere(start(folder), folder, rng)
+        if ended:
+            assert ended == whole
+            folder = tmp_path / f"run{next(names)}"
         else:
-            assert digest_of(child) == whole
-            folder = tmp_path / f"run{done}"
+            done += 1
     assert digest_of(start(folder)) == whole
     assert not list(folder.glob(".writing-*")), "what a killed run left behind is swept away"
 
