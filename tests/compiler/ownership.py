@@ -6,7 +6,8 @@
 - what is read was written before, in this step, by the buffer that owns the bytes (arena, outputs), or is still as it
   was when the step began (states and their copies);
 - no index leaves its dimension, and no byte its buffer;
-- every output, every updated state and its copy is written, whole and once.
+- every output, every updated state and its copy is written, whole and once; of a state that rows are written into,
+  as many as come, all of them (behind a start of 0: another one moves all threads alike).
 
 It shares no code with the planner's own reasoning (`touch.free`), so that one checks the other.
 """
@@ -114,6 +115,10 @@ def cells_of(
         size = evaluate(extent, sizes)
         if i.value is None:
             column = positions(i, points, sizes, length)[which]
+        elif i.terms:  # behind a start; what lies outside is dropped
+            column = positions(i, points, sizes, length)[which]
+            kept = column < size
+            found, which, column = found[kept], which[kept], column[kept]
         else:
             assert (i.terms, i.offset) == ((), 0), "a computed index stands alone"
             column = np.tile(np.arange(size), len(which))
@@ -136,10 +141,11 @@ def stored_position(index: Array, shape: Sequence[int], layout: Layout) -> Array
     return out
 
 
-def whole(buffer: Buffer, sizes: Sizes) -> Array:
-    """The positions of all elements of a buffer."""
+def whole(buffer: Buffer, sizes: Sizes, rows: int | None = None) -> Array:
+    """The positions of all elements of a buffer, or of its first rows."""
     shape = [evaluate(e, sizes) for e in buffer.type.shape]
     index = np.indices(shape).reshape(len(shape), -1).T if shape else np.zeros((1, 0), np.int64)
+    index = index if rows is None else index[index[:, 0] < rows]
     return stored_position(index, shape, buffer.layout)
 
 
@@ -322,7 +328,7 @@ Turn = tuple[Kernel, Sizes, frozenset[int]]
 
 
 def stretches(plan: Plan, sizes: Sizes) -> Iterator[list[Turn]]:
-    """What runs between two barriers, one after the other: a loop's steps, where they have none between them, as one."""
+    """What runs between two barriers, one after the other; all steps of a loop without barriers are one."""
     for loop, group in groupby(plan.kernels, key=lambda k: k.loop):
         kernels = list(group)
         if loop is None:
@@ -350,7 +356,8 @@ def steps_of(plan: Plan, loop: int, kernels: Sequence[Kernel], sizes: Sizes) -> 
     order = reversed(range(count)) if plan.loops[loop].reverse else range(count)
     nothing: frozenset[int] = frozenset()
     return [
-        [(k, {**sizes, plan.loops[loop].symbol: n}, nothing if i else own) for i, k in enumerate(kernels)] for n in order
+        [(k, {**sizes, plan.loops[loop].symbol: n}, nothing if i else own) for i, k in enumerate(kernels)]
+        for n in order
     ]
 
 
@@ -422,7 +429,11 @@ def _incomplete(memory: Memory, sizes: Sizes) -> Iterator[str]:
     plan = memory.plan
     results = {id for _, id in plan.outputs} | {id for name, id in plan.states if name in plan.updated}
     results |= {b.id for b in plan.buffers if b.space is Space.COPY and b.source in results}
+    written_rows = {
+        load.buffer: evaluate(k.axes[i.terms[0][0]], sizes)
+        for k in plan.kernels for load in accessed(k) for i in load.index if i.value is not None and i.terms
+    }  # fmt: skip
     for id in sorted(results):
-        at = memory.bytes(plan.buffers[id], whole(plan.buffers[id], sizes))
+        at = memory.bytes(plan.buffers[id], whole(plan.buffers[id], sizes, written_rows.get(id)))
         if (memory.owner[at] != id).any():
             yield f"buffer {id} ({plan.buffers[id].space.value}) is not written everywhere"

@@ -52,7 +52,10 @@ class Recurrent(Module):
         for layer in range(num_layers):
             width = inputs if layer == 0 else hidden * self.directions
             for suffix in self._suffixes(layer):
-                shapes = {"weight_ih": (self.gates * hidden, width), "weight_hh": (self.gates * hidden, hidden)}
+                shapes: dict[str, tuple[int, ...]] = {
+                    "weight_ih": (self.gates * hidden, width),
+                    "weight_hh": (self.gates * hidden, hidden),
+                }
                 if bias:
                     shapes |= {"bias_ih": (self.gates * hidden,), "bias_hh": (self.gates * hidden,)}
                 for name, shape in shapes.items():
@@ -119,7 +122,10 @@ class Recurrent(Module):
         for s in given:
             if not isinstance(s, Tensor) or s.shape != shape or len(given) != self.states:
                 what = "a pair (h, c) of tensors" if self.states > 1 else "a tensor"
-                fail(ShapeError, f"{type(self).__name__}: state is {what} of shape {shape_text(shape)}; received {state!r}.")
+                fail(
+                    ShapeError,
+                    f"{type(self).__name__}: state is {what} of shape {shape_text(shape)}; received {state!r}.",
+                )
         return tuple(given)
 
     def _run(
@@ -173,7 +179,9 @@ class RNN(Recurrent):
     Example: `outputs, last = ws.nn.RNN(64, 128)(x)`.
     """
 
-    def __init__(self, inputs: int, hidden: int, num_layers: int = 1, nonlinearity: str = "tanh", **options: Any) -> None:
+    def __init__(
+        self, inputs: int, hidden: int, num_layers: int = 1, nonlinearity: str = "tanh", **options: Any
+    ) -> None:
         super().__init__(inputs, hidden, num_layers, **options)
         if nonlinearity not in ("tanh", "relu"):
             fail(OptionError, f"RNN: nonlinearity is 'tanh' or 'relu'; received {nonlinearity!r}.")
@@ -207,8 +215,8 @@ class LSTM(Recurrent):
 
 
 class GRU(Recurrent):
-    """Gated recurrent units (arXiv:1406.1078) with PyTorch's names, shapes and first values.  The rows of the weights are
-    the gates r, z, n; r multiplies the state's part of n, its bias included.
+    """Gated recurrent units (arXiv:1406.1078) with PyTorch's names, shapes and first values.  The rows of the weights
+    are the gates r, z, n; r multiplies the state's part of n, its bias included.
 
     Args:
         inputs, hidden: features of a step, and of the state.

@@ -25,7 +25,7 @@ from wholestep.compiler.ir.types import (
 )
 from wholestep.errors import DTypeError, OptionError, ShapeError
 
-B = Dim.symbol("batch")
+B, T = Dim.symbol("batch"), Dim.symbol("time")
 
 
 def t(*shape: object, dtype=float32) -> TensorType:
@@ -35,6 +35,14 @@ def t(*shape: object, dtype=float32) -> TensorType:
 def call() -> at.CallAttrs:
     a = Node("input", (), at.InputAttrs("a", t(3)))
     return at.CallAttrs(Graph((Output("x", a), Output("y", Node("exp", [a], at.NONE))), (), (a,)))
+
+
+def loop(length: object = 5, wide: int = 4) -> at.ScanAttrs:
+    c, x = (Node("input", (), at.InputAttrs(name, t("batch", 4))) for name in ("c", "x"))
+    after = Node("add", [c, x], at.NONE)
+    if wide != 4:
+        after = Node("pad", [after], at.PadAttrs((0, 0), (0, wide - 4), 0.0))
+    return at.ScanAttrs(Graph((Output("c", after), Output("y", c)), (), (c, x)), 1, 1, as_shape(length)[0], False)
 
 
 X, N, F = t("batch", 4), t("batch", 4, dtype=int32), t("batch", 4, dtype=boolean)
@@ -75,12 +83,14 @@ GOOD = {
     "concat": (at.ConcatAttrs(0), (X, X, t(3, 4)), t(B * 2 + 3, 4)),
     "gather": (at.GatherAttrs(1), (X, t(5, 6, dtype=int64)), t("batch", 5, 6)),
     "scatter_add": (at.ScatterAddAttrs(1, 7), (t("batch", 5, 2), t(5, dtype=int32)), t("batch", 7, 2)),
+    "write_rows": (NO, (t(9, 4), X, t(dtype=int64)), t(9, 4)),
     "matmul": (at.MatmulAttrs(True, True, float32), (t(2, 4, "batch"), t(2, 5, 4)), t(2, "batch", 5)),
     "stop_gradient": (NO, (N,), N),
     "by_mode": (NO, (X, X), X),
     "gradient": (NO, (t(), X, t(3)), TupleType((X, t(3)))),
     "item": (at.ItemAttrs(1), (TupleType((X, t(3))),), t(3)),
     "call": (call(), (t(3),), TupleType((t(3), t(3)))),
+    "scan": (loop("time"), (X, t("time", "batch", 4)), TupleType((t(T + 1, "batch", 4), t("time", "batch", 4)))),
     **dict.fromkeys(("relu", "sigmoid", "tanh", "silu", "softplus"), (NO, (X,), X)),
     "gelu": (at.GeluAttrs(True), (X,), X),
     "bce_with_logits": (NO, (X, X), X),
@@ -201,6 +211,13 @@ BAD = {
         (at.ScatterAddAttrs(-1, 7), (X, t(4, dtype=int32)), ShapeError, "scatter_add: axis -1 does not exist"),
         (at.ScatterAddAttrs(0, 7), (X, t("batch")), DTypeError, "scatter_add needs integer indices"),
     ],
+    "write_rows": [
+        (NO, (t(9, 5), X, t(dtype=int64)), ShapeError, r"write_rows needs rows of one shape; received \(batch, 4\)"),
+        (NO, (t(), t(), t(dtype=int64)), ShapeError, "write_rows needs rows of one shape"),
+        (NO, (t(9, 4, dtype=int32), X, t(dtype=int64)), DTypeError, "write_rows needs equal dtypes; received int32"),
+        (NO, (t(9, 4), X, t()), DTypeError, "the number of its first row, an integer scalar; received float32"),
+        (NO, (t(9, 4), X, t(1, dtype=int64)), ShapeError, "the number of its first row, an integer scalar"),
+    ],
     "matmul": [
         (at.MatmulAttrs(False, False, float32), (X, X), ShapeError, "matmul: inner dimensions differ: 4 .* and batch"),
         (at.MatmulAttrs(False, False, float32), (X, t(4)), ShapeError, "matmul needs operands of one rank"),
@@ -210,6 +227,12 @@ BAD = {
     "gradient": [(NO, (X, X), ShapeError, r"the loss has shape \(batch, 4\). Reduce it: loss.mean()")],
     "item": [(at.ItemAttrs(2), (TupleType((X, X)),), ShapeError, "item: 2 is outside the 2 results")],
     "call": [(call(), (X,), ShapeError, r"arguments float32\[batch, 4\] do not fit parameters float32\[3\]")],
+    "scan": [
+        (loop(5), (X,), ShapeError, "1 carries and 1 sequences need as many inputs; received 1"),
+        (loop(5), (X, t(6, "batch", 4)), ShapeError, "a sequence of 5 steps was expected"),
+        (loop(5), (X, t(5, "batch", 3)), ShapeError, "do not fit the parameters"),
+        (loop(5, wide=6), (X, t(5, "batch", 4)), ShapeError, r"carry 0 begins as .*4\] and is .*6\] after a step"),
+    ],
     "gelu": [(at.GeluAttrs(False), (N,), DTypeError, "gelu needs a float tensor")],
     "bce_with_logits": [
         (NO, (X, t(4)), ShapeError, "bce_with_logits needs equal shapes"),

@@ -153,8 +153,8 @@ def _carried(init: Any, carry: Any, first: Sequence[Tensor]) -> list[Tensor]:
         if a.node.type != b.node.type:
             fail(
                 ShapeError,
-                f"scan: carry {i} begins as {a.node.type} and is {b.node.type} after a step; it must keep its shape and "
-                "dtype. Give an init of the right shape, or cast: h.astype(...).",
+                f"scan: carry {i} begins as {a.node.type} and is {b.node.type} after a step; it must keep its shape "
+                "and dtype. Give an init of the right shape, or cast: h.astype(...).",
             )
     return after
 
@@ -194,10 +194,8 @@ def _close(results: Sequence[Node], parameters: Sequence[Node]) -> tuple[ir.Grap
 
 def _is_repeated(node: Node) -> bool:
     """Is a value from outside cheap to have inside: a view, or made of constants alone?"""
-    leaves = [n for n in toposort([node]) if not n.inputs]
-    return OPS[node.op].family is Family.MOVEMENT and node.op not in ("pad", "concat") or all(
-        n.op in ("constant", "iota", "size") for n in leaves
-    )
+    is_view = OPS[node.op].family is Family.MOVEMENT and node.op not in ("pad", "concat")
+    return is_view or all(n.inputs or n.op in ("constant", "iota", "size") for n in toposort([node]))
 
 
 def _check(node: Node) -> None:

@@ -1,10 +1,10 @@
 """`scan`: a graph that runs once per step of a sequence, each step with what the one before it left.
 
-Inputs are the first values of the carries, the sequences (one slice of the first axis per step), and what stays the same
+Inputs are the first values of the carries, the sequences (one slice of the first axis per step), and what is the same
 in every step.  The held graph takes (carries, slices, steady values) and gives (carries, outputs).  Results are one
-*trail* per carry, then the stacked outputs.  A trail holds every value that a carry has: `trail[t]` is the carry before
-step t and `trail[t + 1]` after it.  In reverse the steps run from the last to the first: `trail[t + 1]` is the carry
-before step t, and `trail[t]` after it.  Either way step t reads slice t of each sequence and gives slice t of each output.
+*trail* per carry, then the stacked outputs.  A trail holds every value that a carry has: `trail[t]` is the carry before step t
+and `trail[t + 1]` after it.  In reverse the steps run from the last to the first: `trail[t + 1]` is the carry before
+step t, and `trail[t]` after it.  Either way step t reads slice t of each sequence and gives slice t of each output.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def scan(a: at.ScanAttrs, *xs: TensorType) -> Type:
         f"scan: {a.carries} carries and {a.sequences} sequences need as many inputs; received {len(xs)}.",
     )
     for t in steps:
-        need(t.rank >= 1 and t.shape[0] == a.length, f"scan: a sequence of {a.length} steps was expected; received {t}.")
+        need(
+            t.rank >= 1 and t.shape[0] == a.length, f"scan: a sequence of {a.length} steps was expected; received {t}."
+        )
     slices = tuple(TensorType(t.shape[1:], t.dtype) for t in steps)
     expected = tuple(i.type for i in a.graph.inputs)
     received = (*given, *slices, *xs[a.carries + a.sequences :])

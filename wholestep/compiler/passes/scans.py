@@ -119,7 +119,7 @@ class _Merged:
 def hoist_projections(graph: Graph) -> Graph:
     """Products of a slice with something steady are taken for all steps at once, before the loop.
 
-    x_t·W for 64 steps of 32 rows is one product of 2048 rows: its blocks are full, and the loop keeps the recurrent part.
+    x_t·W for 64 steps of 32 rows is one product of 2048 rows: its blocks are full, and the loop keeps the rest.
     """
     if not has_loops(graph):
         return graph
@@ -149,10 +149,9 @@ def _hoisted(node: Node) -> Node:
     }
     held = _with_leaves(body, leaves, last)
     inputs = [*node.inputs[:last], *found.values(), *node.inputs[last:]]
-    made = Node(
+    return Node(
         "scan", inputs, replace(attrs, graph=held, sequences=attrs.sequences + len(found)), node.name, node.line
     )
-    return made
 
 
 def _outside(node: Node, outside: dict[Node, Node], slices: set[Node]) -> Node | None:

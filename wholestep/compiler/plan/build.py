@@ -14,12 +14,12 @@ from wholestep.compiler.plan.call import assemble
 from wholestep.compiler.plan.emit import EMIT
 from wholestep.compiler.plan.fuse import Cluster, fuse
 from wholestep.compiler.plan.kernel import Bound, Kernel, Kind, Least, Plan, Space
+from wholestep.compiler.plan.loop_split import split_with_loops
 from wholestep.compiler.plan.loops import in_slots, open_loops
 from wholestep.compiler.plan.merge import merge_maps
 from wholestep.compiler.plan.order import place_updates, topological
 from wholestep.compiler.plan.prepare import prepare
 from wholestep.compiler.plan.siblings import join_column_sums
-from wholestep.compiler.plan.loop_split import split_with_loops
 from wholestep.compiler.plan.traffic import bytes_moved, flops
 from wholestep.compiler.plan.windows import emit_window
 from wholestep.errors import GraphError

@@ -1,6 +1,6 @@
 """Loops: the body of a `scan` is planned like any graph, and its kernels run once per step.
 
-The number of the step is a symbol.  A slice of a sequence is a view that begins at that symbol, and a carry is a view of
+The number of the step is a symbol.  A slice of a sequence is a view that begins at that symbol, a carry is a view of
 its trail, a stack of all values that it has: so every access of a step is affine, and the planner sees nothing new.
 What a step computes is stored in the stack at the step's place; values that stay within a step have a buffer each.
 """

@@ -1,8 +1,8 @@
 """The gradient of a loop: a loop over the same steps in the other direction.
 
 Its carries are the gradients of the forward loop's.  What a step's gradient needs of the forward step is stacked by the
-forward loop and read slice by slice.  The gradient of a value that is the same in every step is a sum over the steps; it
-is taken outside of the loop, where a sum of products of slices is one product of the stacks.
+forward loop and read slice by slice.  The gradient of a value that is the same in every step is a sum over the steps,
+taken outside of the loop, where a sum of products of slices is one product of the stacks.
 """
 
 from __future__ import annotations

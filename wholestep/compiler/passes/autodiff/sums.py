@@ -1,6 +1,6 @@
 """A sum over the steps of a loop, taken outside of it.
 
-Σ over t of aₜᵀ·bₜ is one product of the stacked a and b: what follows the last product or sum of a step is linear, so it
+Σ over t of aₜᵀ·bₜ is one product of the stacked a and b: what follows the last product or sum of a step is linear and
 moves outside, and the product itself sums over steps as it sums over rows.
 """
 

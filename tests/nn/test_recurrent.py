@@ -1,0 +1,145 @@
+"""RNN, LSTM and GRU against torch's: the same weights by the same names, values and every gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import wholestep as ws
+from wholestep.errors import OptionError, ShapeError
+
+INPUTS, HIDDEN, CAPACITY = 3, 18, {"time": 9, "batch": 20}
+TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
+
+
+@dataclass
+class Twins:
+    session: ws.Session
+    theirs: torch.nn.Module
+    batch_first: bool
+    dtype: str
+
+    def compare(self, time: int, batch: int) -> None:
+        """Values, the last state, and the gradient of every parameter."""
+        shape = (batch, time, INPUTS) if self.batch_first else (time, batch, INPUTS)
+        x = np.random.default_rng(time).normal(size=shape).astype(self.dtype)
+        self.session.step(x=x)
+        self.theirs.zero_grad()
+        out, last = self.theirs(torch.tensor(x))
+        ends = last if isinstance(last, tuple) else (last,)
+        loss_of(out, ends).backward()
+        self.close("out", out)
+        for i, end in enumerate(ends):
+            self.close(f"end{i}", end)
+        for name, p in self.theirs.named_parameters():
+            self.close(f"{name}.grad", p.grad)
+
+    def close(self, name: str, theirs: Any) -> None:
+        want = theirs.detach().numpy()
+        scale = max(1e-4, float(np.abs(want).max()))
+        assert np.abs(self.session.get(name) - want).max() <= TOLERANCE[self.dtype] * scale, name
+
+
+def loss_of(out: Any, ends: Any) -> Any:
+    return (out * out).sum() + sum((e * e * e).sum() for e in ends)
+
+
+def twins(kind: str, dtype: str = "float64", threads: int = 2, **options: Any) -> Twins:
+    ours = getattr(ws.nn, kind)(INPUTS, HIDDEN, **options, dtype=dtype)
+    theirs = getattr(torch.nn, kind)(INPUTS, HIDDEN, **options, dtype=getattr(torch, dtype))
+    batch_first = options.get("batch_first", False)
+    g = ws.Graph()
+    x = g.input("x", ("batch", "time", INPUTS) if batch_first else ("time", "batch", INPUTS), dtype)
+    out, last = ours(x)
+    ends = last if isinstance(last, tuple) else (last,)
+    loss = loss_of(out, ends)
+    grads = {f"{name}.grad": d for name, d in ws.gradients(loss, ours).items()}
+    g.set_outputs({"loss": loss, "out": out, **{f"end{i}": e for i, e in enumerate(ends)}, **grads})
+    session = ws.build_inference_session(g, capacity=CAPACITY, threads=threads)
+    assert {f"{name}.grad" for name, _ in theirs.named_parameters()} == set(grads)
+    for name, value in theirs.state_dict().items():
+        session.set(name, value.numpy())
+    return Twins(session, theirs, batch_first, dtype)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "two layers": {"num_layers": 2},
+    "both directions, batch first": {"num_layers": 2, "bidirectional": True, "batch_first": True},
+    "no bias": {"bias": False},
+}
+CASES = [
+    *(("LSTM", name) for name in OPTIONS),
+    ("RNN", "two layers"),
+    ("GRU", "both directions, batch first"),
+    ("GRU", "no bias"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_equals_torch_in_float64(kind: str, name: str) -> None:
+    pair = twins(kind, **OPTIONS[name])
+    for time, batch in ((9, 20), (1, 1), (5, 7)):  # whole, least, and a part of the capacity
+        pair.compare(time, batch)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+def test_equals_torch_in_float32(kind: str) -> None:
+    twins(kind, "float32", num_layers=2, threads=3).compare(8, 13)
+
+
+def test_relu_cells_equal_torch() -> None:
+    twins("RNN", nonlinearity="relu").compare(6, 5)
+
+
+def test_a_given_state_is_where_the_loop_begins() -> None:
+    model = ws.nn.LSTM(INPUTS, HIDDEN, dtype="float64")
+    theirs = torch.nn.LSTM(INPUTS, HIDDEN, dtype=torch.float64)
+    g = ws.Graph()
+    x, h, c = (
+        g.input(n, (s, "batch", w), "float64") for n, s, w in (("x", 4, INPUTS), ("h", 1, HIDDEN), ("c", 1, HIDDEN))
+    )
+    out, (hn, cn) = model(x, (h, c))
+    g.set_outputs({"out": out, "hn": hn, "cn": cn})
+    session = ws.build_inference_session(g, capacity={"batch": 5})
+    for name, value in theirs.state_dict().items():
+        session.set(name, value.numpy())
+    rng = np.random.default_rng(0)
+    values = {n: rng.normal(size=(s, 3, w)) for n, s, w in (("x", 4, INPUTS), ("h", 1, HIDDEN), ("c", 1, HIDDEN))}
+    session.step(**values)
+    want, (h_want, c_want) = theirs(torch.tensor(values["x"]), (torch.tensor(values["h"]), torch.tensor(values["c"])))
+    for name, value in (("out", want), ("hn", h_want), ("cn", c_want)):
+        np.testing.assert_allclose(session.get(name), value.detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_dropout_between_layers_is_off_in_prediction() -> None:
+    class Outputs(ws.nn.Module):
+        def __init__(self, dropout: float) -> None:
+            self.gru = ws.nn.GRU(INPUTS, HIDDEN, num_layers=2, dropout=dropout)
+
+        def forward(self, x: ws.Tensor) -> ws.Tensor:
+            return self.gru(x)[0]
+
+    dropping, plain = Outputs(0.5), Outputs(0.0)
+    plain.load_state_dict(dropping.state_dict())
+    x = np.random.default_rng(0).normal(size=(4, 3, INPUTS)).astype(np.float32)
+    np.testing.assert_array_equal(dropping(x), plain(x))
+
+
+def test_mistakes() -> None:
+    g = ws.Graph()
+    with pytest.raises(ShapeError, match=r"LSTM\(3, 18\) takes \(time, batch, 3\); received \(time, batch, 4\)"):
+        ws.nn.LSTM(3, 18)(g.input("a", ("time", "batch", 4)))
+    other = ws.Graph()
+    with pytest.raises(ShapeError, match=r"state is a pair \(h, c\) of tensors of shape \(1, batch, 18\)"):
+        ws.nn.LSTM(3, 18)(other.input("b", ("time", "batch", 3)), other.input("h", (1, "batch", 18)))
+    with pytest.raises(OptionError, match="GRU: hidden is a whole number of at least 1; received 0"):
+        ws.nn.GRU(3, 0)
+    with pytest.raises(OptionError, match="RNN: nonlinearity is 'tanh' or 'relu'; received 'elu'"):
+        ws.nn.RNN(3, 4, nonlinearity="elu")
+    with pytest.raises(OptionError, match="LSTM: dropout is a probability"):
+        ws.nn.LSTM(3, 4, dropout=2.0)
