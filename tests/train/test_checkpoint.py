@@ -352,3 +352,19 @@ def test_a_callbacks_state_that_cannot_be_kept(tmp_path: Path) -> None:
     ):
         ws.save_checkpoint(tmp_path, session, callbacks=ws.CallbackList(Odd()))
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["plans", "step-00000001"]
+
+
+def test_logs_hold_nothing_twice(tmp_path: Path) -> None:
+    """A run that is killed has logged more than its last checkpoint knows."""
+
+    def loggers(name: str) -> list[ws.Callback]:
+        return [ws.CSVLogger(tmp_path / f"{name}.csv"), ws.JSONLinesLogger(tmp_path / f"{name}.jsonl", steps=True)]
+
+    fit(model(), callbacks=loggers("whole"))
+    fit(model(), callbacks=[StopAt(1, 3), *loggers("part")], checkpoint=tmp_path / "run")
+    for kind in ("csv", "jsonl"):
+        with (tmp_path / f"part.{kind}").open("a") as file:
+            file.write("half a li")
+    fit(model(), callbacks=loggers("part"), resume=tmp_path / "run")
+    for kind in ("csv", "jsonl"):
+        assert (tmp_path / f"part.{kind}").read_text() == (tmp_path / f"whole.{kind}").read_text()

@@ -17,20 +17,19 @@ from wholestep.callbacks.base import Callback, Logs, StepMetrics
 
 
 class CSVLogger(Callback):
-    """One header and one row per epoch.  A resumed run appends.  Example: `ws.CSVLogger("runs/log.csv")`."""
+    """One header and one row per epoch.  A resumed run goes on behind what its checkpoint knew.
+
+    Example: `ws.CSVLogger("runs/log.csv")`.
+    """
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
         self._columns: list[str] = []
-        self._resumed = False
+        self._known = 0  # bytes
 
     def on_train_begin(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self._resumed and self.path.exists():
-            with self.path.open(newline="", encoding="utf-8") as file:
-                self._columns = next(csv.reader(file), [])
-        else:
-            self.path.write_text("", encoding="utf-8")
+        if not _cut(self.path, self._known):
+            self._columns = []
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         with self.path.open("a", newline="", encoding="utf-8") as file:
@@ -42,10 +41,10 @@ class CSVLogger(Callback):
             writer.writerow([row.get(name, "") for name in self._columns])
 
     def state_dict(self) -> dict[str, Any]:
-        return {"columns": self._columns}
+        return {"columns": self._columns, "bytes": _size(self.path)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._columns, self._resumed = list(state["columns"]), True
+        self._columns, self._known = list(state["columns"]), state["bytes"]
 
 
 class JSONLinesLogger(Callback):
@@ -53,12 +52,10 @@ class JSONLinesLogger(Callback):
 
     def __init__(self, path: str | PathLike[str], steps: bool = False) -> None:
         self.path, self.steps = Path(path), steps
-        self._resumed = False
+        self._known = 0  # bytes
 
     def on_train_begin(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if not self._resumed:
-            self.path.write_text("", encoding="utf-8")
+        _cut(self.path, self._known)
 
     def on_step(self, metrics: StepMetrics) -> None:
         if self.steps:
@@ -72,10 +69,23 @@ class JSONLinesLogger(Callback):
             file.write(json.dumps(record) + "\n")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"resumed": True}
+        return {"bytes": _size(self.path)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._resumed = True
+        self._known = state["bytes"]
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _cut(path: Path, known: int) -> bool:
+    """Shorten a file to what was known of it, so that nothing stands in it twice; False where nothing is left."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        left = min(known, file.tell())
+        file.truncate(left)
+    return left > 0
 
 
 class TensorBoardLogger(Callback):
