@@ -205,7 +205,7 @@ class Trainer:
         session = self.session
         loader.shuffle(epoch)
         loader.reset()
-        if isinstance(loader, DataLoader):
+        if start and isinstance(loader, DataLoader):
             loader.seek(epoch, start)
         else:
             for _ in range(start):
