@@ -36,7 +36,7 @@ DATA, INDEX = RNG.normal(size=(5, 3)), np.array([[1, 4], [0, 4]])
 ROW, ROW2, IMAGES = RNG.normal(size=4), RNG.normal(size=4), RNG.normal(size=(2, 4, 3, 2))
 NO = at.NONE
 LEAVES = {"input", "parameter", "state", "constant", "scalar", "size", "iota", "random"}
-CONTROL = {"stop_gradient", "by_mode", "gradient", "item", "call"}
+CONTROL = {"stop_gradient", "by_mode", "gradient", "item", "call", "scan"}
 
 
 def leaf(name: str, shape: object = (), dtype=float32) -> Node:
@@ -115,6 +115,9 @@ CASES = {
     "concat": (at.ConcatAttrs(1), (X, Y, X), lambda *xs: torch.cat(xs, 1)),
     "gather": (at.GatherAttrs(0), (DATA, INDEX), lambda x, i: x[i]),
     "scatter_add": (at.ScatterAddAttrs(0, 6), (RNG.normal(size=(2, 2, 3)), INDEX), scatter_reference),
+    "write_rows": (
+        NO, (X, Y[:1], np.array(1)), lambda x, r, start: torch.cat([x[:start], r, x[start + len(r):]]),
+    ),
     "matmul": (at.MatmulAttrs(True, False, float64), (X, Y), lambda x, y: x.mT @ y),
     "ratio": (NO, (X, Y), torch.div),
     "relu": (NO, (X,), torch.relu),
@@ -275,6 +278,22 @@ def test_a_call_is_a_function_of_its_arguments():
     picked = Node("stop_gradient", [Node("item", [call], at.ItemAttrs(1))], NO)
     graph = Graph((Output("y", picked),), (), (a_outside, b_outside))
     assert interpret(graph, inputs={"a": np.zeros(3), "b": np.arange(3.0)}).outputs["y"].tolist() == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_gives_every_carry_and_every_output(reverse):
+    c, x, w = leaf("c"), leaf("x"), leaf("w")
+    after = Node("add", [Node("mul", [c, w], NO), x], NO)
+    body = Graph((Output("c", after), Output("y", Node("sub", [c, x], NO))), (), (c, x, w))
+    first, xs, steady = leaf("first"), leaf("xs", 3), leaf("steady")
+    scan = Node("scan", [first, xs, steady], at.ScanAttrs(body, 1, 1, 3, reverse))
+    items = [Output(f"r{i}", Node("item", [scan], at.ItemAttrs(i))) for i in range(2)]
+    inputs = {"first": np.array(1.0), "xs": np.array([1.0, 2.0, 3.0]), "steady": np.array(2.0)}
+    found = interpret(Graph(tuple(items), (), (first, xs, steady)), inputs=inputs).outputs
+    trail = [25.0, 12.0, 5.0, 1.0] if reverse else [1.0, 3.0, 8.0, 19.0]
+    assert found["r0"].tolist() == trail
+    before = trail[1:] if reverse else trail[:-1]
+    assert found["r1"].tolist() == [b - x for b, x in zip(before, [1.0, 2.0, 3.0], strict=True)]
 
 
 def test_gradients_must_be_expanded_first():

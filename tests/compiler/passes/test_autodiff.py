@@ -17,10 +17,11 @@ from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.random import uniform
-from wholestep.compiler.ir.types import TensorType, as_shape, float32, float64, int32
+from wholestep.compiler.ir.types import TensorType, as_shape, float32, float64, int32, int64
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients, find_unreached
 from wholestep.compiler.passes.autodiff.rules import GRADIENTS, Blocked, Refused
 from wholestep.compiler.passes.decompose import decompose
+from wholestep.compiler.passes.unroll import unroll_loops
 from wholestep.errors import GradientError
 
 Array = np.ndarray[Any, Any]
@@ -289,6 +290,19 @@ def test_gather(axis: int) -> None:
     check(lambda x: b.gather(b.mul(x, x), b.constant(INDEX, int32), axis), theirs, numbers(3, 3))
 
 
+@pytest.mark.parametrize("start", [-1, 2, 5, 9])
+def test_write_rows(start: int) -> None:
+    x, r = leaf("x", (6, 3)), leaf("r", (4, 3))
+    y = b.write_rows(x, r, b.constant(start, int64))
+    dx, dr = gradient(total(b.mul(y, y)), x, r)
+    found = evaluate({"dx": dx, "dr": dr}, {"x": numbers(6, 3), "r": numbers(4, 3, seed=1)})
+    places = np.arange(start, start + 4)
+    inside = (places >= 0) & (places < 6)
+    kept = ~np.isin(np.arange(6), places)
+    np.testing.assert_allclose(found["dx"], 2 * numbers(6, 3) * kept[:, None])
+    np.testing.assert_allclose(found["dr"], 2 * numbers(4, 3, seed=1) * inside[:, None])
+
+
 @pytest.mark.parametrize("axis", [0, 1])
 def test_scatter_add(axis: int) -> None:
     def theirs(u: torch.Tensor) -> torch.Tensor:
@@ -512,7 +526,27 @@ def test_every_op_has_a_row() -> None:
 
 TESTED_BY_NAME = {"gelu", "where", "cast", "sum", "max", "reshape", "permute", "expand", "slice", "pad", "concat"}
 TESTED_BY_NAME |= {"gather", "scatter_add", "matmul", "softmax", "log_softmax", "cross_entropy", "relu", "item"}
-TESTED_BY_NAME |= {"dropout", "logsumexp", "bce_with_logits", "by_mode", "attention_lse"}
+TESTED_BY_NAME |= {"write_rows", "dropout", "logsumexp", "bce_with_logits", "by_mode", "attention_lse"}
+TESTED_BY_NAME |= {"scan"}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_loop_has_the_gradients_of_its_steps_written_out(reverse: bool) -> None:
+    c, x, w = leaf("c", (2, 3)), leaf("x", (2, 3)), leaf("w", (3, 3))
+    body_c, body_x, body_w = (Node("input", (), at.InputAttrs(n.attrs.name, n.type)) for n in (c, x, w))
+    after = b.unary("tanh", b.add(b.matmul(body_c, body_w, transpose_b=True), body_x))
+    body = Graph((Output("c", after), Output("y", b.mul(after, body_x))), (), (body_c, body_x, body_w))
+    xs = leaf("xs", (4, 2, 3))
+    trail, ys = b.results("scan", (c, xs, w), at.ScanAttrs(body, 1, 1, 4, reverse))
+    loss = b.add(total(b.mul(trail, trail)), total(b.mul(ys, ys)))
+    (flat,) = (o.node for o in unroll_loops(Graph((Output("loss", loss),))).outputs)
+    rng = np.random.default_rng(0)
+    values = {name: rng.normal(size=shape) for name, shape in (("c", (2, 3)), ("xs", (4, 2, 3)), ("w", (3, 3)))}
+    found, expected = (
+        evaluate({str(i): g for i, g in enumerate(gradient(root, c, xs, w))}, values) for root in (loss, flat)
+    )
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12)
 
 
 def test_every_rule_is_tested_or_says_why_it_is_none() -> None:

@@ -2,7 +2,7 @@
 
 Inputs are the first values of the carries, the sequences (one slice of the first axis per step), and what is the same
 in every step.  The held graph takes (carries, slices, steady values) and gives (carries, outputs).  Results are one
-*trail* per carry, then the stacked outputs.  A trail holds every value that a carry has: `trail[t]` is the carry before step t
+*trail* per carry, then the stacked outputs.  A trail holds every value of a carry: `trail[t]` is the one before step t
 and `trail[t + 1]` after it.  In reverse the steps run from the last to the first: `trail[t + 1]` is the carry before
 step t, and `trail[t]` after it.  Either way step t reads slice t of each sequence and gives slice t of each output.
 """
