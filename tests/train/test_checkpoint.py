@@ -204,6 +204,14 @@ def test_each_reason(tmp_path: Path, what: str) -> None:
         ws.load_checkpoint(folder).restore(small_session(), exact=True)
 
 
+def test_numbers_of_the_checkpoint_hold_and_that_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder, _ = folder_with(tmp_path, 1)
+    other = small_session(optimizer=ws.Adam(lr=0.5))
+    ws.load_checkpoint(folder).restore(other, exact=True)
+    assert other.optimizer.lr == 1e-3
+    assert "optimizer.lr is 0.001, as in the checkpoint, rather than 0.5, as this run asks" in caplog.text
+
+
 def test_other_data(tmp_path: Path) -> None:
     fit(model(), checkpoint=tmp_path, epochs=1)
     x, y = data()

@@ -92,7 +92,13 @@ class Checkpoint:
                 "Run it where and as it was made, or resume without exact=True (--exact)."
             )
         check_fits(self.arrays, session, self._name)
+        asked = dict(session.scalars.items())
         session.load_state_dict(self.arrays)
+        for name, value in session.scalars.items():
+            if asked[name] != value:
+                log.warning(
+                    "%s is %g, as in the checkpoint, rather than %g, as this run asks", name, value, asked[name]
+                )
         if callbacks is not None:
             callbacks.load_state_dict(self.callbacks)
         for difference in found:
