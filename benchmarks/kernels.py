@@ -1,17 +1,13 @@
 """Where a step's time goes: every kernel of a case's plan beside what the machine allows.
 
-The plan's own C is compiled once more with a clock around each kernel; nothing of it is in what users run.
+`session.profile` notes the times; here the least of each kernel is held against the machine's limits.
 """
 
 from __future__ import annotations
 
-import ctypes
-import re
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,24 +17,12 @@ from benchmarks.cases import CASES
 from benchmarks.contender import BenchmarkError
 from benchmarks.harness import log_line
 from wholestep.compiler.plan.kernel import Kernel
-from wholestep.compiler.runtime.cache import Cache
-from wholestep.compiler.runtime.compiler import compile_c
-from wholestep.compiler.runtime.cpu import CpuProgram, PlanObject
+from wholestep.session.profiling import BARRIER
 
 if TYPE_CHECKING:
     from benchmarks.frameworks.with_wholestep import WholestepTrainer
 
-WARM_UP_STEPS, STEPS = 3, 30
-CALL = re.compile(r"\bws_k\d+\(call, .*?\);")
-CLOCK = """\
-#include <time.h>
-WS_EXPORT long ws_spent[{threads}][{kernels}];
-static inline long ws_now(void) {{
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * 1000000000L + t.tv_nsec;
-}}
-"""
+STEPS = 30
 
 
 @dataclass(frozen=True)
@@ -56,38 +40,17 @@ class Row:
     of_memory: float  # of its bandwidth; beyond 1 where the bytes come from caches
 
 
-def timed_source(source: str, threads: int) -> str:
-    """A plan's C with the nanoseconds of each kernel, in the plan's order, added up per thread in `ws_spent`."""
-    start = source.index("WS_EXPORT void ws_entry")
-    end = source.index("\n}\n", start)
-    count = 0
-
-    def timed(call: re.Match[str]) -> str:
-        nonlocal count
-        count += 1
-        return f"{{ const long began = ws_now(); {call[0]} ws_spent[id][{count - 1}] += ws_now() - began; }}"
-
-    entry = CALL.sub(timed, source[start:end])
-    return source[:start] + CLOCK.format(threads=threads, kernels=max(1, count)) + entry + source[end:]
-
-
 def measure(trainer: WholestepTrainer, threads: int, steps: int = STEPS) -> np.ndarray[Any, Any]:
     """Nanoseconds of each (thread, kernel) in a step: the least of several, since noise only adds."""
-    program = cast(CpuProgram, trainer.session._main.program)  # the one program of a benchmark case
-    with tempfile.TemporaryDirectory() as folder:
-        path = compile_c(timed_source(program.source, threads), cache=Cache(Path(folder)))
-        program._object = PlanObject(path)
-        shape = (threads, max(1, len(program.plan.kernels)))
-        address = ctypes.addressof((ctypes.c_long * (shape[0] * shape[1])).in_dll(ctypes.CDLL(str(path)), "ws_spent"))
-        spent = np.ctypeslib.as_array((ctypes.c_long * (shape[0] * shape[1])).from_address(address)).reshape(shape)
-        least = np.full(shape, np.iinfo(np.int64).max)
-        for index in range(WARM_UP_STEPS + steps):
-            spent[:] = 0
-            trainer.step(index)
-            trainer.loss()
-            if index >= WARM_UP_STEPS:
-                np.minimum(least, spent, out=least)
-        return least
+    profile = trainer.session.profile(trainer.batches[0], steps=steps)
+    seconds: dict[tuple[int, int], list[float]] = {}
+    for _, event in profile.timeline:
+        if event.kernel != BARRIER:
+            seconds.setdefault((event.thread, event.kernel), []).append(event.seconds)
+    least = np.zeros((threads, len(trainer.session.plan.kernels)))
+    for place, found in seconds.items():  # in order; a kernel of a loop runs as often in every step
+        least[place] = np.reshape(found, (steps, -1)).sum(axis=1).min() * 1e9
+    return least
 
 
 def rows(kernels: Sequence[Kernel], spent: np.ndarray[Any, Any], machine: limits.Limits) -> list[Row]:

