@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -69,10 +70,11 @@ _DIGESTS: dict[int, tuple[ref[Plan], str]] = {}  # by id: a plan takes longer to
 
 
 def plan_digest(plan: Plan) -> str:
-    """A fingerprint of a plan: of its content, wherever it was made."""
+    """A fingerprint of what a plan does, wherever it was made; the first values of runtime scalars are no part of it."""
     known = _DIGESTS.get(id(plan))
     if known is None or known[0]() is not plan:
-        digest = hashlib.sha256(serialize.dump(plan)).hexdigest()
+        plain = replace(plan, scalars=tuple(replace(s, default=0.0) for s in plan.scalars))
+        digest = hashlib.sha256(serialize.dump(plain)).hexdigest()
         known = _DIGESTS[id(plan)] = ref(plan), digest
     return known[1]
 
