@@ -70,7 +70,7 @@ _DIGESTS: dict[int, tuple[ref[Plan], str]] = {}  # by id: a plan takes longer to
 
 
 def plan_digest(plan: Plan) -> str:
-    """A fingerprint of what a plan does, wherever it was made; the first values of runtime scalars are no part of it."""
+    """A fingerprint of what a plan does, wherever it was made; first values of scalars are no part of it."""
     known = _DIGESTS.get(id(plan))
     if known is None or known[0]() is not plan:
         plain = replace(plan, scalars=tuple(replace(s, default=0.0) for s in plan.scalars))
