@@ -10,6 +10,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from loop_cases import LOOPS
+from sequence_cases import SEQUENCES
+from sequence_cases import SYMBOLIC as SYMBOLIC_SEQUENCES
 from window_cases import WINDOWS
 
 import wholestep as ws
@@ -54,6 +56,13 @@ INTS, INTS2 = _RNG.integers(-9, 9, (3, 20)).astype(np.int32), _RNG.integers(1, 5
 BITS, BITS2 = normal(3, 20) > 0, normal(3, 20) > 0
 ROWS, GRID = np.array([1, 6, 0, 6, 6], np.int32), np.array([[2, 0, 4], [4, 4, 1]], np.int32)
 MASK = normal(7, 19) > 0
+
+
+def _overwritten(start: int) -> Callable[..., torch.Tensor]:
+    def write(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x[:start], rows[: len(x) - start], x[start + len(rows) :]])
+
+    return write
 
 
 def _scattered(axis: int, size: int) -> Callable[..., torch.Tensor]:
@@ -191,6 +200,10 @@ MOVEMENT = {
     ),
     "scatter_add by a grid": case(
         lambda u, i: ws.scatter_add(u, i, 6, 1), normal(3, 2, 3, 4), GRID, torch_function=_scattered(1, 6)
+    ),
+    "write_rows": case(lambda x, r: ws.write_rows(x, r, 2), X, normal(3, 19), torch_function=_overwritten(2)),
+    "write_rows over the end": case(
+        lambda x, r: ws.write_rows(x, r, 5), X, normal(4, 19), torch_function=_overwritten(5)
     ),
     "one_hot": case(
         lambda i: ws.one_hot(i, 7), ROWS, torch_function=lambda i: F.one_hot(i.long(), 7).float(), slope=False
@@ -400,6 +413,7 @@ SYMBOLIC = {
     ),
     "rms_norm over both": (lambda x: ws.rms_norm(x, axis=(1, 2), eps=0.1),
                            lambda x: F.rms_norm(x, x.shape[1:], eps=0.1)),
+    **SYMBOLIC_SEQUENCES,
     "broadcast over both": (lambda x: x * x.mean((0, 1)) + x.sum(2, keepdims=True),
                             lambda x: x * x.mean((0, 1)) + x.sum(2, keepdim=True)),
     "arange and size": (_counted, _counted_by_torch),
@@ -418,5 +432,6 @@ GROUPS = {
     "composite": COMPOSITE,
     "layers": LAYERS,
     "windows": {name: Case(*row) for name, row in WINDOWS.items()},
+    "sequences": {name: Case(*row) for name, row in SEQUENCES.items()},
     "loops": {name: Case(*row) for name, row in LOOPS.items()},
 }

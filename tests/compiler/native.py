@@ -19,6 +19,7 @@ from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.passes.keep_rows import keep_rows
 from wholestep.compiler.passes.pooling import through_pools
 from wholestep.compiler.passes.regroup import regroup
+from wholestep.compiler.passes.row_writes import lower_row_writes
 from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.plan.layout import pack, unpack
 from wholestep.compiler.render.c import render
@@ -29,7 +30,7 @@ from wholestep.compiler.runtime.library import Call, load_library
 
 def lower(graph: Graph) -> Graph:
     """What the pipeline does between autodiff and planning."""
-    graph = strip_stop_gradients(inline_calls(graph))
+    graph = lower_row_writes(strip_stop_gradients(inline_calls(graph)))
     graph = through_pools(channels_last(decompose(graph, keep=KEPT_COMPOSITES)))
     graph = lower_ratio(lower_reductions(graph))
     return share_common_nodes(fold(keep_rows(regroup(flatten(graph)))))

@@ -26,6 +26,7 @@ from wholestep.compiler.passes.pixels import sum_pixels
 from wholestep.compiler.passes.pooling import relu_behind_pool, through_pools
 from wholestep.compiler.passes.regroup import regroup
 from wholestep.compiler.passes.remake import remake
+from wholestep.compiler.passes.row_writes import lower_row_writes
 from wholestep.compiler.passes.scans import hoist_projections, in_bodies, merge_scans, sink_lookups
 from wholestep.compiler.passes.unroll import unroll_inner_loops
 from wholestep.compiler.plan.bounds import index_bounds, least_sizes
@@ -72,11 +73,12 @@ STAGES = (
     # follows a product of flattened rows is flat as well; parts that fill a whole are put side by side, not added.
     # Images have their channels last, and the adjoint of a pool goes straight into the adjoints of its convolution.
     # What follows a norm element by element is computed in its rows.  Every reader of x - mean of a batch has its own,
-    # and sums over pixels have one axis.
+    # and sums over pixels have one axis.  Rows are written into a state in place, or else into a copy of it.
     Stage(
         "lower",
         (
             sink_lookups,
+            lower_row_writes,
             decompose_composites,
             *IMAGES,
             lower_reductions,

@@ -27,9 +27,8 @@ class Ranked(Metric):
     question for each class against the others, averaged over classes.  More than two columns are raw scores that become
     probabilities (softmax) before rows are compared, unless `from_logits=False`.
 
-    `capacity` is the number of rows of an epoch: inside a step the scores are kept in a state of that length, and every
-    step passes over all of it, which costs more than metrics that stream do (`python -m benchmarks metrics`).  On
-    arrays it may be left open.
+    `capacity` is the number of rows of an epoch: inside a step the scores are kept in a state of that length, of which
+    every step writes its own rows (`python -m benchmarks metrics`).  On arrays it may be left open.
     """
 
     capacity: int | None = None
@@ -55,13 +54,9 @@ class Ranked(Metric):
         batch = self.contributions(prediction, target, weight)
         seen = graph.state(self.state_name("rows"), (), 0, "int64")
         count = row_count(batch["labels"].shape)
-        place = fn.iota((self.capacity,), dtype="int64") - seen  # the batch's row that belongs here
-        mine = (place >= 0) & (place < count)
-        source = fn.minimum(fn.maximum(place, 0), count - 1)
         for part, rows in batch.items():
             kept = graph.state(self.state_name(part), (self.capacity, *rows.shape[1:]), 0, rows.dtype)
-            here = mine.reshape((self.capacity, *(1 for _ in rows.shape[1:])))
-            graph.update(kept, fn.where(here, fn.gather(rows, source), kept))
+            graph.update(kept, fn.write_rows(kept, rows, seen))
         graph.update(seen, seen + count)
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:

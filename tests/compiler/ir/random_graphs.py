@@ -306,6 +306,14 @@ def make_scatter_add(p: Pool) -> None:
     p.add(node, p.bound[updates] * p.length(*index.type.shape))
 
 
+def make_write_rows(p: Pool) -> None:
+    x = p.any_float(rank=1)
+    rows = p.fit(TensorType((p.pick([1, 2, 5, *map(Dim.symbol, p.symbols)]), *x.type.shape[1:]), p.dtype))
+    start = p.node("constant", attrs=at.ConstantAttrs(at.Array(np.asarray(p.draw(st.integers(-2, 4)), np.int64))))
+    node = p.node("write_rows", x, rows, start)
+    p.add(node, max(p.bound[x], p.bound[rows]), exact={x, rows} <= p.exact)
+
+
 def make_matmul(p: Pool) -> None:
     ranked = p.floats(rank=2)
     x = p.pick(ranked) if ranked else p.new_state((3, 4))

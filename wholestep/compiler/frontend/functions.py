@@ -33,7 +33,7 @@ __all__ = [
     "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "recip", "erf", "floor", "abs", "sign",
     "maximum", "minimum", "mod", "less_than",
     "relu", "sigmoid", "tanh", "gelu", "silu", "softmax", "log_softmax", "logsumexp",
-    "concat", "stack", "pad", "gather", "take", "scatter_add", "one_hot", "stop_gradient",
+    "concat", "stack", "pad", "gather", "take", "scatter_add", "write_rows", "one_hot", "stop_gradient",
     "random_uniform", "random_normal", "arange", "iota", "size",
 ]  # fmt: skip
 
@@ -243,6 +243,18 @@ def scatter_add(updates: Tensor, index: Tensor, size: Extent, axis: int = 0) -> 
     return Tensor(
         record("scatter_add", nodes, at.ScatterAddAttrs(_axis(updates, axis), size)), common_graph(updates, index)
     )
+
+
+def write_rows(x: Tensor, rows: Operand, start: Operand) -> Tensor:
+    """x with `rows` in place of its rows from number `start` on; those that would lie outside of x are dropped.
+
+    As the update of a state that nothing else in the step reads, it is done in place: a step writes its own rows and
+    passes over no others, however many the state has.
+
+    Example: `g.update(kept, ws.write_rows(kept, scores, seen))` keeps the scores of every step.
+    """
+    parts = [as_tensor(x), as_tensor(rows), as_tensor(start)]
+    return Tensor(record("write_rows", [t.node for t in parts]), common_graph(*parts))
 
 
 def one_hot(index: Operand, classes: int, dtype: object = "float32") -> Tensor:

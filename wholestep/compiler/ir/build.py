@@ -224,6 +224,11 @@ def scatter_add(updates: Node, index: Node, axis: int, size: Extent) -> Node:
     return make("scatter_add", (updates, index), at.ScatterAddAttrs(axis, size))
 
 
+def write_rows(x: Node, rows: Node, start: Node) -> Node:
+    """x with the rows from `start` on replaced; those that would lie outside of it are dropped."""
+    return make("write_rows", (x, rows, start))
+
+
 def matmul(a: Node, b: Node, transpose_a: bool = False, transpose_b: bool = False) -> Node:
     return make("matmul", (a, b), at.MatmulAttrs(transpose_a, transpose_b, a.type.dtype))
 

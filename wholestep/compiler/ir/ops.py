@@ -281,6 +281,18 @@ def _scatter_add(a: at.ScatterAddAttrs, updates: TensorType, index: TensorType) 
     return TensorType((*updates.shape[: a.axis], a.size, *updates.shape[a.axis + index.rank :]), updates.dtype)
 
 
+def _write_rows(a: Attrs, x: TensorType, rows: TensorType, start: TensorType) -> Type:
+    need(
+        x.rank == rows.rank >= 1 and x.shape[1:] == rows.shape[1:],
+        f"write_rows needs rows of one shape; received {shape_text(rows.shape)} for {shape_text(x.shape)}.",
+    )
+    need(x.dtype == rows.dtype, f"write_rows needs equal dtypes; received {x.dtype} and {rows.dtype}.", DTypeError)
+    first = f"write_rows needs the number of its first row, an integer scalar; received {start}."
+    need(start.rank == 0, first)
+    need(start.dtype.is_integer, first, DTypeError)
+    return x
+
+
 def _matmul(a: at.MatmulAttrs, x: TensorType, y: TensorType) -> Type:
     need_float("matmul", x, y)
     need(x.dtype == y.dtype, f"matmul needs equal dtypes; received {x.dtype} and {y.dtype}.", DTypeError)
@@ -396,6 +408,7 @@ _ROWS = [
     Op("concat", M, None, at.ConcatAttrs, _concat),
     Op("gather", Family.INDEX, 2, at.GatherAttrs, _gather),
     Op("scatter_add", Family.INDEX, 2, at.ScatterAddAttrs, _scatter_add),
+    Op("write_rows", Family.INDEX, 3, Attrs, _write_rows),
     Op("matmul", Family.CONTRACTION, 2, at.MatmulAttrs, _matmul),
     Op("conv2d", Family.WINDOW, 2, at.ConvAttrs, windows.conv2d),
     Op("conv2d_grad_input", Family.WINDOW, 2, at.ConvGradAttrs, windows.conv2d_grad_input),

@@ -153,6 +153,14 @@ def _scatter_add(run: Run, a: at.ScatterAddAttrs, updates: Array, index: Array) 
     return out
 
 
+def _write_rows(run: Run, a: at.Attrs, x: Array, rows: Array, start: Array) -> Array:
+    places = int(start) + np.arange(len(rows))
+    inside = (places >= 0) & (places < len(x))
+    out = x.copy()
+    out[places[inside]] = rows[inside]
+    return out
+
+
 def _matmul(run: Run, a: at.MatmulAttrs, x: Array, y: Array) -> Array:
     return (np.swapaxes(x, -1, -2) if a.transpose_a else x) @ (np.swapaxes(y, -1, -2) if a.transpose_b else y)
 
@@ -251,6 +259,7 @@ VALUES: dict[str, Row] = {
     "concat": lambda run, a, *xs: np.concatenate(xs, axis=a.axis),
     "gather": _gather,
     "scatter_add": _scatter_add,
+    "write_rows": _write_rows,
     "matmul": _matmul,
     "conv2d": window_values.conv2d,
     "conv2d_grad_input": window_values.conv2d_grad_input,

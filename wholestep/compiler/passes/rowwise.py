@@ -305,6 +305,12 @@ def _scatter_add(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return Mixed(node, "adds up rows of the batch by index")
 
 
+def _write_rows(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    if all(isinstance(k, Free) for k in inputs):
+        return Free()
+    return Mixed(node, "writes rows of the batch one behind the other")
+
+
 def _matmul(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (a, c), flags, rank = inputs, attrs_of(node, at.MatmulAttrs), node.type.rank
     # The role of the batch axis in each operand: "m" or "n", "k", or a leading axis by its number.
@@ -442,6 +448,7 @@ FLOWS: dict[str, Flow] = {
     "concat": _concat,
     "gather": _gather,
     "scatter_add": _scatter_add,
+    "write_rows": _write_rows,
     "matmul": _matmul,
     "conv2d": _filtered(weight=1),
     "conv2d_grad_input": _filtered(weight=1),

@@ -160,6 +160,8 @@ def _check_inside(plan: Plan, kernel: Kernel, load: Load, guards: tuple[Guard, .
     if any(low > high for low, high in ranges):
         return  # nothing is touched
     for index, extent in zip(load.index, shape, strict=True):
+        if index.is_behind_start:
+            continue  # of a store: dropped where it is outside
         ends = [(evaluate(c, sizes) * ranges[a][0], evaluate(c, sizes) * ranges[a][1]) for a, c in index.terms]
         low, high = ((evaluate(index.offset, sizes) + sum(f(e) for e in ends)) // index.over for f in (min, max))
         # A computed part is clamped into the dimension, where it may only stand alone.
@@ -175,13 +177,16 @@ def _check_values(plan: Plan, kernel: Kernel) -> None:
     for level in kernel.levels:
         for instr in (*level.row, *level.body):
             used = (*instr.args, *(() if instr.fill is None else (instr.fill,)))
+            places = instr.load.index if instr.load else ()
+            _need(not any(i.is_behind_start for i in places), f"kernel {kernel.id} reads at indices clamped into them")
             _need(known.issuperset(used), f"value {instr.id} of kernel {kernel.id} reads values of its kernel")
             _need(instr.op != "scalar" or 0 <= instr.slot < plan.slots, f"slot {instr.slot} is one of {plan.slots}")
             for index in (*(g.index for g in instr.guards), *(() if instr.index is None else (instr.index,))):
                 _check_index(plan, kernel, index)
+        stores = (*level.row_stores, *level.stores)
         stored = (
-            *(s.value for s in level.row_stores),
-            *(s.value for s in level.stores),
+            *(s.value for s in stores),
+            *(i.value for s in stores for i in s.load.index if i.value is not None),
             *(r.value for r in level.reduces),
         )
         _need(known.issuperset(stored), f"kernel {kernel.id} stores values of its own")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.random import key_hash
-from wholestep.compiler.ir.types import DType, Extent, TensorType
+from wholestep.compiler.ir.types import DType, Extent, TensorType, int64
 from wholestep.compiler.plan.access import Access, identity, linear, resolve
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.fuse import REDUCTIONS, Cluster
@@ -172,6 +172,8 @@ class Emitter:
             known[node] = self.pad(level, in_row, node)
         elif node.op == "concat":
             known[node] = self.concat(level, in_row, node)
+        elif node.op == "write_rows":
+            known[node] = self.read(level, in_row, resolve(node.inputs[1], identity(node.type.rank)))
         else:
             args = tuple(self.read(level, in_row, resolve(i, identity(i.type.rank))) for i in node.inputs)
             approximate = isinstance(node.attrs, at.GeluAttrs) and node.attrs.approximate
@@ -248,7 +250,14 @@ class Emitter:
         else:
             self.compute(level, self.is_row(node), node)
         for load in self.buffers.targets(node):
-            self.store(level + (node.op in REDUCTIONS), node, load)
+            target = self.behind_start(level, node, load) if node.op == "write_rows" else load
+            self.store(level + (node.op in REDUCTIONS), node, target)
+
+    def behind_start(self, level: int, node: Node, load: Load) -> Load:
+        """Where a row is written: the state's row of its own number behind the first one."""
+        given = self.read(level, True, resolve(node.inputs[2], ()))
+        start = self.add(level, True, ("start", given), lambda i: Instr(i, "cast", int64, (given,)))
+        return replace(load, index=(replace(load.index[0], value=start), *load.index[1:]))
 
     def is_row(self, node: Node) -> bool:
         return self.cluster.kind is Kind.NEST and (self.cluster.vector is None or self.cluster.is_row(node))
@@ -268,6 +277,8 @@ class Emitter:
         """A cheap value that only later levels need was computed again there."""
         used = {s.value for d in self.drafts for s in (*d.row_stores, *d.stores)}
         used |= {r.value for d in self.drafts for r in d.reduces}
+        places = [i for d in self.drafts for s in (*d.row_stores, *d.stores) for i in s.load.index]
+        used |= {i.value for i in places if i.value is not None}
         for part in (part for d in reversed(self.drafts) for part in (d.body, d.row)):
             for instr in reversed(part):
                 if instr.id in used or instr.op in SOURCES:

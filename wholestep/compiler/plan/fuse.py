@@ -88,6 +88,8 @@ def accesses(node: Node) -> list[Access]:
         return []  # written by the call that computes it
     if node.op in ("matmul", "scatter_add"):
         return [resolve(i, identity(i.type.rank)) for i in node.inputs]
+    if node.op == "write_rows":  # in place: it reads nothing of what it overwrites
+        return [resolve(i, identity(i.type.rank)) for i in node.inputs[1:]]
     if node.op == "gather":
         axis, index = node.attrs.axis, node.inputs[1]  # type: ignore[attr-defined]
         at = identity(node.type.rank)[axis : axis + index.type.rank]
@@ -315,7 +317,7 @@ def new_cluster(node: Node) -> Cluster:
         return Cluster(Kind.CALL, (), None)
     if node.op == "scan":
         return Cluster(Kind.LOOP, (), None)
-    shape = node.type.shape
+    shape = node.inputs[1].type.shape if node.op == "write_rows" else node.type.shape
     if node.op == "matmul":
         return Cluster(Kind.DOT, shape[:-1], shape[-1])
     if node.op == "scatter_add":

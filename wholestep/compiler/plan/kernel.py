@@ -50,7 +50,10 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Index:
-    """offset + sum of coefficient * axis (+ a computed value, clamped into the dimension), divided by `over`."""
+    """offset + sum of coefficient * axis (+ a computed value, clamped into the dimension), divided by `over`.
+
+    Only stores have axes and a value together: the place behind a computed start, where what lies outside is dropped.
+    """
 
     terms: tuple[tuple[int, Extent], ...] = ()
     offset: Extent = 0
@@ -60,6 +63,10 @@ class Index:
     @staticmethod
     def axis(a: int) -> Index:
         return Index(((a, 1),))
+
+    @property
+    def is_behind_start(self) -> bool:
+        return self.value is not None and bool(self.terms)
 
     @property
     def plain(self) -> int | None:

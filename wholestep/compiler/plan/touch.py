@@ -72,6 +72,8 @@ class Touch:
             places = [d for d, i in enumerate(load.index) if i.plain == axis and load.shape == own]
             return frozenset((f"dimension in {self.kernel.window.granule}s", d) for d in places)
         for d, index in enumerate(load.index):
+            if index.is_behind_start and index.terms == ((axis, 1),):
+                found.add(("behind a start", d))  # one start for all rows; nobody else touches the state
             stride = self.stride(axis, index)
             if stride is not None and load.shape[d] == stride * extent:
                 if own[: d + 1] == load.shape[: d + 1] and granule(load.shape[d]) == stride * granule(extent):

@@ -116,7 +116,7 @@ def elements_touched(load: Load, guards: tuple[Guard, ...], kernel: Kernel, size
     touched = 1
     for d, (index, extent) in enumerate(zip(load.index, load.shape, strict=True)):
         whole = evaluate(extent, sizes)
-        if index.value is not None:
+        if index.value is not None and not index.is_behind_start:
             whole = min(whole, looked_up(load, points))
         elif d != indexed:
             whole = min(whole, _places(index, points, sizes))

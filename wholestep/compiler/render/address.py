@@ -38,8 +38,8 @@ class Scope:
         if i.offset != 0:
             terms.append(self.extent(i.offset * scale))
         if i.value is not None:
-            last = self.extent(extent - 1)
-            terms.append(self.times(f"ws_clamp(v{i.value}, {last})", scale))
+            place = f"v{i.value}" if i.is_behind_start else f"ws_clamp(v{i.value}, {self.extent(extent - 1)})"
+            terms.append(self.times(place, scale))
         return [t for t in terms if t != "0"]
 
     def offset(self, load: Load, buffer: Buffer) -> str:

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 def can_widen(level: Level) -> bool:
-    """No load of the level depends on a value or a condition of its own lane."""
+    """No load or store of the level depends on a value or a condition of its own lane."""
     loads = [i for i in level.body if i.load is not None]
     plain = all(not i.guards and all(x.value is None for x in i.load.index) for i in loads if i.load is not None)
-    return plain and all(r.op != "argmax" for r in level.reduces)
+    inside = all(not x.is_behind_start for s in level.stores for x in s.load.index)
+    return plain and inside and all(r.op != "argmax" for r in level.reduces)
 
 
 def is_padded(w: Writer, load: Load) -> bool:

@@ -106,7 +106,9 @@ class Writer:
 
     def stores(self, items: Sequence[Store]) -> None:
         for s in items:
-            self.emit(f"{self.element(s.load)} = {self.values[s.value]};")
+            placed = [(i, e) for i, e in zip(s.load.index, s.load.shape, strict=True) if i.is_behind_start]
+            inside = " && ".join(self.guard(i, 0, e) for i, e in placed)
+            self.emit(f"{f'if ({inside}) ' if inside else ''}{self.element(s.load)} = {self.values[s.value]};")
 
     # -- the vector axis -------------------------------------------------------------------------------------------
     def is_paneled(self, level: Level) -> bool:

@@ -16,7 +16,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import TensorType
-from wholestep.compiler.passes.autodiff import composites, pointwise, structural, windows
+from wholestep.compiler.passes.autodiff import composites, pointwise, row_writes, structural, windows
 from wholestep.compiler.passes.autodiff.pointwise import Gradients
 from wholestep.compiler.passes.autodiff.scan import read_positions
 from wholestep.compiler.passes.decompose import DECOMPOSITIONS, decomposition_over_leaves
@@ -111,6 +111,7 @@ GRADIENTS: dict[str, Row] = {
     "concat": structural.concat_rule,
     "gather": structural.gather_rule,
     "scatter_add": structural.scatter_add_rule,
+    "write_rows": row_writes.write_rows_rule,
     "matmul": structural.matmul_rule,
     "conv2d": windows.conv2d_rule,
     "conv2d_grad_input": windows.conv2d_grad_input_rule,
