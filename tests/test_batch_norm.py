@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -113,8 +112,8 @@ def test_a_batch_norm_cannot_be_cut_into_parts() -> None:
 STATE = ws.Graph().state("s", (6,))
 BAD = {
     "a batch of one": (lambda x: ws.batch_norm(x[:1]), ShapeError, "has one value per channel, which has no variance"),
-    "no channels": (lambda x: ws.batch_norm(x[0], np.ones(6, "f")), ShapeError, r"shape \(N, C, ...\); received \(6,\)"),
-    "weight": (lambda x: ws.batch_norm(x, np.ones(5, "f")), ShapeError, r"weight has one number for each of the 6 chan"),
+    "no channels": (lambda x: ws.batch_norm(x[0], np.ones(6, "f")), ShapeError, r"\(N, C, ...\); received \(6,\)"),
+    "weight": (lambda x: ws.batch_norm(x, np.ones(5, "f")), ShapeError, r"weight has one number for each of the 6"),
     "bias": (lambda x: ws.batch_norm(x, None, np.ones(5, "f")), ShapeError, r"bias has one number for each .*\(5,\)"),
     "one statistic": (lambda x: ws.batch_norm(x, None, None, STATE), UsageError, "both .* running_var is missing"),
     "momentum": (
@@ -132,7 +131,7 @@ def test_errors_teach(what: str) -> None:
 
 
 def test_a_capacity_of_one_row_is_refused_at_build() -> None:
-    with pytest.raises(GraphError, match="batch is 1 at most; .* Build with a larger batch_size"):
+    with pytest.raises(GraphError, match=r"batch is 1 at most; .* Build with a larger batch_size"):
         session_of(rows_model(), batch_size=1)
 
 

@@ -81,9 +81,9 @@ def test_the_interpreter_runs_the_loop(reverse: bool) -> None:
 
 
 def test_the_compiled_loop_needs_no_recompile_for_other_lengths_and_batches() -> None:
-    session = ws.build_inference_session(network(), capacity={"time": 70, "batch": 40}, threads=2)
+    session = ws.build_inference_session(network(), capacity={"time": 30, "batch": 40}, threads=2)
     ir = expand_gradients(network().to_ir())
-    for time, batch in ((70, 40), (1, 1), (7, 13), (64, 5)):
+    for time, batch in ((30, 3), (1, 1), (7, 13)):
         x = sequence(time, batch)
         session.step(x=x)
         want = interpret(ir, inputs={"x": x}, state=WEIGHTS).outputs

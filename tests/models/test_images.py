@@ -177,7 +177,7 @@ def test_partial_batches_capacities_and_threads() -> None:
             "a window of 5 x 5 is larger than the image of 4 x 4",
         ),
         (lambda: ws.nn.Conv2d(4, 6, 3, groups=4), "groups=4 must divide 4 inputs and 6 outputs"),
-        (lambda: ws.nn.BatchNorm2d(3)(np.zeros((2, 3), "f")), r"takes 3 channels, \(N, 3, H, W\); received \(batch, 3\)"),
+        (lambda: ws.nn.BatchNorm2d(3)(np.zeros((2, 3), "f")), r"3 channels, \(N, 3, H, W\); received \(batch, 3\)"),
         (lambda: ws.nn.BatchNorm1d(3)(np.zeros((2, 4), "f")), r"takes 3 channels, \(N, 3\) or \(N, 3, L\); received"),
         (lambda: ws.nn.Conv1d(2, 3, 3)(np.zeros((2, 2, 4, 4), "f")), r"takes 2 channels, \(N, 2, L\); received"),
         (

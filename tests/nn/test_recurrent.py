@@ -89,7 +89,7 @@ def test_equals_torch_in_float64(kind: str, name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
 def test_equals_torch_in_float32(kind: str) -> None:
-    twins(kind, "float32", num_layers=2, threads=3).compare(8, 13)
+    twins(kind, "float32", threads=3).compare(8, 13)
 
 
 def test_relu_cells_equal_torch() -> None:

@@ -2,7 +2,7 @@
 
 from wholestep.train.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from wholestep.train.experiment import Experiment
-from wholestep.train.fit import fit
+from wholestep.train.fitting import fit
 from wholestep.train.history import History, TrainHistory
 from wholestep.train.loops import BasicTrainingLoop
 from wholestep.train.trainer import TrainConfig, Trainer

@@ -14,7 +14,7 @@ from wholestep.errors import UnknownNameError, UsageError
 from wholestep.nn.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions
-from wholestep.train.fit import run, trainer_for
+from wholestep.train.fitting import run, trainer_for
 from wholestep.train.history import TrainHistory
 from wholestep.train.trainer import Trainer
 

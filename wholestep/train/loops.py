@@ -9,7 +9,7 @@ from wholestep.callbacks.base import Callback
 from wholestep.nn.module import Module
 from wholestep.optim import Optimizer
 from wholestep.schedules import Planned, Schedule, TorchSchedule
-from wholestep.train.fit import fit
+from wholestep.train.fitting import fit
 from wholestep.train.history import TrainHistory
 
 

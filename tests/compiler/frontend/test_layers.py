@@ -77,7 +77,8 @@ REFUSED = {
         lambda x: ws.attention(x, x[..., :2], x), ShapeError, "compared along their last axis, 4 and 2 here",
     ),
     "heads that differ": (
-        lambda x: ws.attention(x.permute(1, 0, 2), x, x), ShapeError, "3 heads of queries do not divide into equal groups",
+        lambda x: ws.attention(x.permute(1, 0, 2), x, x), ShapeError,
+        "3 heads of queries do not divide into equal groups",
     ),
 }  # fmt: skip
 

@@ -148,7 +148,8 @@ CASES = {
         lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.7),
     ),
     "attention_lse": (
-        at.AttentionAttrs(False, 0.7), (X, X + Y, Y), lambda q, k, v: torch.logsumexp(0.7 * q @ k.transpose(-1, -2), -1),
+        at.AttentionAttrs(False, 0.7), (X, X + Y, Y),
+        lambda q, k, v: torch.logsumexp(0.7 * q @ k.transpose(-1, -2), -1),
     ),
 }  # fmt: skip
 

@@ -37,7 +37,12 @@ GOOD = {
 }
 BAD = {
     "conv2d": [
-        (CONV, (t(4, 6, 7), KERNEL), ShapeError, r"conv2d needs an input of shape \(N, C, H, W\); received \(4, 6, 7\)"),
+        (
+            CONV,
+            (t(4, 6, 7), KERNEL),
+            ShapeError,
+            r"conv2d needs an input of shape \(N, C, H, W\); received \(4, 6, 7\)",
+        ),
         (CONV, (IMAGES, t(5, 3, 3, 2)), ShapeError, r"has 4 channels, but the weight \(5, 3, 3, 2\) takes 3; make it"),
         (CONV, (IMAGES, t(5, 4, 9, 2)), ShapeError, "a window of 9 x 3 is larger than the image of 6 x 7 with its"),
         (CONV, (t(1, 4, "batch", 7), KERNEL), ShapeError, "height and width must be numbers when the program is made"),

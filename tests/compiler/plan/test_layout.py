@@ -30,7 +30,6 @@ def test_unpack_returns_a_copy(layout: Layout) -> None:
     assert not flat.any()
 
 
-
 @pytest.mark.parametrize(
     ("shape", "dtype", "expected"),
     [

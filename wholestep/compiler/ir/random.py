@@ -80,7 +80,7 @@ def _unit(word: Words) -> Floats:
 
 
 def uniform(seed: int, key: str, step: int, shape: tuple[int, ...], first: int = 0) -> Floats:
-    """Numbers in [0, 1), multiples of 2^-24, so that float32 and float64 hold the same ones; from element `first` on."""
+    """Numbers in [0, 1), multiples of 2^-24, which float32 and float64 both hold exactly; from element `first` on."""
     if first:
         elements = np.arange(first, first + prod(shape), dtype=np.uint64)
         return _unit(words(seed, key, step, elements)).reshape(shape)

@@ -9,7 +9,14 @@ from __future__ import annotations
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.plan.access import VIEWS, Access, cuts_axes, identity, is_reinterpretation, repeats, resolve
-from wholestep.compiler.plan.call import Assembled, has_contiguous_columns, is_call, is_loop_result, is_result, keeps_panels
+from wholestep.compiler.plan.call import (
+    Assembled,
+    has_contiguous_columns,
+    is_call,
+    is_loop_result,
+    is_result,
+    keeps_panels,
+)
 from wholestep.compiler.plan.kernel import Layout
 from wholestep.compiler.plan.layout import state_layout
 from wholestep.compiler.plan.window_ops import WEIGHTS, WINDOWS
