@@ -408,9 +408,7 @@ SYMBOLIC = {
     ),
     "layer_norm": (ws.layer_norm, lambda x: F.layer_norm(x, (5,))),
     "layer_norm over time": (lambda x: ws.layer_norm(x, axis=1), lambda x: F.layer_norm(x.mT, x.shape[1:2]).mT),
-    "batch_norm": (
-        lambda x: ws.batch_norm(x.permute(0, 2, 1)), lambda x: F.batch_norm(x.mT, None, None, training=True)
-    ),
+    "batch_norm": (ws.batch_norm, lambda x: F.batch_norm(x, None, None, training=True)),  # a channel has 5·batch values
     "rms_norm over both": (lambda x: ws.rms_norm(x, axis=(1, 2), eps=0.1),
                            lambda x: F.rms_norm(x, x.shape[1:], eps=0.1)),
     **SYMBOLIC_SEQUENCES,

@@ -131,7 +131,7 @@ def _full_counts(pen: Pen, size: tuple[int, int], kernel: tuple[int, int]) -> tu
 def _pooled_rows(
     pen: Pen, panels: Panels, pool: Sequence[int], columns: int, walk: Sequence[int], row: int, packed: str
 ) -> None:
-    """The rows that a row of the pool sees; then, for each of its pixels, the epilogue of all it sees and the maximum."""
+    """The rows that a row of the pool sees; then, for each of its pixels, the epilogue of these and the maximum."""
     w, a, width = pen.w, pen.window, panels.columns
     across = columns * pool[1]
     with w.loop("i4", "0", str(pool[0])):
