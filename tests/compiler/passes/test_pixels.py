@@ -1,0 +1,88 @@
+"""Sums over pixels, and values that every reader makes for itself: the same numbers, fewer passes over images."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.compiler.passes.common import graph_of
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.types import Dim, TensorType, float64
+from wholestep.compiler.passes.pixels import sum_pixels
+from wholestep.compiler.passes.remake import remake
+
+BATCH = Dim.symbol("batch")
+IMAGES = TensorType((BATCH, 4, 5, 3), float64)
+
+
+def leaf(name: str) -> Node:
+    return b.make("input", (), at.InputAttrs(name, IMAGES))
+
+
+def over_pixels(x: Node) -> Node:
+    """As reductions are lowered: one axis each, the last one first."""
+    return b.sum_axes(b.sum_axes(x, (2,)), (1,))
+
+
+def mean(x: Node) -> Node:
+    total = b.sum_axes(over_pixels(x), (0,))
+    count = b.count(BATCH * 20, float64)
+    return b.expand_to(b.div(total, b.expand_to(count, (3,), ())), x.type.shape, (3,))
+
+
+def agrees(graph: Graph, other: Graph) -> None:
+    inputs = {i.attrs.name: np.random.default_rng(3).normal(size=(2, 4, 5, 3)) for i in graph.inputs}  # type: ignore[attr-defined]
+    expected, found = (interpret(g, inputs=inputs).outputs for g in (graph, other))
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12)
+
+
+def sums(graph: Graph) -> list[int]:
+    """The ranks of what is summed, the largest first."""
+    return sorted((n.inputs[0].type.rank for n in graph.nodes if n.op == "sum"), reverse=True)
+
+
+def test_rows_and_columns_are_one_axis_where_the_image_is_computed() -> None:
+    x = leaf("x")
+    assert sums(sum_pixels(graph_of(over_pixels(b.mul(x, x))))) == [4, 3]  # an input is read as it lies
+    stored = b.unary("sin", leaf("x"))
+    both = graph_of(stored, over_pixels(b.mul(stored, stored)))
+    merged = sum_pixels(both)
+    assert sums(merged) == [3]
+    agrees(both, merged)
+
+
+def test_numbers_of_a_channel_are_spread_over_the_merged_axis() -> None:
+    stored = b.unary("sin", leaf("x"))
+    graph = graph_of(stored, over_pixels(b.sub(stored, mean(stored))))
+    merged = sum_pixels(graph)
+    assert sums(merged)[0] == 3
+    agrees(graph, merged)
+
+
+def test_what_varies_along_a_row_stays() -> None:
+    stored = b.unary("sin", leaf("x"))
+    columns = b.expand_to(b.sum_axes(stored, (2,)), IMAGES.shape, (0, 1, 3))
+    graph = graph_of(stored, over_pixels(b.mul(stored, columns)))
+    assert sums(sum_pixels(graph))[0] == 4
+    agrees(graph, sum_pixels(graph))
+
+
+def test_every_reader_of_a_centred_image_has_its_own() -> None:
+    x = b.unary("sin", leaf("x"))
+    centred = b.sub(x, mean(x))
+    graph = graph_of(b.sum_axes(b.mul(centred, centred), (0,)), b.unary("exp", centred), b.neg(centred))
+    made = remake(graph)
+    assert [n.op for n in graph.nodes].count("sub") == 1
+    assert [n.op for n in made.nodes].count("sub") == 3  # a square reads one twice
+    agrees(graph, made)
+
+
+def test_what_is_no_sum_over_its_own_columns_is_shared() -> None:
+    x, other = b.unary("sin", leaf("x")), b.unary("cos", leaf("x"))
+    shifted = b.sub(x, mean(other))  # x itself need not be in memory
+    rows = b.sub(x, b.expand_to(b.sum_axes(x, (3,)), IMAGES.shape, (0, 1, 2)))  # a row is at hand
+    graph = graph_of(b.unary("exp", shifted), b.neg(shifted), b.unary("exp", rows), b.neg(rows))
+    assert remake(graph) is graph
