@@ -6,7 +6,7 @@ import time
 from statistics import median
 from typing import Any
 
-STEPS, ROUNDS, ROWS, CAPACITY = 20, 30, 64, 10_000
+STEPS, ROUNDS, ROWS, CAPACITY = 20, 30, 64, 40_000  # as many rows as the rounds write
 
 
 def run(threads: int) -> dict[str, float]:

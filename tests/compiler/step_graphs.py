@@ -34,6 +34,14 @@ def classifier(*widths: int) -> ws.Graph:
     return g
 
 
+def kept_scores_step(*widths: int, room: int = 60) -> Graph:
+    """A step that writes its scores behind those of the steps before it."""
+    g = classifier(*widths)
+    labels = g.input("classes", ("batch",), dtype="int32")
+    ws.metrics.RocAuc(capacity=room).record(g, g.outputs["logits"], labels)
+    return lowered(train_graph(g, ws.Adam(lr=1e-3)))
+
+
 def mlp_step(*widths: int, optimizer: Any = None) -> Graph:
     """Forward, backward and update of an MLP."""
     return lowered(train_graph(classifier(*widths), optimizer or ws.Adam(lr=1e-3)))

@@ -160,9 +160,7 @@ class Compiler:
         self.capacity, self.target, self.egraph_reports = capacity, target, []
         lowered = self.run_stages(graph)
         with self.spans.span(PLAN):
-            plan = make_plan(
-                lowered, capacity, fused=self.options.fuse, bounds=bounds, least=least, target=target
-            )
+            plan = make_plan(lowered, capacity, fused=self.options.fuse, bounds=bounds, least=least, target=target)
             check(plan)
         log.info("plan: %d nodes, %d buffers, %d dispatches", len(lowered.nodes), len(plan.buffers), len(plan.kernels))
         applied = dict.fromkeys(rule for r in self.egraph_reports for rule in r.applied)

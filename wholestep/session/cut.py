@@ -105,7 +105,7 @@ class _Cutter:
         loss = self._add_up("loss", share)
         here = self._inside(share)
         sums = {p.name: self._add_up(f"grad/{p.name}", g) for p, g in zip(here, gradients(share, here), strict=True)}
-        shadows = [self._shadow(u) for u in self._updates_of_parts()]
+        shadows = self._shadows(list(self._updates_of_parts()))
         counts = [self._add_up_in(state, d) for d, state in self.totals.items()]
         return Cut(
             self._program((), [c.update for c in counts]) if counts else None,
@@ -191,14 +191,20 @@ class _Cutter:
                 )
             yield update
 
-    def _shadow(self, update: ir.Update) -> _Sum:
-        """A state that changes with every part; beside itself, where the update may refuse the whole window."""
-        state = self.step.states[update.name]
+    def _shadows(self, updates: Sequence[ir.Update]) -> list[_Sum]:
+        """States that change with every part; beside themselves, where the update may refuse the whole window."""
+        states = [self.step.states[u.name] for u in updates]
         if self.recipe.nonfinite == "ignore" or self.optimizer is None:
-            return _Sum(state, update)
-        shadow = self.step.state(f"{PREFIX}state/{update.name}", state.shape, 0, state.dtype)
-        start = where(self.is_first, state, shadow)
-        return _Sum(shadow, ir.Update(shadow.name, _replaced(update.node, state.node, start.node)), state)
+            return [_Sum(state, update) for state, update in zip(states, updates, strict=True)]
+        named = zip(updates, states, strict=True)
+        beside = [self.step.state(f"{PREFIX}state/{u.name}", s.shape, 0, s.dtype) for u, s in named]
+        pairs = list(zip(states, beside, strict=True))
+        # One state's update may read another one: the rows of a metric stand where its count says.
+        starts = {state.node: where(self.is_first, state, shadow).node for state, shadow in pairs}
+        return [
+            _Sum(shadow, ir.Update(shadow.name, _rewritten(update.node, lambda n: n, starts)), state)
+            for (state, shadow), update in zip(pairs, updates, strict=True)
+        ]
 
     def _depends_on_batch(self, node: Node) -> bool:
         return any(n.op in ("input", "size", *DRAWS) and self.batch in _symbols(n) for n in toposort([node]))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from races import NoThreadSanitizerError, build, driver, need_thread_sanitizer, races, without_barriers
-from step_graphs import attention_step, clipped_step, convolution_step, mlp_step
+from step_graphs import attention_step, clipped_step, convolution_step, kept_scores_step, mlp_step
 
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.plan.build import make_plan
@@ -22,6 +22,7 @@ STEPS: dict[str, Callable[[], Graph]] = {
     "sums in products": lambda: mlp_step(36, 80, 10),
     "attention": attention_step,
     "convolution": convolution_step,
+    "kept scores": lambda: kept_scores_step(36, 40, 10),
 }
 
 

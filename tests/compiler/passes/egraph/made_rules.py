@@ -39,6 +39,7 @@ EVERYTHING = Profile(
     projected=(ROWS,),
     scores=(Scores((N,), 5, 5, 4, 3, float64),),
     grouped=((IMAGES, 2),),
+    batched=(IMAGES,),
     draws=(at.RandomAttrs("key", TensorType((N, 5), float64)),),
 )
 

@@ -173,12 +173,18 @@ def test_group_norm() -> None:
 
 
 def batch_norm(x: T, weight: T, bias: T) -> T:
-    mean = x.mean((0, 2, 3), keepdims=True)
-    normal = (x - mean) / ws.sqrt(((x - mean) ** 2).mean((0, 2, 3), keepdims=True) + 1e-5)
-    return normal * weight.reshape(6, 1, 1) + bias.reshape(6, 1, 1)
+    centred = x - x.mean((0, 2, 3)).reshape(6, 1, 1)
+    spread = ws.sqrt((centred**2).mean((0, 2, 3)) + 1e-5)
+    return centred / spread.reshape(6, 1, 1) * weight.reshape(6, 1, 1) + bias.reshape(6, 1, 1)
+
+
+def batch_norm_with_axes_kept(x: T) -> T:
+    centred = x - x.mean((0, 2, 3), keepdims=True)
+    return centred / ws.sqrt((centred**2).mean((0, 2, 3), keepdims=True) + 1e-5)
 
 
 def test_batch_norm() -> None:
+    check(["batch_norm"], batch_norm_with_axes_kept, ("n", 6, 4, 2))
     check(["batch_norm"], batch_norm, ("n", 6, 4, 2), (6,), (6,))
 
 

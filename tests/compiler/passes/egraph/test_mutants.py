@@ -138,6 +138,7 @@ STILL_TRUE: dict[str, tuple[str, set[str]]] = {
         {"left: operands of sub #5", "left: sign of sub #5", "left: sign of mul #15", "left: sign of mul #18"},
     ),
     "name-rms_norm_grad": ("n·mean(g·n) is even in n", {"left: sign of mul #11", "left: sign of mul #14"}),
+    "name-batch_norm_grad": ("c·Σ g·c is even in c", {"left: sign of sub #8", "left: operands of sub #8"}),
     "name-group_norm_grad": (
         "n·mean(g·n) is even in n",
         {f"left: sign of {op}" for op in ("mul #17", "mul #20", "reshape #1", "sub #6")} | {"left: operands of sub #6"},

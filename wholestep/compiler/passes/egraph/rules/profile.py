@@ -171,12 +171,18 @@ def _groupings(graph: Graph) -> Iterator[tuple[TensorType, int]]:
 
 
 def _batches(graph: Graph) -> Iterator[TensorType]:
-    """Types of squares that are summed over all axes but the second: the variances of channels."""
+    """Types of products that are summed over all axes but the second, at once or those behind it first."""
     for n in graph.nodes:
-        if n.op != "sum" or n.inputs[0].op not in ("mul", "pow"):
-            continue
-        (x,) = n.inputs
-        if x.type.rank < 2:
-            continue
-        if attrs_of(n, at.SumAttrs).axes == (0, *range(2, x.type.rank)) and values_per_channel(x.type.shape) != 1:
+        x, axes = _summed(n)
+        if x.op in ("mul", "pow") and axes == (0, *range(2, x.type.rank)) and values_per_channel(x.type.shape) != 1:
             yield x.type
+
+
+def _summed(node: Node) -> tuple[Node, tuple[int, ...]]:
+    """What a sum, or one of a sum, adds up, and along which axes."""
+    if node.op != "sum":
+        return node, ()
+    (x,), axes = node.inputs, attrs_of(node, at.SumAttrs).axes
+    if axes == (0,) and x.op == "sum" and attrs_of(x, at.SumAttrs).axes[0] == 2:
+        return x.inputs[0], (0, *attrs_of(x, at.SumAttrs).axes)
+    return x, axes

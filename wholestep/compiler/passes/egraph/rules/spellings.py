@@ -31,16 +31,27 @@ def _group_norm(y: Node) -> Iterator[tuple[Node, ...]]:
     yield (normal,)
 
 
-# (x - mean)·f·weight + bias, sums over all axes but the channels at once
+# (x - mean)·f·weight + bias with means over all axes but the channels, as a user's `mean` records them, axes kept or not
 def _batch_norm(y: Node) -> Iterator[tuple[Node, ...]]:
     (x, *affine), a = y.inputs, attrs_of(y, at.NormAttrs)
     axes = (0, *range(2, x.type.rank))
-    centred = b.sub(x, b.restore_axes(_mean(x, axes), axes, x.type.shape))
-    factor = b.unary("recip", b.unary("sqrt", b.shift(_mean(b.mul(centred, centred), axes), a.eps)))
-    normal = b.mul(centred, b.restore_axes(factor, axes, x.type.shape))
-    for op, p in zip(("mul", "add"), affine):
-        normal = b.make(op, (normal, b.expand_to(p, normal.type.shape, (1,))))
-    yield (normal,)
+    for kept in (False, True):
+        centred = b.sub(x, b.restore_axes(_ratio(x, axes, kept), axes, x.type.shape))
+        factor = b.unary("recip", b.unary("sqrt", b.shift(_ratio(b.mul(centred, centred), axes, kept), a.eps)))
+        normal = b.mul(centred, b.restore_axes(factor, axes, x.type.shape))
+        for op, p in zip(("mul", "add"), affine):
+            normal = b.make(op, (normal, b.expand_to(p, normal.type.shape, (1,))))
+        yield (normal,)
+
+
+def _ratio(x: Node, axes: tuple[int, ...], kept: bool) -> Node:
+    total, count = _mean(x, axes).inputs
+    if not kept:
+        return b.make("ratio", (total, count))
+    shape = tuple(1 if d in axes else e for d, e in enumerate(x.type.shape))
+    return b.reshape(
+        b.make("ratio", (b.reshape(total, shape), b.expand_to(count.inputs[0], shape, ()))), total.type.shape
+    )
 
 
 def _mean(x: Node, axes: tuple[int, ...]) -> Node:
