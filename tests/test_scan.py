@@ -23,7 +23,7 @@ from wholestep.compiler.passes.scans import hoist_projections, merge_scans, sink
 from wholestep.compiler.passes.unroll import unroll_loops
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.kernel import Kind, Plan
-from wholestep.errors import GraphError, ShapeError, UsageError
+from wholestep.errors import GraphError, InputError, ShapeError, UsageError
 
 FEATURES, UNITS = 3, 20
 RNG = np.random.default_rng(0)
@@ -151,6 +151,8 @@ def test_a_lookup_inside_the_body() -> None:
     ).outputs
     for name, value in want.items():
         np.testing.assert_allclose(session.get(name), value, rtol=1e-9, atol=1e-12)
+    with pytest.raises(InputError, match="tokens"):
+        session.step(tokens=data + 7)
 
 
 # -- random bodies -----------------------------------------------------------------------------------------------------

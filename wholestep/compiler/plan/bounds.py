@@ -25,17 +25,16 @@ def index_bounds(graph: Graph) -> tuple[Bound, ...]:
     """Bounds of the inputs that reach an index unchanged; computed indices are clamped instead."""
     found: dict[Bound, None] = {}
     for node in graph.nodes:
-        inner = held_graph(node)
-        if node.op == "call" and inner is not None:
-            found |= dict.fromkeys(index_bounds(inner))
-        looked_up = _indexed(node)
-        if looked_up is None:
-            continue
-        index, size = looked_up
-        while index.op in TRANSPARENT:
-            index = index.inputs[0]
-        if index.op == "input" and index.type.dtype.is_integer:
-            found[Bound(index.attrs.name, size)] = None  # type: ignore[attr-defined]
+        inner, looked_up = held_graph(node), _indexed(node)
+        bounded = [] if looked_up is None else [looked_up]
+        if inner is not None:  # a bound on a parameter of its own is one on what is passed for it
+            passed = dict(zip((i.attrs.name for i in inner.inputs), node.inputs, strict=True))  # type: ignore[attr-defined]
+            bounded += [(passed[b.input], b.size) for b in index_bounds(inner)]
+        for index, size in bounded:
+            while index.op in TRANSPARENT:
+                index = index.inputs[0]
+            if index.op == "input" and index.type.dtype.is_integer:
+                found[Bound(index.attrs.name, size)] = None  # type: ignore[attr-defined]
     return tuple(found)
 
 
