@@ -9,7 +9,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.types import product
+from wholestep.compiler.ir.types import Shape, product
 
 Spellings = Callable[[Node], Iterator[tuple[Node, ...]]]
 
@@ -34,24 +34,23 @@ def _group_norm(y: Node) -> Iterator[tuple[Node, ...]]:
 # (x - mean)·f·weight + bias with means over all axes but the channels, as a user's `mean` records them, axes kept or not
 def _batch_norm(y: Node) -> Iterator[tuple[Node, ...]]:
     (x, *affine), a = y.inputs, attrs_of(y, at.NormAttrs)
-    axes = (0, *range(2, x.type.rank))
-    for kept in (False, True):
-        centred = b.sub(x, b.restore_axes(_ratio(x, axes, kept), axes, x.type.shape))
-        factor = b.unary("recip", b.unary("sqrt", b.shift(_ratio(b.mul(centred, centred), axes, kept), a.eps)))
-        normal = b.mul(centred, b.restore_axes(factor, axes, x.type.shape))
+    axes, channels = (0, *range(2, x.type.rank)), x.type.shape[1:2]
+
+    def spread(number: Node) -> Node:
+        return b.expand_to(b.reshape(number, channels), x.type.shape, (1,))
+
+    for shape in (channels, tuple(1 if d in axes else e for d, e in enumerate(x.type.shape))):
+        centred = b.sub(x, spread(_ratio(x, axes, shape)))
+        deviation = b.unary("sqrt", b.shift(_ratio(b.mul(centred, centred), axes, shape), a.eps))
+        normal = b.mul(centred, spread(b.unary("recip", b.reshape(deviation, channels))))
         for op, p in zip(("mul", "add"), affine):
             normal = b.make(op, (normal, b.expand_to(p, normal.type.shape, (1,))))
         yield (normal,)
 
 
-def _ratio(x: Node, axes: tuple[int, ...], kept: bool) -> Node:
+def _ratio(x: Node, axes: tuple[int, ...], shape: Shape) -> Node:
     total, count = _mean(x, axes).inputs
-    if not kept:
-        return b.make("ratio", (total, count))
-    shape = tuple(1 if d in axes else e for d, e in enumerate(x.type.shape))
-    return b.reshape(
-        b.make("ratio", (b.reshape(total, shape), b.expand_to(count.inputs[0], shape, ()))), total.type.shape
-    )
+    return b.make("ratio", (b.reshape(total, shape), b.expand_to(count.inputs[0], shape, ())))
 
 
 def _mean(x: Node, axes: tuple[int, ...]) -> Node:
