@@ -174,7 +174,9 @@ def _batches(graph: Graph) -> Iterator[TensorType]:
     """Types of products that are summed over all axes but the second, at once or those behind it first."""
     for n in graph.nodes:
         x, axes = _summed(n)
-        if x.op in ("mul", "pow") and axes == (0, *range(2, x.type.rank)) and values_per_channel(x.type.shape) != 1:
+        if x.op not in ("mul", "pow") or x.type.rank < 2:
+            continue
+        if axes == (0, *range(2, x.type.rank)) and values_per_channel(x.type.shape) != 1:
             yield x.type
 
 
