@@ -31,7 +31,7 @@ def _group_norm(y: Node) -> Iterator[tuple[Node, ...]]:
     yield (normal,)
 
 
-# (x - mean)·f·weight + bias with means over all axes but the channels, as a user's `mean` records them, axes kept or not
+# (x - mean)·f·weight + bias, means over all axes but the channels as users record them, with axes kept or not
 def _batch_norm(y: Node) -> Iterator[tuple[Node, ...]]:
     (x, *affine), a = y.inputs, attrs_of(y, at.NormAttrs)
     axes, channels = (0, *range(2, x.type.rank)), x.type.shape[1:2]
