@@ -85,6 +85,7 @@ POINTWISE = {
     "recip": case(ws.recip, positive(7, 19), torch_function=torch.reciprocal),
     "neg": case(lambda x: -x, X),
     "silu": case(ws.silu, X, torch_function=F.silu),
+    "softplus": case(ws.softplus, X, torch_function=F.softplus),
     "gelu": case(ws.gelu, X, torch_function=F.gelu),
     "gelu by tanh": case(
         lambda x: ws.gelu(x, "tanh"), X, torch_function=lambda x: F.gelu(x, approximate="tanh")

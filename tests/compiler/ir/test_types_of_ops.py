@@ -285,6 +285,7 @@ BAD = {
         (at.DropoutAttrs("k"), (t(), t(dtype=float64)), ShapeError, "dropout needs a tensor with an axis"),
         (at.DropoutAttrs("k"), (X, t()), ShapeError, r"one number of float64, a runtime scalar; received float32\[\]"),
     ],
+    "attention_lse": [(LOOK, (X, X, N), DTypeError, "needs a float tensor; received int32")],
     "attention": [
         (LOOK, (X, X, N), DTypeError, "attention needs a float tensor; received int32"),
         (LOOK, (X, X, t("batch", 4, dtype=float64)), DTypeError, "attention needs equal dtypes"),

@@ -549,11 +549,15 @@ def test_a_loop_has_the_gradients_of_its_steps_written_out(reverse: bool) -> Non
         np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12)
 
 
+# Against torch, first and second order, through the compiled path: tests/window_cases.py.
+WINDOWS = {"conv2d", "conv2d_grad_input", "conv2d_grad_weight", "max_pool2d", "max_pool2d_grad", "max_pool2d_pick"}
+
+
 def test_every_rule_is_tested_or_says_why_it_is_none() -> None:
     rules = {n for n, row in GRADIENTS.items() if not isinstance(row, Blocked | Refused)}
-    gone = {"gradient", "call"}  # expanded or inlined before the walk
+    gone = {"gradient", "call", "pooled_grad_input", "pooled_grad_weight"}  # expanded or inlined before the walk
     several = {f"{name}_grad" for name in LAYERS}  # their items have gradients: the second order of LAYERS
-    assert rules - {*UNARY, *BINARY, *LAYERS, *TESTED_BY_NAME} == gone | several
+    assert rules - {*UNARY, *BINARY, *LAYERS, *TESTED_BY_NAME, *WINDOWS} == gone | several
 
 
 def test_a_gradient_goes_to_the_value_in_training() -> None:
