@@ -12,6 +12,7 @@ from functools import cache
 from heapq import heappop, heappush
 
 from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.plan.delay import hold_back
 from wholestep.compiler.plan.kernel import Buffer, Kernel, Kind, Space
 from wholestep.compiler.plan.touch import Touch, free, kernel_granule
 
@@ -178,10 +179,12 @@ class Splitter:
 
     def search(self) -> list[Kernel]:
         _, split = min((self.descend(s) for s in self.starts()), key=lambda found: found[0])
-        return [
+        schedule = hold_back(self, split, self.regions(split))
+        chosen = [
             replace(k, split=s, granule=1 if s is None else kernel_granule(k, s), region=r)
-            for k, s, r in zip(self.kernels, split, self.regions(split), strict=True)
+            for k, s, r in zip(self.kernels, split, schedule.regions, strict=True)
         ]
+        return [chosen[i] for i in schedule.order()]
 
 
 class Attempt:
@@ -239,4 +242,4 @@ def split_kernels(
 ) -> list[Kernel]:
     """Choose the split of every kernel and put the kernels in the order of their regions."""
     chosen = Splitter(kernels, buffers, sizes, prices or Prices()).search()
-    return [replace(k, id=i) for i, k in enumerate(sorted(chosen, key=lambda k: k.region))]
+    return [replace(k, id=i) for i, k in enumerate(chosen)]
