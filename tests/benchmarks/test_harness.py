@@ -76,7 +76,7 @@ def test_the_mlp_case_is_the_one_the_project_promises() -> None:
         ("b128_sgd", 128, "sgd"),
         ("b128_adam", 128, "adam"),
     ]
-    assert PEERS == ("torch_eager", "torch_compile", "jax", "sklearn")
+    assert PEERS == ("torch_eager", "torch_compile", "torch_channels_last", "jax", "sklearn")
     assert {name: w.shape for name, w in case.weights().items()} == {
         "w1": (784, 128),
         "b1": (128,),

@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from os import PathLike
@@ -159,12 +160,16 @@ def save_checkpoint(folder: str | PathLike[str], session: Session, **run: Any) -
     return write_checkpoint(Path(folder), capture(session, **run))
 
 
+_WRITING = threading.Lock()  # temporary names are this process's: one writer at a time
+
+
 def write_checkpoint(folder: Path, taken: Checkpoint) -> Path:
     """Write what `capture` took; any thread may do it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _keep_plans(folder, taken.plans)
-        return _publish(folder, taken)
+        with _WRITING:
+            folder.mkdir(parents=True, exist_ok=True)
+            _keep_plans(folder, taken.plans)
+            return _publish(folder, taken)
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint of step {taken.step} could not be written to {folder}: {error}. Those before it are "

@@ -146,6 +146,7 @@ def test_examples_run(name):
         "ws": ws, "g": g, "x": table, "w": table.T, "a": table, "b": table, "table": table, "tokens": tokens,
         "i": tokens, "q": table, "k": table, "v": table, "images": ws.stack([table, table]).reshape(1, 24, 1),
         "gain": np.ones(4), "shift": np.zeros(4), "errors": table, "weights": table * table,
+        "batch_mean": table, "running_mean": table,
     }  # fmt: skip
     source = example[1].split(" = ")[-1]
     result = eval(source, known)  # noqa: S307

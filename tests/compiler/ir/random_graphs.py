@@ -41,7 +41,7 @@ def graphs(
     """A graph over all pointwise, reduce, movement, index, contraction, ratio and composite ops, and all leaves.
 
     `max_nodes` counts the operations that are drawn; helpers that keep values in their domain come on top.
-    `control` adds stop_gradient, call and item, which are gone before planning.
+    `control` adds stop_gradient, by_mode, call and item, which are gone before planning.
     """
     pool = Pool(draw, dtype, SYMBOLS[: draw(st.integers(1, 2))] if symbolic else ())
     pool.new_input((*map(Dim.symbol, pool.symbols), 3))
@@ -379,6 +379,11 @@ def make_call(p: Pool) -> None:
     p.add(p.node("item", call, attrs=at.ItemAttrs(1)), 1.0)
 
 
-CONTROL_MAKERS = [make_stop_gradient, make_call]
+def make_by_mode(p: Pool) -> None:
+    x = p.any_float()
+    p.add(p.node("by_mode", x, p.node("neg", x)), p.bound[x])
+
+
+CONTROL_MAKERS = [make_stop_gradient, make_call, make_by_mode]
 MAKERS = [f for name, f in list(globals().items()) if name.startswith("make_") and f not in CONTROL_MAKERS]
 MAKERS += [make_window, *LAYER_MAKERS]

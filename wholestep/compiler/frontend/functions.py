@@ -251,7 +251,7 @@ def write_rows(x: Tensor, rows: Operand, start: Operand) -> Tensor:
     As the update of a state that nothing else in the step reads, it is done in place: a step writes its own rows and
     passes over no others, however many the state has.
 
-    Example: `g.update(kept, ws.write_rows(kept, scores, seen))` keeps the scores of every step.
+    Example: `ws.write_rows(x, x[:1], 2)` has the first row of x as its third.
     """
     parts = [as_tensor(x), as_tensor(rows), as_tensor(start)]
     return Tensor(record("write_rows", [t.node for t in parts]), common_graph(*parts))

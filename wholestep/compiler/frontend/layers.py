@@ -91,7 +91,7 @@ def batch_norm(
         weight, bias: (C,); left out, they are 1 and 0.
         running_mean, running_var: states (C,), both or none: without them the batch's own are used everywhere.
 
-    Example: `ws.batch_norm(images, gain, shift, mean, variance)`.
+    Example: `ws.batch_norm(x, gain, shift)`.
     """
     if weight is None and bias is not None:
         shift = _channels("batch_norm", x, "bias", bias)

@@ -158,6 +158,7 @@ class Buffers:
             and of[n].nodes[0].op == "matmul"
             and n not in self.output_of
             and state_layout(n.type) is Layout.PANELS
+            and layout_bytes(n.type, Layout.PANELS, self.sizes) <= layout_bytes(n.type, Layout.ROWS, self.sizes)
         }
 
     def _is_paneled_read(self, matmul: Node, access: Access) -> bool:

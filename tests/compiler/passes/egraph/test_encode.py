@@ -111,6 +111,7 @@ def test_every_row_reads_what_it_writes() -> None:
         "matmul": at.MatmulAttrs(True, False, float32),
         "softmax": at.SoftmaxAttrs(1),
         "log_softmax": at.SoftmaxAttrs(0),
+        "logsumexp": at.SoftmaxAttrs(1),
         "gelu": at.GeluAttrs(True),
         "iota": at.IotaAttrs(t, 1),
     }
