@@ -234,3 +234,8 @@ class TupleType:
 
 
 Type = TensorType | TupleType
+
+
+def without(t: TensorType, axes: tuple[int, ...], dtype: DType | None = None) -> TensorType:
+    """The type without these axes."""
+    return TensorType(tuple(e for d, e in enumerate(t.shape) if d not in axes), dtype or t.dtype)
