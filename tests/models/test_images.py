@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import wholestep as ws
-from tests.nn.twins import TOLERANCE, assert_close, assert_twins
+from tests.nn.twins import assert_twins
 
 RNG = np.random.default_rng(0)
 DIGITS, TINY = RNG.normal(size=(5, 1, 28, 28)), RNG.normal(size=(4, 3, 8, 8))
@@ -127,43 +127,6 @@ def test_names_and_shapes_are_torchs(model: ws.nn.Module, twin: nn.Module, milli
     theirs = {name: tuple(t.shape) for name, t in twin.state_dict().items() if "num_batches_tracked" not in name}
     assert ours == theirs
     assert sum(p.elements for p in model.parameters().values()) / 1e6 == pytest.approx(millions, abs=0.006)
-
-
-SESSION: dict[str, Any] = {"inputs": ws.Spec(("batch", 3, 8, 8)), "targets": ws.Spec(("batch",), "int32")}
-
-
-def trained(start: dict[str, torch.Tensor], capacity: int, threads: int) -> tuple[list[float], dict[str, np.ndarray]]:
-    """Losses and numbers after two steps, the second of a partial batch."""
-    model = resnet8("A")
-    model.load_state_dict(start)
-    session = ws.build_session(
-        model, **SESSION, loss="cross_entropy", optimizer=ws.SGD(lr=0.05), batch_size=capacity, threads=threads
-    )
-    labels = np.arange(4, dtype=np.int32)
-    losses = [float(session.step(x=TINY[:n].astype("float32"), labels=labels[:n])) for n in (4, 3)]
-    return losses, model.state_dict()
-
-
-def test_partial_batches_capacities_and_threads() -> None:
-    torch.manual_seed(0)
-    twin = CifarTwin(1, "A")
-    start = {name: t.clone() for name, t in twin.state_dict().items()}
-    losses, first = trained(start, 4, 1)
-    for capacity, threads in ((4, 2), (7, 2)):
-        again = trained(start, capacity, threads)
-        assert again[0] == losses
-        for name, value in first.items():
-            np.testing.assert_array_equal(again[1][name], value, err_msg=name)
-    optimizer = torch.optim.SGD(twin.parameters(), lr=0.05)
-    for n, ours in zip((4, 3), losses, strict=True):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(twin(torch.tensor(TINY[:n]).float()), torch.arange(n))
-        loss.backward()
-        optimizer.step()
-        assert ours == pytest.approx(float(loss.detach()), rel=1e-4)
-    scale = max(float(t.abs().max()) for t in twin.state_dict().values())
-    for name, value in first.items():
-        assert_close(value, twin.state_dict()[name].numpy(), "float32", TOLERANCE["float32"] * scale, name)
 
 
 @pytest.mark.parametrize(
