@@ -289,6 +289,18 @@ def test_the_bytes_mapped_are_the_bytes_planned() -> None:
     assert session.peak_bytes == mapped(session) > session.report().peak_bytes
 
 
+def test_an_estimate_is_exact_and_compiles_nothing() -> None:
+    options = {"optimizer": ws.Adam(), "batch_size": 16, "clip_norm": 1.0, "threads": 3}
+    count = compile_counter.value
+    estimate = ws.estimate(mlp(), **options)
+    assert compile_counter.value == count
+    session = ws.build_session(mlp(), **options)
+    assert (estimate.peak_bytes, estimate.flops) == (mapped(session), session.plan.flops)
+    assert f"{session.peak_bytes:,}" in str(estimate)
+    with pytest.raises(UsageError, match="estimate is about one plan, and accumulate needs several"):
+        ws.estimate(mlp(), accumulate=2, batch_size=16)
+
+
 def test_every_page_is_resident_before_the_first_step() -> None:
     session = ws.build_session(mlp(inputs=600, hidden=128), optimizer=ws.Adam(), batch_size=64)
     address, size = session._place.scratch.region.address, session._place.scratch.region.size

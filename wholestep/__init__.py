@@ -121,6 +121,7 @@ if TYPE_CHECKING:
         build_session_unoptimized,
         build_session_with_report,
         compile_training_graph,
+        estimate,
         load_plan,
         save_plan,
     )
@@ -206,6 +207,7 @@ _HOMES: dict[str, str] = {
             "build_session_unoptimized",
             "build_session_with_report",
             "compile_training_graph",
+            "estimate",
             "load_plan",
             "save_plan",
         ],
@@ -264,7 +266,7 @@ __all__ = [
     "AccumulatorFull", "NoGradients", "ShapeMismatch",
     # sessions and plans
     "build_session", "build_session_with_report", "build_session_unoptimized", "build_session_cached",
-    "build_inference_session", "compile_training_graph", "save_plan", "load_plan", "Session", "StepResult",
+    "build_inference_session", "compile_training_graph", "estimate", "save_plan", "load_plan", "Session", "StepResult",
     "CompileOptions", "ExecutionPlan", "OptimizeReport",
     # training
     "Experiment", "Checkpoint", "load_checkpoint", "save_checkpoint", "ModelCheckpoint",

@@ -9,6 +9,7 @@ from wholestep.session.build import (
     build_session_unoptimized,
     build_session_with_report,
     compile_training_graph,
+    estimate,
     load_plan,
     save_plan,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "build_session_unoptimized",
     "build_session_with_report",
     "compile_training_graph",
+    "estimate",
     "load_plan",
     "save_plan",
 ]

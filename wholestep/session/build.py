@@ -15,6 +15,7 @@ from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.report import PlanReport, plan_report
 from wholestep.compiler.runtime.cache import CacheWarning
 from wholestep.compiler.runtime.device import device_named
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
@@ -178,6 +179,22 @@ def compile_training_graph(
     """
     source = _source(as_graph(graph, inputs, targets, loss), optimizer, batch_size, capacity)
     return source.plan_with_report("train", replace(options or CompileOptions(), cache=False))
+
+
+def estimate(model_or_graph: Model, **arguments: Any) -> PlanReport:
+    """What a training step will do and need, before anything is compiled or mapped: kernels, flops, exact peak bytes.
+
+    Takes the arguments of `build_session`; a session built with them maps `peak_bytes`, not a byte more or less.
+
+    Example::
+
+        print(ws.estimate(model, inputs=x, targets=y, loss="mse", batch_size=64).peak_bytes)
+    """
+    source, target = _split(model_or_graph, **arguments)
+    if source.is_windowed:
+        raise UsageError("estimate is about one plan, and accumulate needs several; build_session(...).peak_bytes.")
+    plan, _ = source.plan_with_report(source.main, replace(target.options, cache=False))
+    return plan_report(plan, target.stand.threads, "estimate")
 
 
 def save_plan(plan: Plan, graph: Graph, path: str | PathLike[str]) -> None:
