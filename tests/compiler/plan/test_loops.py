@@ -51,6 +51,14 @@ def test_units_are_shared_out_where_there_are_few_rows(few_rows: Plan) -> None:
     assert violations(few_rows, {"time": 3, "batch": 1}, 3) == []
 
 
+@pytest.mark.parametrize(("units", "columns"), [(64, 128), (60, 64)])
+def test_what_is_copied_before_it_is_multiplied_is_copied_for_more_columns(units: int, columns: int) -> None:
+    """The gates' gradients of all steps, 4 x 64 floats apart, are read down their columns."""
+    plan = plan_of(units=units, layers=1)
+    blocks = {k.dot.columns for k in plan.kernels if k.dot is not None and k.dot.a.index[-1].plain == k.dot.m}
+    assert blocks == {columns}
+
+
 def test_the_checker_finds_a_missing_barrier(few_rows: Plan) -> None:
     """All steps of each loop as one stretch, without the barriers inside."""
     regions = {k.loop: k.region for k in reversed(few_rows.kernels)}

@@ -11,7 +11,9 @@ enum {
   ROWS = 12,                                          /* of the largest tile: 24 accumulators, 2 of B, 6 to spare */
   K_BLOCK = 1024,                                     /* two vectors of B: 128 KiB, in L2: a tile reads 128 bytes of */
   BLOCK_ROWS = 48,                                    /* it in 24 cycles.  A's block: 192 KiB, in L2 */
-  PACKS = 0                                           /* copying A or B lost 3-10 % on Zen 4, whatever the strides */
+  PACKS_B = 0,                                        /* copying B lost 3-10 % on Zen 4, whatever the strides */
+  PACKS_BLOCKS = 1,                                   /* a transposed A is copied 48 rows at a time: [k][48] */
+  PACK_A_STRIDE = 1024, PACK_A_STEP = 1024            /* bytes: where its lines share a few sets of L1; 75 -> 95 */
 };
 #define EACH_ROWS(X, ...) \
   X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__) \
@@ -22,7 +24,9 @@ enum {
   ROWS = 6,                                           /* 12 accumulators, 2 of B, 1 of A */
   K_BLOCK = 256,                                      /* B's panel: 16 KiB of float, in L1 */
   BLOCK_ROWS = 144,                                   /* A's block: 144 rows x K_BLOCK, in L2 */
-  PACKS = 1
+  PACKS_B = 1,
+  PACKS_BLOCKS = 0,                                   /* it is copied tile by tile: [k][8] */
+  PACK_A_STRIDE = 1024, PACK_A_STEP = sizeof(float)
 };
 #define EACH_ROWS(X, ...) \
   X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__)
@@ -37,8 +41,9 @@ enum {
   /* B is copied when its rows are far apart and many tiles read them; a transposed A when its tile spans too many lines
      to stay in L1 and many strips read it.  Measured on Zen 4, where L2 hides smaller cases. */
   PACK_B_STRIDE = 64, PACK_B_TILES = 12,
-  PACK_A_STRIDE = 256, PACK_A_K = 64, PACK_A_STRIPS = 3,
-  PACKED = 8, PACKED_TILE = PACKED * K_BLOCK          /* a tile of A, copied: [k][PACKED] */
+  PACK_A_K = 64, PACK_A_STRIPS = PACKS_BLOCKS ? 2 : 3,
+  PACKED = PACKS_BLOCKS ? BLOCK_ROWS : 8,             /* rows of a piece of A, copied: [k][PACKED] */
+  PACKED_PIECES = PACKS_BLOCKS ? 1 : TILES_IN_BLOCK
 };
 
 /* Blocks of k of one problem are equal but for the last, and start at whole panels of A. */

@@ -87,25 +87,36 @@ static void NAME(pack_b)(REAL *to, NAME(tile) *t, int vectors, int masked) {
   t->b = to, t->b_k = 2 * WIDTH;
 }
 
-/* A tile of a transposed A lies in as many cache lines and pages as it has k: copy it to [k][PACKED], for all strips. */
-INLINE void NAME(pack_tile)(REAL *to, const REAL *from, long a_k, long k, long rows) {
-  const MASK low = NAME(first)(rows), high = NAME(first)(rows > WIDTH ? rows - WIDTH : 0);
+/* Rows of a transposed A, copied to [k][PACKED]: it lies in as many cache lines and pages as it has k. */
+INLINE void NAME(pack_rows)(REAL *to, const REAL *from, long a_k, long k, long rows) {
+  const long whole = (rows - 1) / WIDTH * WIDTH;
+  const MASK last = NAME(first)(rows - whole);
   for (long i = 0; i < k; i++, to += PACKED, from += a_k) {
-    *(V *)to = NAME(load)(from, low, 1);
-    if (rows > WIDTH) *(V *)(to + WIDTH) = NAME(load)(from + WIDTH, high, 1);
+    for (long l = 0; l < whole; l += WIDTH) *(V *)(to + l) = *(const LOOSE *)(from + l);
+    *(V *)(to + whole) = NAME(load)(from + whole, last, 1);
   }
 }
 
+/* For all strips: a block in one piece, whose lines are then read once, or every tile for itself. */
 static void NAME(pack_a)(REAL *to, const ws_gemm *g, long k0, long k, long tile0, long tile1, long tiles) {
-  for (long i = tile0; i < tile1; i++, to += PACKED_TILE) {
-    const long row = tile_start(i, tiles, g->m), rows = tile_start(i + 1, tiles, g->m) - row;
-    NAME(pack_tile)(to, (const REAL *)g->a + k0 / PANEL * g->a_kp + row, g->a_k, k, rows);
+  const REAL *from = (const REAL *)g->a + k0 / PANEL * g->a_kp;
+  const long tiles_in_piece = PACKS_BLOCKS ? tile1 - tile0 : 1;
+  for (long i = tile0; i < tile1; i += tiles_in_piece, to += PACKED * K_BLOCK) {
+    const long row = tile_start(i, tiles, g->m), rows = tile_start(i + tiles_in_piece, tiles, g->m) - row;
+    NAME(pack_rows)(to, from + row, g->a_k, k, rows);
   }
+}
+
+/* Where in the copy a tile begins. */
+static long NAME(packed_at)(const ws_gemm *g, long tile0, long tile, long tiles) {
+  if (!PACKS_BLOCKS) return (tile - tile0) * PACKED * K_BLOCK;
+  return tile_start(tile, tiles, g->m) - tile_start(tile0, tiles, g->m);
 }
 
 static int NAME(packs_a)(const ws_gemm *g) {
-  return PACKS && g->a_m == 1 && g->a_kp == PANEL * g->a_k && g->n > PACK_A_STRIPS * 2 * WIDTH &&
-         g->a_k >= PACK_A_STRIDE && g->k >= PACK_A_K;
+  const long stride = g->a_k * (long)sizeof(REAL);
+  return g->a_m == 1 && g->a_kp == PANEL * g->a_k && g->n > PACK_A_STRIPS * 2 * WIDTH && g->k >= PACK_A_K &&
+         stride >= PACK_A_STRIDE && stride % PACK_A_STEP == 0;
 }
 
 /* A row-major A whose rows share a set of L1 is read in tiles that fit in it: 86 -> 115 GFLOP/s with 12 against 6. */
@@ -126,10 +137,10 @@ static void NAME(strip)(const ws_gemm *g, NAME(tile) *t, const REAL *packed_a, l
   NAME(kernel) *const *kernels = NAME(kernels)[vectors - 1][masked];
   t->valid = NAME(first)(columns - (vectors - 1) * WIDTH);
   t->b = b, t->b_k = g->b_k, t->b_vector = g->b_p;
-  if (PACKS && g->b_k > PACK_B_STRIDE && tile1 - tile0 >= PACK_B_TILES) NAME(pack_b)(packed, t, vectors, masked);
+  if (PACKS_B && g->b_k > PACK_B_STRIDE && tile1 - tile0 >= PACK_B_TILES) NAME(pack_b)(packed, t, vectors, masked);
   for (long i = tile0; i < tile1; i++) {
     long row = tile_start(i, tiles, g->m), rows = tile_start(i + 1, tiles, g->m) - row;
-    if (packed_a) t->a = packed_a + (i - tile0) * PACKED_TILE;
+    if (packed_a) t->a = packed_a + NAME(packed_at)(g, tile0, i, tiles);
     else t->a = a + row * g->a_m;
     t->c = c + row * g->c_m;
     kernels[rows](t);
@@ -156,7 +167,7 @@ void NAME(ws_gemm)(const ws_gemm *g) {
   }
   const long rows = NAME(tile_rows)(g), tiles = (g->m + rows - 1) / rows, k_block = block_length(g->k);
   const int whole = g->a_kp == PANEL * g->a_k, pack = NAME(packs_a)(g);
-  _Alignas(64) REAL packed[pack ? TILES_IN_BLOCK * PACKED_TILE : 1];
+  _Alignas(64) REAL packed[pack ? PACKED_PIECES * PACKED * K_BLOCK : 1];
   NAME(tile) t = {.a_row = g->a_m, .a_k = g->a_k, .c_row = g->c_m, .c_vector = g->c_p};
   if (pack) t.a_k = PACKED;
   const long segment = !whole ? PANEL : g->aheads ? AHEAD_STEP : k_block;
