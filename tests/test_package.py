@@ -31,3 +31,17 @@ def test_names_are_loaded_when_they_are_first_used():
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.split() == ["False", "True", "False", "True"]
+
+
+def test_packages_export_what_they_say():
+    for package in (ws.losses, ws.metrics, ws.nn, ws.optim, ws.schedules):
+        for name in package.__all__:
+            assert getattr(package, name) is not None
+        assert not hasattr(package, "nothing")
+    assert inspect.isfunction(ws.optim.sgd), "the function, not the module of this name"
+
+
+def test_an_optimizer_is_known_by_name_before_it_was_used():
+    program = "import wholestep as ws; print(type(ws.Optimizer.from_config({'kind': 'Lion', 'lr': 0.1})).__name__)"
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "Lion"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from wholestep.errors import OptionError, UsageError
@@ -41,11 +43,20 @@ def from_plain(value: Any) -> Any:
     return value
 
 
+@cache
+def _load_all() -> None:
+    """Optimizers enter the table when their modules are loaded, and the package loads each when it is named."""
+    package = import_module("wholestep.optim")
+    for name in package.__all__:
+        getattr(package, name)
+
+
 def optimizer_from_config(config: Mapping[str, Any]) -> Optimizer:
     """The optimizer that a config describes; an error names what is not known."""
     if not isinstance(config, Mapping) or not isinstance(config.get("kind"), str):
         raise UsageError(f"an optimizer's config is a dict with a 'kind', e.g. {{'kind': 'SGD'}}; received {config!r}.")
     kind = config["kind"]
+    _load_all()
     if kind not in REGISTRY:
         raise OptionError(f"there is no optimizer {kind!r}; there are: {', '.join(sorted(REGISTRY))}.")
     cls = REGISTRY[kind]

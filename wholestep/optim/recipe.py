@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
-from wholestep.metrics import Metric, get
-from wholestep.schedules import Schedule, TorchSchedule
+from wholestep.schedules.base import Schedule
+
+if TYPE_CHECKING:
+    from wholestep.metrics import Metric
 
 NONFINITE = ("ignore", "skip", "raise")
 RATE = "optimizer.lr"
@@ -61,6 +64,8 @@ def as_schedules(given: object) -> dict[str, Schedule]:
     """What `schedule=` may be: a schedule of the learning rate, or a dict of schedules by runtime scalar."""
     if given is None:
         return {}
+    from wholestep.schedules import TorchSchedule  # these bring every schedule along, and most steps have none
+
     named = dict(given) if isinstance(given, Mapping) else {RATE: given}
     found: dict[str, Schedule] = {}
     for name, schedule in named.items():
@@ -77,6 +82,10 @@ def as_schedules(given: object) -> dict[str, Schedule]:
 
 def as_measures(given: object) -> tuple[Measure, ...]:
     """What `metrics=` may be: metrics or names of metrics, each alone or with a prediction and a target by name."""
+    if isinstance(given, tuple) and not given:
+        return ()
+    from wholestep.metrics.base import Metric  # a step without metrics starts without them
+
     items = [given] if isinstance(given, Metric | str) else given
     if not isinstance(items, list | tuple):
         fail(UsageError, f"metrics is a list of metrics, e.g. [ws.metrics.Accuracy()]; received {given!r}.")
@@ -96,4 +105,6 @@ def _as_measure(item: object) -> Measure:
             "a metric is ws.metrics.Accuracy() or 'accuracy', or (metric, prediction, target) with the names of an "
             f"output and an input; received {item!r}.",
         )
+    from wholestep.metrics.table import get
+
     return Measure(get(metric), *about)

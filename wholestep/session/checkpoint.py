@@ -9,7 +9,7 @@ import numpy as np
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UnknownNameError
-from wholestep.session.cut import PREFIX
+from wholestep.session.names import PREFIX
 from wholestep.session.live import Scalars, checked_number
 
 COUNTERS = ("step", "epoch")

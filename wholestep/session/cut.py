@@ -37,11 +37,8 @@ from wholestep.optim.build import (
     record_metrics,
 )
 from wholestep.optim.recipe import Recipe
+from wholestep.session.names import FIRST, PARTS, PREFIX, ROWS
 
-# Dimensions that only the programs of a window have: rows before a part, rows and parts of the window.
-FIRST, ROWS, PARTS = "window.first", "window.rows", "window.parts"
-WINDOW_DIMS = (FIRST, ROWS, PARTS)
-PREFIX = "accumulate/"  # of states that mean nothing between steps
 DRAWS = ("random", "dropout")
 
 

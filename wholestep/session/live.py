@@ -10,7 +10,6 @@ from wholestep.compiler.runtime.state import State
 from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.schedules.base import Numbers, Schedule
 from wholestep.schedules.bind import scalar_name
-from wholestep.schedules.plateau import ReduceOnPlateau
 
 ALIASES = {"learning_rate": "lr", "epsilon": "eps"}
 
@@ -163,6 +162,8 @@ class LiveSchedule:
     def observe(self, value: float) -> None:
         """Tell a `ReduceOnPlateau` what was measured, e.g. the validation loss of an epoch."""
         schedule = self._schedule
+        from wholestep.schedules.plateau import ReduceOnPlateau  # few runs have one
+
         if not isinstance(schedule, ReduceOnPlateau):
             raise UsageError(f"{type(schedule).__name__} observes nothing; ws.schedules.ReduceOnPlateau does.")
         for k, number in schedule.observed(self._numbers(), float(value)).items():

@@ -14,9 +14,9 @@ from wholestep.errors import UsageError
 from wholestep.optim.build import EVALUATE, NONFINITE, PLAIN
 from wholestep.optim.recipe import Recipe
 from wholestep.schedules.bind import scalar_name
-from wholestep.session.cut import PREFIX as WINDOW_STATES
 from wholestep.session.live import Scalars, governor
 from wholestep.session.measuring import Measured
+from wholestep.session.names import PREFIX as WINDOW_STATES
 from wholestep.session.result import EntryPoint
 from wholestep.session.source import PART, TRAIN, Source, Stand, first_values
 from wholestep.session.window import seen_from_outside, window_shape
@@ -118,6 +118,8 @@ class Programs:
         """Load an entry point that is one program, or `main` as it is."""
         if name == "main" and self._source is not None and self._source.is_windowed:
             return self._load_window(name, TRAIN, {PART: (plan, key)})
+        if name == "main" and self._source is not None and self._source.measures_only:
+            name = EVALUATE  # one program under the name by which it is asked for
         self._measured[name] = Measured(self._recipe, self.state, plan, EVALUATE if name == EVALUATE else "")
         return self._keep(name, EntryPoint(self._load_program(plan, key), self._measured[name]))
 

@@ -195,7 +195,7 @@ class Bench:
     def run(self, trial: Trial) -> Result:
         """One native step."""
         from wholestep.compiler.ir.interpret import Result
-        from wholestep.session.cut import WINDOW_DIMS
+        from wholestep.session.names import WINDOW_DIMS
         from wholestep.session.trial import STEP
 
         for name in self._state.names:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from difflib import get_close_matches
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ import numpy as np
 
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.plan.report import PlanReport, plan_report
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.device import Place, device_named
 from wholestep.compiler.runtime.memory import Scratch
@@ -24,7 +22,6 @@ from wholestep.errors import GraphError, UnknownNameError, UsageError
 from wholestep.optim.build import EVALUATE
 from wholestep.options import CompileOptions, thread_count
 from wholestep.session.checkpoint import load_state_dict, state_dict
-from wholestep.session.listing import annotated
 from wholestep.session.loop import RunOptions, Slice, batches, evaluate_rows, run_in_slices
 from wholestep.session.measuring import raise_if_refused
 from wholestep.session.result import StepResult
@@ -34,6 +31,7 @@ from wholestep.session.verdict import Verdict
 
 if TYPE_CHECKING:
     from wholestep.compiler.explain import Explanation
+    from wholestep.compiler.plan.report import PlanReport
     from wholestep.session.profiling import Profile
 
 log = logging.getLogger("wholestep")
@@ -295,6 +293,8 @@ class Session(Staged):
     def report(self) -> PlanReport:
         """Kernels, flops, bytes moved, exact peak memory, and where each byte goes."""
         heading = "train" if self.plan.updated else "inference"
+        from wholestep.compiler.plan.report import plan_report  # no step needs it
+
         return plan_report(self.plan, self.threads, heading, self._verdict())
 
     def _verdict(self) -> str:
@@ -328,6 +328,8 @@ class Session(Staged):
     @property
     def source(self) -> str:
         """The C that runs, each kernel with the nodes it came from."""
+        from wholestep.session.listing import annotated  # no step needs it
+
         if self._programs:
             return "\n".join(annotated(p.source, p.plan) for p in self._programs)
         return annotated(self._main.program.source, self.plan)
@@ -341,6 +343,8 @@ _RUN_OPTIONS = ("epochs", "shuffle", "start", "batch_size")
 
 def _refuse_typos(arrays: Mapping[str, object], inputs: Sequence[str]) -> None:
     """An option of `run` that is misspelt would be taken for an input."""
+    from difflib import get_close_matches  # a start that makes single steps does without
+
     for name in arrays:
         close = get_close_matches(name, _RUN_OPTIONS, 1, 0.7)
         if name not in inputs and close:

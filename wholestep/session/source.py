@@ -22,18 +22,19 @@ from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.errors import GraphError, OptionError, UsageError
 from wholestep.optim import SGD, Optimizer
-from wholestep.optim.build import PLAIN, evaluate_graph, predict_graph, train_graph
+from wholestep.optim.build import EVALUATE, PLAIN, evaluate_graph, predict_graph, train_graph
 from wholestep.optim.recipe import Recipe
 from wholestep.optim.stages import apply_graph, backward_graph, clip_graph, gradient_graph, observe_graph
 from wholestep.options import CompileOptions
 from wholestep.schedules import Schedule
 from wholestep.schedules.bind import with_schedules
-from wholestep.session.cut import FIRST, PARTS, ROWS, WINDOW_DIMS, Cut, batch_symbol, cut
+from wholestep.session.names import FIRST, PARTS, ROWS, WINDOW_DIMS
 from wholestep.session.selfcheck import Subject, verdict_on
 from wholestep.session.verdict import Verdict
 
 if TYPE_CHECKING:
     from wholestep.compiler.explain import Explanation
+    from wholestep.session.cut import Cut
 
 STAGES: dict[str, Callable[[Graph, Optimizer], ir.Graph]] = {
     "backward": lambda graph, optimizer: backward_graph(graph),
@@ -82,6 +83,7 @@ class Source:
     optimizer: Optimizer | None
     capacity: Mapping[str, int]
     recipe: Recipe = PLAIN
+    measures_only: bool = False  # is `evaluate` what `step` runs?
     cuts: dict[str, Cut] = field(default_factory=dict)  # what `window` found
     spans: Spans = field(default_factory=Spans)
     traced: dict[str, ir.Graph] = field(default_factory=dict)
@@ -93,6 +95,8 @@ class Source:
         """The name of the entry point that `step` runs."""
         if self.is_windowed:
             return PART
+        if self.measures_only:
+            return EVALUATE
         return "train" if self.optimizer is not None or isinstance(self.model, Step) else "inference"
 
     @property
@@ -103,6 +107,8 @@ class Source:
     def window(self, kind: str) -> Cut:
         """The programs of a window of "train" or "evaluate"; each is an entry point, `train.part` and so on."""
         if kind not in self.cuts:
+            from wholestep.session.cut import cut  # it brings autodiff along, which a step of one batch may not need
+
             assert isinstance(self.model, Graph), "a step written by hand is not cut"
             self.cuts[kind] = cut(self.model, self.optimizer if kind == TRAIN else None, self.recipe)
         return self.cuts[kind]
@@ -111,6 +117,8 @@ class Source:
         """The capacity of every symbol of an entry point; a window's own follow from the batch's."""
         if not set(WINDOW_DIMS) & set(graph.symbols):
             return capacity_of(graph, self.capacity)
+        from wholestep.session.cut import batch_symbol
+
         assert isinstance(self.model, Graph)
         rows = self.capacity.get(batch_symbol(self.model), 1) * self.recipe.accumulate
         return capacity_of(graph, {**self.capacity, FIRST: rows, ROWS: rows, PARTS: self.recipe.accumulate})
@@ -152,7 +160,7 @@ class Source:
             assert self.optimizer is not None
             graph = train_graph(self.model, self.optimizer, recipe=self.recipe)
             return with_schedules(graph, self.recipe.schedules)
-        if entry == "evaluate":
+        if entry == EVALUATE:
             return evaluate_graph(self.model, self.recipe)
         if entry in STAGES:
             return STAGES[entry](self.model, self.optimizer or SGD())

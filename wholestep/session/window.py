@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.device import WindowShape
-from wholestep.session.cut import FIRST, PARTS, ROWS, WINDOW_DIMS
+from wholestep.session.names import FIRST, PARTS, ROWS, WINDOW_DIMS
 from wholestep.session.source import TRAIN, Source
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -81,14 +80,14 @@ def test_without_any_compiler_the_error_says_what_to_install(monkeypatch: pytest
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(importlib.metadata, "version", missing)
     with pytest.raises(CompilerError, match=r"gcc, clang and cc.*ziglang.*pip install wholestep\[cc\]"):
         find_compiler()
 
 
 def test_the_zig_wheel_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.99")
     found = find_compiler()
     assert found.command[1:4] == ("-m", "ziglang", "cc")

@@ -11,9 +11,7 @@ import contextlib
 import functools
 import hashlib
 import os
-import shutil
 import stat
-import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +54,8 @@ class Cache:
     def put(self, key: str, data: bytes, suffix: str) -> Path:
         """Store `data` and return its file.  A reader sees the whole entry or none."""
         path = self.folder / key / (hashlib.sha256(data).hexdigest() + suffix)
+        import tempfile  # a start that finds everything writes nothing
+
         path.parent.mkdir(mode=0o700, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
         try:
@@ -120,9 +120,13 @@ def _usable(folder: Path) -> Path:
             raise PermissionError(f"it belongs to user {folder.stat().st_uid}")
         if stat.S_IMODE(folder.stat().st_mode) != 0o700:
             folder.chmod(0o700)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            raise PermissionError("it cannot be written to")
+        return folder
     except OSError as error:
+        import shutil
+        import tempfile
+
         private = Path(tempfile.mkdtemp(prefix="wholestep-"))
         atexit.register(shutil.rmtree, private, ignore_errors=True)
         warnings.warn(

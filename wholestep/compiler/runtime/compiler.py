@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import platform
-import shutil
 import sys
 from dataclasses import dataclass
 from functools import lru_cache
@@ -100,7 +100,7 @@ def find_compiler(requested: str | None = None) -> Compiler:
 
 
 def _on_path(command: tuple[str, ...]) -> Compiler | None:
-    executable = shutil.which(command[0]) if command else None
+    executable = _executable(command[0]) if command else None
     if executable is None:
         return None
     real = Path(executable).resolve()
@@ -108,6 +108,13 @@ def _on_path(command: tuple[str, ...]) -> Compiler | None:
     # The file's identity stands for the version: asking `--version` would cost a process on every start.
     fingerprint = f"{real} {status.st_size} {status.st_mtime_ns} {' '.join(command[1:])}"
     return Compiler((executable, *command[1:]), fingerprint)
+
+
+def _executable(name: str) -> str | None:
+    """Where a command is found, as `shutil.which` says; that module brings three compressors along."""
+    folders = [""] if os.path.dirname(name) else os.get_exec_path()
+    candidates = (os.path.join(folder, name) for folder in folders)
+    return next((c for c in candidates if os.path.isfile(c) and os.access(c, os.X_OK)), None)
 
 
 def _zig() -> Compiler | None:

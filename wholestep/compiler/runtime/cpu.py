@@ -24,11 +24,11 @@ from wholestep.compiler.runtime.compiler import OBJECT_SUFFIX, Compiler, compile
 from wholestep.compiler.runtime.device import Epoch, IndexBound, Place, WindowShape
 from wholestep.compiler.runtime.memory import Region
 from wholestep.compiler.runtime.plans import compiler_version
-from wholestep.compiler.runtime.recorder import Recorder
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.options import CompileOptions
 
 if TYPE_CHECKING:
+    from wholestep.compiler.runtime.recorder import Recorder
     from wholestep.compiler.runtime.window import WindowProgram
 
 SLICE_SECONDS = 0.05  # signals, progress and callbacks wait no longer than this
@@ -44,7 +44,7 @@ class CpuProgram:
         compiled = self._find_or_compile(key)
         self.library = library.result()
         self._object = PlanObject(compiled)
-        self.recorder = Recorder(compiled, place.threads) if place.profile else None
+        self.recorder = _recorder(compiled, place.threads) if place.profile else None
         self._seen = -1  # the version of the state that the copies show
         self._lay_out()
         self._make_call()
@@ -269,6 +269,12 @@ class CpuProgram:
             stop_on_refusal=self._stops,
             threads=self._place.threads,
         )
+
+
+def _recorder(compiled: Path, threads: int) -> Recorder:
+    from wholestep.compiler.runtime.recorder import Recorder  # only a profile reads what kernels noted
+
+    return Recorder(compiled, threads)
 
 
 class Background:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import shutil
-import tempfile
 from functools import cache
 
 from wholestep.compiler.runtime.cache import Cache
@@ -18,6 +16,9 @@ def cache_of(options: CompileOptions) -> Cache:
 
 @cache
 def _private_cache() -> Cache:
+    import shutil
+    import tempfile
+
     folder = tempfile.mkdtemp(prefix="wholestep-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Cache(folder)
