@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import harness, kernels, metrics, optimizers, overhead, tables
+from benchmarks import epochs, harness, kernels, metrics, optimizers, overhead, tables
 from benchmarks.cases import CASES
 from benchmarks.cases.optimizers import UPDATES
 from benchmarks.contender import BenchmarkError
@@ -40,6 +40,12 @@ def parser() -> argparse.ArgumentParser:
     counted = commands.add_parser("metrics", help="what metrics inside the step cost, in percent of an MLP's step")
     counted.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     counted.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
+    whole = commands.add_parser("epoch", help="whole epochs of ws.fit against loops of torch and JAX")
+    whole.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    whole.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
+    whole.add_argument("--threads", type=int, default=2, help="threads of each contender (default: %(default)s)")
+    whole.add_argument("--peers", nargs="+", choices=epochs.PEERS, default=epochs.PEERS, metavar="PEER")
+    whole.add_argument("--cells", nargs="+", choices=tuple(epochs.CELLS), default=tuple(epochs.CELLS), metavar="CELL")
     profile = commands.add_parser("kernels", help="every kernel of the cases' plans beside what the machine allows")
     profile.add_argument("cases", nargs="*", metavar="CASE", help=f"of {tuple(CASES)} (default: all)")
     profile.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
@@ -64,6 +70,10 @@ def main() -> int:
             check_threads(arguments.threads)
             result = optimizers.run(arguments.only, arguments.rounds, arguments.threads)
             show = tables.show_updates
+        elif arguments.command == "epoch":
+            check_threads(arguments.threads)
+            result = epochs.run(arguments.rounds, arguments.threads, arguments.peers, arguments.cells)
+            show = tables.show_epochs
         elif arguments.command == "kernels":
             check_threads(arguments.threads)
             result = kernels.run_all(arguments.cases, arguments.threads)

@@ -53,6 +53,19 @@ def show_updates(result: dict[str, Any]) -> None:
     Console().print(table)
 
 
+def show_epochs(result: dict[str, Any]) -> None:
+    """Seconds an epoch, how many times as fast we are, and what was asked."""
+    for name, cell in result["cells"].items():
+        table = Table(title=f"whole epochs over 60,000 rows, {name}: seconds, median of interleaved rounds")
+        for heading in ("", "seconds", "times ours", "asked", "form"):
+            table.add_column(heading, justify="left" if heading in ("", "form") else "right")
+        for who, spent in cell["seconds"].items():
+            ratio = f"{cell['ratios'][who]:.2f}x" if who in cell["ratios"] else ""
+            asked = f"{cell['targets'][who]:g}x" if who in cell["targets"] else ""
+            table.add_row(who, f"{spent:.3f}", ratio, asked, cell["forms"][who])
+        Console().print(table)
+
+
 def show_kernels(result: dict[str, Any]) -> None:
     """A table for each case: equal kernels together, the longest first, with their shares of the machine's limits."""
     machine = result["machine"]

@@ -7,10 +7,7 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases.optimizers import UPDATES, Update, gradients, weights
-from benchmarks.worker import limit_processors, private_stdout
+from benchmarks.worker import limit_processors, serve
 
 COMPARED_STEPS = 5
 LIMIT_ELEMENTS = 60_000_000  # as many bytes as Adam holds, far more than a cache
@@ -169,16 +166,8 @@ def main() -> None:
     parser.add_argument("contender", choices=FORMS)
     parser.add_argument("--threads", type=int, required=True)
     arguments = parser.parse_args()
-    answers = private_stdout()
     limit_processors(arguments.threads)
-    worker = Worker(arguments.contender, arguments.threads)
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            answer = getattr(worker, request.pop("do"))(**request)
-        except Exception:
-            answer = {"error": traceback.format_exc()}
-        print(json.dumps(answer), file=answers, flush=True)
+    serve(lambda: Worker(arguments.contender, arguments.threads))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from benchmarks.case import Case, Trainer
@@ -74,6 +75,23 @@ def limit_processors(threads: int) -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
+def serve(make: Callable[[], Any]) -> None:
+    """Answers requests with the methods of what `make` gives, until standard input ends.
+
+    It is made on the first request, so that a framework that is not installed is an answer, too.
+    """
+    answers = private_stdout()
+    worker: Any = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            worker = worker or make()
+            answer = getattr(worker, request.pop("do"))(**request)
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
 def main() -> None:
     """Serves requests until standard input ends."""
     parser = argparse.ArgumentParser()
@@ -81,18 +99,8 @@ def main() -> None:
     parser.add_argument("contender", choices=MODULES)
     parser.add_argument("--threads", type=int, required=True)
     arguments = parser.parse_args()
-    answers = private_stdout()
     limit_processors(arguments.threads)
-    worker: Worker | None = None
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            # Made on the first request, so that a framework that is not installed is an answer, too.
-            worker = worker or Worker(arguments.contender, CASES[arguments.case], arguments.threads)
-            answer = getattr(worker, request.pop("do"))(**request)
-        except Exception:
-            answer = {"error": traceback.format_exc()}
-        print(json.dumps(answer), file=answers, flush=True)
+    serve(lambda: Worker(arguments.contender, CASES[arguments.case], arguments.threads))
 
 
 if __name__ == "__main__":

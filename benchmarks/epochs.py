@@ -1,0 +1,91 @@
+"""`python -m benchmarks epoch`: whole epochs of `ws.fit` against the loops that users of torch and JAX write."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.cases.epoch import CELLS, EpochCell
+from benchmarks.contender import BenchmarkError, Contender
+from benchmarks.frameworks import OURS
+from benchmarks.harness import log_line, report_idle, rotated
+from benchmarks.loopers import FORMS
+
+ROUND_SECONDS, WARM_UP = 0.5, 2
+SAME_LOSS_WITHIN = 1e-4  # of an epoch's mean, after hundreds of updates; one that forgets them is off by 1e-2
+PEERS = tuple(name for name in FORMS if not name.startswith(OURS))
+LOADERS = ("torch_loader", "torch_loader_2")  # held against one target: the faster of the two
+
+
+def run(rounds: int, threads: int, names: Sequence[str] = PEERS, cells: Sequence[str] = tuple(CELLS)) -> dict[str, Any]:
+    """All contenders in every cell, in interleaved rounds."""
+    with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
+        contenders = []
+        for name in (OURS, f"{OURS}_progress", *names):
+            contenders.append(Contender(name, "epoch", threads, Path(cache), worker="benchmarks.loopers"))
+            stack.callback(contenders[-1].close)
+        found = {cell: one_cell(CELLS[cell], contenders, rounds) for cell in cells}
+        report_idle(contenders)
+    return {"case": "epoch", "cells": found}
+
+
+def one_cell(cell: EpochCell, contenders: Sequence[Contender], rounds: int) -> dict[str, Any]:
+    """Starts everyone, checks that all train the same, measures in turns."""
+    started = {c.name: c.ask("start", cell=cell.name) for c in contenders}
+    check_same_work(cell, {name: answer["loss"] for name, answer in started.items()})
+    epochs = {c.name: filling(warm_epoch(c, cell.name)) for c in contenders}
+    times: dict[str, list[float]] = {c.name: [] for c in contenders}
+    for number in range(rounds):
+        log_line(f"{cell.name}: round {number + 1} of {rounds}")
+        for c in rotated(contenders, number):
+            times[c.name].append(seconds(c, cell.name, epochs[c.name]))
+    return summary(cell, times, {name: answer["form"] for name, answer in started.items()})
+
+
+def warm_epoch(contender: Contender, cell: str) -> float:
+    found = min(seconds(contender, cell, 1) for _ in range(WARM_UP))
+    log_line(f"{contender.name} {cell}: {found:.3f} s an epoch")
+    return found
+
+
+def filling(epoch_seconds: float) -> int:
+    """Epochs of a round."""
+    return max(1, round(ROUND_SECONDS / epoch_seconds))
+
+
+def seconds(contender: Contender, cell: str, epochs: int) -> float:
+    return float(contender.ask("measure", cell=cell, epochs=epochs)["seconds"]) / epochs
+
+
+def check_same_work(cell: EpochCell, losses: dict[str, float]) -> None:
+    """Refuses a comparison in which someone's first epoch, taken in order, ends with another mean loss."""
+    for name, loss in losses.items():
+        if not abs(loss - losses[OURS]) <= SAME_LOSS_WITHIN:  # written so that NaN fails
+            raise BenchmarkError(
+                f"{cell.name}: the mean loss of {name} is {loss}, that of {OURS} {losses[OURS]}; they do not train the "
+                "same network"
+            )
+
+
+def summary(cell: EpochCell, times: dict[str, list[float]], forms: dict[str, str]) -> dict[str, Any]:
+    """Seconds an epoch, how many times as long as ours, and what was asked; ratios are medians within rounds."""
+    ratios = {
+        name: round(median(t / o for t, o in zip(values, times[OURS], strict=True)), 3)
+        for name, values in times.items()
+        if name != OURS
+    }
+    reached = {name: ratio for name, ratio in ratios.items() if name in cell.targets}
+    if found := [ratios[name] for name in LOADERS if name in ratios]:
+        reached["torch_loader"] = min(found)
+    return {
+        "batch": cell.batch,
+        "seconds": {name: round(median(values), 4) for name, values in times.items()},
+        "ratios": ratios,
+        "reached": reached,
+        "targets": cell.targets,
+        "forms": forms,
+    }
