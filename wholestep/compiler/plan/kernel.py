@@ -215,6 +215,7 @@ class Window:
     groups: int = 1
     pool: tuple[int, ...] = ()  # the window of a pool: behind a convolution, or before its adjoint
     pooled: int | None = None  # the value of level 0 that a pool in this kernel takes the maximum of
+    tile_rows: int = 0  # rows of tiles computed at a time, where few products do (winograd.py); 0: pixel by pixel
     work: tuple[tuple[str, int], ...] = ()  # pieces of a thread's workspace, by name
     granule: int = 0  # of axis 0, where it is not the one of its extent
     flops: int = 0  # at capacity

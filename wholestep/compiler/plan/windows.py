@@ -11,6 +11,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import DType, Extent, TensorType, evaluate
 from wholestep.compiler.ir.windows import index_dtype, window_products
+from wholestep.compiler.plan import winograd
 from wholestep.compiler.plan.access import identity, linear, resolve
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.emitter import Emitter
@@ -24,7 +25,7 @@ from wholestep.compiler.plan.frames import (
     runs,
 )
 from wholestep.compiler.plan.fuse import Cluster
-from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Kind, Level, Load, Operand, Store, Window
+from wholestep.compiler.plan.kernel import LANES, Index, Instr, Kernel, Kind, Level, Load, Operand, Store, Window
 from wholestep.compiler.plan.window_ops import POOLED, POOLS, WEIGHTS
 
 VECTOR_BYTES = 32  # of the kernels that go through a pool, on every target
@@ -38,6 +39,7 @@ class Draft:
         self.axes: list[Extent] = list(axes)
         self.operands: list[Operand] = []
         self.work: list[tuple[str, int]] = []
+        self.pool: tuple[int, ...] = (1, 1)  # the window of a pool in this kernel
 
     def images(self, name: str, node: Node, batch: int | None) -> tuple[int, int, int]:
         """Images that are read whole, over axes of their own but for the batch; gives (H, W, C)."""
@@ -74,6 +76,11 @@ class Draft:
         channels = self.axes[operand.axes[3]]
         return (channels == 1 or channel == 1) and column == channels
 
+    def flops_of_tiles(self, batch: Extent, size: Sequence[int], pair: int) -> int:
+        """Multiplies and adds of the products of tiles, for so many pairs of channels."""
+        down, across = winograd.tiles_of(size)
+        return evaluate(batch * (2 * winograd.POSITIONS * down * across * pair), self.buffers.sizes)
+
     def window(self, **fields: object) -> Window:
         types, last = tuple(i.type for i in self.head.inputs), True
         products = window_products(self.head.op, types, self.head.type, last)
@@ -93,9 +100,15 @@ def _emit_weight(id: int, head: Node, buffers: Buffers) -> Kernel:
     draft = Draft(head, buffers, head.type.shape)
     outputs, height, width, _ = (e for e in head.type.shape if isinstance(e, int))
     fields = _pooled_weight(draft) if head.op == "pooled_grad_weight" else _plain_weight(draft)
+    if fields.get("tile_rows"):
+        return _finish_weight(id, draft, fields)
     runs_of_row = runs(width, _dilation(head)[1], draft.axes[draft.operands[0].axes[3]], head.type.shape[3])  # type: ignore[arg-type]
     draft.room("sums", outputs * height * runs_of_row.count * rounded(runs_of_row.length) + SLACK)
-    (target,) = buffers.targets(head)
+    return _finish_weight(id, draft, fields)
+
+
+def _finish_weight(id: int, draft: Draft, fields: dict[str, object]) -> Kernel:
+    (target,) = draft.buffers.targets(draft.head)
     window = draft.window(results=(Operand("result", target, (0, 1, 2, 3)),), **fields)
     return Kernel(id, Kind.WINDOW, tuple(draft.axes), (0,), None, (), window=window)
 
@@ -109,6 +122,9 @@ def _plain_weight(draft: Draft) -> dict[str, object]:
     a = attrs_of(draft.head, at.ConvGradAttrs)
     height, width, channels = draft.images("x", x, None)
     rows, columns, outputs = draft.images("g", g, None)
+    kernel = (outputs, *a.size, channels // a.groups)
+    if winograd.takes(kernel, g.type.dtype, (rows, columns), a.stride, a.dilation, a.groups):
+        return _weight_by_tiles(draft, a)
     margins = [
         forward_margin(*of)
         for of in zip((height, width), (rows, columns), a.size, a.stride, a.low, a.dilation, strict=True)
@@ -118,6 +134,22 @@ def _plain_weight(draft: Draft) -> dict[str, object]:
     while (outputs // a.groups) % tile and a.groups > 1:
         tile //= 2
     return {"stride": a.stride, "low": a.low, "dilation": a.dilation, "groups": a.groups, "granule": tile}
+
+
+def _weight_by_tiles(draft: Draft, a: at.ConvGradAttrs) -> dict[str, object]:
+    (batch, height, width, channels), (_, rows, columns, outputs) = (i.type.shape for i in draft.head.inputs)
+    assert isinstance(height, int) and isinstance(width, int) and isinstance(channels, int)  # noqa: PT018
+    assert isinstance(rows, int) and isinstance(columns, int) and isinstance(outputs, int)  # noqa: PT018
+    even = rounded(rows, 2), rounded(columns, 2)
+    margins = [
+        forward_margin(*of) for of in zip((height, width), even, a.size, a.stride, a.low, a.dilation, strict=True)
+    ]
+    draft.room("frame", _area((height, width), a.low, margins) * channels + SLACK)
+    if even != (rows, columns) or outputs % LANES or not draft.is_dense(draft.operands[1]):
+        draft.room("around", even[0] * even[1] * outputs + SLACK)
+    tile_rows = winograd.reserve_weight(draft.room, (rows, columns), channels, outputs)
+    flops = draft.flops_of_tiles(batch, (rows, columns), channels * outputs)
+    return {"low": a.low, "granule": winograd.TILE_OUTPUTS, "tile_rows": tile_rows, "flops": flops}
 
 
 def _pooled_weight(draft: Draft) -> dict[str, object]:
@@ -155,12 +187,8 @@ def _emit_pooled(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     pools = [n for n in cluster.nodes if n.op in POOLS]
     size, shape = attrs_of(pools[0], at.PoolAttrs).window, pools[0].type.shape
     draft = Draft(head, buffers, (*shape, *size))
+    draft.pool = size
     fields = _FRAMES[head.op](draft)
-    columns, outputs = head.type.shape[2], head.type.shape[3]
-    assert isinstance(columns, int), "type rules ask for numbers"
-    assert isinstance(outputs, int), "type rules ask for numbers"
-    draft.work = [w for w in draft.work if w[0] != "block"]
-    draft.room("block", size[0] * columns * columns_of(outputs // attrs_of(head, at.ConvAttrs).groups))
     before = [n for n in cluster.nodes if n.type.shape == head.type.shape]
     behind = [n for n in cluster.nodes if n not in before]
     full = Cluster(Kind.WINDOW, head.type.shape[:-1], head.type.shape[-1], before)
@@ -223,20 +251,36 @@ def _conv2d(draft: Draft) -> dict[str, object]:
     a = attrs_of(draft.head, at.ConvAttrs)
     height, width, channels = draft.images("x", x, 0)
     kernel_height, kernel_width, inner = draft.weight(weight)
-    _, rows, columns, outputs = draft.head.type.shape
+    batch, rows, columns, outputs = draft.head.type.shape
     assert isinstance(outputs, int), "type rules ask for numbers"
+    assert isinstance(rows, int), "type rules ask for numbers"
     assert isinstance(columns, int), "type rules ask for numbers"
+    kernel = (outputs, kernel_height, kernel_width, inner)
+    by_tiles = winograd.takes(kernel, x.type.dtype, (rows, columns), a.stride, a.dilation, a.groups)
+    step = 2 if by_tiles else 1
     margins = [
         forward_margin(*of)
         for of in zip(
-            (height, width), (rows, columns), (kernel_height, kernel_width), a.stride, a.low, a.dilation, strict=True
+            *((height, width), (rounded(rows, step), rounded(columns, step)), (kernel_height, kernel_width)),
+            *(a.stride, a.low, a.dilation),
+            strict=True,
         )
     ]
-    if max(*a.low, *margins) > 0 or not draft.is_dense(draft.operands[0]):
+    spills = by_tiles and channels % LANES > 0  # whole vectors are read
+    if max(*a.low, *margins) > 0 or not draft.is_dense(draft.operands[0]) or spills:
         draft.room("frame", _area((height, width), a.low, margins) * channels + SLACK)
     _pack(draft, a.groups, outputs, kernel_height * kernel_width * inner)
-    draft.room("block", columns * columns_of(outputs // a.groups))
-    return {"stride": a.stride, "low": a.low, "dilation": a.dilation, "groups": a.groups}
+    fields: dict[str, object] = {"stride": a.stride, "low": a.low, "dilation": a.dilation, "groups": a.groups}
+    if by_tiles:
+        size = rows // draft.pool[0] * draft.pool[0], columns // draft.pool[1] * draft.pool[1]
+        return fields | _by_tiles(draft, batch, size, channels, outputs)
+    draft.room("block", draft.pool[0] * columns * columns_of(outputs // a.groups))
+    return fields
+
+
+def _by_tiles(draft: Draft, batch: Extent, size: Sequence[int], depth: int, outputs: int) -> dict[str, object]:
+    rows = winograd.reserve(draft.room, size, depth, outputs, draft.pool[0])
+    return {"tile_rows": rows, "flops": draft.flops_of_tiles(batch, size, depth * outputs)}
 
 
 def _pack(draft: Draft, groups: int, channels: int, depth: int) -> None:
@@ -251,16 +295,23 @@ def _conv2d_grad_input(draft: Draft) -> dict[str, object]:
     rows, columns, outputs = draft.images("g", g, 0)
     kernel_height, kernel_width, inner = draft.weight(weight)
     channels = inner * a.groups
+    kernel = (outputs, kernel_height, kernel_width, inner)
+    by_tiles = winograd.takes(kernel, g.type.dtype, a.size, a.stride, a.dilation, a.groups)
     sides = [
         backward_taps(*of)
         for of in zip(a.size, (rows, columns), (kernel_height, kernel_width), a.stride, a.low, a.dilation, strict=True)
     ]
-    before, behind = [s[1] for s in sides], [s[2] for s in sides]
-    if max(*before, *behind) > 0 or not draft.is_dense(draft.operands[0]):
+    odd = [by_tiles * size % 2 for size in a.size]  # a tile that reaches over the edge sees one row more
+    before, behind = [s[1] for s in sides], [s[2] + more for s, more in zip(sides, odd, strict=True)]
+    spills = by_tiles and outputs % LANES > 0  # whole vectors are read
+    if max(*before, *behind) > 0 or not draft.is_dense(draft.operands[0]) or spills:
         draft.room("frame", _area((rows, columns), before, behind) * outputs + SLACK)
     _pack(draft, a.groups, channels, kernel_height * kernel_width * (outputs // a.groups))
+    fields: dict[str, object] = {"stride": a.stride, "low": a.low, "dilation": a.dilation, "groups": a.groups}
+    if by_tiles:
+        return fields | _by_tiles(draft, g.type.shape[0], a.size, outputs, channels)
     draft.room("block", a.size[1] * columns_of(inner))
-    return {"stride": a.stride, "low": a.low, "dilation": a.dilation, "groups": a.groups}
+    return fields
 
 
 def _pooled_grad_input(draft: Draft) -> dict[str, object]:

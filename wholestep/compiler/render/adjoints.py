@@ -7,6 +7,7 @@ from collections.abc import Callable
 from wholestep.compiler.plan.frames import forward_margin, rounded, runs
 from wholestep.compiler.plan.windows import VECTOR_BYTES, framed_length
 from wholestep.compiler.render.images import Pen, clear_frame, image_epilogue, stage
+from wholestep.compiler.render.winograd import render_weight_by_tiles
 from wholestep.compiler.render.writer import Writer
 
 
@@ -27,6 +28,9 @@ def _finish_weight(pen: Pen, tall: int, count: int, length: int, padded: int) ->
 def render_conv2d_grad_weight(w: Writer) -> None:
     pen = Pen(w)
     a = pen.window
+    if a.tile_rows:
+        render_weight_by_tiles(pen)
+        return
     _, height, width, channels = pen.sizes("x")
     _, rows, columns, outputs = pen.sizes("g")
     _, tall, wide, inner = pen.sizes("result")

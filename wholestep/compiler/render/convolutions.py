@@ -4,66 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 
-from wholestep.compiler.plan.frames import Taps, backward_taps, columns_of, forward_margin, runs
-from wholestep.compiler.plan.kernel import POOL_AXES
+from wholestep.compiler.plan.frames import Taps, backward_taps, forward_margin, rounded, runs
+from wholestep.compiler.plan.kernel import LANES, POOL_AXES
+from wholestep.compiler.plan.winograd import tiles_of
 from wholestep.compiler.render.images import Lanes, Pen, clear_frame, name_sources, pixels, stage
+from wholestep.compiler.render.panels import Panels, enter_panels, pack, packed_at
+from wholestep.compiler.render.winograd import image_by_tiles, take_weights_apart
 from wholestep.compiler.render.writer import Writer
-
-
-class Panels:
-    """Output channels in panels, group by group; where each group is one channel, panels go across groups."""
-
-    def __init__(self, groups: int, outputs: int, inner: int) -> None:
-        self.groups, self.outputs, self.inner = groups, outputs, inner
-        self.depthwise = groups > 1 and outputs == groups and inner == 1
-        self.each = outputs if self.depthwise else outputs // groups  # channels that panels divide
-        self.columns = columns_of(self.each)
-        self.loops = 1 if self.depthwise else groups
-        self.count = -(-self.each // self.columns)
-
-    def base(self) -> str:
-        """The first channel of panel p of group q."""
-        terms = [f"q*{self.each}"] * (self.loops > 1) + [f"p*{self.columns}"] * (self.count > 1)
-        return " + ".join(terms) or "0"
-
-
-def enter_panels(pen: Pen, stack: ExitStack, panels: Panels) -> None:
-    if panels.loops > 1:
-        stack.enter_context(pen.w.loop("q", "0", str(panels.loops)))
-    if panels.count > 1:
-        stack.enter_context(pen.w.loop("p", "0", str(panels.count)))
-
-
-def pack(pen: Pen, panels: Panels, taps: tuple[str, int, str, int], depth: int, offset: int, turned: bool) -> int:
-    """Pack the given taps of the weight at `offset`; gives the elements of one panel.
-
-    `turned`: the result's channels are the weight's inputs, and it sums over its outputs.
-    """
-    o, y, x, c = pen.steps("weight")
-    lane, deep = (c, o) if turned else (o, c)
-    rows, n_rows, columns, n_columns = taps
-    size = panels.columns * n_rows * n_columns * depth
-    if panels.depthwise:
-        lane = o
-    with ExitStack() as stack:
-        from_group, to_group = "", ""
-        if panels.loops > 1:
-            stack.enter_context(pen.w.loop("q", "0", str(panels.loops)))
-            step = depth * o if turned else panels.each * o
-            from_group, to_group = f" + q*{step}", f" + q*{panels.count * size}"
-        source = f"{pen.at('weight')}{from_group}"
-        pen.call(
-            *(f"ws_pack_{pen.suffix}", f"packed + {offset}{to_group}", source, panels.each, panels.columns),
-            *(n_rows, rows, n_columns, columns, depth, lane, y, x, deep),
-        )
-    return size
-
-
-def packed_at(panels: Panels, offset: int, size: int) -> str:
-    terms = ["packed", str(offset)] if offset else ["packed"]
-    terms += [f"q*{panels.count * size}"] * (panels.loops > 1) + [f"p*{size}"] * (panels.count > 1)
-    return " + ".join(terms)
 
 
 def conv_row(pen: Pen, panels: Panels, count: int, out: str, step: int, x: str, walk: Sequence[int], w: str) -> None:
@@ -95,17 +44,23 @@ def render_conv2d(w: Writer) -> None:
     rows, columns = (w.kernel.axes[1], w.kernel.axes[2])
     assert isinstance(rows, int), "type rules ask for numbers"
     assert isinstance(columns, int), "type rules ask for numbers"
-    full = _full_counts(pen, (height, width), (tall, wide))
+    full = _full_counts(pen)
+    seen = tuple(rounded(n, 2) for n in full) if a.tile_rows else full
     below, right = (
-        forward_margin(*of) for of in zip((height, width), full, (tall, wide), a.stride, a.low, a.dilation, strict=True)
+        forward_margin(*of) for of in zip((height, width), seen, (tall, wide), a.stride, a.low, a.dilation, strict=True)
     )
     framed = "frame" in pen.work
     row = (a.low[1] + width + right) * channels if framed else pen.steps("x")[1]
     taps = (pen.table("down", range(tall)), tall, pen.table("across", range(wide)), wide)
     size = pack(pen, panels, taps, inner, 0, turned=False)
+    if a.tile_rows:
+        take_weights_apart(pen, panels, channels)
     clear_frame(pen, (a.low[0] + height + below) * row + 16)
     with w.loop("i0", *w.span(0)):
         stage(pen, "x", a.low, row)
+        if a.tile_rows:
+            image_by_tiles(pen, panels, channels, full, "frame", row, partial(_rows_of_tiles, pen, panels, full, pool))
+            return
         with ExitStack() as stack:
             stack.enter_context(w.loop("i1", "0", str(rows)))
             enter_panels(pen, stack, panels)
@@ -115,10 +70,26 @@ def render_conv2d(w: Writer) -> None:
                 conv_row(pen, panels, columns, "block", panels.columns, f"frame + i1*{a.stride[0] * row}", walk, packed)
                 pixels(pen, columns, panels.columns, panels.each, panels.base())
             else:
-                _pooled_rows(pen, panels, pool, columns, walk, row, packed)
+                _rows_to_pool(pen, panels, pool, columns, walk, row, packed)
+                _pool_row(pen, panels, pool, columns, columns * pool[1], "block")
 
 
-def _full_counts(pen: Pen, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[int, int]:
+def _rows_of_tiles(pen: Pen, panels: Panels, size: tuple[int, int], pool: Sequence[int], first: str) -> None:
+    """The epilogue of the rows that lie in `block`, from row `first` on; the last tiles may reach over the edge."""
+    w, made = pen.w, 2 * pen.window.tile_rows
+    across = 2 * tiles_of(size)[1]
+    rows, some = size[0] // pool[0], made // pool[0]
+    begin = first if pool[0] == 1 else f"{first}/{pool[0]}"
+    end = f"{begin} + {some}"
+    with w.loop("i1", begin, end if size[0] % made == 0 else f"({end} < {rows} ? {end} : {rows})"):
+        at = f"block + (i1*{pool[0]} - {first})*{across * LANES}"
+        if pen.window.pooled is None:
+            pixels(pen, size[1], LANES, panels.each, panels.base(), at)
+        else:
+            _pool_row(pen, panels, pool, size[1] // pool[1], across, at)
+
+
+def _full_counts(pen: Pen) -> tuple[int, int]:
     """Rows and columns that the windows of a convolution give, before a pool."""
     axes = pen.w.kernel.axes
     pool = pen.window.pool if pen.window.pooled is not None else (1, 1)
@@ -128,22 +99,26 @@ def _full_counts(pen: Pen, size: tuple[int, int], kernel: tuple[int, int]) -> tu
     return rows * pool[0], columns * pool[1]
 
 
-def _pooled_rows(
+def _rows_to_pool(
     pen: Pen, panels: Panels, pool: Sequence[int], columns: int, walk: Sequence[int], row: int, packed: str
 ) -> None:
-    """The rows that a row of the pool sees; then, for each of its pixels, the epilogue of these and the maximum."""
-    w, a, width = pen.w, pen.window, panels.columns
-    across = columns * pool[1]
-    with w.loop("i4", "0", str(pool[0])):
-        at = f"frame + (i1*{pool[0]} + i4)*{a.stride[0] * row}"
+    """The rows that a row of the pool sees."""
+    across, width = columns * pool[1], panels.columns
+    with pen.w.loop("i4", "0", str(pool[0])):
+        at = f"frame + (i1*{pool[0]} + i4)*{pen.window.stride[0] * row}"
         conv_row(pen, panels, across, f"block + i4*{across * width}", width, at, walk, packed)
+
+
+def _pool_row(pen: Pen, panels: Panels, pool: Sequence[int], columns: int, across: int, at: str) -> None:
+    """For each pixel of a pool, the epilogue of what it sees, then the maximum; rows of `across` pixels lie at `at`."""
+    w, width = pen.w, panels.columns
     run = Lanes(pen, width, panels.each, panels.base())
     run.hoist()
     with w.loop("i2", "0", str(columns)), run.loop(w.kernel.levels):
         w.emit(f"{pen.real} best = 0; int32_t at = 0;")
         for i in range(pool[0]):
             for j in range(pool[1]):
-                candidate(pen, run, i, j, f"block[({i * across + j} + i2*{pool[1]})*{width} + l]")
+                candidate(pen, run, i, j, f"({at})[({i * across + j} + i2*{pool[1]})*{width} + l]")
         name_sources(pen, w.kernel.levels[1], {"acc": "best", "position": "at"})
         run.instructions(w.kernel.levels[1])
         run.stores(w.kernel.levels[1])
@@ -172,13 +147,21 @@ def render_conv2d_grad_input(w: Writer) -> None:
     height, width, channels = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
     down, above, below = backward_taps(height, rows, tall, a.stride[0], a.low[0], a.dilation[0])
     across, left, right = backward_taps(width, columns, wide, a.stride[1], a.low[1], a.dilation[1])
+    if a.tile_rows:
+        below, right = below + height % 2, right + width % 2
     panels = Panels(a.groups, channels, outputs // a.groups)
     panels.depthwise = a.groups > 1 and outputs == channels == a.groups
     row = (left + columns + right) * outputs if "frame" in pen.work else pen.steps("g")[1]
     places, sizes = _pack_phases(pen, panels, down, across, outputs // a.groups)
+    if a.tile_rows:
+        take_weights_apart(pen, panels, outputs)
     clear_frame(pen, (above + rows + below) * row + 16)
     with w.loop("i0", *w.span(0)):
         stage(pen, "g", (above, left), row)
+        if a.tile_rows:
+            start, size = f"frame + {down[0].start * row + across[0].start * outputs}", (height, width)
+            image_by_tiles(pen, panels, outputs, size, start, row, partial(_rows_of_tiles, pen, panels, size, (1, 1)))
+            return
         for i, y in enumerate(down):
             with ExitStack() as stack:
                 stack.enter_context(w.loop("t", "0", str(y.pixels)))

@@ -152,12 +152,12 @@ def name_sources(pen: Pen, level: Level, sources: Mapping[str, str]) -> None:
             pen.w.values[i.id] = sources[i.op]
 
 
-def pixels(pen: Pen, count: int, columns: int, channels: int, base: str) -> None:
-    """The epilogue of a row of pixels that lies in `block`."""
+def pixels(pen: Pen, count: int, columns: int, channels: int, base: str, at: str = "block") -> None:
+    """The epilogue of a row of pixels that lies in the workspace."""
     w = pen.w
     Lanes(pen, columns, channels, base).hoist()
     with w.loop("i2", "0", str(count)):
-        w.emit(f"const {pen.real} *const acc = block + i2*{columns};")
+        w.emit(f"const {pen.real} *const acc = {at} + i2*{columns};")
         lanes(pen, columns, channels, base, {"acc": "acc[l]"})
 
 

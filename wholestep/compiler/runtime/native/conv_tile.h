@@ -118,8 +118,8 @@ WS_TILE void NAME(depth_row)(const int count, const int columns, REAL *out, cons
 WS_TILE void NAME(weight_tile)(const int outputs, const int vectors, REAL *into, const long into_output,
                                  const REAL *g, const long g_row, const long g_pixel, const long g_channel, const REAL *x, const long x_row,
                                  const long x_pixel, const int height, const int width) {
-  V sum[4][3];
-#pragma GCC unroll 4
+  V sum[8][3];
+#pragma GCC unroll 8
   for (int j = 0; j < outputs; j++)
 #pragma GCC unroll 3
     for (int v = 0; v < vectors; v++) sum[j][v] = (V){0};
@@ -129,11 +129,11 @@ WS_TILE void NAME(weight_tile)(const int outputs, const int vectors, REAL *into,
       V y[3];
 #pragma GCC unroll 3
       for (int v = 0; v < vectors; v++) y[v] = *(const LOOSE *)(xp + v * WIDTH);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int j = 0; j < outputs; j++) NAME(spread)(sum[j], gp + j * g_channel, y, vectors);
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int j = 0; j < outputs; j++)
 #pragma GCC unroll 3
     for (int v = 0; v < vectors; v++) {
@@ -265,6 +265,7 @@ WS_TILE void NAME(pooled_input)(const int rows, const int length, REAL *out, con
     }
   }
 }
+#include "conv_winograd.h"
 #undef V
 #undef LOOSE
 #undef WIDTH
