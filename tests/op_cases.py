@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from custom_cases import CUSTOM
 from loop_cases import LOOPS
 from sequence_cases import SEQUENCES
 from sequence_cases import SYMBOLIC as SYMBOLIC_SEQUENCES
@@ -433,4 +434,5 @@ GROUPS = {
     "windows": {name: Case(*row) for name, row in WINDOWS.items()},
     "sequences": {name: Case(*row) for name, row in SEQUENCES.items()},
     "loops": {name: Case(*row) for name, row in LOOPS.items()},
+    "custom gradients": {name: Case(*row) for name, row in CUSTOM.items()},
 }

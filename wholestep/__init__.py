@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wholestep import errors
 from wholestep.compiler.frontend import initializers as init
 from wholestep.compiler.frontend.activations import elu, hardswish, leaky_relu, mish, softplus, swiglu
+from wholestep.compiler.frontend.custom_gradient import custom_gradient
 from wholestep.compiler.frontend.functions import (
     abs,
     arange,
@@ -248,8 +249,8 @@ def __dir__() -> list[str]:
 # fmt: off
 __all__ = [
     # describing a network
-    "Graph", "Tensor", "Dim", "Spec", "Step", "step", "gradients", "stop_gradient", "runtime", "float32", "float64",
-    "int32", "int64", "uint8",
+    "Graph", "Tensor", "Dim", "Spec", "Step", "step", "gradients", "stop_gradient", "custom_gradient", "runtime",
+    "float32", "float64", "int32", "int64", "uint8",
     # functions of tensors
     "abs", "arange", "attention", "concat", "cos", "dropout", "erf", "exp", "exp2", "expm1", "floor", "gather",
     "gelu", "group_norm", "iota", "layer_norm", "less_than", "log", "log1p", "log2", "log_softmax", "logsumexp",

@@ -40,7 +40,10 @@ def test_the_whole_graph_pass_can_be_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("stage", "gone"),
-    [("autodiff", {"gradient", "item", "call", "stop_gradient", "by_mode"}), ("lower", {"ratio", "cross_entropy"})],
+    [
+        ("autodiff", {"gradient", "item", "call", "stop_gradient", "by_mode", "custom_gradient"}),
+        ("lower", {"ratio", "cross_entropy"}),
+    ],
 )
 def test_what_is_true_after_a_stage(stage: str, gone: set[str]) -> None:
     compiler = Compiler()

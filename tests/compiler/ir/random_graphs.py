@@ -41,7 +41,7 @@ def graphs(
     """A graph over all pointwise, reduce, movement, index, contraction, ratio and composite ops, and all leaves.
 
     `max_nodes` counts the operations that are drawn; helpers that keep values in their domain come on top.
-    `control` adds stop_gradient, by_mode, call and item, which are gone before planning.
+    `control` adds stop_gradient, by_mode, call, custom_gradient and item, which are gone before planning.
     """
     pool = Pool(draw, dtype, SYMBOLS[: draw(st.integers(1, 2))] if symbolic else ())
     pool.new_input((*map(Dim.symbol, pool.symbols), 3))
@@ -384,6 +384,22 @@ def make_by_mode(p: Pool) -> None:
     p.add(p.node("by_mode", x, p.node("neg", x)), p.bound[x])
 
 
-CONTROL_MAKERS = [make_stop_gradient, make_call, make_by_mode]
+def make_custom_gradient(p: Pool) -> None:
+    """y = sin x with the gradients upstream · cos x and, for another tensor, upstream · the sum of its sines."""
+    x, other = p.any_float(), p.any_float()
+    names = ("upstream", x), ("x", x), ("other", other), ("slope", x)
+    upstream, same, inside, slope = (Node("input", (), at.InputAttrs(n, t.type)) for n, t in names)
+    axes = tuple(range(x.type.rank))
+    arrived = p.node("sum", upstream, attrs=at.SumAttrs(axes, x.type.dtype)) if axes else upstream
+    rank = other.type.rank
+    spread = p.node("expand", arrived, attrs=at.ExpandAttrs(other.type.shape, ())) if rank else arrived
+    gradients = p.node("mul", upstream, slope), p.node("mul", spread, p.node("sin", inside))
+    held = Graph(tuple(Output(f"y{i}", g) for i, g in enumerate(gradients)), (), (upstream, same, inside, slope))
+    inputs = p.node("sin", x), x, other, p.node("cos", x)
+    node = p.node("custom_gradient", *inputs, attrs=at.CustomGradientAttrs(held, 1))
+    p.add(p.node("item", node, attrs=at.ItemAttrs(0)), 1.0)
+
+
+CONTROL_MAKERS = [make_stop_gradient, make_call, make_by_mode, make_custom_gradient]
 MAKERS = [f for name, f in list(globals().items()) if name.startswith("make_") and f not in CONTROL_MAKERS]
 MAKERS += [make_window, *LAYER_MAKERS]

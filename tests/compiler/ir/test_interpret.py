@@ -36,7 +36,7 @@ DATA, INDEX = RNG.normal(size=(5, 3)), np.array([[1, 4], [0, 4]])
 ROW, ROW2, IMAGES = RNG.normal(size=4), RNG.normal(size=4), RNG.normal(size=(2, 4, 3, 2))
 NO = at.NONE
 LEAVES = {"input", "parameter", "state", "constant", "scalar", "size", "iota", "random"}
-CONTROL = {"stop_gradient", "by_mode", "gradient", "item", "call", "scan"}
+CONTROL = {"stop_gradient", "by_mode", "gradient", "item", "call", "scan", "custom_gradient"}
 
 
 def leaf(name: str, shape: object = (), dtype=float32) -> Node:
@@ -279,6 +279,16 @@ def test_a_call_is_a_function_of_its_arguments():
     picked = Node("stop_gradient", [Node("item", [call], at.ItemAttrs(1))], NO)
     graph = Graph((Output("y", picked),), (), (a_outside, b_outside))
     assert interpret(graph, inputs={"a": np.zeros(3), "b": np.arange(3.0)}).outputs["y"].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_a_custom_gradient_changes_no_value():
+    upstream, a, slope = leaf("upstream", 3), leaf("a", 3), leaf("slope", 3)
+    held = Graph((Output("y0", Node("mul", [upstream, slope], NO)),), (), (upstream, a, slope))
+    x = leaf("x", 3)
+    inputs = [Node("exp", [x], NO), x, Node("neg", [x], NO)]
+    node = Node("custom_gradient", inputs, at.CustomGradientAttrs(held, 1))
+    graph = Graph((Output("y", Node("item", [node], at.ItemAttrs(0))),), (), (x,))
+    np.testing.assert_array_equal(interpret(graph, inputs={"x": np.arange(3.0)}).outputs["y"], np.exp(np.arange(3.0)))
 
 
 @pytest.mark.parametrize("reverse", [False, True])

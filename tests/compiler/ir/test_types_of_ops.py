@@ -37,6 +37,13 @@ def call() -> at.CallAttrs:
     return at.CallAttrs(Graph((Output("x", a), Output("y", Node("exp", [a], at.NONE))), (), (a,)))
 
 
+def taught(slope: object = None, results: int = 1) -> at.CustomGradientAttrs:
+    """y, x, value -> y, with the gradient upstream · value for x."""
+    upstream, x, value = (Node("input", (), at.InputAttrs(name, t(3))) for name in ("upstream", "x", "value"))
+    made = Node("mul", [upstream, value], at.NONE) if slope is None else Node("input", (), at.InputAttrs("s", slope))
+    return at.CustomGradientAttrs(Graph((Output("y0", made),), (), (upstream, x, value)), results)
+
+
 def loop(length: object = 5, wide: int = 4) -> at.ScanAttrs:
     c, x = (Node("input", (), at.InputAttrs(name, t("batch", 4))) for name in ("c", "x"))
     after = Node("add", [c, x], at.NONE)
@@ -90,6 +97,7 @@ GOOD = {
     "gradient": (NO, (t(), X, t(3)), TupleType((X, t(3)))),
     "item": (at.ItemAttrs(1), (TupleType((X, t(3))),), t(3)),
     "call": (call(), (t(3),), TupleType((t(3), t(3)))),
+    "custom_gradient": (taught(), (t(3), t(3), t(3)), TupleType((t(3),))),
     "scan": (loop("time"), (X, t("time", "batch", 4)), TupleType((t(T + 1, "batch", 4), t("time", "batch", 4)))),
     **dict.fromkeys(("relu", "sigmoid", "tanh", "silu", "softplus"), (NO, (X,), X)),
     "gelu": (at.GeluAttrs(True), (X,), X),
@@ -227,6 +235,12 @@ BAD = {
     "gradient": [(NO, (X, X), ShapeError, r"the loss has shape \(batch, 4\). Reduce it: loss.mean()")],
     "item": [(at.ItemAttrs(2), (TupleType((X, X)),), ShapeError, "item: 2 is outside the 2 results")],
     "call": [(call(), (X,), ShapeError, r"arguments float32\[batch, 4\] do not fit parameters float32\[3\]")],
+    "custom_gradient": [
+        (taught(), (t(3), t(4), t(3)), ShapeError, "inputs float32.3., float32.4., float32.3. do not fit parameters"),
+        (taught(t(4)), (t(3), t(3), t(3)), ShapeError, r"float32\[4\] cannot be gradients of float32\[3\]"),
+        (taught(results=0), (t(3), t(3), t(3)), ShapeError, "of 3 inputs, 0 cannot be results"),
+        (taught(results=3), (t(3), t(3), t(3)), ShapeError, r"float32\[3\] cannot be gradients of \."),
+    ],
     "scan": [
         (loop(5), (X,), ShapeError, "1 carries and 1 sequences need as many inputs; received 1"),
         (loop(5), (X, t(6, "batch", 4)), ShapeError, "a sequence of 5 steps was expected"),

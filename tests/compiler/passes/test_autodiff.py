@@ -527,7 +527,7 @@ def test_every_op_has_a_row() -> None:
 TESTED_BY_NAME = {"gelu", "where", "cast", "sum", "max", "reshape", "permute", "expand", "slice", "pad", "concat"}
 TESTED_BY_NAME |= {"gather", "scatter_add", "matmul", "softmax", "log_softmax", "cross_entropy", "relu", "item"}
 TESTED_BY_NAME |= {"write_rows", "dropout", "logsumexp", "bce_with_logits", "by_mode", "attention_lse"}
-TESTED_BY_NAME |= {"scan"}
+TESTED_BY_NAME |= {"scan", "custom_gradient"}
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from wholestep.compiler.frontend.closure import close, parameter
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, common_graph
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir import graph as ir
-from wholestep.compiler.ir.graph import Node, toposort
-from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.graph import Node, held_graph
 from wholestep.compiler.ir.types import Extent, TensorType, as_shape
 from wholestep.errors import GraphError, ShapeError, UsageError
 
 __all__ = ["scan"]
 
 Body = Callable[[Any, Any], tuple[Any, Any]]
-PREFIXES = ("carry", "slice", "steady")
 
 
 def scan(
@@ -47,24 +45,22 @@ def scan(
     steps = _length(sequences, length)
     graph = common_graph(*first, *sequences)
     parameters = [
-        *(_leaf("carry", i, t.node.type) for i, t in enumerate(first)),
-        *(_leaf("slice", i, TensorType(t.shape[1:], t.dtype)) for i, t in enumerate(sequences)),
+        *(parameter("carry", i, t.node.type) for i, t in enumerate(first)),
+        *(parameter("slice", i, TensorType(t.shape[1:], t.dtype)) for i, t in enumerate(sequences)),
     ]
     inside = [Tensor(p, graph) for p in parameters]
     carry, y = _call(body, _built(init, inside[: len(first)]), _built(xs, inside[len(first) :]))
     carried, outputs = _carried(init, carry, first), _flat(y, "what the body returns second")
     results = [*carried, *outputs]
-    held, steady = _close([r.node for r in results], parameters)
-    attrs = at.ScanAttrs(held, len(first), len(sequences), steps, bool(reverse))
-    node = record("scan", [*(t.node for t in (*first, *sequences)), *steady], attrs)
+    closed = close([r.node for r in results], parameters)
+    for inner in closed.varying:
+        _check(inner)
+    attrs = at.ScanAttrs(closed.graph, len(first), len(sequences), steps, bool(reverse))
+    node = record("scan", [*(t.node for t in (*first, *sequences)), *closed.outside], attrs)
     graph = common_graph(*first, *sequences, *results)
     items = [Tensor(record("item", [node], at.ItemAttrs(i)), graph) for i in range(len(results))]
     last = [_last(trail, steps, reverse) for trail in items[: len(first)]]
     return _built(carry, last), _built(y, items[len(first) :])
-
-
-def _leaf(kind: str, number: int, type: TensorType) -> Node:
-    return record("input", [], at.InputAttrs(f"{kind}{number}", type))
 
 
 def _last(trail: Tensor, steps: Extent, reverse: bool) -> Tensor:
@@ -159,51 +155,19 @@ def _carried(init: Any, carry: Any, first: Sequence[Tensor]) -> list[Tensor]:
     return after
 
 
-# -- what the body uses from outside -----------------------------------------------------------------------------
-
-
-def _close(results: Sequence[Node], parameters: Sequence[Node]) -> tuple[ir.Graph, list[Node]]:
-    """The body as a function of its parameters and of what it takes from outside, and those outside values.
-
-    What does not depend on the step is computed before the loop.  Views and constants are repeated inside: they cost
-    nothing there.
-    """
-    order = toposort(results)
-    varying = set(parameters)
-    for node in order:
-        if any(i in varying for i in node.inputs):
-            varying.add(node)
-            _check(node)
-    new: dict[Node, Node] = {p: p for p in parameters}
-    steady: dict[Node, Node] = {}
-
-    def inside(node: Node) -> Node:
-        if node not in new:
-            if node in varying or _is_repeated(node):
-                new[node] = node.with_inputs([inside(i) for i in node.inputs])
-            else:
-                new[node] = steady[node] = _leaf("steady", len(steady), node.type)
-        return new[node]
-
-    for node in order:  # in order, so that nothing recurses deeply
-        if node in varying:
-            inside(node)
-    outputs = tuple(ir.Output(f"y{i}", inside(r)) for i, r in enumerate(results))
-    return ir.Graph(outputs, (), (*parameters, *steady.values())), list(steady)
-
-
-def _is_repeated(node: Node) -> bool:
-    """Is a value from outside cheap to have inside: a view, or made of constants alone?"""
-    is_view = OPS[node.op].family is Family.MOVEMENT and node.op not in ("pad", "concat")
-    return is_view or all(n.inputs or n.op in ("constant", "iota", "size") for n in toposort([node]))
-
-
 def _check(node: Node) -> None:
+    _check_draw(node)
+    inner = held_graph(node) if node.op == "custom_gradient" else None
+    for n in inner.nodes if inner is not None else ():
+        _check_draw(n)
+    if node.op == "gradient":
+        fail(GraphError, "scan: a gradient inside the body is not supported; take gradients of what the loop gives.")
+
+
+def _check_draw(node: Node) -> None:
     if node.op in ("dropout", "random"):
         fail(
             GraphError,
             "scan: random numbers inside the body would be the same in every step. Draw them outside with the steps as "
             "first axis and pass them in xs, or drop from what the loop reads and gives.",
         )
-    if node.op == "gradient":
-        fail(GraphError, "scan: a gradient inside the body is not supported; take gradients of what the loop gives.")

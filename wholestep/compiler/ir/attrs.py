@@ -195,6 +195,23 @@ class CallAttrs(Attrs):
 
 
 @dataclass(frozen=True)
+class CustomGradientAttrs(Attrs):
+    """results..., arguments..., other values -> the results as they are, whose gradient the graph computes.
+
+    Its parameters are what arrives at each result, then the arguments and the other values; its results are the
+    gradients of the arguments.  Nothing else gets a gradient.
+    """
+
+    graph: Graph
+    results: int
+
+    @property
+    def arguments(self) -> range:
+        """The positions of the inputs that get a gradient."""
+        return range(self.results, self.results + len(self.graph.outputs))
+
+
+@dataclass(frozen=True)
 class ScanAttrs(Attrs):
     """A function applied once per step; see scan.py for what it takes and gives."""
 

@@ -147,9 +147,12 @@ class Graph:
         return out
 
 
+HOLDERS = ("call", "scan", "custom_gradient")
+
+
 def held_graph(node: Node) -> Graph | None:
     """The graph that a node holds, if it holds one."""
-    return node.attrs.graph if node.op in ("call", "scan") else None  # type: ignore[attr-defined]
+    return node.attrs.graph if node.op in HOLDERS else None  # type: ignore[attr-defined]
 
 
 def with_held_graph(node: Node, graph: Graph) -> Node:

@@ -27,7 +27,7 @@ class Family(enum.Enum):
     CONTRACTION = "contraction"
     WINDOW = "window"  # convolution, pooling and their adjoints
     RATIO = "ratio"
-    CONTROL = "control"  # gradient, item, stop_gradient, by_mode, call: gone before planning
+    CONTROL = "control"  # gradient, item, stop_gradient, by_mode, call, custom_gradient: gone before planning
     LOOP = "loop"  # holds a graph that runs once per step
     COMPOSITE = "composite"  # has a decomposition into the others
 
@@ -107,6 +107,23 @@ def _call(a: at.CallAttrs, *xs: TensorType) -> Type:
     return TupleType(tuple(o.node.type for o in a.graph.outputs))
 
 
+def _custom_gradient(a: at.CustomGradientAttrs, *xs: TensorType) -> Type:
+    expected = tuple(i.type for i in a.graph.inputs)
+    need(
+        xs == expected,
+        f"custom_gradient: inputs {', '.join(map(str, xs))} do not fit parameters {', '.join(map(str, expected))}.",
+    )
+    need(0 < a.results <= len(xs), f"custom_gradient: of {len(xs)} inputs, {a.results} cannot be results.")
+    given = tuple(o.node.type for o in a.graph.outputs)
+    arguments = tuple(xs[i] for i in a.arguments if i < len(xs))
+    need(
+        given == arguments,
+        f"custom_gradient: {', '.join(map(str, given))} cannot be gradients of {', '.join(map(str, arguments))}.",
+    )
+    need_float("custom_gradient", *xs[: a.results], *arguments)
+    return TupleType(xs[: a.results])
+
+
 def _same(_: Attrs, x: TensorType) -> Type:
     return x
 
@@ -173,6 +190,7 @@ _ROWS = [
     Op("gradient", C, None, Attrs, _gradient),
     Op("item", C, 1, at.ItemAttrs, _item),
     Op("call", C, None, at.CallAttrs, _call),
+    Op("custom_gradient", C, None, at.CustomGradientAttrs, _custom_gradient),
     Op("scan", Family.LOOP, None, at.ScanAttrs, scan.scan),
     *(Op(n, Family.COMPOSITE, 1, Attrs, arithmetic.float_unary(n)) for n in _ACTIVATIONS),
     Op("gelu", Family.COMPOSITE, 1, at.GeluAttrs, arithmetic.float_unary("gelu")),

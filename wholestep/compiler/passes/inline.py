@@ -1,8 +1,8 @@
-"""Calls become the nodes they stand for; stop_gradient goes once no gradient is left to stop."""
+"""Calls become the nodes they stand for; what only gradients ask for goes once they have been taken."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
@@ -21,6 +21,12 @@ def inline_calls(graph: Graph) -> Graph:
     )
 
 
+def inlined(graph: Graph, arguments: Sequence[Node]) -> tuple[Node, ...]:
+    """What a held graph gives, over its arguments."""
+    inside = _copy(graph.nodes, dict(zip(graph.inputs, arguments, strict=True)))
+    return tuple(inside[o.node] for o in graph.outputs)
+
+
 def _copy(nodes: Iterable[Node], known: dict[Node, Node]) -> dict[Node, Node]:
     """What each node becomes; `known` are those that have been decided."""
     new = dict(known)
@@ -29,10 +35,7 @@ def _copy(nodes: Iterable[Node], known: dict[Node, Node]) -> dict[Node, Node]:
         if node in new:
             continue
         if node.op == "call":
-            inner = attrs_of(node, at.CallAttrs).graph
-            arguments = dict(zip(inner.inputs, (new[i] for i in node.inputs), strict=True))
-            inside = _copy(inner.nodes, arguments)
-            results[node] = tuple(inside[o.node] for o in inner.outputs)
+            results[node] = inlined(attrs_of(node, at.CallAttrs).graph, [new[i] for i in node.inputs])
             new[node] = node  # read by items only, which are replaced
         elif node.op == "item" and node.inputs[0] in results:
             new[node] = results[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
@@ -42,8 +45,17 @@ def _copy(nodes: Iterable[Node], known: dict[Node, Node]) -> dict[Node, Node]:
 
 
 def strip_stop_gradients(graph: Graph) -> Graph:
-    """Replace every `stop_gradient` by its input, and every `by_mode` that is left by its value in training.
+    """Drop what tells autodiff what to do, and computes nothing.
 
-    Runs after autodiff, which is what reads them; programs that do not train were rewritten when they were traced.
+    A `stop_gradient` becomes its input, a result of a `custom_gradient` the value it is, and every `by_mode` that is
+    left its value in training.  Runs after autodiff; programs that do not train were rewritten when they were traced.
     """
-    return rewrite(graph, lambda node: node.inputs[0] if node.op in ("stop_gradient", "by_mode") else node)
+    return rewrite(graph, _stripped)
+
+
+def _stripped(node: Node) -> Node:
+    if node.op in ("stop_gradient", "by_mode"):
+        return node.inputs[0]
+    if node.op == "item" and node.inputs[0].op == "custom_gradient":
+        return node.inputs[0].inputs[attrs_of(node, at.ItemAttrs).index]
+    return node

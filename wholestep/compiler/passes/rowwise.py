@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.build import attrs_of, constant_value
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import Dim, Extent, Shape, TensorType, divide, product
@@ -160,6 +160,13 @@ def _divided(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     if list(inputs) == [Additive(), Additive()]:
         return Whole()
     return _scaled(node, inputs, batch) if inputs[1] == Free() else _pointwise(node, inputs, batch)
+
+
+def _where(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """A choice that does not depend on the batch, between sums over it and zeros."""
+    zero = [kind == Free() and constant_value(x) == 0 for kind, x in zip(inputs[1:], node.inputs[1:], strict=True)]
+    sums = {kind for kind, is_zero in zip(inputs[1:], zero, strict=True) if not is_zero}
+    return Additive() if inputs[0] == Free() and sums == {Additive()} else _pointwise(node, inputs, batch)
 
 
 def _cast(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
@@ -396,6 +403,34 @@ def _of_a_step(node: Node, kind: Kind) -> Kind:
     return kind
 
 
+# -- gradients of a user's own -----------------------------------------------------------------------------------------
+
+
+def _custom_gradient(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """Its results are what they were, if its gradient does to a part of a batch what it does to the whole."""
+    attrs = attrs_of(node, at.CustomGradientAttrs)
+    results, arguments = inputs[: attrs.results], [inputs[i] for i in attrs.arguments]
+    if Whole() in {*results, *arguments}:
+        return Mixed(node, "has a gradient of its own for a mean over the batch; give it the sum, and divide behind it")
+    for draw in attrs.graph.nodes:
+        if draw.op in ("random", "dropout") and any(_mentions(e, batch) for e in draw.type.shape[1:]):
+            return Mixed(node, "draws random numbers in its gradient whose first axis is not the batch")
+    known = dict(zip(attrs.graph.inputs, (*map(_arriving, results), *inputs[attrs.results :]), strict=True))
+    kinds = kinds_of([o.node for o in attrs.graph.outputs], batch, known)
+    for output, argument in zip(attrs.graph.outputs, arguments, strict=True):
+        kind = kinds[output.node]
+        if isinstance(kind, Mixed):
+            return Mixed(node, f"has a gradient of its own in which `{kind.blame.op}` {kind.reason}")
+        if kind != _arriving(argument):
+            return Mixed(node, "has a gradient of its own that does not add up over the parts of a batch")
+    return Several(tuple(results))
+
+
+def _arriving(kind: Kind) -> Kind:
+    """The kind of a gradient: rows have rows, what all rows share has a sum over them, and a sum has one for all."""
+    return Additive() if kind == Free() else Free() if kind == Additive() else kind
+
+
 _BY_FAMILY: dict[Family, Flow] = {Family.POINTWISE: _pointwise, Family.LEAF: _free}
 
 FLOWS: dict[str, Flow] = {
@@ -411,6 +446,7 @@ FLOWS: dict[str, Flow] = {
     "mul": _scaled,
     "div": _divided,
     "ratio": _divided,
+    "where": _where,
     "cast": _cast,
     "sum": _sum,
     "max": _over(lambda n: attrs_of(n, at.MaxAttrs).axes, keeps_shape=False),
@@ -439,6 +475,7 @@ FLOWS: dict[str, Flow] = {
     "attention_lse": _like_its_decomposition,
     "attention_grad": _like_its_decomposition,
     "scan": _scan,
+    "custom_gradient": _custom_gradient,
     "item": _item,
     "reshape": _reshape,
     "permute": _permute,

@@ -15,7 +15,8 @@ Pass = Callable[[Graph], Graph]
 
 
 def in_bodies(rewrite: Pass) -> Pass:
-    """A pass that is applied to the bodies of loops first, innermost first, and then to the graph around them."""
+    """A pass that is applied to the bodies of loops and to gradients of a user's own first, innermost first, and then
+    to the graph around them."""
 
     def everywhere(graph: Graph) -> Graph:
         return rewrite(_with_bodies(graph, everywhere))
@@ -25,12 +26,12 @@ def in_bodies(rewrite: Pass) -> Pass:
 
 
 def _with_bodies(graph: Graph, rewrite: Pass) -> Graph:
-    if not has_loops(graph):
+    if not any(n.op in ("scan", "custom_gradient") for n in graph.nodes):
         return graph
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         moved = node.with_inputs([new[i] for i in node.inputs])
-        body = held_graph(node) if node.op == "scan" else None
+        body = held_graph(node) if node.op != "call" else None
         new[node] = moved if body is None else with_held_graph(moved, rewrite(body))
     return _rebuilt(graph, new)
 

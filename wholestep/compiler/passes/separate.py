@@ -7,11 +7,13 @@ sums over the batch of row-wise terms: then denominators are added over the part
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.passes.linear import scales
 from wholestep.compiler.passes.rowwise import Additive, Free, Kind, Mixed, kinds_of
 
 
@@ -55,6 +57,11 @@ def analyse(graph: Graph, loss: Node, batch: str = "batch") -> Separation:
         found = list(_split(loss, None, kinds))
     except _NotSeparableError as error:
         quotient = _only_quotient(loss, batch)
+        # Each part's gradient is taken of the quotient, and multiplied by the slope of the function around it later.
+        bent = next((n for n in kinds if n.op == "custom_gradient" and not scales(n)), None)
+        if quotient is not None and bent is not None:
+            why = "has a gradient of its own that is not linear in what arrives, under a function of a mean"
+            return Separation(False, blame=bent, reason=why)
         if quotient is not None:
             return Separation(True, (quotient,), outer=loss)
         return Separation(False, blame=error.blame, reason=error.reason)
@@ -186,7 +193,14 @@ def _depends_on_parameters(node: Node) -> bool:
         if node.op == "parameter":
             return True
         if node.op != "stop_gradient":
-            new = [i for i in node.inputs if i not in seen]
+            new = [i for i in _followed(node) if i not in seen]
             seen.update(new)
             stack.extend(new)
     return False
+
+
+def _followed(node: Node) -> Sequence[Node]:
+    """The inputs that a gradient may go on to."""
+    if node.op != "custom_gradient":
+        return node.inputs
+    return [node.inputs[i] for i in b.attrs_of(node, at.CustomGradientAttrs).arguments]

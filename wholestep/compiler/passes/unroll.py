@@ -27,8 +27,8 @@ def unroll_inner_loops(graph: Graph) -> Graph:
 
 
 def unroll_loops(graph: Graph) -> Graph:
-    """The graph with every loop written out, step after step."""
-    if all(n.op != "scan" for n in graph.nodes):
+    """The graph with every loop written out, step after step; those in gradients of a user's own too."""
+    if all(held_graph(n) is None for n in graph.nodes):
         return graph
     new: dict[Node, Node] = {}
     results: dict[Node, list[Node]] = {}
@@ -39,7 +39,8 @@ def unroll_loops(graph: Graph) -> Graph:
         elif node.op == "item" and node.inputs[0] in results:
             new[node] = results[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
         else:
-            new[node] = node.with_inputs([new[i] for i in node.inputs])
+            inner, moved = held_graph(node), node.with_inputs([new[i] for i in node.inputs])
+            new[node] = moved if inner is None else with_held_graph(moved, unroll_loops(inner))
     return _rebuilt(graph, new)
 
 

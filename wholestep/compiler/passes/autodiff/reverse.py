@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update, toposort
+from wholestep.compiler.ir.graph import Graph, Node, Output, Update, held_graph, toposort, with_held_graph
+from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.autodiff.rules import (
     GRADIENTS,
     Blocked,
@@ -18,10 +19,12 @@ from wholestep.compiler.passes.autodiff.rules import (
     ThroughDecomposition,
     carries,
     operands,
+    source,
     why_not,
 )
 from wholestep.compiler.passes.autodiff.scan import scan_gradients
 from wholestep.compiler.passes.decompose import decomposition_of
+from wholestep.compiler.passes.inline import inlined
 from wholestep.errors import GradientError
 
 Seed = Callable[[Node], Node]
@@ -36,13 +39,18 @@ def expand_gradients(graph: Graph, seed: Seed = one) -> Graph:
     """Replace every `gradient` node by what it stands for, innermost first.
 
     `seed` gives the gradient of a loss with respect to itself: a scalar node, so that a part of a batch can be
-    weighted without touching anything else.  Calls must have been inlined.
+    weighted without touching anything else.  Calls must have been inlined.  Graphs that nodes hold are expanded too.
     """
+    if all(n.op != "gradient" and held_graph(n) is None for n in graph.nodes):
+        return graph
     new: dict[Node, Node] = {}
     expanded: dict[Node, tuple[Node, ...]] = {}
     for node in graph.nodes:
         # In topological order, so a gradient's inputs hold no gradient any more.
         moved = node.with_inputs([new[i] for i in node.inputs])
+        inner = held_graph(node)
+        if inner is not None:
+            moved = with_held_graph(moved, expand_gradients(inner))
         if node.op == "gradient":
             loss, *params = moved.inputs
             with build.origin(node):
@@ -71,18 +79,18 @@ def _pull_back(
 ) -> dict[Node, Node]:
     """The chain rule from where gradients have arrived back through `order`; the gradient of every useful node."""
     totals: dict[Node, Node] = {}
-    loops: dict[Node, dict[int, list[Node]]] = {}  # a loop has one gradient for all of its results
+    together: dict[Node, dict[int, list[Node]]] = {}  # nodes with one gradient for all of their results
     for node in reversed(order):
-        if node in loops:
+        if node in together:
             with build.origin(node, name=f"gradient of {node.name or node.op}"):
-                for position, gradient in _through_loop(node, loops.pop(node), useful, params):
+                for position, gradient in _through_all(node, together.pop(node), useful, params):
                     arrived.setdefault(node.inputs[position], []).append(gradient)
         if node not in useful or node not in arrived:
             continue
         with build.origin(node, name=f"gradient of {node.name or node.op}"):
             totals[node] = upstream = _total(arrived.pop(node))
-            if node.op == "item" and node.inputs[0].op == "scan":
-                results = loops.setdefault(node.inputs[0], {})
+            if node.op == "item" and node.inputs[0].op in _TOGETHER:
+                results = together.setdefault(node.inputs[0], {})
                 results.setdefault(build.attrs_of(node, at.ItemAttrs).index, []).append(upstream)
                 continue
             wanted = [i for i, x in enumerate(operands(node)) if x in useful and carries(node, i)]
@@ -92,19 +100,34 @@ def _pull_back(
     return totals | {node: _total(parts) for node, parts in arrived.items()}
 
 
-def _through_loop(
+def _through_all(
     node: Node, arrived: dict[int, list[Node]], useful: set[Node], params: Sequence[Node]
 ) -> list[tuple[int, Node]]:
+    """The gradients of the inputs of a node, given what arrived at each of its results."""
     upstream = {index: _total(gradients) for index, gradients in arrived.items()}
     wanted = {i for i, x in enumerate(node.inputs) if x in useful and carries(node, i)}
+    found = _TOGETHER[node.op](node, upstream, wanted, params)
+    for i, gradient in found.items():
+        assert gradient.type == node.inputs[i].type, f"{node.op} gave {gradient.type} for {node.inputs[i].type}"
+    return sorted(found.items(), key=lambda pair: pair[0])
 
+
+def _through_loop(node: Node, upstream: dict[int, Node], wanted: set[int], params: Sequence[Node]) -> dict[int, Node]:
     def inside(arrived: dict[Node, list[Node]], order: Sequence[Node], inputs: Sequence[Node]) -> dict[Node, Node]:
         return _pull_back(arrived, order, _depending_on(order, inputs), params)
 
-    found = scan_gradients(node, upstream, wanted, inside)
-    for i, gradient in found.items():
-        assert gradient.type == node.inputs[i].type, f"scan gave {gradient.type} for {node.inputs[i].type}"
-    return sorted(found.items(), key=lambda pair: pair[0])
+    return scan_gradients(node, upstream, wanted, inside)
+
+
+def _as_told(node: Node, upstream: dict[int, Node], wanted: set[int], params: Sequence[Node]) -> dict[int, Node]:
+    """What a user's own gradient computes; where nothing arrived at a result, zeros did."""
+    given = [upstream[i] if i in upstream else build.full(0, kind) for i, kind in enumerate(node.results)]
+    attrs = build.attrs_of(node, at.CustomGradientAttrs)
+    found = zip(attrs.arguments, inlined(attrs.graph, [*given, *node.inputs[attrs.results :]]), strict=True)
+    return {position: gradient for position, gradient in found if position in wanted}
+
+
+_TOGETHER = {"scan": _through_loop, "custom_gradient": _as_told}
 
 
 def find_unreached(loss: Node, params: Iterable[Node]) -> list[Node]:
@@ -188,9 +211,9 @@ def _unreached_error(loss: Node, param: Node) -> GradientError:
             "Use it in the loss, or leave it out of the parameters."
         )
     node, position = wall
-    path = [*_path(param, node.inputs[position]), node]
+    op, path = source(node).op, [*_path(param, operands(node)[position]), source(node)]
     return GradientError(
-        f"no gradient reaches {_label(param)}{_at(param)}: `{node.op}`{_at(node)} is its only path to the loss, and it "
+        f"no gradient reaches {_label(param)}{_at(param)}: `{op}`{_at(node)} is its only path to the loss, and it "
         f"{why_not(node, position)}. The path is {_path_text(path)}. "
         "Give it a path a gradient can take, or leave it out of the parameters."
     )
@@ -200,11 +223,13 @@ def _first_wall(loss: Node, param: Node) -> tuple[Node, int] | None:
     """The first edge between a parameter and the loss that lets no gradient through."""
     below = {param}
     for node in toposort([loss]):
-        for i, x in enumerate(node.inputs):
-            if x in below:
-                if not carries(node, i):
-                    return node, i
-                below.add(node)
+        if not isinstance(node.result, TensorType):
+            continue  # read through its items
+        edges = [i for i, x in enumerate(operands(node)) if x in below]
+        if edges and not any(carries(node, i) for i in edges):
+            return node, edges[0]
+        if edges:
+            below.add(node)
     return None
 
 

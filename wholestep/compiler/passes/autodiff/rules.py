@@ -129,6 +129,7 @@ GRADIENTS: dict[str, Row] = {
     "item": ThroughDecomposition(),
     "call": _gone_by_now,
     "scan": _read_through_items,  # by scan.py, for all of them together
+    "custom_gradient": _read_through_items,  # by reverse.py, for all of them together
     "relu": composites.relu_rule,
     "sigmoid": composites.sigmoid_rule,
     "tanh": composites.tanh_rule,
@@ -155,9 +156,14 @@ GRADIENTS: dict[str, Row] = {
 }
 
 
+def source(node: Node) -> Node:
+    """The node itself; of an item, what it is a result of."""
+    return node.inputs[0] if node.op == "item" else node
+
+
 def operands(node: Node) -> tuple[Node, ...]:
     """What a node is computed from, and a gradient goes on to: of an item, the inputs of the composite it reads."""
-    return node.inputs[0].inputs if node.op == "item" else node.inputs
+    return source(node).inputs
 
 
 def carries(node: Node, position: int) -> bool:
@@ -176,6 +182,9 @@ def why_not(node: Node, position: int) -> str | None:
         return f"gives {node.result.dtype}"
     if node.op == "by_mode" and position == 1:
         return "reads it in evaluation alone"
+    if source(node).op == "custom_gradient":
+        arguments = attrs_of(source(node), at.CustomGradientAttrs).arguments
+        return None if position in arguments else "has a gradient of its own, which gives none for it"
     if node.op == "item" and node.inputs[0].op in DECOMPOSITIONS and not _is_read(node, position):
         return "gives a gradient that does not depend on it"
     if node.op == "item" and node.inputs[0].op == "scan":
