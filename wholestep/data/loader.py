@@ -99,7 +99,9 @@ class DataLoader:
         """Batches of an epoch."""
         if isinstance(self.source, Stream):
             raise UsageError("an iterable does not know how many batches it has; wrap arrays or a data set with len().")
-        rows = len(self._rows())
+        # Asked for after every slice of steps: the order of an epoch, milliseconds of work, is not made for its length.
+        every_row_once = isinstance(self.sampler, Shuffled | Sequential)
+        rows = len(self.source) if every_row_once else len(self._rows())
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:

@@ -273,7 +273,7 @@ class Trainer:
 
 def _advanced(at: Position, losses: Any, rows: Any) -> Position:
     """The position after some steps.  Losses are added one by one: how steps were cut into slices changes no bit."""
-    total = float(np.add.accumulate([at.loss_sum, *(losses * rows)])[-1])
+    total = float(np.add.accumulate(np.concatenate(((at.loss_sum,), losses * rows)))[-1])
     return Position(at.epoch, at.step + len(losses), total, at.rows + int(rows.sum()))
 
 

@@ -1,0 +1,91 @@
+"""The progress bar: one line drawn in a terminal, one line kept for each epoch, and nothing done for its length."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wholestep as ws
+from wholestep.callbacks import progress
+from wholestep.callbacks.base import Run
+
+
+class Screen(io.StringIO):
+    """Standard error as a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def a_screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    shown = Screen()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setattr(progress, "REFRESH", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    return shown
+
+
+def begun(epochs: int = 2, steps: int | None = 8) -> ws.Progress:
+    session: Any = type("Held", (), {"peak_bytes": 2_500_000})()
+    bar = ws.Progress()
+    bar.run = Run(session, epochs, steps)
+    bar.on_train_begin()
+    bar.on_epoch_begin(0)
+    return bar
+
+
+def test_a_terminal_sees_a_bar_with_loss_speed_time_left_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = a_screen(monkeypatch)
+    bar = begun()
+    bar.on_slice(2, 0.25)
+    drawn = screen.getvalue()
+    for part in ("epoch 1/2", "━", "2/8", "steps/s", "left", "loss 0.2500", "2.5 MB"):
+        assert part in drawn
+    bar.on_train_end()
+
+
+def test_an_epoch_leaves_a_line_whatever_its_names_look_like(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = a_screen(monkeypatch)
+    bar = begun()
+    bar.on_slice(8, 0.25)
+    bar.on_epoch_end(0, {"loss": 0.5, "[red]": 1.0})
+    assert "epoch 1/2  loss 0.5000  [red] 1.0000  (" in screen.getvalue()
+    bar.on_train_end()
+
+
+def test_data_without_a_length_has_no_bar_and_no_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = a_screen(monkeypatch)
+    bar = begun(steps=None)
+    bar.on_slice(3, 0.25)
+    drawn = screen.getvalue()
+    assert "epoch 1/2 3  " in drawn
+    assert "━" not in drawn
+    assert "left" not in drawn
+    bar.on_train_end()
+
+
+def test_elsewhere_there_are_lines_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", shown)
+    bar = begun(epochs=1)
+    bar.on_slice(8, 0.25)
+    bar.on_epoch_end(0, {"loss": 0.5})
+    bar.on_train_end()
+    assert shown.getvalue().startswith("epoch 1/1  loss 0.5000  (")
+    assert shown.getvalue().count("\n") == 1
+
+
+def test_the_length_of_a_loader_needs_no_order() -> None:
+    class Counting(ws.data.Shuffled):
+        def rows(self, seed: int, epoch: int, count: int) -> Any:
+            raise AssertionError("an order was made")
+
+    loader = ws.DataLoader(np.zeros((10, 2), np.float32), np.zeros(10, np.int32), 4, sampler=Counting())
+    assert len(loader) == 3
+    loader.seek(3, 2)
+    assert (loader.epoch, loader.position) == (3, 2)
