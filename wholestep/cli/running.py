@@ -98,7 +98,7 @@ def _fit(
 @told
 def evaluate(run: Run, best: Best = None, mode: Mode = "min") -> None:
     """Measure a run's weights on its test data, or on its validation data where it has no other."""
-    from wholestep.train.fitting import table_of
+    from wholestep.train.feeding import table_of
 
     experiment, path = experiment_in(run, which=best, mode=mode)
     trainer, _ = experiment.trainer()

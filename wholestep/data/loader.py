@@ -155,14 +155,17 @@ class DataLoader:
     def _make(self, position: int) -> Batch:
         source: Table | RowSource = self.source  # type: ignore[assignment]
         rows = self._rows()[position * self.batch_size : (position + 1) * self.batch_size]
-        return self._changed(source.take(rows), rows)
+        return self.transformed(source.take(rows), rows)
 
-    def _changed(self, batch: Batch, rows: Rows | None = None) -> Batch:
+    def _changed(self, batch: Batch) -> Batch:
+        """A batch of an iterable: rows are numbered as they come, by the caller's position."""
+        start = self.position * self.batch_size
+        return self.transformed(batch, np.arange(start, start + batch.rows))
+
+    def transformed(self, batch: Batch, rows: Rows) -> Batch:
+        """A batch as the transforms leave it; `rows` are the numbers of its examples."""
         if not self.transforms:
             return batch
-        if rows is None:  # an iterable: rows are numbered as they come, by the caller's position
-            start = self.position * self.batch_size
-            rows = np.arange(start, start + batch.rows)
         return Batch(self._apply(batch.inputs, rows), batch.targets, batch.weights)
 
     def _apply(self, inputs: Any, rows: Rows) -> Any:

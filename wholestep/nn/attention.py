@@ -48,7 +48,11 @@ class MultiHeadAttention(Module):
         shared = heads if kv_heads is None else kv_heads
         positive("MultiHeadAttention", width=width, heads=heads, kv_heads=shared)
         if width % heads:
-            fail(OptionError, f"MultiHeadAttention: a width of {width} does not divide into {heads} heads.")
+            fail(
+                OptionError,
+                f"MultiHeadAttention: a width of {width} does not divide into {heads} heads; choose a multiple of "
+                f"{heads}.",
+            )
         if heads % shared:
             fail(OptionError, f"MultiHeadAttention: {heads} heads cannot share {shared} kv_heads evenly.")
         if rotary and width // heads % 2:

@@ -50,8 +50,18 @@ class _Conv(Module):
             fail(
                 ShapeError,
                 f"{self!r} takes {self.inputs} channels, (N, {self.inputs}, {self.axes}); received "
-                f"{shape_text(x.shape)}.",
+                f"{shape_text(x.shape)}.{self._hint(x)}",
             )
+
+    def _hint(self, x: Tensor) -> str:
+        """What images of another library, or without an axis of channels, need."""
+        axes = len(self.kernel)
+        if x.ndim == 1 + axes and self.inputs == 1:
+            return " Add the axis of channels: x[:, None]."
+        if x.ndim == 2 + axes and x.shape[-1] == self.inputs:
+            order = ", ".join(map(str, (0, 1 + axes, *range(1, 1 + axes))))
+            return f" The channels seem to come last: x.transpose({order})."
+        return ""
 
     def options(self) -> str:
         kernel = self.kernel[0] if len(set(self.kernel)) == 1 else self.kernel

@@ -196,6 +196,33 @@ class Module:
 
         return predict(self, inputs, named)
 
+    def evaluate(
+        self,
+        x: object,
+        y: object = None,
+        *,
+        loss: Any,
+        metrics: Any = (),
+        sample_weight: object = None,
+        batch_size: int = 256,
+    ) -> dict[str, Any]:
+        """The loss and the metrics of the model over data, by name; nothing is dropped or changed.
+
+        Args:
+            x: inputs, an array or a dict of arrays; or whole data, as `ws.fit` takes it, when `y` is left out.
+            y: targets, an array or a dict of arrays.
+            loss: as of `ws.fit`: a name, a `ws.losses.Loss`, a function of (output, target).
+            metrics: names or objects, e.g. `["accuracy"]`.
+            sample_weight: how much each row counts.
+            batch_size: rows that are computed at once; a mean is over all rows whatever it is.
+
+        Example: `model.evaluate(images, labels, loss="cross_entropy", metrics=["accuracy"])["accuracy"]`.
+        """
+        from wholestep.train.measuring import evaluate
+
+        data = x if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
+        return evaluate(self, data, loss, metrics, batch_size)
+
     def state_dict(self) -> dict[str, np.ndarray[Any, Any]]:
         """Copies of all parameters and buffers by name; tied ones under each of their names."""
         from wholestep.session.model import numbers

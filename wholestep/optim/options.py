@@ -178,8 +178,8 @@ def with_aliases(**aliases: str) -> Callable[[C], C]:
 def _refuse_parameters(kind: str, received: object) -> None:
     fail(
         UsageError,
-        f"ws.{kind} takes no parameters, only numbers; received a {type(received).__name__}. The session binds it to "
-        f"the graph's parameters: ws.build_session(g, optimizer=ws.{kind}(lr=0.01)).",
+        f"ws.{kind} takes no parameters, only numbers; received a {type(received).__name__}. It is bound to the "
+        f"parameters where it is used: ws.fit(model, data, ..., optimizer=ws.{kind}(lr=0.01)), or ws.build_session.",
     )
 
 

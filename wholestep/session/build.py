@@ -134,6 +134,24 @@ def build_inference_session(
     return _build(source, Destination(seed, device, threads, options or CompileOptions()))[0]
 
 
+def build_measuring_session(
+    model: Module,
+    *,
+    inputs: Inputs,
+    targets: Inputs | None,
+    loss: Any,
+    metrics: Any = (),
+    batch_size: int,
+    threads: int | None = None,
+    options: CompileOptions | None = None,
+) -> Session:
+    """A session that evaluates a model: the loss, the outputs and the metrics, and nothing that trains."""
+    recipe = Recipe(measures=as_measures(metrics))
+    source = Source(training_graph(model, inputs, targets, loss), None, {}, recipe, measures_only=True)
+    target = Destination(0, "cpu", threads, options or CompileOptions())
+    return _build(_sized(source, batch_size, None), target)[0]
+
+
 def build_session_cached(graph: Graph, path: str | PathLike[str], **arguments: Any) -> Session:
     """`build_session` with the plan kept in a file of the caller's choice.
 

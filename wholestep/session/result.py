@@ -11,8 +11,13 @@ from wholestep.compiler.plan.kernel import Layout
 from wholestep.compiler.plan.layout import unpack
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.device import Program
-from wholestep.errors import UnknownNameError, UsageError
+from wholestep.errors import HabitError, UnknownNameError, UsageError
 from wholestep.session.inputs import Inputs
+
+HABITS = {
+    "backward": "session.step has computed the gradients and applied the update already; go on with the next step",
+    "item": "write result.loss, or float(result)",
+}
 
 
 class Readings(Protocol):
@@ -166,6 +171,8 @@ class StepResult:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
+        if name in HABITS:
+            raise HabitError(f"the result of a step has no `{name}`: {HABITS[name]}.")
         try:
             return self[name]
         except UnknownNameError as error:

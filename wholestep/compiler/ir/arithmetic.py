@@ -132,6 +132,7 @@ def cross_entropy(_: Attrs, logits: TensorType, labels: TensorType) -> Type:
     need(
         labels.shape == logits.shape[:-1],
         f"cross_entropy: logits {shape_text(logits.shape)} need labels of shape {shape_text(logits.shape[:-1])}; "
-        f"received {shape_text(labels.shape)}.",
+        f"received {shape_text(labels.shape)}."
+        + (" Drop the last axis: labels[..., 0]." if labels.shape == (*logits.shape[:-1], 1) else ""),
     )
     return TensorType(labels.shape, logits.dtype)

@@ -1,0 +1,88 @@
+"""`model.evaluate`: NumPy in, numbers out, with nothing changed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+import wholestep as ws
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(40, 3)).astype(np.float32)
+Y = (X @ [1.0, -1.0, 0.5] > 0).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def model() -> ws.nn.Module:
+    made = ws.nn.Sequential(ws.nn.Linear(3, 8), ws.nn.Dropout(0.5), ws.nn.Linear(8, 2))
+    ws.fit(made, (X, Y), loss="cross_entropy", epochs=2, batch_size=8, progress=False)
+    return made
+
+
+def by_hand(model: ws.nn.Module, x: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
+    scores = model.predict(x).astype(np.float64)
+    logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    own = logs[np.arange(len(y)), y]
+    return -own.mean(), (scores.argmax(axis=1) == y).mean(), roc_auc_score(y, scores[:, 1] - scores[:, 0])
+
+
+@pytest.mark.parametrize("batch_size", [256, 16])  # all rows at once; three batches, the last one smaller
+def test_loss_and_metrics_are_those_of_all_rows(model: ws.nn.Module, batch_size: int) -> None:
+    before = model.state_dict()
+    found = model.evaluate(X, Y, loss="cross_entropy", metrics=["accuracy", ws.metrics.RocAuc()], batch_size=batch_size)
+    loss, accuracy, auc = by_hand(model, X, Y)
+    assert list(found) == ["loss", "accuracy", "roc_auc"]
+    assert found == pytest.approx({"loss": loss, "accuracy": accuracy, "roc_auc": auc}, rel=1e-5)
+    assert all(type(v) is float for v in found.values())
+    assert all(a.tobytes() == before[n].tobytes() for n, a in model.state_dict().items())
+
+
+def test_fewer_rows_another_loss_and_whole_data(model: ws.nn.Module) -> None:
+    loss, _, auc = by_hand(model, X[:7], Y[:7])
+    smoothed = ws.losses.Loss("cross_entropy", label_smoothing=0.0)
+    assert model.evaluate((X[:7], Y[:7]), loss=smoothed, metrics="roc_auc") == pytest.approx(
+        {"loss": loss, "roc_auc": auc}, rel=1e-5
+    )
+    loader = ws.DataLoader(X[:7], Y[:7], 3)
+    assert model.evaluate(loader, loss=ws.losses.cross_entropy)["loss"] == pytest.approx(loss, rel=1e-5)
+
+
+def test_rows_are_weighed(model: ws.nn.Module) -> None:
+    weight = np.zeros(40, np.float32)
+    weight[:5] = 1.0
+    found = model.evaluate(X, Y, loss="cross_entropy", sample_weight=weight)
+    assert found["loss"] == pytest.approx(by_hand(model, X[:5], Y[:5])[0], rel=1e-5)
+
+
+def test_it_sees_what_training_changed(model: ws.nn.Module) -> None:
+    before = model.evaluate(X, Y, loss="cross_entropy")["loss"]
+    ws.fit(model, (X, Y), loss="cross_entropy", optimizer=ws.SGD(lr=0.5), batch_size=8, progress=False)
+    after = model.evaluate(X, Y, loss="cross_entropy")["loss"]
+    assert after != before
+    assert after == pytest.approx(by_hand(model, X, Y)[0], rel=1e-5)
+
+
+def test_a_model_that_was_never_trained_and_its_session_is_kept() -> None:
+    fresh = ws.nn.Linear(3, 2)
+    found = fresh.evaluate(X, Y, loss="cross_entropy")
+    assert found["loss"] == pytest.approx(by_hand(fresh, X, Y)[0], rel=1e-5)
+    (kept,) = fresh.__dict__["_evaluators"].values()
+    fresh.evaluate(X[:33], Y[:33], loss="cross_entropy")  # the same power of two
+    assert list(fresh.__dict__["_evaluators"].values()) == [kept]
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "text"),
+    [
+        (lambda m: m.evaluate(X, loss="cross_entropy"), "there are no targets"),
+        (lambda m: m.evaluate(X, Y + 1, loss="cross_entropy"), "labels go up to 2, .*the model has 2 outputs"),
+        (lambda m: m.evaluate(X * np.nan, Y, loss="cross_entropy"), "'x' holds nan"),
+        (lambda m: m.evaluate(X[:, :2], Y, loss="cross_entropy"), r"takes 3 features .*; received \(batch, 2\)"),
+        (lambda m: m.evaluate(X, Y, loss="cross_entropy", batch_size=0), "batch_size is a whole number of at least 1"),
+        (lambda m: m.evaluate(X, Y, loss="cross_entropy", metrics=["acuracy"]), "no metric 'acuracy'"),
+    ],
+)
+def test_mistakes(model: ws.nn.Module, evaluate, text: str) -> None:
+    with pytest.raises(ws.errors.WholestepError, match=text):
+        evaluate(model)

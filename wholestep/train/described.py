@@ -1,0 +1,169 @@
+"""What a model's data looks like: the inputs of a session follow from it, and what is wrong with it is said early."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wholestep import losses
+from wholestep.compiler.frontend.step import Spec
+from wholestep.data.loader import DataLoader
+from wholestep.data.table import Array, Batch, Table, check_finite
+from wholestep.errors import DTypeError, InputError, ShapeError, UsageError, WholestepError
+from wholestep.nn.module import Module
+from wholestep.session import Session
+
+INDEXED = ("cross_entropy", "focal")  # losses whose targets may be class numbers
+
+
+@dataclass(frozen=True)
+class Described:
+    """A model and a batch of its data, from which the inputs of a session follow."""
+
+    model: Module
+    batch: Batch
+    loss: Any
+
+    def inputs(self) -> Spec | dict[str, Spec]:
+        given = self.batch.inputs
+        if isinstance(given, Mapping):
+            return {name: self._spec(a) for name, a in given.items()}
+        return self._spec(given)
+
+    def targets(self) -> dict[str, Spec]:
+        given = self.batch.targets
+        named = given if isinstance(given, Mapping) else {} if given is None else {"labels": given}
+        weight = {} if self.batch.weights is None else {"sample_weight": Spec(("batch",), self._dtype)}
+        return {**{name: self._spec(a) for name, a in named.items()}, **weight}
+
+    @property
+    def _dtype(self) -> Any:
+        kinds = [p.dtype for p in self.model.parameters().values()]
+        return kinds[0] if kinds else "float32"
+
+    def _spec(self, array: Array) -> Spec:
+        shape = ("batch", *array.shape[1:])
+        if array.dtype.kind == "f":
+            return Spec(shape, self._dtype)
+        return Spec(shape, "int32" if array.dtype.kind in "iu" else array.dtype.name)
+
+    def build(self, build: Callable[..., Session], **options: Any) -> Session:
+        """A session for this data; integers that a model multiplies are explained as what they are: data."""
+        try:
+            return build(self.model, inputs=self.inputs(), targets=self.targets(), loss=self.loss, **options)
+        except DTypeError as error:
+            named = {n: a for n, a in self.batch.named().items() if a.dtype.kind in "iu" and n not in self.targets()}
+            if not named:
+                raise
+            name, array = next(iter(named.items()))
+            first_line = str(error).splitlines()[0]
+            raise InputError(
+                f"the input {name!r} is {array.dtype}, and the model computes with it as with floats; integers are for "
+                f"embeddings. Convert features, x.astype('float32'), and scale pixels, / 255. ({first_line})"
+            ) from None
+
+    # -- what new users get wrong --------------------------------------------------------------------------------
+
+    def check(self, loader: DataLoader) -> None:
+        """Said before anything is compiled: of data in memory every row is looked at, else the first batch."""
+        if self.batch.targets is None and not callable(self.loss):
+            raise UsageError("there are no targets: data is (x, y). For a model without targets give loss= a function.")
+        inputs = self.batch.inputs if isinstance(self.batch.inputs, Mapping) else {"x": self.batch.inputs}
+        for array in inputs.values():
+            _refuse_images_of_bytes(array)
+        whole = isinstance(loader.source, Table) and not loader.transforms
+        self.check_values(loader.source if whole else _as_table(self.batch))  # type: ignore[arg-type]
+
+    def check_values(self, table: Table) -> None:
+        """Numbers that would spoil every weight, and labels that are no class numbers."""
+        known = table if not callable(self.loss) or self._takes_classes else Table(table.inputs, {})
+        check_finite(known)
+        y = table.targets.get("labels")
+        if y is not None and self._takes_classes:
+            _check_labels(y)
+
+    def check_held(self, held: Table, session: Session) -> None:
+        """The validation data, before the first epoch rather than after it."""
+        seen, given = self.batch.named(), held.columns
+        try:
+            if seen.keys() != given.keys():
+                raise ShapeError(f"it has {_listed(given)}, the training data has {_listed(seen)}. Give the same.")
+            for name, array in given.items():
+                if array.shape[1:] != seen[name].shape[1:]:
+                    raise ShapeError(
+                        f"the rows of {name!r} have shape {array.shape[1:]}, those of the training data "
+                        f"{seen[name].shape[1:]}. Prepare both in the same way."
+                    )
+            self.check_values(held)
+            self.check_classes(session, held)
+        except WholestepError as error:
+            raise type(error)(f"validation: {error}") from None
+
+    def check_classes(self, session: Session, table: Table) -> None:
+        """Class numbers lie between 0 and the number of scores."""
+        y = table.targets.get("labels")
+        outputs = {name: session.plan.buffers[id].type for name, id in session.plan.outputs}
+        if y is None or "output" not in outputs or not self._takes_classes or y.dtype.kind not in "iu":
+            return
+        scores, known = outputs["output"].shape[-1], y if self._ignored is None else y[y != self._ignored]
+        if not known.size:
+            return
+        low, high = int(known.min()), int(known.max())
+        if isinstance(scores, int) and high >= scores:
+            raise InputError(
+                f"the labels go up to {high}, which needs {high + 1} classes; the model has {scores} "
+                "outputs. Make its last layer larger, or number the classes from 0."
+            )
+        if low < 0:
+            raise InputError(
+                f"the labels go down to {low}; classes are numbered from 0: y - y.min(). To leave rows out of the loss "
+                f"give ws.losses.Loss('cross_entropy', ignore_index={low})."
+            )
+
+    @property
+    def _ignored(self) -> int | None:
+        options: Mapping[str, Any] = getattr(self.loss, "options", {})
+        return options.get("ignore_index")
+
+    @property
+    def _takes_classes(self) -> bool:
+        name = getattr(self.loss, "kind", self.loss)
+        return isinstance(name, str) and losses.Loss(name).kind in INDEXED
+
+
+def _as_table(batch: Batch) -> Table:
+    inputs = batch.inputs if isinstance(batch.inputs, Mapping) else {"x": batch.inputs}
+    targets = batch.targets if isinstance(batch.targets, Mapping) else {"labels": batch.targets}
+    return Table(inputs, {n: a for n, a in targets.items() if a is not None}, batch.weights)
+
+
+def _listed(names: Mapping[str, Array]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def _refuse_images_of_bytes(x: Array) -> None:
+    if x.dtype == np.uint8 and x.ndim >= 3:
+        raise InputError(
+            "the inputs are uint8 images; a network takes floats around 0..1: x.astype('float32') / 255, or "
+            "DataLoader(..., transform=ws.data.Scale(1 / 255))."
+        )
+
+
+def _check_labels(y: Array) -> None:
+    if y.dtype.kind not in "fiub":
+        raise InputError(
+            f"the labels are of dtype {y.dtype}, not numbers; number the classes: names, y = np.unique(y, "
+            "return_inverse=True)."
+        )
+    if y.dtype.kind == "f" and y.ndim == 1:
+        raise InputError("the labels are floats; classes are whole numbers: y.astype('int32'). Else use loss='mse'.")
+    if y.dtype.kind in "iub" and y.ndim == 2 and y.shape[1] > 1 and (y.sum(axis=1) == 1).all() and y.max() <= 1:
+        raise InputError(
+            "the labels are one-hot integers; give class numbers, y.argmax(axis=1), or probabilities as floats, "
+            "y.astype('float32')."
+        )
+    if y.dtype.kind == "b":
+        raise InputError("the labels are booleans; classes are whole numbers: y.astype('int32').")

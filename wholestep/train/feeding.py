@@ -1,0 +1,104 @@
+"""What users hand over as data: a loader to train on, a table to measure on, a first batch to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from wholestep.data.loader import DataLoader
+from wholestep.data.sources import Stream, as_source
+from wholestep.data.table import Array, Batch, Table, as_table, split
+from wholestep.errors import InputError, OptionError, UsageError, WholestepError
+from wholestep.metrics import Metric
+from wholestep.optim.recipe import Measure, as_measures
+
+
+def prepared(
+    data: object, validation: object, batch_size: int, shuffle: bool, seed: int
+) -> tuple[DataLoader, Table | None]:
+    """A loader of the training data, and the validation data as a table."""
+    held: Table | None = None
+    if isinstance(validation, float):
+        data, held = _held_out(data, validation, seed)
+    elif validation is not None:
+        held = _validation_table(validation)
+    loader = data if isinstance(data, DataLoader) else DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed)
+    if isinstance(loader.source, Table) and loader.batch_size > len(loader.source):
+        raise OptionError(
+            f"batch_size={loader.batch_size} is more than the {len(loader.source)} rows of the data; choose at most "
+            f"{len(loader.source)}."
+        )
+    return loader, held
+
+
+def _held_out(data: object, fraction: float, seed: int) -> tuple[Table, Table]:
+    if isinstance(data, DataLoader) or not isinstance(as_source(data), Table):
+        raise UsageError(
+            f"validation={fraction} holds out rows of arrays; received {type(data).__name__}. Hold them out before: "
+            "train, held = ws.data.split((x, y), 0.1); then validation=held."
+        )
+    return split(data, fraction, seed)
+
+
+def _validation_table(data: object) -> Table:
+    try:
+        return table_of(data)
+    except WholestepError as error:
+        raise type(error)(f"validation: {error}") from None
+
+
+def table_of(data: object) -> Table:
+    """Data that is measured, as one table: what is read row by row, or batch by batch, is read once."""
+    loader = data if isinstance(data, DataLoader) else None
+    source = loader.source if loader is not None else as_source(data)
+    if isinstance(source, Table) and (loader is None or not loader.transforms):
+        return source
+    reader = DataLoader(data, shuffle=False) if loader is None else loader
+    parts = [as_table(batch) for batch in reader]
+    if not parts:
+        raise InputError("the data is empty: it gave no batches. There is nothing to measure.")
+    weights = [p.weights for p in parts if p.weights is not None]
+    return Table(
+        _joined([p.inputs for p in parts]),
+        _joined([p.targets for p in parts]),
+        np.concatenate(weights) if weights else None,
+    )
+
+
+def _joined(parts: list[Mapping[str, Array]]) -> dict[str, Array]:
+    return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+
+
+def sample_of(loader: DataLoader) -> Batch:
+    """A first batch, as a step will see it."""
+    if isinstance(loader.source, Stream):
+        first = next(islice(iter(loader.source), 1), None)
+        loader.reset()
+        if first is None:
+            raise InputError("the data is empty: it gave no batches. Training needs at least one example.")
+        return loader.transformed(first, np.arange(first.rows))
+    rows = np.arange(min(loader.batch_size, len(loader.source)))
+    return loader.transformed(loader.source.take(rows), rows)
+
+
+def with_room(metrics: Any, rows: int) -> Any:
+    """Metrics that keep every score get room for so many rows, unless they say themselves."""
+    if not metrics:
+        return ()
+    measures = as_measures(metrics)
+    return [_about(m, m.metric.with_capacity(rows) if rows else m.metric) for m in measures]
+
+
+def _about(measure: Measure, metric: Metric) -> Any:
+    """A metric as `build_session` takes it: alone, or with the names of an output and an input."""
+    names = [name for name in (measure.prediction, measure.target) if name is not None]
+    return (metric, *names) if names else metric
+
+
+def rows_to_measure(loader: DataLoader, held: Table | None) -> int:
+    """The rows of the larger data set; 0 where nobody knows."""
+    known = 0 if isinstance(loader.source, Stream) else len(loader.source)
+    return max(known, 0 if held is None else len(held))

@@ -1,0 +1,78 @@
+"""`model.evaluate`: a loss and metrics of a model over data, without a session that trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from wholestep.data.loader import DataLoader
+from wholestep.data.table import Table
+from wholestep.errors import OptionError
+from wholestep.losses import Loss
+from wholestep.metrics import Metric
+from wholestep.nn.module import Module
+from wholestep.session import Session
+from wholestep.session.build import build_measuring_session
+from wholestep.session.model import state_with_numbers
+from wholestep.train.described import Described
+from wholestep.train.feeding import table_of, with_room
+
+KEPT = 4  # sessions of a model; one that was dropped is loaded from the cache again
+
+
+def evaluate(model: Module, data: object, loss: Any, metrics: Any, batch_size: int) -> dict[str, Any]:
+    """The loss and the metrics over all rows, by name."""
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+        raise OptionError(f"evaluate: batch_size is a whole number of at least 1; received {batch_size!r}.")
+    table = table_of(data)
+    described = Described(model, table.take(np.arange(1)), loss)
+    described.check(DataLoader(table, shuffle=False))
+    capacity = min(batch_size, _power_of_two(len(table)))
+    session, names = _session(model, described, table, metrics, capacity)
+    described.check_classes(session, table)
+    found = session.evaluate_all(table.columns)
+    return {names.get(name, name): value for name, value in found.items()}
+
+
+def _power_of_two(rows: int) -> int:
+    return 1 << max(rows - 1, 0).bit_length()
+
+
+def _session(
+    model: Module, described: Described, table: Table, metrics: Any, capacity: int
+) -> tuple[Session, dict[str, str]]:
+    """A session for data of this form, made once, and the names that metrics have in it.
+
+    A metric that keeps every score has states of the data's size; under a name that says so they are not taken for
+    those of another size.
+    """
+    rows = _power_of_two(len(table))
+    known: dict[object, tuple[Session, dict[str, str]]] = model.__dict__.setdefault("_evaluators", {})
+    targets = tuple(described.targets().items())
+    key = (_key(described.inputs()), targets, _key(described.loss), _key(metrics), capacity, rows)
+    if key not in known:
+        plain, names = with_room(metrics, 0), {}
+        sized = list(with_room(metrics, rows))
+        for i, (before, after) in enumerate(zip(plain, sized, strict=True)):
+            if isinstance(after, Metric) and after is not before:
+                sized[i] = replace(after, name=f"{after.name} of {rows}")
+                names[sized[i].name] = after.name
+        state_with_numbers(model)
+        if len(known) >= KEPT:
+            known.pop(next(iter(known)))
+        known[key] = described.build(build_measuring_session, metrics=sized, batch_size=capacity), names
+    return known[key]
+
+
+def _key(value: Any) -> object:
+    """What tells two descriptions apart: losses and metrics by their configuration, functions by identity."""
+    if isinstance(value, Loss | Metric):
+        return type(value), _key(value.to_config())
+    if isinstance(value, Mapping):
+        return tuple((k, _key(v)) for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(_key(v) for v in value)
+    return value.tobytes() if isinstance(value, np.ndarray) else value
