@@ -225,7 +225,6 @@ def test_torch_named_inside_the_step() -> None:
 
 
 def test_a_plot_in_a_file(tmp_path: object) -> None:
-    pytest.importorskip("matplotlib")
     file = f"{tmp_path}/lr.png"
     assert S.Cosine(0.1, 100).plot(file) == file
     with open(file, "rb") as image:  # noqa: PTH123
@@ -237,7 +236,7 @@ def test_a_plot_in_a_file_without_matplotlib(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ws.errors.UsageError, match=r"pip install wholestep\[plot\]. plot\(\) gives text"):
+    with pytest.raises(ws.errors.UsageError, match=r"pip install matplotlib. plot\(\) gives text"):
         S.Cosine(0.1, 100).plot("lr.png")
 
 

@@ -89,7 +89,13 @@ def _cut(path: Path, known: int) -> bool:
 
 
 class TensorBoardLogger(Callback):
-    """Scalars for TensorBoard: losses of steps, numbers of epochs.  Example: `ws.TensorBoardLogger("runs/tb")`."""
+    """Scalars for TensorBoard: losses of steps, numbers of epochs, each over the steps done so far.
+
+    Each run writes a new file that begins with the step it goes on from: TensorBoard drops what earlier files of the
+    folder hold from that step on, so that a resumed run shows nothing twice.
+
+    Example: `ws.TensorBoardLogger("runs/tb")`.
+    """
 
     def __init__(self, folder: str | PathLike[str], steps: bool = True) -> None:
         self.folder, self.steps = Path(folder), steps
@@ -98,9 +104,11 @@ class TensorBoardLogger(Callback):
 
     def on_train_begin(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{id(self)}"
-        self._file = (self.folder / name).open("wb")
+        seconds, rest = divmod(time.time_ns(), 10**9)  # TensorBoard reads files in the order of their names
+        name = f"events.out.tfevents.{seconds:010d}.{rest:09d}.{socket.gethostname()}.{os.getpid()}"
+        self._file = (self.folder / name).open("xb")
         self._write(_event(file_version="brain.Event:2"))
+        self._write(_event(self._count, session=START))
 
     def on_step(self, metrics: StepMetrics) -> None:
         if self.steps:
@@ -108,7 +116,7 @@ class TensorBoardLogger(Callback):
         self._count += 1
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        self._write(_event(epoch, {f"epoch/{name}": value for name, value in logs.items()}))
+        self._write(_event(self._count - 1, {f"epoch/{name}": value for name, value in logs.items()}))
         if self._file is not None:
             self._file.flush()
 
@@ -132,13 +140,20 @@ class TensorBoardLogger(Callback):
 # -- TensorBoard's records: a protocol buffer, framed by its length and checksums --------------------------------
 
 
-def _event(step: int = 0, scalars: Mapping[str, float] | None = None, file_version: str = "") -> bytes:
-    """tensorflow.Event: wall_time = 1 (double), step = 2, file_version = 3, summary = 5."""
+START = 1  # SessionLog.status
+
+
+def _event(
+    step: int = 0, scalars: Mapping[str, float] | None = None, file_version: str = "", session: int = 0
+) -> bytes:
+    """tensorflow.Event: wall_time = 1 (double), step = 2, file_version = 3, summary = 5, session_log = 7."""
     out = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step)
     if file_version:
         out += _field(3, file_version.encode())
     if scalars:
         out += _field(5, b"".join(_field(1, _value(name, value)) for name, value in scalars.items()))
+    if session:
+        out += _field(7, b"\x08" + _varint(session))  # SessionLog: status = 1
     return out
 
 

@@ -126,7 +126,7 @@ class Schedule(ABC):
         return table_text(self.unit, [(n, self(n)) for n in range(0, end + 1, stride)])
 
     def plot(self, file: object = None, steps: int | None = None) -> str:
-        """The curve, drawn into `file` by matplotlib (`pip install wholestep[plot]`) or, without a file, as text."""
+        """The curve, drawn into `file` by matplotlib or, without a file, as text."""
         end = max(1, self.length if steps is None else steps)
         points = [(n, self(n)) for n in range(end + 1)]
         return terminal_plot(self.unit, points) if file is None else plot_to_file(self.unit, points, file, str(self))

@@ -45,7 +45,7 @@ def plot_to_file(unit: str, points: Points, file: Any, title: str) -> str:
     except ImportError:
         fail(
             UsageError,
-            "drawing into a file needs matplotlib: pip install wholestep[plot]. plot() gives text without it.",
+            "drawing into a file needs matplotlib: pip install matplotlib. plot() gives text without it.",
         )
     figure = figure_module.Figure(figsize=(7, 3))
     axes = figure.add_subplot()

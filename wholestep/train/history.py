@@ -68,7 +68,7 @@ class TrainHistory:
         return TrainHistory([EpochStats(**e) for e in stored["epochs"]], stored["stopped_by"])
 
     def plot(self, path: str | PathLike[str] | None = None) -> str:
-        """Draw the numbers over the epochs into a file (needs matplotlib); without a file, return a drawing in text."""
+        """Draw the numbers over the epochs into a file, e.g. "run.png"; without a file, return a drawing in text."""
         if not self.epochs:
             raise UsageError("there is nothing to plot: the history has no epochs.")
         if path is None:
@@ -110,7 +110,7 @@ def _draw(history: TrainHistory, path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise UsageError(
-            "plotting into a file needs matplotlib: pip install wholestep[plot]. history.plot() draws in text."
+            "plotting into a file needs matplotlib: pip install matplotlib. history.plot() draws in text."
         ) from None
     groups: dict[str, list[str]] = {}
     for name in history.names:
