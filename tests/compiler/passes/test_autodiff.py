@@ -549,6 +549,32 @@ def test_a_loop_has_the_gradients_of_its_steps_written_out(reverse: bool) -> Non
         np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12)
 
 
+def taught(y: Node, x: Node, value: Node) -> Node:
+    """y, for which x gets upstream · value, once more where nothing arrives at a second result."""
+    names = (("u0", y), ("u1", y), ("a0", x), ("v0", value))
+    u0, u1, a0, v0 = (Node("input", (), at.InputAttrs(n, like.type)) for n, like in names)
+    slope = b.add(b.mul(u0, v0), b.mul(u1, a0))
+    held = Graph((Output("y0", slope),), (), (u0, u1, a0, v0))
+    return b.results("custom_gradient", (y, b.neg(y), x, value), at.CustomGradientAttrs(held, 2))[0]
+
+
+def test_a_custom_gradient_is_what_it_computes() -> None:
+    x, v = leaf("x", (3,)), leaf("v", (3,))
+    y = taught(b.unary("floor", x), b.scale(x, 2.0), v)
+    (dx,) = gradient(total(b.mul(y, v)), x)
+    (dv,) = gradient(total(dx), v)  # dx = 2 v · v
+    values = {"x": numbers(3), "v": numbers(3, seed=1)}
+    found = evaluate({"y": y, "dx": dx, "dv": dv}, values)
+    np.testing.assert_allclose(found["y"], np.floor(values["x"]))
+    np.testing.assert_allclose(found["dx"], 2.0 * values["v"] ** 2)
+    np.testing.assert_allclose(found["dv"], 4.0 * values["v"])
+
+
+def test_what_a_custom_gradient_reads_gets_no_gradient() -> None:
+    x, v = leaf("x", (3,)), leaf("v", (3,))
+    assert find_unreached(total(taught(b.mul(x, v), x, v)), [x, v]) == [v]
+
+
 # Against torch, first and second order, through the compiled path: tests/window_cases.py.
 WINDOWS = {"conv2d", "conv2d_grad_input", "conv2d_grad_weight", "max_pool2d", "max_pool2d_grad", "max_pool2d_pick"}
 

@@ -36,6 +36,17 @@ def norm_gradients() -> tuple[Node, ...]:
     return b.results("layer_norm_grad", (X, BIAS, Z), at.NormAttrs(0.1))
 
 
+def own(y: Node, x: Node, slope: Callable[[Node, Node], Node]) -> Node:
+    """y, with a gradient of its own for x."""
+    upstream, inside = (Node("input", (), at.InputAttrs(n, t.type)) for n, t in (("u", y), ("x", x)))
+    held = Graph((Output("y0", slope(upstream, inside)),), (), (upstream, inside))
+    return b.results("custom_gradient", (y, x), at.CustomGradientAttrs(held, 1))[0]
+
+
+def _dropped(upstream: Node, _: Node) -> Node:
+    return b.make("dropout", (upstream, b.constant(0.5, float64)), at.DropoutAttrs("k"))
+
+
 CASES: dict[str, tuple[Callable[[], Node], Kind | str]] = {
     "parameter": (lambda: W, Free()),
     "input": (lambda: X, Rows(0)),
@@ -103,6 +114,34 @@ CASES: dict[str, tuple[Callable[[], Node], Kind | str]] = {
     "attention over the batch": (
         lambda: b.make("attention", (X, X, X), at.AttentionAttrs(False, 1.0)),
         "multiplies rows",
+    ),
+    "where, of a sum": (lambda: b.where(b.less(BIAS, BIAS), rows_sum(X), b.full_like(BIAS, 0)), Additive()),
+    "where, of a sum and one": (lambda: b.where(b.less(BIAS, BIAS), rows_sum(X), b.full_like(BIAS, 1)), "not linear"),
+    "own gradient of rows": (lambda: own(X, X, lambda u, x: b.mul(u, x)), Rows(0)),
+    "own gradient of a parameter": (lambda: own(BIAS, BIAS, lambda u, x: b.mul(u, x)), Free()),
+    "own gradient of a sum": (lambda: own(rows_sum(X), rows_sum(X), lambda u, x: b.scale(u, 2.0)), Additive()),
+    "own gradient of a sum of rows": (
+        lambda: own(rows_sum(X), X, lambda u, x: b.mul(b.expand_to(u, X.type.shape, (1,)), x)),
+        Additive(),
+    ),
+    "own gradient with a sum": (
+        lambda: own(X, X, lambda u, x: b.expand_to(rows_sum(u), X.type.shape, (1,))),
+        "has a gradient of its own in which `expand` gives each row a value of the whole batch",
+    ),
+    "own gradient that is not a sum": (lambda: own(BIAS, BIAS, lambda u, x: x), "does not add up over the parts"),
+    "own gradient that reads a sum": (
+        lambda: own(rows_sum(X), rows_sum(X), lambda u, x: b.mul(u, x)),
+        "does not add up over the parts",
+    ),
+    "own gradient of a part of a sum": (lambda: own(BIAS, BIAS, lambda u, x: b.mul(u, u)), "not linear in a sum"),
+    "own gradient with dropout": (
+        lambda: own(X, X, _dropped),
+        Rows(0),
+    ),
+    "own gradient with dropout behind": (lambda: own(b.transpose(X), b.transpose(X), _dropped), "first axis is not"),
+    "own gradient of a mean": (
+        lambda: own(*[b.make("ratio", (rows_sum(X), b.expand_to(b.size(BATCH), (4,), ())))] * 2, lambda u, x: u),
+        "for a mean over the batch",
     ),
     "mean over the batch": (
         lambda: b.make("ratio", (rows_sum(X), b.expand_to(b.size(BATCH), (4,), ()))),

@@ -80,6 +80,8 @@ class _Recorder:
 
     def record(self, gradient: Callable[..., Any]) -> list[Tensor]:
         """The float outputs, as results of a node that knows their gradient."""
+        if not self.arguments and all(t.node.host for t in self.floats):
+            return self.floats  # numbers, which take the dtype of what they meet
         arriving = [parameter("upstream", i, t.node.type) for i, t in enumerate(self.floats)]
         pairs = self._differentiated(gradient, arriving) if self.arguments else []
         leaves = [parameter("argument", i, x.node.type) for i, (x, _) in enumerate(pairs)]

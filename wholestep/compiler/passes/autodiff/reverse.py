@@ -204,7 +204,7 @@ def _refused_error(node: Node, row: Refused, params: Sequence[Node]) -> Gradient
 
 
 def _unreached_error(loss: Node, param: Node) -> GradientError:
-    wall = _first_wall(loss, param)
+    wall = _last_wall(loss, param)
     if wall is None:
         return GradientError(
             f"{_label(param)}{_at(param)} takes no part in the loss{_at(loss)}, so it has no gradient. "
@@ -219,18 +219,18 @@ def _unreached_error(loss: Node, param: Node) -> GradientError:
     )
 
 
-def _first_wall(loss: Node, param: Node) -> tuple[Node, int] | None:
-    """The first edge between a parameter and the loss that lets no gradient through."""
-    below = {param}
+def _last_wall(loss: Node, param: Node) -> tuple[Node, int] | None:
+    """The edge behind which no gradient comes back to the parameter; of several, the one nearest to the loss."""
+    below, wall = {param}, None
     for node in toposort([loss]):
         if not isinstance(node.result, TensorType):
             continue  # read through its items
         edges = [i for i, x in enumerate(operands(node)) if x in below]
-        if edges and not any(carries(node, i) for i in edges):
-            return node, edges[0]
-        if edges:
+        if any(carries(node, i) for i in edges):
             below.add(node)
-    return None
+        elif edges:
+            wall = node, edges[0]
+    return wall
 
 
 def _path(start: Node, end: Node) -> list[Node]:
