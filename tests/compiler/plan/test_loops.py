@@ -51,9 +51,9 @@ def test_units_are_shared_out_where_there_are_few_rows(few_rows: Plan) -> None:
     assert violations(few_rows, {"time": 3, "batch": 1}, 3) == []
 
 
-@pytest.mark.parametrize(("units", "columns"), [(64, 128), (60, 64)])
+@pytest.mark.parametrize(("units", "columns"), [(128, 128), (120, 64)])
 def test_what_is_copied_before_it_is_multiplied_is_copied_for_more_columns(units: int, columns: int) -> None:
-    """The gates' gradients of all steps, 4 x 64 floats apart, are read down their columns."""
+    """The gates' gradients of all steps, 4 x 128 floats apart, are read down their columns."""
     plan = plan_of(units=units, layers=1)
     blocks = {k.dot.columns for k in plan.kernels if k.dot is not None and k.dot.a.index[-1].plain == k.dot.m}
     assert blocks == {columns}

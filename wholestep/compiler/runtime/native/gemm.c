@@ -13,7 +13,7 @@ enum {
   BLOCK_ROWS = 48,                                    /* it in 24 cycles.  A's block: 192 KiB, in L2 */
   PACKS_B = 0,                                        /* copying B lost 3-10 % on Zen 4, whatever the strides */
   PACKS_BLOCKS = 1,                                   /* a transposed A is copied 48 rows at a time: [k][48] */
-  PACK_A_STRIDE = 1024, PACK_A_STEP = 1024            /* bytes: where its lines share a few sets of L1; 75 -> 95 */
+  PACK_A_STRIDE = 2048, PACK_A_STEP = 1024            /* bytes: where its lines share a few sets of L1; 80 -> 98 */
 };
 #define EACH_ROWS(X, ...) \
   X(1, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__) \
@@ -83,26 +83,21 @@ static long lines_ahead(const ws_gemm *g) {
   return lines;
 }
 
+#ifndef WS_DOUBLE
 #define REAL float
 #define BITS int
 #define NAME(x) x##_f32
 #define SUFFIX "ps"
 #define BROADCAST "vbroadcastss"
 #define TO_ALL "1to16"
-#include "gemm_tile.h"
-#undef REAL
-#undef BITS
-#undef NAME
-#undef SUFFIX
-#undef BROADCAST
-#undef TO_ALL
-
+#else                                                 /* see gemm_double.c */
 #define REAL double
 #define BITS long long
 #define NAME(x) x##_f64
 #define SUFFIX "pd"
 #define BROADCAST "vbroadcastsd"
 #define TO_ALL "1to8"
+#endif
 #include "gemm_tile.h"
 
 #else
