@@ -1,4 +1,4 @@
-"""What a step costs besides arithmetic: Python's share of `step()`, the import, the first step cold and warm."""
+"""What a step costs besides arithmetic: Python's share of `step()` and of `fit`, the import, the first step."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ REPEATS = 9
 IMPORT = "import time; t = time.perf_counter(); import wholestep; print(time.perf_counter() - t)"
 FIRST_STEP = "from benchmarks import overhead; print(overhead.first_step())"
 PYTHON_SHARE = "from benchmarks import overhead; print(overhead.python_share())"
+FIT = "from benchmarks import fit_overhead; print(fit_overhead.measure())"
 STEPS, ROWS = 2000, 32
 
 
@@ -35,6 +36,7 @@ def run(cache_dir: Path | None) -> dict[str, float]:
             "first_step_warm_s": median(in_new_process(FIRST_STEP, cache) for _ in range(REPEATS)),
             "import_s": median(in_new_process(IMPORT, cache) for _ in range(REPEATS)),
             **in_new_process(PYTHON_SHARE, cache),
+            **in_new_process(FIT, cache),
         }
 
 

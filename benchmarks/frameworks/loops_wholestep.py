@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 
 import wholestep as ws
@@ -31,8 +32,9 @@ class Fit:
             loader = ws.data.DataLoader(self.arrays["x"], self.arrays["labels"], self.loader.batch_size, shuffle=False)
             return self.trainer.train(loader, count).epochs[-1].avg_loss
         with ExitStack() as stack:
-            if self.progress:
+            if self.progress and not sys.stderr.isatty():
                 stack.enter_context(terminal_as_stderr())
+            if self.progress:
                 self.trainer.callbacks.callbacks[:] = [ws.Progress()]
             history = self.trainer.train(self.loader, self.done + count, self.done)
         self.done += count

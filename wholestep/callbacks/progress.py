@@ -78,6 +78,7 @@ class Progress(Callback):
         spent = time.monotonic() - self._began
         line = f"{self._name(epoch)}  {numbers(logs)}  ({duration(spent)}{self._rate(spent)})"
         if self._live is not None:
+            self._shown = time.monotonic()  # short epochs have their lines and no bar
             self._live.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
         else:
             sys.stderr.write(line + "\n")

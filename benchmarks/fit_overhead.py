@@ -1,0 +1,82 @@
+"""What `ws.fit` adds to its steps: with a progress bar and a metric, against the native loop over the same step.
+
+Both train the MNIST MLP at batch 128 in one process, in turns.  `fit_percent` is the median over rounds of how much
+longer `fit` takes; where other programs share the machine it moves by more than what it measures.  Therefore the time
+that either spends outside of native calls is taken too: `fit_python_percent` is their difference, over the bare loop's
+time, and hardly moves.  The bar is drawn between native calls, so that its time is in there.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from benchmarks.cases.epoch import CELLS, ROWS, data
+from benchmarks.terminal import terminal_as_stderr
+
+EPOCHS, ROUNDS, THREADS = 5, 12, 2
+
+
+@dataclass
+class Taken:
+    """Seconds of each round: from its start to its end, and inside native calls."""
+
+    whole: list[float] = field(default_factory=list)
+    native: list[float] = field(default_factory=list)
+
+    @property
+    def outside(self) -> list[float]:
+        return [w - n for w, n in zip(self.whole, self.native, strict=True)]
+
+
+def measure(rows: int = ROWS, rounds: int = ROUNDS) -> str:
+    """The JSON of `fit_percent` and `fit_python_percent`."""
+    from benchmarks.frameworks.loops_wholestep import Fit
+
+    arrays = data(rows)
+    fit = Fit(CELLS["b128"], arrays, THREADS, progress=True, metrics=("accuracy",))
+    work: dict[str, Callable[[], object]] = {
+        "bare": lambda: fit.trainer.session.run(**arrays, epochs=EPOCHS),
+        "fit": lambda: fit.epochs(EPOCHS),
+    }
+    taken = {name: Taken() for name in work}
+    with terminal_as_stderr(), native_seconds() as native:
+        for number in range(rounds + 1):
+            for name in sorted(work, reverse=bool(number % 2)):
+                native[0], began = 0.0, time.perf_counter()
+                work[name]()
+                taken[name].whole.append(time.perf_counter() - began)
+                taken[name].native.append(native[0])
+    return json.dumps(summary(taken["fit"], taken["bare"]))
+
+
+def summary(fit: Taken, bare: Taken) -> dict[str, float]:
+    """Medians over rounds, of which the first warms up."""
+    whole = [f / b - 1 for f, b in zip(fit.whole, bare.whole, strict=True)]
+    python = [(f - o) / b for f, o, b in zip(fit.outside, bare.outside, bare.whole, strict=True)]
+    return {"fit_percent": 100 * median(whole[1:]), "fit_python_percent": 100 * median(python[1:])}
+
+
+@contextmanager
+def native_seconds() -> Iterator[list[float]]:
+    """Adds up, in its only element, the time that the native loop takes."""
+    from wholestep.compiler.runtime.library import Library
+
+    spent, run_loop = [0.0], Library.run_loop
+
+    def timed(self: Library, loop: Any) -> int:
+        began = time.perf_counter()
+        done = run_loop(self, loop)
+        spent[0] += time.perf_counter() - began
+        return done
+
+    Library.run_loop = timed  # type: ignore[method-assign]
+    try:
+        yield spent
+    finally:
+        Library.run_loop = run_loop  # type: ignore[method-assign]
