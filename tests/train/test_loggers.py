@@ -97,3 +97,6 @@ def test_a_history_is_drawn_into_a_file(tmp_path: Path) -> None:
     assert history.plot(tmp_path / "run.png") == str(tmp_path / "run.png")
     assert (tmp_path / "run.png").read_bytes()[:4] == b"\x89PNG"
     assert (tmp_path / "run.png").stat().st_size > 5000
+    assert history.plot(names=["val_loss"]).splitlines()[0] == "val_loss"
+    with pytest.raises(KeyError, match="the history has no 'val_accuracy'; it has: loss, val_loss"):
+        history.plot(tmp_path / "other.png", names=["val_acc"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -67,13 +67,19 @@ class TrainHistory:
         stored: Mapping[str, Any] = json.loads(text)
         return TrainHistory([EpochStats(**e) for e in stored["epochs"]], stored["stopped_by"])
 
-    def plot(self, path: str | PathLike[str] | None = None) -> str:
-        """Draw the numbers over the epochs into a file, e.g. "run.png"; without a file, return a drawing in text."""
+    def plot(self, path: str | PathLike[str] | None = None, names: Sequence[str] | None = None) -> str:
+        """Draw the numbers over the epochs into a file, e.g. "run.png"; without a file, return a drawing in text.
+
+        Args:
+            names: of the numbers to draw, e.g. `["loss", "val_loss"]`; all of them when None.
+        """
         if not self.epochs:
             raise UsageError("there is nothing to plot: the history has no epochs.")
+        chosen = self.names if names is None else [canonical(name) for name in names]
+        curves = {name: self[name] for name in chosen}
         if path is None:
-            return "\n\n".join(text_plot(name, self[name]) for name in self.names)
-        _draw(self, Path(path))
+            return "\n\n".join(text_plot(name, values) for name, values in curves.items())
+        _draw([e.epoch + 1 for e in self.epochs], curves, Path(path))
         return str(path)
 
     def __str__(self) -> str:
@@ -104,7 +110,8 @@ def text_plot(name: str, values: list[float], width: int = 60, height: int = 10)
     return "\n".join([name, *(f"{label.rjust(edge)} │{''.join(row)}" for label, row in zip(labels, grid, strict=True))])
 
 
-def _draw(history: TrainHistory, path: Path) -> None:
+def _draw(epochs: list[int], curves: Mapping[str, list[float]], path: Path) -> None:
+    """One panel for each number, its validation beside it."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -113,13 +120,13 @@ def _draw(history: TrainHistory, path: Path) -> None:
             "plotting into a file needs matplotlib: pip install matplotlib. history.plot() draws in text."
         ) from None
     groups: dict[str, list[str]] = {}
-    for name in history.names:
+    for name in curves:
         groups.setdefault(name.removeprefix("val_"), []).append(name)
     figure = Figure(figsize=(5 * len(groups), 3.5), layout="constrained")
     FigureCanvasAgg(figure)
     for axes, (title, names) in zip(figure.subplots(1, len(groups), squeeze=False)[0], groups.items(), strict=True):
         for name in names:
-            axes.plot([e.epoch + 1 for e in history.epochs], history[name], marker=".", label=name)
+            axes.plot(epochs, curves[name], marker=".", label=name)
         axes.set(title=title, xlabel="epoch")
         axes.legend()
     figure.savefig(path)
