@@ -89,7 +89,7 @@ def build_session(
         session = ws.build_session(g, optimizer=ws.Adam(lr=1e-3), batch_size=32)
         print(float(session.step(x=xb, labels=yb)))
     """
-    target = Destination(seed, device, threads, options or CompileOptions())
+    target = Destination(seed, device, threads, options or CompileOptions()).prepared()
     recipe = Recipe(
         clip_norm,
         clip_value,
@@ -130,8 +130,8 @@ def build_inference_session(
 ) -> Session:
     """A session that computes the graph's outputs: no backward pass, no optimizer, nothing changes."""
     _need_graph(graph, "build_inference_session")
-    source = _sized(Source(graph, None, {}), batch_size, capacity)
-    return _build(source, Destination(seed, device, threads, options or CompileOptions()))[0]
+    target = Destination(seed, device, threads, options or CompileOptions()).prepared()
+    return _build(_sized(Source(graph, None, {}), batch_size, capacity), target)[0]
 
 
 def build_measuring_session(
@@ -241,6 +241,11 @@ class Destination:
     threads: int | None
     options: CompileOptions
 
+    def prepared(self) -> Destination:
+        """The same, with the device's own work begun: a first start traces and plans beside it."""
+        device_named(self.device).prepare(self.options)
+        return self
+
     @property
     def stand(self) -> Stand:
         """What runs the plan, and on how many threads."""
@@ -265,10 +270,10 @@ def _split(
     **recipe: Any,
 ) -> tuple[Source, Destination]:
     """The arguments of `build_session`, sorted."""
+    target = Destination(seed, device, threads, options or CompileOptions()).prepared()
     known = Recipe(measures=as_measures(metrics), schedules=as_schedules(schedule), **recipe)
     model = as_graph(model_or_graph, inputs, targets, loss)
-    source = _source(model, optimizer, batch_size, capacity, known)
-    return source, Destination(seed, device, threads, options or CompileOptions())
+    return _source(model, optimizer, batch_size, capacity, known), target
 
 
 def as_graph(model: Model, inputs: Inputs | None, targets: Inputs | None, loss: Any) -> Graph | Step:

@@ -9,8 +9,8 @@ import numpy as np
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UnknownNameError
-from wholestep.session.names import PREFIX
 from wholestep.session.live import Scalars, checked_number
+from wholestep.session.names import PREFIX
 
 COUNTERS = ("step", "epoch")
 SESSION = "session/"

@@ -120,3 +120,17 @@ def test_multiply_adds_are_not_contracted(tmp_path: Path) -> None:
     f = ctypes.CDLL(str(compile_c(source, cache=Cache(tmp_path)))).f
     f.restype, f.argtypes = ctypes.c_float, [ctypes.c_float] * 3
     assert f(1 + 2**-12, 1 + 2**-12, -(1 + 2**-11)) == 0.0  # fused it would be 2**-24
+
+
+def test_files_are_compiled_side_by_side_into_one_object(tmp_path: Path) -> None:
+    files = {
+        "a.c": "int half(void) { return 21; }\n",
+        "b.c": f"int half(void);\n{ANSWER % 0}".replace("0;", "2 * half();"),
+    }
+    assert ctypes.CDLL(str(compile_c("both", files=files, cache=Cache(tmp_path)))).answer() == 42
+
+
+def test_an_error_in_one_of_several_files_is_told(tmp_path: Path) -> None:
+    files = {f"{name}.c": f"int {name}(void) {{ return 1; }}\n" for name in "abcd"} | {"e.c": "int e(void) { oops }\n"}
+    with pytest.raises(CompilerError, match=r"(?s)e\.c.*oops"):
+        compile_c("all", files=files, cache=Cache(tmp_path))

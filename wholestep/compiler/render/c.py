@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from wholestep.compiler.plan.kernel import LANES, Buffer, HostValue, Kernel, Layout, Loop, Plan, Space
 from wholestep.compiler.render.call import headers
 from wholestep.compiler.render.kernels import RENDER
 from wholestep.compiler.render.language import HOST, STORED, extent_text
-from wholestep.compiler.render.writer import Writer
+from wholestep.compiler.render.writer import KEPT_APART, Writer
 
 PRELUDE = """\
 #include "ws.h"
@@ -18,10 +19,49 @@ PRELUDE = """\
 #define WS_EXPORT __attribute__((visibility("default")))
 """
 
+KERNELS_OF_A_FILE = 6  # each of them takes gcc about 0.1 s, reading the headers 0.03 s
 BARRIER = -1  # in the place of a kernel's number, where times are noted
 
 
+@dataclass(frozen=True)
+class Source:
+    """The source of a plan in parts."""
+
+    prelude: str
+    kernels: tuple[str, ...]  # static functions
+    entry: str  # and everything else that is exported
+
+    @property
+    def text(self) -> str:
+        """One file."""
+        return "\n\n".join([self.prelude, *self.kernels, self.entry]) + "\n"
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The same program as several files of a few kernels each, which compilers may work on side by side.
+
+        Those called `tiles` hold windows; the others are plain loops, and calls into the library.
+        """
+        shared = [kernel.removeprefix("static ") for kernel in self.kernels]
+        tiles = [kernel for kernel in shared if kernel.startswith(KEPT_APART)]
+        plain = [kernel for kernel in shared if not kernel.startswith(KEPT_APART)]
+        heads = [kernel.partition(" {\n")[0] + ";" for kernel in shared]
+        parts = {**_dealt_out("tiles", tiles), **_dealt_out("plain", plain), "plan.c": [*heads, self.entry]}
+        return {name: "\n\n".join([self.prelude, *part]) + "\n" for name, part in parts.items()}
+
+
+def _dealt_out(name: str, kernels: Sequence[str]) -> dict[str, list[str]]:
+    """Kernels in files, in turn: neighbours resemble each other, so each file gets its part of what takes long."""
+    count = -(-len(kernels) // KERNELS_OF_A_FILE)
+    return {f"{name}{i}.c": list(kernels[i::count]) for i in range(count)}
+
+
 def render(plan: Plan, prefix: str = "ws", profile: bool = False) -> str:
+    """The source of a plan as one file."""
+    return source(plan, prefix, profile).text
+
+
+def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> Source:
     """The source of a plan: its kernels (equal ones once), the scalar prologue, the entry point, the refresh of copies.
 
     `prefix` names what the object exports, so that several plans can stand in one file.  With `profile` every kernel
@@ -40,11 +80,11 @@ def render(plan: Plan, prefix: str = "ws", profile: bool = False) -> str:
             texts.append(text.replace("@", name, 1))
         calls[kernel.id] = noted(call_text(kernel, functions[text], writer), kernel.id, profile)
     prelude = PRELUDE.format("".join(f'#include "{name}"\n' for name in headers(plan.kernels)))
-    notes = ['#include "profile.h"'] if profile else []
+    notes = ['#include "profile.h"\n'] if profile else []
     barrier = noted("call->api->barrier();", BARRIER, profile)
     body = entry(plan, calls, prefix, barrier)
-    parts = [prelude, *notes, *texts, prologue(plan, prefix), body, refresh(plan, prefix)]
-    return "\n\n".join(parts) + "\n"
+    exported = [prologue(plan, prefix), body, refresh(plan, prefix)]
+    return Source(prelude, tuple(texts), "\n\n".join([*notes, *exported]))
 
 
 def call_text(kernel: Kernel, function: str, writer: Writer) -> str:

@@ -17,6 +17,9 @@ TRANSCENDENTAL = frozenset(
 )
 REDUCE_SUFFIX = {float32: "f32", float64: "f64", int32: "i32", int64: "i64", uint8: "u8"}
 
+# Inlined into the entry, the many tiles of windows in one function would take gcc minutes.
+KEPT_APART = "__attribute__((noinline)) "
+
 
 class Writer:
     """Collects the lines of one kernel's function.  Its buffers are the parameters x0, x1, ... in order of use."""
@@ -199,8 +202,7 @@ class Writer:
         return "".join(f", {STORED[self.buffers[b].type.dtype]} *restrict {x}" for b, x in self.params.items())
 
     def function(self, name: str) -> str:
-        # Inlined into the entry, many tiles in one function would take gcc minutes.
-        kept_apart = "__attribute__((noinline)) " if self.kernel.window else ""
+        kept_apart = KEPT_APART if self.kernel.window else ""
         step = "" if self.kernel.loop is None else f", long d{len(self.symbols) - 1}"  # its number is the last symbol
         head = [f"static {kept_apart}void {name}(const ws_call *call, long lo, long hi{step}{self.parameters()}) {{"]
         text = "\n".join(self.lines)

@@ -28,6 +28,7 @@ from wholestep.compiler.runtime.store import cache_of
 from wholestep.options import CompileOptions
 
 if TYPE_CHECKING:
+    from wholestep.compiler.render.c import Source
     from wholestep.compiler.runtime.recorder import Recorder
     from wholestep.compiler.runtime.window import WindowProgram
 
@@ -39,10 +40,9 @@ class CpuProgram:
 
     def __init__(self, plan: Plan, place: Place, key: str = "") -> None:
         self.plan, self._place, self._state = plan, place, place.state
-        # A cold start has two things to compile, the runtime library and the plan: side by side.
-        library = Background(lambda: load_library(place.options))
+        DEVICE.prepare(place.options)  # a cold start compiles the library and the plan side by side
         compiled = self._find_or_compile(key)
-        self.library = library.result()
+        self.library = DEVICE.library(place.options)
         self._object = PlanObject(compiled)
         self.recorder = _recorder(compiled, place.threads) if place.profile else None
         self._seen = -1  # the version of the state that the copies show
@@ -53,9 +53,13 @@ class CpuProgram:
     @cached_property
     def source(self) -> str:
         """The C that runs."""
-        from wholestep.compiler.render.c import render  # a program found in the cache starts without the renderer
+        return self._rendered.text
 
-        return render(self.plan, profile=self._place.profile)
+    @cached_property
+    def _rendered(self) -> Source:
+        from wholestep.compiler.render.c import source  # a program found in the cache starts without the renderer
+
+        return source(self.plan, profile=self._place.profile)
 
     def _find_or_compile(self, key: str) -> Path:
         """The plan's shared object.  Its key is the plan: a hit neither renders nor compiles."""
@@ -66,7 +70,8 @@ class CpuProgram:
         found = store.get(key, OBJECT_SUFFIX)
         if found is not None:
             return found
-        compiled = compile_c(self.source, cache=store, compiler=compiler, target=target)
+        source = self._rendered
+        compiled = compile_c(source.text, files=source.files, cache=store, compiler=compiler, target=target)
         return store.put(key, compiled.read_bytes(), OBJECT_SUFFIX)
 
     def _lay_out(self) -> None:
@@ -328,6 +333,19 @@ def _compiler(options: CompileOptions) -> Compiler:
 class CpuDevice:
     name = "cpu"
     runs = True
+
+    def __init__(self) -> None:
+        self._coming: Background | None = None
+
+    def prepare(self, options: CompileOptions) -> None:
+        """Find or compile the runtime library on a thread of its own."""
+        if self._coming is None and not native.is_loaded():
+            self._coming = Background(lambda: load_library(options))
+
+    def library(self, options: CompileOptions) -> native.Library:
+        """The library, once it is there; what went wrong on its way is raised here."""
+        coming, self._coming = self._coming, None
+        return load_library(options) if coming is None else coming.result()
 
     def load(self, plan: Plan, place: Place, key: str = "") -> CpuProgram:
         return CpuProgram(plan, place, key)

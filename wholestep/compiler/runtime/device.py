@@ -106,6 +106,9 @@ class Device(Protocol):
     name: str
     runs: bool
 
+    def prepare(self, options: CompileOptions) -> None:
+        """Begin with what every plan needs, beside whatever the caller does next."""
+
     def load(self, plan: Plan, place: Place, key: str = "") -> Program:
         """Make a plan runnable.  `key` stands for the plan in caches; without one it is computed."""
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from wholestep.compiler.runtime.cache import Cache, key_of
 from wholestep.compiler.runtime.compiler import (
-    FLAGS,
-    LIBRARIES,
+    EVERY_FLAG,
     LIBRARY_HEADERS,
     NATIVE,
     OBJECT_SUFFIX,
@@ -240,7 +239,7 @@ def build_library(cache: Cache, compiler: Compiler, target: Target) -> Path:
     """The library's shared object, from the cache or compiled into it."""
     sources = library_sources()
     names = [text for pair in sources.items() for text in pair]
-    key = key_of("library", *names, *FLAGS, *LIBRARIES, *target.flags, compiler.fingerprint)
+    key = key_of("library", *names, *EVERY_FLAG, *target.flags, compiler.fingerprint)
     found = cache.get(key, OBJECT_SUFFIX)
     if found is not None:
         return found
@@ -250,6 +249,11 @@ def build_library(cache: Cache, compiler: Compiler, target: Target) -> Path:
 
 _loaded: Library | None = None
 _loading = threading.Lock()
+
+
+def is_loaded() -> bool:
+    """Does this process have the library?"""
+    return _loaded is not None
 
 
 def load_library(cache: Cache | None = None, compiler: Compiler | None = None, target: Target | None = None) -> Library:

@@ -55,6 +55,9 @@ class NullDevice:
     name = "null"
     runs = False
 
+    def prepare(self, options: CompileOptions) -> None:
+        """Nothing is needed."""
+
     def load(self, plan: Plan, place: Place, key: str = "") -> NullProgram:
         return NullProgram(plan)
 

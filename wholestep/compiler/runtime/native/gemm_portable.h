@@ -28,5 +28,8 @@
         else name##_row(g, i, panel, 0, valid);                                                          \
     }                                                                                                    \
   }
+#ifndef WS_DOUBLE
 PORTABLE_GEMM(ws_gemm_f32, float, MADD_f32)
+#else
 PORTABLE_GEMM(ws_gemm_f64, double, MADD_f64)
+#endif
