@@ -86,3 +86,20 @@ def test_a_model_that_was_never_trained_and_its_session_is_kept() -> None:
 def test_mistakes(model: ws.nn.Module, evaluate, text: str) -> None:
     with pytest.raises(ws.errors.WholestepError, match=text):
         evaluate(model)
+
+
+def test_a_loss_that_cannot_be_cut_is_averaged_by_rows_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Each row against the mean of its batch: 40 rows in batches of 16 are 16, 16 and 8."""
+
+    def spread(output: ws.Tensor, target: ws.Tensor) -> ws.Tensor:
+        return ((output - output.mean(0) - target) ** 2).mean()
+
+    model, aims = ws.nn.Linear(3, 2), np.zeros((40, 2), np.float32)
+    history = ws.fit(model, (X, aims), validation=(X, aims), loss=spread, epochs=3, batch_size=16, progress=False)
+    parts = np.split(model.predict(X).astype(np.float64), [16, 32])
+    expected = sum(len(p) * ((p - p.mean(0)) ** 2).mean() for p in parts) / 40
+    assert history["val_loss"][-1] == pytest.approx(expected, rel=1e-5)
+    said = [r.message for r in caplog.records if "mean of the losses of batches, by rows" in r.message]
+    assert len(said) == 1
+    assert "`expand`" in said[0]
+    assert "Build with a batch_size that holds all rows." in said[0]

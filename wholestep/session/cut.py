@@ -23,7 +23,7 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, rewrite, toposort
 from wholestep.compiler.ir.types import Dim, divide, product, shape_text, symbols_of
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.inline import inline_calls
+from wholestep.compiler.passes.inline import drop_custom_gradients, inline_calls
 from wholestep.compiler.passes.separate import Separation, Term, analyse
 from wholestep.errors import GraphError, UsageError
 from wholestep.optim import Optimizer
@@ -89,7 +89,8 @@ class _Cutter:
         with self.step.scope(EVALUATE) if optimizer is None else nullcontext():
             record_metrics(self.step, recipe.measures)
         traced = self.step.to_ir() if optimizer is not None else evaluated(self.step.to_ir())
-        self.whole = expand_gradients(inline_calls(traced))
+        whole = expand_gradients(inline_calls(traced))
+        self.whole = whole if optimizer is not None else drop_custom_gradients(whole)
         self.loss = self.whole.outputs[0].node
         self.totals: dict[Node, Tensor] = {}  # denominators -> their sums over the window
         self.is_first = self._tensor(b.size(Dim.symbol(FIRST))) == 0
@@ -127,10 +128,12 @@ class _Cutter:
         node = read.blame
         assert node is not None, "what is not separable has a reason"
         name, line = f" {node.name!r}" if node.name else "", f" (made at {node.line})" if node.line else ""
+        advice = "Build with a batch_size that holds all rows."
+        if self.optimizer is not None:
+            advice = "Train with accumulate=1, or accept the mean of the batches' losses: per_micro_batch=True."
         fail(
             GraphError,
-            f"{self.what}: the loss cannot be cut into batches, since `{node.op}`{name}{line} {read.reason}. Train "
-            "with accumulate=1, or accept the mean of the batches' losses: per_micro_batch=True.",
+            f"{self.what}: the loss cannot be cut into batches, since `{node.op}`{name}{line} {read.reason}. {advice}",
         )
 
     def _with_numbered_draws(self, read: Separation) -> Separation:

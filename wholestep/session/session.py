@@ -67,6 +67,7 @@ class Session(Staged):
         count = thread_count(threads, default_threads(), MAX_THREADS)
         place = Place(state or State(), Scratch(), count, seed, options or CompileOptions())
         super().__init__(device_named(device), place, source)
+        self._averages = False  # does evaluate_all take batches one by one?
         self._main = self._load("main", plan, key)
         if source is not None and isinstance(source.model, Graph):
             source.model.sessions.add(self)
@@ -181,16 +182,18 @@ class Session(Staged):
     def evaluate_all(self, arrays: Mapping[str, object]) -> dict[str, Any]:
         """The loss over all rows of data sets of any length, and the metrics, with nothing changed.
 
-        A loss that cannot be cut into batches is averaged over them, by their rows, and a warning says so.
+        A loss that cannot be cut into batches is averaged over them, by their rows, and a warning says so once.
 
         Example: `session.evaluate_all({"x": X, "labels": Y})["loss"]`.
         """
-        try:
-            fixed = self._need_source("evaluate_all").has_fixed_batch
-            loss = self._mean_of_batches(arrays) if fixed else self.evaluate(arrays).loss
-        except GraphError as error:
-            log.warning("evaluate_all averages the losses of batches: %s", error)
-            loss = self._mean_of_batches(arrays)
+        self._averages = self._averages or self._need_source("evaluate_all").has_fixed_batch
+        if not self._averages:
+            try:
+                return {"loss": self.evaluate(arrays).loss, **self.metrics(EVALUATE)}
+            except GraphError as error:
+                log.warning("the loss over all rows is the mean of the losses of batches, by rows: %s", error)
+                self._averages = True
+        loss = self._mean_of_batches(arrays)
         return {"loss": loss, **self.metrics(EVALUATE)}
 
     def _mean_of_batches(self, arrays: Mapping[str, object]) -> float:
