@@ -11,6 +11,7 @@ import numpy as np
 
 from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend import initializers
+from wholestep.compiler.frontend.closure import refuse_escaped
 from wholestep.compiler.frontend.promote import constant, natural_dtype
 from wholestep.compiler.frontend.tensor import Operand, Tensor
 from wholestep.compiler.frontend.trace import fail, located, record
@@ -322,11 +323,13 @@ class Graph:
         """The entry point as the compiler's own graph: outputs and kept tensors, updates, inputs."""
         states = self._leaves["state"]
         shown = {**self._outputs, **{n: k for n, k in self._kept.items() if n not in states}}
-        return ir.Graph(
+        made = ir.Graph(
             tuple(ir.Output(name, node) for name, node in shown.items()),
             tuple(ir.Update(name, node) for name, node in self._updates.items()) if updates else (),
             tuple(self._leaves["input"].values()),
         )
+        refuse_escaped(made)
+        return made
 
     def __str__(self) -> str:
         from wholestep.compiler.ir.text import print_graph

@@ -54,8 +54,15 @@ def strip_stop_gradients(graph: Graph) -> Graph:
 
 
 def _stripped(node: Node) -> Node:
-    if node.op in ("stop_gradient", "by_mode"):
-        return node.inputs[0]
-    if node.op == "item" and node.inputs[0].op == "custom_gradient":
-        return node.inputs[0].inputs[attrs_of(node, at.ItemAttrs).index]
-    return node
+    return node.inputs[0] if node.op in ("stop_gradient", "by_mode") else _as_it_is(node)
+
+
+def drop_custom_gradients(graph: Graph) -> Graph:
+    """Replace every result of a `custom_gradient` by the value it is: no gradient will be asked for."""
+    return rewrite(graph, _as_it_is)
+
+
+def _as_it_is(node: Node) -> Node:
+    if node.op != "item" or node.inputs[0].op != "custom_gradient":
+        return node
+    return node.inputs[0].inputs[attrs_of(node, at.ItemAttrs).index]
