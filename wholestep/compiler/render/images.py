@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
+from wholestep.compiler.ir.types import DType
 from wholestep.compiler.plan.frames import columns_of
-from wholestep.compiler.plan.kernel import Instr, Level, Operand
+from wholestep.compiler.plan.kernel import Instr, Layout, Level, Load, Operand, Store
 from wholestep.compiler.render.address import axis_stride
 from wholestep.compiler.render.language import LOCAL, STORED, SUFFIX
 from wholestep.compiler.render.writer import Writer, simd
+
+COLUMN = 2  # the axis of a pixel's column in kernels that make images
 
 
 class Pen:
@@ -76,15 +79,13 @@ class Lanes:
         assert vector is not None
         kept, axis = dict(w.values), w.scope.axes[vector]
         w.scope.axes[vector] = f"({self.base} + l)" if self.base != "0" else "l"
-        stores = [s for level in levels for s in level.stores]
-        if not self.whole:
-            for s in stores:
-                w.emit(f"{STORED[w.dtypes[s.value]]} lanes{s.value}[{self.columns}];")
+        for s in (s for level in levels for s in level.stores if self.is_aside(s)):
+            dtype = w.dtypes[s.value]
+            w.emit(f"{'int32_t' if _is_narrow(dtype) else STORED[dtype]} lanes{s.value}[{self.columns}];")
         w.emit(simd(levels[-1]))
         with w.block(f"for (long l = 0; l < {self.columns}; l++)"):
             yield
-        if not self.whole:
-            self.copy_out(levels[-1])
+        self.copy_out(levels[-1])
         w.scope.axes[vector], w.values = axis, kept
 
     def hoist(self) -> None:
@@ -112,21 +113,28 @@ class Lanes:
             else:
                 w.instructions([i])
 
+    def is_aside(self, s: Store) -> bool:
+        """Does a store wait until all lanes are computed?  Bytes do: beside them gcc computes floats in pairs."""
+        return not self.whole or _is_narrow(self.pen.w.dtypes[s.value])
+
     def stores(self, level: Level) -> None:
         w = self.pen.w
-        if self.whole:
-            w.stores(level.stores)
-        else:
-            for value in dict.fromkeys(s.value for s in level.stores):
-                w.emit(f"lanes{value}[l] = {w.values[value]};")
+        w.stores([s for s in level.stores if not self.is_aside(s)])
+        for value in dict.fromkeys(s.value for s in level.stores if self.is_aside(s)):
+            w.emit(f"lanes{value}[l] = {w.values[value]};")
 
     def copy_out(self, level: Level) -> None:
         """Lanes that exist: a few moves, where a vector under a mask would take longer."""
         w, vector = self.pen.w, self.pen.w.kernel.vector
         assert vector is not None
         count = self.left if self.left.isdigit() else f"({self.left} < {self.columns} ? {self.left} : {self.columns})"
-        for s in level.stores:
+        count = str(self.columns) if self.whole else count
+        for s in (s for s in level.stores if self.is_aside(s)):
             w.emit(f"for (long l = 0; l < {count}; l++) {w.element(s.load)} = lanes{s.value}[l];")
+
+
+def _is_narrow(dtype: DType) -> bool:
+    return dtype.size < 4
 
 
 def _axes(load: Instr) -> set[int]:
@@ -164,6 +172,13 @@ def pixels(pen: Pen, count: int, columns: int, channels: int, base: str, at: str
 def image_epilogue(pen: Pen, height: int, width: int, channels: int, row: int, low: Sequence[int]) -> None:
     """The epilogue of every pixel of a whole image in the workspace."""
     w, columns = pen.w, columns_of(channels)
+    if channels % columns and _is_one_run(pen, channels):
+        with w.loop("i1", "0", str(height)):
+            w.emit(f"const {pen.real} *const acc = image + (i1 + {low[0]})*{row} + {low[1] * channels};")
+            column, w.scope.axes[COLUMN] = w.scope.axes[COLUMN], "0"
+            lanes(pen, width * channels, width * channels, "0", {"acc": "acc[l]"})
+            w.scope.axes[COLUMN] = column
+        return
     with ExitStack() as stack:
         base = "0"
         if channels > columns:
@@ -175,6 +190,22 @@ def image_epilogue(pen: Pen, height: int, width: int, channels: int, row: int, l
         at = f"image + (i1 + {low[0]})*{row} + (i2 + {low[1]})*{channels} + {base}"
         w.emit(f"const {pen.real} *const acc = {at};")
         lanes(pen, columns, channels, base, {"acc": "acc[l]"})
+
+
+def _is_one_run(pen: Pen, channels: int) -> bool:
+    """Is a row of pixels one run of elements, wherever its epilogue reads and writes?"""
+    (level,) = pen.w.kernel.levels
+    if any(i.guards or i.index is not None for i in level.body):
+        return False
+    touched = [i.load for i in level.body if i.load is not None] + [s.load for s in level.stores]
+    return all(_walks_a_run(pen, load, channels) for load in touched)
+
+
+def _walks_a_run(pen: Pen, load: Load, channels: int) -> bool:
+    buffer = pen.w.buffers[load.buffer]
+    if buffer.layout is not Layout.ROWS or any(i.value is not None or i.over != 1 for i in load.index):
+        return False
+    return [axis_stride(load, a, buffer)[0] for a in (COLUMN, COLUMN + 1)] == [channels, 1]
 
 
 def stage(pen: Pen, name: str, low: Sequence[int], row: int, batch: str = "i0") -> None:
