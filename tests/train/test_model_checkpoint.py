@@ -103,3 +103,33 @@ def test_a_run_survives_a_checkpoint_that_cannot_be_written(tmp_path: Path, capl
 def test_bad_options(options: dict[str, Any], text: str) -> None:
     with pytest.raises((ws.errors.OptionError, ws.errors.UsageError), match=text):
         ws.ModelCheckpoint("runs/x", **options)
+
+
+def test_a_run_from_an_older_checkpoint_takes_the_place_of_later_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fit(model(), callbacks=[ws.ModelCheckpoint(tmp_path, "loss", last=9)], epochs=3)
+    assert epochs_kept(tmp_path) == [1, 2, 3]
+    older = tmp_path / f"step-{STEPS:08d}"
+
+    stopped = [ws.ModelCheckpoint(tmp_path, "loss", last=9), ws.StepBudget(1)]
+    fit(model(), callbacks=stopped, epochs=3, resume=older)  # ends inside an epoch: nothing was written
+    assert epochs_kept(tmp_path) == [1, 2, 3]
+
+    resumed = model()
+    fit(resumed, callbacks=[ws.ModelCheckpoint(tmp_path, "loss", last=9)], epochs=2, resume=older)
+    assert epochs_kept(tmp_path) == [1, 2]
+    assert epochs_kept(tmp_path / "superseded") == [2, 3]
+    assert f"step-{2 * STEPS:08d}, step-{3 * STEPS:08d} are of later steps than this run began with" in caplog.text
+    newest = ws.load_checkpoint(tmp_path)
+    assert newest.position.epoch == 2
+    assert all((newest.arrays[n] == a).all() for n, a in resumed.state_dict().items())
+
+
+def test_a_new_run_in_a_used_folder_is_what_the_next_resume_finds(tmp_path: Path) -> None:
+    fit(model(), callbacks=[ws.ModelCheckpoint(tmp_path, "loss", last=9)], epochs=2)
+    fit(model(), callbacks=[ws.ModelCheckpoint(tmp_path, "loss", last=9)], epochs=1)
+    fit(model(), callbacks=[ws.ModelCheckpoint(tmp_path, "loss", last=9)], epochs=1)
+    assert epochs_kept(tmp_path) == [1]
+    aside = sorted(p.name for p in (tmp_path / "superseded").iterdir())
+    assert aside == [f"step-{STEPS:08d}", f"step-{STEPS:08d}-1", f"step-{2 * STEPS:08d}"]

@@ -15,6 +15,7 @@ from wholestep.errors import OptionError
 
 if TYPE_CHECKING:
     from wholestep.train.checkpoint import Checkpoint
+    from wholestep.train.stored import Found
 
 log = logging.getLogger("wholestep")
 
@@ -33,7 +34,9 @@ class ModelCheckpoint(Callback):
         config: what the run was started with, as JSON values; `ws.load_checkpoint(folder).config` has it.
 
     Files are written beside training, on a thread of their own; `wait()` returns when they are on the disk.  A
-    checkpoint that cannot be written is logged as an error; the run goes on and those before it are kept.
+    checkpoint that cannot be written is logged as an error; the run goes on and those before it are kept.  Where the
+    folder holds checkpoints of later steps than the run begins with (it was resumed from an older one, or starts
+    anew), they are moved to `<folder>/superseded` before the first is written.
 
     Example: `ws.ModelCheckpoint("runs/digits", monitor="val_accuracy", mode="max")`.
     """
@@ -64,18 +67,22 @@ class ModelCheckpoint(Callback):
         self.failure: Exception | None = None  # of the last attempt to write
         self._writing: threading.Thread | None = None
         self._values: list[float] = []  # of the best epochs, best first
+        self._superseded: list[Found] = []  # of later steps than this run begins with
         self._due = False
         self._since, self._written = 0, time.monotonic()
 
     # -- when ----------------------------------------------------------------------------------------------------
 
     def on_train_begin(self) -> None:
-        from wholestep.train.stored import sweep
+        from wholestep.train.stored import checkpoints_in, sweep
 
         self._written = time.monotonic()
         if self.best and self.run is not None:  # a misspelt name is told before the first epoch
             read_monitor("ModelCheckpoint", self.monitor, dict.fromkeys(self.run.names, 0.0))
         sweep(self.folder)
+        if self.run is not None:
+            begun = self.run.session.state.step
+            self._superseded = [f for f in checkpoints_in(self.folder) if f.step > begun]
 
     def on_slice(self, steps: int, loss: float) -> None:
         self._since += steps
@@ -137,6 +144,7 @@ class ModelCheckpoint(Callback):
         from wholestep.train.stored import rotate
 
         try:
+            self._set_aside()
             self.last_path = write_checkpoint(self.folder, taken)
             rotate(self.folder, self._writer, self.last, self.best, self.monitor, self.mode)
             self.failure = None
@@ -145,6 +153,16 @@ class ModelCheckpoint(Callback):
             log.error("%s", error)
         else:
             log.info("saved %s", self.last_path)
+
+    def _set_aside(self) -> None:
+        """Before the first one is written: a kill in between leaves the one that the run began with as the newest."""
+        from wholestep.train.stored import SUPERSEDED, set_aside
+
+        if self._superseded:
+            names = ", ".join(f.path.name for f in self._superseded)
+            log.warning("%s are of later steps than this run began with; moved to %s", names, self.folder / SUPERSEDED)
+            set_aside(self._superseded)
+            self._superseded = []
 
     @property
     def _writer(self) -> str:

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -20,6 +20,7 @@ from wholestep.train.tensors import Array, checksum
 FORMAT, VERSION = "wholestep checkpoint", 1
 MANIFEST = "manifest.json"
 WRITING, REMOVING = ".writing-", ".removing-"
+SUPERSEDED = "superseded"  # where checkpoints lie that a run, started before them, has taken the place of
 _NAME = re.compile(r"step-(\d+)(?:\.(\d+))?")
 
 
@@ -105,6 +106,18 @@ def rotate(folder: Path, writer: str, last: int, best: int, monitor: str, mode: 
     for found in own:
         if found.path not in keep:
             _remove(found.path)
+
+
+def set_aside(found: Sequence[Found]) -> None:
+    """Move checkpoints out of a run's folder, each by one rename: the newest that is left is where the run goes on."""
+    for each in found:
+        aside = each.path.parent / SUPERSEDED
+        aside.mkdir(exist_ok=True)
+        attempt = 0
+        while (target := aside / (f"{each.path.name}-{attempt}" if attempt else each.path.name)).exists():
+            attempt += 1
+        with contextlib.suppress(FileNotFoundError):  # another callback of the run was there first
+            each.path.rename(target)
 
 
 def _written_by(path: Path, writer: str) -> bool:
