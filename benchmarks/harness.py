@@ -32,6 +32,7 @@ class Measurements:
     rounds_us: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     first_step_s: dict[str, float] = field(default_factory=dict)
     peak_bytes: dict[str, int] = field(default_factory=dict)
+    tensor_bytes: dict[str, dict[str, int]] = field(default_factory=dict)  # by contender and cell
 
 
 def log_line(text: str) -> None:
@@ -72,6 +73,8 @@ def prepare(contender: Contender, case: Case, result: Measurements) -> dict[str,
         result.first_step_s.setdefault(contender.name, started["first_step_s"])
         if started["peak_bytes"] is not None:
             result.peak_bytes[cell.name] = started["peak_bytes"]
+        if started["tensor_bytes"] is not None:
+            result.tensor_bytes.setdefault(contender.name, {})[cell.name] = started["tensor_bytes"]
         prepared[cell.name] = Prepared(warm_up(contender, cell.name), started["losses"])
     return prepared
 
@@ -148,6 +151,7 @@ def summary(measured: Measurements) -> dict[str, Any]:
         "ratios": {peer: ratios(measured.rounds_us[peer], ours) for peer in peers} if ours else {},
         "first_step_s": {name: round(seconds, 4) for name, seconds in measured.first_step_s.items()},
         "peak_bytes": measured.peak_bytes,
+        "tensor_bytes": measured.tensor_bytes,
     }
 
 

@@ -17,13 +17,15 @@ def show_case(result: dict[str, Any]) -> None:
     times = ({OURS: result["ours_us"]} if result["ours_us"] else {}) | result["peers_us"]
     cells = list(next(iter(times.values())))
     table = Table(title=f"{result['case']}: microseconds a step, median of interleaved rounds (times ours)")
-    for heading in ["", *cells, "geomean", "first step"]:
+    for heading in ["", *cells, "geomean", "first step", "MB of tensors"]:
         table.add_column(heading, justify="right" if heading else "left")
     for name, by_cell in times.items():
         faster = result["ratios"].get(name, {})
         row = [f"{by_cell[cell]:.0f}" + (f" ({faster[cell]:.2f}x)" if faster else "") for cell in cells]
         geomean = f"{faster['geomean']:.2f}x" if faster else ""
-        table.add_row(name, *row, geomean, f"{result['first_step_s'][name]:.2f} s")
+        held = result["tensor_bytes"].get(name, {})
+        megabytes = " / ".join(f"{held[cell] / 1e6:.2f}" for cell in cells if cell in held)
+        table.add_row(name, *row, geomean, f"{result['first_step_s'][name]:.2f} s", megabytes)
     console = Console()
     console.print(table)
     for cell, size in result["peak_bytes"].items():

@@ -1,6 +1,6 @@
 """The process of one contender: reads one JSON request a line, answers one JSON line, sleeps in between.
 
-`{"do": "start", "cell": c}`               -> `{"first_step_s", "losses", "peak_bytes"}`
+`{"do": "start", "cell": c}`               -> `{"first_step_s", "losses", "peak_bytes", "tensor_bytes"}`
 `{"do": "measure", "cell": c, "steps": n}` -> `{"seconds", "loss"}`
 A failure is answered with `{"error": traceback}`. The end of standard input ends the process.
 """
@@ -42,7 +42,12 @@ class Worker:
         first_step_s = time.perf_counter() - began
         losses += [stepped_loss(trainer, index) for index in range(1, COMPARED_STEPS)]
         self.trainers[cell] = trainer
-        return {"first_step_s": first_step_s, "losses": losses, "peak_bytes": getattr(trainer, "peak_bytes", None)}
+        return {
+            "first_step_s": first_step_s,
+            "losses": losses,
+            "peak_bytes": getattr(trainer, "peak_bytes", None),
+            "tensor_bytes": trainer.tensor_bytes() if hasattr(trainer, "tensor_bytes") else None,
+        }
 
     def measure(self, cell: str, steps: int) -> dict[str, Any]:
         """Seconds for `steps` steps, waiting once, at the end."""

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.case import LEARNING_RATES, WEIGHT_DECAY, Case, Cell
+from benchmarks.frameworks.torch_memory import step_bytes
 
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,
@@ -49,6 +50,10 @@ class TorchTrainer:
 
     def loss(self) -> float:
         return float(self.last.item())
+
+    def tensor_bytes(self) -> int:
+        """Measured by the profiler in two more steps."""
+        return step_bytes(self.step, self.optimizer)
 
 
 def start(contender: str, case: Case, cell: Cell, threads: int) -> TorchTrainer:

@@ -34,6 +34,11 @@ class WholestepTrainer:
         """State, arena and workspaces: everything the session maps."""
         return int(self.session.report().peak_bytes)
 
+    def tensor_bytes(self) -> int:
+        """All tensors of a step, exact from the plan: what is mapped but for rounding and the room for inputs."""
+        held = self.session.report().footprint
+        return held.state + held.copies + held.arena + held.workspace + held.outputs + held.constants
+
     def step(self, index: int) -> None:
         self.result = self.session.step(**self.batches[index % len(self.batches)])
 

@@ -30,7 +30,11 @@ def test_geomean_is_over_cells() -> None:
 
 def test_summary_has_exactly_the_documented_keys() -> None:
     measured = Measurements(
-        "mlp", {OURS: {"a": [1.0, 3.0, 2.0]}, "jax": {"a": [4.0, 4.0, 4.0]}}, {OURS: 0.5, "jax": 1.0}, {"a": 64}
+        "mlp",
+        {OURS: {"a": [1.0, 3.0, 2.0]}, "jax": {"a": [4.0, 4.0, 4.0]}},
+        {OURS: 0.5, "jax": 1.0},
+        {"a": 64},
+        {OURS: {"a": 60}, "torch_eager": {"a": 70}},
     )
     assert summary(measured) == {
         "case": "mlp",
@@ -39,6 +43,7 @@ def test_summary_has_exactly_the_documented_keys() -> None:
         "ratios": {"jax": {"a": 2.0, "geomean": 2.0}},
         "first_step_s": {OURS: 0.5, "jax": 1.0},
         "peak_bytes": {"a": 64},
+        "tensor_bytes": {OURS: {"a": 60}, "torch_eager": {"a": 70}},
     }
 
 
