@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.plan.kernel import Plan
@@ -18,7 +19,7 @@ from wholestep.session.live import Scalars, governor
 from wholestep.session.measuring import Measured
 from wholestep.session.names import PREFIX as WINDOW_STATES
 from wholestep.session.result import EntryPoint
-from wholestep.session.source import PART, TRAIN, Source, Stand, first_values
+from wholestep.session.source import PART, TRAIN, Source, Stand, nonzero_values
 from wholestep.session.window import seen_from_outside, window_shape
 
 log = logging.getLogger("wholestep")
@@ -147,9 +148,7 @@ class Programs:
         return entry
 
     def _load_program(self, plan: Plan, key: str) -> Program:
-        if self._device.runs:
-            self._reserve(plan)
-        program = self._device.load(plan, self._place, key)
+        program = self._device.load(plan, self._place, key, partial(self._reserve, plan))
         for scalar in plan.scalars:
             if scalar.name not in ("step", "epoch"):  # the state counts them
                 program.set_scalar(scalar.name, self._scalars.declare(scalar.name, scalar.default))
@@ -161,7 +160,7 @@ class Programs:
         kept = [name for name in types if name in self.state]
         if kept:
             log.info("%d states are the model's own and keep their numbers: %s", len(kept), ", ".join(kept))
-        self.state.add(types, first_values(plan, self._place.seed))
+        self.state.add(types, nonzero_values(plan, self._place.seed))
         self._place.scratch.reserve(plan.arena_bytes, plan.work_bytes, self._place.threads)
         for entry in self._entries.values():
             entry.program.bind()

@@ -5,7 +5,7 @@ what its trace means.  Everything behind the trace is checked with it: passes, p
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ import numpy as np
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate, product
 from wholestep.compiler.plan.kernel import Kernel, Plan
-from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.device import Device, Place
 from wholestep.compiler.runtime.memory import Scratch
 from wholestep.compiler.runtime.state import State
@@ -186,7 +185,7 @@ class Bench:
         from wholestep.session.trial import SEED
 
         plan, self._state, scratch = subject.plan, State(), Scratch()
-        self._state.add({n: plan.buffers[id].type for n, id in plan.states}, _zeros(plan))
+        self._state.add({n: plan.buffers[id].type for n, id in plan.states}, lambda name: None)
         scratch.reserve(plan.arena_bytes, plan.work_bytes, subject.threads)
         scratch.region.view(0, scratch.region.size, np.dtype(np.uint8))[:] = 255  # NaN: no kernel may rely on zeros
         place = Place(self._state, scratch, subject.threads, SEED, subject.options)
@@ -206,8 +205,3 @@ class Bench:
         self._entry.inputs.fix({s: n for s, n in trial.sizes.items() if s in WINDOW_DIMS})
         outputs = self._entry(trial.inputs).outputs
         return Result(outputs, {name: self._state.get(name) for name in self._state.names})
-
-
-def _zeros(plan: Plan) -> Callable[[str], AnyArray]:
-    types = {name: plan.buffers[id].type for name, id in plan.states}
-    return lambda name: np.zeros([int(e) for e in types[name].shape], types[name].dtype.numpy)

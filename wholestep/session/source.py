@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.initializers import materialize
+from wholestep.compiler.frontend.initializers import is_zero, materialize
 from wholestep.compiler.frontend.layers import evaluated
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir import graph as ir
@@ -275,6 +275,13 @@ class Source:
             if name in state and name not in own:
                 state.set(name, fresh(name))
         state.step = 0
+
+
+def nonzero_values(plan: Plan, seed: int) -> Callable[[str], AnyArray | None]:
+    """The first value of each state of a plan; None where it is zero, as memory that was just mapped."""
+    zero = {name for (name, _), init in zip(plan.states, plan.initial, strict=True) if is_zero(init)}
+    value = first_values(plan, seed)
+    return lambda name: None if name in zero else value(name)
 
 
 def first_values(plan: Plan, seed: int) -> Callable[[str], AnyArray]:

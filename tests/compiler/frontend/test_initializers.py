@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
+from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.initializers import materialize
 from wholestep.compiler.ir.types import float32, float64
 from wholestep.errors import OptionError, ShapeError
@@ -101,3 +102,25 @@ def test_what_has_no_meaning_is_refused():
         ws.init.normal(std=-1)
     with pytest.raises(OptionError, match="low must be below high"):
         ws.init.uniform(1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "init",
+    [
+        ws.init.constant(0.5),
+        ws.init.normal(1.0, 0.5),
+        ws.init.uniform(-1, 2),
+        ws.init.xavier_normal(),
+        ws.init.kaiming_uniform(),
+    ],
+)
+def test_a_value_does_not_depend_on_the_pieces_it_is_drawn_in(init, monkeypatch):
+    whole = draw(init, (30, 7, 5), dtype=float32)
+    monkeypatch.setattr(initializers, "PIECE", 97)
+    np.testing.assert_array_equal(draw(init, (30, 7, 5), dtype=float32), whole)
+
+
+def test_only_zeros_are_zero():
+    assert initializers.is_zero(ws.init.zeros())
+    assert not initializers.is_zero(ws.init.ones())
+    assert not initializers.is_zero(ws.init.normal())

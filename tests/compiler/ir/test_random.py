@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from wholestep.compiler.ir.random import key_hash, normal, philox, splitmix64, uniform, words
+from wholestep.compiler.ir.random import consecutive_words, key_hash, normal, philox, splitmix64, uniform, words
 
 
 # From the authors' known-answer tests (Random123, kat_vectors).
@@ -80,3 +80,15 @@ def test_empty_and_scalar_shapes():
 def test_a_part_has_the_numbers_of_its_place(first):
     whole = uniform(5, "dropout", 3, (20,))
     np.testing.assert_array_equal(uniform(5, "dropout", 3, (3, 4), first), whole[first : first + 12].reshape(3, 4))
+
+
+@pytest.mark.parametrize("first", [0, 3, 4, 1001])
+def test_consecutive_words_are_those_of_their_elements(first):
+    elements = np.arange(first, first + 37, dtype=np.uint64)
+    np.testing.assert_array_equal(consecutive_words(7, "k", 3, 37, first), words(7, "k", 3, elements))
+
+
+@pytest.mark.parametrize("first", [1, 6])
+def test_a_part_of_normal_numbers_has_those_of_its_place(first):
+    whole = normal(1, "k", 2, (20,))
+    np.testing.assert_array_equal(normal(1, "k", 2, (9,), first), whole[first : first + 9])

@@ -66,13 +66,14 @@ def words(seed: int, key: str, step: int, elements: Words) -> Words:
     return np.choose(lane.astype(np.intp), philox(counter, (mixed & 0xFFFFFFFF, mixed >> 32)))
 
 
-def first_words(seed: int, key: str, step: int, count: int) -> Words:
-    """The words of elements 0, 1, ..., count - 1: one block of Philox for four of them."""
+def consecutive_words(seed: int, key: str, step: int, count: int, first: int = 0) -> Words:
+    """The words of elements first, ..., first + count - 1: one block of Philox for four of them."""
     mixed = key_hash(key) ^ splitmix64(seed)
-    block = np.arange(-(-count // 4), dtype=np.uint64)
+    start = first // 4
+    block = np.arange(start, -(-(first + count) // 4), dtype=np.uint64)
     low, high = (np.full_like(block, np.uint64(step >> shift & 0xFFFFFFFF)) for shift in (0, 32))
     made = philox((block & _LOW, block >> _HALF, low, high), (mixed & 0xFFFFFFFF, mixed >> 32))
-    return np.stack(made, axis=1).reshape(-1)[:count]
+    return np.stack(made, axis=1).reshape(-1)[first - 4 * start :][:count]
 
 
 def _unit(word: Words) -> Floats:
@@ -81,15 +82,12 @@ def _unit(word: Words) -> Floats:
 
 def uniform(seed: int, key: str, step: int, shape: tuple[int, ...], first: int = 0) -> Floats:
     """Numbers in [0, 1), multiples of 2^-24, which float32 and float64 both hold exactly; from element `first` on."""
-    if first:
-        elements = np.arange(first, first + prod(shape), dtype=np.uint64)
-        return _unit(words(seed, key, step, elements)).reshape(shape)
-    return _unit(first_words(seed, key, step, prod(shape))).reshape(shape)
+    return _unit(consecutive_words(seed, key, step, prod(shape), first)).reshape(shape)
 
 
-def normal(seed: int, key: str, step: int, shape: tuple[int, ...]) -> Floats:
+def normal(seed: int, key: str, step: int, shape: tuple[int, ...], first: int = 0) -> Floats:
     """Standard normal numbers by Box and Muller: element e takes the uniforms u of 2e and v of 2e + 1 and is
-    sqrt(-2 ln(1 - u)) cos(2πv).  1 - u is never 0, so every number is finite."""
-    u, v = uniform(seed, key, step, (prod(shape), 2)).T
+    sqrt(-2 ln(1 - u)) cos(2πv).  1 - u is never 0, so every number is finite.  From element `first` on."""
+    u, v = uniform(seed, key, step, (prod(shape), 2), 2 * first).T
     normal: Floats = (np.sqrt(-2.0 * np.log1p(-u)) * np.cos(2.0 * np.pi * v)).reshape(shape)
     return normal

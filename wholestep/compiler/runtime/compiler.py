@@ -7,12 +7,12 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from threading import Thread
 
 from wholestep.compiler.runtime.cache import Cache, key_of
 from wholestep.compiler.runtime.threads import default_threads
+from wholestep.compiler.runtime.together import run_all
 from wholestep.compiler.spans import inner_span
 from wholestep.errors import CompilerError
 
@@ -206,31 +206,10 @@ def run_compiler(compiler: Compiler, target: Target, sources: Mapping[str, str])
         common = [*compiler.command, *FLAGS, *target.flags, f"-iquote{NATIVE}"]
         levels = {name: PLAIN_LEVEL if name.startswith(PLAIN_FILE) else LEVEL for name in names}
         with inner_span("gcc"):
-            _run_all([[*common, *levels[name], "-c", name, "-o", f"{name}.o"] for name in names], folder)
+            commands = [[*common, *levels[name], "-c", name, "-o", f"{name}.o"] for name in names]
+            run_all([partial(_run, command, folder) for command in commands], default_threads())
             _run([*common, *LINK, *(f"{name}.o" for name in names), "-o", "out.so", *LIBRARIES], folder)
         return Path(folder, "out.so").read_bytes()
-
-
-def _run_all(commands: Sequence[Sequence[str]], folder: str) -> None:
-    """Run all commands, as many at a time as there are cores; the first error that one of them met is raised."""
-    waiting, errors = iter(commands), list[BaseException]()
-
-    def work() -> None:
-        try:
-            for command in waiting:
-                if not errors:
-                    _run(command, folder)
-        except BaseException as error:  # raised below, where the caller sees it
-            errors.append(error)
-
-    others = [Thread(target=work) for _ in range(min(default_threads(), len(commands)) - 1)]
-    for thread in others:
-        thread.start()
-    work()
-    for thread in others:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def _run(command: Sequence[str], folder: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ctypes import byref, c_double, c_long, c_void_p
 from functools import cached_property
@@ -21,10 +20,11 @@ from wholestep.compiler.runtime import library as native
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.cache import key_of
 from wholestep.compiler.runtime.compiler import OBJECT_SUFFIX, Compiler, compile_c, detect_target, find_compiler
-from wholestep.compiler.runtime.device import Epoch, IndexBound, Place, WindowShape
+from wholestep.compiler.runtime.device import Epoch, IndexBound, Place, WindowShape, nothing
 from wholestep.compiler.runtime.memory import Region
 from wholestep.compiler.runtime.plans import compiler_version
 from wholestep.compiler.runtime.store import cache_of
+from wholestep.compiler.runtime.together import Background
 from wholestep.options import CompileOptions
 
 if TYPE_CHECKING:
@@ -38,10 +38,12 @@ SLICE_SECONDS = 0.05  # signals, progress and callbacks wait no longer than this
 class CpuProgram:
     """A plan in this process.  Everything a step needs is laid out here once; `run` is one native call."""
 
-    def __init__(self, plan: Plan, place: Place, key: str = "") -> None:
+    def __init__(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> None:
         self.plan, self._place, self._state = plan, place, place.state
         DEVICE.prepare(place.options)  # a cold start compiles the library and the plan side by side
-        compiled = self._find_or_compile(key)
+        coming = Background(lambda: self._find_or_compile(key))
+        meanwhile()
+        compiled = coming.result()
         self.library = DEVICE.library(place.options)
         self._object = PlanObject(compiled)
         self.recorder = _recorder(compiled, place.threads) if place.profile else None
@@ -282,28 +284,6 @@ def _recorder(compiled: Path, threads: int) -> Recorder:
     return Recorder(compiled, threads)
 
 
-class Background:
-    """A call on a thread of its own; `result` waits for it and gives its value or its error."""
-
-    def __init__(self, call: Callable[[], native.Library]) -> None:
-        self._value: native.Library | BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(call,))
-        self._thread.start()
-
-    def _run(self, call: Callable[[], native.Library]) -> None:
-        try:
-            self._value = call()
-        except BaseException as error:  # handed to whoever asks for the result
-            self._value = error
-
-    def result(self) -> native.Library:
-        self._thread.join()
-        if isinstance(self._value, BaseException):
-            raise self._value
-        assert self._value is not None
-        return self._value
-
-
 class PlanObject:
     """A plan's compiled code in this process: the addresses of its functions."""
 
@@ -335,7 +315,7 @@ class CpuDevice:
     runs = True
 
     def __init__(self) -> None:
-        self._coming: Background | None = None
+        self._coming: Background[native.Library] | None = None
 
     def prepare(self, options: CompileOptions) -> None:
         """Find or compile the runtime library on a thread of its own."""
@@ -347,8 +327,8 @@ class CpuDevice:
         coming, self._coming = self._coming, None
         return load_library(options) if coming is None else coming.result()
 
-    def load(self, plan: Plan, place: Place, key: str = "") -> CpuProgram:
-        return CpuProgram(plan, place, key)
+    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> CpuProgram:
+        return CpuProgram(plan, place, key, meanwhile)
 
     def load_window(
         self, plan: Plan, programs: Sequence[CpuProgram], place: Place, shape: WindowShape

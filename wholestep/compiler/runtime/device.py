@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -100,6 +100,10 @@ class WindowShape:
         return bool(shape) and shape[0] == Dim.symbol(self.batch)
 
 
+def nothing() -> None:
+    """What there is to do meanwhile, unless a caller knows better."""
+
+
 class Device(Protocol):
     """A kind of machine."""
 
@@ -109,8 +113,11 @@ class Device(Protocol):
     def prepare(self, options: CompileOptions) -> None:
         """Begin with what every plan needs, beside whatever the caller does next."""
 
-    def load(self, plan: Plan, place: Place, key: str = "") -> Program:
-        """Make a plan runnable.  `key` stands for the plan in caches; without one it is computed."""
+    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> Program:
+        """Make a plan runnable.  `key` stands for the plan in caches; without one it is computed.
+
+        `meanwhile` is called while the plan is compiled, before its states and scratch memory are looked for.
+        """
 
     def load_window(self, plan: Plan, programs: Sequence[Program], place: Place, shape: WindowShape) -> Program:
         """One program of several that were loaded: each runs for every part of a window, the last one once."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.device import Epoch, IndexBound, Place, Program, WindowShape
+from wholestep.compiler.runtime.device import Epoch, IndexBound, Place, Program, WindowShape, nothing
 from wholestep.errors import UsageError
 from wholestep.options import CompileOptions
 
@@ -58,7 +58,7 @@ class NullDevice:
     def prepare(self, options: CompileOptions) -> None:
         """Nothing is needed."""
 
-    def load(self, plan: Plan, place: Place, key: str = "") -> NullProgram:
+    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> NullProgram:
         return NullProgram(plan)
 
     def load_window(self, plan: Plan, programs: Sequence[Program], place: Place, shape: WindowShape) -> NullProgram:

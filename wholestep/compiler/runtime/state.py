@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from wholestep.compiler.ir.types import TensorType, shape_text, symbols_of
 from wholestep.compiler.plan.kernel import Layout
 from wholestep.compiler.plan.layout import layout_bytes, pack, state_layout, unpack
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
 from wholestep.compiler.runtime.memory import Region
+from wholestep.compiler.runtime.threads import default_threads
+from wholestep.compiler.runtime.together import run_all
 from wholestep.errors import GraphError, ShapeError, UnknownNameError
+
+MANY = 4 << 20  # bytes of states from which on their first values are worth a thread for each core
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,11 @@ class State:
         self.step = 0  # updates done
         self.epoch = 0  # epochs finished by `run`: the key of the next one's order
 
-    def add(self, types: Mapping[str, TensorType], initial: Callable[[str], AnyArray]) -> None:
-        """Make room for the states that are not there yet, in one mapping, and give them their first values."""
+    def add(self, types: Mapping[str, TensorType], initial: Callable[[str], AnyArray | None]) -> None:
+        """Make room for the states that are not there yet, in one mapping, and give them their first values.
+
+        None stands for zeros.
+        """
         for name in types.keys() & self._slots.keys():
             if self._slots[name].type != types[name]:
                 raise GraphError(
@@ -55,9 +63,22 @@ class State:
         for name, type in new.items():
             stored = region.view(offset, sizes[name] // type.dtype.size, type.dtype.numpy)
             self._slots[name] = Slot(type, state_layout(type), stored)
-            self.set(name, initial(name))
             offset += sizes[name]
         self._regions.append(region)
+        self._begin(
+            sorted(new, key=lambda name: -sizes[name]), initial, threads=1 if offset < MANY else default_threads()
+        )
+
+    def _begin(self, names: Sequence[str], initial: Callable[[str], AnyArray | None], threads: int) -> None:
+        """Write the first values: NumPy draws those of several states at a time."""
+
+        def write(name: str) -> None:
+            value = initial(name)
+            if value is not None:  # else the mapping is as it should be
+                self.set(name, value)
+
+        run_all([partial(write, name) for name in names], threads)
+        self.version += 1
 
     @property
     def mapped_bytes(self) -> int:
@@ -100,7 +121,7 @@ class State:
                 f"{what} has shape {shape_text(slot.type.shape)}; received {array.shape}. Reshape the array to it."
             )
         check_dtype(array, slot.type.dtype.numpy, what)
-        return pack(array.astype(slot.type.dtype.numpy), slot.layout)
+        return pack(array.astype(slot.type.dtype.numpy, copy=False), slot.layout)
 
 
 def _bytes(name: str, type: TensorType) -> int:

@@ -1,0 +1,50 @@
+"""Calls on several threads: every one is made, and errors arrive where they are asked for."""
+
+from __future__ import annotations
+
+import threading
+from contextvars import ContextVar
+
+import pytest
+
+from wholestep.compiler.runtime.together import Background, run_all
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_every_call_is_made_once(threads: int) -> None:
+    made: list[int] = []
+    run_all([lambda i=i: made.append(i) for i in range(20)], threads)  # type: ignore[misc]
+    assert sorted(made) == list(range(20))
+    run_all([], threads)
+
+
+def test_calls_run_side_by_side() -> None:
+    both = threading.Barrier(2, timeout=10)  # passed only where two threads are at it
+    run_all([both.wait, both.wait], 2)
+
+
+def test_an_error_is_raised_and_ends_the_work() -> None:
+    made: list[int] = []
+
+    def fail() -> None:
+        raise ValueError("third")
+
+    calls = [lambda: made.append(0), lambda: made.append(1), fail, lambda: made.append(3)]
+    with pytest.raises(ValueError, match="third"):
+        run_all(calls, 1)
+    assert made == [0, 1]
+
+
+def test_a_call_in_the_background_gives_its_value_or_its_error() -> None:
+    def fail() -> int:
+        raise KeyError("gone")
+
+    assert Background(lambda: 42).result() == 42
+    with pytest.raises(KeyError, match="gone"):
+        Background(fail).result()
+
+
+def test_a_call_in_the_background_sees_the_context_it_was_begun_in() -> None:
+    where: ContextVar[str] = ContextVar("where", default="nowhere")
+    where.set("here")
+    assert Background(where.get).result() == "here"

@@ -1,0 +1,57 @@
+"""Work on several threads of Python: calls that wait for processes or for NumPy, which let others run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from threading import Thread
+from typing import Generic, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Background(Generic[Result]):
+    """A call on a thread of its own; `result` waits for it and gives its value or its error."""
+
+    def __init__(self, call: Callable[[], Result]) -> None:
+        self._values: list[Result] = []
+        self._error: BaseException | None = None
+        context = copy_context()  # spans of the call belong to the build that began it
+        self._thread = Thread(target=context.run, args=(self._run, call))
+        self._thread.start()
+
+    def _run(self, call: Callable[[], Result]) -> None:
+        try:
+            self._values.append(call())
+        except BaseException as error:  # handed to whoever asks for the result
+            self._error = error
+
+    def result(self) -> Result:
+        """What the call gave."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._values[0]
+
+
+def run_all(calls: Sequence[Callable[[], object]], threads: int) -> None:
+    """Make all calls, the first ones first, so many at a time; after an error no further one begins."""
+    waiting, errors = iter(calls), list[BaseException]()
+
+    def work() -> None:
+        try:
+            for call in waiting:  # a list's iterator gives each item to one thread
+                if errors:
+                    return
+                call()
+        except BaseException as error:  # raised below, where the caller sees it
+            errors.append(error)
+
+    others = [Thread(target=work) for _ in range(min(threads, len(calls)) - 1)]
+    for thread in others:
+        thread.start()
+    work()
+    for thread in others:
+        thread.join()
+    if errors:
+        raise errors[0]
