@@ -157,3 +157,30 @@ def test_what_value_and_grad_refuses() -> None:
         losses.value_and_grad("mse", [1.0, 2.0], [1.0, 2.0], reduction="none")
     with pytest.raises(OptionError, match=r"options are numbers, words or arrays"):
         losses.value_and_grad("mse", [1.0], [1.0], reduction={})
+
+
+# -- labels outside the classes, where one of them is ignored ------------------------------------------------------
+
+
+@pytest.mark.parametrize("ignored", [-1, 255])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_of_labels_outside_the_classes_the_ignored_one_alone_is_accepted(ignored: int, smoothing: float) -> None:
+    g = ws.Graph()
+    x, labels = g.input("x", ("batch", 3)), g.input("labels", ("batch",), "int32")
+    logits = x @ g.parameter("w", (3, 4))
+    g.set_outputs(
+        [ws.losses.cross_entropy(logits, labels, ignored, label_smoothing=smoothing, class_weight=[1, 2, 1, 1])]
+    )
+    session = ws.build_session(g, batch_size=6)
+    rows, good = np.ones((6, 3), np.float32), np.array([0, 3, ignored, 1, 2, ignored], np.int32)
+    assert np.isfinite(session.step(x=rows, labels=good).loss)
+    assert np.isfinite(session.step(x=rows, labels=good).loss)  # the quick path
+    before = session.get("w")
+    for value in (4, -2, 254):
+        bad = good.copy()
+        bad[4] = value
+        text = rf"'labels' holds indices from 0 to 3, or {ignored} to be ignored; received {value} at position 4"
+        for call in (session.step, session.run, session.evaluate):
+            with pytest.raises(InputError, match=text):
+                call(x=rows, labels=bad)
+    assert (session.get("w") == before).all()

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, evaluate, shape_text
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.kernel import Bound, Plan
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
 from wholestep.compiler.runtime.device import IndexBound, Program
 from wholestep.errors import GraphError, InputError, ShapeError, UnknownNameError
@@ -21,12 +21,13 @@ _READABLE = 0x1 | 0x100  # NumPy's flags for C-contiguous and aligned: such an a
 class Input:
     """One input of an entry point: what it takes, and the shape it was last given."""
 
-    __slots__ = ("bounds", "dtype", "name", "shape", "type", "what")
+    __slots__ = ("bounds", "dtype", "excusing", "name", "shape", "type", "what")
 
-    def __init__(self, name: str, type: TensorType, bounds: Sequence[Extent]) -> None:
+    def __init__(self, name: str, type: TensorType, bounds: Sequence[Bound]) -> None:
         self.name, self.type, self.what = name, type, f"the input {name!r}"
         self.dtype: np.dtype[Any] = type.dtype.numpy
-        self.bounds = tuple(bounds)  # its values are indices below each of these
+        self.bounds = tuple(b.size for b in bounds if b.excused is None)  # its values are indices below each of these
+        self.excusing = tuple(b for b in bounds if b.excused is not None)  # the same, but for one value
         self.shape: tuple[int, ...] | None = None
 
     def accept(self, value: object) -> AnyArray:
@@ -46,14 +47,21 @@ class Input:
     def check_bounds(self, array: AnyArray, sizes: Mapping[str, int]) -> None:
         """Indices outside their axis would be clamped silently by a kernel: they are refused here."""
         for bound in self.bounds:
-            limit = evaluate(bound, sizes)
-            low, high = int(array.min()), int(array.max())
-            if low < 0 or high >= limit:
-                bad = high if high >= limit else low
-                raise InputError(
-                    f"{self.what} holds indices from 0 to {limit - 1}; received {bad} at position "
-                    f"{_position(array, bad)}. Correct the values (nothing was changed)."
-                )
+            self._check(array, array, evaluate(bound, sizes), "")
+        for each in self.excusing:
+            used = array[array != each.excused]
+            self._check(array, used, evaluate(each.size, sizes), f", or {each.excused} to be ignored")
+
+    def _check(self, array: AnyArray, used: AnyArray, limit: int, also: str) -> None:
+        if not used.size:
+            return
+        low, high = int(used.min()), int(used.max())
+        if low < 0 or high >= limit:
+            bad = high if high >= limit else low
+            raise InputError(
+                f"{self.what} holds indices from 0 to {limit - 1}{also}; received {bad} at position "
+                f"{_position(array, bad)}. Correct the values (nothing was changed)."
+            )
 
 
 def _position(array: AnyArray, value: int) -> str:
@@ -69,8 +77,9 @@ class Inputs:
         self._program = program
         self._capacity = plan.sizes
         self._symbols = {s: i for i, s in enumerate(plan.symbols)}
-        bounds = {name: [b.size for b in plan.bounds if b.input == name] for name, _ in plan.inputs}
+        bounds = {name: [b for b in plan.bounds if b.input == name] for name, _ in plan.inputs}
         self.all = tuple(Input(name, plan.buffers[id].type, bounds[name]) for name, id in plan.inputs)
+        self._excusing = [i for i in self.all if i.excusing]  # a native step does not check these
         self._slot_of = [(i, program.slots.get(i.name, 0)) for i in self.all]
         self.sizes: dict[str, int] = dict(self._capacity)  # of the last call; replaced, never changed
         self._fixed: dict[str, int] = {}  # sizes that no array tells
@@ -102,6 +111,8 @@ class Inputs:
                 return self._bind_any(given)
             # A quarter of the time of array.ctypes.data; the stubs do not know that arrays are buffers.
             addresses[slot] = addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
+        for item in self._excusing:
+            item.check_bounds(given[item.name], self.sizes)  # type: ignore[arg-type]
         return None
 
     def refuse_indices(self, given: Mapping[str, object]) -> NoReturn:

@@ -290,6 +290,7 @@ class Bound:
 
     input: str
     size: Extent
+    excused: int | None = None  # a value that is replaced before it is used: the index that a loss ignores
 
 
 @dataclass(frozen=True)
