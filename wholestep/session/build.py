@@ -8,14 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.plan.report import PlanReport, plan_report
 from wholestep.compiler.runtime.cache import CacheWarning
 from wholestep.compiler.runtime.device import device_named
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
@@ -29,6 +28,9 @@ from wholestep.options import CompileOptions, thread_count
 from wholestep.session.model import Inputs, training_graph
 from wholestep.session.session import Session
 from wholestep.session.source import Source, Stand, merged_capacity, state_of
+
+if TYPE_CHECKING:
+    from wholestep.compiler.plan.report import PlanReport
 
 log = logging.getLogger("wholestep")
 
@@ -108,7 +110,8 @@ def build_session(
 
 def build_session_with_report(model_or_graph: Model, **arguments: Any) -> tuple[Session, OptimizeReport]:
     """`build_session`, and what the build did."""
-    return _build(*_split(model_or_graph, **arguments))
+    source, target = _split(model_or_graph, **arguments)
+    return _build(source, target.prepared())
 
 
 def build_session_unoptimized(model_or_graph: Model, **arguments: Any) -> Session:
@@ -211,6 +214,8 @@ def estimate(model_or_graph: Model, **arguments: Any) -> PlanReport:
     source, target = _split(model_or_graph, **arguments)
     if source.is_windowed:
         raise UsageError("estimate is about one plan, and accumulate needs several; build_session(...).peak_bytes.")
+    from wholestep.compiler.plan.report import plan_report
+
     plan, _ = source.plan_with_report(source.main, replace(target.options, cache=False))
     return plan_report(plan, target.stand.threads, "estimate")
 
@@ -270,7 +275,7 @@ def _split(
     **recipe: Any,
 ) -> tuple[Source, Destination]:
     """The arguments of `build_session`, sorted."""
-    target = Destination(seed, device, threads, options or CompileOptions()).prepared()
+    target = Destination(seed, device, threads, options or CompileOptions())
     known = Recipe(measures=as_measures(metrics), schedules=as_schedules(schedule), **recipe)
     model = as_graph(model_or_graph, inputs, targets, loss)
     return _source(model, optimizer, batch_size, capacity, known), target
