@@ -17,6 +17,7 @@ from wholestep.compiler.ir.types import float32, float64
 from wholestep.compiler.plan.kernel import Kernel, Plan
 from wholestep.compiler.plan.serialize import dump, load
 from wholestep.compiler.plan.winograd import block_rows, position_step, takes
+from wholestep.compiler.render import ahead
 
 Array = np.ndarray[Any, Any]
 BATCH, CAPACITY = 5, 7
@@ -24,7 +25,7 @@ SHAPES = {"w0": (20, 16, 3, 3), "w1": (33, 20, 3, 3)}
 
 
 def network(dtype: str = "float32") -> ws.Graph:
-    """Two convolutions by tiles, one of them before a pool of windows that tiles do not fit, over images of odd size."""
+    """Two convolutions by tiles, one before a pool whose windows they do not fit, over images of odd size."""
     g, rng = ws.Graph(), np.random.default_rng(2)
     x, y = g.input("x", ("batch", 16, 15, 13), dtype), g.input("y", ("batch", 33, 5, 6), dtype)
     w = {n: g.parameter(n, s, init=rng.normal(size=s) / np.sqrt(9 * s[1]), dtype=dtype) for n, s in SHAPES.items()}
@@ -145,6 +146,18 @@ def trained(**options: object) -> dict[str, Array]:
 )
 def test_the_same_bits(options: dict[str, object]) -> None:
     assert_same_bits(trained(**options), reference())
+
+
+def test_fetching_ahead_is_in_the_source_of_large_steps_and_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "LARGE", 0)
+    options = ws.CompileOptions(cache=False)
+    source = ws.build_session(network(), batch_size=BATCH, options=options).source
+    adjoint = next(
+        text for text in source.split("\n/* kernel ") if "gradient of relu" in text and "ws_winograd" in text
+    )
+    assert adjoint.count("ws_fetch_read(") == 2  # the next image, and what the relu's adjoint reads
+    assert adjoint.count("ws_fetch_own(") == 1
+    assert_same_bits(trained(threads=2, options=options), reference())
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Convolutions of 3 x 3 by fewer products (Winograd's F(2x2, 3x3)): where, and in which pieces.
 
-Tiles of 2 x 2 pixels take 16 products for each pair of channels instead of 36 (decision 011).  Which convolutions are
+Tiles of 2 x 2 pixels take 16 products for each pair of channels instead of 36 (decision 012).  Which convolutions are
 computed so is a function of the shapes of weight and image: never of the batch, the threads or the ops around it.
 """
 

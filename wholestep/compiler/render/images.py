@@ -22,8 +22,8 @@ class Pen:
         assert w.kernel.window is not None
         self.w, self.window = w, w.kernel.window
         self.operands: Mapping[str, Operand] = {o.name: o for o in (*self.window.operands, *self.window.results)}
-        of = "g" if "g" in self.operands else "x"
-        self.dtype = w.buffers[self.operands[of].load.buffer].type.dtype
+        self.images = "g" if "g" in self.operands else "x"
+        self.dtype = w.buffers[self.operands[self.images].load.buffer].type.dtype
         self.suffix, self.real = SUFFIX[self.dtype], STORED[self.dtype]
         self.work = {name for name, _ in self.window.work}
 

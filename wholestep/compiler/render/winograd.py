@@ -8,8 +8,11 @@ from contextlib import ExitStack
 from wholestep.compiler.plan.frames import forward_margin, rounded
 from wholestep.compiler.plan.kernel import LANES
 from wholestep.compiler.plan.winograd import POSITIONS, TILE_OUTPUTS, position_step, tiles_of
+from wholestep.compiler.render.image_ahead import fetch_for_epilogue, fetch_next_image
 from wholestep.compiler.render.images import Pen, clear_frame, stage
 from wholestep.compiler.render.panels import Panels, enter_panels
+
+FEW_THREADS = 2  # that share the outputs of a weight: each fetches all of the next images; of more, each a part of them
 
 
 def take_weights_apart(pen: Pen, panels: Panels, depth: int) -> None:
@@ -39,6 +42,9 @@ def image_by_tiles(
             enter_panels(pen, stack, panels)
             panel = f" + p*{POSITIONS * depth * LANES}" * (panels.count > 1)
             with w.loop("s", "0", str(POSITIONS)):
+                share = f"y/{some}*{panels.count * POSITIONS}" + f" + p*{POSITIONS}" * (panels.count > 1) + " + s"
+                fetch_next_image(pen, pen.images, "i0", down // some * panels.count * POSITIONS, share)
+                fetch_for_epilogue(pen, panels, 2 * some, size[1], "y*2")
                 pen.call(
                     *(f"ws_conv_row_{pen.tile(LANES)}", tiles, LANES, f"products + s*{product_step}", LANES),
                     *(f"tiles + s*{step}", padded, 1, 0, 1, 0, depth, f"parts{panel} + s*{depth * LANES}"),
@@ -119,8 +125,12 @@ def _tiles_of_weight(pen: Pen, row: int, g_row: int) -> None:
                 *(f"ws_winograd_gradient_{pen.suffix}_wide", f"gradients + r*{across * lanes} + first", g_step),
                 *(lanes, f"g + (y + r)*{2 * g_row} + first", g_row, outputs, f"{hi} - first", across),
             )
-        with w.loop("o", lo, hi, str(TILE_OUTPUTS)):
+        with w.loop("o", lo, hi, str(TILE_OUTPUTS)), w.loop("s", "0", str(POSITIONS)):
+            parts = max(1, outputs // TILE_OUTPUTS // FEW_THREADS)
+            share = f"(y/{some}*{parts} + (o - {lo})/{TILE_OUTPUTS})*{POSITIONS} + s"
+            for name in ("x", "g"):
+                fetch_next_image(pen, name, "n", down // some * parts * POSITIONS, share)
             pen.call(
-                *(f"ws_winograd_products_{pen.suffix}_wide", padded, f"sums + o*{POSITIONS * padded}"),
-                *("gradients + o", g_step, lanes, "tiles", step, some * across),
+                *(f"ws_winograd_products_{pen.suffix}_wide", padded, f"sums + (o*{POSITIONS} + s)*{padded}"),
+                *(f"gradients + o + s*{g_step}", lanes, f"tiles + s*{step}", some * across),
             )

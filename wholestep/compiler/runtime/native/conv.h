@@ -13,6 +13,14 @@
 #endif
 #define INDEX uint8_t
 
+/* Asks for `count` lines of memory, `step` bytes apart, that are read, or written, soon. */
+WS_TILE void ws_fetch_read(const void *from, const long count, const long step) {
+  for (long i = 0; i < count; i++) __builtin_prefetch((const char *)from + i * step, 0, 2);
+}
+WS_TILE void ws_fetch_own(const void *from, const long count, const long step) {
+  for (long i = 0; i < count; i++) __builtin_prefetch((const char *)from + i * step, 1, 2);
+}
+
 #define REAL float
 #define SUFFIX "ps"
 #define BROADCAST "vbroadcastss"

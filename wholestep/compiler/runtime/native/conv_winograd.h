@@ -115,17 +115,16 @@ WS_APART void NAME(winograd_gradient)(REAL *v, const long position, const int ti
     }
 }
 
-/* sums[output][position][channel] += sum over the tiles of g[position][tile][output] * x[position][tile][channel], for
-   8 outputs: one chain over `count` tiles. */
-WS_TILE void NAME(winograd_products)(const int channels, REAL *sums, const REAL *g, const long g_position,
-                                      const int g_tile, const REAL *x, const long x_position, const int count) {
+/* sums[output][channel] += sum over the tiles of g[tile][output] * x[tile][channel], for 8 outputs and one position: one
+   chain over `count` tiles. */
+WS_TILE void NAME(winograd_products)(const int channels, REAL *sums, const REAL *g, const int g_tile, const REAL *x,
+                                      const int count) {
   const int vectors = channels / WIDTH, part = vectors % 2 ? vectors % 3 ? 1 : 3 : 2;
   const int outputs = REGISTERS / part < 8 ? 4 : 8;
-  for (int s = 0; s < 16; s++)
-    for (int v = 0; v < vectors; v += part)
-      for (int o = 0; o < 8; o += outputs)
-        NAME(weight_tile)(outputs, part, sums + (o * 16 + s) * channels + v * WIDTH, 16 * channels,
-                          g + s * g_position + o, 0, g_tile, 1, x + s * x_position + v * WIDTH, 0, channels, 1, count);
+  for (int v = 0; v < vectors; v += part)
+    for (int o = 0; o < 8; o += outputs)
+      NAME(weight_tile)(outputs, part, sums + o * 16 * channels + v * WIDTH, 16 * channels, g + o, 0, g_tile, 1,
+                        x + v * WIDTH, 0, channels, 1, count);
 }
 
 /* The gradient of one output's weights, [tap][channel], of its sums: the adjoint of winograd_weights. */
