@@ -87,5 +87,5 @@ def _show_quantities(title: str, result: dict[str, Any]) -> None:
     table.add_column("what")
     table.add_column("measured", justify="right")
     for name, value in result.items():
-        table.add_row(name, f"{value:.4g}")
+        table.add_row(name, f"{value:,}" if isinstance(value, int) else f"{value:.4g}")
     Console().print(table)

@@ -1,0 +1,89 @@
+"""GPT-2 small, 124 million parameters, AdamW: what a step needs, told before it is built; and its first step, cold."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.contender import BenchmarkError
+
+if TYPE_CHECKING:
+    import wholestep as ws
+
+VOCABULARY = 50257
+SIZES = {"b4_t128": (4, 128), "b1_t1024": (1, 1024)}  # rows, tokens of a row
+STEPS = 4  # the loss must fall over them, on one batch
+ESTIMATE = "from benchmarks import gpt2_small; print(gpt2_small.estimate{})"
+FIRST_STEP = "from benchmarks import gpt2_small; print(gpt2_small.first_step{})"
+
+
+def run(in_new_process: Any, folder: Path) -> dict[str, float]:
+    """Measures each size with an empty cache; an error where the memory or the losses are not as promised."""
+    result: dict[str, float] = {}
+    for name, size in SIZES.items():
+        promised = in_new_process(ESTIMATE.format(size), folder / name)
+        print(f"GPT-2 small, {size[0]} x {size[1]} tokens: a step will map {promised:,} bytes", file=sys.stderr)
+        told = in_new_process(FIRST_STEP.format(size), folder / name)
+        check(promised, told)
+        result[f"gpt2_{name}_peak_bytes"] = promised
+        result[f"gpt2_{name}_first_step_s"] = told["seconds"]
+        result[f"gpt2_{name}_first_loss"], result[f"gpt2_{name}_last_loss"] = told["losses"][0], told["losses"][-1]
+    return result
+
+
+def check(promised: int, told: dict[str, Any]) -> None:
+    """What was promised was mapped; a model that knows nothing loses ln(words), and then less."""
+    if told["mapped_bytes"] != promised:
+        raise BenchmarkError(f"the estimate was {promised:,} bytes, the session maps {told['mapped_bytes']:,}")
+    losses, guess = told["losses"], math.log(VOCABULARY)
+    if not abs(losses[0] - guess) < 0.5 or not losses[-1] < losses[0]:
+        raise BenchmarkError(f"losses are {losses}, expected about {guess:.2f} at first, and falling")
+
+
+def model() -> ws.nn.Module:
+    """The network of the published size."""
+    import wholestep as ws
+
+    return ws.models.gpt2(vocabulary=VOCABULARY)
+
+
+def arguments(rows: int, tokens: int) -> dict[str, Any]:
+    """What both `ws.estimate` and `ws.build_session` are given beside the model."""
+    import wholestep as ws
+
+    words = ws.Spec(("batch", tokens), "int32")
+    return {
+        "inputs": words,
+        "targets": words,
+        "loss": "cross_entropy",
+        "optimizer": ws.AdamW(lr=1e-4),
+        "batch_size": rows,
+        "threads": 2,
+    }
+
+
+def estimate(rows: int, tokens: int) -> int:
+    """The bytes that the session will map: nothing is compiled, nothing is run."""
+    import wholestep as ws
+
+    return ws.estimate(model(), **arguments(rows, tokens)).peak_bytes
+
+
+def first_step(rows: int, tokens: int) -> str:
+    """Seconds from the model's first line to a loss that can be read, after `import wholestep`; a few more losses."""
+    import numpy as np
+
+    import wholestep as ws
+
+    text = np.random.default_rng(0).integers(0, VOCABULARY, (rows, tokens + 1)).astype(np.int32)
+    batch = {"x": np.ascontiguousarray(text[:, :-1]), "labels": np.ascontiguousarray(text[:, 1:])}
+    began = time.perf_counter()
+    session = ws.build_session(model(), **arguments(rows, tokens))
+    losses = [float(session.step(**batch).loss)]
+    seconds = time.perf_counter() - began
+    losses += [float(session.step(**batch).loss) for _ in range(STEPS - 1)]
+    return json.dumps({"seconds": seconds, "losses": losses, "mapped_bytes": session.peak_bytes})
