@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -112,6 +114,35 @@ def test_train_evaluate_predict(script: Path, tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "y.npy"), twin.predict(x[:7]))
 
 
+def test_questions_that_a_run_cannot_answer(script: Path) -> None:
+    assert run("train", "small.py", "--epochs", "1", "--no-progress")[0] == 0
+    Path("text.npy").write_text("no numbers")
+    np.savez("two.npz", a=np.zeros(2), b=np.zeros(2))
+    for arguments, expected in (
+        (["evaluate", "--best", "val_acuracy"], "knows the number 'val_acuracy'; they know: loss, accuracy, val_loss"),
+        (["evaluate", "--best", "val_loss", "--mode", "up"], "mode is 'min' or 'max'; received 'up'"),
+        (["predict", "absent.npy"], "absent.npy: No such file or directory"),
+        (["predict", "text.npy"], "text.npy is not a .npy file of numbers; make one with np.save('text.npy', x)"),
+        (["predict", "two.npz"], "two.npz holds several arrays, a, b"),
+    ):
+        code, text = run(arguments[0], "runs/small", *arguments[1:])
+        assert code == 1
+        assert expected in text.replace("\n", " ")
+    code, text = run("train", "--resume", "runs/small", "--no-progress")
+    assert code == 0
+    assert "all 1 epochs are done; to go on give more: --resume runs/small --epochs 2" in text
+
+
+def test_a_run_that_could_not_be_kept_is_an_error(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("wholestep.train.checkpoint.write_tensors", full)
+    code, text = run("train", "small.py", "--epochs", "1", "--no-progress")
+    assert code == 1
+    assert "no checkpoint of this run could be written to runs/small" in text.replace("\n", " ")
+
+
 def test_resuming_from_the_command_line(script: Path) -> None:
     assert run("train", "small.py", "--epochs", "3", "--folder", "whole", "--no-progress")[0] == 0
     assert run("train", "small.py", "--epochs", "2", "--folder", "part", "--no-progress")[0] == 0
@@ -136,15 +167,29 @@ def test_resuming_from_the_command_line(script: Path) -> None:
         (["train", "empty.py"], "has no function build()"),
         (["train", "other.py"], "returned dict; expected a ws.Experiment"),
         (["plan", "show", "."], "there are no plans in ."),
+        (["plan", "show", "nothing"], "there is nothing at nothing; expected a plan file, or the folder of a run"),
+        (["train", "small.py", "--set", "optimizer.lr=fast"], "AdamW: lr must be a number; received 'fast'."),
+        (["train", "small.py", "--epochs", "-1"], "epochs=-1: expected a whole number, 0 or more"),
+        (
+            ["train", "small.py", "--folder", "small.py"],
+            "cannot write to small.py: File exists. Name a folder that can",
+        ),
+        (["train", "syntax.py"], "syntax.py failed:   File "),
+        (["train", "failing.py"], 'failing.py", line 2, in build     return 1 / 0'),
+        (["bench", "small.py", "--seconds", "-1"], "--seconds is above 0; received -1"),
+        (["trace", "small.py", "--steps", "0"], "steps is a whole number of at least 1; received 0"),
     ],
 )
 def test_mistakes_are_one_line(script: Path, arguments: list[str], expected: str) -> None:
     Path("empty.py").write_text("")
     Path("other.py").write_text("def build():\n    return {}\n")
+    Path("syntax.py").write_text("def build(:\n")
+    Path("failing.py").write_text("def build():\n    return 1 / 0\n")
     code, text = run(*arguments)
     assert code == 1
     assert expected in text.replace("\n", " ")
-    assert "Traceback" not in text
+    for no_line_of_the_users in ("Traceback", "typer", "dataclasses.py"):
+        assert no_line_of_the_users not in text
 
 
 def test_a_run_is_not_overwritten(script: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +86,32 @@ def test_a_misspelt_monitor_is_told_before_training() -> None:
     assert not Path("runs/x").exists()
 
 
-def test_a_run_survives_a_checkpoint_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "file").write_text("")
-    keeper = ws.ModelCheckpoint(tmp_path / "file" / "run", "loss")
+def test_a_run_survives_a_checkpoint_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("wholestep.train.checkpoint.write_tensors", full)
+    keeper = ws.ModelCheckpoint(tmp_path / "run", "loss")
     assert len(fit(model(), callbacks=[keeper], epochs=2)) == 2
     assert "could not be written" in caplog.text
+    assert "No space left on device" in caplog.text
     assert isinstance(keeper.failure, ws.errors.CheckpointError)
+
+
+def test_a_folder_that_cannot_be_used_is_told_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    losses = ws.LossHistory()
+    for folder, why in ((tmp_path / "file" / "run", "Not a directory"), (tmp_path / "file", "File exists")):
+        with pytest.raises(ws.errors.UsageError, match=rf"cannot write to .*file.*: {why}\. Name a folder that can"):
+            fit(model(), callbacks=[losses, ws.ModelCheckpoint(folder, "loss")])
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ws.errors.UsageError, match=r"cannot write to .*locked: Permission denied"):
+        fit(model(), callbacks=[losses, ws.ModelCheckpoint(tmp_path / "locked", "loss")])
+    assert losses.losses == []
 
 
 @pytest.mark.parametrize(

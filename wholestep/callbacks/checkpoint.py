@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wholestep.callbacks.base import Best, Callback, Logs, canonical, read_monitor
-from wholestep.errors import OptionError
+from wholestep.errors import OptionError, UsageError
 
 if TYPE_CHECKING:
     from wholestep.train.checkpoint import Checkpoint
@@ -79,10 +81,22 @@ class ModelCheckpoint(Callback):
         self._written = time.monotonic()
         if self.best and self.run is not None:  # a misspelt name is told before the first epoch
             read_monitor("ModelCheckpoint", self.monitor, dict.fromkeys(self.run.names, 0.0))
+        self._need_folder()
         sweep(self.folder)
         if self.run is not None:
             begun = self.run.session.state.step
             self._superseded = [f for f in checkpoints_in(self.folder) if f.step > begun]
+
+    def _need_folder(self) -> None:
+        """A folder that cannot be used is told before the first step, not after hours."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(self.folder, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as error:
+            raise UsageError(
+                f"ModelCheckpoint cannot write to {self.folder}: {error.strerror}. Name a folder that can be written."
+            ) from error
 
     def on_slice(self, steps: int, loss: float) -> None:
         self._since += steps

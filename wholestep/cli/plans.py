@@ -24,6 +24,8 @@ def plans_at(path: Path) -> list[tuple[str, Plan]]:
     from wholestep.compiler.plan import serialize
     from wholestep.train.checkpoint import PLANS
 
+    if not path.exists():
+        raise UsageError(f"there is nothing at {path}; expected a plan file, or the folder of a run.")
     files = sorted((path / PLANS).glob("*.plan")) if path.is_dir() else [path]
     if not files:
         raise UsageError(f"there are no plans in {path}; expected a file, or a run's folder with {PLANS}/ in it.")

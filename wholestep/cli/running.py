@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wholestep.cli.shared import experiment_in, experiment_of, parse_settings, started_as, told
-from wholestep.errors import UsageError
+from wholestep.errors import CheckpointError, InputError, TrainingInterrupted, UsageError
 
 if TYPE_CHECKING:
     from wholestep.train import Experiment
@@ -25,7 +25,7 @@ def train(
     set: Annotated[
         list[str] | None, typer.Option("--set", help="e.g. optimizer.lr=3e-4 or a parameter of build.")
     ] = None,
-    folder: Annotated[Path | None, typer.Option(help="Where to keep the run [default: runs/<script>].")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Where to keep the run (runs/<script> unless given).")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Refuse to resume where bits could differ.")] = False,
     progress: Annotated[bool, typer.Option(help="Show how training goes.")] = True,
@@ -57,9 +57,13 @@ def _resume(
             "a resumed run goes on with its own script and settings; leave them out, or start another run with "
             "--folder. Only --epochs may change."
         )
-    own_script, own_settings = started_as(load_checkpoint(run).config, run)
+    stored = load_checkpoint(run)
+    own_script, own_settings = started_as(stored.config, run)
     if epochs is not None:
         own_settings["epochs"] = epochs
+    asked = epochs if epochs is not None else stored.config.get("epochs", 0)
+    if stored.position.epoch >= asked:
+        print(f"all {asked} epochs are done; to go on give more: --resume {run} --epochs {2 * asked}")
     target = run.parent if is_checkpoint(run) else run
     _fit(experiment_of(own_script, own_settings), own_script, own_settings, target, run, exact, progress)
 
@@ -83,16 +87,20 @@ def _fit(
     exact: bool,
     progress: bool,
 ) -> None:
-    from wholestep.errors import TrainingInterrupted
+    from wholestep.train.stored import checkpoints_in
 
     config = {"script": str(script.resolve()), "settings": settings}
     try:
         history = experiment.fit(checkpoint=folder, resume=resume, exact=exact, progress=progress, config=config)
     except TrainingInterrupted:
-        print(f"saved; go on with: wholestep train --resume {folder}")
+        kept = checkpoints_in(folder)
+        print(f"saved; go on with: wholestep train --resume {folder}" if kept else "nothing could be saved")
         raise
     print(history)
-    print(f"checkpoints: {folder}")
+    kept = checkpoints_in(folder)
+    if not kept:
+        raise CheckpointError(f"no checkpoint of this run could be written to {folder}: see the errors above.")
+    print(f"checkpoints: {folder}, the newest {kept[-1].path.name}")
 
 
 @told
@@ -127,6 +135,18 @@ def predict(
     import numpy as np
 
     experiment, path = experiment_in(run, which=best, mode=mode)
-    found = np.asarray(experiment.model.predict(np.load(inputs, allow_pickle=False)))
+    found = np.asarray(experiment.model.predict(_array_in(inputs)))
     np.save(output, found, allow_pickle=False)
     print(f"{path}: {output} holds {' x '.join(map(str, found.shape))} numbers")
+
+
+def _array_in(path: Path) -> Any:
+    import numpy as np
+
+    try:
+        found = np.load(path, allow_pickle=False)
+    except ValueError as error:
+        raise InputError(f"{path} is not a .npy file of numbers; make one with np.save({str(path)!r}, x).") from error
+    if not isinstance(found, np.ndarray):
+        raise InputError(f"{path} holds several arrays, {', '.join(found)}; save the one to predict from by np.save.")
+    return found

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -31,11 +34,22 @@ def told(command: Callable[P, R]) -> Callable[P, R]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
-        except (WholestepError, FileNotFoundError, PermissionError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            raise typer.Exit(1) from None
+        except WholestepError as error:
+            text = _without_own_lines(str(error))
+        except OSError as error:
+            text = f"{error.filename or 'a file'}: {error.strerror or error}"
+        print(f"error: {text}", file=sys.stderr)
+        raise typer.Exit(1)
 
     return wrapped
+
+
+def _without_own_lines(text: str) -> str:
+    """Errors name the line of a script; where no script is at fault that would be a line of the command itself."""
+    libraries = (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"))
+    return "\n".join(
+        line for line in text.splitlines() if not line.strip().startswith(tuple(f"at {p}" for p in libraries))
+    )
 
 
 def parse_settings(given: Sequence[str]) -> dict[str, Any]:
@@ -58,7 +72,8 @@ def experiment_of(script: Path, settings: Mapping[str, Any]) -> Experiment:
     if not callable(build):
         raise UsageError(f"{script} has no function {BUILD}(); it returns what to train: a ws.Experiment.")
     own = inspect.signature(build).parameters
-    made = build(**{name: value for name, value in settings.items() if name in own})
+    with _blamed(script):
+        made = build(**{name: value for name, value in settings.items() if name in own})
     from wholestep.train import Experiment
 
     if not isinstance(made, Experiment):
@@ -78,8 +93,24 @@ def load_script(script: Path) -> object:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    with _blamed(script):
+        spec.loader.exec_module(module)
     return module
+
+
+@contextlib.contextmanager
+def _blamed(script: Path) -> Iterator[None]:
+    """An error of a script itself is told with the script's own lines."""
+    try:
+        yield
+    except WholestepError:
+        raise
+    except Exception as error:
+        found = traceback.TracebackException.from_exception(error)
+        frames = list(found.stack)
+        first = next((i for i, f in enumerate(frames) if Path(f.filename).resolve() == script.resolve()), len(frames))
+        lines = [*traceback.format_list(frames[first:]), *found.format_exception_only()]
+        raise UsageError(f"{script} failed:\n{''.join(lines).rstrip()}") from None
 
 
 def experiment_in(run: Path, *, which: str | None = None, mode: str = "min") -> tuple[Experiment, Path]:

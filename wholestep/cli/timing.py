@@ -52,6 +52,8 @@ def bench(
     set: Set = None,
 ) -> None:
     """Train for some seconds and say how fast."""
+    if not seconds > 0:
+        raise UsageError(f"--seconds is above 0; received {seconds:g}.")
     experiment = experiment_of(script, parse_settings(set or []))
     trainer, loader = experiment.trainer()
     trainer.train(loader, 1)  # pages are touched, processors awake
@@ -64,7 +66,7 @@ def bench(
         rates.append(stats.steps / (time.perf_counter() - before))
     report = trainer.session.report()
     best = max(rates)
-    print(f"{steps} steps of {loader.batch_size} rows on {trainer.session.threads} threads, {len(rates)} epochs")
+    print(f"{steps} steps of {loader.batch_size} rows on {trainer.session.threads} threads, epochs: {len(rates)}")
     print(f"  {best:>12,.1f} steps/s in the fastest epoch, {sorted(rates)[len(rates) // 2]:,.1f} in the median one")
     print(f"  {best * loader.batch_size:>12,.1f} rows/s")
     print(f"  {1e-9 * best * report.flops:>12,.1f} GFLOP/s, {1e-9 * best * report.bytes_moved:,.1f} GB/s moved")

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wholestep.callbacks.base import CallbackList, Position
+from wholestep.callbacks.base import CallbackList, Position, canonical
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.errors import CheckpointError, UsageError
@@ -294,9 +294,9 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
     folder = Path(path)
     if is_checkpoint(folder):
         return read_checkpoint(folder)
-    order = checkpoints_in(folder)[::-1]
+    order = everything = checkpoints_in(folder)[::-1]
     if best is not None:
-        order = ranked(order, best, mode)
+        order = ranked(order, canonical(best), mode)
     problems = []
     for found in order:
         try:
@@ -306,8 +306,12 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
             log.warning("%s The checkpoint before it is used.", error)
     if problems:
         raise CheckpointError(f"no checkpoint in {folder} is whole:\n  " + "\n  ".join(problems))
-    what = f" with the number {best!r}" if best is not None else ""
-    raise CheckpointError(f"there is no checkpoint{what} in {folder}; expected folders like {folder}/step-00000120.")
+    if everything and best is not None:
+        known = dict.fromkeys(name for found in everything for name in read_manifest(found.path)["logs"])
+        raise CheckpointError(
+            f"no checkpoint in {folder} knows the number {best!r}; they know: {', '.join(known) or 'none'}."
+        )
+    raise CheckpointError(f"there is no checkpoint in {folder}; expected folders like {folder}/step-00000120.")
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:

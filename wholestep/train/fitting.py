@@ -23,7 +23,7 @@ from wholestep.train.described import Described
 from wholestep.train.feeding import prepared, rows_to_measure, sample_of, with_room
 from wholestep.train.history import TrainHistory
 from wholestep.train.stored import checkpoints_in
-from wholestep.train.trainer import TrainConfig, Trainer
+from wholestep.train.trainer import TrainConfig, Trainer, check_epochs
 
 
 def fit(
@@ -142,6 +142,7 @@ def trainer_for(
     """Everything that `fit` does before the first step: the data, the session, the trainer."""
     if not isinstance(model, Module):
         raise UsageError(f"fit trains a ws.nn.Module; received {type(model).__name__}. For a graph use ws.Trainer.")
+    check_epochs(epochs)
     loader, held = prepared(data, validation, batch_size * accumulate, shuffle, seed)
     described = Described(model, sample_of(loader), loss)
     described.check(loader)

@@ -110,8 +110,7 @@ class Trainer:
 
         Ctrl-C and SIGTERM, where a callback keeps checkpoints, finish the steps at hand, save, and exit.
         """
-        if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 0:
-            raise OptionError(f"epochs={epochs!r}: expected a whole number, 0 or more.")
+        check_epochs(epochs)
         begin = self._resumed or Position(first, start)
         run = self._run = self._new_run(loader, epochs, begin)
         self._resumed = None
@@ -269,6 +268,12 @@ class Trainer:
     def _names(self) -> tuple[str, ...]:
         own = ("loss", *self.session.metrics())
         return own if self.validation is None else (*own, *(f"val_{name}" for name in own))
+
+
+def check_epochs(epochs: object) -> None:
+    """OptionError unless it is a number of epochs."""
+    if not isinstance(epochs, int) or isinstance(epochs, bool) or epochs < 0:
+        raise OptionError(f"epochs={epochs!r}: expected a whole number, 0 or more.")
 
 
 def _advanced(at: Position, losses: Any, rows: Any) -> Position:
