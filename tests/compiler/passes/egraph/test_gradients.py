@@ -32,7 +32,7 @@ def assert_same_gradients(graph: Graph, exactness: str) -> None:
     assert_same_values(plain, rewritten, rtol=TOLERANCE[exactness])
 
 
-@given(graphs(max_nodes=10, dtype=float64))
+@given(graphs(max_nodes=10, dtype=float64, control=True))
 @settings(max_examples=60)
 def test_gradients_of_random_graphs_are_kept(graph: Graph) -> None:
     assert_same_gradients(with_gradients(graph), "reassociating")
