@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import epochs, harness, kernels, metrics, optimizers, overhead, tables
+from benchmarks import adamw, epochs, harness, kernels, metrics, optimizers, overhead, tables
 from benchmarks.cases import CASES
 from benchmarks.cases.optimizers import UPDATES
 from benchmarks.contender import BenchmarkError
@@ -38,6 +38,11 @@ def parser() -> argparse.ArgumentParser:
     updates.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
     updates.add_argument("--threads", type=int, default=2, help="threads of each contender (default: %(default)s)")
     updates.add_argument("--only", nargs="+", choices=UPDATES, metavar="UPDATE", help=str(tuple(UPDATES)))
+    alone = commands.add_parser("adamw", help="AdamW on ten million parameters, and inside a training step")
+    alone.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    alone.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
+    alone.add_argument("--threads", type=int, default=2, help="threads of each contender (default: %(default)s)")
+    alone.add_argument("--peers", nargs="+", choices=adamw.PEERS, default=adamw.PEERS, metavar="PEER")
     counted = commands.add_parser("metrics", help="what metrics inside the step cost, in percent of an MLP's step")
     counted.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     counted.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
@@ -75,6 +80,10 @@ def main() -> int:
             check_threads(arguments.threads)
             result = epochs.run(arguments.rounds, arguments.threads, arguments.peers, arguments.cells)
             show = tables.show_epochs
+        elif arguments.command == "adamw":
+            check_threads(arguments.threads)
+            result = adamw.run_all(arguments.rounds, arguments.threads, tuple(arguments.peers))
+            show = tables.show_adamw
         elif arguments.command == "kernels":
             check_threads(arguments.threads)
             result = kernels.run_all(arguments.cases, arguments.threads)

@@ -22,7 +22,7 @@ class Cell:
 
     name: str
     batch: int
-    optimizer: Literal["sgd", "adam", "adamw"]
+    optimizer: Literal["sgd", "adam", "adamw", "none"]  # none: gradients are computed and kept, nothing is updated
 
 
 class Trainer(Protocol):

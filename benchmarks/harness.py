@@ -39,13 +39,13 @@ def log_line(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run(case: Case, names: Sequence[str], rounds: int, threads: int) -> Measurements:
+def run(case: Case, names: Sequence[str], rounds: int, threads: int, worker: str = "benchmarks.worker") -> Measurements:
     """Warms every contender up in every cell, then measures them in turns."""
     result = Measurements(case.name)
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         contenders = []
         for name in names:
-            contenders.append(Contender(name, case.name, threads, Path(cache)))
+            contenders.append(Contender(name, case.name, threads, Path(cache), worker))
             stack.callback(contenders[-1].close)
         steps = {contender.name: prepare(contender, case, result) for contender in contenders}
         check_same_work(case, contenders, steps)

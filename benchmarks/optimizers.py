@@ -15,7 +15,7 @@ from benchmarks.frameworks import OURS
 from benchmarks.harness import log_line, rotated
 
 ROUND_SECONDS = 0.15
-SAME_WITHIN = 2e-5  # of a sum of a thousand weights, relative
+SAME_WITHIN = 2e-5  # of the mean size of a thousand weights, relative
 
 
 def run(names: Sequence[str] | None, rounds: int, threads: int) -> dict[str, Any]:

@@ -55,6 +55,19 @@ def show_updates(result: dict[str, Any]) -> None:
     Console().print(table)
 
 
+def show_adamw(result: dict[str, Any]) -> None:
+    """The case, then what the update adds to the steps of two networks."""
+    show_case(result)
+    table = Table(title="AdamW inside a training step: microseconds that the update adds")
+    for heading in ("", OURS, "torch, fused", "times ours", "asked"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, row in result["inside"].items():
+        ours, theirs = row["update_us"].values()
+        ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}x"
+        table.add_row(name, f"{ours:.0f}", f"{theirs:.0f}", ratio, f"{row['asked']:g}x")
+    Console().print(table)
+
+
 def show_epochs(result: dict[str, Any]) -> None:
     """Seconds an epoch, how many times as fast we are, and what was asked."""
     for name, cell in result["cells"].items():

@@ -1,6 +1,7 @@
-"""The process of one contender of `python -m benchmarks optimizers`: one update at a time, in its framework's words.
+"""The process of one contender of `... optimizers` and `... adamw`: one update at a time, in its framework's words.
 
-`{"do": "start", "cell": c}` -> `{"form", "checks"}`; `{"do": "measure", "cell": c, "steps": n}` -> `{"seconds"}`;
+`{"do": "start", "cell": c}` -> `{"form", "checks"}` and what `benchmarks.worker` answers, the checks as its losses;
+`{"do": "measure", "cell": c, "steps": n}` -> `{"seconds"}`;
 `{"do": "limit"}` -> `{"gigabytes_per_second"}` of a pass in place over a large array.
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cases.optimizers import UPDATES, Update, gradients, weights
+from benchmarks.frameworks import OURS
 from benchmarks.worker import limit_processors, serve
 
 COMPARED_STEPS = 5
@@ -23,10 +25,16 @@ CHECKED = 1000  # of the first parameter's elements
 
 
 class Updater:
-    """A step, how to wait for it, and the first weights after it."""
+    """A step, how to wait for it, the first weights after it, and the bytes of its tensors where they are known."""
 
-    def __init__(self, step: Callable[[], object], wait: Callable[[], object], first: Callable[[], np.ndarray]) -> None:
-        self.step, self.wait, self.first = step, wait, first
+    def __init__(
+        self,
+        step: Callable[[], object],
+        wait: Callable[[], object],
+        first: Callable[[], np.ndarray],
+        tensor_bytes: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self.step, self.wait, self.first, self.tensor_bytes = step, wait, first, tensor_bytes
 
 
 def wholestep_forms(update: Update, threads: int) -> dict[str, Callable[[], Updater]]:
@@ -45,12 +53,18 @@ def wholestep_forms(update: Update, threads: int) -> dict[str, Callable[[], Upda
         session = ws.build_session(step, threads=threads)
         for i, w in enumerate(start):
             session.set(f"w{i}", w)
-        return Updater(lambda: session.step(inputs), session.wait, lambda: session.get("w0"))
+        held = session.report().footprint
+        return Updater(
+            lambda: session.step(inputs),
+            session.wait,
+            lambda: session.get("w0"),
+            lambda: held.peak_bytes - held.staging - dict(held.rows())["page rounding"],
+        )
 
     return {"compiled step": make}
 
 
-def torch_forms(update: Update, threads: int) -> dict[str, Callable[[], Updater]]:
+def torch_forms(update: Update, threads: int, compiled: bool = False) -> dict[str, Callable[[], Updater]]:
     import torch
 
     torch.set_num_threads(threads)
@@ -65,11 +79,24 @@ def torch_forms(update: Update, threads: int) -> dict[str, Callable[[], Updater]
         for p, d in zip(params, gradients(update), strict=True):
             p.grad = torch.tensor(d)
         optimizer = getattr(torch.optim, name)(params, **options, **kind)
-        return Updater(optimizer.step, lambda: None, lambda: params[0].detach().numpy())
+        step = torch.compile(optimizer.step) if compiled else optimizer.step
+        return Updater(step, lambda: None, lambda: params[0].detach().numpy(), lambda: update_bytes(step, optimizer))
 
     if name in ("Adafactor", "Muon"):  # one form each
         return {"default": lambda: make({})}
     return {form: lambda kind=kind: make(kind) for form, kind in kinds.items()}  # type: ignore[misc]
+
+
+def update_bytes(step: Callable[[], object], optimizer: Any) -> int:
+    """Parameters, optimizer state and what an update holds besides; gradients are given."""
+    from benchmarks.frameworks.torch_memory import bytes_of, lasting_tensors, peak_above_start
+
+    return bytes_of(lasting_tensors(optimizer)) + peak_above_start(step)
+
+
+def only(form: str, compiled: bool = False) -> Callable[[Update, int], dict[str, Callable[[], Updater]]]:
+    """One form of torch's, as a contender of its own."""
+    return lambda update, threads: {form: torch_forms(update, threads, compiled)[form]}
 
 
 def optax_forms(update: Update, threads: int) -> dict[str, Callable[[], Updater]]:
@@ -99,7 +126,14 @@ def optax_forms(update: Update, threads: int) -> dict[str, Callable[[], Updater]
     return {"jit": make}
 
 
-FORMS = {"wholestep": wholestep_forms, "torch": torch_forms, "optax": optax_forms}
+FORMS = {
+    "wholestep": wholestep_forms,
+    "torch": torch_forms,
+    "optax": optax_forms,
+    "torch_fused": only("fused"),
+    "torch_foreach": only("foreach"),
+    "torch_compile": only("foreach", compiled=True),
+}
 
 
 class Worker:
@@ -114,13 +148,20 @@ class Worker:
         self.updater = None
         forms = FORMS[self.contender](UPDATES[cell], self.threads)
         form = min(forms, key=lambda name: trial_seconds(forms[name])) if len(forms) > 1 else next(iter(forms))
+        began = time.perf_counter()
         self.updater = forms[form]()
-        checks = []
-        for _ in range(COMPARED_STEPS):
-            self.updater.step()
-            self.updater.wait()
-            checks.append(float(np.abs(self.updater.first().ravel()[:CHECKED]).sum(dtype=np.float64)))
-        return {"form": form, "checks": checks}
+        checks = [checked(self.updater)]
+        first_step_s = time.perf_counter() - began
+        checks += [checked(self.updater) for _ in range(1, COMPARED_STEPS)]
+        tensor_bytes = self.updater.tensor_bytes()
+        return {
+            "form": form,
+            "checks": checks,
+            "first_step_s": first_step_s,
+            "losses": checks,
+            "peak_bytes": tensor_bytes if self.contender == OURS else None,
+            "tensor_bytes": tensor_bytes,
+        }
 
     def measure(self, cell: str, steps: int) -> dict[str, Any]:
         """Seconds for `steps` steps, waiting once, at the end, after one that brings its memory back."""
@@ -144,6 +185,13 @@ class Worker:
         return {"gigabytes_per_second": 2 * 4 * LIMIT_ELEMENTS / best / 1e9}
 
 
+def checked(updater: Updater) -> float:
+    """The mean size of some weights after a step."""
+    updater.step()
+    updater.wait()
+    return float(np.abs(updater.first().ravel()[:CHECKED]).mean(dtype=np.float64))
+
+
 def seconds(updater: Updater, steps: int) -> float:
     updater.step()
     updater.wait()
@@ -162,7 +210,7 @@ def trial_seconds(make: Callable[[], Updater]) -> float:
 def main() -> None:
     """Serves requests until standard input ends."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("case", choices=["optimizers"])
+    parser.add_argument("case", choices=["optimizers", "adamw"])
     parser.add_argument("contender", choices=FORMS)
     parser.add_argument("--threads", type=int, required=True)
     arguments = parser.parse_args()

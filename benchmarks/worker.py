@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from benchmarks.case import Case, Trainer
-from benchmarks.cases import CASES
+from benchmarks.cases import CASES, INSIDE
 from benchmarks.frameworks import MODULES
 
 COMPARED_STEPS = 20
@@ -100,12 +100,13 @@ def serve(make: Callable[[], Any]) -> None:
 def main() -> None:
     """Serves requests until standard input ends."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("case", choices=CASES)
+    known = {**CASES, **INSIDE}
+    parser.add_argument("case", choices=known)
     parser.add_argument("contender", choices=MODULES)
     parser.add_argument("--threads", type=int, required=True)
     arguments = parser.parse_args()
     limit_processors(arguments.threads)
-    serve(lambda: Worker(arguments.contender, CASES[arguments.case], arguments.threads))
+    serve(lambda: Worker(arguments.contender, known[arguments.case], arguments.threads))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from benchmarks.case import Case
+from dataclasses import replace
+
+from benchmarks.case import Case, Cell
 from benchmarks.cases import bigmlp, gpt, lenet, lstm, mlp, resnet
 
 CASES: dict[str, Case] = {
     case.name: case for case in (mlp.CASE, bigmlp.CASE, gpt.CASE, lenet.CASE, lstm.CASE, resnet.CASE)
+}
+
+# What an update costs inside a step: the same network with it, and with its gradients kept but not used.
+INSIDE: dict[str, Case] = {
+    f"adamw_in_{case.name}": replace(
+        case,
+        name=f"adamw_in_{case.name}",
+        cells=(Cell("adamw", batch, "adamw"), Cell("none", batch, "none")),
+    )
+    for case, batch in ((bigmlp.CASE, 256), (gpt.CASE, 16))
 }

@@ -51,7 +51,10 @@ def step_bytes(step: Callable[[int], object], optimizer: torch.optim.Optimizer) 
     Two steps are profiled from a moment without gradients on, so that those of the first are seen in the second.
     """
     optimizer.zero_grad(set_to_none=True)
+    return bytes_of(lasting_tensors(optimizer)) + peak_above_start(lambda: (step(0), step(1)))
+
+
+def lasting_tensors(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Parameters and what the optimizer keeps for them."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    state = [v for held in optimizer.state.values() for v in held.values() if isinstance(v, torch.Tensor)]
-    lasting = bytes_of([*parameters, *state])
-    return lasting + peak_above_start(lambda: (step(0), step(1)))
+    return parameters + [v for held in optimizer.state.values() for v in held.values() if isinstance(v, torch.Tensor)]

@@ -34,7 +34,9 @@ class TorchTrainer:
 
     def __init__(self, case: Case, cell: Cell, compiled: bool, channels_last: bool = False) -> None:
         module = case.models["torch"](case.weights())
-        self.optimizer = OPTIMIZERS[cell.optimizer](module.parameters(), lr=LEARNING_RATES[cell.optimizer], fused=True)
+        self.updates = cell.optimizer != "none"
+        chosen = cell.optimizer if self.updates else "sgd"  # one that is never asked to step
+        self.optimizer = OPTIMIZERS[chosen](module.parameters(), lr=LEARNING_RATES[chosen], fused=True)
         self.forward = torch.compile(module) if compiled else module
         self.batches = [{name: as_tensor(a) for name, a in batch.items()} for batch in case.batches(cell)]
         if channels_last:
@@ -46,7 +48,8 @@ class TorchTrainer:
         self.optimizer.zero_grad(set_to_none=True)
         self.last = self.forward(**self.batches[index % len(self.batches)])
         self.last.backward()
-        self.optimizer.step()
+        if self.updates:
+            self.optimizer.step()
 
     def loss(self) -> float:
         return float(self.last.item())

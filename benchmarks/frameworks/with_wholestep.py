@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import wholestep as ws
 from benchmarks.case import LEARNING_RATES, WEIGHT_DECAY, Case, Cell
 
-OPTIMIZERS = {
-    "sgd": ws.SGD,
-    "adam": ws.Adam,
-    "adamw": partial(ws.AdamW, weight_decay=WEIGHT_DECAY, decay_on=("*",)),
+OPTIMIZERS = {  # an optimizer is loaded when it is named: a first step is timed with the one it uses
+    "sgd": lambda lr: ws.SGD(lr=lr),
+    "adam": lambda lr: ws.Adam(lr=lr),
+    "adamw": lambda lr: ws.AdamW(lr=lr, weight_decay=WEIGHT_DECAY, decay_on=("*",)),
 }
+
+
+def optimizer_of(cell: Cell) -> ws.Optimizer:
+    if cell.optimizer == "none":
+        from benchmarks.frameworks.kept_gradients import KeepGradients
+
+        return KeepGradients()
+    return OPTIMIZERS[cell.optimizer](lr=LEARNING_RATES[cell.optimizer])
 
 
 class WholestepTrainer:
@@ -20,7 +26,7 @@ class WholestepTrainer:
     def __init__(self, case: Case, cell: Cell, threads: int) -> None:
         self.session = ws.build_session(
             case.models["wholestep"](),
-            optimizer=OPTIMIZERS[cell.optimizer](lr=LEARNING_RATES[cell.optimizer]),
+            optimizer=optimizer_of(cell),
             batch_size=cell.batch,
             seed=0,
             threads=threads,
