@@ -98,7 +98,9 @@ class Checkpoint:
         for name, value in session.scalars.items():
             if asked[name] != value:
                 log.warning(
-                    "%s is %g, as in the checkpoint, rather than %g, as this run asks", name, value, asked[name]
+                    "%s is %g, as in the checkpoint, rather than %g, as this run asks: a resumed run goes on as it was. "
+                    "To train with other numbers give its weights to a new run: model.load('%s/weights.safetensors')",
+                    *(name, value, asked[name], self._name),
                 )
         if callbacks is not None:
             callbacks.load_state_dict(self.callbacks)
