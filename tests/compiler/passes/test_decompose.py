@@ -107,6 +107,22 @@ def test_reductions_become_single_axis_last_first(reduce: object) -> None:
     assert_same_values(graph, lowered)
 
 
+def test_sums_of_what_lies_in_panels_begin_with_their_columns() -> None:
+    x, w = leaf("x", (6, 5)), leaf("w", (4, 5))
+    gradient = b.matmul(x, w, transpose_b=True)
+    graph = graph_of(b.sum_axes(b.mul(gradient, gradient), (0, 1)))
+    lowered = lower_reductions(graph)
+    assert [n.type.shape for n in lowered.nodes if n.op == "sum"] == [(4,), ()]
+    assert_same_values(graph, lowered)
+    beside_rows = graph_of(b.sum_axes(b.mul(gradient, x_like(gradient)), (0, 1)))
+    assert [n.type.shape for n in lower_reductions(beside_rows).nodes if n.op == "sum"] == [(6,), ()]
+
+
+def x_like(node: Node) -> Node:
+    """An input, which lies in rows."""
+    return leaf("rows", node.type.shape)
+
+
 def test_ratio_becomes_a_division() -> None:
     x = leaf("x", ())
     graph = graph_of(b.make("ratio", (x, b.constant(4, float64))))

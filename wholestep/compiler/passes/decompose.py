@@ -9,6 +9,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes import layer_decompositions as layers
 
@@ -170,7 +171,10 @@ def decompose(graph: Graph, keep: frozenset[str] = frozenset()) -> Graph:
 
 
 def lower_reductions(graph: Graph) -> Graph:
-    """Replace every sum and max over several axes by one per axis, the last axis first: it is the contiguous one."""
+    """Replace every sum and max over several axes by one per axis, the last axis first: it is the contiguous one.
+
+    Of what lies in panels the columns are: there the outer axis is first.
+    """
 
     def lower(node: Node) -> Node:
         reduce = {"sum": b.sum_axes, "max": b.max_axes}.get(node.op)
@@ -180,12 +184,26 @@ def lower_reductions(graph: Graph) -> Graph:
         if len(axes) == 1:
             return node
         (x,) = node.inputs
+        outer_first = axes == (0, 1) and _lies_in_panels(x)
         with b.origin(node):
-            for axis in reversed(axes):
+            for axis in (0, 0) if outer_first else reversed(axes):
                 x = reduce(x, (axis,))
         return x
 
     return rewrite(graph, lower)
+
+
+def _lies_in_panels(x: Node) -> bool:
+    """Is a matrix computed element by element from products and states, such as the square of a weight's gradient?"""
+    sources: dict[Node, None] = {}
+    stack = [x] if x.type.rank == 2 and all(isinstance(extent, int) for extent in x.type.shape) else []
+    while stack:
+        node = stack.pop()
+        if OPS[node.op].family is Family.POINTWISE:
+            stack += [i for i in node.inputs if i.type.shape == x.type.shape]
+        elif node.op != "expand":
+            sources[node] = None
+    return bool(sources) and all(n.op in ("matmul", "parameter", "state") for n in sources)
 
 
 def lower_ratio(graph: Graph) -> Graph:

@@ -10,9 +10,9 @@ from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.types import Extent, TensorType
 from wholestep.compiler.plan.access import Access, identity, resolve
 from wholestep.compiler.plan.call import Assembled, composed, is_call, keeps_panels
-from wholestep.compiler.plan.fuse import Cluster, accesses
+from wholestep.compiler.plan.fuse import REDUCTIONS, Cluster, accesses
 from wholestep.compiler.plan.host import HostProgram
-from wholestep.compiler.plan.kernel import Buffer, Index, Layout, Load, Space
+from wholestep.compiler.plan.kernel import Buffer, Index, Kind, Layout, Load, Space
 from wholestep.compiler.plan.layout import layout_bytes, state_layout
 from wholestep.compiler.plan.loops import Opened
 from wholestep.compiler.plan.prepare import STORED_LEAVES, is_state
@@ -144,12 +144,13 @@ class Buffers:
     def _between_products(
         self, crossing: Iterable[Node], of: Mapping[Node, Cluster], clusters: Sequence[Cluster]
     ) -> set[Node]:
-        """Matrices that one product's epilogue writes and others' read: blocks of panels are in one piece."""
+        """Matrices that a product writes and others' epilogues, column sums or updates read, each in panels."""
         refused: set[Node] = set()
         for c in clusters:
+            by_panels = self._walks_panels(c)
             for n in c.members:
                 for a in accesses(n):
-                    if c.nodes[0].op != "matmul" or n.op == "matmul" or a.index != identity(a.base.type.rank):
+                    if not by_panels or n.op == "matmul" or a.index != identity(a.base.type.rank):
                         refused.add(self._outside(a.base))
         return {
             n
@@ -160,6 +161,14 @@ class Buffers:
             and state_layout(n.type) is Layout.PANELS
             and layout_bytes(n.type, Layout.PANELS, self.sizes) <= layout_bytes(n.type, Layout.ROWS, self.sizes)
         }
+
+    def _walks_panels(self, cluster: Cluster) -> bool:
+        """A product in blocks, a sum in columns, or an update of states that lie in panels."""
+        if cluster.nodes[0].op == "matmul" or cluster.kind is Kind.COLUMNS:
+            return True
+        of_matrices = [n for n in cluster.nodes if n in self.updates and n.type.shape == cluster.shape]
+        reduces = any(n.op in REDUCTIONS for n in cluster.nodes)
+        return cluster.kind is Kind.NEST and len(cluster.shape) == 2 and bool(of_matrices) and not reduces
 
     def _is_paneled_read(self, matmul: Node, access: Access) -> bool:
         assert isinstance(matmul.attrs, at.MatmulAttrs)

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
-from wholestep.compiler.ir.types import float32, product
+from wholestep.compiler.ir.types import product
 from wholestep.compiler.plan.emit import is_direct
-from wholestep.compiler.plan.kernel import LANES, Kind, Layout, Level, Load, Reduce, Store
+from wholestep.compiler.plan.kernel import LANES, Kind, Layout, Level, Load, Reduce
 from wholestep.compiler.render.address import axis_stride
 from wholestep.compiler.render.ahead import ahead_of_epilogue, operand_start
 from wholestep.compiler.render.call import render_call
 from wholestep.compiler.render.language import LOWEST, OPS, STORED, SUFFIX
+from wholestep.compiler.render.transposes import render_transpose, transposes
 from wholestep.compiler.render.windows import render_window
 from wholestep.compiler.render.writer import REDUCE_SUFFIX, Writer, panel
 
@@ -41,10 +42,12 @@ def render_nest(w: Writer) -> None:
 
 def render_panels_outside(w: Writer) -> None:
     """A pointwise nest over paneled buffers walks them in the order in which they lie in memory."""
-    k, (level,) = w.kernel, w.kernel.levels
+    k, (whole,) = w.kernel, w.kernel.levels
     assert k.vector is not None
     lo, hi = w.span(k.vector)
     extent = k.axes[k.vector]
+    turned = transposes(w) if len(k.rows) == 1 else {}
+    level = replace(whole, stores=tuple(s for s in whole.stores if s not in turned))
     with w.loop("p", panel(lo), f"({hi} + {LANES - 1})/{LANES}"):
         tail = not (isinstance(extent, int) and extent % LANES == 0)
         if tail:
@@ -55,6 +58,9 @@ def render_panels_outside(w: Writer) -> None:
                 stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
             w.instructions(level.row)
             w.lanes(level, "w" if tail else str(LANES), "p")
+        for copy, state in turned.items():  # while the panel is in the first-level cache
+            (row,), columns = k.rows, (f"p*{LANES}", f"p*{LANES} + {'w' if tail else LANES}")
+            render_transpose(w, copy.load, state.load, {row: w.span(row), k.vector: columns})
 
 
 def render_columns(w: Writer) -> None:
@@ -208,43 +214,7 @@ def render_epilogue(w: Writer) -> None:
                 w.emit(f"const long w = nb - q*{LANES} < {LANES} ? nb - q*{LANES} : {LANES};")
                 w.lanes(level, "w", "p", base)
     for copy, state in turned.items():
-        render_transpose(w, copy.load, state.load)
-
-
-def transposes(w: Writer) -> dict[Store, Store]:
-    """Stores into a state's second layout, each with the store into the state itself."""
-    level = w.kernel.levels[0]
-    into = {s.load.buffer: s for s in level.stores}
-    source = {s: w.buffers[s.load.buffer].source for s in level.stores}
-    return {s: into[state] for s, state in source.items() if state is not None}
-
-
-def render_transpose(w: Writer, copy: Load, state: Load) -> None:
-    """The block of a state that was just written, turned: 16 rows become one line of the copy at a time."""
-    dot = w.kernel.dot
-    assert dot is not None
-    rows, columns = state.shape
-    place = w.scope.axes.copy()
-    if turns_whole_blocks(w, state):
-        w.scope.axes[dot.m], w.scope.axes[dot.n] = "i", "j"
-        with w.loop("i", "m0", "m0 + mb", str(LANES)), w.loop("j", "n0", "n0 + nb", str(LANES)):
-            w.emit(f"ws_turn_16x16({operand_start(w, copy)}, {operand_start(w, state)}, {LANES});")
-        w.scope.axes = place
-        return
-    w.scope.axes[dot.m], w.scope.axes[dot.n] = "(i + l)", "j"
-    source = f"{w.params[state.buffer]}[{w.scope.offset(state, w.buffers[state.buffer])}]"
-    with w.loop("i", "m0", "m0 + mb", str(LANES)), w.loop("j", "n0", "n0 + nb"):
-        w.emit(f"const long w = {rows} - i < {LANES} ? {rows} - i : {LANES};")
-        target = f"{w.params[copy.buffer]}[(i/{LANES})*{columns}*{LANES} + j*{LANES} + l]"
-        w.emit(f"for (long l = 0; l < w; l++) {target} = {source};")
-    w.scope.axes = place
-
-
-def turns_whole_blocks(w: Writer, state: Load) -> bool:
-    """Does the state consist of 16 x 16 blocks, each in one piece?"""
-    buffer = w.buffers[state.buffer]
-    whole = all(isinstance(extent, int) and extent % LANES == 0 for extent in state.shape)
-    return whole and buffer.layout is Layout.PANELS and buffer.type.dtype == float32
+        render_transpose(w, copy.load, state.load, {dot.m: ("m0", "m0 + mb"), dot.n: ("n0", "n0 + nb")})
 
 
 # -- scatter -----------------------------------------------------------------------------------------------------------
