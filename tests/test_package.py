@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import wholestep as ws
 
@@ -45,3 +47,41 @@ def test_an_optimizer_is_known_by_name_before_it_was_used():
     program = "import wholestep as ws; print(type(ws.Optimizer.from_config({'kind': 'Lion', 'lr': 0.1})).__name__)"
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "Lion"
+
+
+FIRST_STEP = """
+import sys
+before = set(sys.modules)
+import numpy as np, wholestep as ws
+g = ws.Graph()
+x, labels = g.input("x", ("batch", 4)), g.input("labels", ("batch",), dtype="int32")
+g.set_outputs([ws.losses.cross_entropy(x @ g.parameter("w", (4, 3)), labels)])
+session, report = ws.build_session_with_report(g, optimizer=ws.SGD(lr=0.1), batch_size=8)
+float(session.step(x=np.ones((8, 4), np.float32), labels=np.zeros(8, np.int32)))
+print(report.cached)
+print(*sorted(set(sys.modules) - before))
+"""
+FOR_NEW_PLANS = (
+    "wholestep.compiler.pipeline", "wholestep.compiler.render", "wholestep.compiler.passes.autodiff",
+    "wholestep.compiler.passes.egraph.rules", "wholestep.compiler.plan.build", "wholestep.compiler.ir.interpret",
+)  # fmt: skip
+FOR_OTHER_STEPS = (
+    "wholestep.metrics", "wholestep.losses.arrays", "wholestep.optim.adam", "wholestep.schedules.curves",
+    "wholestep.session.cut", "wholestep.session.profiling", "importlib.metadata", "subprocess", "tempfile", "shutil",
+)  # fmt: skip
+
+
+def test_a_step_from_the_cache_loads_nothing_that_makes_plans(tmp_path: Path) -> None:
+    def loaded() -> tuple[str, list[str]]:
+        environment = {**os.environ, "WHOLESTEP_CACHE_DIR": str(tmp_path), "WHOLESTEP_THREADS": "1"}
+        command = [sys.executable, "-c", FIRST_STEP]
+        out = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+        cached, modules = out.splitlines()
+        return cached, modules.split()
+
+    cached, modules = loaded()
+    assert cached == "False"
+    assert set(FOR_NEW_PLANS) <= set(modules)
+    cached, modules = loaded()
+    assert cached == "True"
+    assert not set(FOR_NEW_PLANS + FOR_OTHER_STEPS) & set(modules)
