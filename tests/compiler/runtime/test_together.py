@@ -7,7 +7,10 @@ from contextvars import ContextVar
 
 import pytest
 
+from wholestep.compiler.runtime import cpu
 from wholestep.compiler.runtime.together import Background, run_all
+from wholestep.errors import CompilerError
+from wholestep.options import CompileOptions
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -48,3 +51,22 @@ def test_a_call_in_the_background_sees_the_context_it_was_begun_in() -> None:
     where: ContextVar[str] = ContextVar("where", default="nowhere")
     where.set("here")
     assert Background(where.get).result() == "here"
+
+
+def test_a_library_that_could_not_be_prepared_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build with a compiler that does not exist must not spoil the next one."""
+    tried: list[str | None] = []
+
+    def load(options: CompileOptions) -> str:
+        tried.append(options.compiler)
+        if options.compiler == "none":
+            raise CompilerError("there is no such compiler")
+        return "the library"
+
+    monkeypatch.setattr(cpu, "load_library", load)
+    monkeypatch.setattr(cpu.native, "is_loaded", lambda: False)
+    device = cpu.CpuDevice()
+    device.prepare(CompileOptions(compiler="none"))
+    device.prepare(CompileOptions(compiler="none"))  # one attempt at a time
+    assert device.library(CompileOptions()) == "the library"
+    assert tried == ["none", None]

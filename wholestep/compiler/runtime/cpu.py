@@ -323,9 +323,11 @@ class CpuDevice:
             self._coming = Background(lambda: load_library(options))
 
     def library(self, options: CompileOptions) -> native.Library:
-        """The library, once it is there; what went wrong on its way is raised here."""
+        """The library, once it is there.  Where `prepare` failed, perhaps with another compiler, it is tried again."""
         coming, self._coming = self._coming, None
-        return load_library(options) if coming is None else coming.result()
+        if coming is not None:
+            coming.wait()
+        return load_library(options)
 
     def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> CpuProgram:
         return CpuProgram(plan, place, key, meanwhile)

@@ -251,6 +251,15 @@ _loaded: Library | None = None
 _loading = threading.Lock()
 
 
+def _after_fork() -> None:
+    """A child has none of its parent's threads: nobody would open a lock that one of them held."""
+    global _loading
+    _loading = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def is_loaded() -> bool:
     """Does this process have the library?"""
     return _loaded is not None

@@ -26,9 +26,13 @@ class Background(Generic[Result]):
         except BaseException as error:  # handed to whoever asks for the result
             self._error = error
 
+    def wait(self) -> None:
+        """Return when the call has, whatever came of it."""
+        self._thread.join()
+
     def result(self) -> Result:
         """What the call gave."""
-        self._thread.join()
+        self.wait()
         if self._error is not None:
             raise self._error
         return self._values[0]
