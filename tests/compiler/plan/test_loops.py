@@ -51,7 +51,7 @@ def test_units_are_shared_out_where_there_are_few_rows(few_rows: Plan) -> None:
     assert violations(few_rows, {"time": 3, "batch": 1}, 3) == []
 
 
-@pytest.mark.parametrize(("units", "columns"), [(128, 128), (120, 64)])
+@pytest.mark.parametrize(("units", "columns"), [(128, 256), (120, 64)])
 def test_what_is_copied_before_it_is_multiplied_is_copied_for_more_columns(units: int, columns: int) -> None:
     """The gates' gradients of all steps, 4 x 128 floats apart, are read down their columns."""
     plan = plan_of(units=units, layers=1)

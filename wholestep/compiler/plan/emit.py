@@ -17,9 +17,10 @@ from wholestep.compiler.plan.kernel import LANES, Buffer, Dot, Index, Instr, Ker
 from wholestep.compiler.plan.moved import moved
 from wholestep.compiler.plan.routines import EMIT_CALL
 
-# Bytes: in such steps a column lies in a few sets of the caches, and the product copies its blocks (gemm.c).  With
-# twice the columns it copies half as often: 75 -> 98 GFLOP/s for 1024 columns.
+# Bytes: in such steps a column lies in a few sets of the caches, and the product copies its blocks (gemm.c).  With more
+# columns at a time it copies less often: 1024 columns 75 -> 105 GFLOP/s a core.
 COPIED_STRIDE, COPIED_STEP = 2048, 1024
+COPIED_FOR = 256  # columns
 
 
 def emit_nest(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
@@ -99,7 +100,7 @@ def _block(a: Load, buffer: Buffer, m: int) -> tuple[int, int]:
         return LANES, Dot.columns
     stride = a.shape[-1] * buffer.type.dtype.size
     copied = isinstance(stride, int) and stride >= COPIED_STRIDE and stride % COPIED_STEP == 0
-    return Dot.rows, 2 * Dot.columns if copied else Dot.columns
+    return Dot.rows, COPIED_FOR if copied else Dot.columns
 
 
 def is_direct(kernel: Kernel) -> bool:

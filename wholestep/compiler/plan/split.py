@@ -26,6 +26,7 @@ class Prices:
     point: float = 1 / 6e9  # an arithmetic instruction of a loop
     byte: float = 1 / 30e9  # read or written in the thread's own caches
     crossing_byte: float = 1 / 8e9  # last written by another thread
+    repeated_byte: float = 1 / 3000e9  # of an operand that every thread reads: little, since caches hold it
     barrier: float = 2e-6
 
 
@@ -129,7 +130,15 @@ class Splitter:
         """Seconds of a kernel under each of its options."""
         k, p = self.kernels[i], self.prices
         seconds = k.flops * (p.flop if k.kind in (Kind.DOT, Kind.CALL, Kind.WINDOW) else p.point) + k.bytes * p.byte
-        return {s: seconds / self.parallelism(i, s) for s in self.options[i]}
+        return {s: seconds / self.parallelism(i, s) + self._repeated(i, s) for s in self.options[i]}
+
+    def _repeated(self, i: int, split: int | None) -> float:
+        """Of two splits of a product that cost the same, threads share the larger operand in the better one."""
+        dot = self.kernels[i].dot
+        if dot is None or split is None:
+            return 0.0
+        read_by_all = [x.buffer for x in (dot.a, dot.b) if all(a != split for i in x.index for a, _ in i.terms)]
+        return sum(self.buffers[b].bytes for b in read_by_all) * self.prices.repeated_byte
 
     def _parallelism(self, i: int, split: int | None) -> float:
         if split is None:
