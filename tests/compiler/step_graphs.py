@@ -83,6 +83,17 @@ def example(rows: int, inputs: int, classes: int, seed: int = 0) -> dict[str, Ar
     }
 
 
+def tiles_step() -> Graph:
+    """Two convolutions of 3 x 3 over more than 16 channels, a dense layer, and the update of all."""
+    g = ws.Graph()
+    x, labels = g.input("x", ("batch", 16 * 7 * 6)), g.input("labels", ("batch",), dtype="int32")
+    h = ws.relu(ws.conv2d(x.reshape(x.shape[0], 16, 7, 6), g.parameter("w0", (20, 16, 3, 3)), padding=1))
+    h = ws.relu(ws.conv2d(h, g.parameter("w1", (17, 20, 3, 3)), padding=1))
+    logits = h.reshape(-1, 17 * 7 * 6) @ g.parameter("w2", (17 * 7 * 6, 10))
+    g.set_outputs({"loss": ws.losses.cross_entropy(logits, labels)})
+    return lowered(train_graph(g, ws.Adam(lr=1e-3)))
+
+
 def convolution_step() -> Graph:
     """Two convolutions with their pools and one without, a residual, a dense layer, and the update of all."""
     g = ws.Graph()

@@ -6,7 +6,7 @@ import native
 import numpy as np
 import pytest
 from oracles import assert_close
-from step_graphs import attention_step, example, mlp_step
+from step_graphs import attention_step, example, mlp_step, tiles_step
 
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.plan.build import make_plan
@@ -23,7 +23,7 @@ from wholestep.compiler.runtime.compiler import (
 )
 from wholestep.compiler.runtime.library import Library, build_library
 
-STEPS = {"mlp": (lambda: mlp_step(49, 70, 10), 49), "attention": (attention_step, 320)}
+STEPS = {"mlp": (lambda: mlp_step(49, 70, 10), 49), "attention": (attention_step, 320), "tiles": (tiles_step, 672)}
 
 
 def run_on(
@@ -49,13 +49,15 @@ def test_avx2_and_avx512_give_the_same_bits(name: str, monkeypatch: pytest.Monke
     assert not np.array_equal(narrow.state["w0"], state["w0"])  # it trained
 
 
-def test_attention_on_any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = attention_step()
+@pytest.mark.parametrize("name", ["attention", "tiles"])
+def test_steps_on_any_processor(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, inputs = STEPS[name]
+    graph = make()
     plan = make_plan(graph, {"batch": 21})
     rng = np.random.default_rng(0)
     shapes = {name: plan.buffers[i].type.shape for name, i in plan.states}
     state = {name: np.abs(rng.normal(scale=0.1, size=shape)).astype(np.float32) for name, shape in shapes.items()}
-    ran = run_on(PORTABLE, plan, 320, state, monkeypatch)
-    expected = interpret(graph, inputs=example(21, 320, 10), state=state, sizes={"batch": 21}, step=3)
+    ran = run_on(PORTABLE, plan, inputs, state, monkeypatch)
+    expected = interpret(graph, inputs=example(21, inputs, 10), state=state, sizes={"batch": 21}, step=3)
     for name, value in (expected.state | expected.outputs).items():
         assert_close((ran.state | ran.outputs)[name], value)
