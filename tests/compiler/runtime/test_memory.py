@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from wholestep.compiler.runtime import memory
 from wholestep.compiler.runtime.memory import LARGE, Region
 
 
@@ -41,3 +42,18 @@ def test_a_region_is_whole_pages_of_zeros_that_views_write_to() -> None:
     assert region.view(4100, 1, np.dtype(np.float32))[0] == 1.5
     with pytest.raises(AssertionError, match="are outside a region of 8192"):
         region.view(8192, 1, np.dtype(np.float32))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells about memory")
+def test_every_page_of_several_pieces_is_resident(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "PIECE", 1 << 16)
+    before = resident()
+    region = Region(8 << 20)
+    assert resident() - before >= 8 << 20
+    assert not region.view(0, 8 << 20, np.dtype(np.uint8)).any()
+
+
+def resident() -> int:
+    """Bytes of anonymous memory that this process has now."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) * 1024
