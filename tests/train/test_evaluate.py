@@ -103,3 +103,27 @@ def test_a_loss_that_cannot_be_cut_is_averaged_by_rows_and_said_once(caplog: pyt
     assert len(said) == 1
     assert "`expand`" in said[0]
     assert "Build with a batch_size that holds all rows." in said[0]
+
+
+class Forecaster(ws.nn.Module):
+    """Sequences with the batch first, read by a layer that has its steps first."""
+
+    def __init__(self) -> None:
+        self.lstm, self.head = ws.nn.LSTM(2, 4, batch_first=True), ws.nn.Linear(4, 1)
+
+    def forward(self, x: ws.Tensor) -> ws.Tensor:
+        outputs, _ = self.lstm(x)
+        return self.head(outputs[:, -1])
+
+
+def test_sequences_are_cut_into_batches(caplog: pytest.LogCaptureFixture) -> None:
+    """Validation of more rows than a batch, and a step of two batches, are those of all rows at once."""
+    x = RNG.normal(size=(20, 5, 2)).astype(np.float32)
+    y = x.sum(axis=(1, 2))[:, None]
+    one, two = Forecaster(), Forecaster()
+    history = ws.fit(one, (x, y), validation=(x, y), loss="mse", batch_size=8, shuffle=False, progress=False)
+    assert history["val_loss"][0] == pytest.approx(((one.predict(x) - y) ** 2).mean(), rel=1e-5)
+    ws.fit(two, (x, y), loss="mse", batch_size=4, accumulate=2, shuffle=False, progress=False)
+    for name, array in one.state_dict().items():
+        np.testing.assert_allclose(two.state_dict()[name], array, rtol=1e-5, atol=1e-6)
+    assert "by rows" not in caplog.text

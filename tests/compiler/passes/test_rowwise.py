@@ -26,6 +26,9 @@ BIAS = parameter("bias", (4,))
 TOKENS = leaf("tokens", ("batch", 3), int32)
 LABELS = leaf("labels", ("batch",), int32)
 IMAGES = leaf("images", ("batch", 2, 6))
+STEPS = b.permute(IMAGES, (1, 0, 2))  # as a recurrent layer reads them
+MERGED = b.reshape(STEPS, (2 * BATCH, 6))
+SIX = parameter("six", (6, 4))
 
 
 def rows_sum(x: Node) -> Node:
@@ -59,7 +62,26 @@ CASES: dict[str, tuple[Callable[[], Node], Kind | str]] = {
     "flattened": (lambda: b.reshape(IMAGES, (BATCH, 12)), Rows(0)),
     "merged": (lambda: b.reshape(IMAGES, (BATCH * 2, 6)), Rows(0)),
     "merged and split": (lambda: b.reshape(b.reshape(IMAGES, (BATCH * 12,)), (BATCH, 3, 4)), Rows(0)),
-    "merged from behind": (lambda: b.reshape(b.permute(IMAGES, (1, 0, 2)), (2 * BATCH, 6)), "merges the batch"),
+    "merged from behind": (lambda: b.reshape(b.permute(IMAGES, (1, 0, 2)), (2 * BATCH, 6)), Rows(0, 2)),
+    "merged from behind and split": (lambda: b.reshape(b.reshape(STEPS, (2 * BATCH, 6)), (2, BATCH, 3, 2)), Rows(1)),
+    "merged from behind and torn": (lambda: b.reshape(b.reshape(STEPS, (2 * BATCH, 6)), (BATCH, 12)), "tears the rows"),
+    "steps and their rows": (lambda: b.add(MERGED, b.reshape(IMAGES, (BATCH * 2, 6))), "combines rows"),
+    "dense layer of steps": (
+        lambda: b.reshape(b.add(b.matmul(MERGED, SIX), b.expand_to(BIAS, (2 * BATCH, 4), (1,))), (2, BATCH, 4)),
+        Rows(1),
+    ),
+    "weight gradient of steps": (lambda: b.matmul(MERGED, MERGED, True, False), Additive()),
+    "weight gradient of steps and others": (
+        lambda: b.matmul(MERGED, b.reshape(IMAGES, (BATCH * 2, 6)), True, False),
+        "multiplies rows",
+    ),
+    "the same for every row": (lambda: b.expand_to(BIAS, (2 * BATCH, 4), (1,)), Rows(0, None)),
+    "the same for every row, merged": (
+        lambda: b.add(
+            b.reshape(b.expand_to(BIAS, (BATCH, 4), (1,)), (BATCH * 4,)), b.reshape(b.transpose(X), (BATCH * 4,))
+        ),
+        "combines rows",
+    ),
     "permuted": (lambda: b.permute(IMAGES, (2, 0, 1)), Rows(1)),
     "sum of each row": (lambda: b.sum_axes(X, (1,)), Rows(0)),
     "sum of all rows": (lambda: rows_sum(X), Additive()),
@@ -178,6 +200,14 @@ def part(node: Node, value: Array, first: bool) -> Array:
     return value
 
 
+def joined(one: Array, two: Array, kind: Rows) -> Array:
+    """Rows of two parts as rows of the whole: one behind the other, as often as the axis goes through the batch."""
+    times = evaluate(kind.before or 1, {"time": 4})
+    parts = [np.reshape(p, (*p.shape[: kind.axis], times, -1, *p.shape[kind.axis + 1 :])) for p in (one, two)]
+    whole = np.concatenate(parts, kind.axis + 1)
+    return whole.reshape((*one.shape[: kind.axis], -1, *one.shape[kind.axis + 1 :]))
+
+
 @settings(max_examples=150)
 @given(graphs(dtype=float64))
 def test_parts_of_a_batch_do_what_the_kind_says(graph: Graph) -> None:
@@ -201,6 +231,6 @@ def test_parts_of_a_batch_do_what_the_kind_says(graph: Graph) -> None:
         if isinstance(kind, Free):
             np.testing.assert_allclose(one, whole[str(i)], **close)
         elif isinstance(kind, Rows):
-            np.testing.assert_allclose(np.concatenate([one, two], kind.axis), whole[str(i)], **close)
+            np.testing.assert_allclose(joined(one, two, kind), whole[str(i)], **close)
         elif isinstance(kind, Additive):
             np.testing.assert_allclose(one + two, whole[str(i)], **close)

@@ -9,7 +9,7 @@ anything else, with the node and the reason that made it so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of, constant_value
@@ -26,9 +26,18 @@ class Free:
 
 @dataclass(frozen=True)
 class Rows:
-    """Row-wise along `axis`, whose extent is a multiple of the batch, the batch being the outer factor."""
+    """Row-wise along `axis`, whose extent is `before` times the batch times anything, in this order from outside.
+
+    `before` is 1 but where axes in front of the batch were merged with it: a sequence with its time first.  None: the
+    same for every row, so that any order is right.
+    """
 
     axis: int
+    before: Extent | None = 1
+
+    def at(self, axis: int) -> Rows:
+        """The same rows along another axis."""
+        return replace(self, axis=axis)
 
 
 @dataclass(frozen=True)
@@ -98,6 +107,19 @@ def _by_shape(node: Node, shape: Shape, batch: str) -> Kind:
     return Mixed(node, f"has a shape, {node.type}, that is not one row per element of {batch!r}")
 
 
+def _same_rows(kinds: Sequence[Kind]) -> Rows | None:
+    """What several are together, if all of them are the same rows of the batch along the same axis."""
+    rows = [k for k in kinds if isinstance(k, Rows)]
+    orders = {r.before for r in rows} - {None}
+    if len(rows) < len(kinds) or len({r.axis for r in rows}) != 1 or len(orders) > 1:
+        return None
+    return Rows(rows[0].axis, next(iter(orders), None))
+
+
+def _agree(one: Kind, other: Kind) -> bool:
+    return one == other or _same_rows([one, other]) is not None
+
+
 # -- leaves ------------------------------------------------------------------------------------------------------
 
 
@@ -131,8 +153,8 @@ def _pointwise(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     distinct = set(inputs)
     if distinct <= {Free()}:
         return Free()
-    if len(distinct) == 1 and isinstance(inputs[0], Rows):
-        return inputs[0]
+    if (rows := _same_rows(inputs)) is not None:
+        return rows
     if Whole() in distinct:
         return Mixed(node, "is not linear in a mean over the batch")
     if Additive() in distinct:
@@ -185,7 +207,7 @@ def _sum(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,), axes = inputs, attrs_of(node, at.SumAttrs).axes
     if not isinstance(kind, Rows):
         return kind
-    return Additive() if kind.axis in axes else Rows(_without(kind.axis, axes))
+    return Additive() if kind.axis in axes else kind.at(_without(kind.axis, axes))
 
 
 def _over(axes_of: Callable[[Node], Sequence[int]], keeps_shape: bool) -> Flow:
@@ -197,7 +219,7 @@ def _over(axes_of: Callable[[Node], Sequence[int]], keeps_shape: bool) -> Flow:
             return _pointwise(node, inputs[:1], batch)
         if kind.axis in axes:
             return Mixed(node, "runs along the batch")
-        return kind if keeps_shape else Rows(_without(kind.axis, axes))
+        return kind if keeps_shape else kind.at(_without(kind.axis, axes))
 
     return flow
 
@@ -236,28 +258,32 @@ def _reshape(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,), old, new = inputs, node.inputs[0].type.shape, node.type.shape
     if not isinstance(kind, Rows):
         return kind
-    before = product(old[: kind.axis])
+    outside = product(old[: kind.axis])
+    before = outside * (1 if kind.before is None else kind.before)
     for axis, extent in enumerate(new):
-        if product(new[:axis]) == before and _is_multiple(extent, batch):
-            return Rows(axis)
-    return Mixed(node, "merges the batch with an axis before it")
+        inside = divide(before, product(new[:axis]))  # of all that is before the batch, what this axis holds
+        if inside is not None and _is_multiple(divide(extent, inside) or 1, batch):
+            whole = kind.before is None and extent == old[kind.axis] and inside == 1
+            return Rows(axis, None if whole else inside)
+    return Mixed(node, "tears the rows of the batch apart")
 
 
 def _permute(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,) = inputs
-    return Rows(attrs_of(node, at.PermuteAttrs).order.index(kind.axis)) if isinstance(kind, Rows) else kind
+    return kind.at(attrs_of(node, at.PermuteAttrs).order.index(kind.axis)) if isinstance(kind, Rows) else kind
 
 
 def _expand(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (kind,), a = inputs, attrs_of(node, at.ExpandAttrs)
     new = any(_mentions(e, batch) for d, e in enumerate(a.shape) if d not in a.axes)
     if isinstance(kind, Free):
-        return _by_shape(node, a.shape, batch)
+        fresh = _by_shape(node, a.shape, batch)
+        return Rows(fresh.axis, None) if isinstance(fresh, Rows) else fresh
     if new and isinstance(kind, Rows):
         return Mixed(node, "pairs the rows of the batch with each other")
     if new:
         return Mixed(node, "gives each row a value of the whole batch")
-    return Rows(a.axes[kind.axis]) if isinstance(kind, Rows) else kind
+    return kind.at(a.axes[kind.axis]) if isinstance(kind, Rows) else kind
 
 
 def _slice(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
@@ -290,9 +316,9 @@ def _concat(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 def _gather(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (data, index), axis, rank = inputs, attrs_of(node, at.GatherAttrs).axis, node.inputs[1].type.rank
     if isinstance(index, Rows) and isinstance(data, Free):
-        return Rows(axis + index.axis)
+        return index.at(axis + index.axis)
     if isinstance(index, Free) and isinstance(data, Rows) and data.axis != axis:
-        return Rows(data.axis if data.axis < axis else data.axis + rank - 1)
+        return data.at(data.axis if data.axis < axis else data.axis + rank - 1)
     if isinstance(index, Free) and not isinstance(data, Rows):
         return data
     return Mixed(node, "picks rows of the batch by index")
@@ -303,10 +329,11 @@ def _scatter_add(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     inside = isinstance(updates, Rows) and axis <= updates.axis < axis + rank
     if _mentions(attrs_of(node, at.ScatterAddAttrs).size, batch):
         return Mixed(node, "writes rows of the batch by index")
-    if isinstance(updates, Rows) and inside and index in (Free(), Rows(updates.axis - axis)):
-        return Additive()
-    if isinstance(updates, Rows) and not inside and isinstance(index, Free):
-        return Rows(updates.axis if updates.axis < axis else updates.axis - rank + 1)
+    if isinstance(updates, Rows) and inside:
+        if index == Free() or _same_rows([index, updates.at(updates.axis - axis)]) is not None:
+            return Additive()
+    elif isinstance(updates, Rows) and isinstance(index, Free):
+        return updates.at(updates.axis if updates.axis < axis else updates.axis - rank + 1)
     if isinstance(index, Free) and not isinstance(updates, Rows):
         return updates
     return Mixed(node, "adds up rows of the batch by index")
@@ -323,14 +350,14 @@ def _matmul(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     # The role of the batch axis in each operand: "m" or "n", "k", or a leading axis by its number.
     role_a = _role(a, rank, flags.transpose_a, ("m", "k"))
     role_c = _role(c, rank, flags.transpose_b, ("k", "n"))
-    if role_a == role_c == "k":
-        return Additive()
-    if isinstance(c, Free) and role_a == "m":
-        return Rows(rank - 2)
-    if isinstance(a, Free) and role_c == "n":
-        return Rows(rank - 1)
-    if isinstance(role_a, int) and role_a == role_c:
-        return Rows(role_a)
+    if isinstance(a, Rows) and isinstance(c, Rows) and role_a == role_c:
+        same = _same_rows([a.at(0), c.at(0)])
+        if same is not None:
+            return Additive() if role_a == "k" else same.at(a.axis)
+    if isinstance(c, Free) and isinstance(a, Rows) and role_a == "m":
+        return a.at(rank - 2)
+    if isinstance(a, Free) and isinstance(c, Rows) and role_c == "n":
+        return c.at(rank - 1)
     if isinstance(a, Rows) and isinstance(c, Rows):
         return Mixed(node, "multiplies rows of the batch with other rows")
     return _scaled(node, inputs, batch)
@@ -350,7 +377,7 @@ def _role(kind: Kind, rank: int, transposed: bool, names: tuple[str, str]) -> st
 def _by_image(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     if all(isinstance(k, Free) for k in inputs):
         return Free()
-    if all(isinstance(k, Free) or k == Rows(0) for k in inputs):
+    if all(isinstance(k, Free) or _agree(k, Rows(0)) for k in inputs):
         return Rows(0)
     return Mixed(node, "slides windows over images that are not rows of the batch")
 
@@ -391,15 +418,15 @@ def _scan(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
         if after[:first] == carried:
             break
         fresh = [_by_shape(node.inputs[i], node.inputs[i].type.shape, batch) for i in range(first)]
-        carried = [new if old == Free() else old for old, new in zip(carried, fresh, strict=True)]
-    if after[:first] != carried or any(isinstance(k, Additive | Whole) for k in after):
+        carried = [new if old == Free() or _agree(old, new) else old for old, new in zip(carried, fresh, strict=True)]
+    if not all(map(_agree, after[:first], carried)) or any(isinstance(k, Additive | Whole) for k in after):
         return Mixed(node, "carries something from step to step that is not the same rows of the batch")
-    return Several(tuple(Rows(k.axis + 1) if isinstance(k, Rows) else k for k in after))
+    return Several(tuple(k.at(k.axis + 1) if isinstance(k, Rows) else k for k in after))
 
 
 def _of_a_step(node: Node, kind: Kind) -> Kind:
     if isinstance(kind, Rows):
-        return Rows(kind.axis - 1) if kind.axis else Mixed(node, "takes the rows of the batch as its steps")
+        return kind.at(kind.axis - 1) if kind.axis else Mixed(node, "takes the rows of the batch as its steps")
     return kind
 
 
@@ -421,7 +448,7 @@ def _custom_gradient(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
         kind = kinds[output.node]
         if isinstance(kind, Mixed):
             return Mixed(node, f"has a gradient of its own in which `{kind.blame.op}` {kind.reason}")
-        if kind != _arriving(argument):
+        if not _agree(kind, _arriving(argument)):
             return Mixed(node, "has a gradient of its own that does not add up over the parts of a batch")
     return Several(tuple(results))
 
