@@ -59,3 +59,12 @@ def test_several_files_compute_the_bits_of_one(tmp_path: Path, monkeypatch: pyte
     one = trained("one")
     assert all(np.array_equal(several[name], one[name]) for name in one)
     assert several.keys() == one.keys()
+
+
+def test_a_few_kernels_are_one_file() -> None:
+    g = ws.Graph()
+    x = g.input("x", ("batch", 4))
+    g.set_outputs([(x @ g.parameter("w", (4, 3))).sum()])
+    plan, _ = ws.compile_training_graph(g, batch_size=8)
+    parts = source(plan)
+    assert parts.files == {f"{PLAIN_FILE}.c": parts.text}

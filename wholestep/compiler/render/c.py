@@ -45,6 +45,8 @@ class Source:
         shared = [kernel.removeprefix("static ") for kernel in self.kernels]
         tiles = [kernel for kernel in shared if kernel.startswith(KEPT_APART)]
         plain = [kernel for kernel in shared if not kernel.startswith(KEPT_APART)]
+        if len(shared) <= KERNELS_OF_A_FILE:
+            return {"tiles.c" if tiles else "plain.c": self.text}
         heads = [kernel.partition(" {\n")[0] + ";" for kernel in shared]
         parts = {**_dealt_out("tiles", tiles), **_dealt_out("plain", plain), "plan.c": [*heads, self.entry]}
         return {name: "\n\n".join([self.prelude, *part]) + "\n" for name, part in parts.items()}

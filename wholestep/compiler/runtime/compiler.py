@@ -206,9 +206,12 @@ def run_compiler(compiler: Compiler, target: Target, sources: Mapping[str, str])
         common = [*compiler.command, *FLAGS, *target.flags, f"-iquote{NATIVE}"]
         levels = {name: PLAIN_LEVEL if name.startswith(PLAIN_FILE) else LEVEL for name in names}
         with inner_span("gcc"):
-            commands = [[*common, *levels[name], "-c", name, "-o", f"{name}.o"] for name in names]
-            run_all([partial(_run, command, folder) for command in commands], default_threads())
-            _run([*common, *LINK, *(f"{name}.o" for name in names), "-o", "out.so", *LIBRARIES], folder)
+            if len(names) == 1:
+                _run([*common, *levels[names[0]], *LINK, names[0], "-o", "out.so", *LIBRARIES], folder)
+            else:
+                commands = [[*common, *levels[name], "-c", name, "-o", f"{name}.o"] for name in names]
+                run_all([partial(_run, command, folder) for command in commands], default_threads())
+                _run([*common, *LINK, *(f"{name}.o" for name in names), "-o", "out.so", *LIBRARIES], folder)
         return Path(folder, "out.so").read_bytes()
 
 
