@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from loop_cases import loop
 
 import wholestep as ws
 
@@ -93,14 +92,6 @@ def looked_up(table: Any, index: Any) -> Any:
     return ws.gather(table, index), gradient
 
 
-@ws.custom_gradient
-def held(h: Any, x: Any) -> Any:
-    def gradient(upstream: Any) -> Any:
-        return 0.5 * upstream * x, None
-
-    return ws.tanh(h * x), gradient
-
-
 def _their_lookup(table: Any, index: Any) -> Any:
     def gradient(table: Any, index: Any, upstream: Any) -> Any:
         zeros = torch.zeros_like(table)
@@ -133,18 +124,6 @@ def _one_of(function: Any) -> Any:
     return lambda x, w: function(x, w)[1]
 
 
-def _recurrent(scan: Any, cell: Any) -> Any:
-    def run(x: Any, h: Any) -> Any:
-        def body(h: Any, x: Any) -> Any:
-            h = cell(h, x) + 0.1 * h
-            return h, h * x
-
-        last, every = scan(body, h, x)
-        return every + last
-
-    return run
-
-
 def _nested(function: Any) -> Any:
     return lambda x: function(function(0.8 * x) + x)
 
@@ -154,14 +133,12 @@ SMALL = 0.5 * _RNG.normal(size=(17, 5))
 ROWS = np.array([1, 6, 0, 6, 6], np.int32)
 _SPIKE = theirs(lambda x: (x > 0).to(x.dtype), lambda x, g: g / (1.0 + torch.abs(x)) ** 2)
 _CLIPPED = theirs(lambda x: x * x, lambda x, g: torch.clamp(2.0 * x * g, -0.8, 0.8))
-_HELD = theirs(lambda h, x: torch.tanh(h * x), lambda h, x, g: (0.5 * g * x, None))
 
 # name: ours, theirs, arrays
 CUSTOM = {
     "straight through": (straight_through, theirs(torch.floor, lambda x, g: g), (3.0 * X,)),
     "reversed": (reversed_gradient, theirs(lambda x: x.clone(), lambda x, g: -0.5 * g), (X,)),
-    "clipped": (clipped, _CLIPPED, (X,)),
-    "twice": (_nested(clipped), _nested(_CLIPPED), (X,)),
+    "clipped, twice": (_nested(clipped), _nested(_CLIPPED), (X,)),
     "spike": (spike, _SPIKE, (X,)),
     "gradient of another": (
         softly_rounded,
@@ -172,5 +149,4 @@ CUSTOM = {
     "two results": (_both(projected), _both(_their_projection), (X, SMALL)),
     "one of two results": (_one_of(projected), _one_of(_their_projection), (X, SMALL)),
     "lookup": (looked_up, _their_lookup, (_RNG.normal(size=(7, 9)), ROWS)),
-    "in a loop": (_recurrent(ws.scan, held), _recurrent(loop, _HELD), (X.reshape(6, 1, 17), SMALL.T[:1])),
 }
