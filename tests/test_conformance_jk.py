@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import struct
 from pathlib import Path
 
@@ -216,3 +217,19 @@ def test_k04_an_observer_sees_every_layer_and_changes_nothing() -> None:
     assert [line.split()[0] for line in lines] == ["step", "0", "1", "2"] * 2
     with pytest.raises(ws.errors.UsageError, match="an observer has on_activations"):
         seen.set_observer(3)  # type: ignore[arg-type]
+
+
+def test_the_profiler_times_a_step_once_and_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain, watched = mlp(), mlp()
+    fit(plain, epochs=2)
+    profiler = ws.Profiler(path=tmp_path / "trace.json", steps=2)
+    fit(watched, epochs=2, callbacks=profiler)
+    assert profiler.profile is not None
+    assert profiler.profile.steps == 2
+    assert capsys.readouterr().err.count("2 steps on") == 1
+    kinds = {e.get("cat") for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}
+    assert {"span", "kernel"} <= kinds
+    for name, value in plain.state_dict().items():
+        assert value.tobytes() == watched.state_dict()[name].tobytes()
+    with pytest.raises(ws.errors.OptionError, match="Profiler: steps is a whole number of at least 1; received 0"):
+        ws.Profiler(steps=0)

@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         LossHistory,
         MetricCallback,
         ModelCheckpoint,
+        Profiler,
         Progress,
         StepBudget,
         StepMetrics,
@@ -163,6 +164,7 @@ _HOMES: dict[str, str] = {
             "LossHistory",
             "MetricCallback",
             "ModelCheckpoint",
+            "Profiler",
             "Progress",
             "StepBudget",
             "StepMetrics",
@@ -271,8 +273,8 @@ __all__ = [
     "CompileOptions", "ExecutionPlan", "OptimizeReport",
     # training
     "Experiment", "Checkpoint", "load_checkpoint", "save_checkpoint", "ModelCheckpoint",
-    "fit", "BasicTrainingLoop", "ConsoleObserver", "GradientStatistics", "Trainer", "TrainConfig", "TrainHistory",
-    "History", "DataLoader", "Callback", "CallbackList", "CSVLogger", "EarlyStopping", "EpochStats",
+    "fit", "BasicTrainingLoop", "ConsoleObserver", "GradientStatistics", "Profiler", "Trainer", "TrainConfig",
+    "TrainHistory", "History", "DataLoader", "Callback", "CallbackList", "CSVLogger", "EarlyStopping", "EpochStats",
     "JSONLinesLogger", "LossHistory", "MetricCallback", "Progress", "StepBudget", "StepMetrics",
     "TensorBoardLogger", "TimeBudget",
     # modules

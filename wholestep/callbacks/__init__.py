@@ -12,13 +12,13 @@ from wholestep.callbacks.base import (
 )
 from wholestep.callbacks.checkpoint import ModelCheckpoint
 from wholestep.callbacks.loggers import CSVLogger, JSONLinesLogger, TensorBoardLogger
-from wholestep.callbacks.observers import ConsoleObserver, GradientStatistics, Observer
+from wholestep.callbacks.observers import ConsoleObserver, GradientStatistics, Observer, Profiler
 from wholestep.callbacks.progress import Progress
 from wholestep.callbacks.stopping import EarlyStopping, StepBudget, TimeBudget
 
 # fmt: off
 __all__ = [
     "Callback", "CallbackList", "ConsoleObserver", "CSVLogger", "EarlyStopping", "EpochStats", "GradientStatistics",
-    "JSONLinesLogger", "LossHistory", "MetricCallback", "ModelCheckpoint", "Observer", "Position", "Progress", "Run",
-    "StepBudget", "StepMetrics", "TensorBoardLogger", "TimeBudget",
+    "JSONLinesLogger", "LossHistory", "MetricCallback", "ModelCheckpoint", "Observer", "Position", "Profiler",
+    "Progress", "Run", "StepBudget", "StepMetrics", "TensorBoardLogger", "TimeBudget",
 ]

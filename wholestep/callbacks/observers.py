@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from os import PathLike
 from typing import IO, TYPE_CHECKING, Protocol
 
 from wholestep.callbacks.base import Callback, Logs
-from wholestep.errors import OptionError
+from wholestep.errors import OptionError, UsageError
 
 if TYPE_CHECKING:
+    from wholestep.session.profiling import Profile
     from wholestep.session.stages import Stats
 
 
@@ -53,3 +55,47 @@ class GradientStatistics(Callback):
         self.history.append(found)
         if not self.quiet:
             sys.stderr.write(table(f"gradients after epoch {epoch + 1}", list(found.values())) + "\n")
+
+
+class Profiler(Callback):
+    """Times every kernel of a step once, after the first epoch: prints the table and keeps it in `profile`.
+
+    Args:
+        batch: the inputs of the step by name; the first rows of the run's own data when None.
+        path: also write a trace for Chrome's and Perfetto's viewers here.
+        steps: how many to time.  Their effects are undone: training goes on as if nothing had been.
+
+    Example: `ws.Profiler(path="trace.json")`.
+    """
+
+    def __init__(
+        self,
+        batch: Mapping[str, object] | None = None,
+        path: str | PathLike[str] | None = None,
+        steps: int = 10,
+        quiet: bool = False,
+    ) -> None:
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise OptionError(f"Profiler: steps is a whole number of at least 1; received {steps!r}.")
+        self.batch, self.path, self.steps, self.quiet = batch, path, steps, quiet
+        self.profile: Profile | None = None
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        if self.profile is not None:
+            return
+        assert self.run is not None, "a trainer sets it"
+        session = self.run.session
+        self.profile = session.profile(self.batch or self._first_batch(), steps=self.steps)
+        if self.path is not None:
+            session.trace(self.path, self.profile)
+        if not self.quiet:
+            sys.stderr.write(f"{self.profile}\n")
+
+    def _first_batch(self) -> Mapping[str, object]:
+        from wholestep.data.loader import DataLoader
+        from wholestep.train.feeding import sample_of
+
+        loader = self.run.loader if self.run is not None else None
+        if not isinstance(loader, DataLoader):
+            raise UsageError("Profiler: this data has no first rows to look at; give a batch: Profiler({'x': x[:64]}).")
+        return sample_of(loader).named()

@@ -11,7 +11,7 @@ import typer
 
 from wholestep.errors import WholestepError
 
-OTHERS = ("egglog", "safetensors", "rich", "typer")
+OTHERS = ("egglog", "safetensors", "matplotlib", "rich", "typer")
 
 
 def doctor() -> None:
