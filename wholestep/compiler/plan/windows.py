@@ -9,165 +9,25 @@ from functools import partial
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.types import DType, Extent, TensorType, evaluate
-from wholestep.compiler.ir.windows import index_dtype, window_products
+from wholestep.compiler.ir.types import DType, Extent
+from wholestep.compiler.ir.windows import index_dtype
 from wholestep.compiler.plan import winograd
-from wholestep.compiler.plan.access import identity, linear, resolve
+from wholestep.compiler.plan.access import identity, resolve
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.emitter import Emitter
-from wholestep.compiler.plan.frames import (
-    SLACK,
-    TILE_OUTPUTS,
-    backward_taps,
-    columns_of,
-    forward_margin,
-    rounded,
-    runs,
-)
+from wholestep.compiler.plan.frames import SLACK, backward_taps, columns_of, forward_margin, rounded
 from wholestep.compiler.plan.fuse import Cluster
-from wholestep.compiler.plan.kernel import LANES, Index, Instr, Kernel, Kind, Level, Load, Operand, Store, Window
+from wholestep.compiler.plan.kernel import LANES, Index, Instr, Kernel, Kind, Level, Load, Store
+from wholestep.compiler.plan.window_draft import Draft, area
 from wholestep.compiler.plan.window_ops import POOLED, POOLS, WEIGHTS
+from wholestep.compiler.plan.window_weights import emit_weight
 
 VECTOR_BYTES = 32  # of the kernels that go through a pool, on every target
 
 
-class Draft:
-    """A window kernel while it is put together: its axes, operands and workspace."""
-
-    def __init__(self, head: Node, buffers: Buffers, axes: Sequence[Extent]) -> None:
-        self.head, self.buffers = head, buffers
-        self.axes: list[Extent] = list(axes)
-        self.operands: list[Operand] = []
-        self.work: list[tuple[str, int]] = []
-        self.pool: tuple[int, ...] = (1, 1)  # the window of a pool in this kernel
-
-    def images(self, name: str, node: Node, batch: int | None) -> tuple[int, int, int]:
-        """Images that are read whole, over axes of their own but for the batch; gives (H, W, C)."""
-        n = self.new_axis(node.type.shape[0]) if batch is None else batch
-        return self._whole(name, node, n)
-
-    def weight(self, node: Node) -> tuple[int, int, int]:
-        """A weight; gives (KH, KW, C / groups)."""
-        return self._whole("weight", node, self.new_axis(node.type.shape[0]))
-
-    def _whole(self, name: str, node: Node, first: int) -> tuple[int, int, int]:
-        axes = (first, *(self.new_axis(e) for e in node.type.shape[1:]))
-        access = resolve(node, tuple(Index.axis(a) for a in axes))
-        self.operands.append(Operand(name, Load(self.buffers.of(access.base), access.shape, access.index), axes))
-        height, width, channels = node.type.shape[1:]
-        assert isinstance(height, int), "type rules ask for numbers"
-        assert isinstance(width, int), "type rules ask for numbers"
-        assert isinstance(channels, int), "type rules ask for numbers"
-        return height, width, channels
-
-    def new_axis(self, extent: Extent) -> int:
-        self.axes.append(extent)
-        return len(self.axes) - 1
-
-    def room(self, name: str, elements: int, dtype: DType | None = None) -> None:
-        """A piece of workspace."""
-        of = dtype or self.head.type.dtype
-        self.work.append((name, self.buffers.work(TensorType((elements,), of))))
-
-    def is_dense(self, operand: Operand) -> bool:
-        """Do the rows of images lie in memory as a frame's would?"""
-        steps = dict(linear(operand.load.index, operand.load.shape).terms)
-        _, _, column, channel = (steps.get(a, 0) for a in operand.axes)
-        channels = self.axes[operand.axes[3]]
-        return (channels == 1 or channel == 1) and column == channels
-
-    def flops_of_tiles(self, batch: Extent, size: Sequence[int], pair: int) -> int:
-        """Multiplies and adds of the products of tiles, for so many pairs of channels."""
-        down, across = winograd.tiles_of(size)
-        return evaluate(batch * (2 * winograd.POSITIONS * down * across * pair), self.buffers.sizes)
-
-    def window(self, **fields: object) -> Window:
-        types, last = tuple(i.type for i in self.head.inputs), True
-        products = window_products(self.head.op, types, self.head.type, last)
-        flops = evaluate(products * (1 if self.head.op.startswith("max_pool2d") else 2), self.buffers.sizes)
-        return replace(Window(self.head.op, tuple(self.operands), work=tuple(self.work), flops=flops), **fields)  # type: ignore[arg-type]
-
-
 def emit_window(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     head = cluster.nodes[0]
-    return _emit_weight(id, head, buffers) if head.op in WEIGHTS else _emit_images(id, cluster, buffers)
-
-
-# -- gradients of weights ----------------------------------------------------------------------------------------------
-
-
-def _emit_weight(id: int, head: Node, buffers: Buffers) -> Kernel:
-    draft = Draft(head, buffers, head.type.shape)
-    outputs, height, width, _ = (e for e in head.type.shape if isinstance(e, int))
-    fields = _pooled_weight(draft) if head.op == "pooled_grad_weight" else _plain_weight(draft)
-    if fields.get("tile_rows"):
-        return _finish_weight(id, draft, fields)
-    runs_of_row = runs(width, _dilation(head)[1], draft.axes[draft.operands[0].axes[3]], head.type.shape[3])  # type: ignore[arg-type]
-    draft.room("sums", outputs * height * runs_of_row.count * rounded(runs_of_row.length) + SLACK)
-    return _finish_weight(id, draft, fields)
-
-
-def _finish_weight(id: int, draft: Draft, fields: dict[str, object]) -> Kernel:
-    (target,) = draft.buffers.targets(draft.head)
-    window = draft.window(results=(Operand("result", target, (0, 1, 2, 3)),), **fields)
-    return Kernel(id, Kind.WINDOW, tuple(draft.axes), (0,), None, (), window=window)
-
-
-def _dilation(head: Node) -> tuple[int, ...]:
-    return getattr(head.attrs, "dilation", (1, 1))
-
-
-def _plain_weight(draft: Draft) -> dict[str, object]:
-    x, g = draft.head.inputs
-    a = attrs_of(draft.head, at.ConvGradAttrs)
-    height, width, channels = draft.images("x", x, None)
-    rows, columns, outputs = draft.images("g", g, None)
-    kernel = (outputs, *a.size, channels // a.groups)
-    if winograd.takes(kernel, g.type.dtype, (rows, columns), a.stride, a.dilation, a.groups):
-        return _weight_by_tiles(draft, a)
-    margins = [
-        forward_margin(*of)
-        for of in zip((height, width), (rows, columns), a.size, a.stride, a.low, a.dilation, strict=True)
-    ]
-    draft.room("frame", _area((height, width), a.low, margins) * channels + SLACK)
-    tile = TILE_OUTPUTS
-    while (outputs // a.groups) % tile and a.groups > 1:
-        tile //= 2
-    return {"stride": a.stride, "low": a.low, "dilation": a.dilation, "groups": a.groups, "granule": tile}
-
-
-def _weight_by_tiles(draft: Draft, a: at.ConvGradAttrs) -> dict[str, object]:
-    (batch, height, width, channels), (_, rows, columns, outputs) = (i.type.shape for i in draft.head.inputs)
-    assert isinstance(height, int) and isinstance(width, int) and isinstance(channels, int)  # noqa: PT018
-    assert isinstance(rows, int) and isinstance(columns, int) and isinstance(outputs, int)  # noqa: PT018
-    even = rounded(rows, 2), rounded(columns, 2)
-    margins = [
-        forward_margin(*of) for of in zip((height, width), even, a.size, a.stride, a.low, a.dilation, strict=True)
-    ]
-    draft.room("frame", _area((height, width), a.low, margins) * channels + SLACK)
-    if even != (rows, columns) or outputs % LANES or not draft.is_dense(draft.operands[1]):
-        draft.room("around", even[0] * even[1] * outputs + SLACK)
-    tile_rows = winograd.reserve_weight(draft.room, (rows, columns), channels, outputs)
-    flops = draft.flops_of_tiles(batch, (rows, columns), channels * outputs)
-    return {"low": a.low, "granule": winograd.TILE_OUTPUTS, "tile_rows": tile_rows, "flops": flops}
-
-
-def _pooled_weight(draft: Draft) -> dict[str, object]:
-    x, g, index = draft.head.inputs
-    a = attrs_of(draft.head, at.PooledConvAttrs)
-    height, width, channels = draft.images("x", x, None)
-    draft.images("g", g, None)
-    draft.images("index", index, None)
-    draft.room("frame", _area((height, width), a.low, a.high) * channels + SLACK)
-    return {"low": a.low, "pool": a.window, "granule": 1}
-
-
-def _area(size: Sequence[int], low: Sequence[int], high: Sequence[int]) -> int:
-    (height, top, bottom), (width, left, right) = zip(size, low, high, strict=True)
-    return (height + top + bottom) * (width + left + right)
-
-
-# -- images ------------------------------------------------------------------------------------------------------------
+    return emit_weight(id, head, buffers) if head.op in WEIGHTS else _emit_images(id, cluster, buffers)
 
 
 def _emit_images(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
@@ -268,7 +128,7 @@ def _conv2d(draft: Draft) -> dict[str, object]:
     ]
     spills = by_tiles and channels % LANES > 0  # whole vectors are read
     if max(*a.low, *margins) > 0 or not draft.is_dense(draft.operands[0]) or spills:
-        draft.room("frame", _area((height, width), a.low, margins) * channels + SLACK)
+        draft.room("frame", area((height, width), a.low, margins) * channels + SLACK)
     _pack(draft, a.groups, outputs, kernel_height * kernel_width * inner)
     fields: dict[str, object] = {"stride": a.stride, "low": a.low, "dilation": a.dilation, "groups": a.groups}
     if by_tiles:
@@ -305,7 +165,7 @@ def _conv2d_grad_input(draft: Draft) -> dict[str, object]:
     before, behind = [s[1] for s in sides], [s[2] + more for s, more in zip(sides, odd, strict=True)]
     spills = by_tiles and outputs % LANES > 0  # whole vectors are read
     if max(*before, *behind) > 0 or not draft.is_dense(draft.operands[0]) or spills:
-        draft.room("frame", _area((rows, columns), before, behind) * outputs + SLACK)
+        draft.room("frame", area((rows, columns), before, behind) * outputs + SLACK)
     _pack(draft, a.groups, channels, kernel_height * kernel_width * (outputs // a.groups))
     fields: dict[str, object] = {"stride": a.stride, "low": a.low, "dilation": a.dilation, "groups": a.groups}
     if by_tiles:
@@ -320,7 +180,7 @@ def _pooled_grad_input(draft: Draft) -> dict[str, object]:
     _, _, outputs = draft.images("g", g, 0)
     draft.images("index", index, 0)
     kernel_height, _, channels = draft.weight(weight)
-    draft.room("image", _area(a.size, a.low, a.high) * channels + framed_row(draft.head) + SLACK)
+    draft.room("image", area(a.size, a.low, a.high) * channels + framed_row(draft.head) + SLACK)
     draft.room("packed", outputs * (kernel_height + 2 * a.window[0] - 2) * framed_row(draft.head) + SLACK)
     return {"low": a.low, "pool": a.window}
 
