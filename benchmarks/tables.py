@@ -17,19 +17,31 @@ def show_case(result: dict[str, Any]) -> None:
     times = ({OURS: result["ours_us"]} if result["ours_us"] else {}) | result["peers_us"]
     cells = list(next(iter(times.values())))
     table = Table(title=f"{result['case']}: microseconds a step, median of interleaved rounds (times ours)")
-    for heading in ["", *cells, "geomean", "first step", "MB of tensors"]:
+    for heading in ["", *cells, "geomean", "first step"]:
         table.add_column(heading, justify="right" if heading else "left")
     for name, by_cell in times.items():
         faster = result["ratios"].get(name, {})
         row = [f"{by_cell[cell]:.0f}" + (f" ({faster[cell]:.2f}x)" if faster else "") for cell in cells]
         geomean = f"{faster['geomean']:.2f}x" if faster else ""
-        held = result["tensor_bytes"].get(name, {})
-        megabytes = " / ".join(f"{held[cell] / 1e6:.2f}" for cell in cells if cell in held)
-        table.add_row(name, *row, geomean, f"{result['first_step_s'][name]:.2f} s", megabytes)
+        table.add_row(name, *row, geomean, f"{result['first_step_s'][name]:.2f} s")
     console = Console()
     console.print(table)
+    show_bytes(result, cells, console)
     for cell, size in result["peak_bytes"].items():
         console.print(f"peak memory of {OURS}, {cell}: {size:,} bytes")
+
+
+def show_bytes(result: dict[str, Any], cells: list[str], console: Console) -> None:
+    """The tensors of a step, where they are known, and in brackets how many times as many as ours."""
+    held = result["tensor_bytes"]
+    ours = held.get(OURS, {})
+    table = Table(title=f"{result['case']}: bytes of tensors in a step at their peak (times ours)")
+    for heading in ["", *cells]:
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, sizes in held.items():
+        times = {cell: f" ({sizes[cell] / ours[cell]:.2f}x)" if name != OURS and cell in ours else "" for cell in cells}
+        table.add_row(name, *(f"{sizes[cell]:,}{times[cell]}" for cell in cells))
+    console.print(table)
 
 
 def show_overhead(result: dict[str, Any]) -> None:

@@ -9,7 +9,8 @@ import wholestep as ws
 from benchmarks import adamw
 from benchmarks.cases import CASES, INSIDE
 from benchmarks.frameworks.kept_gradients import KeepGradients
-from benchmarks.harness import Measurements
+from benchmarks.harness import Measurements, summary
+from benchmarks.tables import show_adamw
 from benchmarks.updaters import FORMS
 
 
@@ -50,3 +51,12 @@ def test_a_step_without_an_update_keeps_its_gradients_and_its_parameters() -> No
     session.step(x=given)
     assert session.get("w") == pytest.approx(np.ones((3, 2)))
     assert session.get("w.kept.gradient") == pytest.approx(np.repeat(given.sum(axis=0)[:, None], 2, axis=1))
+
+
+def test_the_table_has_what_was_asked_beside_the_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    alone = Measurements("adamw", {"wholestep": {"adamw": [1.0]}}, {"wholestep": 0.5})
+    row = {"step_us": {}, "update_us": {"wholestep": 10.0, "torch_eager": 30.0}, "ratio": 3.0, "asked": 1.3}
+    show_adamw({**summary(alone), "inside": {"adamw_in_gpt": row, "adamw_in_bigmlp": {**row, "ratio": None}}})
+    lines = capsys.readouterr().out.splitlines()
+    assert next("3.00x" in line and "1.3x" in line for line in lines if "adamw_in_gpt" in line)
+    assert next(" - " in line for line in lines if "adamw_in_bigmlp" in line)

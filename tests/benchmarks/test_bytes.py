@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 import wholestep as ws
 from benchmarks.case import Arrays, Case, Cell
+from benchmarks.frameworks import OURS
 from benchmarks.frameworks.torch_memory import bytes_of, peak_above_start, step_bytes
 from benchmarks.frameworks.with_wholestep import WholestepTrainer
+from benchmarks.harness import Measurements, summary
+from benchmarks.tables import show_case
 
 
 def test_the_peak_is_the_largest_sum_of_what_lives_at_a_time() -> None:
@@ -59,3 +63,18 @@ def test_ours_are_all_that_is_mapped_but_for_given_inputs_and_whole_pages() -> N
     rounding = dict(held.rows())["page rounding"]
     assert trainer.tensor_bytes() == trainer.peak_bytes - held.staging - rounding
     assert trainer.tensor_bytes() >= held.state == 6 * 16 * 4
+
+
+def test_both_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    measured = Measurements(
+        "tiny",
+        {OURS: {"a": [1.0]}, "torch_eager": {"a": [2.0]}, "jax": {"a": [3.0]}},
+        {OURS: 0.5, "torch_eager": 1.0, "jax": 1.0},
+        {"a": 4096},
+        {OURS: {"a": 2000}, "torch_eager": {"a": 3000}},
+    )
+    show_case(summary(measured))
+    shown = capsys.readouterr().out
+    assert "2,000" in shown
+    assert "3,000 (1.50x)" in shown
+    assert "4,096 bytes" in shown

@@ -12,6 +12,7 @@ from benchmarks.contender import BenchmarkError
 from benchmarks.epochs import check_same_work, filling, summary
 from benchmarks.frameworks.loops_torch import InMemory, Loaded, TorchLoop
 from benchmarks.frameworks.loops_wholestep import Fit
+from benchmarks.tables import show_epochs
 from benchmarks.terminal import terminal_as_stderr
 
 CELL = EpochCell("b64", 64, {"torch_loop": 2.5, "torch_loader": 8.0})
@@ -67,3 +68,12 @@ def test_meanwhile_standard_error_is_a_terminal() -> None:
         print("x" * 200_000, file=sys.stderr, flush=True)  # somebody reads it: no write blocks for ever
         assert os.environ["COLUMNS"] == "100"
     assert sys.stderr is before
+
+
+def test_the_table_has_the_target_beside_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    times = {"wholestep": [1.0], "torch_loop": [3.0]}
+    cell = summary(CELL, times, {"wholestep": "fit", "torch_loop": "rows of each batch gathered"})
+    show_epochs({"case": "epoch", "cells": {"b64": cell}})
+    row = next(line for line in capsys.readouterr().out.splitlines() if "torch_loop" in line)
+    assert "3.00x" in row
+    assert "2.5x" in row
