@@ -73,3 +73,30 @@ def test_what_lies_between_two_products_is_in_panels() -> None:
     between = [plan.buffers[b] for b in sorted((written & read) - operands)]
     assert "arena" in {b.space.value for b in between}
     assert {b.layout.value for b in between} == {"panels"}
+
+
+def heads(**options: Any) -> ws.Session:
+    """Causal attention over two sequences' heads, between two projections."""
+    g = ws.Graph()
+    x = g.input("x", ("batch", 20, 16))
+    q, k, v = (
+        (x @ g.parameter(f"w{name}", (16, 32))).reshape(x.shape[0], 20, 2, 16).permute(0, 2, 1, 3) for name in "qkv"
+    )
+    out = ws.attention(q, k, v, causal=True).permute(0, 2, 1, 3).reshape(x.shape[0], 20, 32)
+    g.set_outputs([ws.losses.mse_loss(out @ g.parameter("w", (32, 16)), x)])
+    return ws.build_session(g, optimizer=ws.SGD(lr=0.1), batch_size=24, seed=3, **options)
+
+
+@pytest.mark.parametrize("rows", [24, 9])
+def test_the_next_head_is_fetched_ahead_and_changes_no_bit(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    given = np.random.default_rng(0).random((rows, 20, 16), dtype=np.float32)
+    results = []
+    for large, threads in ((0, 1), (0, 2), (1 << 40, 2)):
+        monkeypatch.setattr(ahead, "LARGE", large)
+        session = heads(threads=threads, options=ws.CompileOptions(cache=False, egraph=False))
+        calls = [text for text in session.source.split("\nstatic void ") if "ws_call_attention" in text]
+        assert len(calls) == 2
+        assert [".ahead = ahead" in text for text in calls] == [large == 0] * 2
+        losses = [float(session.step(x=given)) for _ in range(3)]
+        results.append((losses, *(session.get(f"w{name}").tobytes() for name in ("q", "k", "v", ""))))
+    assert results[0] == results[1] == results[2]

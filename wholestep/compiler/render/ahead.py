@@ -1,13 +1,17 @@
-"""What a product's epilogue touches is fetched while the product runs: until then memory is idle."""
+"""What a product's epilogue touches, or the next call of a routine, is fetched meanwhile: until then memory is idle."""
 
 from __future__ import annotations
 
-from wholestep.compiler.plan.kernel import LANES, Layout, Load, Space
+from collections.abc import Sequence
+from math import prod
+
+from wholestep.compiler.plan.kernel import LANES, Layout, Load, Operand, Space
 from wholestep.compiler.render.address import axis_stride
 from wholestep.compiler.render.writer import Writer
 
 # Bytes from which on a step cannot keep its data in the second-level caches: below, there is nothing to fetch.
 LARGE = 4 << 20
+MOST = 64 << 10  # bytes of one operand of a call: more would drive out what the call works on
 
 
 def operand_start(w: Writer, load: Load) -> str:
@@ -52,3 +56,35 @@ def entry(w: Writer, load: Load) -> str:
     else:
         return ""
     return f"{{{operand_start(w, load)}, {count}, {bytes}, {step}}}"
+
+
+def ahead_of_next(w: Writer, items: Sequence[Operand]) -> list[str]:
+    """Declares `ahead`: the matrices that the routine touches at the next point of the kernel's rows; its entries."""
+    rows, here = w.kernel.rows, dict(w.scope.axes)
+    carry = "1"
+    for axis in reversed(rows):  # like an odometer: the last row's next is the first of the row before
+        lo, hi = w.span(axis)
+        around = "" if axis == rows[0] else f" < {hi} ? i{axis} + {carry} : {lo}"
+        w.emit(f"const long n{axis} = i{axis} + {carry}{around};")
+        carry = f"(n{axis} < i{axis} + {carry})"
+        w.scope.axes[axis] = f"n{axis}"
+    entries = [text for item in items if (text := next_operand(w, item))]
+    if entries:
+        w.emit(f"const ws_ahead ahead[] = {{{', '.join(entries)}}};")
+    w.scope.axes.update(here)
+    return entries
+
+
+def next_operand(w: Writer, item: Operand) -> str:
+    """One entry; nothing for a vector, for rows of unknown length, and for what is too large."""
+    buffer = w.buffers[item.load.buffer]
+    size, inner = buffer.type.dtype.size, item.axes[-2:]
+    known = [e for e in (w.kernel.axes[a] for a in inner) if isinstance(e, int)]
+    if len(known) < 2 or prod(known) * size > MOST:
+        return ""
+    (step, _), (_, by_panels) = (axis_stride(item.load, a, buffer) for a in inner)
+    rows, columns = known
+    count, bytes, apart = rows, columns * size, step * size
+    if by_panels:
+        count, bytes, apart = -(-columns // LANES), rows * LANES * size, item.load.shape[-2] * LANES * size
+    return f"{{{operand_start(w, item.load)}, {count}, {bytes}, {w.scope.extent(apart)}}}"

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 from wholestep.compiler.plan.kernel import LANES, Kernel, Operand
 from wholestep.compiler.render.address import axis_stride
+from wholestep.compiler.render.ahead import ahead_of_next, is_large
 from wholestep.compiler.render.language import SUFFIX
 from wholestep.compiler.render.writer import Writer
 
@@ -28,6 +29,7 @@ def render_call(w: Writer) -> None:
             stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
         outside = dict(w.scope.axes)
         w.scope.axes.update({a: "0" for a in range(len(k.axes)) if a not in k.rows})
+        ahead = ahead_of_next(w, (*call.operands, *call.results)) if is_large(w) else []
         w.emit(f"const ws_{call.routine}_{suffix} arguments = {{")
         for item in (*call.operands, *call.results):
             w.emit(f"  .{item.name} = {view_text(w, item)},")
@@ -37,6 +39,8 @@ def render_call(w: Writer) -> None:
             w.emit(f"  .{name} = {number.hex()},")
         if call.work is not None:
             w.emit("  .work = work,")
+        if ahead:
+            w.emit(f"  .ahead = ahead, .aheads = {len(ahead)},")
         w.emit("};")
         w.emit(f"ws_call_{call.routine}_{suffix}(call->api, &arguments);")
         w.scope.axes.update(outside)

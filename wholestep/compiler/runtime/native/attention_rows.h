@@ -7,6 +7,7 @@ typedef struct {
   long group, queries, keys, width, values, causal, block;
   double scale;
   REAL *work;
+  const ws_ahead *ahead; long aheads;                 /* of the next call: fetched meanwhile */
 } NAME(ws_attention);
 
 typedef struct {
@@ -15,6 +16,7 @@ typedef struct {
   long group, queries, keys, width, values, causal, block;
   double scale;
   REAL *work;
+  const ws_ahead *ahead; long aheads;
 } NAME(ws_attention_grad);
 
 /* Matrices as the products take them: element (i, j) at `at` + i*row + (j/16)*panel + j%16. */
@@ -27,10 +29,11 @@ WS_INLINE NAME(ws_matrix) NAME(ws_shared)(const ws_view *v) {
   return (NAME(ws_matrix)){(REAL *)v->at, v->step[0], v->panel};
 }
 
-/* c (+)= a b */
+/* c = a b */
 WS_INLINE void NAME(ws_product)(const ws_api *api, NAME(ws_matrix) a, NAME(ws_matrix) b, NAME(ws_matrix) c, long m,
-                                long n, long k) {
-  const ws_gemm g = {m, n, k, a.at, a.row, 1, a.panel, b.at, b.row, b.panel, c.at, c.row, c.panel, 0};
+                                long n, long k, ws_share ahead) {
+  const ws_gemm g = {m, n, k, a.at, a.row, 1, a.panel, b.at, b.row, b.panel, c.at, c.row, c.panel, 0,
+                     ahead.from, ahead.count};
   NAME(api->gemm)(&g);
 }
 /* c (+)= aᵀ b, a dense: rows of `a` are summed over */
@@ -65,16 +68,18 @@ WS_INLINE REAL NAME(ws_masked)(REAL *restrict z, long n, REAL scale, NAME(ws_mat
 }
 
 /* The largest of 16 lanes.  NaN may get lost: it comes back with its own exponential. */
+#define WS_LARGER(a, b) (NAME(ws_half))(((NAME(ws_order))(a) & ((a) > (b))) | ((NAME(ws_order))(b) & ~((a) > (b))))
 WS_INLINE REAL NAME(ws_largest)(const REAL *lanes) {
-  REAL s[8];
-  for (int l = 0; l < 8; l++) s[l] = lanes[l] > lanes[l + 8] ? lanes[l] : lanes[l + 8];
-  for (int l = 0; l < 4; l++) s[l] = s[l] > s[l + 4] ? s[l] : s[l + 4];
-  for (int l = 0; l < 2; l++) s[l] = s[l] > s[l + 2] ? s[l] : s[l + 2];
+  const NAME(ws_half) low = *(const NAME(ws_half) *)lanes, high = *(const NAME(ws_half) *)(lanes + 8);
+  NAME(ws_half) s = WS_LARGER(low, high), t = __builtin_shuffle(s, (NAME(ws_order)){4, 5, 6, 7, 4, 5, 6, 7});
+  s = WS_LARGER(s, t), t = __builtin_shuffle(s, (NAME(ws_order)){2, 3, 2, 3, 2, 3, 2, 3});
+  s = WS_LARGER(s, t);
   return s[0] > s[1] ? s[0] : s[1];
 }
+#undef WS_LARGER
 
-/* z = e^(scale * z - most), 0 from n to `end`; the largest scale * z, and the sum. */
-WS_INLINE void NAME(ws_exponentials)(REAL *restrict z, long n, long end, REAL scale, REAL *most, REAL *total) {
+/* z = scale * z, -inf from n to the end of its last 16; the largest. */
+WS_INLINE REAL NAME(ws_scaled)(REAL *restrict z, long n, REAL scale) {
   REAL lanes[16];
   for (int l = 0; l < 16; l++) lanes[l] = (REAL)-__builtin_inf();
   for (long j = 0; j < n; j += 16) {
@@ -86,20 +91,25 @@ WS_INLINE void NAME(ws_exponentials)(REAL *restrict z, long n, long end, REAL sc
       lanes[l] = lanes[l] > x ? lanes[l] : x;
     }
   }
-  const REAL m = NAME(ws_largest)(lanes);
+  return NAME(ws_largest)(lanes);
+}
+
+/* z = e^(z - most), 0 from n to `end`; the sum. */
+WS_INLINE REAL NAME(ws_exponentials)(REAL *restrict z, long n, long end, REAL most) {
+  REAL lanes[16];
   for (int l = 0; l < 16; l++) lanes[l] = 0;
   for (long j = 0; j < n; j += 16) {
     const int left = (int)WS_LEAST(16, n - j);
 #pragma omp simd simdlen(16)
     for (int l = 0; l < 16; l++) {
-      const REAL e = l < left ? NAME(ws_exp)(z[j + l] - m) : 0;
+      const REAL e = l < left ? NAME(ws_exp)(z[j + l] - most) : 0;
       z[j + l] = e;
       lanes[l] = lanes[l] + e;
     }
   }
-  for (long j = ws_lanes(n); j < end; j++) z[j] = 0;
-  *most = m;
-  *total = NAME(ws_lanes_sum)(lanes);
+  for (long j = ws_lanes(n); j < end; j += 16)
+    for (long l = 0; l < 16; l++) z[j + l] = 0;
+  return NAME(ws_lanes_sum)(lanes);
 }
 
 WS_INLINE void NAME(ws_call_attention)(const ws_api *api, const NAME(ws_attention) *a) {
@@ -110,22 +120,34 @@ WS_INLINE void NAME(ws_call_attention)(const ws_api *api, const NAME(ws_attentio
   for (long g = 0; g < a->group; g++)
     for (long row = 0; row < a->queries; row += step) {
       const long rows = WS_LEAST(step, a->queries - row);
-      const long seen = a->causal ? WS_LEAST(a->keys, row + rows) : a->keys;
-      NAME(ws_product)(api, NAME(ws_head)(&a->q, g, row), turned, p, rows, seen, a->width);
+      const long seen = a->causal ? WS_LEAST(a->keys, row + rows) : a->keys, turn = g * a->queries + row;
+      NAME(ws_product)(api, NAME(ws_head)(&a->q, g, row), turned, p, rows, seen, a->width, WS_SHARE(a, turn, rows));
+      /* Row by row within each pass: what a row waits for, its neighbours compute meanwhile. */
       for (long i = 0; i < rows; i++) {
         const long n = a->causal ? WS_LEAST(seen, row + i + 1) : seen;
         REAL *z = p.at + i * stride;
         const REAL scale = NAME(ws_masked)(z, n, (REAL)a->scale, NAME(ws_mask_row)(&a->mask, g, row + i));
-        NAME(ws_exponentials)(z, n, ws_lanes(seen), scale, &most[i], &total[i]);
-        const REAL inverse = 1 / total[i];
-        for (long j = 0; j < ws_lanes(n); j++) z[j] = z[j] * inverse;
+        most[i] = NAME(ws_scaled)(z, n, scale);
+      }
+      for (long i = 0; i < rows; i++) {
+        const long n = a->causal ? WS_LEAST(seen, row + i + 1) : seen;
+        total[i] = NAME(ws_exponentials)(p.at + i * stride, n, ws_lanes(seen), most[i]);
       }
       if (a->lse.at) {
         REAL *lse = (REAL *)a->lse.at + g * a->lse.step[0] + row * a->lse.step[1];
-        for (long i = 0; i < rows; i++) lse[i * a->lse.step[1]] = most[i] + NAME(ws_log)(total[i]);
+        for (long i = 0; i < rows; i++) most[i] = most[i] + NAME(ws_log)(total[i]);
+        for (long i = 0; i < rows; i++) lse[i * a->lse.step[1]] = most[i];
+      }
+      for (long i = 0; i < rows; i++) total[i] = 1 / total[i];
+      for (long i = 0; i < rows; i++) {
+        REAL *z = p.at + i * stride;
+        const REAL inverse = total[i];
+        for (long j = 0; j < ws_lanes(a->causal ? WS_LEAST(seen, row + i + 1) : seen); j += 16)
+          for (long l = 0; l < 16; l++) z[j + l] = z[j + l] * inverse;
       }
       if (a->out.at)
-        NAME(ws_product)(api, p, NAME(ws_shared)(&a->v), NAME(ws_head)(&a->out, g, row), rows, a->values, seen);
+        NAME(ws_product)(api, p, NAME(ws_shared)(&a->v), NAME(ws_head)(&a->out, g, row), rows, a->values, seen,
+                         WS_NOTHING);
     }
 }
 
@@ -147,17 +169,19 @@ WS_INLINE void NAME(ws_softmax_grad)(REAL *restrict z, REAL *restrict dp, long n
   const REAL inner = NAME(ws_lanes_sum)(lanes);
   if (dmask.at)
     for (long j = 0; j < keys; j++) dmask.at[j / 16 * dmask.panel + j % 16] = j < n ? z[j] * (dp[j] - inner) : 0;
-  for (long j = 0; j < ws_lanes(n); j++) dp[j] = z[j] * (dp[j] - inner) * outer;
-  for (long j = ws_lanes(n); j < end; j++) z[j] = 0, dp[j] = 0;
+  for (long j = 0; j < n; j += 16)
+    for (long l = 0; l < 16; l++) dp[j + l] = z[j + l] * (dp[j + l] - inner) * outer;
+  for (long j = ws_lanes(n); j < end; j += 16)
+    for (long l = 0; l < 16; l++) z[j + l] = 0, dp[j + l] = 0;
 }
 
 /* Probabilities and gradients of scores of the queries [row, row + rows), at their place in the block. */
 WS_INLINE long NAME(ws_score_block)(const ws_api *api, const NAME(ws_attention_grad) *a, NAME(ws_matrix) k_turned,
                                     NAME(ws_matrix) v_turned, NAME(ws_matrix) p, NAME(ws_matrix) ds, long g, long row,
                                     long rows) {
-  const long seen = a->causal ? WS_LEAST(a->keys, row + rows) : a->keys;
-  NAME(ws_product)(api, NAME(ws_head)(&a->q, g, row), k_turned, p, rows, seen, a->width);
-  NAME(ws_product)(api, NAME(ws_head)(&a->gradient, g, row), v_turned, ds, rows, seen, a->values);
+  const long seen = a->causal ? WS_LEAST(a->keys, row + rows) : a->keys, turn = g * a->queries + row;
+  NAME(ws_product)(api, NAME(ws_head)(&a->q, g, row), k_turned, p, rows, seen, a->width, WS_SHARE(a, turn, rows));
+  NAME(ws_product)(api, NAME(ws_head)(&a->gradient, g, row), v_turned, ds, rows, seen, a->values, WS_NOTHING);
   for (long i = 0; i < rows; i++) {
     const long n = a->causal ? WS_LEAST(seen, row + i + 1) : seen, query = row + i;
     REAL *z = p.at + i * p.row, *d = ds.at + i * ds.row;
@@ -165,7 +189,8 @@ WS_INLINE long NAME(ws_score_block)(const ws_api *api, const NAME(ws_attention_g
     NAME(ws_softmax_grad)(z, d, n, ws_lanes(seen), ((REAL *)a->lse.at)[g * a->lse.step[0] + query * a->lse.step[1]],
                           scale, (REAL)a->scale, NAME(ws_mask_row)(&a->dmask, g, query), a->keys);
   }
-  if (a->dq.at) NAME(ws_product)(api, ds, NAME(ws_shared)(&a->k), NAME(ws_head)(&a->dq, g, row), rows, a->width, seen);
+  if (a->dq.at)
+    NAME(ws_product)(api, ds, NAME(ws_shared)(&a->k), NAME(ws_head)(&a->dq, g, row), rows, a->width, seen, WS_NOTHING);
   return seen;
 }
 

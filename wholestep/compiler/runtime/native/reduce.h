@@ -5,12 +5,14 @@
 
 WS_INLINE long ws_clamp(long i, long last) { return i < 0 ? 0 : i > last ? last : i; }
 
-#define WS_REDUCTIONS(name, type, maximum)                                                                        \
+#define WS_REDUCTIONS(name, type, bits, maximum)                                                                  \
+  typedef type ws_half_##name __attribute__((vector_size(8 * sizeof(type)), aligned(sizeof(type)), may_alias));   \
+  typedef bits ws_order_##name __attribute__((vector_size(8 * sizeof(type))));                                    \
   WS_INLINE type ws_lanes_sum_##name(const type *x) {                                                             \
-    type s[8];                                                                                                    \
-    for (int l = 0; l < 8; l++) s[l] = x[l] + x[l + 8];                                                           \
-    for (int l = 0; l < 4; l++) s[l] = s[l] + s[l + 4];                                                           \
-    return (s[0] + s[2]) + (s[1] + s[3]);                                                                         \
+    ws_half_##name s = *(const ws_half_##name *)x + *(const ws_half_##name *)(x + 8);                             \
+    s = s + __builtin_shuffle(s, (ws_order_##name){4, 5, 6, 7, 4, 5, 6, 7});                                      \
+    s = s + __builtin_shuffle(s, (ws_order_##name){2, 3, 2, 3, 2, 3, 2, 3});                                      \
+    return s[0] + s[1];                                                                                           \
   }                                                                                                               \
   WS_INLINE type ws_lanes_max_##name(const type *x) {                                                             \
     type s[16];                                                                                                   \
@@ -19,7 +21,7 @@ WS_INLINE long ws_clamp(long i, long last) { return i < 0 ? 0 : i > last ? last 
       for (int l = 0; l < half; l++) { type m = s[l], y = s[l + half]; s[l] = maximum; }                          \
     return s[0];                                                                                                  \
   }                                                                                                               \
-  /* Does y come before x in the order of a maximum?  NaN is the largest of all, as in numpy.argmax. */             \
+  /* Does y come before x in the order of a maximum?  NaN is the largest of all, as in numpy.argmax. */           \
   WS_INLINE int ws_exceeds_##name(type y, type x) { return (y > x) | ((y != y) & (x == x)); }                     \
   /* The first position of the largest value: lanes hold their own first ones, -1 where they are empty. */        \
   WS_INLINE int32_t ws_lanes_argmax_##name(const type *x, const int32_t *at) {                                    \
@@ -43,9 +45,9 @@ WS_INLINE long ws_clamp(long i, long last) { return i < 0 ? 0 : i > last ? last 
     for (int k = 1; k < 16; k++)                                                                                  \
       for (int l = 0; l < 16; l++) { type m = x[0][l], y = x[k][l]; x[0][l] = maximum; }                          \
   }
-WS_REDUCTIONS(f32, float, ws_max_f32(m, y))
-WS_REDUCTIONS(f64, double, ws_max_f64(m, y))
-WS_REDUCTIONS(i32, int32_t, (m > y ? m : y))
-WS_REDUCTIONS(i64, int64_t, (m > y ? m : y))
-WS_REDUCTIONS(u8, uint8_t, (m > y ? m : y))
+WS_REDUCTIONS(f32, float, int32_t, ws_max_f32(m, y))
+WS_REDUCTIONS(f64, double, int64_t, ws_max_f64(m, y))
+WS_REDUCTIONS(i32, int32_t, int32_t, (m > y ? m : y))
+WS_REDUCTIONS(i64, int64_t, int64_t, (m > y ? m : y))
+WS_REDUCTIONS(u8, uint8_t, int8_t, (m > y ? m : y))
 #endif
