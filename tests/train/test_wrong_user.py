@@ -127,7 +127,35 @@ VALIDATION: dict[str, Case] = {
     ),
 }
 
+
+class TwoSided(ws.nn.Module):
+    """Two inputs, two outputs."""
+
+    def __init__(self) -> None:
+        self.left, self.right = ws.nn.Linear(3, 2), ws.nn.Linear(3, 1)
+
+    def forward(self, a: ws.Tensor, b: ws.Tensor) -> dict[str, ws.Tensor]:
+        return {"kind": self.left(a), "size": self.right(b)}
+
+
+BOTH = {"kind": Y, "size": X[:, :1]}
+
 NAMES: dict[str, Case] = {
+    "inputs": (
+        lambda: fit({"a": X, "c": X}, BOTH, TwoSided(), loss={"kind": "cross_entropy", "size": "mse"}),
+        UsageError,
+        r"TwoSided\.forward takes a, b; the inputs are called a, c\. Name them alike",
+    ),
+    "one loss for two outputs": (
+        lambda: fit({"a": X, "b": X}, BOTH, TwoSided(), loss="mse"),
+        UsageError,
+        r"mse is of one output and one target; .*outputs kind, size .*for each, loss={'kind': 'mse', \.\.\.}",
+    ),
+    "a loss for no output": (
+        lambda: fit({"a": X, "b": X}, BOTH, TwoSided(), loss={"sort": "mse"}),
+        UsageError,
+        r"loss\['sort'\] needs an output and a target of that name; there are outputs: kind, size",
+    ),
     "metric": (lambda: fit(metrics=["acuracy"]), KeyError, "there is no metric 'acuracy'. Did you mean 'accuracy'"),
     "loss": (
         lambda: fit(loss="crossentropy"),

@@ -67,6 +67,8 @@ def record_inputs(graph: Graph, inputs: Inputs) -> dict[str, Tensor]:
 
 def record_outputs(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The model's outputs by name: `output` for a single one."""
+    if not isinstance(inputs, Spec):
+        _need_arguments(model, tensors)
     out = model(*tensors.values()) if isinstance(inputs, Spec) else model(**tensors)
     if isinstance(out, Tensor):
         return {"output": out}
@@ -76,6 +78,20 @@ def record_outputs(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor])
         kind = type(model).__name__
         fail(UsageError, f"{kind}.forward must return a tensor, or a tuple or dict of tensors; it returned {out!r}.")
     return {f"output{i}": t for i, t in enumerate(out)}
+
+
+def _need_arguments(model: Module, named: Mapping[str, object]) -> None:
+    """Named inputs are the arguments of `forward`."""
+    known = inspect.signature(model.forward).parameters.values()
+    takes = [p.name for p in known if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    needs = [p.name for p in known if p.name in takes and p.default is p.empty]
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in known)
+    if any(n not in named for n in needs) or (not open_ended and any(n not in takes for n in named)):
+        fail(
+            UsageError,
+            f"{type(model).__name__}.forward takes {', '.join(takes) or 'nothing'}; the inputs are called "
+            f"{', '.join(named)}. Name them alike.",
+        )
 
 
 def forward_graph(model: Module, inputs: Inputs) -> Graph:
@@ -112,6 +128,12 @@ def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> 
     function = losses.get(loss)
     if len(outputs) == 1 and len(aims) <= 1:
         return function(*outputs.values(), *aims.values(), **weight)
+    if isinstance(function, losses.Loss):
+        raise UsageError(
+            f"{function.kind} is of one output and one target; there are the outputs {', '.join(outputs)} and the "
+            f"targets {', '.join(aims) or 'none'}. Give a loss for each, loss={{{next(iter(outputs))!r}: "
+            f"{function.kind!r}, ...}}, or a function of both dicts."
+        )
     return function(dict(outputs), dict(aims), **weight)
 
 
