@@ -215,6 +215,8 @@ def test_parts_of_a_batch_do_what_the_kind_says(graph: Graph) -> None:
     draws = [n for n in graph.nodes if n.op in ("random", "dropout")]
     assume(all("batch" not in symbols_of(n.type.shape) for n in draws))
     assume(all(sum("batch" in symbols_of([e]) for e in n.type.shape) < 2 for n in graph.leaves("input").values()))
+    extents = [e for n in graph.leaves("input").values() for e in n.type.shape if "batch" in symbols_of([e])]
+    assume(all(divide(e, BATCH) is not None for e in extents))  # of batch + 1 rows, two parts have no two parts
     sizes = {s: {"batch": 5, "time": 4}[s] for s in graph.symbols}
     inputs, state = example_values(graph, sizes, np.random.default_rng(3))
     tensors = [n for n in graph.nodes if isinstance(n.result, TensorType)]
