@@ -102,6 +102,9 @@ def test_train_evaluate_predict(script: Path, tmp_path: Path) -> None:
     assert code == 0, text
     assert "on 120 rows of test data" in text
     assert re.search(r"accuracy +0\.\d+", text)
+    code, text = run("evaluate", "runs/small", "--best", "val_acc")  # the largest: it is an accuracy
+    assert code == 0, text
+    assert text.startswith(f"{ws.load_checkpoint('runs/small', best='val_accuracy', mode='max').path} on ")
 
     x, _ = ws.datasets.digits()
     np.save(tmp_path / "x.npy", x[:7])

@@ -50,6 +50,15 @@ def test_j01_early_stopping() -> None:
     assert "has not improved for 2 epochs" in history.stopped_by
 
 
+def test_an_accuracy_that_is_to_fall_is_said(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    fit(callbacks=[ws.EarlyStopping("val_acc"), ws.ModelCheckpoint(tmp_path, "val_accuracy")])
+    assert "EarlyStopping takes the smallest val_accuracy for the best; if more is better: mode='max'" in caplog.text
+    assert "ModelCheckpoint takes the smallest val_accuracy for the best" in caplog.text
+    caplog.clear()
+    fit(callbacks=[ws.EarlyStopping("val_acc", mode="max"), ws.EarlyStopping("val_loss")])
+    assert "takes the smallest" not in caplog.text
+
+
 def test_j03_callback_lists_call_in_order() -> None:
     calls = []
 

@@ -254,6 +254,20 @@ def canonical(monitor: str) -> str:
     return ALIASES.get(monitor, monitor)
 
 
+RISING = ("accuracy", "top_k_accuracy", "precision", "recall", "f1", "roc_auc", "average_precision", "r2")
+
+
+def usual_mode(monitor: str) -> str:
+    """What is better of a number, by its name: more of an accuracy, less of a loss."""
+    return "max" if canonical(monitor).removeprefix("val_") in RISING else "min"
+
+
+def check_mode(kind: str, monitor: str, mode: str) -> None:
+    """Say it where an accuracy is to fall: it is the default mode, and seldom what is meant."""
+    if mode == "min" and usual_mode(monitor) == "max":
+        log.warning("%s takes the smallest %s for the best; if more is better: mode='max'", kind, monitor)
+
+
 def read_monitor(kind: str, monitor: str, logs: Mapping[str, float], known: Sequence[str] = ()) -> float:
     """The number that a callback watches; a name that is not there is an error with suggestions."""
     name = canonical(monitor)

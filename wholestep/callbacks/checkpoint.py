@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wholestep.callbacks.base import Best, Callback, Logs, canonical, read_monitor
+from wholestep.callbacks.base import Best, Callback, Logs, canonical, check_mode, read_monitor
 from wholestep.errors import OptionError, UsageError
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class ModelCheckpoint(Callback):
         self._written = time.monotonic()
         if self.best and self.run is not None:  # a misspelt name is told before the first epoch
             read_monitor("ModelCheckpoint", self.monitor, dict.fromkeys(self.run.names, 0.0))
+            check_mode("ModelCheckpoint", self.monitor, self.mode)
         self._need_folder()
         sweep(self.folder)
         if self.run is not None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from wholestep.callbacks.base import Best, Callback, Logs, StepMetrics, canonical, read_monitor
+from wholestep.callbacks.base import Best, Callback, Logs, StepMetrics, canonical, check_mode, read_monitor
 from wholestep.errors import OptionError
 
 
@@ -46,6 +46,7 @@ class EarlyStopping(Callback):
         return self.best.mode
 
     def on_train_begin(self) -> None:
+        check_mode("EarlyStopping", self.monitor, self.mode)
         if self.wait >= self.patience:  # a resumed run that was over
             self._stop()
 

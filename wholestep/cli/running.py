@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Run = Annotated[Path, typer.Argument(help="The folder of a run, or one checkpoint of it.")]
 Best = Annotated[str | None, typer.Option(help="Take the checkpoint that is best in this number, e.g. val_loss.")]
-Mode = Annotated[str, typer.Option(help="Of --best: min or max.")]
+Mode = Annotated[str | None, typer.Option(help="Of --best: min or max; max for accuracies and their like, else min.")]
 
 
 @told
@@ -104,7 +104,7 @@ def _fit(
 
 
 @told
-def evaluate(run: Run, best: Best = None, mode: Mode = "min") -> None:
+def evaluate(run: Run, best: Best = None, mode: Mode = None) -> None:
     """Measure a run's weights on its test data, or on its validation data where it has no other."""
     from wholestep.train.feeding import table_of
 
@@ -129,7 +129,7 @@ def predict(
         "out.npy"
     ),
     best: Best = None,
-    mode: Mode = "min",
+    mode: Mode = None,
 ) -> None:
     """Write a model's outputs for the rows of a file."""
     import numpy as np

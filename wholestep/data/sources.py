@@ -126,7 +126,9 @@ def _found(folder: Path_, name: str) -> Path:
     for candidate in (Path(folder) / f"{name}.gz", Path(folder) / name):
         if candidate.exists():
             return candidate
-    raise InputError(f"there is no {name} (or {name}.gz) in {folder}; download the four files of MNIST there.")
+    raise InputError(
+        f"there is no {name} (or {name}.gz) in {folder}; download the four files of MNIST there, or name their folder."
+    )
 
 
 def open_npy(path: Path_) -> Array:
