@@ -143,3 +143,14 @@ def test_mistakes() -> None:
         ws.nn.RNN(3, 4, nonlinearity="elu")
     with pytest.raises(OptionError, match="LSTM: dropout is a probability"):
         ws.nn.LSTM(3, 4, dropout=2.0)
+
+
+def test_a_layer_called_on_an_array_gives_its_states_by_name() -> None:
+    x = np.random.default_rng(0).normal(size=(6, 3, 2)).astype(np.float32)
+    found = ws.nn.LSTM(2, 4, num_layers=2)(x)
+    assert {name: a.shape for name, a in found.items()} == {
+        "output0": (6, 3, 4),
+        "output1.0": (2, 3, 4),
+        "output1.1": (2, 3, 4),
+    }
+    np.testing.assert_array_equal(found["output0"][-1], found["output1.0"][-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,7 +66,7 @@ def record_inputs(graph: Graph, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def record_outputs(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The model's outputs by name: `output` for a single one."""
+    """The model's outputs by name: `output` for a single one, `output0` and so on for several."""
     if not isinstance(inputs, Spec):
         _need_arguments(model, tensors)
     out = model(*tensors.values()) if isinstance(inputs, Spec) else model(**tensors)
@@ -77,7 +77,17 @@ def record_outputs(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor])
     if not isinstance(out, Sequence) or not out:
         kind = type(model).__name__
         fail(UsageError, f"{kind}.forward must return a tensor, or a tuple or dict of tensors; it returned {out!r}.")
-    return {f"output{i}": t for i, t in enumerate(out)}
+    return dict(_numbered("output", out))
+
+
+def _numbered(name: str, outputs: Sequence[Any]) -> Iterator[tuple[str, Tensor]]:
+    """`output0`, `output1`; of a tuple inside, as a recurrent layer's states, `output1.0`, `output1.1`."""
+    for i, out in enumerate(outputs):
+        own = f"{name}{i}"
+        if isinstance(out, tuple | list):
+            yield from _numbered(f"{own}.", out)
+        else:
+            yield own, out
 
 
 def _need_arguments(model: Module, named: Mapping[str, object]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,8 +12,10 @@ from wholestep.data.loader import DataLoader
 from wholestep.data.sources import Stream, as_source
 from wholestep.data.table import Array, Batch, Table, as_table, split
 from wholestep.errors import InputError, OptionError, UsageError, WholestepError
-from wholestep.metrics import Metric
 from wholestep.optim.recipe import Measure, as_measures
+
+if TYPE_CHECKING:
+    from wholestep.metrics import Metric
 
 
 def prepared(
