@@ -32,7 +32,7 @@ GOOD = {
     "max_pool2d_index": (POOL, (IMAGES,), PLACES),
     "max_pool2d_grad": (SPREAD, (POOLED, PLACES), IMAGES),
     "max_pool2d_pick": (POOL, (IMAGES, PLACES), POOLED),
-    "pooled_grad_weight": (THROUGH_KERNEL, (t("batch", 6, 8, 2), CELLS, CELL_PLACES), t(5, 3, 3, 2)),
+    "pooled_grad_weight": (THROUGH_KERNEL, (t("batch", 6, 8, 2), CELLS, CELL_PLACES), t(16, 5, 3, 3, 2)),
     "pooled_grad_input": (THROUGH_SIZE, (CELLS, CELL_PLACES, t(5, 3, 3, 2)), t("batch", 6, 8, 2)),
 }
 BAD = {

@@ -10,6 +10,7 @@ from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, Type, 
 from wholestep.errors import DTypeError, OptionError
 
 SMALL_WINDOW = 256  # positions in a window up to this size fit in a byte
+BATCH_PARTS = 16  # of a gradient that threads add up apart: part p of n images begins at image p·n / 16, rounded down
 
 
 def index_dtype(window: tuple[int, ...]) -> DType:
@@ -176,10 +177,12 @@ def conv_grad_attrs(a: at.PooledConvAttrs) -> at.ConvGradAttrs:
 
 
 def pooled_grad_weight(a: at.PooledConvAttrs, x: TensorType, g: TensorType, index: TensorType) -> Type:
-    """conv2d_grad_weight(x, max_pool2d_grad(g, index))."""
+    """conv2d_grad_weight(x, max_pool2d_grad(g, index)) of each part of the batch; the gradient is their sum."""
     middle = max_pool2d_grad(pool_grad_attrs(a), g, index)
     assert isinstance(middle, TensorType)
-    return conv2d_grad_weight(conv_grad_attrs(a), x, middle)
+    weight = conv2d_grad_weight(conv_grad_attrs(a), x, middle)
+    assert isinstance(weight, TensorType)
+    return TensorType((BATCH_PARTS, *weight.shape), weight.dtype)
 
 
 def pooled_grad_input(a: at.PooledConvAttrs, g: TensorType, index: TensorType, weight: TensorType) -> Type:
@@ -200,7 +203,7 @@ def window_products(node_op: str, inputs: tuple[TensorType, ...], result: Tensor
         "conv2d": (inputs[-1], result),
         "conv2d_grad_input": (inputs[-1], inputs[0]),
         "conv2d_grad_weight": (result, inputs[-1]),
-        "pooled_grad_weight": (result, inputs[1]),
+        "pooled_grad_weight": (TensorType(result.shape[1:], result.dtype), inputs[1]),
         "pooled_grad_input": (inputs[-1], inputs[0]),
     }[node_op]
     outputs, _, _ = parts(weight, last)

@@ -11,7 +11,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
-from wholestep.compiler.ir.windows import SMALL_WINDOW, parts
+from wholestep.compiler.ir.windows import BATCH_PARTS, SMALL_WINDOW, parts
 
 # Where these stay in the first-level cache, one multiply-add through the pool costs about two dense ones.
 KERNEL_BYTES = 32 * 1024  # framed kernels, read once for every pixel of the pool
@@ -66,7 +66,9 @@ def _through_pool(node: Node) -> Node:
         if node.op == "conv2d_grad_weight":
             if not _fits_image(node.inputs[0]):
                 return node
-            return b.make("pooled_grad_weight", (node.inputs[0], g, index), attrs)
+            in_parts = b.make("pooled_grad_weight", (node.inputs[0], g, index), attrs)
+            flat = b.reshape(in_parts, (BATCH_PARTS, node.type.elements))  # one long row of columns to add up
+            return b.reshape(b.sum_axes(flat, (0,)), node.type.shape)
         if not _fits_kernels(node.inputs[1], pool):
             return node
         return b.make("pooled_grad_input", (g, index, node.inputs[1]), attrs)

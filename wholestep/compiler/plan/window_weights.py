@@ -20,13 +20,13 @@ def emit_weight(id: int, head: Node, buffers: Buffers) -> Kernel:
     if not fields.get("tile_rows"):
         draft.room("sums", _sums(head, draft.axes[draft.operands[0].axes[3]]))
     (target,) = buffers.targets(head)
-    window = draft.window(results=(Operand("result", target, (0, 1, 2, 3)),), **fields)
+    window = draft.window(results=(Operand("result", target, tuple(range(head.type.rank))),), **fields)
     return Kernel(id, Kind.WINDOW, tuple(draft.axes), (0,), None, (), window=window)
 
 
 def _sums(head: Node, channels: Extent) -> int:
     """Elements of all outputs, in whole vectors."""
-    outputs, height, width, inner = (e for e in head.type.shape if isinstance(e, int))
+    outputs, height, width, inner = (e for e in head.type.shape[-4:] if isinstance(e, int))
     assert isinstance(channels, int), "type rules ask for numbers"
     of = runs(width, getattr(head.attrs, "dilation", (1, 1))[1], channels, inner)
     return outputs * height * of.count * rounded(of.length) + SLACK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from wholestep.compiler.ir.windows import BATCH_PARTS
 from wholestep.compiler.plan.frames import forward_margin, rounded, runs
 from wholestep.compiler.plan.windows import VECTOR_BYTES, framed_length
 from wholestep.compiler.render.images import Pen, clear_frame, image_epilogue, stage
@@ -11,10 +12,9 @@ from wholestep.compiler.render.winograd import render_weight_by_tiles
 from wholestep.compiler.render.writer import Writer
 
 
-def _finish_weight(pen: Pen, tall: int, count: int, length: int, padded: int) -> None:
-    """The sums into the gradient: (output, row, taps and channels)."""
+def _finish_weight(pen: Pen, lo: str, hi: str, tall: int, count: int, length: int, padded: int) -> None:
+    """The sums of outputs from lo to hi into the gradient: (output, row, taps and channels)."""
     w = pen.w
-    lo, hi = w.span(0)
     o, y, x, c = pen.steps("result")
     _, _, _, inner = pen.sizes("result")
     assert (x, c) == (inner, 1), "gradients of weights are dense"
@@ -64,7 +64,7 @@ def render_conv2d_grad_weight(w: Writer) -> None:
                 )
 
         _in_tiles(w, a.granule, outputs, tile)
-    _finish_weight(pen, tall, of.count, of.length, padded)
+    _finish_weight(pen, lo, hi, tall, of.count, of.length, padded)
 
 
 def _in_tiles(w: Writer, size: int, outputs: int, tile: Callable[[int], None]) -> None:
@@ -79,42 +79,49 @@ def _in_tiles(w: Writer, size: int, outputs: int, tile: Callable[[int], None]) -
 
 
 def render_pooled_grad_weight(w: Writer) -> None:
+    """Every part of the batch has sums of its own."""
     pen = Pen(w)
     a = pen.window
     _, height, width, channels = pen.sizes("x")
-    _, rows, columns, _ = pen.sizes("g")
-    _, tall, wide, _ = pen.sizes("result")
+    outputs, tall, wide, _ = pen.sizes("result")
     row, elements = _pooled_frame(pen, height, width, channels, tall, wide)
     padded = rounded(wide * channels)
-    output = tall * padded
     pen.table("offsets", [i * row + j * channels for i in range(a.pool[0]) for j in range(a.pool[1])])
-    lo, hi = w.span(0)
-    pen.call(f"ws_clear_{pen.suffix}", f"sums + {lo}*{output}", f"({hi} - {lo})*{output}")
     clear_frame(pen, elements)
-    stride = _dense_cells(pen)
+    images = w.scope.extent(w.kernel.axes[pen.operands["x"].axes[0]])
+    with w.loop("q", *w.span(0)):
+        w.scope.axes[0] = "q"
+        pen.call(f"ws_clear_{pen.suffix}", "sums", outputs * tall * padded)
+        with w.loop("n", f"q*{images}/{BATCH_PARTS}", f"(q + 1)*{images}/{BATCH_PARTS}"):
+            stage(pen, "x", a.low, row, "n")
+            _winning_windows(pen, row, padded)
+        _finish_weight(pen, "0", str(outputs), tall, 1, wide * channels, padded)
+
+
+def _winning_windows(pen: Pen, row: int, padded: int) -> None:
+    """What image n adds to the sums of all outputs, some neighbouring ones at a time."""
+    w, a = pen.w, pen.window
+    channels, (_, rows, columns, _) = pen.sizes("x")[3], pen.sizes("g")
+    outputs, tall, wide, _ = pen.sizes("result")
     _, g_row, g_pixel, g_channel = pen.steps("g")
+    stride = _dense_cells(pen)
+    w.emit(f"const {pen.real} *const g = {pen.at('g', 'n')};")
+    w.emit(f"const uint8_t *const index = {pen.at('index', 'n')};")
+
+    def tile(size: int) -> None:
+        pen.call(
+            *(f"ws_pooled_weight_{pen.suffix}_narrow", size, tall, wide * channels),
+            *(f"sums + o*{tall * padded}", tall * padded, padded, f"g + o*{g_channel}", g_row, g_pixel, g_channel),
+            *("index + o", stride, "frame", row, rows, columns),
+            *(a.pool[0] * row, a.pool[1] * channels, "offsets"),
+        )
+
     together = 2 if tall * -(-wide * channels // (VECTOR_BYTES // pen.dtype.size)) <= 6 else 1
-    batch = pen.operands["x"].axes[0]
-    with w.loop("n", "0", w.scope.extent(w.kernel.axes[batch])):
-        w.emit(f"const {pen.real} *const g = {pen.at('g', 'n')};")
-        w.emit(f"const uint8_t *const index = {pen.at('index', 'n')};")
-        stage(pen, "x", a.low, row, "n")
-
-        def tile(size: int) -> None:
-            pen.call(
-                *(f"ws_pooled_weight_{pen.suffix}_narrow", size, tall, wide * channels),
-                *(f"sums + o*{output}", output, padded, f"g + o*{g_channel}", g_row, g_pixel, g_channel),
-                *("index + o", stride, "frame", row, rows, columns),
-                *(a.pool[0] * row, a.pool[1] * channels, "offsets"),
-            )
-
-        w.emit(f"long o = {lo};")
-        if together > 1:
-            with w.block(f"for (; o + {together} <= {hi}; o += {together})"):
-                tile(together)
-        with w.block(f"for (; o < {hi}; o++)"):
-            tile(1)
-    _finish_weight(pen, tall, 1, wide * channels, padded)
+    with w.loop("o", "0", str(outputs - outputs % together), str(together)):
+        tile(together)
+    if outputs % together:
+        w.emit(f"const long o = {outputs - 1};")
+        tile(1)
 
 
 def _pooled_frame(pen: Pen, height: int, width: int, channels: int, tall: int, wide: int) -> tuple[int, int]:

@@ -28,15 +28,15 @@ class Pen:
         self.work = {name for name, _ in self.window.work}
 
     def sizes(self, name: str) -> tuple[int, int, int, int]:
-        """The extents of an operand; of the batch, at least a placeholder."""
-        extents = [self.w.kernel.axes[a] for a in self.operands[name].axes]
+        """The last four extents of an operand; of the batch, at least a placeholder."""
+        extents = [self.w.kernel.axes[a] for a in self.operands[name].axes[-4:]]
         first, *rest = [e if isinstance(e, int) else 0 for e in extents]
         return first, rest[0], rest[1], rest[2]
 
     def steps(self, name: str) -> tuple[int, int, int, int]:
         """Elements from one image, row, column, channel to the next."""
         o = self.operands[name]
-        found = [axis_stride(o.load, a, self.w.buffers[o.load.buffer])[0] for a in o.axes]
+        found = [axis_stride(o.load, a, self.w.buffers[o.load.buffer])[0] for a in o.axes[-4:]]
         first, *rest = [e if isinstance(e, int) else 0 for e in found]
         return first, rest[0], rest[1], rest[2]
 
@@ -44,7 +44,7 @@ class Pen:
         """The address of an operand's first element, of image `batch` where it has images."""
         o, scope = self.operands[name], self.w.scope
         kept = dict(scope.axes)
-        scope.axes.update(dict.fromkeys(o.axes, "0"))
+        scope.axes.update(dict.fromkeys(o.axes[-4:], "0"))
         if name not in ("weight", "result"):
             scope.axes[o.axes[0]] = batch
         text = f"{self.w.params[o.load.buffer]} + {scope.offset(o.load, self.w.buffers[o.load.buffer])}"
