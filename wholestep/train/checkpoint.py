@@ -98,8 +98,8 @@ class Checkpoint:
         for name, value in session.scalars.items():
             if asked[name] != value:
                 log.warning(
-                    "%s is %g, as in the checkpoint, rather than %g, as this run asks: a resumed run goes on as it was. "
-                    "To train with other numbers give its weights to a new run: model.load('%s/weights.safetensors')",
+                    "%s is %g, as in the checkpoint, rather than %g, as this run asks: a resumed run keeps its own; "
+                    "to train with other numbers give its weights to a new run: model.load('%s/weights.safetensors')",
                     *(name, value, asked[name], self._name),
                 )
         if callbacks is not None:
