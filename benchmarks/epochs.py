@@ -13,7 +13,7 @@ from benchmarks.cases.epoch import CELLS, EpochCell
 from benchmarks.contender import BenchmarkError, Contender
 from benchmarks.frameworks import OURS
 from benchmarks.harness import log_line, report_idle, rotated
-from benchmarks.loopers import FORMS
+from benchmarks.loopers import FORMS, PROGRESS
 
 ROUND_SECONDS, WARM_UP = 0.5, 2
 SAME_LOSS_WITHIN = 1e-4  # of an epoch's mean, after hundreds of updates; one that forgets them is off by 1e-2
@@ -25,7 +25,7 @@ def run(rounds: int, threads: int, names: Sequence[str] = PEERS, cells: Sequence
     """All contenders in every cell, in interleaved rounds."""
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         contenders = []
-        for name in (OURS, f"{OURS}_progress", *names):
+        for name in (OURS, PROGRESS, *names):
             contenders.append(Contender(name, "epoch", threads, Path(cache), worker="benchmarks.loopers"))
             stack.callback(contenders[-1].close)
         found = {cell: one_cell(CELLS[cell], contenders, rounds) for cell in cells}

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 from benchmarks.cases.epoch import CELLS, EpochCell, data
+from benchmarks.terminal import terminal_as_stderr
 from benchmarks.worker import limit_processors, serve
 
 
@@ -23,6 +25,7 @@ class Looper(Protocol):
 
 
 Forms = dict[str, Callable[[], Looper]]
+PROGRESS = "wholestep_progress"
 
 
 def wholestep_forms(cell: EpochCell, threads: int, progress: bool = False) -> Forms:
@@ -63,7 +66,7 @@ def jax_scan_forms(cell: EpochCell, threads: int) -> Forms:
 
 FORMS: dict[str, Callable[[EpochCell, int], Forms]] = {
     "wholestep": wholestep_forms,
-    "wholestep_progress": lambda cell, threads: wholestep_forms(cell, threads, progress=True),
+    PROGRESS: lambda cell, threads: wholestep_forms(cell, threads, progress=True),
     "torch_loop": torch_forms,
     "torch_loader": lambda cell, threads: loader_forms(cell, threads, workers=0),
     "torch_loader_2": lambda cell, threads: loader_forms(cell, threads, workers=2),
@@ -110,7 +113,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     arguments = parser.parse_args()
     limit_processors(arguments.threads)
-    serve(lambda: Worker(arguments.contender, arguments.threads))
+    # Opened once: starting who reads the terminal takes longer than drawing to it.
+    with terminal_as_stderr() if arguments.contender == PROGRESS else nullcontext():
+        serve(lambda: Worker(arguments.contender, arguments.threads))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,10 @@
-"""Ours: what `ws.fit` runs, with its progress bar in a terminal or without."""
+"""Ours: what `ws.fit` runs, with its progress (a bar where standard error is a terminal) or without."""
 
 from __future__ import annotations
-
-import sys
-from contextlib import ExitStack
 
 import wholestep as ws
 from benchmarks.case import LEARNING_RATES, Arrays
 from benchmarks.cases.epoch import OPTIMIZER, EpochCell, wholestep_model
-from benchmarks.terminal import terminal_as_stderr
 from wholestep.train.fitting import trainer_for
 
 
@@ -31,11 +27,7 @@ class Fit:
         if not shuffled:
             loader = ws.data.DataLoader(self.arrays["x"], self.arrays["labels"], self.loader.batch_size, shuffle=False)
             return self.trainer.train(loader, count).epochs[-1].avg_loss
-        with ExitStack() as stack:
-            if self.progress and not sys.stderr.isatty():
-                stack.enter_context(terminal_as_stderr())
-            if self.progress:
-                self.trainer.callbacks.callbacks[:] = [ws.Progress()]
-            history = self.trainer.train(self.loader, self.done + count, self.done)
+        self.trainer.callbacks.callbacks[:] = [ws.Progress()] if self.progress else []
+        history = self.trainer.train(self.loader, self.done + count, self.done)
         self.done += count
         return history.epochs[-1].avg_loss
