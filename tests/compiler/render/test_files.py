@@ -12,9 +12,8 @@ import pytest
 import wholestep as ws
 from tests.lenet import lenet
 from wholestep.compiler.render.c import KERNELS_OF_A_FILE, source
-from wholestep.compiler.render.writer import KEPT_APART
 from wholestep.compiler.runtime import cpu
-from wholestep.compiler.runtime.compiler import PLAIN_FILE, compile_c
+from wholestep.compiler.runtime.compiler import compile_c
 
 
 def test_every_kernel_is_in_one_file_and_all_are_declared_where_they_are_called() -> None:
@@ -29,15 +28,6 @@ def test_every_kernel_is_in_one_file_and_all_are_declared_where_they_are_called(
     assert all(len(found) <= KERNELS_OF_A_FILE for found in defined.values())
     assert defined["plan.c"] == []
     assert re.findall(r"void (ws_k\d+)\(.*\);$", files["plan.c"], re.M) == names
-
-
-def test_windows_are_kept_from_the_files_of_plain_loops() -> None:
-    plan, _ = ws.compile_training_graph(lenet(), optimizer=ws.Adam(), batch_size=8)
-    files = source(plan).files
-    plain = [text for name, text in files.items() if name.startswith(PLAIN_FILE)]
-    assert plain
-    assert not any(KEPT_APART in text for text in plain)
-    assert any(KEPT_APART in text for name, text in files.items() if name.startswith("tiles"))
 
 
 def test_several_files_compute_the_bits_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,4 +57,4 @@ def test_a_few_kernels_are_one_file() -> None:
     g.set_outputs([(x @ g.parameter("w", (4, 3))).sum()])
     plan, _ = ws.compile_training_graph(g, batch_size=8)
     parts = source(plan)
-    assert parts.files == {f"{PLAIN_FILE}.c": parts.text}
+    assert parts.files == {"plan.c": parts.text}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wholestep.compiler.plan.kernel import LANES, Buffer, HostValue, Kernel, Layout, Loop, Plan, Space
 from wholestep.compiler.render.call import headers
 from wholestep.compiler.render.kernels import RENDER
 from wholestep.compiler.render.language import HOST, STORED, extent_text
-from wholestep.compiler.render.writer import KEPT_APART, Writer
+from wholestep.compiler.render.writer import Writer
 
 PRELUDE = """\
 #include "ws.h"
@@ -38,24 +38,16 @@ class Source:
 
     @property
     def files(self) -> dict[str, str]:
-        """The same program as several files of a few kernels each, which compilers may work on side by side.
-
-        Those called `tiles` hold windows; the others are plain loops, and calls into the library.
-        """
+        """The same program as several files of a few kernels each, which compilers may work on side by side."""
+        count = -(-len(self.kernels) // KERNELS_OF_A_FILE)
+        if count < 2:
+            return {"plan.c": self.text}
         shared = [kernel.removeprefix("static ") for kernel in self.kernels]
-        tiles = [kernel for kernel in shared if kernel.startswith(KEPT_APART)]
-        plain = [kernel for kernel in shared if not kernel.startswith(KEPT_APART)]
-        if len(shared) <= KERNELS_OF_A_FILE:
-            return {"tiles.c" if tiles else "plain.c": self.text}
         heads = [kernel.partition(" {\n")[0] + ";" for kernel in shared]
-        parts = {**_dealt_out("tiles", tiles), **_dealt_out("plain", plain), "plan.c": [*heads, self.entry]}
+        # Dealt out in turn: neighbours resemble each other, so each file gets its part of what takes long.
+        parts = {f"kernels{i}.c": shared[i::count] for i in range(count)}
+        parts["plan.c"] = [*heads, self.entry]
         return {name: "\n\n".join([self.prelude, *part]) + "\n" for name, part in parts.items()}
-
-
-def _dealt_out(name: str, kernels: Sequence[str]) -> dict[str, list[str]]:
-    """Kernels in files, in turn: neighbours resemble each other, so each file gets its part of what takes long."""
-    count = -(-len(kernels) // KERNELS_OF_A_FILE)
-    return {f"{name}{i}.c": list(kernels[i::count]) for i in range(count)}
 
 
 def render(plan: Plan, prefix: str = "ws", profile: bool = False) -> str:

@@ -25,6 +25,7 @@ LIBRARY_HEADERS = frozenset({"runtime.h", "gemm_tile.h", "gemm_vector.h", "gemm_
 # -fno-trapping-math and -fno-math-errno change no value; they let branch-free code be vectorised.
 FLAGS = (
     "-std=gnu11",
+    "-O3",
     "-fPIC",
     "-fvisibility=hidden",
     "-fopenmp-simd",
@@ -32,13 +33,9 @@ FLAGS = (
     "-fno-trapping-math",
     "-ffp-contract=off",
 )
-LEVEL = ("-O3",)
-# Of files of plain loops: the same steps in half the time of compiling.  Tiles of windows want the unrolling of -O3: a
-# step of LeNet would take 1.13 times as long, one of ResNet-20 1.16 times.
-PLAIN_LEVEL, PLAIN_FILE = ("-O2", "-fvect-cost-model=dynamic"), "plain"
 LINK = ("-shared",)
 LIBRARIES = ("-lm", "-pthread")
-EVERY_FLAG = (*FLAGS, *LEVEL, *PLAIN_LEVEL, *LINK, *LIBRARIES)
+EVERY_FLAG = (*FLAGS, *LINK, *LIBRARIES)
 
 
 @dataclass(frozen=True)
@@ -204,12 +201,11 @@ def run_compiler(compiler: Compiler, target: Target, sources: Mapping[str, str])
             Path(folder, name).write_text(text)
         names = [name for name in sources if name.endswith(".c")]
         common = [*compiler.command, *FLAGS, *target.flags, f"-iquote{NATIVE}"]
-        levels = {name: PLAIN_LEVEL if name.startswith(PLAIN_FILE) else LEVEL for name in names}
         with inner_span("gcc"):
             if len(names) == 1:
-                _run([*common, *levels[names[0]], *LINK, names[0], "-o", "out.so", *LIBRARIES], folder)
+                _run([*common, *LINK, names[0], "-o", "out.so", *LIBRARIES], folder)
             else:
-                commands = [[*common, *levels[name], "-c", name, "-o", f"{name}.o"] for name in names]
+                commands = [[*common, "-c", name, "-o", f"{name}.o"] for name in names]
                 run_all([partial(_run, command, folder) for command in commands], default_threads())
                 _run([*common, *LINK, *(f"{name}.o" for name in names), "-o", "out.so", *LIBRARIES], folder)
         return Path(folder, "out.so").read_bytes()
