@@ -1,8 +1,8 @@
 """Offsets by lifetime: buffers share bytes when they are never alive together.
 
 Across a barrier any bytes may change hands.  Within a region they may only where no barrier is needed: two buffers of
-the same size, dealt out to the threads in the same way, at the same offset.  Then each byte belongs to one thread
-throughout, and that thread has done with the first buffer before it begins with the second.
+the same size, dealt out to the threads in the same way there, at the same offset.  Then each byte belongs to one thread
+throughout the region, and that thread has done with the first buffer before it begins with the second.
 """
 
 from __future__ import annotations
@@ -25,25 +25,35 @@ class Slot:
     first: int  # region
     last: int
     bytes: int
-    owners: frozenset[Owners]
+    owners: frozenset[Owners]  # in the last region
     offset: int = 0
 
 
-def lifetimes(
-    buffers: Sequence[Buffer], kernels: Sequence[Kernel]
-) -> tuple[list[Buffer], dict[int, frozenset[Owners]]]:
-    """The first and last kernel that touches each buffer, and the ways in which all of them deal it out."""
+@dataclass
+class Lives:
+    """From which kernel to which each buffer is alive, and the ways in which all kernels of a region deal it out."""
+
+    buffers: list[Buffer]
+    owners: dict[tuple[int, int], frozenset[Owners]]  # by buffer and region
+    in_loops: set[int]
+
+
+def lives(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> Lives:
     span: dict[int, tuple[int, int]] = {}
-    owners: dict[int, frozenset[Owners]] = {}
+    owners: dict[tuple[int, int], frozenset[Owners]] = {}
+    in_loops: set[int] = set()
     for k in kernels:
         touch = Touch(k, buffers)
         for id in touch.by_buffer:
             span[id] = (span.get(id, (k.id, k.id))[0], k.id)
             ways = touch.walked(k.split, id) if k.split is not None else frozenset[Way]()
             mine = frozenset(owned_bytes(buffers[id], way) for way in ways)
-            owners[id] = owners[id] & mine if id in owners else mine
+            owners[id, k.region] = owners.get((id, k.region), mine) & mine
+        if k.loop is not None:
+            in_loops |= touch.by_buffer.keys()
     cover_loops(span, kernels, buffers)
-    return [replace(b, first=span.get(b.id, (0, 0))[0], last=span.get(b.id, (0, 0))[1]) for b in buffers], owners
+    alive = [replace(b, first=span.get(b.id, (0, 0))[0], last=span.get(b.id, (0, 0))[1]) for b in buffers]
+    return Lives(alive, owners, in_loops)
 
 
 def cover_loops(span: dict[int, tuple[int, int]], kernels: Sequence[Kernel], buffers: Sequence[Buffer]) -> None:
@@ -73,28 +83,31 @@ def owned_bytes(buffer: Buffer, way: Way) -> Owners:
     return (total, extent * size)
 
 
-def slots(buffers: Sequence[Buffer], owners: dict[int, frozenset[Owners]], region: Sequence[int]) -> list[Slot]:
-    """Buffers of the arena that live in one region, put one after the other where their owners agree."""
+def slots(alive: Lives, region: Sequence[int]) -> list[Slot]:
+    """The buffers of the arena, put one after the other where they meet in a region in which their owners agree."""
     out: list[Slot] = []
-    for b in sorted((b for b in buffers if b.space is Space.ARENA), key=lambda b: (b.first, b.id)):
-        first, last, mine = region[b.first], region[b.last], owners.get(b.id, frozenset())
+    for b in sorted((b for b in alive.buffers if b.space is Space.ARENA), key=lambda b: (b.first, b.id)):
+        first, last = region[b.first], region[b.last]
+        at_first, at_last = (alive.owners.get((b.id, r), frozenset()) for r in (first, last))
         for slot in out:
-            fits = (slot.first, slot.last, slot.bytes) == (first, last, b.bytes) and first == last
-            if fits and slot.owners & mine and slot.buffers[-1].last < b.first:
+            before = slot.buffers[-1]
+            meet = (slot.last, slot.bytes) == (first, b.bytes) and before.last < b.first and slot.owners & at_first
+            # A loop comes back to its first region: there a slot stays within one.
+            if meet and (slot.first == last or not {before.id, b.id} & alive.in_loops):
                 slot.buffers.append(b)
-                slot.owners &= mine
+                slot.last, slot.owners = last, slot.owners & at_first if first == last else at_last
                 break
         else:
-            out.append(Slot([b], first, last, b.bytes, mine))
+            out.append(Slot([b], first, last, b.bytes, at_last))
     return out
 
 
 def place(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> tuple[list[Buffer], int]:
     """First fit, largest first: the arena's buffers with their offsets, and the arena's size."""
-    alive, owners = lifetimes(buffers, kernels)
+    alive = lives(buffers, kernels)
     placed: list[Slot] = []
     total = 0
-    waiting = slots(alive, owners, [k.region for k in kernels])
+    waiting = slots(alive, [k.region for k in kernels])
     for slot in sorted(waiting, key=lambda s: (-s.bytes, s.first, s.buffers[0].id)):
         at = 0
         for other in sorted(placed, key=lambda o: o.offset):
@@ -106,7 +119,7 @@ def place(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> tuple[list[Bu
         placed.append(slot)
         total = max(total, at + slot.bytes)
     offsets = {b.id: slot.offset for slot in placed for b in slot.buffers}
-    return [replace(b, offset=offsets.get(b.id, b.offset)) for b in alive], total
+    return [replace(b, offset=offsets.get(b.id, b.offset)) for b in alive.buffers], total
 
 
 def place_copies(buffers: Sequence[Buffer]) -> tuple[list[Buffer], int]:
