@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import Context
 from ctypes import byref, c_double, c_long, c_void_p
 from functools import cached_property
 from pathlib import Path
@@ -320,7 +321,8 @@ class CpuDevice:
     def prepare(self, options: CompileOptions) -> None:
         """Find or compile the runtime library on a thread of its own."""
         if self._coming is None and not native.is_loaded():
-            self._coming = Background(lambda: load_library(options))
+            # In no context: its spans are no part of the build that happens to come first.
+            self._coming = Background(lambda: Context().run(load_library, options))
 
     def library(self, options: CompileOptions) -> native.Library:
         """The library, once it is there.  Where `prepare` failed, perhaps with another compiler, it is tried again."""
