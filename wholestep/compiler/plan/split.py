@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.delay import hold_back
 from wholestep.compiler.plan.kernel import Buffer, Kernel, Kind, Space
+from wholestep.compiler.plan.relief import relieve
 from wholestep.compiler.plan.touch import Touch, free, kernel_granule
 
 
@@ -188,7 +189,7 @@ class Splitter:
 
     def search(self) -> list[Kernel]:
         _, split = min((self.descend(s) for s in self.starts()), key=lambda found: found[0])
-        schedule = hold_back(self, split, self.regions(split))
+        schedule = hold_back(self, split, relieve(self, split))
         chosen = [
             replace(k, split=s, granule=1 if s is None else kernel_granule(k, s), region=r)
             for k, s, r in zip(self.kernels, split, schedule.regions, strict=True)

@@ -1,0 +1,61 @@
+"""Barriers that free bytes: a smaller arena, the same work, and bytes that change hands inside regions."""
+
+from __future__ import annotations
+
+import pytest
+from ownership import violations
+from step_graphs import lowered
+
+import wholestep as ws
+from tests.models.gpt2 import Config, gpt2
+from wholestep.compiler.plan import relief
+from wholestep.compiler.plan.build import make_plan
+from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.kernel import Plan, Space
+from wholestep.optim.build import train_graph
+
+NEVER = 1 << 60
+
+
+def plan(monkeypatch: pytest.MonkeyPatch, worth: int, layers: int = 4) -> Plan:
+    monkeypatch.setattr(relief, "WORTH", worth)
+    graph = lowered(train_graph(gpt2(Config(layers, 32, 2, 17, 8)), ws.AdamW()))
+    made = make_plan(graph, {"batch": 24})
+    check(made)
+    return made
+
+
+def test_weight_gradients_run_between_the_layers_where_that_frees_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    late, early = plan(monkeypatch, NEVER), plan(monkeypatch, 1 << 17)
+    assert late.regions == 2
+    all_bytes = sum(b.bytes for b in early.buffers if b.space is Space.ARENA)
+    assert 3 <= early.regions <= 2 + all_bytes / (1 << 17)  # each barrier frees what it is worth
+    assert early.arena_bytes < 0.8 * late.arena_bytes
+    assert sorted(k.origin for k in early.kernels) == sorted(k.origin for k in late.kernels)
+    assert (early.flops, early.bytes_moved) == (late.flops, late.bytes_moved)
+
+
+def test_small_steps_have_no_barrier_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plan(monkeypatch, relief.WORTH) == plan(monkeypatch, NEVER)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_every_byte_has_one_owner_between_barriers(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    made = plan(monkeypatch, 1 << 15, layers=2)
+    assert made.regions > 3
+    for rows in (24, 9):
+        assert violations(made, {"batch": rows}, threads) == []
+
+
+def test_bytes_change_hands_inside_a_region_that_one_of_their_buffers_outlives(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = plan(monkeypatch, NEVER)
+    region = [k.region for k in made.kernels]
+    arena = [b for b in made.buffers if b.space is Space.ARENA]
+    handed = [
+        (a, b)
+        for a in arena
+        for b in arena
+        if a.offset == b.offset and a.last < b.first and region[a.last] == region[b.first] < region[b.last]
+    ]
+    assert handed
+    assert violations(plan(monkeypatch, NEVER, layers=2)) == []
