@@ -134,6 +134,8 @@ ROWS = np.array([1, 6, 0, 6, 6], np.int32)
 _SPIKE = theirs(lambda x: (x > 0).to(x.dtype), lambda x, g: g / (1.0 + torch.abs(x)) ** 2)
 _CLIPPED = theirs(lambda x: x * x, lambda x, g: torch.clamp(2.0 * x * g, -0.8, 0.8))
 
+BENT = {"clipped, twice"}  # gradients that do not grow with what arrives
+
 # name: ours, theirs, arrays
 CUSTOM = {
     "straight through": (straight_through, theirs(torch.floor, lambda x, g: g), (3.0 * X,)),

@@ -73,7 +73,8 @@ def make_pooled_adjoint(p: Pool) -> None:
     g = _fit(p, *index.type.shape)
     if p.chance():
         attrs = at.PooledConvAttrs(low, high, window, middle, kernel)
-        node = p.node("pooled_grad_weight", _fit(p, n, *size, channels), g, index, attrs=attrs)
+        parts = p.node("pooled_grad_weight", _fit(p, n, *size, channels), g, index, attrs=attrs)
+        node = p.node("sum", parts, attrs=at.SumAttrs((0,), parts.type.dtype))
     else:
         attrs = at.PooledConvAttrs(low, high, window, middle, size)
         node = p.node("pooled_grad_input", g, index, _fit(p, outputs, *kernel, channels), attrs=attrs)

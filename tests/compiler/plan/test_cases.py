@@ -78,6 +78,14 @@ def dimensions_of_one() -> Graph:
 
 
 @case
+def a_number_in_all_places_of_an_operand() -> Graph:
+    number = x("a")
+    left = Node("expand", (number,), at.ExpandAttrs(as_shape(("batch", 5)), ()))
+    right = Node("expand", (number,), at.ExpandAttrs(as_shape((5, 7)), ()))
+    return out(b.matmul(left, w("u", 5, 7)), b.matmul(x("c", "batch", 5), right))
+
+
+@case
 def empty_dimensions() -> Graph:
     a, u = x("a", "batch", 0), w("u", 0, 9)
     none = b.slice_axes(x("c", "batch", 6), (0, 3), (BATCH, 3))

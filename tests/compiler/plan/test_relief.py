@@ -8,10 +8,11 @@ from step_graphs import lowered
 
 import wholestep as ws
 from tests.models.gpt2 import Config, gpt2
+from wholestep.compiler.plan import arena as arena_module
 from wholestep.compiler.plan import relief
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check
-from wholestep.compiler.plan.kernel import Plan, Space
+from wholestep.compiler.plan.kernel import Kind, Plan, Space
 from wholestep.optim.build import train_graph
 
 NEVER = 1 << 60
@@ -59,3 +60,15 @@ def test_bytes_change_hands_inside_a_region_that_one_of_their_buffers_outlives(m
     ]
     assert handed
     assert violations(plan(monkeypatch, NEVER, layers=2)) == []
+
+
+def test_the_gradient_of_an_activation_is_written_over_its_derivative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product reads the derivative in its epilogue, element by element; what it stores has the same bytes."""
+    made = plan(monkeypatch, NEVER, layers=1)
+    arena = [b for b in made.buffers if b.space is Space.ARENA and b.type.shape[-1] == 4 * 32]
+    (pair,) = [(a, b) for a in arena for b in arena if a.last == b.first and a is not b]
+    kernel = made.kernels[pair[0].last]
+    assert kernel.kind is Kind.DOT
+    assert pair[0].offset == pair[1].offset
+    monkeypatch.setattr(arena_module, "overwrites", lambda *_: False)
+    assert plan(monkeypatch, NEVER, layers=1).arena_bytes >= made.arena_bytes + pair[0].bytes

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from wholestep.compiler.ir.types import Dim, Extent
 from wholestep.compiler.plan.kernel import Buffer, Kernel, Layout, Space
+from wholestep.compiler.plan.overwrite import overwrites
 from wholestep.compiler.plan.touch import Touch, Way
 
 Owners = tuple[object, ...]  # a way of dealing out bytes to threads
@@ -83,17 +84,21 @@ def owned_bytes(buffer: Buffer, way: Way) -> Owners:
     return (total, extent * size)
 
 
-def slots(alive: Lives, region: Sequence[int]) -> list[Slot]:
+def slots(alive: Lives, kernels: Sequence[Kernel]) -> list[Slot]:
     """The buffers of the arena, put one after the other where they meet in a region in which their owners agree."""
     out: list[Slot] = []
+    region = [k.region for k in kernels]
     for b in sorted((b for b in alive.buffers if b.space is Space.ARENA), key=lambda b: (b.first, b.id)):
         first, last = region[b.first], region[b.last]
         at_first, at_last = (alive.owners.get((b.id, r), frozenset()) for r in (first, last))
         for slot in out:
             before = slot.buffers[-1]
-            meet = (slot.last, slot.bytes) == (first, b.bytes) and before.last < b.first and slot.owners & at_first
+            meet = (
+                (slot.last, slot.bytes) == (first, b.bytes) and slot.owners & at_first and follows(kernels, before, b)
+            )
             # A loop comes back to its first region: there a slot stays within one.
-            if meet and (slot.first == last or not {before.id, b.id} & alive.in_loops):
+            stays = slot.first == last or not {before.id, b.id} & alive.in_loops
+            if meet and stays and follows(kernels, before, b):
                 slot.buffers.append(b)
                 slot.last, slot.owners = last, slot.owners & at_first if first == last else at_last
                 break
@@ -102,12 +107,17 @@ def slots(alive: Lives, region: Sequence[int]) -> list[Slot]:
     return out
 
 
+def follows(kernels: Sequence[Kernel], old: Buffer, new: Buffer) -> bool:
+    """Has every thread done with the old elements of its own when it comes to the new ones?"""
+    return old.last < new.first or (old.last == new.first and overwrites(kernels[new.first], old, new))
+
+
 def place(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> tuple[list[Buffer], int]:
     """First fit, largest first: the arena's buffers with their offsets, and the arena's size."""
     alive = lives(buffers, kernels)
     placed: list[Slot] = []
     total = 0
-    waiting = slots(alive, [k.region for k in kernels])
+    waiting = slots(alive, kernels)
     for slot in sorted(waiting, key=lambda s: (-s.bytes, s.first, s.buffers[0].id)):
         at = 0
         for other in sorted(placed, key=lambda o: o.offset):

@@ -11,6 +11,7 @@ from itertools import pairwise
 from math import prod
 
 from wholestep.compiler.ir.types import Extent, evaluate, symbols_of
+from wholestep.compiler.plan.arena import follows
 from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Kernel, Layout, Load, Plan, Space
 from wholestep.compiler.plan.layout import layout_bytes
 from wholestep.errors import PlanError
@@ -84,7 +85,10 @@ def _check_arena(plan: Plan) -> None:
         live = [a for a in live if a.offset + a.bytes > b.offset]
         for a in live:
             before, after = (a, b) if a.first <= b.first else (b, a)
-            _need(before.last < after.first, f"buffers {a.id} and {b.id} overlap in the arena while both are alive")
+            _need(
+                follows(plan.kernels, before, after),
+                f"buffers {a.id} and {b.id} overlap in the arena while both are alive",
+            )
             barrier = plan.kernels[before.last].region < plan.kernels[after.first].region
             _need(
                 barrier or (a.offset, a.bytes) == (b.offset, b.bytes),

@@ -94,7 +94,7 @@ def emit_dot(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
 
 def _block(a: Load, buffer: Buffer, m: int) -> tuple[int, int]:
     """Rows and columns of a block: a left operand that is read down its columns decides."""
-    if a.index[-1].plain != m:
+    if not a.index or a.index[-1].plain != m:  # a scalar in all places has no index
         return Dot.rows, Dot.columns
     if buffer.layout is Layout.PANELS:
         return LANES, Dot.columns

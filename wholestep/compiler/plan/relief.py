@@ -16,7 +16,7 @@ from wholestep.compiler.plan.kernel import Space
 if TYPE_CHECKING:
     from wholestep.compiler.plan.split import Splitter
 
-WORTH = 4 << 20  # bytes of the arena; less stays in the caches, and threads wait for each other at a barrier
+WORTH = 1 << 20  # bytes of the arena; less stays in the caches, and threads wait for each other at a barrier
 
 
 def relieve(splitter: Splitter, split: Sequence[int | None]) -> list[int]:

@@ -82,7 +82,7 @@ def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> Source:
 
 
 def call_text(kernel: Kernel, function: str, writer: Writer) -> str:
-    arguments = "".join(f", b{b}" for b in writer.params)
+    arguments = "".join(f", b{b}" for b in writer.arguments().values())
     step = "" if kernel.loop is None else ", step"
     return f"{function}(call, lo, hi{step}{arguments});"
 

@@ -6,7 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from wholestep.compiler.ir.types import DType, Extent, float32, float64, int32, int64, uint8
-from wholestep.compiler.plan.kernel import LANES, Buffer, Index, Instr, Kernel, Layout, Level, Load, Reduce, Store
+from wholestep.compiler.plan.kernel import (
+    LANES,
+    Buffer,
+    Index,
+    Instr,
+    Kernel,
+    Layout,
+    Level,
+    Load,
+    Reduce,
+    Space,
+    Store,
+)
 from wholestep.compiler.plan.traffic import loads, stores
 from wholestep.compiler.render.address import Scope
 from wholestep.compiler.render.language import LOCAL, LOWEST, OPS, STORED, cast_text, literal
@@ -28,8 +40,9 @@ class Writer:
         self.kernel, self.buffers, self.symbols = kernel, buffers, symbols
         self.lines: list[str] = []
         self.depth = 1
-        used = [access.buffer for access in (*loads(kernel), *stores(kernel))]
-        self.params = {b: f"x{i}" for i, b in enumerate(dict.fromkeys(used))}
+        used = dict.fromkeys(access.buffer for access in (*loads(kernel), *stores(kernel)))
+        names = {place: f"x{i}" for i, place in enumerate(dict.fromkeys(self.place(b) for b in used))}
+        self.params = {b: names[self.place(b)] for b in used}
         if kernel.dot and kernel.dot.block is not None:
             self.params[kernel.dot.block] = "block"
         if kernel.call and kernel.call.work is not None:
@@ -197,9 +210,21 @@ class Writer:
                 self.body(level)
         self.finish_reductions(level.reduces)
 
+    def place(self, buffer: int) -> object:
+        """Buffers in one place, where a result is written over an operand, are one parameter: others are `restrict`."""
+        found = self.buffers[buffer]
+        return (found.offset, found.bytes) if found.space is Space.ARENA else buffer
+
     # -- the function ----------------------------------------------------------------------------------------------
     def parameters(self) -> str:
-        return "".join(f", {STORED[self.buffers[b].type.dtype]} *restrict {x}" for b, x in self.params.items())
+        return "".join(f", {STORED[self.buffers[b].type.dtype]} *restrict {x}" for x, b in self.arguments().items())
+
+    def arguments(self) -> dict[str, int]:
+        """The parameters by name, with a buffer that each is given."""
+        out: dict[str, int] = {}
+        for b, name in self.params.items():
+            out.setdefault(name, b)
+        return out
 
     def function(self, name: str) -> str:
         kept_apart = KEPT_APART if self.kernel.window else ""
