@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,7 @@ def stepped(held: Held, batch: Params) -> Held:
     return *OPTIMIZERS[OPTIMIZER][1](params, state, grads), total + value * len(batch["x"])
 
 
-class JaxLoop:
+class JaxLoop(ABC):
     """Data and parameters on the device; the order of an epoch is made by NumPy, which is faster at it than XLA."""
 
     def __init__(self, cell: EpochCell, arrays: Arrays) -> None:
@@ -47,8 +48,9 @@ class JaxLoop:
         jax.block_until_ready(self.held)
         return float(self.held[2]) / rows
 
+    @abstractmethod
     def one_epoch(self, order: np.ndarray) -> None:
-        raise NotImplementedError
+        """All steps of an epoch over the rows in this order."""
 
 
 class StepByStep(JaxLoop):

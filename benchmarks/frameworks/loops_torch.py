@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 import torch
@@ -15,7 +16,7 @@ from benchmarks.frameworks.with_torch import OPTIMIZERS, as_tensor
 Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
 
-class TorchLoop:
+class TorchLoop(ABC):
     """Zero the gradients, forward, backward, fused update; losses are added up as tensors and read once an epoch."""
 
     def __init__(self, cell: EpochCell, arrays: Arrays, threads: int) -> None:
@@ -25,8 +26,9 @@ class TorchLoop:
         self.network = mlp.torch_module(mlp.weights())
         self.optimizer = OPTIMIZERS[OPTIMIZER](self.network.parameters(), lr=LEARNING_RATES[OPTIMIZER], fused=True)
 
+    @abstractmethod
     def batches(self, shuffled: bool) -> Batches:
-        raise NotImplementedError
+        """Inputs and labels of every batch of an epoch."""
 
     def epochs(self, count: int, shuffled: bool = True) -> float:
         for _ in range(count):
