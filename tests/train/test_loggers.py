@@ -100,3 +100,50 @@ def test_a_history_is_drawn_into_a_file(tmp_path: Path) -> None:
     assert history.plot(names=["val_loss"]).splitlines()[0] == "val_loss"
     with pytest.raises(KeyError, match="the history has no 'val_accuracy'; it has: loss, val_loss"):
         history.plot(tmp_path / "other.png", names=["val_acc"])
+
+
+# -- metrics that are no single number ---------------------------------------------------------------------------------
+
+
+def test_matrices_and_numbers_of_each_class_are_in_the_history_and_in_every_log(tmp_path: Path) -> None:
+    model = ws.nn.Linear(3, 2)
+    history = ws.fit(
+        model,
+        (X, Y),
+        validation=(X[:20], Y[:20]),
+        loss="cross_entropy",
+        metrics=["confusion_matrix", ws.metrics.F1(average=None)],
+        epochs=2,
+        batch_size=8,
+        callbacks=[*loggers(tmp_path), ws.ModelCheckpoint(tmp_path / "run", "val_loss")],
+        progress=False,
+    )
+    predicted = model.predict(X[:20]).argmax(1)
+    matrix = [[int(((Y[:20] == t) & (predicted == p)).sum()) for p in range(2)] for t in range(2)]
+    assert history["val_confusion_matrix"][-1].tolist() == matrix
+    assert [m.sum() for m in history["confusion_matrix"]] == [32, 32]
+    each = [2 * matrix[c][c] / (sum(matrix[c]) + matrix[0][c] + matrix[1][c]) for c in range(2)]
+    np.testing.assert_allclose(history.last["val_f1"], each)
+    assert history.scalars == ["loss", "val_loss"]
+    assert "confusion" not in str(history) + history.plot()
+    assert ws.History.from_json(history.to_json())["val_confusion_matrix"][-1].tolist() == matrix
+
+    history.to_csv(tmp_path / "history.csv")
+    for name in ("log.csv", "history.csv"):
+        last = list(csv.DictReader((tmp_path / name).read_text().splitlines()))[-1]
+        assert json.loads(last["val_confusion_matrix"]) == matrix
+    assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])["val_confusion_matrix"] == matrix
+    found = scalars(tmp_path / "tb")
+    assert found["epoch/val_confusion_matrix/0/1"][-1] == (2 * STEPS - 1, matrix[0][1])
+    assert found["epoch/val_f1/1"][-1] == (2 * STEPS - 1, pytest.approx(each[1]))
+    assert ws.load_checkpoint(tmp_path / "run").history["val_confusion_matrix"][-1].tolist() == matrix
+
+
+def test_what_is_no_single_number_is_neither_watched_nor_drawn(tmp_path: Path) -> None:
+    history = ws.History([ws.EpochStats(0, 0.5, 4, {"loss": 0.5, "f1": [0.25, 0.75]})])
+    with pytest.raises(ws.errors.UsageError, match=r"'f1' is an array in every epoch and no curve"):
+        history.plot(names=["f1"])
+    with pytest.raises(
+        ws.errors.UsageError, match=r"EarlyStopping watches 'f1', which is not one number but 2 of them"
+    ):
+        ws.EarlyStopping("f1", mode="max").on_epoch_end(0, {"f1": [0.25, 0.75]})

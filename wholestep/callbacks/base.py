@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("wholestep")
 
-Logs = dict[str, float]
+Value = float | list[Any]  # a number, or lists of them: one for each class, a matrix
+Logs = dict[str, Value]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class EpochStats:
     epoch: int
     avg_loss: float
     steps: int
-    logs: Mapping[str, float] = field(default_factory=dict)
+    logs: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Run:
     interrupted: bool = False  # by a signal: whoever saves does so at the next safe point
     # What a checkpoint is made of, beside the session:
     position: Position = field(default_factory=Position)
-    logs: Mapping[str, float] = field(default_factory=dict)  # of the last epoch
+    logs: Mapping[str, Value] = field(default_factory=dict)  # of the last epoch
     history: TrainHistory | None = None
     callbacks: CallbackList | None = None
     loader: Any = None
@@ -101,7 +102,10 @@ class Callback:
         """An epoch starts."""
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        """An epoch is over; `logs` has `loss`, metrics, and `val_…` where there is validation."""
+        """An epoch is over; `logs` has `loss`, metrics, and `val_…` where there is validation.
+
+        A metric that is no single number (of each class, a matrix) is a list, or a list of lists.
+        """
 
     def on_step(self, metrics: StepMetrics) -> None:
         """A step was made."""
@@ -268,11 +272,17 @@ def check_mode(kind: str, monitor: str, mode: str) -> None:
         log.warning("%s takes the smallest %s for the best; if more is better: mode='max'", kind, monitor)
 
 
-def read_monitor(kind: str, monitor: str, logs: Mapping[str, float], known: Sequence[str] = ()) -> float:
+def read_monitor(kind: str, monitor: str, logs: Mapping[str, Value], known: Sequence[str] = ()) -> float:
     """The number that a callback watches; a name that is not there is an error with suggestions."""
     name = canonical(monitor)
     if name in logs:
-        return float(logs[name])
+        value = logs[name]
+        if isinstance(value, list):
+            raise UsageError(
+                f"{kind} watches {monitor!r}, which is not one number but {len(value)} of them. Watch one number: a "
+                "metric with average='macro'."
+            )
+        return float(value)
     names = list(dict.fromkeys([*logs, *known]))
     close = get_close_matches(name, names, 2, 0.5)
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""

@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any
@@ -38,13 +38,18 @@ class CSVLogger(Callback):
                 self._columns = ["epoch", *logs]
                 writer.writerow(self._columns)
             row: dict[str, Any] = {"epoch": epoch, **logs}
-            writer.writerow([row.get(name, "") for name in self._columns])
+            writer.writerow([cell(row.get(name, "")) for name in self._columns])
 
     def state_dict(self) -> dict[str, Any]:
         return {"columns": self._columns, "bytes": _size(self.path)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._columns, self._known = list(state["columns"]), state["bytes"]
+
+
+def cell(value: Any) -> Any:
+    """A value in a table of text: lists as JSON."""
+    return json.dumps(value) if isinstance(value, list) else value
 
 
 class JSONLinesLogger(Callback):
@@ -116,7 +121,7 @@ class TensorBoardLogger(Callback):
         self._count += 1
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        self._write(_event(self._count - 1, {f"epoch/{name}": value for name, value in logs.items()}))
+        self._write(_event(self._count - 1, dict(_scalars("epoch", logs))))
         if self._file is not None:
             self._file.flush()
 
@@ -141,6 +146,15 @@ class TensorBoardLogger(Callback):
 
 
 START = 1  # SessionLog.status
+
+
+def _scalars(tag: str, values: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
+    """`epoch/loss`, and of lists every number: `epoch/f1/0`, `epoch/confusion_matrix/0/1`."""
+    for name, value in values.items():
+        if isinstance(value, list):
+            yield from _scalars(f"{tag}/{name}", dict(enumerate(value)))
+        else:
+            yield f"{tag}/{name}", value
 
 
 def _event(

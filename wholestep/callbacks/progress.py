@@ -17,8 +17,8 @@ WIDTH = 30  # of the bar, in characters
 
 
 def numbers(logs: Logs) -> str:
-    """`loss 0.1234  accuracy 0.9876`"""
-    return "  ".join(f"{name} {value:.4f}" for name, value in logs.items())
+    """`loss 0.1234  accuracy 0.9876`; what is no single number is in the history."""
+    return "  ".join(f"{name} {value:.4f}" for name, value in logs.items() if not isinstance(value, list))
 
 
 def duration(seconds: float) -> str:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wholestep.callbacks.base import CallbackList, Position, canonical
+from wholestep.callbacks.base import CallbackList, Position, Value, canonical
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.errors import CheckpointError, UsageError
@@ -65,7 +65,7 @@ class Checkpoint:
     data: Mapping[str, int] = field(default_factory=dict)  # of `DataLoader.state_dict`
     callbacks: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)  # what the run was started with
-    logs: Mapping[str, float] = field(default_factory=dict)  # of the last epoch
+    logs: Mapping[str, Value] = field(default_factory=dict)  # of the last epoch
     versions: Mapping[str, str] = field(default_factory=dict)
     writer: str = ""
     own: tuple[str, ...] = ()  # the arrays that are the model's own: its weights
@@ -123,7 +123,7 @@ def capture(
     loader: Any = None,
     callbacks: CallbackList | None = None,
     config: Mapping[str, Any] | None = None,
-    logs: Mapping[str, float] | None = None,
+    logs: Mapping[str, Value] | None = None,
     writer: str = "",
 ) -> Checkpoint:
     """A run as it is now, in memory; what happens to the run afterwards does not change it."""

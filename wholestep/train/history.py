@@ -10,13 +10,19 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from wholestep.callbacks.base import EpochStats, canonical
+from wholestep.callbacks.loggers import cell
 from wholestep.errors import UnknownNameError, UsageError
 
 
 @dataclass
 class TrainHistory:
-    """The epochs of a run, in order; `history["val_loss"]` is one number of each."""
+    """The epochs of a run, in order; `history["val_loss"]` is one number of each.
+
+    A metric that is no single number, as the confusion matrix, is an array of each: `history["confusion_matrix"][-1]`.
+    """
 
     epochs: list[EpochStats] = field(default_factory=list)
     stopped_by: str = ""  # what ended the run before its last epoch, if anything did
@@ -30,21 +36,27 @@ class TrainHistory:
         """The numbers that were recorded."""
         return list(dict.fromkeys(name for e in self.epochs for name in ("loss", *e.logs)))
 
-    def __getitem__(self, name: str) -> list[float]:
+    @property
+    def scalars(self) -> list[str]:
+        """The names of what is one number in every epoch."""
+        return [n for n in self.names if not any(isinstance(e.logs.get(n), list) for e in self.epochs)]
+
+    def __getitem__(self, name: str) -> list[Any]:
         wanted = canonical(name)
         if wanted not in self.names:
             raise UnknownNameError(f"the history has no {name!r}; it has: {', '.join(self.names) or 'no epochs'}.")
-        return [float(e.logs.get(wanted, e.avg_loss if wanted == "loss" else float("nan"))) for e in self.epochs]
+        found = (e.logs.get(wanted, e.avg_loss if wanted == "loss" else float("nan")) for e in self.epochs)
+        return [np.asarray(v) if isinstance(v, list) else float(v) for v in found]
 
     def __len__(self) -> int:
         return len(self.epochs)
 
     @property
-    def last(self) -> dict[str, float]:
+    def last(self) -> dict[str, Any]:
         """The numbers of the last epoch."""
         return {name: self[name][-1] for name in self.names} if self.epochs else {}
 
-    def rows(self) -> list[dict[str, float]]:
+    def rows(self) -> list[dict[str, Any]]:
         """One dict per epoch."""
         return [{"epoch": e.epoch, "loss": e.avg_loss, **e.logs} for e in self.epochs]
 
@@ -53,7 +65,7 @@ class TrainHistory:
         with Path(path).open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, ["epoch", *self.names])
             writer.writeheader()
-            writer.writerows(self.rows())
+            writer.writerows({name: cell(value) for name, value in row.items()} for row in self.rows())
 
     def to_json(self) -> str:
         """The history as text; `from_json` reads it."""
@@ -71,11 +83,13 @@ class TrainHistory:
         """Draw the numbers over the epochs into a file, e.g. "run.png"; without a file, return a drawing in text.
 
         Args:
-            names: of the numbers to draw, e.g. `["loss", "val_loss"]`; all of them when None.
+            names: of the numbers to draw, e.g. `["loss", "val_loss"]`; all of them when None (arrays are not drawn).
         """
         if not self.epochs:
             raise UsageError("there is nothing to plot: the history has no epochs.")
-        chosen = self.names if names is None else [canonical(name) for name in names]
+        chosen = self.scalars if names is None else [canonical(name) for name in names]
+        for name in set(chosen) & set(self.names) - set(self.scalars):
+            raise UsageError(f"{name!r} is an array in every epoch and no curve; draw history[{name!r}] yourself.")
         curves = {name: self[name] for name in chosen}
         if path is None:
             return "\n\n".join(text_plot(name, values) for name, values in curves.items())
@@ -83,7 +97,7 @@ class TrainHistory:
         return str(path)
 
     def __str__(self) -> str:
-        names = self.names
+        names = self.scalars
         head = ["epoch", *names]
         body = [[str(e.epoch), *(f"{self[name][i]:.4f}" for name in names)] for i, e in enumerate(self.epochs)]
         widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head))]

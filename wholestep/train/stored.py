@@ -48,7 +48,7 @@ def ranked(order: list[Found], monitor: str, mode: str) -> list[Found]:
     for found in order:
         with contextlib.suppress(CheckpointError):
             value = read_manifest(found.path)["logs"].get(monitor)
-            if value is not None and value == value:
+            if isinstance(value, int | float) and value == value:
                 known.append((value, found))
     return [f for _, f in sorted(known, key=lambda k: k[0], reverse=mode == "max")]
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wholestep.callbacks.base import Callback, CallbackList, EpochStats, Position, Run, StepMetrics
+from wholestep.callbacks.base import Callback, CallbackList, EpochStats, Position, Run, StepMetrics, Value
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Batch, Table
 from wholestep.errors import OptionError, UsageError
@@ -257,13 +257,13 @@ class Trainer:
         other = {"x": self.config.data_input, "labels": self.config.label_input}
         return {other.get(name, name): array for name, array in named.items()}
 
-    def _measured(self) -> dict[str, float]:
-        """The metrics of the epoch, and of the validation data."""
+    def _measured(self) -> dict[str, Value]:
+        """The metrics of the epoch, and of the validation data; those that are arrays as lists."""
         found = dict(self.session.metrics())
         if self.validation is not None:
             held = self.session.evaluate_all(self._named_table(self.validation))
             found.update({f"val_{name}": value for name, value in held.items()})
-        return {name: float(value) for name, value in found.items() if np.ndim(value) == 0}
+        return {name: np.asarray(value).tolist() if np.ndim(value) else float(value) for name, value in found.items()}
 
     def _names(self) -> tuple[str, ...]:
         own = ("loss", *self.session.metrics())
