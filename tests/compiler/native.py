@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from wholestep.compiler.render.language import KEPT_COMPOSITES
 from wholestep.compiler.runtime.compiler import compile_c
 from wholestep.compiler.runtime.library import Call, load_library
 
+Flat = np.ndarray[Any, Any]
+
 
 def lower(graph: Graph) -> Graph:
     """What the pipeline does between autodiff and planning."""
@@ -34,6 +37,35 @@ def lower(graph: Graph) -> Graph:
     graph = through_pools(channels_last(decompose(graph, keep=KEPT_COMPOSITES)))
     graph = lower_ratio(lower_reductions(graph))
     return share_common_nodes(fold(keep_rows(regroup(flatten(graph)))))
+
+
+FENCE = 256  # bytes that nobody may write, between buffers and behind them
+
+
+def fenced(plan: Plan) -> Plan:
+    """The plan with every buffer of the arena and of a thread's workspace by itself, and fences between them."""
+    ends = {Space.ARENA: 0, Space.WORK: 0}
+    buffers = []
+    for b in plan.buffers:
+        if b.space in ends:
+            b = replace(b, offset=ends[b.space])
+            ends[b.space] += b.bytes + FENCE
+        buffers.append(b)
+    return replace(plan, buffers=tuple(buffers), arena_bytes=ends[Space.ARENA], work_bytes=ends[Space.WORK])
+
+
+def assert_fences_stand(plan: Plan, shared: Mapping[Space, Flat], own: Mapping[int, Flat]) -> None:
+    """No byte is written that belongs to no buffer."""
+    for space, memory in shared.items():
+        free = np.ones(memory.size, bool)
+        each = plan.work_bytes if space is Space.WORK else memory.size
+        for start in range(0, memory.size - FENCE + 1, max(each, 1)):
+            for b in plan.buffers:
+                if b.space is space:
+                    free[start + b.offset : start + b.offset + b.bytes] = False
+        assert (memory[free] == 255).all(), f"a kernel writes outside of every buffer of the {space.value}"
+    for id, flat in own.items():
+        assert (flat[plan.buffers[id].bytes :] == 255).all(), f"a kernel writes behind buffer {id}"
 
 
 @dataclass
@@ -65,7 +97,8 @@ class Loaded:
         constants = dict(plan.constants)
         for b in plan.pointer_buffers():
             dtypes[b.id] = b.type.dtype.numpy
-            flat = np.zeros(b.bytes, np.uint8)
+            flat = np.full(b.bytes + FENCE, 255, np.uint8)
+            flat[: b.bytes] = 0
             source = {Space.STATE: state.get(b.name), Space.INPUT: inputs.get(b.name)}.get(b.space)
             if source is not None:
                 raw = pack(np.asarray(source, dtypes[b.id]), b.layout).view(np.uint8)
@@ -78,8 +111,8 @@ class Loaded:
         values = {s.name: s.default for s in plan.scalars} | {"step": float(step)} | dict(scalars or {})
         given = (ctypes.c_double * max(1, len(plan.scalars)))(*[values[s.name] for s in plan.scalars])
         derived = (ctypes.c_double * max(1, plan.slots))()
-        arena = np.full(plan.arena_bytes + 64, 255, np.uint8)  # NaN: nothing may rely on what was there
-        work = np.full(threads * plan.work_bytes + 64, 255, np.uint8)
+        arena = np.full(plan.arena_bytes + FENCE, 255, np.uint8)  # NaN: nothing may rely on what was there
+        work = np.full(threads * plan.work_bytes + FENCE, 255, np.uint8)
         call = Call(
             library.api,
             dims,
@@ -96,10 +129,11 @@ class Loaded:
         function["refresh"](ctypes.byref(call))
         address = {n: ctypes.cast(f, ctypes.c_void_p).value for n, f in function.items()}
         library.run_step(address["prologue"], address["entry"], call, threads)
+        assert_fences_stand(plan, {Space.ARENA: arena, Space.WORK: work}, memory)
 
         def read(id: int) -> np.ndarray:
             b = plan.buffers[id]
-            return unpack(memory[id].view(dtypes[id]), [evaluate(e, sizes) for e in b.type.shape], b.layout)
+            return unpack(memory[id][: b.bytes].view(dtypes[id]), [evaluate(e, sizes) for e in b.type.shape], b.layout)
 
         return Ran({n: read(i) for n, i in plan.outputs}, {n: read(i) for n, i in plan.states})
 

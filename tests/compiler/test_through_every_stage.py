@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from native import Loaded, lower
+from native import Loaded, fenced, lower
 from oracles import assert_close
 from random_graphs import LARGEST_VALUE, example_values, graphs
 
@@ -29,7 +29,7 @@ CAPACITY = {"batch": 40, "time": 5}
 def check(many: list[Graph], sizes: dict[str, int], seed: int, fused: bool = True) -> None:
     """All graphs in one C file: one run of the compiler."""
     lowered = [lower(g) for g in many]
-    plans = [make_plan(g, CAPACITY, fused=fused) for g in lowered]
+    plans = [fenced(make_plan(g, CAPACITY, fused=fused)) for g in lowered]
     source = "\n".join(render(p, f"g{i}") for i, p in enumerate(plans))
     for i, (graph, plan) in enumerate(zip(many, plans, strict=True)):
         rng = np.random.default_rng(seed)

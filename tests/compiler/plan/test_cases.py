@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
-from native import Loaded, lower
+from native import Loaded, fenced, lower
 from oracles import assert_close
 from ownership import violations
 from random_graphs import example_values
@@ -441,7 +441,7 @@ def compiled() -> Mapping[str, tuple[Graph, Loaded, Loaded]]:
     for name, graph in graphs.items():
         verify(graph)
         lowered = lower(graph)
-        fused, plain = (make_plan(lowered, CAPACITY, fused=f) for f in (True, False))
+        fused, plain = (fenced(make_plan(lowered, CAPACITY, fused=f)) for f in (True, False))
         plans[name] = fused, plain
     texts = [render(p, f"{name}_{kind}") for name, pair in plans.items() for kind, p in zip("fp", pair, strict=True)]
     source = "\n".join(texts)

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from native import Loaded
+from native import Loaded, fenced
 from oracles import assert_close
 from ownership import violations
 from random_graphs import example_values
-from step_graphs import convolution_step
+from step_graphs import convolution_step, lowered
 
+import wholestep as ws
+from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check
@@ -20,6 +22,7 @@ from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
 from wholestep.compiler.plan.serialize import dump, load
 from wholestep.compiler.render.c import render
 from wholestep.errors import PlanError
+from wholestep.optim.build import train_graph
 
 CAPACITY = {"batch": 20}
 
@@ -91,12 +94,43 @@ def test_an_operand_outside_of_its_buffer_is_refused(plan: Plan) -> None:
 
 @pytest.mark.parametrize("rows", [20, 7])
 def test_a_step_computes_what_the_interpreter_does(plan: Plan, rows: int) -> None:
-    graph, sizes = convolution_step(), {"batch": rows}
+    plan, graph, sizes = fenced(plan), convolution_step(), {"batch": rows}
     inputs, state = example_values(graph, sizes, np.random.default_rng(rows))
     expected = interpret(graph, inputs=inputs, state=state, sizes=sizes, scalars={})
     got = Loaded(plan, render(plan)).run(inputs, state, sizes)
     assert_close(got.outputs["logits"], expected.outputs["logits"], "float32")
     for name in ("w0", "w1", "w2", "b0"):
+        assert_close(got.state[name], expected.state[name], "float32")
+
+
+def _convolution(groups: int, channels: int, outputs: int) -> Graph:
+    """The update of a weight, and what the convolution and its adjoint in the image give."""
+    g = ws.Graph()
+    x, one = g.input("x", ("batch", groups * channels, 5, 6)), g.parameter("one", (groups * channels, 5, 6))
+    weight = g.parameter("w", (groups * outputs, channels, 3, 3))
+    y = ws.conv2d(x * one, weight, groups=groups, padding=1)
+    g.set_outputs({"loss": (y * y).sum()})
+    return lowered(train_graph(g, ws.SGD(lr=1e-3)))
+
+
+GROUPED = ((9, 1, 1), (17, 1, 1), (2, 18, 3), (2, 3, 18), (3, 1, 5), (1, 18, 9))
+
+
+@pytest.fixture(scope="module")
+def grouped() -> dict[tuple[int, int, int], tuple[Graph, Loaded]]:
+    graphs = {of: _convolution(*of) for of in GROUPED}
+    plans = {of: fenced(make_plan(graph, CAPACITY)) for of, graph in graphs.items()}
+    source = "\n".join(render(plan, f"g{i}") for i, plan in enumerate(plans.values()))
+    return {of: (graphs[of], Loaded(plan, source, f"g{i}")) for i, (of, plan) in enumerate(plans.items())}
+
+
+@pytest.mark.parametrize("of", GROUPED, ids=str)
+def test_convolutions_stay_within_their_workspace(grouped: dict, of: tuple[int, int, int]) -> None:
+    graph, loaded = grouped[of]
+    inputs, state = example_values(graph, CAPACITY, np.random.default_rng(0))
+    expected = interpret(graph, inputs=inputs, state=state, sizes=CAPACITY, scalars={})
+    got = loaded.run(inputs, state, CAPACITY, threads=2)
+    for name in ("w", "one"):
         assert_close(got.state[name], expected.state[name], "float32")
 
 

@@ -22,6 +22,16 @@ def columns_of(channels: int) -> int:
     return NARROW if channels <= NARROW else LANES
 
 
+def is_depthwise(groups: int, outputs: int, inner: int) -> bool:
+    """Has every channel a kernel of its own?  Then panels go across groups."""
+    return groups > 1 and outputs == groups and inner == 1
+
+
+def panel_columns(groups: int, outputs: int, inner: int) -> int:
+    """The width of the panels of a result of `outputs` channels, each a sum over `inner`."""
+    return columns_of(outputs if is_depthwise(groups, outputs, inner) else outputs // groups)
+
+
 def rounded(length: int, unit: int = LANES) -> int:
     return -(-length // unit) * unit
 

@@ -15,7 +15,7 @@ from wholestep.compiler.plan import winograd
 from wholestep.compiler.plan.access import identity, resolve
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.emitter import Emitter
-from wholestep.compiler.plan.frames import SLACK, backward_taps, columns_of, forward_margin, rounded
+from wholestep.compiler.plan.frames import SLACK, backward_taps, columns_of, forward_margin, panel_columns, rounded
 from wholestep.compiler.plan.fuse import Cluster
 from wholestep.compiler.plan.kernel import LANES, Index, Instr, Kernel, Kind, Level, Load, Store
 from wholestep.compiler.plan.window_draft import Draft, area
@@ -134,7 +134,7 @@ def _conv2d(draft: Draft) -> dict[str, object]:
     if by_tiles:
         size = rows // draft.pool[0] * draft.pool[0], columns // draft.pool[1] * draft.pool[1]
         return fields | _by_tiles(draft, batch, size, channels, outputs)
-    draft.room("block", draft.pool[0] * columns * columns_of(outputs // a.groups))
+    draft.room("block", draft.pool[0] * columns * panel_columns(a.groups, outputs, inner))
     return fields
 
 
@@ -170,7 +170,7 @@ def _conv2d_grad_input(draft: Draft) -> dict[str, object]:
     fields: dict[str, object] = {"stride": a.stride, "low": a.low, "dilation": a.dilation, "groups": a.groups}
     if by_tiles:
         return fields | _by_tiles(draft, g.type.shape[0], a.size, outputs, channels)
-    draft.room("block", a.size[1] * columns_of(inner))
+    draft.room("block", a.size[1] * panel_columns(a.groups, channels, outputs // a.groups))
     return fields
 
 

@@ -68,7 +68,7 @@ def render_conv2d(w: Writer) -> None:
             packed = packed_at(panels, 0, size)
             if a.pooled is None:
                 conv_row(pen, panels, columns, "block", panels.columns, f"frame + i1*{a.stride[0] * row}", walk, packed)
-                pixels(pen, columns, panels.columns, panels.each, panels.base())
+                pixels(pen, columns, panels.run())
             else:
                 _rows_to_pool(pen, panels, pool, columns, walk, row, packed)
                 _pool_row(pen, panels, pool, columns, columns * pool[1], "block")
@@ -84,7 +84,7 @@ def _rows_of_tiles(pen: Pen, panels: Panels, size: tuple[int, int], pool: Sequen
     with w.loop("i1", begin, end if size[0] % made == 0 else f"({end} < {rows} ? {end} : {rows})"):
         at = f"block + (i1*{pool[0]} - {first})*{across * LANES}"
         if pen.window.pooled is None:
-            pixels(pen, size[1], LANES, panels.each, panels.base(), at)
+            pixels(pen, size[1], panels.run(), at)
         else:
             _pool_row(pen, panels, pool, size[1] // pool[1], across, at)
 
@@ -112,7 +112,7 @@ def _rows_to_pool(
 def _pool_row(pen: Pen, panels: Panels, pool: Sequence[int], columns: int, across: int, at: str) -> None:
     """For each pixel of a pool, the epilogue of what it sees, then the maximum; rows of `across` pixels lie at `at`."""
     w, width = pen.w, panels.columns
-    run = Lanes(pen, width, panels.each, panels.base())
+    run = Lanes(pen, panels.run())
     run.hoist()
     with w.loop("i2", "0", str(columns)), run.loop(w.kernel.levels):
         w.emit(f"{pen.real} best = 0; int32_t at = 0;")
@@ -150,7 +150,6 @@ def render_conv2d_grad_input(w: Writer) -> None:
     if a.tile_rows:
         below, right = below + height % 2, right + width % 2
     panels = Panels(a.groups, channels, outputs // a.groups)
-    panels.depthwise = a.groups > 1 and outputs == channels == a.groups
     row = (left + columns + right) * outputs if "frame" in pen.work else pen.steps("g")[1]
     places, sizes = _pack_phases(pen, panels, down, across, outputs // a.groups)
     if a.tile_rows:
@@ -176,7 +175,7 @@ def render_conv2d_grad_input(w: Writer) -> None:
                         at = f"frame + (t + {y.start})*{row} + {x.start * outputs}"
                         packed = packed_at(panels, places[i, j], sizes[i, j])
                         conv_row(pen, panels, x.pixels, out, a.stride[1] * panels.columns, at, walk, packed)
-                pixels(pen, width, panels.columns, panels.each, panels.base())
+                pixels(pen, width, panels.run())
 
 
 def _pack_phases(

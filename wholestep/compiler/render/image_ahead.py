@@ -39,7 +39,7 @@ def fetch_for_epilogue(pen: Pen, panels: Panels, rows: int, columns: int, first:
         if not _is_dense(pen, load, columns, panels.outputs):
             continue
         kept = dict(axes)
-        axes.update({1: first, 2: "0", 3: panels.base()})
+        axes.update({1: first, 2: "0", 3: panels.run().base})
         start, size = operand_start(pen.w, load), pen.w.buffers[buffer].type.dtype.size
         axes.update(kept)
         for line in range(-(-LANES * size // LINE)):

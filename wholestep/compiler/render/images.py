@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from wholestep.compiler.ir.types import DType
 from wholestep.compiler.plan.frames import columns_of
@@ -63,13 +64,32 @@ class Pen:
         return f"{self.suffix}_{'narrow' if columns < 16 else 'wide'}"
 
 
-class Lanes:
-    """A loop over `columns` channels of a pixel, from channel `base` on; there are `channels` of them in all."""
+@dataclass(frozen=True)
+class Run:
+    """`columns` channels of a pixel from channel `first` on of a group of `channels`, which begins at `group`."""
 
-    def __init__(self, pen: Pen, columns: int, channels: int, base: str) -> None:
-        self.pen, self.columns, self.base = pen, columns, base
-        self.whole = channels % columns == 0
-        self.left = str(channels) if channels < columns else f"({channels} - ({base}))"
+    columns: int
+    channels: int
+    first: str = "0"
+    group: str = "0"
+
+    @property
+    def base(self) -> str:
+        """The first channel, counted from the pixel's."""
+        return " + ".join(term for term in (self.group, self.first) if term != "0") or "0"
+
+    @property
+    def left(self) -> str:
+        """Channels of the group from the first one on."""
+        return str(self.channels) if self.channels < self.columns else f"({self.channels} - ({self.first}))"
+
+
+class Lanes:
+    """A loop over a run of channels."""
+
+    def __init__(self, pen: Pen, run: Run) -> None:
+        self.pen, self.columns, self.base, self.left = pen, run.columns, run.base, run.left
+        self.whole = run.channels % run.columns == 0
 
     @contextmanager
     def loop(self, levels: Sequence[Level]) -> Iterator[None]:
@@ -144,14 +164,14 @@ def _axes(load: Instr) -> set[int]:
     return {a for i in indices for a, _ in i.terms} | ({-1} if any(i.value is not None for i in indices) else set())
 
 
-def lanes(pen: Pen, columns: int, channels: int, base: str, sources: Mapping[str, str]) -> None:
+def lanes(pen: Pen, run: Run, sources: Mapping[str, str]) -> None:
     """The epilogue of some channels of a pixel that lie at `sources`."""
     (level,) = pen.w.kernel.levels
-    run = Lanes(pen, columns, channels, base)
-    with run.loop([level]):
+    loop = Lanes(pen, run)
+    with loop.loop([level]):
         name_sources(pen, level, sources)
-        run.instructions(level)
-        run.stores(level)
+        loop.instructions(level)
+        loop.stores(level)
 
 
 def name_sources(pen: Pen, level: Level, sources: Mapping[str, str]) -> None:
@@ -160,13 +180,13 @@ def name_sources(pen: Pen, level: Level, sources: Mapping[str, str]) -> None:
             pen.w.values[i.id] = sources[i.op]
 
 
-def pixels(pen: Pen, count: int, columns: int, channels: int, base: str, at: str = "block") -> None:
+def pixels(pen: Pen, count: int, run: Run, at: str = "block") -> None:
     """The epilogue of a row of pixels that lies in the workspace."""
     w = pen.w
-    Lanes(pen, columns, channels, base).hoist()
+    Lanes(pen, run).hoist()
     with w.loop("i2", "0", str(count)):
-        w.emit(f"const {pen.real} *const acc = {at} + i2*{columns};")
-        lanes(pen, columns, channels, base, {"acc": "acc[l]"})
+        w.emit(f"const {pen.real} *const acc = {at} + i2*{run.columns};")
+        lanes(pen, run, {"acc": "acc[l]"})
 
 
 def image_epilogue(pen: Pen, height: int, width: int, channels: int, row: int, low: Sequence[int]) -> None:
@@ -176,20 +196,20 @@ def image_epilogue(pen: Pen, height: int, width: int, channels: int, row: int, l
         with w.loop("i1", "0", str(height)):
             w.emit(f"const {pen.real} *const acc = image + (i1 + {low[0]})*{row} + {low[1] * channels};")
             column, w.scope.axes[COLUMN] = w.scope.axes[COLUMN], "0"
-            lanes(pen, width * channels, width * channels, "0", {"acc": "acc[l]"})
+            lanes(pen, Run(width * channels, width * channels), {"acc": "acc[l]"})
             w.scope.axes[COLUMN] = column
         return
     with ExitStack() as stack:
-        base = "0"
+        run = Run(columns, channels)
         if channels > columns:
             stack.enter_context(w.loop("p", "0", str(-(-channels // columns))))
-            base = f"p*{columns}"
-        Lanes(pen, columns, channels, base).hoist()
+            run = Run(columns, channels, f"p*{columns}")
+        Lanes(pen, run).hoist()
         stack.enter_context(w.loop("i1", "0", str(height)))
         stack.enter_context(w.loop("i2", "0", str(width)))
-        at = f"image + (i1 + {low[0]})*{row} + (i2 + {low[1]})*{channels} + {base}"
+        at = f"image + (i1 + {low[0]})*{row} + (i2 + {low[1]})*{channels} + {run.base}"
         w.emit(f"const {pen.real} *const acc = {at};")
-        lanes(pen, columns, channels, base, {"acc": "acc[l]"})
+        lanes(pen, run, {"acc": "acc[l]"})
 
 
 def _is_one_run(pen: Pen, channels: int) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from wholestep.compiler.plan.frames import columns_of
-from wholestep.compiler.render.images import Pen
+from wholestep.compiler.plan.frames import is_depthwise, panel_columns
+from wholestep.compiler.render.images import Pen, Run
 
 
 class Panels:
@@ -13,16 +13,16 @@ class Panels:
 
     def __init__(self, groups: int, outputs: int, inner: int) -> None:
         self.groups, self.outputs, self.inner = groups, outputs, inner
-        self.depthwise = groups > 1 and outputs == groups and inner == 1
+        self.depthwise = is_depthwise(groups, outputs, inner)
         self.each = outputs if self.depthwise else outputs // groups  # channels that panels divide
-        self.columns = columns_of(self.each)
+        self.columns = panel_columns(groups, outputs, inner)
         self.loops = 1 if self.depthwise else groups
         self.count = -(-self.each // self.columns)
 
-    def base(self) -> str:
-        """The first channel of panel p of group q."""
-        terms = [f"q*{self.each}"] * (self.loops > 1) + [f"p*{self.columns}"] * (self.count > 1)
-        return " + ".join(terms) or "0"
+    def run(self) -> Run:
+        """The channels of panel p of group q."""
+        first, group = f"p*{self.columns}" if self.count > 1 else "0", f"q*{self.each}" if self.loops > 1 else "0"
+        return Run(self.columns, self.each, first, group)
 
 
 def enter_panels(pen: Pen, stack: ExitStack, panels: Panels) -> None:

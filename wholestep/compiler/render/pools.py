@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from wholestep.compiler.ir.types import uint8
 from wholestep.compiler.plan.frames import columns_of
-from wholestep.compiler.render.images import Lanes, Pen, image_epilogue, lanes
+from wholestep.compiler.render.images import Lanes, Pen, Run, image_epilogue, lanes
 from wholestep.compiler.render.writer import Writer
 
 
@@ -20,13 +20,15 @@ def _by_channels(pen: Pen, channels: int, sources: Mapping[str, str]) -> None:
     """The epilogue of one pixel whose channels lie in the workspace."""
     w, columns = pen.w, columns_of(channels)
     if channels <= columns:
-        Lanes(pen, columns, channels, "0").hoist()
-        lanes(pen, columns, channels, "0", {op: f"{text}[l]" for op, text in sources.items()})
+        run = Run(columns, channels)
+        Lanes(pen, run).hoist()
+        lanes(pen, run, {op: f"{text}[l]" for op, text in sources.items()})
         return
     with w.loop("p", "0", str(-(-channels // columns))):
-        Lanes(pen, columns, channels, f"p*{columns}").hoist()
+        run = Run(columns, channels, f"p*{columns}")
+        Lanes(pen, run).hoist()
         at_panel = {op: f"{text}[p*{columns} + l]" for op, text in sources.items()}
-        lanes(pen, columns, channels, f"p*{columns}", at_panel)
+        lanes(pen, run, at_panel)
 
 
 def render_max_pool2d(w: Writer) -> None:
