@@ -14,7 +14,7 @@ from wholestep.compiler.passes.cse import share_common_nodes
 from wholestep.compiler.passes.dead_code import drop_dead_code
 from wholestep.compiler.passes.decompose import decompose, lower_ratio, lower_reductions
 from wholestep.compiler.passes.egraph.optimize import optimize
-from wholestep.compiler.passes.egraph.report import EGraphReport
+from wholestep.compiler.passes.egraph.report import EGraphReport, described
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 from wholestep.compiler.passes.egraph.saturate import Budget, Worker
 from wholestep.compiler.passes.flatten import flatten
@@ -36,6 +36,7 @@ from wholestep.compiler.plan.footprint import footprint
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.render.language import KEPT_COMPOSITES
 from wholestep.compiler.spans import Integers, OptimizeReport, Spans
+from wholestep.errors import GraphError
 from wholestep.options import CompileOptions
 
 log = logging.getLogger("wholestep")
@@ -92,6 +93,22 @@ STAGES = (
         ),
     ),
 )
+# What only makes a program faster.  The others are needed: the planner counts on what they leave.
+OPTIONAL = frozenset[Pass](
+    (
+        relu_behind_pool,
+        hoist_projections,
+        project_tables,
+        merge_scans,
+        *SIMPLIFY,
+        sink_lookups,
+        *IMAGES,
+        flatten,
+        regroup,
+        keep_rows,
+        unroll_inner_loops,
+    )
+)
 PLAN = "compile"  # the last stage: kernels, order and bytes are decided
 
 
@@ -105,6 +122,7 @@ class Compiler:
     target: str = "cpu"
     egraph_reports: list[EGraphReport] = field(default_factory=list)
     worker: Worker = field(default_factory=Worker)
+    given_up: list[str] = field(default_factory=list)  # passes that failed and were left out, and why
 
     def run_stages(self, graph: Graph, until: str | None = None) -> Graph:
         """The graph after the stage `until`, or after all of them."""
@@ -121,12 +139,26 @@ class Compiler:
         with self.spans.span(stage.name) as span:
             span.nodes_before = len(graph.nodes)
             for rewrite in stage.passes:
-                graph = in_bodies(rewrite)(graph)
-                if self.options.check_passes:
-                    verify(graph)
+                graph = self._apply(rewrite, graph)
             if stage.egraph and self.options.uses_egraph:
                 graph = self._rewrite(stage, graph)
             span.nodes_after = len(graph.nodes)
+        return graph
+
+    def _apply(self, rewrite: Pass, graph: Graph) -> Graph:
+        """The graph after a pass; where one that only makes a program faster fails, the graph as it was."""
+        try:
+            return self._checked(in_bodies(rewrite)(graph))
+        except Exception as error:
+            if rewrite not in OPTIONAL:
+                raise
+            self.given_up.append(f"{rewrite.__name__} was left out: {described(error)}")
+            log.warning("%s", self.given_up[-1], exc_info=True)
+            return graph
+
+    def _checked(self, graph: Graph) -> Graph:
+        if self.options.check_passes:
+            verify(graph)
         return graph
 
     def _rewrite(self, stage: Stage, graph: Graph) -> Graph:
@@ -134,7 +166,7 @@ class Compiler:
         before_autodiff = stage.name == "optimize_forward"
         if before_autodiff and self.options.exactness == "bitwise":
             return graph  # a named op has another gradient formula: equal, but not bit for bit
-        graph, report = optimize(
+        rewritten, report = optimize(
             graph,
             {},  # costs are those of typical sizes: sessions of different capacity compute the same bits
             exactness=Exactness(self.options.exactness),
@@ -143,21 +175,22 @@ class Compiler:
             target=self.target,
             worker=self.worker,
         )
+        try:
+            self._checked(rewritten)
+        except GraphError as error:  # the program itself was checked before: the rewriting is wrong
+            rewritten, report = graph, report.given_up(described(error))
         self.egraph_reports.append(report)
-        if report.failure:
+        if not report.complete:
             log.warning("%s: %s", stage.name, report)
-        if self.options.check_passes:
-            verify(graph)
-        return graph
+        return rewritten
 
     def plan(self, graph: Graph, capacity: Mapping[str, int], target: str) -> tuple[Plan, OptimizeReport]:
         """The plan of one entry point and what was done to get it."""
         log.info("traced graph: %d nodes", len(graph.nodes))
-        if self.options.check_passes:
-            verify(graph)
+        self._checked(graph)
         # Indices are bounded by what the user wrote: a rewrite may replace a lookup by arithmetic on its index.
         bounds, least = index_bounds(graph), least_sizes(graph)
-        self.capacity, self.target, self.egraph_reports = capacity, target, []
+        self.capacity, self.target, self.egraph_reports, self.given_up = capacity, target, [], []
         lowered = self.run_stages(graph)
         with self.spans.span(PLAN):
             plan = make_plan(lowered, capacity, fused=self.options.fuse, bounds=bounds, least=least, target=target)
@@ -172,6 +205,7 @@ class Compiler:
             egraph=tuple(self.egraph_reports),
             exactness=self.options.exactness if self.options.uses_egraph else "",
             after=_integers(plan, len(lowered.nodes)),
+            given_up=tuple(self.given_up),
         )
 
 

@@ -98,11 +98,12 @@ class OptimizeReport:
     exactness: str = ""  # the class of rewrites that the e-graph was allowed; empty where it did not run
     after: Integers | None = None
     before: Integers | None = None
+    given_up: tuple[str, ...] = ()  # passes that failed and were left out: the plan is right without them
 
     @property
     def complete(self) -> bool:
         """Did every pass do its work?  A plan of a build where one gave up is used, but not kept."""
-        return not any(r.failure for r in self.egraph)
+        return not self.given_up and all(r.complete for r in self.egraph)
 
     def to_json(self) -> str:
         """Everything but the spans, which belong to one process."""
@@ -115,7 +116,7 @@ class OptimizeReport:
         for s in self.spans:
             nodes = "" if s.nodes_before is None else f"  {s.nodes_before} -> {s.nodes_after} nodes"
             lines.append(f"{'  ' * (s.depth + 1)}{s.name:<{24 - 2 * s.depth}}{1e3 * s.seconds:9.2f} ms{nodes}")
-        return "\n".join([*lines, *map(str, self.egraph), *self._table()])
+        return "\n".join([*lines, *map(str, self.egraph), *self.given_up, *self._table()])
 
     def _table(self) -> list[str]:
         """The plan's integers, beside those without the e-graph where they are known."""
@@ -134,5 +135,5 @@ def parse_report(text: str) -> OptimizeReport:
     data = json.loads(text)
     integers = {name: Integers(**data[name]) if data[name] else None for name in ("before", "after")}
     egraph = tuple(EGraphReport(**r) for r in data["egraph"])
-    known = {**data, **integers, "egraph": egraph, "spans": (), "fusions_applied": tuple(data["fusions_applied"])}
-    return OptimizeReport(**known)
+    tuples = {name: tuple(data[name]) for name in ("fusions_applied", "given_up")}
+    return OptimizeReport(**{**data, **integers, **tuples, "egraph": egraph, "spans": ()})

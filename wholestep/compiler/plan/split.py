@@ -17,6 +17,8 @@ from wholestep.compiler.plan.kernel import Buffer, Kernel, Kind, Space
 from wholestep.compiler.plan.relief import relieve
 from wholestep.compiler.plan.touch import Touch, free, kernel_granule
 
+PIECE = 800  # kernels whose splits are searched together
+
 
 @dataclass(frozen=True)
 class Prices:
@@ -187,8 +189,15 @@ class Splitter:
             order.reverse()  # what one change asks of its neighbours spreads in both directions
         return self.price(attempt.split), attempt.split
 
+    def best_split(self) -> list[int | None]:
+        """Of long plans piece by piece: what a change does to all later barriers makes the search quadratic."""
+        if len(self.kernels) <= PIECE:
+            return min((self.descend(s) for s in self.starts()), key=lambda found: found[0])[1]
+        pieces = [self.kernels[i : i + PIECE] for i in range(0, len(self.kernels), PIECE)]
+        return [s for piece in pieces for s in Splitter(piece, self.buffers, self.sizes, self.prices).best_split()]
+
     def search(self) -> list[Kernel]:
-        _, split = min((self.descend(s) for s in self.starts()), key=lambda found: found[0])
+        split = self.best_split()
         schedule = hold_back(self, split, relieve(self, split))
         chosen = [
             replace(k, split=s, granule=1 if s is None else kernel_granule(k, s), region=r)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +20,13 @@ from wholestep.compiler.passes.egraph.outline import FEWEST_NODES, Outlined, out
 from wholestep.compiler.passes.egraph.reach import only_reorders, reachable_rules
 from wholestep.compiler.passes.egraph.rebuild import rebuild
 from wholestep.compiler.passes.egraph.replay import Replay
-from wholestep.compiler.passes.egraph.report import EGraphReport
+from wholestep.compiler.passes.egraph.report import EGraphReport, described
 from wholestep.compiler.passes.egraph.rules import rules_for
 from wholestep.compiler.passes.egraph.rules.composites import defined_composites
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
 from wholestep.compiler.passes.egraph.saturate import Budget, Saturated, SaturationError, Worker, saturate
+
+log = logging.getLogger("wholestep")
 
 # Of a dimension whose size is not given.  The compiler gives none: what is chosen, and so the bits of a step, must not
 # depend on the capacity.
@@ -95,20 +98,32 @@ def _without_collections() -> Iterator[None]:
 
 
 def _told(graph: Graph, request: Request, worker: Worker) -> tuple[Graph, EGraphReport]:
+    """Whatever goes wrong in here costs the rewriting, never the build."""
     seconds: dict[str, float] = {}
+    dropped: dict[str, str] = {}
     count = len(graph.nodes)
-    unchanged = EGraphReport(request.exactness.value, count, count, seconds=seconds, stage=request.stage)
+    unchanged = EGraphReport(
+        request.exactness.value, count, count, seconds=seconds, stage=request.stage, dropped=dropped
+    )
     try:
-        found = rewrite_by_equality(graph, request, worker, seconds)
+        found = rewrite_by_equality(graph, request, worker, seconds, dropped)
     except SaturationError as error:
         return graph, replace(unchanged, failure=str(error))
+    except Exception as error:
+        log.debug("the e-graph failed", exc_info=True)
+        return graph, replace(unchanged, failure=described(error))
     if found is None:
         return graph, replace(unchanged, skipped="no rule can match but those that exchange operands")
-    return found.after, found.report
+    return found.after, replace(found.report, dropped=dropped)
 
 
-def rewrite_by_equality(graph: Graph, request: Request, worker: Worker, seconds: dict[str, float]) -> Rewriting | None:
-    """One run with everything it found; None where no rule could match, a SaturationError where the worker failed."""
+def rewrite_by_equality(
+    graph: Graph, request: Request, worker: Worker, seconds: dict[str, float], dropped: dict[str, str] | None = None
+) -> Rewriting | None:
+    """One run with everything it found; None where no rule could match, a SaturationError where the worker failed.
+
+    Times go into `seconds`, laws that fail on this program, and why, into `dropped`.
+    """
     clock = _Clock(seconds)
     worker.start()  # it loads egglog while we prepare
     clock("start")
@@ -117,7 +132,7 @@ def rewrite_by_equality(graph: Graph, request: Request, worker: Worker, seconds:
     program = graph if outlined is None else outlined.graph
     defined = frozenset[str]() if request.before_autodiff else defined_composites(request.exactness)
     encoded = encode(program, defined, None if outlined is None else outlined.cuts)
-    rules = rules_for(program, request.exactness, encoded.tables, request.before_autodiff)
+    rules = rules_for(program, request.exactness, encoded.tables, request.before_autodiff, dropped)
     rules = reachable_rules(rules, encoded.terms, encoded.definitions)
     clock("encode")
     if not encoded.definitions and all(only_reorders(rule) for rule in rules):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,18 @@ class EGraphReport:
     stage: str = ""
     skipped: str = ""  # why there was nothing to do
     failure: str = ""
+    dropped: Mapping[str, str] = field(default_factory=dict)  # laws that failed and were not used -> why
+
+    @property
+    def complete(self) -> bool:
+        """Did everything work, whether or not there was something to do?"""
+        return not self.failure and not self.dropped
+
+    def given_up(self, why: str) -> EGraphReport:
+        """The report of a run whose program was not used."""
+        return replace(
+            self, nodes_after=self.nodes_before, cost_after=self.cost_before, applied={}, skipped="", failure=why
+        )
 
     @property
     def budgets(self) -> tuple[str, ...]:
@@ -45,10 +58,11 @@ class EGraphReport:
 
     def __str__(self) -> str:
         place = f"e-graph ({self.exactness})" + (f", {self.stage}" if self.stage else "")
+        without = [f"  not used: {law}: {why}" for law, why in self.dropped.items()]
         if self.failure:
-            return f"{place}: the program was left as it was: {self.failure}"
+            return "\n".join([f"{place}: the program was left as it was: {self.failure}", *without])
         if self.skipped:
-            return f"{place}: nothing to do: {self.skipped}"
+            return "\n".join([f"{place}: nothing to do: {self.skipped}", *without])
         used = ", ".join(f"{rule} {n}" for rule, n in sorted(self.applied.items(), key=lambda x: (-x[1], x[0])))
         distinct = f" of {self.entered} distinct nodes" if 0 < self.entered < self.nodes_before else ""
         lines = [
@@ -57,6 +71,7 @@ class EGraphReport:
             f"{self.rounds} rounds ({self.stopped}), modelled cost {self.cost_before:.0f} -> {self.cost_after:.0f} ns",
             f"  time: {self._times()}",
             *(f"  budget: {text}" for text in self.budgets),
+            *without,
         ]
         return "\n".join(lines)
 
@@ -64,3 +79,12 @@ class EGraphReport:
         total = sum(s for part, s in self.seconds.items() if ":" not in part)
         parts = ", ".join(f"{part} {1e3 * s:.0f}" for part, s in self.seconds.items())
         return f"{1e3 * total:.0f} ms ({parts})"
+
+
+def described(error: BaseException) -> str:
+    """An exception of ours in one line: what it says and where it was raised."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    where = f" ({Path(last.tb_frame.f_code.co_filename).name}:{last.tb_lineno})" if last is not None else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.passes.egraph.encode import FULL, Tables
+from wholestep.compiler.passes.egraph.report import described
 from wholestep.compiler.passes.egraph.rules import algebra, contractions, movement, reductions, regions, stability
-from wholestep.compiler.passes.egraph.rules.composites import composite_rules
+from wholestep.compiler.passes.egraph.rules.composites import INSTANCES, composite_rules
 from wholestep.compiler.passes.egraph.rules.from_nodes import InstanceLaw
 from wholestep.compiler.passes.egraph.rules.profile import profile
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
@@ -18,17 +19,38 @@ LAWS: tuple[Rule, ...] = (*algebra.RULES, *movement.RULES, *reductions.RULES, *s
 INSTANCE_LAWS: tuple[InstanceLaw, ...] = (*regions.LAWS, *reductions.LAWS, *contractions.LAWS)
 
 
-def rules_for(graph: Graph, exactness: Exactness, tables: Tables, before_autodiff: bool) -> list[Rule]:
-    """The rules that may be used on a graph; before autodiff those that recognise, steady and keep gradients."""
-    named = composite_rules(profile(graph), exactness, tables)
+def rules_for(
+    graph: Graph,
+    exactness: Exactness,
+    tables: Tables,
+    before_autodiff: bool,
+    dropped: dict[str, str] | None = None,
+) -> list[Rule]:
+    """The rules that may be used on a graph; before autodiff those that recognise, steady and keep gradients.
+
+    A law that fails on this graph goes to `dropped`, with the reason; without that it raises.
+    """
+    seen = profile(graph)
+    named = [r for op in INSTANCES for r in _rules(f"name-{op}", composite_rules(op, seen, exactness, tables), dropped)]
     if before_autodiff:  # a name decides the formula of the gradient: what the forward pass costs is not the point
         named = [replace(rule, replaces=True) for rule in named]
-    instances = [rule for law in INSTANCE_LAWS if law.exactness <= exactness for rule in law.rules(graph, tables)]
+    laws = [law for law in INSTANCE_LAWS if law.exactness <= exactness]
+    instances = [rule for law in laws for rule in _rules(law.name, law.rules(graph, tables), dropped)]
     return [
         r
         for r in (*LAWS, *instances, *named)
         if r.exactness <= exactness and not (before_autodiff and r.scope is not Scope.ANYWHERE)
     ]
+
+
+def _rules(law: str, rules: Iterable[Rule], dropped: dict[str, str] | None) -> list[Rule]:
+    try:
+        return list(rules)
+    except Exception as error:
+        if dropped is None:
+            raise
+        dropped[law] = described(error)
+        return []
 
 
 def usable(rules: Sequence[Rule], heads: Collection[str]) -> list[Rule]:

@@ -242,14 +242,14 @@ _OWN_KERNEL = _LAYERS | {"relu", "sigmoid", "tanh"}
 _OTHER_GRADIENT = frozenset({"relu"})
 
 
-def composite_rules(p: Profile, exactness: Exactness, tables: Tables) -> list[Rule]:
+def composite_rules(op: str, p: Profile, exactness: Exactness, tables: Tables) -> Iterator[Rule]:
     """definition = name for every instance; equal ones once.  Attributes are numbered in the program's own tables."""
-    found: dict[tuple[Tree, Tree], Rule] = {}
-    for op, instances in INSTANCES.items():
-        for instance in instances(p):
-            for rule in naming_rules(op, instance, exactness, tables):
-                found.setdefault((rule.left, rule.right), rule)
-    return list(found.values())
+    found: set[tuple[Tree, Tree]] = set()
+    for instance in INSTANCES[op](p):
+        for rule in naming_rules(op, instance, exactness, tables):
+            if (rule.left, rule.right) not in found:
+                found.add((rule.left, rule.right))
+                yield rule
 
 
 def defined_composites(exactness: Exactness) -> frozenset[str]:

@@ -1,13 +1,13 @@
 """The order of products: (a·b)·c = a·(b·c), where that takes fewer multiplications.
 
-Associativity alone would fill the e-graph, so there are three bounds: an instance is a pair of nested products that the
-program holds or that one of these rules makes from them, it goes from more multiplications to fewer and never back, and
-there are at most MOST of them.
+Associativity alone would fill the e-graph, so there are four bounds: an instance is a pair of nested products that the
+program holds or that one of these rules makes from them, it goes from more multiplications to fewer and never back,
+there are at most MOST of them, and none whose types occur in a run of more than LONGEST nested products.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
@@ -20,22 +20,23 @@ from wholestep.compiler.passes.egraph.rules.rule import Exactness
 TYPICAL_SIZE = 64  # of a dimension that is a symbol: which order is cheaper at capacity is for extraction to say
 GAIN = 0.8  # the new order takes at most this share of the multiplications
 MOST = 48
+LONGEST = 8  # a run of n products has as many orders as Catalan's number says: 1,430 of 8, 6 billion of 20
 
 
 def _orders(graph: Graph) -> Iterator[Pair]:
     """Nested products over leaves, and what they become."""
     readers: dict[Node, list[Node]] = {}
-    for n in graph.nodes:
-        if n.op == "matmul":
-            for i in n.inputs:
-                readers.setdefault(i, []).append(n)
-    waiting = [n for n in graph.nodes if n.op == "matmul"]
+    products = [n for n in graph.nodes if n.op == "matmul"]
+    for n in products:
+        for i in n.inputs:
+            readers.setdefault(i, []).append(n)
+    waiting, too_long = list(products), _in_long_runs(products)
     seen: set[Node] = set()
     found = 0
     for node in waiting:  # grows
         for position in (0, 1):
             other = _regrouped(node, position)
-            if other is None or found == MOST:
+            if other is None or found == MOST or _signature(node, position) in too_long:
                 continue
             if other not in seen:
                 seen.add(other)
@@ -47,6 +48,25 @@ def _orders(graph: Graph) -> Iterator[Pair]:
                     waiting.append(b.make("matmul", swapped, reader.attrs))
 
 
+def _in_long_runs(products: Sequence[Node]) -> set[Hashable]:
+    """What stands in a run of more than LONGEST nested products: a rule is its types, and matches the whole run."""
+    below: dict[Node, int] = {}
+    for n in products:
+        below[n] = 1 + max((below.get(i, 0) for i in n.inputs), default=0)
+    run = dict(below)
+    for n in reversed(products):
+        for i in n.inputs:
+            if i in run:
+                run[i] = max(run[i], run[n])
+    long = [n for n in products if run[n] > LONGEST]
+    return {_signature(n, i) for n in long for i in (0, 1) if n.inputs[i].op == "matmul"}
+
+
+def _signature(node: Node, position: int) -> Hashable:
+    inner, other = node.inputs[position], node.inputs[1 - position]
+    return position, node.attrs, inner.attrs, *(n.type for n in (*inner.inputs, other))
+
+
 def _regrouped(node: Node, position: int) -> Node | None:
     """The product with the other grouping, where its operand at `position` is a product and it is cheaper."""
     inner = node.inputs[position]
@@ -56,15 +76,13 @@ def _regrouped(node: Node, position: int) -> Node | None:
     x, y = inner.inputs
     if position == 0:
         c = node.inputs[1]  # (xy)c = x(yc);  (xy)'c = y'(x'c)
-        other = (
-            b.matmul(y, b.matmul(x, c, not p, g), not q, False) if f else b.matmul(x, b.matmul(y, c, q, g), p, False)
-        )
+        new = b.matmul(x, c, not p, g) if f else b.matmul(y, c, q, g)
+        other = b.matmul(y, new, not q, False) if f else b.matmul(x, new, p, False)
     else:
         a = node.inputs[0]  # a(xy) = (ax)y;  a(xy)' = (ay')x'
-        other = (
-            b.matmul(b.matmul(a, y, f, not q), x, False, not p) if g else b.matmul(b.matmul(a, x, f, p), y, False, q)
-        )
-    return other if _products(other) <= GAIN * _products(node) else None
+        new = b.matmul(a, y, f, not q) if g else b.matmul(a, x, f, p)
+        other = b.matmul(new, x, False, not p) if g else b.matmul(new, y, False, q)
+    return other if _multiplications(new, other) <= GAIN * _multiplications(inner, node) else None
 
 
 def _over_leaves(node: Node, position: int) -> Pair:
@@ -82,14 +100,11 @@ def _flags(node: Node) -> tuple[bool, bool]:
     return a.transpose_a, a.transpose_b
 
 
-def _products(node: Node) -> int:
-    """Multiplications of a product and of the one below it."""
-    return sum(_multiplications(n) for n in {node, *(i for i in node.inputs if i.op == "matmul")})
-
-
-def _multiplications(node: Node) -> int:
-    inner = node.inputs[0].type.shape[-2 if _flags(node)[0] else -1]
-    count = node.type.elements * inner
+def _multiplications(*products: Node) -> int:
+    """Of these products alone: what their operands are makes no difference, here or over leaves."""
+    count: Extent = 0
+    for product in products:
+        count += product.type.elements * product.inputs[0].type.shape[-2 if _flags(product)[0] else -1]
     return evaluate(count, dict.fromkeys(count.symbols, TYPICAL_SIZE)) if isinstance(count, Dim) else count
 
 
