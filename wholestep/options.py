@@ -28,14 +28,17 @@ class CompileOptions:
     egraph_nodes: int = 60_000  # beyond it the program stays as it was; long before, rules that grow are set aside
     fuse: bool = True  # let several nodes share a kernel
     check_passes: bool = True  # check the graph before and after every pass
-    # Run a new plan once on scratch numbers against the interpreter.  None: where that is estimated below 50 ms
+    # Run a new plan once on scratch numbers against the interpreter: True at small sizes and at capacity, None at capacity
+    # only where that is estimated below 50 ms, False not at all
     verify: bool | None = None
 
     def __post_init__(self) -> None:
         if self.exactness not in EXACTNESS:
             raise OptionError(f"exactness={self.exactness!r}: expected one of {', '.join(map(repr, EXACTNESS))}.")
         if self.verify not in (None, True, False):
-            raise OptionError(f"verify={self.verify!r}: expected True, False, or None to check where it is cheap.")
+            raise OptionError(
+                f"verify={self.verify!r}: expected True, False, or None to check at capacity where it is cheap."
+            )
         for name in ("egraph_rounds", "egraph_nodes"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +11,8 @@ import numpy as np
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.interpret import Result
 from wholestep.compiler.ir.types import TensorType, TupleType, float32
-from wholestep.compiler.ir.values import VALUES, Run, computed_dtype
-from wholestep.session.trial import SEED, STEP, Trial, scale
+from wholestep.session.meaning import is_large, positions
+from wholestep.session.trial import scale
 
 Array = np.ndarray[Any, Any]
 
@@ -21,7 +22,21 @@ WIDENED = {"bitwise": 1.0, "reassociating": 1.0, "approximate": 10.0}
 ROUNDINGS = 8.0  # that the last operations on a state may lose, in units of the state's own scale
 SHAKEN = 4.0  # times the dtype's rounding: what a node's value is off by, in the noisy evaluation
 NOISE = 10.0  # times what rounding does there is no mismatch
-MOVES = ("item", "reshape", "permute", "expand", "slice", "pad", "concat", "gather")  # copy values, unrounded
+# These copy values, unrounded: what picks the largest keeps the equality that its gradient asks for.
+MOVES = (
+    "item",
+    "reshape",
+    "permute",
+    "expand",
+    "slice",
+    "pad",
+    "concat",
+    "gather",
+    "max",
+    "maximum",
+    "minimum",
+    "relu",
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +78,7 @@ class Comparison:
             self.worst, self.where = largest, tensor.what
         if largest > self.tolerance:
             values = float(tensor.got[position]), float(tensor.wanted[position])
-            self.mismatches.append(Mismatch(tensor.what, tuple(map(int, position)), *values, largest))
+            self.mismatches.append(Mismatch(tensor.what, tensor.place(position), *values, largest))
 
 
 @dataclass(frozen=True)
@@ -75,6 +90,13 @@ class Tensor:
     wanted: Array
     before: Array | None = None
     noise: Array | None = None  # what rounding alone may change
+    shape: tuple[int, ...] = ()  # a state's own, of which a grid may be looked at
+
+    def place(self, position: Sequence[Any]) -> tuple[int, ...]:
+        """Where in the whole tensor something is that was found at a position of what was looked at."""
+        if not is_large(self.shape):
+            return tuple(map(int, position))
+        return tuple(int(positions(n)[i]) for n, i in zip(self.shape, position, strict=True))
 
     def error(self, tolerance: float) -> Array:
         """The error at every position relative to the tensor's scale; infinite where one value alone is finite."""
@@ -104,12 +126,19 @@ class Tensor:
 
 def tolerance_of(graph: Graph, exactness: str) -> float:
     """By the coarsest dtype that the graph computes in."""
-    types = [t for n in graph.nodes if not n.host for t in _types(n)]
+    types = [t for n in graph.nodes if not n.host for t in n.results]
     coarse = "float32" if any(t.dtype == float32 for t in types) else "float64"
     return TOLERANCE[coarse] * WIDENED[exactness]
 
 
-def compared(trial: Trial, got: Result, wanted: Result, tolerance: float, noise: Result | None = None) -> Comparison:
+def compared(
+    shapes: Mapping[str, tuple[int, ...]],
+    before: Mapping[str, Array],
+    got: Result,
+    wanted: Result,
+    tolerance: float,
+    noise: Result | None = None,
+) -> Comparison:
     """A step against its meaning; given the noise of rounding, only what it cannot explain is a mismatch."""
     out = Comparison(tolerance)
     for name, value in got.outputs.items():
@@ -117,24 +146,31 @@ def compared(trial: Trial, got: Result, wanted: Result, tolerance: float, noise:
         out.add(Tensor(f"the output {name!r}", value, wanted.outputs[name], None, rough))
     for name, value in got.state.items():
         rough = None if noise is None else noise.state[name]
-        out.add(Tensor(f"the state {name!r}", value, wanted.state[name], trial.state[name], rough))
+        out.add(Tensor(f"the state {name!r}", value, wanted.state[name], before[name], rough, shapes[name]))
     return out
 
 
 # -- what rounding alone may do ----------------------------------------------------------------------------------
 
 
-def noise_of(graph: Graph, trial: Trial, seed: int) -> Result:
-    """How far every output and state moves when the value of each node is off by a few roundings of its dtype.
+def shaking(seed: int) -> Callable[[Node, Any], Any]:
+    """Changes a node's value by a few roundings of its dtype.
 
-    Named ops round inside: they are written out first.  Both evaluations are of that graph, so that a decomposition
-    that is wrong counts as no noise.
+    How far outputs and states move by that is what rounding may do to them.
     """
-    from wholestep.compiler.passes.decompose import decompose
+    rng = np.random.default_rng(seed)
 
-    primitives = decompose(graph)
-    steady, shaken = trial.interpret(primitives), _shaken_step(primitives, trial, seed)
-    return Result(_distances(steady.outputs, shaken.outputs), _distances(steady.state, shaken.state))
+    def shake(node: Node, value: Any) -> Any:
+        if isinstance(node.result, TupleType):
+            return tuple(_shaken(node, t, v, rng) for t, v in zip(node.results, value, strict=True))
+        return _shaken(node, node.type, value, rng)
+
+    return shake
+
+
+def distances(a: Result, b: Result) -> Result:
+    """How far two steps are apart, position by position."""
+    return Result(_distances(a.outputs, b.outputs), _distances(a.state, b.state))
 
 
 def _distances(a: dict[str, Array], b: dict[str, Array]) -> dict[str, Array]:
@@ -142,35 +178,9 @@ def _distances(a: dict[str, Array], b: dict[str, Array]) -> dict[str, Array]:
         return {name: np.abs(a[name].astype(np.float64) - b[name].astype(np.float64)) for name in a}
 
 
-def _shaken_step(graph: Graph, trial: Trial, seed: int) -> Result:
-    rng = np.random.default_rng(seed)
-    exact = {"inputs": graph.leaves("input"), "state": graph.states()}
-    inputs, state = (
-        {name: getattr(trial, kind)[name].astype(computed_dtype(node.type.dtype)) for name, node in leaves.items()}
-        for kind, leaves in exact.items()
-    )
-    run = Run(inputs, state, {**trial.scalars, "step": float(STEP)}, trial.sizes, SEED, STEP)
-    values: dict[Node, Any] = {}
-    with np.errstate(all="ignore"):
-        for node in graph.nodes:
-            value = VALUES[node.op](run, node.attrs, *(values[i] for i in node.inputs))
-            several = isinstance(node.result, TupleType)
-            shaken = [
-                _shaken(node, t, v, rng) for t, v in zip(_types(node), value if several else (value,), strict=True)
-            ]
-            values[node] = tuple(shaken) if several else shaken[0]
-    updated = {u.name: values[u.node] for u in graph.updates}
-    return Result({o.name: values[o.node] for o in graph.outputs}, {**trial.state, **updated})
-
-
 def _shaken(node: Node, type: TensorType, value: Array, rng: np.random.Generator) -> Array:
-    value = np.asarray(value, computed_dtype(type.dtype))
     if node.host or not type.dtype.is_float or node.op in MOVES:
         return value
     rounding = SHAKEN * float(np.finfo(type.dtype.numpy).eps)
     shaken: Array = value.astype(type.dtype.numpy) * (1.0 + rng.uniform(-rounding, rounding, value.shape))
     return shaken
-
-
-def _types(node: Node) -> tuple[TensorType, ...]:
-    return node.result.items if isinstance(node.result, TupleType) else (node.result,)

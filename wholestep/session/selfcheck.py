@@ -1,44 +1,39 @@
-"""Self-verified plans: a new plan runs once on scratch numbers, at small sizes and at capacity, and is compared with
-what its trace means.  Everything behind the trace is checked with it: passes, planner, renderer, C compiler, runtime.
+"""Self-verified plans: a new plan runs once on scratch numbers, at small sizes and, where it is cheap, at capacity.
+
+It is compared with what its trace means, so everything behind the trace is checked: passes, planner, renderer, C
+compiler, runtime.  `trials.py` makes the comparison; this module says when, and keeps what came of it.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate, product
 from wholestep.compiler.plan.kernel import Kernel, Plan
-from wholestep.compiler.runtime.device import Device, Place
-from wholestep.compiler.runtime.memory import Scratch
-from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.device import Device
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import Spans
 from wholestep.errors import VerificationError
 from wholestep.options import CompileOptions
-from wholestep.session.result import EntryPoint
 from wholestep.session.verdict import Verdict, parse_verdict, sizes_text
 
 if TYPE_CHECKING:
-    from wholestep.compiler.ir.interpret import Result
     from wholestep.session.compare import Comparison
-    from wholestep.session.trial import Recipe, Trial
 
 Sizes = Mapping[str, int]
 
 SUFFIX = ".verdict"
-CHEAP_SECONDS = 0.05
-ATTEMPTS = 3  # one flip of a relu at 0 is bad luck; a wrong plan is wrong on every draw
+CHEAP_SECONDS = 0.05  # a check at capacity that is estimated below it is made without being asked for
+HEAVY_FLOPS = 4e9  # a step of the smallest sizes that takes more is checked with one row less, down to one
 
-# What a check spends, in seconds, measured on two cores of a server: on a node (three evaluations), a flop of a
-# contraction, a byte that the plan moves, an element of a state (drawn, packed, updated three times, compared), and an
-# element of an op that NumPy does not have.
-NODE, DOT_FLOP, BYTE, ELEMENT, SLOW = 55e-6, 1e-10, 1.5e-9, 0.3e-6, 0.4e-6
+# What a check spends at capacity, in seconds, measured on two cores of a server: on a node, a flop of a contraction, a
+# byte that the plan moves, an element of a state (drawn, converted, read), and an element of an op that NumPy has not.
+NODE, DOT_FLOP, BYTE, ELEMENT, SLOW = 40e-6, 1e-10, 1.5e-9, 0.02e-6, 0.4e-6
 SLOW_OP = "erf"
 
 
@@ -64,7 +59,7 @@ def verdict_on(subject: Subject, spans: Spans, *, new: bool) -> Verdict:
     A verdict is kept with the compiled program it is about: another C compiler's needs its own.
     """
     known = None if new else _find(subject)
-    if known is not None:
+    if known is not None and (not subject.options.verify or subject.plan.sizes in known.sizes):
         return known
     if reason := _reason_to_skip(subject):
         return Verdict(skipped=reason)
@@ -75,19 +70,13 @@ def verdict_on(subject: Subject, spans: Spans, *, new: bool) -> Verdict:
 
 
 def _reason_to_skip(subject: Subject) -> str:
-    wanted = subject.options.verify
     if not subject.device.runs:
         return f"device={subject.device.name!r} does not run plans"
-    if wanted is False:
-        return "verify=False"
-    seconds = estimated_seconds(subject.plan)
-    if wanted is None and seconds > CHEAP_SECONDS:
-        return f"estimated {1e3 * seconds:.0f} ms; options=ws.CompileOptions(verify=True) checks it"
-    return ""
+    return "verify=False" if subject.options.verify is False else ""
 
 
 def estimated_seconds(plan: Plan) -> float:
-    """What a check will take: a function of the plan, so that equal builds decide alike."""
+    """What a check at capacity will take: a function of the plan, so that equal builds decide alike."""
     nodes = sum(len(k.origin) for k in plan.kernels)
     dots = sum(k.flops for k in plan.kernels if k.dot is not None)
     elements = sum(plan.buffers[id].bytes // plan.buffers[id].type.dtype.size for _, id in plan.states)
@@ -119,45 +108,35 @@ def _store(subject: Subject, verdict: Verdict) -> None:
 
 def check(subject: Subject) -> Verdict:
     """Run a plan against the interpreter.  A wrong one leaves nothing in the cache."""
-    from wholestep.session.trial import recipe_for, small_sizes  # a warm start needs neither these nor the passes
+    from wholestep.session.trials import Trials  # a warm start needs neither these nor the passes
 
-    graph, bench = _meaning(subject.graph), Bench(subject)
     begun = time.perf_counter()
-    sizes = small_sizes(graph, subject.plan.sizes, subject.plan.least)
-    recipe = recipe_for(graph, subject.plan.bounds, sizes)
-    every = [sizes] if sizes == subject.plan.sizes else [sizes, subject.plan.sizes]
-    runs = [_settled(subject, graph, bench, recipe, each) for each in every]
+    trials = Trials(subject)
+    every = _sizes_to_try(subject, trials.graph)
+    trials.rehearse(every[0])
+    runs = []
+    for sizes in every:
+        runs.append(trials.settled(sizes))
+        if runs[-1].mismatches:
+            _forget(subject)
+            raise VerificationError(_complaint(runs[-1], sizes))
     worst = max(runs, key=lambda r: r.worst)
     odd = {name: sum(r.not_finite.get(name, 0) for r in runs) for r in runs for name in r.not_finite}
     return Verdict(tuple(every), worst.worst, worst.where, odd, time.perf_counter() - begun)
 
 
-def _meaning(graph: Graph) -> Graph:
-    """The trace with its gradients, and nothing else, written out."""
-    from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-    from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+def _sizes_to_try(subject: Subject, graph: Graph) -> list[dict[str, int]]:
+    """Small ones always; the capacity where it is asked for or cheap."""
+    from wholestep.session.trial import SMALL, small_sizes
 
-    return strip_stop_gradients(expand_gradients(inline_calls(graph)))
-
-
-def _settled(subject: Subject, graph: Graph, bench: Bench, recipe: Recipe, sizes: Sizes) -> Comparison:
-    """The comparison at one choice of sizes; an error where every draw has a mismatch.
-
-    A draw after the first also finds out what rounding alone does to the step: near a jump, or where large numbers
-    cancel, float32 may be far from float64 and right.
-    """
-    from wholestep.session.compare import compared, noise_of, tolerance_of
-
-    tolerance = tolerance_of(graph, subject.options.exactness)
-    for attempt in range(ATTEMPTS):
-        trial = recipe.trial(sizes, attempt)
-        got, wanted = bench.run(trial), trial.interpret(graph)
-        noise = noise_of(graph, trial, attempt) if attempt else None
-        comparison = compared(trial, got, wanted, tolerance, noise)
-        if not comparison.mismatches:
-            return comparison
-    _forget(subject)
-    raise VerificationError(_complaint(comparison, sizes))
+    plan, capacity = subject.plan, dict(subject.plan.sizes)
+    flops = sum(k.flops for k in plan.kernels) / math.prod(capacity.values())  # of one row
+    for first in (SMALL, (2, 1), (1,)):
+        small = small_sizes(graph, capacity, plan.least, first)
+        if flops * math.prod(small.values()) <= HEAVY_FLOPS:
+            break
+    wanted = subject.options.verify or estimated_seconds(plan) <= CHEAP_SECONDS
+    return [small, capacity] if wanted and small != capacity else [small]
 
 
 def _complaint(comparison: Comparison, sizes: Sizes) -> str:
@@ -176,32 +155,3 @@ def _forget(subject: Subject) -> None:
     store = cache_of(subject.options)
     for key in filter(None, (subject.program_key, subject.key)):
         store.discard(key)
-
-
-class Bench:
-    """A plan loaded over a scratch state in memory of its own."""
-
-    def __init__(self, subject: Subject) -> None:
-        from wholestep.session.trial import SEED
-
-        plan, self._state, scratch = subject.plan, State(), Scratch()
-        self._state.add({n: plan.buffers[id].type for n, id in plan.states}, lambda name: None)
-        scratch.reserve(plan.arena_bytes, plan.work_bytes, subject.threads)
-        scratch.region.view(0, scratch.region.size, np.dtype(np.uint8))[:] = 255  # NaN: no kernel may rely on zeros
-        place = Place(self._state, scratch, subject.threads, SEED, subject.options)
-        self._entry = EntryPoint(subject.device.load(plan, place, subject.key))
-
-    def run(self, trial: Trial) -> Result:
-        """One native step."""
-        from wholestep.compiler.ir.interpret import Result
-        from wholestep.session.names import WINDOW_DIMS
-        from wholestep.session.trial import STEP
-
-        for name in self._state.names:
-            self._state.set(name, trial.state[name])
-        for name, value in trial.scalars.items():
-            self._entry.program.set_scalar(name, value)
-        self._state.step = STEP
-        self._entry.inputs.fix({s: n for s, n in trial.sizes.items() if s in WINDOW_DIMS})
-        outputs = self._entry(trial.inputs).outputs
-        return Result(outputs, {name: self._state.get(name) for name in self._state.names})

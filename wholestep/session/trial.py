@@ -11,9 +11,10 @@ import numpy as np
 
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.graph import Graph, Node
-from wholestep.compiler.ir.interpret import Result, interpret
+from wholestep.compiler.ir.interpret import Result
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.kernel import Bound, Least
+from wholestep.session.meaning import is_large
 
 Array = np.ndarray[Any, Any]
 Random = np.random.Generator
@@ -22,6 +23,7 @@ SMALL = (3, 2, 1)  # sizes of the symbolic dimensions, in turn
 STEP = 3  # bias corrections and schedules are past their first step
 SEED = 7
 INTEGERS = 8  # values of an integer input that is no index
+TILE = 65521  # numbers drawn for a large state, which repeats them: a prime, so that no two of its rows are alike
 
 # Hyper-parameters by the last part of their names: with these an update depends on all that it reads about equally.
 # eps is far above its default, so that a gradient that is zero but for rounding does not decide a quotient.
@@ -39,25 +41,21 @@ UNKNOWN = 0.1  # a scalar without a row whose default, 0, means off
 
 
 @dataclass(frozen=True)
+class Tile:
+    """The numbers of a large state, to be repeated in the order in which it is stored."""
+
+    numbers: Array
+
+
+@dataclass(frozen=True)
 class Trial:
     """One step's numbers."""
 
+    seed: int
     sizes: Mapping[str, int]
     inputs: Mapping[str, Array]
-    state: Mapping[str, Array]
+    state: Mapping[str, Array | Tile]
     scalars: Mapping[str, float]
-
-    def interpret(self, graph: Graph) -> Result:
-        """What the step means."""
-        return interpret(
-            graph,
-            inputs=self.inputs,
-            state=self.state,
-            scalars=self.scalars,
-            sizes=self.sizes,
-            seed=SEED,
-            step=STEP,
-        )
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class Recipe:
             for name, node in self.graph.leaves("scalar").items()
             if name not in ("step", "epoch")
         }
-        return Trial(sizes, inputs, state, scalars)
+        return Trial(seed, sizes, inputs, state, scalars)
 
     def _input(self, node: Node, sizes: Mapping[str, int], rng: Random) -> Array:
         dtype, shape = node.type.dtype, tuple(evaluate(e, sizes) for e in node.type.shape)
@@ -93,13 +91,16 @@ class Recipe:
         classes = [evaluate(n.inputs[0].type.shape[-1], sizes) for n in self.graph.nodes if n.op == "cross_entropy"]
         return rng.integers(0, min(limits or classes, default=INTEGERS), shape).astype(dtype.numpy)
 
-    def _state(self, node: Node, rng: Random) -> Array:
+    def _state(self, node: Node, rng: Random) -> Array | Tile:
         init, type = node.attrs.init, node.type  # type: ignore[attr-defined]
         shape = tuple(int(e) for e in type.shape)
-        drawn = _DRAWS.get(init.kind, _fan)(rng, shape, *init.args)
+        tiled = is_large(shape) and init.kind != "values"
+        size = (TILE,) if tiled else shape
+        drawn = _DRAWS[init.kind](rng, size, *init.args) if init.kind in _DRAWS else _fan(rng, size, shape)
         if init.kind == "constant" and type.dtype.is_float:
-            drawn += _distance(node, init, self.spread) * rng.uniform(0.1, 1.0, shape)
-        return drawn.astype(type.dtype.numpy)
+            drawn += _distance(node, init, self.spread) * rng.uniform(0.1, 1.0, size)
+        numbers = drawn.astype(type.dtype.numpy)
+        return Tile(numbers) if tiled else numbers
 
 
 def _distance(node: Node, init: Initializer, spread: Mapping[str, float] | None) -> float:
@@ -113,8 +114,8 @@ def _distance(node: Node, init: Initializer, spread: Mapping[str, float] | None)
     return 0.0 if spread is None else max(1e-8, spread.get(node.attrs.name, 0.0))  # type: ignore[attr-defined]
 
 
-def _fan(rng: Random, shape: tuple[int, ...], *args: float) -> Array:
-    return rng.standard_normal(shape) / math.sqrt(max(1, math.prod(shape[:-1])))
+def _fan(rng: Random, size: tuple[int, ...], shape: tuple[int, ...]) -> Array:
+    return rng.standard_normal(size) / math.sqrt(max(1, math.prod(shape[:-1])))
 
 
 _DRAWS: dict[str, Callable[..., Array]] = {
@@ -135,22 +136,26 @@ def _scalar(name: str, default: float, rate: float) -> float:
 # -- a first look ------------------------------------------------------------------------------------------------
 
 
-def recipe_for(graph: Graph, bounds: tuple[Bound, ...], sizes: Mapping[str, int]) -> Recipe:
-    """How to draw for a graph: from what the interpreter makes of a first draw at small sizes."""
-    recipe = Recipe(graph, bounds)
-    first = recipe.trial(sizes, SEED)
-    seen = first.interpret(graph)
-    if not _all_finite(seen):  # logarithms, roots, probabilities: numbers between 0 and 1 suit them
-        recipe = replace(recipe, centred=False)
-        first = recipe.trial(sizes, SEED)
-        seen = first.interpret(graph)
-    moved = {u.name: scale(seen.state[u.name] - first.state[u.name]) for u in graph.updates if _is_float(u.node.type)}
+def suited(recipe: Recipe, first: Mapping[str, Array], seen: Result) -> Recipe:
+    """The recipe whose updates depend on all that they read, from what a first step made of its states."""
+    graph = recipe.graph
+    moved = {u.name: scale(seen.state[u.name] - first[u.name]) for u in graph.updates if u.node.type.dtype.is_float}
     return replace(recipe, spread=moved, rate=_rate(graph, first, moved))
 
 
-def _rate(graph: Graph, first: Trial, moved: Mapping[str, float]) -> float:
+def changed_by_suiting(graph: Graph) -> set[str]:
+    """The runtime scalars and states that `suited` draws anew: rates, and what an optimizer begins at 0."""
+    states = {
+        name
+        for name, node in graph.states().items()
+        if node.op == "state" and node.attrs.init.kind == "constant"  # type: ignore[attr-defined]
+    }
+    return states | {name for name in graph.leaves("scalar") if name.rpartition(".")[2] == RATE}
+
+
+def _rate(graph: Graph, first: Mapping[str, Array], moved: Mapping[str, float]) -> float:
     """The learning rate with which parameters move about as far as they are from 0."""
-    pairs = [(scale(first.state[name]), moved.get(name, 0.0)) for name in graph.leaves("parameter")]
+    pairs = [(scale(first[name]), moved.get(name, 0.0)) for name in graph.leaves("parameter")]
     logs = [math.log(size / change) for size, change in pairs if size > 0 and change > 0]
     return float(np.clip(math.exp(sum(logs) / len(logs)), 1e-2, 1e4)) if logs else 1.0
 
@@ -161,19 +166,17 @@ def scale(array: Array) -> float:
     return float(finite.max(initial=0))
 
 
-def _all_finite(result: Result) -> bool:
+def all_finite(result: Result) -> bool:
     return all(np.isfinite(a).all() for a in (*result.outputs.values(), *result.state.values()))
 
 
-def _is_float(type: TensorType) -> bool:
-    return type.dtype.is_float
-
-
-def small_sizes(graph: Graph, capacity: Mapping[str, int], least: Sequence[Least] = ()) -> dict[str, int]:
+def small_sizes(
+    graph: Graph, capacity: Mapping[str, int], least: Sequence[Least] = (), first: Sequence[int] = SMALL
+) -> dict[str, int]:
     """1, 2 or 3 for each symbol; more where a shape of the graph, or an op over it, needs it."""
-    extents = [e for n in graph.nodes for e in _extents(n)]
+    extents = {e for n in graph.nodes for e in _extents(n)}
     for more in range(max(capacity.values(), default=1)):
-        sizes = {s: min(capacity[s], SMALL[i % len(SMALL)] + more) for i, s in enumerate(graph.symbols)}
+        sizes = {s: min(capacity[s], first[i % len(first)] + more) for i, s in enumerate(graph.symbols)}
         if all(evaluate(e, sizes) > 0 for e in extents) and all(n.value(sizes) >= n.size for n in least):
             return sizes
     return dict(capacity)

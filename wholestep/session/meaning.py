@@ -1,0 +1,176 @@
+"""What a step means, in float64 NumPy: every output in full, and every state that is large on a grid of its positions.
+
+An update of a large state is a chain of pointwise ops behind a product, and a few thousand of its results tell whether
+it is right.  So a check costs about what the forward and backward pass of a few rows cost, whatever the optimizer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.ir.graph import Graph, Node, held_graph
+from wholestep.compiler.ir.interpret import Result
+from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.types import TupleType, evaluate
+from wholestep.compiler.ir.values import VALUES, Run, computed_dtype
+
+Array = np.ndarray[Any, Any]
+Settle = Callable[[Node, Any], Any]
+
+LARGE = 1 << 15  # elements of a state from which on a grid of it is looked at
+EDGE, AXIS = 17, 64  # positions of a grid along an axis: a vector and one more from either end, and some between
+STATES = ("parameter", "state")
+
+
+def is_large(shape: tuple[int, ...]) -> bool:
+    return math.prod(shape) >= LARGE
+
+
+def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """The positions that are looked at in an array: what `array[grid(array.shape)]` takes."""
+    return np.ix_(*map(positions, shape))
+
+
+@lru_cache(maxsize=1024)
+def positions(length: int) -> Array:
+    """Those along an axis that a grid has."""
+    if length <= AXIS:
+        return np.arange(length)
+    between = np.random.default_rng(length).choice(length - 2 * EDGE, AXIS - 2 * EDGE, replace=False) + EDGE
+    return np.sort(np.concatenate([np.arange(EDGE), between, np.arange(length - EDGE, length)]))
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Which nodes are computed in full, and which on a grid."""
+
+    whole: frozenset[Node]
+    picked: frozenset[Node]
+
+
+def demand_of(graph: Graph, sizes: Mapping[str, int]) -> Demand:
+    """Updates of large states are picked, and what they are made of as far as positions can be followed."""
+    whole, picked = {o.node for o in graph.outputs}, set[Node]()
+    for update in graph.updates:
+        large = is_large(tuple(evaluate(e, sizes) for e in update.node.type.shape))
+        (picked if large else whole).add(update.node)
+    for node in reversed(graph.nodes):
+        if node in whole:
+            whole.update(node.inputs)
+        elif node in picked and (_is_pointwise(node) or node.op == "permute"):
+            picked.update(node.inputs)
+        elif node in picked and node.op not in STATES:
+            whole.update(node.inputs)
+            if not _is_product(node):
+                whole.add(node)
+    return Demand(frozenset(whole), frozenset(picked))
+
+
+def _is_pointwise(node: Node) -> bool:
+    return OPS[node.op].family is Family.POINTWISE and all(i.type.shape == node.type.shape for i in node.inputs)
+
+
+def _is_product(node: Node) -> bool:
+    return node.op == "matmul" and node.type.rank == 2 and all(i.type.rank == 2 for i in node.inputs)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The values of a graph's nodes in one step."""
+
+    values: Mapping[Node, Any]
+    picks: Mapping[Node, Array]
+
+    def result(self, graph: Graph, before: Mapping[str, Array]) -> Result:
+        """Outputs and states; large ones on their grids.  What no update changes is as it was before."""
+        after = {u.name: self.picks[u.node] if u.node in self.picks else self.values[u.node] for u in graph.updates}
+        return Result({o.name: self.values[o.node] for o in graph.outputs}, {**before, **after})
+
+
+def evaluation(
+    graph: Graph,
+    demand: Demand,
+    run: Run,
+    before: Mapping[str, Array],
+    settle: Settle | None = None,
+    known: tuple[Evaluation, frozenset[Node]] | None = None,
+) -> Evaluation:
+    """One step: `run.state` has whole arrays, `before` those that are looked at.
+
+    `settle` changes the value of a node; `known` is an earlier evaluation with the nodes that may differ from it.
+    """
+    values: dict[Node, Any] = {}
+    picks: dict[Node, Array] = {}
+    with np.errstate(all="ignore"):  # infinities and NaN are values like others
+        for node in graph.nodes:
+            if known is not None and node not in known[1]:
+                _keep(node, known[0], values, picks)
+                continue
+            if node in demand.whole:
+                value = VALUES[node.op](run, node.attrs, *(values[i] for i in node.inputs))
+                values[node] = _settled(node, value, settle)
+            if node in demand.picked:
+                picks[node] = _picked(node, run, before, values, picks, settle)
+    return Evaluation(values, picks)
+
+
+def _keep(node: Node, known: Evaluation, values: dict[Node, Any], picks: dict[Node, Array]) -> None:
+    if node in known.values:
+        values[node] = known.values[node]
+    if node in known.picks:
+        picks[node] = known.picks[node]
+
+
+def _picked(
+    node: Node,
+    run: Run,
+    before: Mapping[str, Array],
+    values: Mapping[Node, Any],
+    picks: Mapping[Node, Array],
+    settle: Settle | None,
+) -> Array:
+    shape = run.shape(node.type.shape)
+    if node in values:
+        found: Array = values[node][grid(shape)]
+        return found
+    if node.op in STATES:
+        value = before[node.attrs.name]  # type: ignore[attr-defined]
+    elif _is_product(node):
+        a, b = (np.swapaxes(values[i], 0, 1) if flip else values[i] for i, flip in _operands(node))
+        rows, columns = (positions(n) for n in shape)
+        value = a[rows] @ b[:, columns]
+    else:
+        value = VALUES[node.op](run, node.attrs, *(picks[i] for i in node.inputs))
+    out: Array = _settled(node, value, settle)
+    return out
+
+
+def _operands(node: Node) -> list[tuple[Node, bool]]:
+    a = node.attrs
+    return list(zip(node.inputs, (a.transpose_a, a.transpose_b), strict=True))  # type: ignore[attr-defined]
+
+
+def _settled(node: Node, value: Any, settle: Settle | None) -> Any:
+    several = isinstance(node.result, TupleType)
+    given = value if several else (value,)
+    arrays = [np.asarray(v, dtype=computed_dtype(t.dtype)) for v, t in zip(given, node.results, strict=True)]
+    out: Any = tuple(arrays) if several else arrays[0]
+    return out if settle is None else settle(node, out)
+
+
+def depending_on(graph: Graph, names: Iterable[str]) -> frozenset[Node]:
+    """The nodes that may change when runtime scalars or states of these names do."""
+    changed, reached = set(names), set[Node]()
+    for node in graph.nodes:
+        leaf = node.op in (*STATES, "scalar") and node.attrs.name in changed  # type: ignore[attr-defined]
+        inner = held_graph(node)
+        inside = inner is not None and not changed.isdisjoint(inner.leaves("scalar"))
+        if leaf or inside or any(i in reached for i in node.inputs):
+            reached.add(node)
+    return frozenset(reached)

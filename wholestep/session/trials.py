@@ -1,0 +1,192 @@
+"""Steps of a plan, run natively on scratch numbers, beside what they mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.interpret import Result
+from wholestep.compiler.ir.values import Run, computed_dtype
+from wholestep.compiler.passes.autodiff.reverse import expand_gradients
+from wholestep.compiler.passes.decompose import decompose
+from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.plan.kernel import LANES, Layout
+from wholestep.compiler.plan.layout import stored_shape, unpack
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.device import Place
+from wholestep.compiler.runtime.memory import Scratch
+from wholestep.compiler.runtime.state import Slot, State
+from wholestep.session.compare import Comparison, compared, distances, shaking, tolerance_of
+from wholestep.session.meaning import Evaluation, Settle, demand_of, depending_on, evaluation, grid, is_large
+from wholestep.session.names import WINDOW_DIMS
+from wholestep.session.result import EntryPoint
+from wholestep.session.selfcheck import Subject
+from wholestep.session.trial import SEED, STEP, Recipe, Tile, Trial, all_finite, changed_by_suiting, suited
+
+Sizes = Mapping[str, int]
+
+ATTEMPTS = 3  # one flip of a relu at 0 is bad luck; a wrong plan is wrong on every draw
+
+
+class Trials:
+    """Steps of a plan beside what they mean."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.graph = _meaning(subject.graph)
+        self._bench = Bench(subject)
+        self.recipe = Recipe(self.graph, subject.plan.bounds)
+        self._tolerance = tolerance_of(self.graph, subject.options.exactness)
+        self._first: tuple[Sizes, Evaluation] | None = None
+
+    def rehearse(self, sizes: Sizes) -> None:
+        """Find out which numbers suit the step: what a first draw does to its states tells the rest."""
+        found, before = self._rehearsed(sizes)
+        if not all_finite(found.result(self.graph, before)):
+            # Logarithms, roots, probabilities: numbers between 0 and 1 suit them.
+            self.recipe = replace(self.recipe, centred=False)
+            found, before = self._rehearsed(sizes)
+        self.recipe = suited(self.recipe, before, found.result(self.graph, before))
+        self._first = sizes, found
+
+    def _rehearsed(self, sizes: Sizes) -> tuple[Evaluation, Mapping[str, AnyArray]]:
+        trial = self.recipe.trial(sizes, SEED)
+        self._bench.place(trial)
+        before = self._bench.looked_at()
+        return self._evaluated(self.graph, trial, before), before
+
+    def _evaluated(
+        self, graph: Graph, trial: Trial, before: Mapping[str, AnyArray], settle: Settle | None = None
+    ) -> Evaluation:
+        known = None
+        if self._first is not None and trial.seed == SEED and self._first[0] == trial.sizes and graph is self.graph:
+            known = self._first[1], depending_on(graph, changed_by_suiting(graph))
+        return evaluation(
+            graph, demand_of(graph, trial.sizes), self._bench.reading(graph, trial), before, settle, known
+        )
+
+    def settled(self, sizes: Sizes) -> Comparison:
+        """The comparison at one choice of sizes; it has mismatches where every draw has some.
+
+        A draw after the first also finds out what rounding alone does to the step: near a jump, or where large
+        numbers cancel, float32 may be far from float64 and right.
+        """
+        for attempt in range(ATTEMPTS):
+            trial = self.recipe.trial(sizes, SEED + attempt)
+            self._bench.place(trial)
+            before = self._bench.looked_at()
+            wanted = self._evaluated(self.graph, trial, before).result(self.graph, before)
+            noise = self._noise(trial, before, attempt) if attempt else None
+            comparison = compared(self._bench.shapes, before, self._bench.run(trial), wanted, self._tolerance, noise)
+            if not comparison.mismatches:
+                return comparison
+        return comparison
+
+    def _noise(self, trial: Trial, before: Mapping[str, AnyArray], seed: int) -> Result:
+        """How far every output and state moves when the value of each node is off by a few roundings of its dtype.
+
+        Named ops round inside: they are written out first.  Both evaluations are of that graph, so that a
+        decomposition that is wrong counts as no noise.
+        """
+        graph = decompose(self.graph)
+        steady, shaken = (self._evaluated(graph, trial, before, settle) for settle in (None, shaking(seed)))
+        return distances(steady.result(graph, before), shaken.result(graph, before))
+
+
+def _meaning(graph: Graph) -> Graph:
+    """The trace with its gradients, and nothing else, written out."""
+    return strip_stop_gradients(expand_gradients(inline_calls(graph)))
+
+
+class Bench:
+    """A plan loaded over a scratch state in memory of its own."""
+
+    def __init__(self, subject: Subject) -> None:
+        plan, self._state, scratch = subject.plan, State(), Scratch()
+        self._state.add({n: plan.buffers[id].type for n, id in plan.states}, lambda name: None)
+        scratch.reserve(plan.arena_bytes, plan.work_bytes, subject.threads)
+        scratch.region.view(0, scratch.region.size, np.dtype(np.uint8))[:] = 255  # NaN: no kernel may rely on zeros
+        place = Place(self._state, scratch, subject.threads, SEED, subject.options)
+        self._entry = EntryPoint(subject.device.load(plan, place, subject.key))
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of every state, large or not."""
+        return {name: _shape(self._state.slot(name)) for name in self._state.names}
+
+    def place(self, trial: Trial) -> None:
+        """Give every state its numbers."""
+        for name in self._state.names:
+            numbers = trial.state[name]
+            if isinstance(numbers, Tile):
+                repeat(numbers.numbers, self._state.slot(name))
+            else:
+                self._state.set(name, numbers)
+        self._state.version += 1
+
+    def looked_at(self) -> dict[str, AnyArray]:
+        """Every state as it is now; large ones on their grids."""
+        return {name: looked_at(self._state.slot(name)) for name in self._state.names}
+
+    def reading(self, graph: Graph, trial: Trial) -> Run:
+        """What the leaves of a graph read."""
+        leaves = graph.leaves("input").items()
+        inputs = {name: trial.inputs[name].astype(computed_dtype(node.type.dtype)) for name, node in leaves}
+        scalars = {**trial.scalars, "step": float(STEP)}
+        return Run(inputs, Whole(self._state), scalars, trial.sizes, SEED, STEP)
+
+    def run(self, trial: Trial) -> Result:
+        """One native step."""
+        for name, value in trial.scalars.items():
+            self._entry.program.set_scalar(name, value)
+        self._state.step = STEP
+        self._entry.inputs.fix({s: n for s, n in trial.sizes.items() if s in WINDOW_DIMS})
+        outputs = self._entry(trial.inputs).outputs
+        return Result(outputs, self.looked_at())
+
+
+class Whole(Mapping[str, AnyArray]):
+    """The states of a bench as the interpreter computes with them, converted when they are read."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def __getitem__(self, name: str) -> AnyArray:
+        return self._state.get(name).astype(computed_dtype(self._state.slot(name).type.dtype), copy=False)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state.names)
+
+    def __len__(self) -> int:
+        return len(self._state.names)
+
+
+def repeat(numbers: AnyArray, slot: Slot) -> None:
+    """Fill a state with numbers over and over; what pads its last panel is zero."""
+    shape = _shape(slot)
+    inside = slot.stored[: math.prod(stored_shape(shape, slot.layout))]
+    for start in range(0, inside.size, numbers.size):
+        part = inside[start : start + numbers.size]
+        part[:] = numbers[: part.size]
+    if slot.layout is Layout.PANELS and shape[-1] % LANES:
+        inside.reshape(stored_shape(shape, slot.layout))[..., -1, :, shape[-1] % LANES :] = 0
+
+
+def looked_at(slot: Slot) -> AnyArray:
+    """A state, or the grid of a large one."""
+    shape = _shape(slot)
+    if not is_large(shape):
+        return unpack(slot.stored, shape, slot.layout)
+    stored = stored_shape(shape, slot.layout)
+    values, at = slot.stored[: math.prod(stored)].reshape(stored), grid(shape)
+    if slot.layout is Layout.PANELS:
+        *lead, rows, columns = at
+        at = (*lead, columns // LANES, rows, columns % LANES)
+    return np.array(values[at])
+
+
+def _shape(slot: Slot) -> tuple[int, ...]:
+    return tuple(int(e) for e in slot.type.shape)
