@@ -28,8 +28,8 @@ class CompileOptions:
     egraph_nodes: int = 60_000  # beyond it the program stays as it was; long before, rules that grow are set aside
     fuse: bool = True  # let several nodes share a kernel
     check_passes: bool = True  # check the graph before and after every pass
-    # Run a new plan once on scratch numbers against the interpreter: True at small sizes and at capacity, None at capacity
-    # only where that is estimated below 50 ms, False not at all
+    # Run a new plan once on scratch numbers against the interpreter: True at small sizes and at capacity, None at the
+    # latter only where that is estimated below 50 ms, False not at all
     verify: bool | None = None
 
     def __post_init__(self) -> None:
