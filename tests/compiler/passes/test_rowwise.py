@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from tests.compiler.ir.random_graphs import example_values, graphs
+from tests.compiler.ir.window_types import GOOD
 from tests.compiler.passes.common import Array, leaf, parameter, total
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
@@ -182,6 +183,18 @@ def test_kind(what: str) -> None:
         assert expected in kind.reason
     else:
         assert kind == expected
+
+
+@pytest.mark.parametrize("op", ["conv2d_grad_weight", "pooled_grad_weight"])
+def test_a_sum_of_images_adds_up_unless_it_is_kept_in_parts(op: str) -> None:
+    attrs, types, _ = GOOD[op]
+    node = b.make(op, [Node("input", (), at.InputAttrs(f"x{i}", t)) for i, t in enumerate(types)], attrs)
+    kind = kinds_of([node], "batch")[node]
+    if op == "conv2d_grad_weight":
+        assert kind == Additive()
+    else:  # sixteen sums: an image goes to one of them by its place in the batch
+        assert isinstance(kind, Mixed)
+        assert "by their place in the batch" in kind.reason
 
 
 def test_every_op_has_a_flow() -> None:

@@ -399,6 +399,12 @@ def _correlated(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     return Additive() if kind == Rows(0) else kind
 
 
+def _correlated_in_parts(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """Sums over some of the images each: which image goes to which sum depends on its place in the batch."""
+    kind = _by_image(node, inputs, batch)
+    return Mixed(node, "adds up images by their place in the batch") if kind == Rows(0) else kind
+
+
 def _scan(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     """A loop over rows is row-wise if each of its steps is, and leaves its carries the rows that they were."""
     attrs = attrs_of(node, at.ScanAttrs)
@@ -521,6 +527,6 @@ FLOWS: dict[str, Flow] = {
     "max_pool2d_index": _by_image,
     "max_pool2d_grad": _by_image,
     "max_pool2d_pick": _by_image,
-    "pooled_grad_weight": _correlated,
+    "pooled_grad_weight": _correlated_in_parts,
     "pooled_grad_input": _filtered(weight=2),
 }
