@@ -2,6 +2,7 @@
 
 `resnet18` is the paper's network for ImageNet under torchvision's names; `resnet20`, `resnet32` and `resnet56` are its
 networks for CIFAR (section 4.2), whose shortcuts have no parameters (option A) unless `option="B"` says otherwise.
+Convolutions start as torchvision's: Kaiming-normal by their fan-out.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class ResNet(Module):
     """Images (batch, 3, H, W) -> scores (batch, classes)."""
 
     def __init__(self, blocks: tuple[int, int, int, int], classes: int, dtype: object) -> None:
-        self.conv1 = Conv2d(3, 64, 7, stride=2, padding=3, bias=False, init=init.kaiming_normal(), dtype=dtype)
+        self.conv1 = Conv2d(
+            3, 64, 7, stride=2, padding=3, bias=False, init=init.kaiming_normal(mode="fan_out"), dtype=dtype
+        )
         self.bn1, self.maxpool = BatchNorm2d(64, dtype=dtype), MaxPool2d(3, stride=2, padding=1)
         self.layer1 = stage(blocks[0], 64, 64, 1, projection, dtype)
         self.layer2 = stage(blocks[1], 64, 128, 2, projection, dtype)
@@ -102,13 +105,13 @@ class BasicBlock(Module):
 
 def conv3x3(inputs: int, outputs: int, stride: int, dtype: object) -> Conv2d:
     """A convolution that keeps the size, or halves it; the norm behind it has the bias."""
-    start = init.kaiming_normal()
+    start = init.kaiming_normal(mode="fan_out")
     return Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False, init=start, dtype=dtype)
 
 
 def projection(inputs: int, outputs: int, stride: int, dtype: object) -> Module:
     """Option B: a convolution of single pixels and a norm."""
-    conv = Conv2d(inputs, outputs, 1, stride=stride, bias=False, init=init.kaiming_normal(), dtype=dtype)
+    conv = Conv2d(inputs, outputs, 1, stride=stride, bias=False, init=init.kaiming_normal(mode="fan_out"), dtype=dtype)
     return Sequential(conv, BatchNorm2d(outputs, dtype=dtype))
 
 

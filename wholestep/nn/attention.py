@@ -16,7 +16,7 @@ from wholestep.errors import OptionError, ShapeError
 from wholestep.nn.basic import Dropout, Linear, positive
 from wholestep.nn.module import Module
 from wholestep.nn.norms import LayerNorm
-from wholestep.nn.parameter import parameter
+from wholestep.nn.parameter import parameter, weight
 
 
 class MultiHeadAttention(Module):
@@ -63,9 +63,11 @@ class MultiHeadAttention(Module):
             )
         self.width, self.heads, self.kv_heads, self.causal, self.rotary = width, heads, shared, causal, rotary
         rows = width + 2 * shared * (width // heads)
-        self.in_proj_weight = parameter((rows, width), init.xavier_uniform(), dtype)
+        self.in_proj_weight = weight((rows, width), init.xavier_uniform(), dtype)
         self.in_proj_bias = parameter((rows,), 0.0, dtype) if bias else None
         self.out_proj = Linear(width, width, bias, dtype)
+        if bias:  # zeros, as PyTorch has them here alone
+            self.out_proj.bias = parameter((width,), 0.0, dtype)
 
     def forward(self, x: Tensor, memory: Tensor | None = None, mask: Operand | None = None) -> Tensor:
         """Attend from x (batch, time, width) to itself, or to `memory` (batch, time', width)."""

@@ -12,7 +12,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
 from wholestep.nn.module import Module
-from wholestep.nn.parameter import parameter
+from wholestep.nn.parameter import parameter, weight
 
 
 def positive(kind: str, **sizes: int) -> None:
@@ -23,7 +23,10 @@ def positive(kind: str, **sizes: int) -> None:
 
 
 class Linear(Module):
-    """x · weightᵀ + bias; weight (outputs, inputs), uniform in ±1/√inputs as in PyTorch.
+    """x · weightᵀ + bias; weight (outputs, inputs) and bias uniform in ±1/√inputs as in PyTorch.
+
+    Args:
+        init: how the weight starts, where not as above.
 
     Example: `ws.nn.Linear(784, 128)`.
     """
@@ -31,12 +34,15 @@ class Linear(Module):
     weight: Tensor
     bias: Tensor | None
 
-    def __init__(self, inputs: int, outputs: int, bias: bool = True, dtype: object = "float32") -> None:
+    def __init__(
+        self, inputs: int, outputs: int, bias: bool = True, dtype: object = "float32", init: object = None
+    ) -> None:
         positive("Linear", inputs=inputs, outputs=outputs)
         bound = 1.0 / math.sqrt(inputs)
         self.inputs, self.outputs = inputs, outputs
-        self.weight = parameter((outputs, inputs), initializers.uniform(-bound, bound), dtype)
-        self.bias = parameter((outputs,), initializers.uniform(-bound, bound), dtype) if bias else None
+        start = initializers.uniform(-bound, bound)
+        self.weight = weight((outputs, inputs), start if init is None else init, dtype)
+        self.bias = parameter((outputs,), start, dtype) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 0 or x.shape[-1] != self.inputs:
@@ -63,7 +69,7 @@ class Embedding(Module):
     def __init__(self, entries: int, width: int, init: object = None, dtype: object = "float32") -> None:
         positive("Embedding", entries=entries, width=width)
         self.entries, self.width = entries, width
-        self.weight = parameter((entries, width), initializers.normal() if init is None else init, dtype)
+        self.weight = weight((entries, width), initializers.normal() if init is None else init, dtype)
 
     def forward(self, indices: Tensor) -> Tensor:
         if indices.dtype.is_float:

@@ -13,7 +13,7 @@ from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
 from wholestep.nn.basic import positive
 from wholestep.nn.module import Module
-from wholestep.nn.parameter import parameter
+from wholestep.nn.parameter import parameter, weight
 
 
 class _Conv(Module):
@@ -42,7 +42,7 @@ class _Conv(Module):
         self.inputs, self.outputs, self.kernel, self.groups = inputs, outputs, kernel, groups
         bound = 1.0 / math.sqrt(inputs // groups * math.prod(kernel))
         start = initializers.uniform(-bound, bound)
-        self.weight = parameter((outputs, inputs // groups, *kernel), start if init is None else init, dtype)
+        self.weight = weight((outputs, inputs // groups, *kernel), start if init is None else init, dtype)
         self.bias = parameter((outputs,), start, dtype) if bias else None
 
     def check(self, x: Tensor) -> None:

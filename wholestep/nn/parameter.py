@@ -17,21 +17,29 @@ class Parameter:
     Assign it to an attribute in `__init__`; inside `forward` the attribute is the tensor.  The same object under two
     names is one array: that is how weights are tied.
 
+    Args:
+        init: a number, an array or an initialiser of `ws.init`; Kaiming-uniform for two or more axes when None, else 0.
+        outputs_first: the weight is (outputs, inputs, ...), as the layers of `ws.nn` have it (`x @ w.T`), rather than
+            (inputs, outputs) for `x @ w`: what initialisers count as fans depends on it.
+
     Example: `self.scale = ws.nn.Parameter((width,), init=1.0)`.
     """
 
     trained = True
     frozen = False  # see Module.freeze
 
-    def __init__(self, shape: object, init: object = None, dtype: object = "float32") -> None:
+    def __init__(
+        self, shape: object, init: object = None, dtype: object = "float32", *, outputs_first: bool = False
+    ) -> None:
         with located():
             self.type = TensorType(as_shape(shape), as_dtype(dtype))
         if symbols_of(self.type.shape):
             fail(ShapeError, f"a {self._kind} has a fixed size; received the shape {shape_text(self.type.shape)}.")
         if self.trained and not self.type.dtype.is_float:
             fail(DTypeError, f"a parameter has a float dtype; received {self.type}. Use ws.nn.Buffer for the rest.")
-        self.init = initializers.default(self.type.shape) if init is None else initializers.as_initializer(init)
-        initializers.check_fits(self.init, self.shape, self._kind)
+        chosen = initializers.default(self.type.shape) if init is None else initializers.as_initializer(init)
+        initializers.check_fits(chosen, self.shape, self._kind)
+        self.init = initializers.outputs_first(chosen, self.shape) if outputs_first else chosen
 
     @property
     def _kind(self) -> str:
@@ -72,6 +80,11 @@ class Buffer(Parameter):
 def parameter(shape: object, init: object = None, dtype: object = "float32") -> Any:
     """A `Parameter` for an attribute that is annotated as what `forward` sees: `weight: Tensor`."""
     return Parameter(shape, init, dtype)
+
+
+def weight(shape: object, init: object, dtype: object = "float32") -> Any:
+    """A `parameter` whose first axis is that of the results, as every layer of `ws.nn` stores its weights."""
+    return Parameter(shape, init, dtype, outputs_first=True)
 
 
 def buffer(shape: object, init: object = 0.0, dtype: object = "float32") -> Any:

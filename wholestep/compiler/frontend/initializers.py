@@ -1,13 +1,15 @@
 """Initialisers: how a parameter or state gets its first value.
 
 A constructor only describes; `materialize` draws the numbers, a function of (seed, name) alone.  "fan-in" counts all
-axes but the last, "fan-out" is the last: weights multiply from the right, `x @ w`.
+axes but the last, "fan-out" is the last: weights multiply from the right, `x @ w`.  Layers store weights as torch does,
+(outputs, inputs, ...), and say so: `outputs_first` makes a description of theirs of it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -71,17 +73,29 @@ def xavier_normal(gain: float = 1.0) -> Initializer:
     return Initializer("xavier_normal", (_positive("gain", gain),))
 
 
-def kaiming_uniform(a: float = 0.0) -> Initializer:
+def kaiming_uniform(a: float = 0.0, mode: str = "fan_in") -> Initializer:
     """Uniform in ±√(6 / ((1 + a²)·fan_in)), a the slope of a leaky relu (arXiv:1502.01852).
+
+    Args:
+        mode: "fan_in", which keeps the size of activations, or "fan_out", that of gradients.
 
     Example: `ws.init.kaiming_uniform(a=5**0.5)` is ±1/√fan_in.
     """
-    return Initializer("kaiming_uniform", (float(a),))
+    return Initializer("kaiming_uniform", _kaiming(a, mode))
 
 
-def kaiming_normal(a: float = 0.0) -> Initializer:
-    """Normal with std √(2 / ((1 + a²)·fan_in)) (arXiv:1502.01852).  Example: `ws.init.kaiming_normal()`."""
-    return Initializer("kaiming_normal", (float(a),))
+def kaiming_normal(a: float = 0.0, mode: str = "fan_in") -> Initializer:
+    """Normal with std √(2 / ((1 + a²)·fan_in)) (arXiv:1502.01852); `mode` as in `kaiming_uniform`.
+
+    Example: `ws.nn.Conv2d(3, 16, 3, init=ws.init.kaiming_normal(mode="fan_out"))`.
+    """
+    return Initializer("kaiming_normal", _kaiming(a, mode))
+
+
+def _kaiming(a: float, mode: str) -> tuple[float, ...]:
+    if mode not in ("fan_in", "fan_out"):
+        fail(OptionError, f"mode={mode!r}: expected 'fan_in' or 'fan_out'.")
+    return (float(a),) if mode == "fan_in" else (float(a), 1.0)
 
 
 def orthogonal(gain: float = 1.0) -> Initializer:
@@ -103,6 +117,16 @@ def as_initializer(init: object) -> Initializer:
     if isinstance(init, np.ndarray | list):
         return values(init)
     raise locate(OptionError(f"init={init!r} is no initialiser; use ws.init.normal(std=0.02), a number or an array."))
+
+
+def outputs_first(init: Initializer, shape: StaticShape) -> Initializer:
+    """The same for a weight that is (outputs, inputs, ...): its fans are torch's, and orthogonal are its rows."""
+    if init.kind not in _MATRIX_KINDS or len(shape) < 2:
+        return init
+    if init.kind == "orthogonal":
+        return Initializer("orthogonal_rows", init.args)
+    spread = _SPREADS[init.kind](Fans(math.prod(shape[1:]), shape[0] * math.prod(shape[2:])), *init.args)
+    return uniform(-spread, spread) if init.kind.endswith("uniform") else normal(0.0, spread)
 
 
 def materialize(init: Initializer, shape: StaticShape, dtype: DType, seed: int, name: str) -> Array:
@@ -141,6 +165,27 @@ def _positive(what: str, value: float) -> float:
     return float(value)
 
 
+@dataclass(frozen=True)
+class Fans:
+    """How many numbers a result is a sum of, and how many results a number is part of."""
+
+    into: int
+    out: int
+
+
+def _kaiming_scale(fans: Fans, a: float, out: float = 0.0) -> float:
+    return 1.0 / ((1.0 + a * a) * (fans.out if out else fans.into))
+
+
+# The bound of uniform kinds, the standard deviation of normal ones.
+_SPREADS: dict[str, Callable[..., float]] = {
+    "xavier_uniform": lambda fans, gain: gain * math.sqrt(6.0 / (fans.into + fans.out)),
+    "xavier_normal": lambda fans, gain: gain * math.sqrt(2.0 / (fans.into + fans.out)),
+    "kaiming_uniform": lambda fans, *args: math.sqrt(6.0 * _kaiming_scale(fans, *args)),
+    "kaiming_normal": lambda fans, *args: math.sqrt(2.0 * _kaiming_scale(fans, *args)),
+}
+
+
 # -- drawing -----------------------------------------------------------------------------------------------------
 
 
@@ -162,12 +207,8 @@ class _Draw:
         return random.normal(self.seed, self.key, 0, self.part, self.first)
 
     @property
-    def fan_in(self) -> int:
-        return max(1, math.prod(self.shape[:-1]))
-
-    @property
-    def fans(self) -> int:
-        return self.fan_in + self.shape[-1]
+    def fans(self) -> Fans:
+        return Fans(max(1, math.prod(self.shape[:-1])), self.shape[-1])
 
 
 def _values(d: _Draw, *args: float) -> Array:
@@ -178,8 +219,8 @@ def _uniform(d: _Draw, low: float, high: float) -> Array:
     return low + (high - low) * d.unit()
 
 
-def _orthogonal(d: _Draw, gain: float) -> Array:
-    matrix = d.normal().reshape(-1, d.shape[-1])
+def _orthogonal(d: _Draw, gain: float, rows: int = -1, columns: int = -1) -> Array:
+    matrix = d.normal().reshape(rows, columns)
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
     q, r = np.linalg.qr(tall)
     q = q * np.where(np.diag(r) < 0, -1.0, 1.0)  # the one with a positive diagonal in r is unique
@@ -191,11 +232,12 @@ _DRAWS: dict[str, Callable[..., Array]] = {
     "values": _values,
     "normal": lambda d, mean, std: mean + std * d.normal(),
     "uniform": _uniform,
-    "xavier_uniform": lambda d, gain: d.uniform(gain * math.sqrt(6.0 / d.fans)),
-    "xavier_normal": lambda d, gain: d.normal() * gain * math.sqrt(2.0 / d.fans),
-    "kaiming_uniform": lambda d, a: d.uniform(math.sqrt(6.0 / ((1.0 + a * a) * d.fan_in))),
-    "kaiming_normal": lambda d, a: d.normal() * math.sqrt(2.0 / ((1.0 + a * a) * d.fan_in)),
-    "orthogonal": _orthogonal,
+    "xavier_uniform": lambda d, *args: d.uniform(_SPREADS["xavier_uniform"](d.fans, *args)),
+    "xavier_normal": lambda d, *args: d.normal() * _SPREADS["xavier_normal"](d.fans, *args),
+    "kaiming_uniform": lambda d, *args: d.uniform(_SPREADS["kaiming_uniform"](d.fans, *args)),
+    "kaiming_normal": lambda d, *args: d.normal() * _SPREADS["kaiming_normal"](d.fans, *args),
+    "orthogonal": lambda d, gain: _orthogonal(d, gain, columns=d.shape[-1]),
+    "orthogonal_rows": lambda d, gain: _orthogonal(d, gain, rows=d.shape[0]),
 }
-_MATRIX_KINDS = frozenset({"xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "orthogonal"})
-_WHOLE_KINDS = frozenset({"values", "orthogonal"})
+_MATRIX_KINDS = frozenset({*_SPREADS, "orthogonal"})
+_WHOLE_KINDS = frozenset({"values", "orthogonal", "orthogonal_rows"})

@@ -1,0 +1,151 @@
+"""First values of layers against torch's: by default, and under every initialiser of `ws.init`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import wholestep as ws
+from wholestep.errors import OptionError
+
+Array = np.ndarray[Any, Any]
+
+# Every layer that owns numbers, with torch's of the same shapes.
+DEFAULTS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[], torch.nn.Module]]] = {
+    "Linear": (lambda: ws.nn.Linear(300, 200), lambda: torch.nn.Linear(300, 200)),
+    "Embedding": (lambda: ws.nn.Embedding(300, 200), lambda: torch.nn.Embedding(300, 200)),
+    "Conv1d": (lambda: ws.nn.Conv1d(40, 90, 5), lambda: torch.nn.Conv1d(40, 90, 5)),
+    "Conv2d": (lambda: ws.nn.Conv2d(64, 32, 3), lambda: torch.nn.Conv2d(64, 32, 3)),
+    "Conv2d, groups": (lambda: ws.nn.Conv2d(64, 96, 3, groups=4), lambda: torch.nn.Conv2d(64, 96, 3, groups=4)),
+    "RNN": (lambda: ws.nn.RNN(60, 90), lambda: torch.nn.RNN(60, 90)),
+    "LSTM": (lambda: ws.nn.LSTM(60, 90, num_layers=2), lambda: torch.nn.LSTM(60, 90, num_layers=2)),
+    "GRU": (lambda: ws.nn.GRU(60, 90), lambda: torch.nn.GRU(60, 90)),
+    "LayerNorm": (lambda: ws.nn.LayerNorm(50), lambda: torch.nn.LayerNorm(50)),
+    "RMSNorm": (lambda: ws.nn.RMSNorm(50), lambda: torch.nn.RMSNorm(50)),
+    "GroupNorm": (lambda: ws.nn.GroupNorm(5, 50), lambda: torch.nn.GroupNorm(5, 50)),
+    "BatchNorm1d": (lambda: ws.nn.BatchNorm1d(50), lambda: torch.nn.BatchNorm1d(50)),
+    "BatchNorm2d": (lambda: ws.nn.BatchNorm2d(50), lambda: torch.nn.BatchNorm2d(50)),
+    "MultiHeadAttention": (
+        lambda: ws.nn.MultiHeadAttention(96, 4),
+        lambda: torch.nn.MultiheadAttention(96, 4),
+    ),
+}  # fmt: skip
+MADE_OF_OTHERS = {"Module", "Sequential", "Residual", "TransformerBlock", "SwiGLU"}
+
+
+def assert_alike(ours: Array, theirs: Array, what: str) -> None:
+    """Drawn from one distribution, as far as the numbers of a layer tell."""
+    assert ours.shape == theirs.shape, what
+    if theirs.std() == 0.0:
+        np.testing.assert_array_equal(ours, theirs, err_msg=what)
+        return
+    several = 4.0 / np.sqrt(theirs.size)
+    assert abs(ours.std() / theirs.std() - 1.0) < 2.0 * several, f"{what}: std {ours.std()}, torch's {theirs.std()}"
+    assert abs(ours.mean() - theirs.mean()) < 2.0 * several * theirs.std(), what
+    # The largest of a uniform kind is its bound; the kurtosis tells it from a normal one.
+    assert abs(_kurtosis(ours) - _kurtosis(theirs)) < 20.0 / np.sqrt(theirs.size), what
+
+
+def _kurtosis(x: Array) -> float:
+    centred = (x - x.mean()).astype(np.float64)
+    return float((centred**4).mean() / (centred**2).mean() ** 2)
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_layers_start_as_torchs(name: str) -> None:
+    torch.manual_seed(0)
+    ours, theirs = (make() for make in DEFAULTS[name])
+    known = {n: a.numpy() for n, a in theirs.state_dict().items() if n != "num_batches_tracked"}
+    found = {n: a for n, a in ours.state_dict().items() if n != "num_batches_tracked"}
+    assert found.keys() == known.keys()
+    for path, array in known.items():
+        assert_alike(found[path], array, f"{name} {path}")
+
+
+def test_every_layer_with_numbers_is_in_the_table() -> None:
+    covered = {name.split(",")[0] for name in DEFAULTS}
+    shapeless = {n for n in ws.nn.__all__ if n not in covered | MADE_OF_OTHERS | {"Parameter", "Buffer"}}
+    plain = {"Lambda": (abs,), "Dropout": (0.5,), "MaxPool2d": (2,), "AvgPool2d": (2,), "Softmax": (), "LeakyReLU": ()}
+    for name in shapeless:
+        assert not getattr(ws.nn, name)(*plain.get(name, ())).named_arrays(), f"{name} has numbers: add it"
+
+
+WITH_INIT: dict[str, Callable[[Any], ws.nn.Module]] = {
+    "Linear": lambda init: ws.nn.Linear(200, 320, init=init),
+    "Embedding": lambda init: ws.nn.Embedding(320, 200, init=init),
+    "Conv1d": lambda init: ws.nn.Conv1d(40, 90, 5, init=init),
+    "Conv2d": lambda init: ws.nn.Conv2d(64, 32, 3, init=init),
+    "Conv2d, groups": lambda init: ws.nn.Conv2d(64, 128, (3, 5), groups=4, init=init),
+}
+KINDS: dict[str, tuple[Any, Callable[[torch.Tensor], Any]]] = {
+    "normal": (ws.init.normal(0.1, 0.5), lambda w: torch.nn.init.normal_(w, 0.1, 0.5)),
+    "uniform": (ws.init.uniform(-0.1, 0.4), lambda w: torch.nn.init.uniform_(w, -0.1, 0.4)),
+    "constant": (ws.init.constant(0.3), lambda w: torch.nn.init.constant_(w, 0.3)),
+    "ones": (ws.init.ones(), torch.nn.init.ones_),
+    "zeros": (ws.init.zeros(), torch.nn.init.zeros_),
+    "xavier_uniform": (ws.init.xavier_uniform(2.0), lambda w: torch.nn.init.xavier_uniform_(w, 2.0)),
+    "xavier_normal": (ws.init.xavier_normal(), torch.nn.init.xavier_normal_),
+    "kaiming_uniform": (ws.init.kaiming_uniform(0.5), lambda w: torch.nn.init.kaiming_uniform_(w, 0.5)),
+    "kaiming_normal": (ws.init.kaiming_normal(), torch.nn.init.kaiming_normal_),
+    "kaiming_normal, fan_out": (
+        ws.init.kaiming_normal(mode="fan_out"),
+        lambda w: torch.nn.init.kaiming_normal_(w, mode="fan_out"),
+    ),
+    "orthogonal": (ws.init.orthogonal(0.5), lambda w: torch.nn.init.orthogonal_(w, 0.5)),
+}
+
+
+def test_every_initialiser_is_in_the_table() -> None:
+    assert {name.split(",")[0] for name in KINDS} | {"values"} == set(ws.init.__all__)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layer", WITH_INIT)
+def test_an_initialiser_knows_the_layout_it_fills(layer: str, kind: str) -> None:
+    ours, fill = KINDS[kind]
+    found = WITH_INIT[layer](ours).state_dict()["weight"]
+    torch.manual_seed(1)
+    theirs = torch.empty(found.shape)
+    fill(theirs)
+    assert_alike(found, theirs.numpy(), f"{layer} {kind}")
+    if kind == "orthogonal":
+        rows = found.reshape(len(found), -1)
+        gram = rows @ rows.T if len(rows) <= rows.shape[1] else rows.T @ rows
+        np.testing.assert_allclose(gram, 0.25 * np.eye(len(gram)), atol=1e-6)
+
+
+def test_filters_of_the_published_shape() -> None:
+    weight = ws.nn.Conv2d(64, 32, 3, init=ws.init.kaiming_normal()).state_dict()["weight"]
+    assert abs(weight.std() - 0.0589) < 0.001
+
+
+def test_a_parameter_of_ones_own_is_for_x_at_w() -> None:
+    """(inputs, outputs), unless it says otherwise."""
+
+    class Pair(ws.nn.Module):
+        def __init__(self) -> None:
+            self.right = ws.nn.Parameter((400, 100), ws.init.kaiming_normal())
+            self.left = ws.nn.Parameter((400, 100), ws.init.kaiming_normal(), outputs_first=True)
+            self.open = ws.nn.Parameter((400, 100), outputs_first=True)
+
+    found = Pair().state_dict()
+    for name, std in {"right": (2 / 400) ** 0.5, "left": 0.02**0.5, "open": 0.02**0.5}.items():
+        assert abs(found[name].std() / std - 1) < 0.02, name
+
+
+def test_resnets_start_as_torchvisions() -> None:
+    for name, array in ws.models.resnet18(classes=10).state_dict().items():
+        if array.ndim == 4:
+            theirs = torch.nn.init.kaiming_normal_(torch.empty(array.shape), mode="fan_out").std()
+            assert abs(array.std() / float(theirs) - 1) < 0.05, name
+        elif ".weight" in name and array.ndim == 1:
+            assert (array == 1).all(), name
+
+
+def test_a_mode_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(OptionError, match="mode='fan_avg': expected 'fan_in' or 'fan_out'"):
+        ws.init.kaiming_normal(mode="fan_avg")
