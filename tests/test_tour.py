@@ -75,9 +75,7 @@ def test_4_a_smaller_batch_is_exact_and_needs_no_compiler() -> None:
     x, y = digits()
     session, small = build(), ws.build_session(network(), optimizer=ws.Adam(lr=1e-3), batch_size=13)
     session.step(x=x[:64], labels=y[:64])
-    for name in session.state.names:
-        small.set(name, session.get(name))
-    small.state.step = session.state.step
+    small.load_state_dict(session.state_dict())
     compiled = compile_counter.value
     ours, alone = (s.step(x=x[:13], labels=y[:13]) for s in (session, small))
     assert ours.loss == alone.loss

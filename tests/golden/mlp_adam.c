@@ -350,21 +350,23 @@ WS_EXPORT void ws_prologue(const ws_call *call) {
   call->derived[5] = h12;
   const double h13 = call->scalars[2]; (void)h13;
   const double h14 = call->scalars[3]; (void)h14;
-  const double h15 = (h14 + h4); (void)h15;
-  const double h16 = __builtin_pow(h5, h15); (void)h16;
-  const double h17 = (h4 - h16); (void)h17;
-  const double h18 = (h13 / h17); (void)h18;
-  const double h19 = (double)(float)h18; (void)h19;
-  call->derived[6] = h19;
-  const double h20 = __builtin_pow(h9, h15); (void)h20;
-  const double h21 = (h4 - h20); (void)h21;
-  const double h22 = __builtin_sqrt(h21); (void)h22;
-  const double h23 = (1.0 / h22); (void)h23;
-  const double h24 = (double)(float)h23; (void)h24;
-  call->derived[7] = h24;
-  const double h25 = call->scalars[4]; (void)h25;
+  const double h15 = call->scalars[4]; (void)h15;
+  const double h16 = (h14 - h15); (void)h16;
+  const double h17 = (h16 + h4); (void)h17;
+  const double h18 = __builtin_pow(h5, h17); (void)h18;
+  const double h19 = (h4 - h18); (void)h19;
+  const double h20 = (h13 / h19); (void)h20;
+  const double h21 = (double)(float)h20; (void)h21;
+  call->derived[6] = h21;
+  const double h22 = __builtin_pow(h9, h17); (void)h22;
+  const double h23 = (h4 - h22); (void)h23;
+  const double h24 = __builtin_sqrt(h23); (void)h24;
+  const double h25 = (1.0 / h24); (void)h25;
   const double h26 = (double)(float)h25; (void)h26;
-  call->derived[8] = h26;
+  call->derived[7] = h26;
+  const double h27 = call->scalars[5]; (void)h27;
+  const double h28 = (double)(float)h27; (void)h28;
+  call->derived[8] = h28;
   (void)call;
 }
 

@@ -48,10 +48,11 @@ class Adafactor(Optimizer):
 
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         s = self.scalars(graph)
-        t = graph.step + 1.0
-        fresh, bound = t ** s["beta2_decay"], fn.minimum(s["lr"], t.sqrt().recip())
+        factors = self.by_update(
+            graph, params, lambda t: (t ** s["beta2_decay"], fn.minimum(s["lr"], t.sqrt().recip()))
+        )
         new = []
-        for w, g in zip(params, grads, strict=True):
+        for w, g, (fresh, bound) in zip(params, grads, factors, strict=True):
             eps1: Tensor | float = s["eps1"] if "eps1" in s else float(np.finfo(w.dtype.numpy).eps)
             v = self._second_moment(graph, w, g, fresh, eps1)
             u = g / fn.maximum(v.sqrt(), eps1)

@@ -45,12 +45,10 @@ class Adam(Optimizer):
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         s = self.scalars(graph)
         beta1, beta2 = s["beta1"], s["beta2"]
-        t = graph.step + 1.0
-        rate = s["lr"] / (1.0 - beta1**t)
-        root = (1.0 - beta2**t).sqrt().recip()
+        factors = self.by_update(graph, params, lambda t: (s["lr"] / (1.0 - beta1**t), (1.0 - beta2**t).sqrt().recip()))
         fresh1, fresh2 = 1.0 - beta1, 1.0 - beta2
         new = []
-        for w, g in zip(params, grads, strict=True):
+        for w, g, (rate, root) in zip(params, grads, factors, strict=True):
             start, g = self._decayed(s, w, g)
             m, v = self.state(graph, w, "m"), self.state(graph, w, "v")
             new_m = beta1 * m + fresh1 * g

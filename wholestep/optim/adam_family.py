@@ -23,7 +23,7 @@ class NAdam(Optimizer):
         m, v as in Adam
         w ← w - lr·((1 - μₜ)/(1 - Πₜ)·g + μₜ₊₁/(1 - Πₜ₊₁)·m) / (√v/√(1 - β₂ᵗ) + eps)
 
-    Πₜ has no closed form: it is a float64 state of the optimizer, `optimizer.nadam.mu_product`.
+    Πₜ has no closed form: it is a float64 state of each parameter, `w.nadam.mu_product`.
 
     Args:
         lr: the learning rate.
@@ -47,13 +47,11 @@ class NAdam(Optimizer):
 
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         s = self.scalars(graph)
-        beta1, beta2, t = s["beta1"], s["beta2"], graph.step + 1.0
-        mu, mu_next = (beta1 * (1.0 - 0.5 * 0.96 ** (k * s["momentum_decay"])) for k in (t, t + 1.0))
-        product = self._product(graph, mu)
-        along_g, along_m = s["lr"] * (1.0 - mu) / (1.0 - product), s["lr"] * mu_next / (1.0 - product * mu_next)
-        root = (1.0 - beta2**t).sqrt().recip()
+        beta1, beta2 = s["beta1"], s["beta2"]
         new = []
-        for w, g in zip(params, grads, strict=True):
+        for w, g, (mu, mu_next, root) in zip(params, grads, self._momenta(graph, s, params), strict=True):
+            product = self._product(graph, w, mu)
+            along_g, along_m = s["lr"] * (1.0 - mu) / (1.0 - product), s["lr"] * mu_next / (1.0 - product * mu_next)
             start, g = _decayed(self, s, w, g)
             m, v = self.state(graph, w, "m"), self.state(graph, w, "v")
             new_m = beta1 * m + (1.0 - beta1) * g
@@ -64,14 +62,20 @@ class NAdam(Optimizer):
             new.append(start - direction / (new_v.sqrt() * root + s["eps"]))
         return new
 
-    def _product(self, graph: Graph, mu: Tensor) -> Tensor:
-        """μ₁·…·μₜ, one for all parameters."""
-        name = f"{self.prefix}.nadam.mu_product"
-        if name in graph.updates:
-            return graph.updates[name]
-        before = graph.state(name, (), 1.0, dtype="float64")
-        graph.update(before, before * mu)
-        return before * mu
+    def _momenta(self, graph: Graph, s: Scalars, params: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """μₜ, μₜ₊₁ and 1/√(1 - β₂ᵗ)."""
+
+        def mu(t: Tensor) -> Tensor:
+            return s["beta1"] * (1.0 - 0.5 * 0.96 ** (t * s["momentum_decay"]))
+
+        return self.by_update(graph, params, lambda t: (mu(t), mu(t + 1.0), (1.0 - s["beta2"] ** t).sqrt().recip()))
+
+    def _product(self, graph: Graph, w: Tensor, mu: Tensor) -> Tensor:
+        """μ₁·…·μₜ"""
+        before = graph.state(f"{w.name}.{self.slot}.mu_product", (), 1.0, dtype="float64")
+        after = before * mu
+        graph.update(before, after)
+        return after
 
 
 @with_aliases(**ALIASES)
@@ -105,11 +109,10 @@ class RAdam(Optimizer):
 
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         s = self.scalars(graph)
-        beta1, beta2, t = s["beta1"], s["beta2"], graph.step + 1.0
-        rate = s["lr"] / (1.0 - beta1**t)
-        adaptive, scale = self._rectified(beta2, t)
+        beta1, beta2 = s["beta1"], s["beta2"]
+        factors = self.by_update(graph, params, lambda t: (s["lr"] / (1.0 - beta1**t), *self._rectified(beta2, t)))
         new = []
-        for w, g in zip(params, grads, strict=True):
+        for w, g, (rate, adaptive, scale) in zip(params, grads, factors, strict=True):
             start, g = _decayed(self, s, w, g)
             m, v = self.state(graph, w, "m"), self.state(graph, w, "v")
             new_m = beta1 * m + (1.0 - beta1) * g

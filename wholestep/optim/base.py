@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.graph import Node
 from wholestep.errors import OptionError, UsageError
 from wholestep.optim.arrays import ArrayForm, Arrays
 from wholestep.optim.config import REGISTRY, as_config, optimizer_from_config
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 Tensors = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 Scalars = dict[str, Tensor]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,23 @@ class Optimizer(ABC):
     def state(self, graph: Graph, w: Tensor, what: str, shape: object = None, init: float = 0.0) -> Tensor:
         """A state that belongs to a parameter, of its shape unless another is given: `w.adam.m`."""
         return graph.state(f"{w.name}.{self.slot}.{what}", w.shape if shape is None else shape, init, dtype=w.dtype)
+
+    def update_number(self, graph: Graph, w: Tensor) -> Tensor:
+        """t = 1, 2, ...: the number of this update of a parameter by optimizers of this slot, as a runtime scalar.
+
+        It counts what the optimizer has done to the parameter, not the steps of the model: a new optimizer, or a
+        parameter that was frozen until now, begins with 1.
+        """
+        return graph.update_number(f"{w.name}.{self.slot}")
+
+    def by_update(self, graph: Graph, params: Sequence[Tensor], formula: Callable[[Tensor], T]) -> list[T]:
+        """`formula(t)` for each parameter, recorded once for those that have had equally many updates."""
+        numbers = [self.update_number(graph, w) for w in params]
+        known: dict[Node, T] = {}
+        for t in numbers:
+            if t.node not in known:
+                known[t.node] = formula(t)
+        return [known[t.node] for t in numbers]
 
     def decays(self, param: Tensor) -> bool:
         """Whether weight decay acts on a parameter."""

@@ -40,11 +40,10 @@ class LAMB(Optimizer):
 
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         s = self.scalars(graph)
-        beta1, beta2, t = s["beta1"], s["beta2"], graph.step + 1.0
-        unbias = (1.0 - beta1**t).recip()
-        root = (1.0 - beta2**t).sqrt().recip()
+        beta1, beta2 = s["beta1"], s["beta2"]
+        factors = self.by_update(graph, params, lambda t: ((1.0 - beta1**t).recip(), (1.0 - beta2**t).sqrt().recip()))
         new = []
-        for w, g in zip(params, grads, strict=True):
+        for w, g, (unbias, root) in zip(params, grads, factors, strict=True):
             m, v = self.state(graph, w, "m"), self.state(graph, w, "v")
             new_m = beta1 * m + (1.0 - beta1) * g
             new_v = beta2 * v + (1.0 - beta2) * g * g

@@ -94,9 +94,9 @@ class Adagrad(Optimizer):
 
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         s = self.scalars(graph)
-        rate = s["lr"] / (1.0 + graph.step * s["lr_decay"])
+        rates = self.by_update(graph, params, lambda t: s["lr"] / (1.0 + (t - 1.0) * s["lr_decay"]))
         new = []
-        for w, g in zip(params, grads, strict=True):
+        for w, g, rate in zip(params, grads, rates, strict=True):
             g = self.penalised(s, w, g)
             total = self.state(graph, w, "sum", init=self.initial_accumulator_value)
             new_total = total + g * g

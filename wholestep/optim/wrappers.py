@@ -83,10 +83,13 @@ class EMA(Wrapper):
     decay: Number = number(0.999, high=1.0)
     name: str = field(default="ema", kw_only=True)
 
+    slot: ClassVar[str] = "ema"
+
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         new = self.optimizer.apply(graph, params, grads)
-        kept = self.scalars(graph)["decay"] * fn.minimum(graph.step, 1.0)
-        for w, value in zip(params, new, strict=True):
+        decay = self.scalars(graph)["decay"]
+        memory = self.by_update(graph, params, lambda t: decay * fn.minimum(t - 1.0, 1.0))
+        for w, value, kept in zip(params, new, memory, strict=True):
             average = graph.state(f"{w.name}.ema", w.shape, dtype=w.dtype)
             graph.update(average, kept * average + (1.0 - kept) * value)
         return new
@@ -132,14 +135,14 @@ class Lookahead(Wrapper):
 
     def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
         s = self.scalars(graph)
-        first = graph.step < 1.0
-        meet = fn.where(fn.mod(graph.step + 1.0, s["k"]) < 1.0, 1.0, 0.0)
-        follow = meet * s["alpha"]
+        moved = self.optimizer.apply(graph, params, grads)
+        factors = self.by_update(graph, params, lambda t: (t < 2.0, fn.where(fn.mod(t, s["k"]) < 1.0, 1.0, 0.0)))
         out = []
-        for w, fast in zip(params, self.optimizer.apply(graph, params, grads), strict=True):
+        for w, fast, (first, meet) in zip(params, moved, factors, strict=True):
             if fast is w:  # frozen
                 out.append(w)
                 continue
+            follow = meet * s["alpha"]
             slow = self.state(graph, w, "slow")
             start = fn.where(first, w, slow)
             new_slow = start + follow * (fast - start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from wholestep.compiler.frontend.clocks import START
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir
@@ -30,13 +31,13 @@ def bound_schedules(graph: ir.Graph, schedules: Mapping[str, Schedule]) -> dict[
 
 
 def with_schedules(graph: ir.Graph, schedules: Mapping[str, Schedule]) -> ir.Graph:
-    """The graph with every governed scalar computed from the step (or epoch), in the scalar prologue."""
+    """The graph with every governed scalar computed from the session's steps (or the epoch), in the scalar prologue."""
     if not schedules:
         return graph
     found = bound_schedules(graph, schedules)
     scratch = Graph()
     formulas = {target: _formula(scratch, target, schedule) for target, schedule in found.items()}
-    shared = {name: graph.leaves("scalar").get(name) for name in ("step", "epoch")}
+    shared = {name: graph.leaves("scalar").get(name) for name in ("step", "epoch", START)}
 
     def govern(node: Node) -> Node:
         name = node.attrs.name if node.op == "scalar" else ""  # type: ignore[attr-defined]
@@ -48,7 +49,7 @@ def with_schedules(graph: ir.Graph, schedules: Mapping[str, Schedule]) -> ir.Gra
 
 def _formula(graph: Graph, target: str, schedule: Schedule) -> Node:
     numbers = {k: graph.scalar(scalar_name(target, k), float(v or 0.0)) for k, v in schedule.numbers().items()}
-    count = graph.step if schedule.unit == "step" else graph.epoch
+    count = graph.session_step if schedule.unit == "step" else graph.epoch
     value = schedule.formula(count, Numbers(numbers))
     return value.astype("float64").node  # type: ignore[no-any-return]
 

@@ -27,7 +27,7 @@ from wholestep.optim.recipe import Recipe, as_measures, as_schedules
 from wholestep.options import CompileOptions, thread_count
 from wholestep.session.model import Inputs, training_graph
 from wholestep.session.session import Session
-from wholestep.session.source import Source, Stand, merged_capacity, state_of
+from wholestep.session.source import Source, Stand, clocks_of, merged_capacity, state_of
 
 if TYPE_CHECKING:
     from wholestep.compiler.plan.report import PlanReport
@@ -321,6 +321,7 @@ def _need_graph(model: object, what: str) -> None:
 
 
 def _sized(source: Source, batch_size: int | None, capacity: Mapping[str, int] | None) -> Source:
+    source = replace(source, clocks=clocks_of(source.model))
     graph = source.trace(source.main)
     sizes = merged_capacity(graph, batch_size, capacity)
     sized = replace(source, capacity=sizes)

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from wholestep.compiler.frontend.clocks import Clocks
 from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.counting import Turn
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UnknownNameError
 from wholestep.session.live import Scalars, checked_number
 from wholestep.session.names import PREFIX
 
-COUNTERS = ("step", "epoch")
 SESSION = "session/"
+STEP, EPOCH = SESSION + "step", SESSION + "epoch"
+UPDATES = SESSION + "updates"  # that the session itself has made; UPDATES/w.adam: of a parameter by an optimizer
 
 
-def state_dict(state: State, scalars: Scalars) -> dict[str, AnyArray]:
+def state_dict(state: State, scalars: Scalars, turn: Turn, clocks: Clocks) -> dict[str, AnyArray]:
     """States, then counters and runtime scalars."""
-    counters = {SESSION + name: np.array(getattr(state, name), np.int64) for name in COUNTERS}
+    counts = {STEP: state.step, EPOCH: state.epoch, UPDATES: state.updates_in(turn)}
+    counts |= {f"{UPDATES}/{key}": state.updates_of(key) for key in clocks.starts}
+    counters = {name: np.array(count, np.int64) for name, count in counts.items()}
     numbers = {SESSION + name: np.array(value) for name, value in scalars.items()}
     return {**{name: state.get(name) for name in _lasting(state)}, **counters, **numbers}
 
@@ -28,27 +33,43 @@ def _lasting(state: State) -> list[str]:
     return [name for name in state.names if not name.startswith(PREFIX)]
 
 
-def load_state_dict(state: State, scalars: Scalars, values: Mapping[str, object], *, strict: bool) -> None:
+def load_state_dict(
+    state: State, scalars: Scalars, turn: Turn, clocks: Clocks, values: Mapping[str, object], *, strict: bool
+) -> None:
     """Restore `values`; all of them are validated before the first is written."""
-    numbers = dict(scalars.items())
-    known = {*_lasting(state), *(SESSION + name for name in (*COUNTERS, *numbers))}
-    unexpected = [name for name in values if name not in known]
-    missing = [name for name in known if name not in values]
+    numbers = [SESSION + name for name, _ in scalars.items()]
+    counted = {UPDATES, *(f"{UPDATES}/{key}" for key in clocks.starts)}
+    needed = {*_lasting(state), STEP, EPOCH, *numbers}
+    unexpected = [name for name in values if name not in needed | counted]
+    missing = [name for name in needed if name not in values]
     if unexpected or (strict and missing):
         raise UnknownNameError(
             f"the state dict does not fit this session: missing {sorted(missing) or 'nothing'}, unexpected "
             f"{sorted(unexpected) or 'nothing'}. Nothing was loaded. Build from the same graph and optimizer"
             + ("." if unexpected else ", or pass strict=False to load what is there.")
         )
-    for name, value in values.items():
-        if name in state:
-            state.fit(name, value)
-        else:
-            checked_number(name, value)
-    for name, value in values.items():
-        if name in state:
-            state.set(name, value)
-        elif (bare := name.removeprefix(SESSION)) in COUNTERS:
-            setattr(state, bare, int(checked_number(name, value)))
-        else:
-            scalars[bare] = checked_number(name, value)
+    found = {name: checked_number(name, value) for name, value in values.items() if name not in state}
+    for name in values.keys() - found.keys():
+        state.fit(name, values[name])
+    for name in values.keys() - found.keys():
+        state.set(name, values[name])
+    for name in numbers:
+        if name in found:
+            scalars[name.removeprefix(SESSION)] = found[name]
+    _load_counts(state, turn, clocks, {name: int(n) for name, n in found.items() if name not in numbers})
+
+
+def counts_in(values: Mapping[str, object]) -> Callable[[str], int]:
+    """The updates of parameters in a state dict; where they are not in it, it was saved when all were the step."""
+    step = values.get(STEP, 0)
+    return lambda key: int(checked_number(key, values.get(f"{UPDATES}/{key}", step)))
+
+
+def _load_counts(state: State, turn: Turn, clocks: Clocks, counts: Mapping[str, int]) -> None:
+    state.epoch = counts.get(EPOCH, state.epoch)
+    if STEP not in counts:
+        return
+    state.set_step(counts[STEP])
+    count_of = counts_in(counts)
+    state.set_updates({key: count_of(key) for key in clocks.starts})
+    turn.updates = counts.get(UPDATES, counts[STEP])

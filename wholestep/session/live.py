@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from wholestep.compiler.runtime.counting import Turn
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.schedules.base import Numbers, Schedule
@@ -193,11 +194,12 @@ class LiveSchedule:
         return f"LiveSchedule({self._target} = {self.value:g}, {self._schedule})"
 
 
-def governor(target: str, schedule: Schedule, state: State) -> Callable[[Scalars], float]:
-    """The value that a schedule gives at the state's step or epoch."""
+def governor(target: str, schedule: Schedule, state: State, turn: Turn) -> Callable[[Scalars], float]:
+    """The value that a schedule gives after the updates that the session has made, or at the state's epoch."""
 
     def value(scalars: Scalars) -> float:
         numbers = Numbers({k: scalars[scalar_name(target, k)] for k in schedule.numbers()})
-        return float(schedule.formula(float(getattr(state, schedule.unit)), numbers))
+        count = state.updates_in(turn) if schedule.unit == "step" else state.epoch
+        return float(schedule.formula(float(count), numbers))
 
     return value

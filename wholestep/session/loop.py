@@ -111,6 +111,7 @@ class RunOptions:
     start: int
     batch_size: int | None
     begin_epoch: Callable[[], None]
+    begin_slice: Callable[[], None]
     raises: bool  # where gradients are not finite
     every: int | None = None  # the most updates of a slice
 
@@ -164,7 +165,7 @@ def run_in_slices(
             most=options.every,
         )
         try:
-            for part in _slices(program, plan, rows, data, epoch):
+            for part in _slices(program, plan, rows, data, epoch, options.begin_slice):
                 entry.ran = True
                 if options.raises:
                     raise_if_refused(entry, state)
@@ -176,7 +177,9 @@ def run_in_slices(
             inputs.forget()
 
 
-def _slices(program: Program, plan: Plan, rows: Rows, data: DataSet, epoch: Epoch) -> Iterator[Slice]:
+def _slices(
+    program: Program, plan: Plan, rows: Rows, data: DataSet, epoch: Epoch, begin: Callable[[], None]
+) -> Iterator[Slice]:
     """One epoch.  What a call reads is set anew before each slice: whoever looked in between may have made steps."""
     slices = program.run_epoch(epoch)
     while epoch.position < epoch.rows:
@@ -184,6 +187,7 @@ def _slices(program: Program, plan: Plan, rows: Rows, data: DataSet, epoch: Epoc
             program.dims[i] = epoch.batch if symbol == rows.symbol else data.sizes[symbol]
         for name, array in data.whole.items():
             program.addresses[program.slots[name]] = array.ctypes.data
+        begin()
         first, position = epoch.done, epoch.position
         next(slices)
         count = epoch.done - first

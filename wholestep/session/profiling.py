@@ -77,6 +77,7 @@ def profile(session: Session, inputs: Mapping[str, object], steps: int) -> Profi
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise OptionError(f"profile: steps is a whole number of at least 1; received {steps!r}.")
     entry, recorders = _profiled(session)
+    session._take_turn()  # the steps are counted where they are taken back
     before = session.state_dict(), {n: session.state.get(n) for n in session.state.names}
     try:
         entry(inputs)  # a first step pays for pages and caches
@@ -96,7 +97,7 @@ def _profiled(session: Session) -> tuple[EntryPoint, list[Recorder]]:
     with session.span("profiled_build"):
         programs: list[Program] = [device.load(plan, place) for plan in session.plans]
     for program in programs:
-        for name, value in session.scalars.items():
+        for name, value in (*session.scalars.items(), *session._starts().items()):
             program.set_scalar(name, value)
     main = programs[0]
     if session._programs:

@@ -6,9 +6,11 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from wholestep.compiler.frontend.clocks import START, Clocks, is_counter
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.counting import Turn
 from wholestep.compiler.runtime.device import Device, Place, Program
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UsageError
@@ -37,6 +39,7 @@ class Programs:
         self._programs: list[Program] = []  # of a window, in order
         self._held: dict[str, AnyArray] = {}  # inputs given by set_input
         self._scalars = Scalars(_broadcast(self._entries))
+        self._turn = Turn()  # what its steps count for
         self._main: EntryPoint
         self._govern()
 
@@ -85,11 +88,38 @@ class Programs:
     def _govern(self) -> None:
         """Scalars that follow a schedule have its value now."""
         state, schedules = self.state, self._recipe.schedules
-        self._scalars.governed = {target: governor(target, s, state) for target, s in schedules.items()}
+        self._scalars.governed = {target: governor(target, s, state, self._turn) for target, s in schedules.items()}
         for target, schedule in schedules.items():
             for number, value in schedule.numbers().items():
                 if value is not None:  # else the plan knows it
                     self._scalars.declare(scalar_name(target, number), value)
+
+    # -- counting ------------------------------------------------------------------------------------------------
+
+    def _take_turn(self) -> None:
+        """From now on steps count for this session: its own, and those of the parameters that they update."""
+        self._count_apart(self.state.updates_of)
+        for name, start in self._starts().items():
+            for entry in self._entries.values():
+                entry.program.set_scalar(name, start)
+        self._turn.keys = tuple(self._clocks.starts)
+        self.state.take_turn(self._turn)
+
+    @property
+    def _clocks(self) -> Clocks:
+        return Clocks() if self._source is None else self._source.clocks
+
+    def _count_apart(self, count_of: Callable[[str], int]) -> None:
+        """Compile anew where parameters that the program counts as one have had different numbers of updates."""
+        if any(len({count_of(key) for key in keys}) > 1 for keys in self._clocks.cohorts().values()):
+            source = self._need_source("a step for parameters that have had different numbers of updates")
+            self._recompile(source.recounted(count_of), "the numbers of updates that its parameters have had")
+
+    def _starts(self) -> dict[str, float]:
+        """The steps from which a program counts."""
+        state, cohorts = self.state, self._clocks.cohorts()
+        starts = {name: state.step - state.updates_of(keys[0]) for name, keys in cohorts.items()}
+        return {START: state.step - state.updates_in(self._turn), **starts}
 
     # -- entry points --------------------------------------------------------------------------------------------
 
@@ -145,12 +175,13 @@ class Programs:
             unless = None if self._recipe.nonfinite == "ignore" or name != "main" else NONFINITE
             entry.program.count_steps(bool(entry.plan.updated) and name == "main", unless, self._raises)
         self._entries[name] = entry
+        self.state.take_turn(None)  # the next step tells it what to count from
         return entry
 
     def _load_program(self, plan: Plan, key: str) -> Program:
         program = self._device.load(plan, self._place, key, partial(self._reserve, plan))
         for scalar in plan.scalars:
-            if scalar.name not in ("step", "epoch"):  # the state counts them
+            if not is_counter(scalar.name):
                 program.set_scalar(scalar.name, self._scalars.declare(scalar.name, scalar.default))
         return program
 

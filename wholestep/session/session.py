@@ -21,7 +21,7 @@ from wholestep.compiler.spans import OptimizeReport, Span
 from wholestep.errors import GraphError, UnknownNameError, UsageError
 from wholestep.optim.build import EVALUATE
 from wholestep.options import CompileOptions, thread_count
-from wholestep.session.checkpoint import load_state_dict, state_dict
+from wholestep.session.checkpoint import counts_in, load_state_dict, state_dict
 from wholestep.session.loop import RunOptions, Slice, batches, evaluate_rows, run_in_slices
 from wholestep.session.measuring import raise_if_refused
 from wholestep.session.result import StepResult
@@ -87,6 +87,8 @@ class Session(Staged):
             inputs = self._with_held(inputs)
         if self._observer is not None:
             self._observe(inputs)
+        if self._place.state.turn is not self._turn:
+            self._take_turn()
         result = self._main(inputs)
         if self._raises:
             raise_if_refused(self._main, self.state)
@@ -154,8 +156,17 @@ class Session(Staged):
         every: int | None = None,
     ) -> Iterator[Slice]:
         self._held = {}  # their memory is where batches are gathered
-        options = RunOptions(epochs, shuffle, start, batch_size, self.reset_metrics, self._raises, every)
-        return run_in_slices(self._main, self.state, arrays, options)
+        self._take_turn()
+        main = self._main
+
+        def begin_slice() -> None:
+            if self.state.turn is not self._turn:
+                self._take_turn()
+            if self._main is not main:
+                raise UsageError("the session was compiled anew between two slices of a run; start the run again.")
+
+        options = RunOptions(epochs, shuffle, start, batch_size, self.reset_metrics, begin_slice, self._raises, every)
+        return run_in_slices(main, self.state, arrays, options)
 
     def predict(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> AnyArray | dict[str, AnyArray]:
         """The outputs other than the loss, with nothing changed: an array, or a dict where there are several.
@@ -241,11 +252,15 @@ class Session(Staged):
 
     def state_dict(self) -> dict[str, AnyArray]:
         """Everything that a bit-exact resume needs: states, runtime scalars, counters."""
-        return state_dict(self.state, self._scalars)
+        return state_dict(self.state, self._scalars, self._turn, self._clocks)
+
+    def prepare_to_load(self, values: Mapping[str, object]) -> None:
+        """Compile the program that `values` were made by, where counts of updates differ that are one here."""
+        self._count_apart(counts_in(values))
 
     def load_state_dict(self, values: Mapping[str, object], *, strict: bool = True) -> None:
         """Restore what `state_dict` gave.  Nothing is written unless all of it fits."""
-        load_state_dict(self.state, self._scalars, values, strict=strict)
+        load_state_dict(self.state, self._scalars, self._turn, self._clocks, values, strict=strict)
 
     # -- inspection ----------------------------------------------------------------------------------------------
 

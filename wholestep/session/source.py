@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Container, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from wholestep.compiler.frontend.clocks import Clocks
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.initializers import is_zero, materialize
 from wholestep.compiler.frontend.layers import evaluated
@@ -85,6 +86,7 @@ class Source:
     recipe: Recipe = PLAIN
     measures_only: bool = False  # is `evaluate` what `step` runs?
     cuts: dict[str, Cut] = field(default_factory=dict)  # what `window` found
+    clocks: Clocks = field(default_factory=Clocks)  # what its programs count
     spans: Spans = field(default_factory=Spans)
     traced: dict[str, ir.Graph] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)  # entry point -> what is known of its plan's numbers
@@ -110,7 +112,7 @@ class Source:
             from wholestep.session.cut import cut  # it brings autodiff along, which a step of one batch may not need
 
             assert isinstance(self.model, Graph), "a step written by hand is not cut"
-            self.cuts[kind] = cut(self.model, self.optimizer if kind == TRAIN else None, self.recipe)
+            self.cuts[kind] = cut(self._recording, self.optimizer if kind == TRAIN else None, self.recipe)
         return self.cuts[kind]
 
     def sizes_of(self, graph: ir.Graph) -> dict[str, int]:
@@ -145,6 +147,14 @@ class Source:
             self.traced[entry] = self._trace(entry)
         return self.traced[entry]
 
+    @property
+    def _recording(self) -> Graph:
+        """The user's graph, to record an update in."""
+        assert isinstance(self.model, Graph)
+        graph = self.model.copy()
+        graph.clocks = self.clocks
+        return graph
+
     def _trace(self, entry: str) -> ir.Graph:
         if isinstance(self.model, Step):
             if entry != "train":
@@ -152,18 +162,18 @@ class Source:
                     f"{entry} needs a graph: a session over a @ws.step function has that step alone. Build a second "
                     "session over a graph with the same parameter names and copy its state."
                 )
-            return with_schedules(self.model.trace(), self.recipe.schedules)
+            return with_schedules(self.model.trace(self.clocks), self.recipe.schedules)
         kind, _, phase = entry.partition(".")
         if phase:
             return self._trace_phase(kind, phase)
         if entry == "train":
             assert self.optimizer is not None
-            graph = train_graph(self.model, self.optimizer, recipe=self.recipe)
+            graph = train_graph(self._recording, self.optimizer, recipe=self.recipe)
             return with_schedules(graph, self.recipe.schedules)
         if entry == EVALUATE:
             return evaluate_graph(self.model, self.recipe)
         if entry in STAGES:
-            return STAGES[entry](self.model, self.optimizer or SGD())
+            return STAGES[entry](self._recording, self.optimizer or SGD())
         return predict_graph(self.model) if entry == "predict" and _has_loss(self.model) else _forward(self.model)
 
     def _trace_phase(self, kind: str, phase: str) -> ir.Graph:
@@ -255,26 +265,43 @@ class Source:
         assert isinstance(optimizer, Optimizer)
         if isinstance(self.model, Step):
             raise UsageError("a @ws.step function names its own optimizers; change them there and build again.")
-        return replace(self, optimizer=optimizer, cuts={}, traced={}, verdicts={}, reports={}, spans=Spans())
+        return replace(self, optimizer=optimizer, **self._unrecorded())
 
     def with_recipe(self, recipe: Recipe) -> Source:
         """The same model trained by another recipe."""
-        return replace(self, recipe=recipe, cuts={}, traced={}, verdicts={}, reports={}, spans=Spans())
+        return replace(self, recipe=recipe, **self._unrecorded())
+
+    def recounted(self, count_of: Callable[[str], int] | None = None) -> Source:
+        """The same, to be recorded for the updates that the parameters have had by now, or for given ones."""
+        clocks = Clocks(_recorded_starts(self.model), count_of) if count_of is not None else clocks_of(self.model)
+        return replace(self, **{**self._unrecorded(), "clocks": clocks})
+
+    def _unrecorded(self) -> dict[str, Any]:
+        clocks = clocks_of(self.model)
+        return {"cuts": {}, "traced": {}, "verdicts": {}, "reports": {}, "spans": Spans(), "clocks": clocks}
 
     def same_schedules(self, schedules: Mapping[str, Schedule]) -> bool:
         """Would the step with these be the same program, up to runtime scalars?"""
         structure = [{t: (s.unit, s.structure()) for t, s in x.items()} for x in (self.recipe.schedules, schedules)]
         return structure[0] == structure[1]
 
-    def reset_optimizer_state(self, state: State, plan: Plan) -> None:
-        """Moments and the step count start anew; what the model itself declares is kept."""
-        assert isinstance(self.model, Graph)
-        own = self.model.states
-        fresh = first_values(plan, 0)
-        for name, _ in plan.states:
-            if name in state and name not in own:
-                state.set(name, fresh(name))
-        state.step = 0
+    def reset_optimizer_state(self, state: State, own: Container[str], plans: Sequence[Plan]) -> None:
+        """Moments and their counts start anew; what the model itself declares is kept."""
+        for plan in plans:
+            fresh = first_values(plan, 0)
+            for name, _ in plan.states:
+                if name in state and name not in own:
+                    state.set(name, fresh(name))
+        state.set_updates(dict.fromkeys(self.clocks.starts, 0))
+
+
+def clocks_of(model: Graph | Step) -> Clocks:
+    """What a program over the model counts: what is recorded in the graph itself, and the rest by the model's state."""
+    return Clocks(_recorded_starts(model), state_of(model).updates_of)
+
+
+def _recorded_starts(model: Graph | Step) -> dict[str, str]:
+    return model.clocks.starts if isinstance(model, Graph) else {}
 
 
 def nonzero_values(plan: Plan, seed: int) -> Callable[[str], AnyArray | None]:

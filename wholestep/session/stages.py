@@ -101,6 +101,8 @@ class Staged(Tunable):
         gradients = self._need_gradients()
         entry = self._entry("apply")
         self.optimizer.lr = lr
+        if self.state.turn is not self._turn:
+            self._take_turn()
         entry({i.name: gradients[i.name] for i in entry.inputs.all})
         self.state.step += 1
         self.state.version += 1  # programs that keep a second layout of a parameter look here

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from wholestep.compiler.frontend.clocks import is_counter
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.interpret import Result
@@ -75,7 +76,7 @@ class Recipe:
         scalars = {
             name: _scalar(name, node.attrs.default, self.rate)  # type: ignore[attr-defined]
             for name, node in self.graph.leaves("scalar").items()
-            if name not in ("step", "epoch")
+            if not is_counter(name)
         }
         return Trial(seed, sizes, inputs, state, scalars)
 

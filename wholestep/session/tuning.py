@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from wholestep.compiler.frontend.graph import Graph
 from wholestep.errors import UsageError
 from wholestep.optim import Optimizer
 from wholestep.optim.build import SKIPPED
@@ -79,7 +80,11 @@ class Tunable(Programs):
         self.set_optimizer(Adam(lr=lr, betas=(beta1, beta2), eps=eps))
 
     def set_optimizer(self, optimizer: Optimizer) -> None:
-        """Train with another optimizer: without a recompile where only numbers differ; parameters are kept."""
+        """Train with another optimizer: without a recompile where only numbers differ; parameters are kept.
+
+        Where only numbers differ it goes on; else it begins as a new one, with `reset_optimizer`, also if an optimizer
+        of its kind was at work before.
+        """
         source = self._need_source("another optimizer")
         if not isinstance(optimizer, Optimizer):
             raise UsageError(f"an optimizer is a description such as ws.Adam(lr=1e-3); received {optimizer!r}.")
@@ -92,7 +97,18 @@ class Tunable(Programs):
         for name in source.hyperparameters(source.optimizer):
             self._scalars.drop(name)
         self._recompile(source.with_optimizer(optimizer), repr(optimizer))
-        self._need_source("").reset_optimizer_state(self.state, self._main.plan)
+        self.reset_optimizer()
+
+    def reset_optimizer(self) -> None:
+        """Begin as with a new optimizer: moments, counts of updates and schedules start anew; parameters are kept.
+
+        Example: `session.reset_optimizer()`.
+        """
+        source = self._need_source("the optimizer's first state")
+        if not isinstance(source.model, Graph):
+            raise UsageError("a @ws.step function declares its own states; set those that are to start anew.")
+        source.reset_optimizer_state(self.state, source.model.states, self.plans)
+        self._turn.updates = 0
 
     # -- metrics -------------------------------------------------------------------------------------------------
 

@@ -85,6 +85,7 @@ class Checkpoint:
         Args:
             exact: refuse where the run could not go on to the same bits, and say why.
         """
+        session.prepare_to_load(self.arrays)
         found = differences(self.identity, identity_of(session, loader))
         if found and exact:
             listed = "\n  ".join(found)

@@ -160,6 +160,7 @@ def trainer_for(
         threads=threads,
         options=options,
     )
+    session.reset_optimizer()  # it is a new one: what an earlier run left in the model's state is not its own
     if isinstance(loader.source, Table):
         described.check_classes(session, loader.source)
     if held is not None:

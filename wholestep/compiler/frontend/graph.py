@@ -11,6 +11,7 @@ import numpy as np
 
 from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend import initializers
+from wholestep.compiler.frontend.clocks import START, Clocks
 from wholestep.compiler.frontend.closure import refuse_escaped
 from wholestep.compiler.frontend.promote import constant, natural_dtype
 from wholestep.compiler.frontend.tensor import Operand, Tensor
@@ -41,7 +42,9 @@ class Graph:
         self._owners: dict[str, object] = {}
         self._scope: tuple[str, ...] = ()
         self._random_calls: dict[tuple[str, ...], int] = {}
+        self._update_numbers: dict[str, Node] = {}
         self.sessions: WeakSet[Any] = WeakSet()  # those that run this graph, for who sets a scalar in all of them
+        self.clocks = Clocks()
         self.models: dict[Any, Any] = {}  # modules that were called in it -> which tensors their parameters are
 
     # -- leaves --------------------------------------------------------------------------------------------------
@@ -91,6 +94,18 @@ class Graph:
     def epoch(self) -> Tensor:
         """The number of epochs done, from 0: advanced by `session.run` and `session.end_epoch`."""
         return self._counter("epoch")
+
+    def update_number(self, key: str) -> Tensor:
+        """1, 2, ...: the number of this update of what `key` counts; see `Optimizer.update_number`."""
+        start = self.clocks.start_of(key)
+        if start not in self._update_numbers:
+            self._update_numbers[start] = (self.step - self._counter(start) + 1.0).node
+        return Tensor(self._update_numbers[start], self)
+
+    @property
+    def session_step(self) -> Tensor:
+        """The updates that the session itself has made, from 0: what schedules follow."""
+        return self.step - self._counter(START)
 
     def _counter(self, name: str) -> Tensor:
         known = self._leaves["scalar"].get(name)
@@ -302,7 +317,8 @@ class Graph:
         out._outputs, out._kept = dict(self._outputs), dict(self._kept)
         out._updates = dict(self._updates) if updates else {}
         out._owners, out._random_calls = dict(self._owners), dict(self._random_calls)
-        out.models = dict(self.models)
+        out.models, out.clocks = dict(self.models), self.clocks
+        out._update_numbers = dict(self._update_numbers)
         return out
 
     def adopt(self, tensor: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import update_wrapper
 from typing import overload
 
+from wholestep.compiler.frontend.clocks import Clocks
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
@@ -40,9 +41,10 @@ class Step:
                 fail(UsageError, f"@ws.step: the input {name!r} needs a ws.Spec(shape, dtype); received {spec!r}.")
         update_wrapper(self, body)
 
-    def graph(self) -> Graph:
+    def graph(self, clocks: Clocks | None = None) -> Graph:
         """A fresh graph with the step recorded in it."""
         g = Graph()
+        g.clocks = clocks or g.clocks
         arguments = {name: g.input(name, spec.shape, spec.dtype) for name, spec in self.inputs.items()}
         outputs = self.body(g, **arguments)
         named = {"loss": outputs} if isinstance(outputs, Tensor) else outputs
@@ -54,9 +56,9 @@ class Step:
         g.set_outputs(named)
         return g
 
-    def trace(self) -> ir.Graph:
+    def trace(self, clocks: Clocks | None = None) -> ir.Graph:
         """The step as the compiler's own graph."""
-        return self.graph().to_ir()
+        return self.graph(clocks).to_ir()
 
     def __call__(self, *_: object, **__: object) -> None:
         fail(

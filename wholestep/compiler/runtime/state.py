@@ -10,6 +10,7 @@ from wholestep.compiler.ir.types import TensorType, shape_text, symbols_of
 from wholestep.compiler.plan.kernel import Layout
 from wholestep.compiler.plan.layout import layout_bytes, pack, state_layout, unpack
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
+from wholestep.compiler.runtime.counting import Counting
 from wholestep.compiler.runtime.memory import Region
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.compiler.runtime.together import run_all
@@ -31,18 +32,17 @@ class Slot:
         return int(self.stored.ctypes.data)
 
 
-class State:
+class State(Counting):
     """name -> buffer.  Every entry point of every session over a model reads and writes these same bytes.
 
     `version` changes whenever a number does: programs that keep a second layout of a state compare it.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._slots: dict[str, Slot] = {}
         self._regions: list[Region] = []
         self.version = 0
-        self.step = 0  # updates done
-        self.epoch = 0  # epochs finished by `run`: the key of the next one's order
 
     def add(self, types: Mapping[str, TensorType], initial: Callable[[str], AnyArray | None]) -> None:
         """Make room for the states that are not there yet, in one mapping, and give them their first values.
