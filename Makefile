@@ -4,11 +4,18 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help train test test-all check bench clean
+# make fuzz SECONDS=600 SEED=7 MODE=networks,graphs JOBS=1
+SECONDS ?= 60
+SEED ?= 1
+JOBS ?= 2
+MODE ?= networks,graphs,readers,combinations
+
+.PHONY: help train test test-all fuzz check bench clean
 help:
 	@echo "make train     set up and train a network on the UCI digits"
 	@echo "make test      format, lint, types, import contract, tests"
 	@echo "make test-all  the same with the long property tests"
+	@echo "make fuzz      look for wrong numbers with random networks, graphs, files and runs: SECONDS=600 SEED=1"
 	@echo "make bench     the MLP against torch, torch.compile, JAX and scikit-learn"
 	@echo "make clean     remove the virtual environment"
 
@@ -20,6 +27,9 @@ test: check
 
 test-all: check
 	$(PY) -m pytest -n 2 --dist loadfile -q -m "long or not long"
+
+fuzz: $(VENV)/.test
+	$(PY) -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) --jobs $(JOBS) --mode $(MODE)
 
 check: $(VENV)/.test
 	$(PY) -m ruff format --check .

@@ -20,7 +20,9 @@ class CompileOptions:
 
     cache: bool = True  # keep plans and compiled code for the next process
     cache_dir: str | None = None  # None: $WHOLESTEP_CACHE_DIR, else the user's cache folder
-    compiler: str | None = None  # a C compiler: a name, a path or a command line.  None: $CC, else what is found
+    compiler: str | None = (
+        None  # a C compiler: a name, a path, a command line ("gcc -O1").  None: $CC, else what is found
+    )
     optimize: bool = True  # run the whole-graph optimiser after autodiff
     egraph: bool = True  # let the e-graph choose among equal programs, before autodiff and on the whole step
     exactness: str = "reassociating"  # which rewrites: "bitwise", "reassociating" or "approximate"

@@ -52,6 +52,15 @@ def test_the_key_follows_source_target_and_compiler(tmp_path: Path) -> None:
     assert compile_counter.value == before + 3
 
 
+def test_the_level_of_a_command_line_wins_over_ours(tmp_path: Path) -> None:
+    """It is a part of the key: the same source at two levels is compiled twice."""
+    told = "\n#ifdef __OPTIMIZE__\n#define LEVEL 1\n#else\n#define LEVEL 0\n#endif\n"
+    source, cache, name = told + ANSWER.replace("%d", "LEVEL"), Cache(tmp_path), find_compiler().command[0]
+    paths = [compile_c(source, cache=cache, compiler=find_compiler(c)) for c in (None, f"{name} -O0", f"{name} -O1")]
+    assert [ctypes.CDLL(str(path)).answer() for path in paths] == [1, 0, 1]
+    assert len(set(paths)) == 3
+
+
 def test_a_damaged_object_is_compiled_again(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     path = compile_c(ANSWER % 3, cache=cache)

@@ -1,0 +1,235 @@
+"""The same training told in two ways: the same bits where that is promised, torch's numbers where these are known."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+import wholestep as ws
+from tests.fuzz import networks
+from tests.fuzz.case import FAST, Unfit, Wrong
+from tests.fuzz.layer import Made
+from tests.fuzz.networks import Network, Trained
+from tests.fuzz.training import LOSSES, OPTIMIZERS, SCHEDULES, Array
+
+SAME, CLOSE = "same bits", "close"
+# What may be done differently, and what is promised for it.
+FITS = {
+    "threads": SAME,
+    "resume": SAME,
+    "checkpoint": SAME,
+    "warm cache": SAME,
+    "loader": SAME,
+    "dict": SAME,
+    "strided": SAME,
+    "no egraph": CLOSE,
+    "weights of 1": CLOSE,
+}
+SESSIONS = {"threads": SAME, "run": SAME, "capacity": SAME, "strided": SAME, "no egraph": CLOSE}
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A network, how it is trained, and what the second run does differently."""
+
+    network: Network
+    entry: str  # "fit" or "session"
+    changes: tuple[str, ...]
+    rows: int = 11
+    batch_size: int = 4
+    epochs: int = 2
+    shuffle: bool = False
+    dropout: float = 0.0
+
+
+def draw(rng: Random) -> Combination:
+    """A network over rows that can be cut into batches."""
+    for _ in range(200):
+        n = networks.draw(rng)
+        if n.shape[0] == "batch" and "time" not in n.shape:
+            break
+    n = replace(n, accumulate=1, capacity={"batch": 4}, steps=({"batch": 4},), verify=False, threads=1)
+    entry = rng.choice(["fit", "fit", "session"])
+    table = FITS if entry == "fit" else SESSIONS
+    changes = tuple(rng.sample(list(table), rng.choice([1, 1, 2])))
+    rows = rng.choice([4, 6, 7, 10, 11])
+    return Combination(
+        n, entry, changes, rows, 4, rng.choice([1, 2, 3]), rng.random() < 0.5, rng.choice([0.0, 0.0, 0.3])
+    )
+
+
+# -- both runs ---------------------------------------------------------------------------------------------------
+
+
+def data_of(n: Network, shape: Any, rows: int) -> tuple[Array, Array]:
+    one = networks.batches(replace(n, steps=({"batch": rows},)), shape)[0]
+    return one["x"], one["labels"]
+
+
+def model_of(c: Combination, made: Made) -> ws.nn.Module:
+    """A fresh model with the first weights; what is dropped comes first, so that names stay."""
+    fresh = networks.twins(c.network)
+    model = fresh.ours
+    model.load_state_dict(_numbers(c.network, made))
+    if c.network.frozen:
+        networks.freeze_first(model)
+    return Dropping(model, c.dropout) if c.dropout and not c.network.vocabulary else model
+
+
+class Dropping(ws.nn.Module):
+    """Noise before a network: the same in both runs."""
+
+    def __init__(self, body: ws.nn.Module, rate: float) -> None:
+        self.drop, self.body = ws.nn.Dropout(rate), body
+
+    def forward(self, x: ws.Tensor) -> ws.Tensor:
+        return self.body(self.drop(x))
+
+
+def _numbers(n: Network, made: Made) -> dict[str, Array]:
+    return {k: v.numpy().astype(n.dtype) for k, v in made.theirs.state_dict().items()}
+
+
+def strided(a: Array) -> Array:
+    """The same numbers, every second one of an array in the other byte order."""
+    wide = np.zeros((2 * len(a), *a.shape[1:]), a.dtype.newbyteorder(">"))
+    wide[::2] = a
+    return wide[::2]
+
+
+def run_fit(c: Combination, made: Made, changes: tuple[str, ...], cache: Path) -> Trained:
+    model, n = model_of(c, made), c.network
+    x, y = data_of(n, made.shape, c.rows)
+    if "strided" in changes:
+        x, y = strided(x), strided(y)
+    given: Any = (x, y)
+    if "weights of 1" in changes:
+        given = (x, y, np.ones(len(x), n.dtype))
+    if "dict" in changes:
+        given = ({"x": x}, *given[1:])
+    if "loader" in changes and len(given) == 2:
+        given = ws.DataLoader(given[0], given[1], c.batch_size, shuffle=c.shuffle)
+    row = OPTIMIZERS[n.optimizer]
+    options = {
+        "loss": LOSSES[n.loss].ours,
+        "optimizer": row.ours(row.lr),
+        "schedule": SCHEDULES[n.schedule][0](row.lr) if n.schedule else None,
+        "clip_norm": n.clip_norm,
+        "batch_size": c.batch_size,
+        "shuffle": c.shuffle,
+        "threads": 3 if "threads" in changes else 1,
+        "progress": False,
+        "options": compile_options(changes, cache),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        if "resume" in changes and c.epochs > 1:
+            ws.fit(model, given, epochs=1, checkpoint=folder, **options)
+            model = model_of(c, made)
+            history = ws.fit(model, given, epochs=c.epochs, checkpoint=folder, resume=True, **options)
+        else:
+            kept = {"checkpoint": folder} if "checkpoint" in changes else {}
+            history = ws.fit(model, given, epochs=c.epochs, **kept, **options)
+    return Trained([e.avg_loss for e in history.epochs], model.state_dict())
+
+
+def run_session(c: Combination, made: Made, changes: tuple[str, ...], cache: Path) -> Trained:
+    model = model_of(c, made)
+    n = replace(c.network, capacity={"batch": 9 if "capacity" in changes else c.batch_size})
+    n = replace(n, threads=3 if "threads" in changes else 1)
+    session = networks.session_of(n, replace(made, ours=model), compile_options(changes, cache), load=False)
+    x, y = data_of(n, made.shape, c.rows)
+    if "strided" in changes:
+        x, y = strided(x), strided(y)
+    if "run" in changes and "capacity" not in changes:
+        losses = session.run(x=x, labels=y, epochs=c.epochs, shuffle=False, batch_size=c.batch_size).tolist()
+    else:
+        starts = [i for _ in range(c.epochs) for i in range(0, c.rows, c.batch_size)]
+        losses = [float(session.step(x=x[i : i + c.batch_size], labels=y[i : i + c.batch_size])) for i in starts]
+    return Trained(losses, model.state_dict())
+
+
+def compile_options(changes: tuple[str, ...], cache: Path) -> ws.CompileOptions:
+    folder = str(cache / ("changed" if changes and "warm cache" not in changes else "plain"))
+    return ws.CompileOptions(compiler=FAST, verify=False, cache_dir=folder, egraph="no egraph" not in changes)
+
+
+RUNS: dict[str, Callable[[Combination, Made, tuple[str, ...], Path], Trained]] = {
+    "fit": run_fit,
+    "session": run_session,
+}
+
+
+def check(c: Combination) -> None:
+    made = networks.twins(c.network)
+    x, _ = data_of(c.network, made.shape, c.rows)
+    if made.shape[0] != "batch" or not np.isfinite(np.asarray(x, float)).all():
+        raise Unfit("the rows of the outputs are not those of the inputs")
+    expected = against_torch(c, made)
+    with tempfile.TemporaryDirectory() as folder:
+        plain = RUNS[c.entry](c, made, (), Path(folder))
+        changed = RUNS[c.entry](c, made, c.changes, Path(folder))
+    table = FITS if c.entry == "fit" else SESSIONS
+    if all(table[name] == SAME for name in c.changes):
+        same_bits(plain, changed)
+    if expected is not None:
+        want, near = expected
+        for found in (plain, changed):
+            networks.compare(c.network, replace(found, losses=want.losses), want, near)
+
+
+def same_bits(a: Trained, b: Trained) -> None:
+    if a.losses != b.losses:
+        raise Wrong(f"losses are {a.losses} and {b.losses}")
+    for name, value in a.state.items():
+        if value.tobytes() != b.state[name].tobytes():
+            raise Wrong(f"{name} differs in bits by {np.abs(value - b.state[name]).max()}")
+
+
+def against_torch(c: Combination, made: Made) -> tuple[Trained, list[Trained]] | None:
+    """Torch's numbers over the same batches, where their order is known."""
+    x, y = data_of(c.network, made.shape, c.rows)
+    parts = [{"x": x[i : i + 4], "labels": y[i : i + 4]} for i in range(0, c.rows, c.batch_size)] * c.epochs
+    runs = [("float64", 0.0), ("float64", 1e-13)]
+    if c.network.dtype == "float32":
+        runs += [("float32", 0.0), ("float64", 1e-7)]
+    want, *near = (networks.train_torch(c.network, made, parts, *run) for run in runs)
+    if not np.isfinite(want.losses).all():
+        raise Unfit("the loss of torch is not finite")
+    return None if c.shuffle or c.dropout else (want, near)
+
+
+# -- as text, and smaller ----------------------------------------------------------------------------------------
+
+
+def to_data(c: Combination) -> dict[str, Any]:
+    return asdict(c)
+
+
+def from_data(data: Mapping[str, Any]) -> Combination:
+    changed = {"network": networks.from_data(data["network"]), "changes": tuple(data["changes"])}
+    return Combination(**{**data, **changed})
+
+
+def smaller(c: Combination) -> Iterator[Combination]:
+    if len(c.changes) > 1:
+        for name in c.changes:
+            yield replace(c, changes=(name,))
+    if c.epochs > 1:
+        yield replace(c, epochs=c.epochs - 1)
+    for name in ("shuffle", "dropout"):
+        if getattr(c, name):
+            yield replace(c, **{name: type(getattr(c, name))(0)})
+    for n in networks.smaller(c.network):
+        if n.capacity == c.network.capacity and n.shape[0] == "batch":
+            yield replace(c, network=n)
+
+
+def text(c: Combination) -> str:
+    told = {k: v for k, v in vars(c).items() if k != "network"}
+    return f"{networks.text(c.network)}\n{', '.join(f'{k}={v}' for k, v in told.items())}"
