@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from os import PathLike
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 
@@ -80,6 +80,8 @@ class Module:
         if isinstance(value, Parameter):
             self.__dict__.pop(name, None)
             owned[name] = value
+        elif name in owned and value is not None:
+            _refuse_assignment(type(self).__name__, name, owned[name], value)
         else:
             owned.pop(name, None)
             self.__dict__[name] = value
@@ -128,9 +130,9 @@ class Module:
         names = {owned: name for name, owned in reversed(list(self.all_names()))}
         return {name: owned for name, owned in self.all_names() if names[owned] == name}
 
-    def parameters(self) -> dict[str, Parameter]:
+    def parameters(self) -> ParametersOf:
         """The trained arrays by name, frozen ones included."""
-        return {name: owned for name, owned in self.named_arrays().items() if owned.trained}
+        return ParametersOf(self, {name: owned for name, owned in self.named_arrays().items() if owned.trained})
 
     def traced(self, graph: Graph) -> dict[str, Tensor]:
         """The parameters that are not frozen as tensors of a graph in which the module was called."""
@@ -229,7 +231,7 @@ class Module:
 
         values = numbers(self)
         first = {owned: name for name, owned in self.named_arrays().items()}
-        return {name: values[first[owned]] for name, owned in self.all_names()}
+        return Copies({name: values[first[owned]] for name, owned in self.all_names()})
 
     def load_state_dict(self, values: Mapping[str, object], strict: bool = True) -> LoadReport:
         """Take numbers by name from arrays (or a torch `state_dict`); the report says what did not match."""
@@ -267,3 +269,30 @@ class Module:
         return f"{type(self).__name__}({inside})"
 
     __hash__ = object.__hash__
+
+
+class ParametersOf(dict[str, Parameter]):
+    """The parameters of a module, by name; an optimizer that is given them changes the module's numbers."""
+
+    def __init__(self, module: Module, values: Mapping[str, Parameter]) -> None:
+        super().__init__(values)
+        self.module = module
+
+
+class Copies(dict[str, "np.ndarray[Any, Any]"]):
+    """Copies of the numbers of a module, by name.  An optimizer refuses them: nobody would see the change."""
+
+    holds_copies = True
+
+
+def _refuse_assignment(kind: str, name: str, owned: Parameter, value: object) -> NoReturn:
+    what = type(owned).__name__.lower()
+    if isinstance(value, Tensor):
+        fix = f"To change it step by step write x.graph.update(self.{name}, value), x a tensor"
+    else:
+        fix = f"To set its numbers write load_state_dict({{{name!r}: array}}, strict=False)"
+    fail(
+        UsageError,
+        f"{kind}.{name} is a {what}, {owned.type}, and {type(value).__name__} was assigned to it, which would remove "
+        f"it. {fix}; to replace it assign a ws.nn.{type(owned).__name__}(shape, init=array), to remove it None.",
+    )

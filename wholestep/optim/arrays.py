@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -21,6 +21,18 @@ Arrays = Array | Sequence[Array] | Mapping[str, Array]
 PREFIX = "session/"
 
 
+@runtime_checkable
+class Model(Protocol):
+    """What is asked of a `ws.nn.Module`."""
+
+    def parameters(self) -> Mapping[str, Any]: ...
+    def state_dict(self) -> dict[str, Array]: ...
+    def load_state_dict(self, values: Mapping[str, object], strict: bool = True) -> object: ...
+
+
+Params = Arrays | Model | Mapping[str, Any]  # the last: `model.parameters()`
+
+
 class ArrayForm:
     """The session behind `optimizer.step`, built for the arrays of the first call."""
 
@@ -32,9 +44,31 @@ class ArrayForm:
         self._trained: list[str] = []
         self._waiting: dict[str, Any] = {}  # a state dict that came before the first step
 
-    def step(self, params: Arrays, grads: Arrays) -> None:
+    def step(self, params: Params, grads: Arrays) -> None:
         """See `Optimizer.step`."""
-        arrays, slopes = _named("params", params), _named("grads", grads)
+        if getattr(params, "holds_copies", False):
+            raise UsageError(
+                "model.state_dict() holds copies: changing them would not change the model. Give the model itself, "
+                "optimizer.step(model, grads); for arrays of your own, optimizer.step(dict(arrays), grads)."
+            )
+        model = getattr(params, "module", params)
+        if isinstance(model, Model):
+            self._step_of(model, grads)
+        else:
+            self._step(_named("params", params), _named("grads", grads))
+
+    def _step_of(self, model: Model, grads: Arrays) -> None:
+        """An update of a model's numbers; frozen ones have no gradient."""
+        trained = [name for name, owned in model.parameters().items() if not owned.frozen]
+        slopes = dict(zip(trained, grads, strict=False)) if isinstance(grads, list | tuple) else _named("grads", grads)
+        if isinstance(grads, list | tuple) and len(grads) != len(trained):
+            raise UsageError(f"each of {trained} needs one gradient, in this order; received {len(grads)}.")
+        values = model.state_dict()
+        arrays = {name: values[name] for name in trained}
+        self._step(arrays, slopes)
+        model.load_state_dict(arrays, strict=False)
+
+    def _step(self, arrays: dict[str, Array], slopes: dict[str, Array]) -> None:
         _check(arrays, slopes)
         if self._session is None:
             self._build(arrays)
@@ -131,8 +165,11 @@ def _check(arrays: Mapping[str, Array], slopes: Mapping[str, Array]) -> None:
     for name, array in arrays.items():
         slope = slopes[name]
         if not isinstance(array, np.ndarray) or array.dtype.name not in ("float32", "float64"):
-            kind = getattr(array, "dtype", type(array).__name__)
-            raise DTypeError(f"{name} must be an array of float32 or float64, changed in place; received {kind}.")
+            kind = array.dtype if isinstance(array, np.ndarray) else f"{type(array).__name__}: {array!r}"
+            raise DTypeError(
+                f"{name} must be an array of float32 or float64, changed in place; received {kind}. The numbers of a "
+                "model change by optimizer.step(model, grads)."
+            )
         if not array.flags.writeable:
             raise UsageError(f"{name} is changed in place, but the array is read-only; pass a copy: array.copy().")
         if np.shape(slope) != array.shape or np.asarray(slope).dtype != array.dtype:

@@ -14,7 +14,7 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.graph import Node
 from wholestep.errors import OptionError, UsageError
-from wholestep.optim.arrays import ArrayForm, Arrays
+from wholestep.optim.arrays import ArrayForm, Arrays, Params
 from wholestep.optim.config import REGISTRY, as_config, optimizer_from_config
 from wholestep.optim.groups import Group, assign, check_groups
 from wholestep.optim.options import Number, check_options, plain, runtime_numbers, structural_options
@@ -227,17 +227,19 @@ class Optimizer(ABC):
 
     # -- on arrays ---------------------------------------------------------------------------------------------------
 
-    def step(self, params: Arrays, grads: Arrays) -> None:
+    def step(self, params: Params, grads: Arrays) -> None:
         """One update of NumPy arrays in place, by the same compiled expression as in a session.
 
         Args:
-            params: an array, a list or a dict of arrays (names for groups); the same shapes in every call.
-            grads: the gradients, in the same form.
+            params: an array, a list or a dict of arrays (names for groups), the same shapes in every call; or a model,
+                or its `parameters()`, whose numbers then change.
+            grads: the gradients, in the same form; of a model a dict by name, or a list for those that are not frozen.
 
         Example::
 
             optimizer = ws.SGD(lr=0.01)
             optimizer.step([w], [dw])
+            optimizer.step(model, {"weight": dw, "bias": db})
         """
         self._arrays.step(params, grads)
 
