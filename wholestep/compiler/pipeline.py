@@ -23,7 +23,7 @@ from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.passes.keep_rows import keep_rows
 from wholestep.compiler.passes.lookups import project_tables
 from wholestep.compiler.passes.pixels import sum_pixels
-from wholestep.compiler.passes.pooling import relu_behind_pool, through_pools
+from wholestep.compiler.passes.pooling import drop_pools_of_one, relu_behind_pool, through_pools
 from wholestep.compiler.passes.regroup import regroup
 from wholestep.compiler.passes.remake import remake
 from wholestep.compiler.passes.row_writes import lower_row_writes
@@ -57,7 +57,10 @@ class Stage:
     egraph: bool = False  # rewritten by equality saturation afterwards, where the options say so
 
 
-BEFORE_GRADIENTS = (inline_calls, unroll_inner_loops, relu_behind_pool, hoist_projections, project_tables)
+BEFORE_GRADIENTS = (
+    *(inline_calls, unroll_inner_loops, drop_pools_of_one),
+    *(relu_behind_pool, hoist_projections, project_tables),
+)
 IMAGES = (channels_last, through_pools)
 SIMPLIFY = (fold, share_common_nodes, drop_dead_code)
 

@@ -11,7 +11,7 @@ from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.channels_last import LAST, channels_last
 from wholestep.compiler.passes.dead_code import drop_dead_code
-from wholestep.compiler.passes.pooling import relu_behind_pool, through_pools
+from wholestep.compiler.passes.pooling import drop_pools_of_one, relu_behind_pool, through_pools
 
 RNG = np.random.default_rng(5)
 STATE = {"w": RNG.normal(size=(4, 3, 3, 3)), "b": RNG.normal(size=(4,)), "v": RNG.normal(size=(60, 4, 3, 3))}
@@ -51,6 +51,16 @@ def assert_equal(graph: Graph, expected: dict[str, np.ndarray]) -> None:
     got = values(graph)
     for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, rtol=1e-12, atol=1e-12)
+
+
+def test_a_pool_of_one_is_its_input() -> None:
+    g = ws.Graph()
+    x = g.input("x", ("batch", 3, 8, 9), "float64")
+    g.set_outputs({"same": ws.max_pool2d(x, 1), "steps": ws.max_pool2d(x, 1, 2), "wide": ws.max_pool2d(x, (1, 2), 1)})
+    graph = g.to_ir()
+    dropped = drop_pools_of_one(graph)
+    assert ops(dropped).count("max_pool2d") == 2
+    assert_equal(dropped, values(graph))
 
 
 def test_a_relu_waits_behind_its_pool(expected: dict[str, np.ndarray]) -> None:

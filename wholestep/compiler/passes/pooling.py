@@ -18,6 +18,18 @@ KERNEL_BYTES = 32 * 1024  # framed kernels, read once for every pixel of the poo
 IMAGE_BYTES = 64 * 1024  # one image, read once for every output
 
 
+def drop_pools_of_one(graph: Graph) -> Graph:
+    """The maximum of one element is the element."""
+    return rewrite(graph, _without_pool_of_one)
+
+
+def _without_pool_of_one(node: Node) -> Node:
+    if node.op != "max_pool2d":
+        return node
+    a = attrs_of(node, at.PoolAttrs)
+    return node.inputs[0] if {*a.window, *a.stride} == {1} and max(*a.low, *a.high) == 0 else node
+
+
 def relu_behind_pool(graph: Graph) -> Graph:
     """max_pool(relu(x)) = relu(max_pool(x)): fewer elements, and the same gradients.
 
