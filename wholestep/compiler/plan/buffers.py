@@ -150,7 +150,8 @@ class Buffers:
             by_panels = self._walks_panels(c)
             for n in c.members:
                 for a in accesses(n):
-                    if not by_panels or n.op == "matmul" or a.index != identity(a.base.type.rank):
+                    in_place = a.shape == a.base.type.shape and a.index == identity(a.base.type.rank)
+                    if not by_panels or n.op == "matmul" or not in_place:
                         refused.add(self._outside(a.base))
         return {
             n
