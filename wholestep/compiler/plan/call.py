@@ -21,6 +21,8 @@ ROUTINES: Mapping[str, str] = {
     "attention_lse": "attention",
     "attention_grad": "attention_grad",
 }
+# Operands and results that a routine walks with a step of its own; of all others the last axis is consecutive elements.
+STEPPED = frozenset({"lse"})
 
 
 def is_call(node: Node) -> bool:
@@ -102,13 +104,13 @@ class _Finder:
         """The results of calls that a node is assembled from, and where each goes; None if it is not."""
         if node.op == "reshape":
             found = self.trace(node)
-            return None if found is None or found[0] is node.inputs[0] else [found]
+            return None if found is None or found[0] is node.inputs[0] or not _is_in_rows(*found) else [found]
         if node.op != "concat":
             return None
         parts, axis, start = [], attrs_of(node, at.ConcatAttrs).axis, _zero()
         for i in node.inputs:
             found = self.trace(i) if i in self.read_once else None
-            if found is None:
+            if found is None or not _is_in_rows(*found):
                 return None
             base, index = found
             moved = Index(index[axis].terms, index[axis].offset + start)
@@ -130,6 +132,11 @@ class _Finder:
             return base, tuple(index[d] for d in attrs_of(node, at.PermuteAttrs).order)
         moved = merged(node.inputs[0].type.shape, node.type.shape, index)
         return None if moved is None else (base, moved)
+
+
+def _is_in_rows(part: Node, place: Indices) -> bool:
+    """Does a routine write consecutive elements there, as all of them do?"""
+    return has_contiguous_columns(place, part.type.rank - 1)
 
 
 def _zero() -> Extent:
@@ -154,9 +161,8 @@ def composed(outer: Indices, inner: Indices) -> Indices:
     return tuple(out)
 
 
-def has_contiguous_columns(index: Indices, rank: int) -> bool:
-    """Does the last of `rank` axes walk consecutive elements of what is indexed?"""
-    column = rank - 1
+def has_contiguous_columns(index: Indices, column: int) -> bool:
+    """Does the axis `column` walk consecutive elements of what is indexed?"""
     inside = [dict(i.terms).get(column, 0) for i in index]
     return bool(inside) and inside[-1] == 1 and not any(inside[:-1])
 
@@ -166,4 +172,4 @@ def keeps_panels(index: Indices, rank: int) -> bool:
     *_, columns = index
     others = [c for a, c in columns.terms if a != rank - 1]
     whole = all(isinstance(e, int) and e % LANES == 0 for e in (*others, columns.offset))
-    return has_contiguous_columns(index, rank) and whole
+    return has_contiguous_columns(index, rank - 1) and whole

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.plan.access import Indices, resolve
 from wholestep.compiler.plan.buffers import Buffers
-from wholestep.compiler.plan.call import Assembled, composed
+from wholestep.compiler.plan.call import STEPPED, Assembled, composed, has_contiguous_columns
 from wholestep.compiler.plan.fuse import Cluster
 from wholestep.compiler.plan.kernel import Load, Operand
 
@@ -15,7 +15,7 @@ from wholestep.compiler.plan.kernel import Load, Operand
 def operand(name: str, node: Node, index: Indices, axes: Sequence[int], buffers: Buffers) -> Operand:
     """Element `index` of what a routine reads; `axes` are those that the routine runs over."""
     access = resolve(node, index)
-    return Operand(name, Load(buffers.of(access.base), access.shape, access.index), tuple(axes))
+    return _operand(name, Load(buffers.of(access.base), access.shape, access.index), axes)
 
 
 def result(name: str, node: Node, index: Indices, axes: Sequence[int], cluster: Cluster, buffers: Buffers) -> Operand:
@@ -26,4 +26,10 @@ def result(name: str, node: Node, index: Indices, axes: Sequence[int], cluster: 
             index, node = composed(place, index), whole
             break
     (target,) = buffers.targets(node)
-    return Operand(name, Load(target.buffer, target.shape, composed(target.index, index)), tuple(axes))
+    return _operand(name, Load(target.buffer, target.shape, composed(target.index, index)), axes)
+
+
+def _operand(name: str, load: Load, axes: Sequence[int]) -> Operand:
+    in_rows = name in STEPPED or has_contiguous_columns(load.index, axes[-1])
+    assert in_rows, f"a routine walks consecutive elements along the last axis of {name!r}"
+    return Operand(name, load, tuple(axes))

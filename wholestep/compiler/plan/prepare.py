@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
-from wholestep.compiler.plan.access import VIEWS, Access, cuts_axes, identity, is_reinterpretation, repeats, resolve
+from wholestep.compiler.plan.access import (
+    VIEWS,
+    Access,
+    cuts_axes,
+    identity,
+    is_reinterpretation,
+    linear,
+    repeats,
+    resolve,
+)
 from wholestep.compiler.plan.call import (
     Assembled,
     has_contiguous_columns,
@@ -19,7 +28,7 @@ from wholestep.compiler.plan.call import (
 )
 from wholestep.compiler.plan.kernel import Layout
 from wholestep.compiler.plan.layout import state_layout
-from wholestep.compiler.plan.window_ops import WEIGHTS, WINDOWS
+from wholestep.compiler.plan.window_ops import KERNELS, WEIGHTS, WINDOWS
 
 STORED_LEAVES = ("input", "parameter", "state", "constant")
 
@@ -62,11 +71,18 @@ def _is_affine(access: Access) -> bool:
     return all(i.over == 1 for i in access.index)
 
 
-def _rows(node: Node) -> Node:
-    """Any view of something that lies in memory as dense rows."""
+def _window_operand(op: str, position: int, node: Node) -> Node:
+    """Any view of something that lies in memory as dense rows, as long as its steps are numbers.
+
+    The step from image to image may depend on a size; every other one is a literal in a tile of machine code.
+    """
     access = resolve(node, identity(node.type.rank))
     paneled = is_state(access.base) and state_layout(access.base.type) is Layout.PANELS
-    return node if _is_affine(access) and not (is_generated(access.base) or paneled) else _copy(node)
+    if not _is_affine(access) or is_generated(access.base) or paneled:
+        return _copy(node)
+    steps = dict(linear(access.index, access.shape).terms)
+    fixed = range(0 if position == KERNELS.get(op) else 1, node.type.rank)
+    return node if all(isinstance(steps.get(a, 0), int) for a in fixed) else _copy(node)
 
 
 def right_operand_is_direct(node: Node, transposed: bool) -> bool:
@@ -110,7 +126,7 @@ def _prepare(node: Node) -> Node:
     if node.op == "scatter_add":
         return node.with_inputs([_stored(i) for i in node.inputs])
     if node.op in WINDOWS:
-        return node.with_inputs([_rows(i) for i in node.inputs])
+        return node.with_inputs([_window_operand(node.op, i, x) for i, x in enumerate(node.inputs)])
     if node.op in ("pad", "concat"):
         return node.with_inputs([_operand(i) for i in node.inputs])
     return node.with_inputs([_call_operand(i) for i in node.inputs]) if is_call(node) else node
@@ -120,7 +136,7 @@ def _call_operand(node: Node) -> Node:
     """A routine reads rows of consecutive elements, or panels of them."""
     access, rank = resolve(node, identity(node.type.rank)), node.type.rank
     paneled = is_state(access.base) and state_layout(access.base.type) is Layout.PANELS
-    in_place = keeps_panels(access.index, rank) if paneled else has_contiguous_columns(access.index, rank)
+    in_place = keeps_panels(access.index, rank) if paneled else has_contiguous_columns(access.index, rank - 1)
     return node if in_place and _is_affine(access) and not is_generated(access.base) else _copy(node)
 
 

@@ -15,8 +15,8 @@ from wholestep.compiler.render.writer import Writer
 def _finish_weight(pen: Pen, lo: str, hi: str, tall: int, count: int, length: int, padded: int) -> None:
     """The sums of outputs from lo to hi into the gradient: (output, row, taps and channels)."""
     w = pen.w
-    o, y, x, c = pen.steps("result")
-    _, _, _, inner = pen.sizes("result")
+    o, (y, x, c) = pen.output_step("result"), pen.steps("result")
+    _, _, inner = pen.sizes("result")
     assert (x, c) == (inner, 1), "gradients of weights are dense"
     each = length if count == 1 else inner
     with w.loop("o", lo, hi), w.loop("r", "0", str(tall)), w.loop("k", "0", str(count)):
@@ -31,9 +31,9 @@ def render_conv2d_grad_weight(w: Writer) -> None:
     if a.tile_rows:
         render_weight_by_tiles(pen)
         return
-    _, height, width, channels = pen.sizes("x")
-    _, rows, columns, outputs = pen.sizes("g")
-    _, tall, wide, inner = pen.sizes("result")
+    height, width, channels = pen.sizes("x")
+    rows, columns, outputs = pen.sizes("g")
+    tall, wide, inner = pen.sizes("result")
     below, right = (
         forward_margin(*of)
         for of in zip((height, width), (rows, columns), (tall, wide), a.stride, a.low, a.dilation, strict=True)
@@ -42,7 +42,7 @@ def render_conv2d_grad_weight(w: Writer) -> None:
     of = runs(wide, a.dilation[1], channels, inner)
     padded = rounded(of.length)
     output = tall * of.count * padded
-    _, g_row, g_pixel, g_channel = pen.steps("g")
+    g_row, g_pixel, g_channel = pen.steps("g")
     lo, hi = w.span(0)
     pen.call(f"ws_clear_{pen.suffix}", f"sums + {lo}*{output}", f"({hi} - {lo})*{output}")
     clear_frame(pen, (a.low[0] + height + below) * row + 16)
@@ -82,8 +82,8 @@ def render_pooled_grad_weight(w: Writer) -> None:
     """Every part of the batch has sums of its own."""
     pen = Pen(w)
     a = pen.window
-    _, height, width, channels = pen.sizes("x")
-    outputs, tall, wide, _ = pen.sizes("result")
+    height, width, channels = pen.sizes("x")
+    outputs, (tall, wide, _) = pen.outputs("result"), pen.sizes("result")
     row, elements = _pooled_frame(pen, height, width, channels, tall, wide)
     padded = rounded(wide * channels)
     pen.table("offsets", [i * row + j * channels for i in range(a.pool[0]) for j in range(a.pool[1])])
@@ -101,9 +101,9 @@ def render_pooled_grad_weight(w: Writer) -> None:
 def _winning_windows(pen: Pen, row: int, padded: int) -> None:
     """What image n adds to the sums of all outputs, some neighbouring ones at a time."""
     w, a = pen.w, pen.window
-    channels, (_, rows, columns, _) = pen.sizes("x")[3], pen.sizes("g")
-    outputs, tall, wide, _ = pen.sizes("result")
-    _, g_row, g_pixel, g_channel = pen.steps("g")
+    channels, (rows, columns, _) = pen.sizes("x")[2], pen.sizes("g")
+    outputs, (tall, wide, _) = pen.outputs("result"), pen.sizes("result")
+    g_row, g_pixel, g_channel = pen.steps("g")
     stride = _dense_cells(pen)
     w.emit(f"const {pen.real} *const g = {pen.at('g', 'n')};")
     w.emit(f"const uint8_t *const index = {pen.at('index', 'n')};")
@@ -127,23 +127,23 @@ def _winning_windows(pen: Pen, row: int, padded: int) -> None:
 def _pooled_frame(pen: Pen, height: int, width: int, channels: int, tall: int, wide: int) -> tuple[int, int]:
     """(elements of a row of the frame, elements of it all)."""
     (top, left), pool = pen.window.low, pen.window.pool
-    _, rows, columns, _ = pen.sizes("g")
+    rows, columns, _ = pen.sizes("g")
     high = max(top + height, rows * pool[0] + tall - 1), max(left + width, columns * pool[1] + wide - 1)
     return high[1] * channels, high[0] * high[1] * channels + 16
 
 
 def _dense_cells(pen: Pen) -> int:
     """Elements from one cell of the pool's positions to the next, which are the channels of each."""
-    _, _, columns, outputs = pen.sizes("index")
-    assert pen.steps("index")[1:] == (columns * outputs, outputs, 1), "positions lie with channels last"
+    _, columns, outputs = pen.sizes("index")
+    assert pen.steps("index") == (columns * outputs, outputs, 1), "positions lie with channels last"
     return outputs
 
 
 def render_pooled_grad_input(w: Writer) -> None:
     pen = Pen(w)
     a = pen.window
-    _, rows, columns, outputs = pen.sizes("g")
-    _, tall, wide, channels = pen.sizes("weight")
+    rows, columns, outputs = pen.sizes("g")
+    tall, wide, channels = pen.sizes("weight")
     height, width, _ = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
     line = framed_length(wide, channels, a.pool[1], VECTOR_BYTES // pen.dtype.size)
     lines, seen = tall + 2 * (a.pool[0] - 1), (wide + a.pool[1] - 1) * channels
@@ -154,7 +154,7 @@ def render_pooled_grad_input(w: Writer) -> None:
     ]
     pen.table("shifts", shifts)
     stride = _dense_cells(pen)
-    _, g_row, g_pixel, g_channel = pen.steps("g")
+    g_row, g_pixel, g_channel = pen.steps("g")
     with w.loop("i0", *w.span(0)):
         w.emit(f"const {pen.real} *const g = {pen.at('g')};")
         w.emit(f"const uint8_t *const index = {pen.at('index')};")
@@ -172,7 +172,7 @@ def render_pooled_grad_input(w: Writer) -> None:
 def _frame_kernels(pen: Pen, outputs: int, tall: int, wide: int, channels: int, lines: int, line: int) -> None:
     """Each output's kernel in the middle of zeros."""
     w, (top, left) = pen.w, (pen.window.pool[0] - 1, pen.window.pool[1] - 1)
-    o, y, x, c = pen.steps("weight")
+    o, (y, x, c) = pen.output_step("weight"), pen.steps("weight")
     w.emit(f"ws_clear_{pen.suffix}(packed, {outputs * lines * line + 16});")
     with w.loop("o", "0", str(outputs)):
         place = f"packed + o*{lines * line} + {top * line + left * channels}"

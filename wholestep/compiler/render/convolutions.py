@@ -37,8 +37,8 @@ def conv_row(pen: Pen, panels: Panels, count: int, out: str, step: int, x: str, 
 def render_conv2d(w: Writer) -> None:
     pen = Pen(w)
     a = pen.window
-    _, height, width, channels = pen.sizes("x")
-    outputs, tall, wide, inner = pen.sizes("weight")
+    height, width, channels = pen.sizes("x")
+    outputs, (tall, wide, inner) = pen.outputs("weight"), pen.sizes("weight")
     panels = Panels(a.groups, outputs, inner)
     pool = a.pool if a.pooled is not None else (1, 1)
     rows, columns = (w.kernel.axes[1], w.kernel.axes[2])
@@ -50,7 +50,7 @@ def render_conv2d(w: Writer) -> None:
         forward_margin(*of) for of in zip((height, width), seen, (tall, wide), a.stride, a.low, a.dilation, strict=True)
     )
     framed = "frame" in pen.work
-    row = (a.low[1] + width + right) * channels if framed else pen.steps("x")[1]
+    row = (a.low[1] + width + right) * channels if framed else pen.steps("x")[0]
     taps = (pen.table("down", range(tall)), tall, pen.table("across", range(wide)), wide)
     size = pack(pen, panels, taps, inner, 0, turned=False)
     if a.tile_rows:
@@ -142,15 +142,15 @@ def candidate(pen: Pen, run: Lanes, i: int, j: int, acc: str) -> None:
 def render_conv2d_grad_input(w: Writer) -> None:
     pen = Pen(w)
     a = pen.window
-    _, rows, columns, outputs = pen.sizes("g")
-    _, tall, wide, _ = pen.sizes("weight")
+    rows, columns, outputs = pen.sizes("g")
+    tall, wide, _ = pen.sizes("weight")
     height, width, channels = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
     down, above, below = backward_taps(height, rows, tall, a.stride[0], a.low[0], a.dilation[0])
     across, left, right = backward_taps(width, columns, wide, a.stride[1], a.low[1], a.dilation[1])
     if a.tile_rows:
         below, right = below + height % 2, right + width % 2
     panels = Panels(a.groups, channels, outputs // a.groups)
-    row = (left + columns + right) * outputs if "frame" in pen.work else pen.steps("g")[1]
+    row = (left + columns + right) * outputs if "frame" in pen.work else pen.steps("g")[0]
     places, sizes = _pack_phases(pen, panels, down, across, outputs // a.groups)
     if a.tile_rows:
         take_weights_apart(pen, panels, outputs)

@@ -20,7 +20,7 @@ def fetch_next_image(pen: Pen, name: str, batch: str, shares: int, share: str) -
     """One of so many shares of the image behind image `batch`."""
     if not is_large(pen.w):
         return
-    _, height, width, channels = pen.sizes(name)
+    height, width, channels = pen.sizes(name)
     lines = -(-height * width * channels * pen.dtype.size // (LINE * shares))
     pen.call(
         "ws_fetch_read", f"(const char *)({pen.at(name, f'({batch} + 1)')}) + ({share})*{lines * LINE}", lines, LINE

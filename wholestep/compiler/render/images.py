@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from wholestep.compiler.ir.types import DType
+from wholestep.compiler.ir.types import DType, Extent
 from wholestep.compiler.plan.frames import columns_of
 from wholestep.compiler.plan.kernel import Instr, Layout, Level, Load, Operand, Store
 from wholestep.compiler.render.address import axis_stride
@@ -28,18 +28,27 @@ class Pen:
         self.suffix, self.real = SUFFIX[self.dtype], STORED[self.dtype]
         self.work = {name for name, _ in self.window.work}
 
-    def sizes(self, name: str) -> tuple[int, int, int, int]:
-        """The last four extents of an operand; of the batch, at least a placeholder."""
-        extents = [self.w.kernel.axes[a] for a in self.operands[name].axes[-4:]]
-        first, *rest = [e if isinstance(e, int) else 0 for e in extents]
-        return first, rest[0], rest[1], rest[2]
+    def sizes(self, name: str) -> tuple[int, int, int]:
+        """Rows, columns and channels of images, or of a weight."""
+        height, width, channels = (_number(self.w.kernel.axes[a]) for a in self.operands[name].axes[-3:])
+        return height, width, channels
 
-    def steps(self, name: str) -> tuple[int, int, int, int]:
-        """Elements from one image, row, column, channel to the next."""
-        o = self.operands[name]
-        found = [axis_stride(o.load, a, self.w.buffers[o.load.buffer])[0] for a in o.axes[-4:]]
-        first, *rest = [e if isinstance(e, int) else 0 for e in found]
-        return first, rest[0], rest[1], rest[2]
+    def outputs(self, name: str) -> int:
+        """How many kernels a weight has."""
+        return _number(self.w.kernel.axes[self.operands[name].axes[-4]])
+
+    def steps(self, name: str) -> tuple[int, int, int]:
+        """Elements from one row, column, channel to the next."""
+        row, column, channel = (self._step(name, a) for a in self.operands[name].axes[-3:])
+        return row, column, channel
+
+    def output_step(self, name: str) -> int:
+        """Elements from one kernel of a weight to the next."""
+        return self._step(name, self.operands[name].axes[-4])
+
+    def _step(self, name: str, axis: int) -> int:
+        load = self.operands[name].load
+        return _number(axis_stride(load, axis, self.w.buffers[load.buffer])[0])
 
     def at(self, name: str, batch: str = "i0") -> str:
         """The address of an operand's first element, of image `batch` where it has images."""
@@ -62,6 +71,11 @@ class Pen:
     def tile(self, columns: int) -> str:
         """The suffix of the tiles for panels of so many columns."""
         return f"{self.suffix}_{'narrow' if columns < 16 else 'wide'}"
+
+
+def _number(extent: Extent) -> int:
+    assert isinstance(extent, int), f"prepare() copies what a window kernel would read with a step of {extent}"
+    return extent
 
 
 @dataclass(frozen=True)
@@ -230,12 +244,12 @@ def _walks_a_run(pen: Pen, load: Load, channels: int) -> bool:
 
 def stage(pen: Pen, name: str, low: Sequence[int], row: int, batch: str = "i0") -> None:
     """The image into its frame, or the frame where the image is."""
-    _, height, width, channels = pen.sizes(name)
+    height, width, channels = pen.sizes(name)
     if "frame" not in pen.work:
         pen.w.emit(f"const {pen.real} *const frame = {pen.at(name)};")
         return
     to = f"frame + {low[0] * row + low[1] * channels}"
-    pen.call(f"ws_frame_{pen.suffix}", to, pen.at(name, batch), height, width, channels, row, *pen.steps(name)[1:])
+    pen.call(f"ws_frame_{pen.suffix}", to, pen.at(name, batch), height, width, channels, row, *pen.steps(name))
 
 
 def clear_frame(pen: Pen, elements: int) -> None:

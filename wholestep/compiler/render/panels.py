@@ -37,7 +37,7 @@ def pack(pen: Pen, panels: Panels, taps: tuple[str, int, str, int], depth: int, 
 
     `turned`: the result's channels are the weight's inputs, and it sums over its outputs.
     """
-    o, y, x, c = pen.steps("weight")
+    o, (y, x, c) = pen.output_step("weight"), pen.steps("weight")
     lane, deep = (c, o) if turned else (o, c)
     rows, n_rows, columns, n_columns = taps
     size = panels.columns * n_rows * n_columns * depth

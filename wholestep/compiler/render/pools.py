@@ -34,13 +34,13 @@ def _by_channels(pen: Pen, channels: int, sources: Mapping[str, str]) -> None:
 def render_max_pool2d(w: Writer) -> None:
     pen = Pen(w)
     a = pen.window
-    _, height, width, channels = pen.sizes("x")
+    height, width, channels = pen.sizes("x")
     rows, columns = w.kernel.axes[1:3]
     suffix = _position(pen)
     with w.loop("i0", *w.span(0)), w.loop("i1", "0", str(rows)), w.loop("i2", "0", str(columns)):
         pen.call(
             *(f"ws_pool_pixel_{pen.suffix}_{suffix}", "best", "positions", pen.at("x"), channels, height, width),
-            *(*a.pool, f"i1*{a.stride[0]} - {a.low[0]}", f"i2*{a.stride[1]} - {a.low[1]}", *pen.steps("x")[1:]),
+            *(*a.pool, f"i1*{a.stride[0]} - {a.low[0]}", f"i2*{a.stride[1]} - {a.low[1]}", *pen.steps("x")),
         )
         _by_channels(pen, channels, {"acc": "best", "position": "positions"})
 
@@ -48,7 +48,7 @@ def render_max_pool2d(w: Writer) -> None:
 def render_max_pool2d_grad(w: Writer) -> None:
     pen = Pen(w)
     a = pen.window
-    _, rows, columns, channels = pen.sizes("g")
+    rows, columns, channels = pen.sizes("g")
     height, width, _ = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
     with w.loop("i0", *w.span(0)):
         w.emit(f"ws_clear_{pen.suffix}(image, {height * width * channels});")
@@ -61,15 +61,15 @@ def render_max_pool2d_grad(w: Writer) -> None:
 
 
 def _cell(pen: Pen, name: str) -> str:
-    _, row, pixel, channel = pen.steps(name)
+    row, pixel, channel = pen.steps(name)
     return f"({pen.at(name)})[i*{row} + j*{pixel} + c*{channel}]"
 
 
 def render_max_pool2d_pick(w: Writer) -> None:
     pen = Pen(w)
     a = pen.window
-    _, _, _, channels = pen.sizes("x")
-    _, x_row, x_pixel, x_channel = pen.steps("x")
+    _, _, channels = pen.sizes("x")
+    x_row, x_pixel, x_channel = pen.steps("x")
     rows, columns = w.kernel.axes[1:3]
     with w.loop("i0", *w.span(0)), w.loop("i1", "0", str(rows)), w.loop("i2", "0", str(columns)):
         w.emit("const long i = i1, j = i2;")

@@ -60,8 +60,8 @@ def image_by_tiles(
 def render_weight_by_tiles(pen: Pen) -> None:
     """The gradient of a weight: the adjoint of all this, with sums taken apart until the end."""
     w, a = pen.w, pen.window
-    _, height, width, channels = pen.sizes("x")
-    _, rows, columns, outputs = pen.sizes("g")
+    height, width, channels = pen.sizes("x")
+    rows, columns, outputs = pen.sizes("g")
     down, across = tiles_of((rows, columns))
     below, right = (
         forward_margin(*of)
@@ -85,7 +85,7 @@ def render_weight_by_tiles(pen: Pen) -> None:
         g_row = _stage_gradient(pen, across)
         _tiles_of_weight(pen, row, g_row)
     with w.loop("o", lo, hi):
-        o = pen.steps("result")[0]
+        o = pen.output_step("result")
         pen.call(
             f"ws_winograd_taps_{pen.suffix}_wide", f"{pen.at('result')} + o*{o}", f"sums + o*{output}", channels, padded
         )
@@ -93,8 +93,8 @@ def render_weight_by_tiles(pen: Pen) -> None:
 
 def _stage_gradient(pen: Pen, across: int) -> int:
     """`g` is the image's gradient with zeros where tiles reach over its edge; gives the elements of a row."""
-    _, rows, columns, outputs = pen.sizes("g")
-    _, g_row, g_pixel, g_channel = pen.steps("g")
+    rows, columns, outputs = pen.sizes("g")
+    g_row, g_pixel, g_channel = pen.steps("g")
     if "around" not in pen.work:
         pen.w.emit(f"const {pen.real} *const g = {pen.at('g', 'n')};")
         return g_row
@@ -109,8 +109,8 @@ def _stage_gradient(pen: Pen, across: int) -> int:
 def _tiles_of_weight(pen: Pen, row: int, g_row: int) -> None:
     """What one image adds to the sums of this thread's outputs."""
     w, some = pen.w, pen.window.tile_rows
-    _, rows, columns, outputs = pen.sizes("g")
-    channels = pen.sizes("x")[3]
+    rows, columns, outputs = pen.sizes("g")
+    channels = pen.sizes("x")[2]
     (down, across), padded, lanes = tiles_of((rows, columns)), rounded(channels), rounded(outputs)
     step, g_step = position_step(some * across, channels), position_step(some * across, outputs)
     lo, hi = w.span(0)
