@@ -50,15 +50,6 @@ def test_j01_early_stopping() -> None:
     assert "has not improved for 2 epochs" in history.stopped_by
 
 
-def test_an_accuracy_that_is_to_fall_is_said(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    fit(callbacks=[ws.EarlyStopping("val_acc"), ws.ModelCheckpoint(tmp_path, "val_accuracy")])
-    assert "EarlyStopping takes the smallest val_accuracy for the best; if more is better: mode='max'" in caplog.text
-    assert "ModelCheckpoint takes the smallest val_accuracy for the best" in caplog.text
-    caplog.clear()
-    fit(callbacks=[ws.EarlyStopping("val_acc", mode="max"), ws.EarlyStopping("val_loss")])
-    assert "takes the smallest" not in caplog.text
-
-
 def test_j03_callback_lists_call_in_order() -> None:
     calls = []
 
@@ -114,7 +105,7 @@ def test_j05_the_basic_loop() -> None:
     loop = ws.BasicTrainingLoop(mlp(), ws.Adam(lr=0.05), metrics=[ws.metrics.Accuracy()])
     loop.add_callback(Spy())
     history = loop.fit((X, Y), (X, Y), epochs=3, batch_size=8, progress=False)
-    assert epochs == [["accuracy", "loss", "val_accuracy", "val_loss"]] * 3
+    assert epochs == [["accuracy", "loss", "lr", "val_accuracy", "val_loss"]] * 3
     assert history["loss"][-1] < history["loss"][0]
 
 
@@ -129,19 +120,10 @@ def test_evaluation_changes_no_parameter_bit() -> None:
         assert value.tobytes() == before[name].tobytes()
 
 
-def test_a_callback_that_fails_is_named_and_the_run_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(ws.Callback):
-        def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
-            raise ZeroDivisionError
-
-    assert len(fit(epochs=3, callbacks=[Broken()])) == 3
-    assert "the callback Broken failed in on_epoch_end and is left out" in caplog.text
-
-
 def test_budgets_and_slices() -> None:
     losses = ws.LossHistory()
     history = fit(epochs=9, callbacks=[losses, ws.StepBudget(6)])
-    assert (len(losses.losses), len(history)) == (6, 1)
+    assert (len(losses.losses), [e.steps for e in history.epochs]) == (6, [4, 2])
     assert "budget of 6 steps" in history.stopped_by
     assert len(fit(epochs=10**6, callbacks=ws.TimeBudget(0.05))) < 10**6
 

@@ -256,7 +256,7 @@ def test_the_manifest_says_what_the_run_was(tmp_path: Path) -> None:
     assert taken.config["optimizer"] == ws.AdamW(lr=0.125).to_config()
     assert taken.config["epochs"] == 2
     assert taken.position == Position(epoch=2)
-    assert taken.history.names == ["loss", "accuracy", "val_loss", "val_accuracy"]
+    assert taken.history.names == ["loss", "accuracy", "val_loss", "val_accuracy", "lr"]
     assert {"python", "numpy", "system"} <= taken.versions.keys()
     digest = taken.identity["plan"][0]
     from wholestep.compiler.plan import serialize

@@ -62,7 +62,7 @@ def test_tensorboard_reads_every_scalar(tmp_path: Path) -> None:
     losses = ws.LossHistory()
     history = fit(tmp_path, losses)
     found = scalars(tmp_path / "tb")
-    assert set(found) == {"step/loss", "epoch/loss", "epoch/accuracy"}
+    assert set(found) == {"step/loss", "epoch/loss", "epoch/accuracy", "epoch/lr"}
     assert found["step/loss"] == [(i, pytest.approx(v, rel=1e-6)) for i, v in enumerate(losses.losses)]
     for name in ("loss", "accuracy"):
         expected = [(STEPS * (i + 1) - 1, pytest.approx(v, rel=1e-6)) for i, v in enumerate(history[name])]
@@ -124,7 +124,7 @@ def test_matrices_and_numbers_of_each_class_are_in_the_history_and_in_every_log(
     assert [m.sum() for m in history["confusion_matrix"]] == [32, 32]
     each = [2 * matrix[c][c] / (sum(matrix[c]) + matrix[0][c] + matrix[1][c]) for c in range(2)]
     np.testing.assert_allclose(history.last["val_f1"], each)
-    assert history.scalars == ["loss", "val_loss"]
+    assert history.scalars == ["loss", "val_loss", "lr"]
     assert "confusion" not in str(history) + history.plot()
     assert ws.History.from_json(history.to_json())["val_confusion_matrix"][-1].tolist() == matrix
 

@@ -14,11 +14,12 @@ from wholestep.callbacks.checkpoint import ModelCheckpoint
 from wholestep.callbacks.loggers import CSVLogger, JSONLinesLogger, TensorBoardLogger
 from wholestep.callbacks.observers import ConsoleObserver, GradientStatistics, Observer, Profiler
 from wholestep.callbacks.progress import Progress
+from wholestep.callbacks.rates import LearningRateScheduler
 from wholestep.callbacks.stopping import EarlyStopping, StepBudget, TimeBudget
 
 # fmt: off
 __all__ = [
     "Callback", "CallbackList", "ConsoleObserver", "CSVLogger", "EarlyStopping", "EpochStats", "GradientStatistics",
-    "JSONLinesLogger", "LossHistory", "MetricCallback", "ModelCheckpoint", "Observer", "Position", "Profiler",
-    "Progress", "Run", "StepBudget", "StepMetrics", "TensorBoardLogger", "TimeBudget",
+    "JSONLinesLogger", "LearningRateScheduler", "LossHistory", "MetricCallback", "ModelCheckpoint", "Observer",
+    "Position", "Profiler", "Progress", "Run", "StepBudget", "StepMetrics", "TensorBoardLogger", "TimeBudget",
 ]

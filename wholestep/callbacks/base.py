@@ -1,4 +1,4 @@
-"""What a callback is, and a list of them that survives any one of its members."""
+"""What a callback is, and a list of them, for our loops and for one's own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from wholestep.errors import UnknownNameError, UsageError
+from wholestep.schedules.modes import canonical as canonical  # whoever watches a number asks here
 
 if TYPE_CHECKING:
     from wholestep.session import Session
@@ -38,6 +39,7 @@ class EpochStats:
     avg_loss: float
     steps: int
     logs: Mapping[str, Value] = field(default_factory=dict)
+    partial: bool = False  # was the run stopped before the end of the epoch?
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,12 @@ class Run:
     names: tuple[str, ...] = ()  # of the numbers that `logs` will hold
     epoch: int = 0
     step: int = 0  # in the epoch
+    schedules: str = ""  # what they count, for people
     stopped_by: str = ""
     interrupted: bool = False  # by a signal: whoever saves does so at the next safe point
     # What a checkpoint is made of, beside the session:
     position: Position = field(default_factory=Position)
+    began: Position = field(default_factory=Position)  # where this run took over
     logs: Mapping[str, Value] = field(default_factory=dict)  # of the last epoch
     history: TrainHistory | None = None
     callbacks: CallbackList | None = None
@@ -81,6 +85,10 @@ class Callback:
     `every` bounds how many steps run before `on_step` hears of them: 1 means at once; None leaves it to the loop, which
     then runs many steps natively and reports each of them, in order, afterwards.
 
+    An exception of a callback ends the run and reaches whoever called `fit`; where checkpoints are kept, one is written
+    first.  A callback that only writes things down may set `tolerant = True`: once training runs, a failure of it is
+    logged and it is left out from then on.
+
     Example::
 
         class Shout(ws.Callback):
@@ -89,7 +97,8 @@ class Callback:
     """
 
     every: int | None = None
-    saves: bool = False  # does it keep the run in files?  Ctrl-C and SIGTERM then wait for it
+    saves: bool = False  # does it keep the run in files?  Ctrl-C, SIGTERM and errors then wait for it
+    tolerant: bool = False  # may training go on without it?  Else an exception of it ends the run
     run: Run | None = None
 
     def on_train_begin(self) -> None:
@@ -122,6 +131,16 @@ class Callback:
     def on_exception(self, error: BaseException) -> None:
         """Training stopped by an error or an interrupt."""
 
+    @property
+    def session(self) -> Session:
+        """The session that is trained; an error where a loop of one's own has not said which."""
+        if self.run is None or self.run.session is None:
+            raise UsageError(
+                f"{type(self).__name__} looks at the model, and this loop has not said which: ws.CallbackList([...], "
+                "session=session)."
+            )
+        return self.run.session
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps so that a resumed run goes on as this one would: JSON values and NumPy arrays."""
         return {}
@@ -145,12 +164,24 @@ class LossHistory(MetricCallback):
 
 
 class CallbackList:
-    """Calls several callbacks in order.  One that raises is reported by name and left out from then on.
+    """Calls several callbacks in order, in our loops or in one's own.
 
-    Example: `CallbackList([ws.CSVLogger("log.csv")]).on_epoch_end(0, {"loss": 0.5})` in a loop of one's own.
+    Args:
+        session: what a loop of one's own trains; `ModelCheckpoint` and whoever else looks at the model needs it.
+
+    Example::
+
+        callbacks = ws.CallbackList([ws.EarlyStopping(), ws.ModelCheckpoint("runs/mine")], session=session)
+        for epoch in range(100):
+            callbacks.on_epoch_begin(epoch)
+            ...
+            callbacks.on_epoch_end(epoch, {"val_loss": loss})
+            if callbacks.stopped_by:
+                break
+        callbacks.on_train_end()
     """
 
-    def __init__(self, callbacks: Iterable[Callback] | Callback = ()) -> None:
+    def __init__(self, callbacks: Iterable[Callback] | Callback = (), session: Session | None = None) -> None:
         given: list[Any] = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
         for c in given:
             if not isinstance(c, Callback):
@@ -158,6 +189,8 @@ class CallbackList:
                 raise UsageError(f"callbacks are ws.Callback objects; received {c!r}.{hint}")
         self.callbacks: list[Callback] = given
         self.failed: dict[str, BaseException] = {}
+        self._session = session
+        self._run: Run | None = None  # in a loop of one's own
 
     def __iter__(self) -> Iterator[Callback]:
         return iter(self.callbacks)
@@ -186,19 +219,49 @@ class CallbackList:
             c.run = run
         self.on_train_begin()
 
+    @property
+    def stopped_by(self) -> str:
+        """Why somebody wants training to end, in a loop of one's own; "" while nobody does."""
+        return self._run.stopped_by if self._run is not None else ""
+
     def on_train_begin(self) -> None:
+        """Training starts; in a loop of one's own the first other event says so too."""
+        own = [c for c in self.callbacks if c.run is None or c.run is self._run]
+        if own and self._run is None:
+            from wholestep.train.history import TrainHistory
+
+            self._run = Run(self._session, 0, history=TrainHistory(), callbacks=self)  # type: ignore[arg-type]
+        for c in own:
+            c.run = self._run
         self._each("on_train_begin")
 
     def on_train_end(self) -> None:
-        self._each("on_train_end")
+        """Training is over: everyone hears of it, whoever fails; the first failure is raised then."""
+        failures = self._all("on_train_end")
+        if failures:
+            raise failures[0]
 
     def on_epoch_begin(self, epoch: int) -> None:
+        self._begin_own()
         self._each("on_epoch_begin", epoch)
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        self._begin_own()
+        run = self._run
+        if run is not None and run.history is not None:
+            loss = logs.get("loss", float("nan"))
+            run.history.epochs.append(EpochStats(epoch, loss if isinstance(loss, float) else float("nan"), 0, logs))
+            run.epoch, run.position, run.logs = epoch, Position(epoch + 1), logs
         self._each("on_epoch_end", epoch, logs)
+        if run is not None:
+            self._each("on_safe_point")
+
+    def _begin_own(self) -> None:
+        if any(c.run is None for c in self.callbacks):
+            self.on_train_begin()
 
     def on_step(self, metrics: StepMetrics) -> None:
+        self._begin_own()
         self._each("on_step", metrics)
 
     def on_slice(self, steps: int, loss: float) -> None:
@@ -211,19 +274,39 @@ class CallbackList:
         self._each("on_safe_point")
 
     def on_exception(self, error: BaseException) -> None:
-        self._each("on_exception", error)
+        """Training stopped by an error: everyone hears of it; what fails meanwhile is logged, this error counts."""
+        self._all("on_exception", error)
+
+    def fail(self, run: Run, error: BaseException, *, save: bool) -> None:
+        """Training ends by an error: what is done is saved as when Ctrl-C is pressed, and everyone hears of it."""
+        run.interrupted = save
+        if save:
+            self._all("on_safe_point", of=[c for c in self.callbacks if c.saves])
+        self.on_exception(error)
+        self._all("on_train_end")
 
     def _each(self, event: str, *arguments: Any) -> None:
         for c in list(self.callbacks):
             try:
                 getattr(c, event)(*arguments)
-            except (UsageError, UnknownNameError):
-                raise  # the user's mistake, such as a misspelt monitor: better now than after the run
             except Exception as error:
+                if not c.tolerant or event == "on_train_begin":
+                    raise
                 name = type(c).__name__
                 self.callbacks.remove(c)
                 self.failed[name] = error
                 log.error("the callback %s failed in %s and is left out from here on", name, event, exc_info=error)
+
+    def _all(self, event: str, *arguments: Any, of: Iterable[Callback] | None = None) -> list[Exception]:
+        """Tell everyone (or those `of`), whoever fails; the failures, which are logged."""
+        failures = []
+        for c in list(self.callbacks if of is None else of):
+            try:
+                getattr(c, event)(*arguments)
+            except Exception as error:
+                log.error("the callback %s failed in %s", type(c).__name__, event, exc_info=error)
+                failures += [] if c.tolerant else [error]
+        return failures
 
     @property
     def saves(self) -> bool:
@@ -249,27 +332,6 @@ class CallbackList:
 
 
 # -- monitors ----------------------------------------------------------------------------------------------------
-
-ALIASES = {"acc": "accuracy", "val_acc": "val_accuracy"}
-
-
-def canonical(monitor: str) -> str:
-    """The name that an alias stands for."""
-    return ALIASES.get(monitor, monitor)
-
-
-RISING = ("accuracy", "top_k_accuracy", "precision", "recall", "f1", "roc_auc", "average_precision", "r2")
-
-
-def usual_mode(monitor: str) -> str:
-    """What is better of a number, by its name: more of an accuracy, less of a loss."""
-    return "max" if canonical(monitor).removeprefix("val_") in RISING else "min"
-
-
-def check_mode(kind: str, monitor: str, mode: str) -> None:
-    """Say it where an accuracy is to fall: it is the default mode, and seldom what is meant."""
-    if mode == "min" and usual_mode(monitor) == "max":
-        log.warning("%s takes the smallest %s for the best; if more is better: mode='max'", kind, monitor)
 
 
 def read_monitor(kind: str, monitor: str, logs: Mapping[str, Value], known: Sequence[str] = ()) -> float:
@@ -302,7 +364,7 @@ class Best:
     value: float | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in ("min", "max"):
+        if self.mode not in ("min", "max", ""):  # "": not known yet
             raise UsageError(f"mode is 'min' or 'max'; received {self.mode!r}.")
 
     def improves(self, value: float) -> bool:

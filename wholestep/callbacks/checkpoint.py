@@ -12,8 +12,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wholestep.callbacks.base import Best, Callback, Logs, canonical, check_mode, read_monitor
+from wholestep.callbacks.base import Best, Callback, Logs, canonical, read_monitor
 from wholestep.errors import OptionError, UsageError
+from wholestep.schedules.modes import known_mode, mode_of
 
 if TYPE_CHECKING:
     from wholestep.train.checkpoint import Checkpoint
@@ -26,9 +27,10 @@ class ModelCheckpoint(Callback):
     """Writes checkpoints, from which `ws.fit(resume=...)` goes on to the same bits.
 
     Args:
-        folder: of the run; each checkpoint is a folder in it, e.g. `runs/digits/step-00000120`.
+        folder: of the run; each checkpoint is a folder in it, e.g. `runs/digits/step-00000120`.  `filepath=` is the
+            same.
         monitor: the number that tells which epoch is best.
-        mode: "min" where smaller is better, "max" where larger is.
+        mode: "min" where smaller is better, "max" where larger is; None goes by the monitor's name.
         best: how many of the best epochs to keep.
         last: how many of the newest to keep.  0 writes only where `monitor` has improved (or is among the `best`).
         every: also write after this many steps, inside an epoch.
@@ -40,15 +42,16 @@ class ModelCheckpoint(Callback):
     folder holds checkpoints of later steps than the run begins with (it was resumed from an older one, or starts
     anew), they are moved to `<folder>/superseded` before the first is written.
 
-    Example: `ws.ModelCheckpoint("runs/digits", monitor="val_accuracy", mode="max")`.
+    Example: `ws.ModelCheckpoint("runs/digits", monitor="val_accuracy")`.
     """
 
     def __init__(
         self,
-        folder: str | PathLike[str],
+        folder: str | PathLike[str] | None = None,
         monitor: str = "val_loss",
-        mode: str = "min",
+        mode: str | None = None,
         *,
+        filepath: str | PathLike[str] | None = None,
         best: int = 1,
         last: int = 0,
         every: int | None = None,
@@ -60,8 +63,12 @@ class ModelCheckpoint(Callback):
                 raise OptionError(f"ModelCheckpoint: {name} is a whole number of at least {least}; received {value!r}.")
         if best == 0 and last == 0:
             raise OptionError("ModelCheckpoint: best=0 and last=0 keep nothing; one of them is at least 1.")
+        if (place := folder if filepath is None else filepath) is None or None not in (folder, filepath):
+            raise UsageError("ModelCheckpoint takes one place to write to: ModelCheckpoint('runs/digits').")
+        if mode is None:
+            mode = known_mode(monitor) or ("" if best else "min")
         Best(mode)  # refuses another word
-        self.folder, self.monitor, self.mode = Path(folder), canonical(monitor), mode
+        self.folder, self.monitor, self.mode = Path(place), canonical(monitor), mode
         self.best, self.last, self.every, self.seconds = best, last, every, seconds
         self.config = dict(config or {})
         self.saves = True
@@ -78,15 +85,15 @@ class ModelCheckpoint(Callback):
     def on_train_begin(self) -> None:
         from wholestep.train.stored import checkpoints_in, sweep
 
+        session = self.session
         self._written = time.monotonic()
-        if self.best and self.run is not None:  # a misspelt name is told before the first epoch
+        if self.best and self.run is not None and self.run.names:  # a misspelt name is told before the first epoch
             read_monitor("ModelCheckpoint", self.monitor, dict.fromkeys(self.run.names, 0.0))
-            check_mode("ModelCheckpoint", self.monitor, self.mode)
+        if not self.mode:
+            mode_of("ModelCheckpoint", self.monitor)
         self._need_folder()
         sweep(self.folder)
-        if self.run is not None:
-            begun = self.run.session.state.step
-            self._superseded = [f for f in checkpoints_in(self.folder) if f.step > begun]
+        self._superseded = [f for f in checkpoints_in(self.folder) if f.step > session.state.step]
 
     def _need_folder(self) -> None:
         """A folder that cannot be used is told before the first step, not after hours."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import socket
 import struct
@@ -21,6 +22,8 @@ class CSVLogger(Callback):
 
     Example: `ws.CSVLogger("runs/log.csv")`.
     """
+
+    tolerant = True  # a full disk does not end a run
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
@@ -53,7 +56,12 @@ def cell(value: Any) -> Any:
 
 
 class JSONLinesLogger(Callback):
-    """One JSON object per epoch, and per step where `steps` is True.  Example: `ws.JSONLinesLogger("log.jsonl")`."""
+    """One JSON object per epoch, and per step where `steps` is True; null is what is not finite.
+
+    Example: `ws.JSONLinesLogger("log.jsonl")`.
+    """
+
+    tolerant = True  # a full disk does not end a run
 
     def __init__(self, path: str | PathLike[str], steps: bool = False) -> None:
         self.path, self.steps = Path(path), steps
@@ -71,13 +79,22 @@ class JSONLinesLogger(Callback):
 
     def _write(self, record: Mapping[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(_finite(record), allow_nan=False) + "\n")
 
     def state_dict(self) -> dict[str, Any]:
         return {"bytes": _size(self.path)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._known = state["bytes"]
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null stands for them."""
+    if isinstance(value, Mapping):
+        return {name: _finite(v) for name, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _size(path: Path) -> int:
@@ -102,6 +119,8 @@ class TensorBoardLogger(Callback):
     Example: `ws.TensorBoardLogger("runs/tb")`.
     """
 
+    tolerant = True  # a full disk does not end a run
+
     def __init__(self, folder: str | PathLike[str], steps: bool = True) -> None:
         self.folder, self.steps = Path(folder), steps
         self._file: IO[bytes] | None = None
@@ -121,7 +140,8 @@ class TensorBoardLogger(Callback):
         self._count += 1
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        self._write(_event(self._count - 1, dict(_scalars("epoch", logs))))
+        at = self._count - 1 if self._count else epoch  # in a loop of one's own that tells of no steps
+        self._write(_event(at, dict(_scalars("epoch", logs))))
         if self._file is not None:
             self._file.flush()
 

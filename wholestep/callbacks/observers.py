@@ -50,8 +50,7 @@ class GradientStatistics(Callback):
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         from wholestep.session.stages import table
 
-        assert self.run is not None, "a trainer sets it"
-        found = self.run.session.gradient_stats(self.batch)
+        found = self.session.gradient_stats(self.batch)
         self.history.append(found)
         if not self.quiet:
             sys.stderr.write(table(f"gradients after epoch {epoch + 1}", list(found.values())) + "\n")
@@ -83,8 +82,7 @@ class Profiler(Callback):
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         if self.profile is not None:
             return
-        assert self.run is not None, "a trainer sets it"
-        session = self.run.session
+        session = self.session
         self.profile = session.profile(self.batch or self._first_batch(), steps=self.steps)
         if self.path is not None:
             session.trace(self.path, self.profile)

@@ -18,7 +18,12 @@ WIDTH = 30  # of the bar, in characters
 
 def numbers(logs: Logs) -> str:
     """`loss 0.1234  accuracy 0.9876`; what is no single number is in the history."""
-    return "  ".join(f"{name} {value:.4f}" for name, value in logs.items() if not isinstance(value, list))
+    return "  ".join(f"{name} {short(name, value)}" for name, value in logs.items() if not isinstance(value, list))
+
+
+def short(name: str, value: float) -> str:
+    """`0.1234`; learning rates, which are small, with three digits that count."""
+    return f"{value:.3g}" if name == "lr" else f"{value:.4f}"
 
 
 def duration(seconds: float) -> str:
@@ -35,6 +40,8 @@ class Progress(Callback):
     In a terminal a bar moves; elsewhere each epoch prints one line.  Example: `ws.Progress()`; `ws.fit` brings one.
     """
 
+    tolerant = True
+
     def __init__(self, bar: bool | None = None) -> None:
         self.bar = sys.stderr.isatty() if bar is None else bar
         self._live: Live | None = None
@@ -43,8 +50,11 @@ class Progress(Callback):
         self._memory = ""
 
     def on_train_begin(self) -> None:
-        if self.bar and self.run is not None:
-            self._memory = f"{self.run.session.peak_bytes / 1e6:,.1f} MB"
+        session = self.run.session if self.run is not None else None
+        if self.run is not None and self.run.schedules:
+            sys.stderr.write(self.run.schedules + "\n")
+        if self.bar and session is not None:
+            self._memory = f"{session.peak_bytes / 1e6:,.1f} MB"
             self._live = _make_live()
             self._live.start()
 
@@ -85,7 +95,7 @@ class Progress(Callback):
             sys.stderr.flush()
 
     def _name(self, epoch: int) -> str:
-        return f"epoch {epoch + 1}" + (f"/{self.run.epochs}" if self.run is not None else "")
+        return f"epoch {epoch + 1}" + (f"/{self.run.epochs}" if self.run is not None and self.run.epochs else "")
 
     def _rate(self, spent: float) -> str:
         return f", {self._steps / spent:,.0f} steps/s" if self._steps and spent > 0 else ""

@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from wholestep.callbacks.base import Best, Callback, Logs, StepMetrics, canonical, check_mode, read_monitor
+from wholestep.callbacks.base import Best, Callback, Logs, StepMetrics, canonical, read_monitor
 from wholestep.errors import OptionError
+from wholestep.schedules.modes import known_mode, mode_of
 
 
 class EarlyStopping(Callback):
@@ -16,7 +17,7 @@ class EarlyStopping(Callback):
     Args:
         monitor: a name in the logs, e.g. "val_loss" or "val_accuracy".
         patience: epochs without improvement that are borne.
-        mode: "min" where smaller is better, "max" where larger is.
+        mode: "min" where smaller is better, "max" where larger is; None goes by the monitor's name.
         min_delta: by how much a value must be better to count.
         restore_best: put the weights of the best epoch back at the end.
 
@@ -27,14 +28,14 @@ class EarlyStopping(Callback):
         self,
         monitor: str = "val_loss",
         patience: int = 10,
-        mode: str = "min",
+        mode: str | None = None,
         min_delta: float = 0.0,
         restore_best: bool = False,
     ) -> None:
         if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
             raise OptionError(f"EarlyStopping: patience is a whole number of at least 1; received {patience!r}.")
         self.monitor, self.patience, self.restore_best = canonical(monitor), patience, restore_best
-        self.best = Best(mode, min_delta)
+        self.best = Best(known_mode(monitor) or "" if mode is None else mode, min_delta)
         self.wait, self.stopped_epoch, self.best_epoch = 0, None, None
         self._weights: dict[str, Any] = {}
 
@@ -46,9 +47,14 @@ class EarlyStopping(Callback):
         return self.best.mode
 
     def on_train_begin(self) -> None:
-        check_mode("EarlyStopping", self.monitor, self.mode)
+        if self.run is not None and self.monitor in self.run.names:
+            self._need_mode()
         if self.wait >= self.patience:  # a resumed run that was over
             self._stop()
+
+    def _need_mode(self) -> None:
+        if not self.mode:
+            mode_of("EarlyStopping", self.monitor)
 
     def _stop(self) -> None:
         if self.run is not None:
@@ -56,10 +62,11 @@ class EarlyStopping(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         value = read_monitor("EarlyStopping", self.monitor, logs, self.run.names if self.run else ())
+        self._need_mode()
         if self.best.improves(value):
             self.wait, self.best_epoch = 0, epoch
-            if self.restore_best and self.run is not None:
-                self._weights = {name: self.run.session.get(name) for name in self.run.session.state.names}
+            if self.restore_best:
+                self._weights = {name: self.session.get(name) for name in self.session.state.names}
             return
         self.wait += 1
         if self.wait >= self.patience:
@@ -67,12 +74,9 @@ class EarlyStopping(Callback):
             self._stop()
 
     def on_train_end(self) -> None:
-        if self.run is not None:
-            session = self.run.session
-            for name in (
-                n for n in self._weights if n in session.state
-            ):  # not what a resumed run has not evaluated yet
-                session.set(name, self._weights[name])
+        for name in self._weights:
+            if name in self.session.state:  # not what a resumed run has not evaluated yet
+                self.session.set(name, self._weights[name])
         self._weights = {}
 
     def state_dict(self) -> dict[str, Any]:

@@ -14,15 +14,18 @@ from wholestep.errors import OptionError, UsageError
 from wholestep.schedules.maths import Value
 from wholestep.schedules.show import plot_to_file, table_text, terminal_plot
 
-UNITS = ("step", "epoch")
+CALL = "call"  # of `scheduler.step()`: an update where a session counts, an epoch where a loop of epochs does
+UNITS = ("step", "epoch", CALL)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(ABC):
     """A hyper-parameter as a pure function of how far training has come: `schedule(0)` is used by the first update.
 
-    `unit` says what is counted: updates ("step") or passes over the data ("epoch").  An `lr` of None stands for the
-    value that the optimizer (or whatever is scheduled) was given.  Numbers are runtime scalars of a session: changing
+    `unit` says what is counted: updates ("step") or passes over the data ("epoch").  What has one of torch's names
+    counts calls of its `step()` ("call"), which a loop of epochs (`ws.fit`, `ws.Trainer`) takes for epochs and a
+    session alone for updates.  An `lr` of None stands for the value that the optimizer (or whatever is scheduled) was
+    given.  Numbers are runtime scalars of a session: changing
     one never recompiles.
     """
 
@@ -81,6 +84,17 @@ class Schedule(ABC):
                 changed[f.name] = tuple(x.bound(base) if isinstance(x, Schedule) else x for x in value)
         return replace(self, **changed)
 
+    def counted_in(self, unit: str) -> Schedule:
+        """The same schedule, those inside it too, in another unit."""
+        changed: dict[str, Any] = {"unit": unit}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Schedule):
+                changed[f.name] = value.counted_in(unit)
+            elif isinstance(value, tuple):
+                changed[f.name] = tuple(x.counted_in(unit) if isinstance(x, Schedule) else x for x in value)
+        return replace(self, **changed)
+
     def with_numbers(self, values: Mapping[str, float]) -> Schedule:
         """The same schedule with other numbers, named as in `numbers`."""
         inside, changed = Numbers(values), dict[str, Any]()
@@ -116,6 +130,16 @@ class Schedule(ABC):
     def length(self) -> int:
         """Where the schedule has reached its end, or 100 where it has none: how much `table` and `plot` show."""
         return 100
+
+    @property
+    def horizon(self) -> float | None:
+        """Where the schedule is spent: a run that is longer or shorter is seldom meant.  None: it goes on for ever."""
+        return None
+
+    @property
+    def reach(self) -> float | None:
+        """How far a run must come for the schedule to do all that it says; None: any run will do."""
+        return self.horizon
 
     def table(self, steps: int | None = None, every: int | None = None) -> str:
         """The values from 0 to `steps` as text, one row per `every`."""

@@ -49,7 +49,7 @@ def with_schedules(graph: ir.Graph, schedules: Mapping[str, Schedule]) -> ir.Gra
 
 def _formula(graph: Graph, target: str, schedule: Schedule) -> Node:
     numbers = {k: graph.scalar(scalar_name(target, k), float(v or 0.0)) for k, v in schedule.numbers().items()}
-    count = graph.session_step if schedule.unit == "step" else graph.epoch
+    count = graph.epoch if schedule.unit == "epoch" else graph.session_step
     value = schedule.formula(count, Numbers(numbers))
     return value.astype("float64").node  # type: ignore[no-any-return]
 

@@ -10,6 +10,7 @@ from wholestep.errors import OptionError, UsageError
 from wholestep.schedules.base import Numbers, Schedule
 from wholestep.schedules.curves import Constant, rising
 from wholestep.schedules.maths import Value, choose, most
+from wholestep.schedules.plateau import ReduceOnPlateau
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,14 @@ class Warmup(Schedule):
     @property
     def length(self) -> int:
         return ceil(self.steps) + self.after.length
+
+    @property
+    def horizon(self) -> float | None:
+        return None if self.after.horizon is None else self.steps + self.after.horizon
+
+    @property
+    def reach(self) -> float | None:
+        return self.steps + (self.after.reach or 0)
 
     def formula(self, n: Value, v: Numbers) -> Value:
         inner = v.inner("after")
@@ -70,6 +79,15 @@ class Sequence(Schedule):
     def length(self) -> int:
         return ceil(self.milestones[-1]) + self.schedules[-1].length
 
+    @property
+    def horizon(self) -> float | None:
+        last = self.schedules[-1].horizon
+        return None if last is None else self.milestones[-1] + last
+
+    @property
+    def reach(self) -> float | None:
+        return self.milestones[-1] + (self.schedules[-1].reach or 0)
+
     def formula(self, n: Value, v: Numbers) -> Value:
         inner, starts = v.inner("schedules"), v.listed("milestones")
         value = self.schedules[0].formula(n, inner.inner("0"))
@@ -81,7 +99,7 @@ class Sequence(Schedule):
 def _need_schedule(kind: str, schedule: object, unit: str) -> None:
     if not isinstance(schedule, Schedule):
         fail(UsageError, f"{kind} is made of schedules, e.g. ws.schedules.Cosine(1e-3, 100); received {schedule!r}.")
-    if schedule.unit != unit:
+    if schedule.unit != unit and not isinstance(schedule, ReduceOnPlateau):  # which counts what it observes
         fail(
             OptionError,
             f"{kind} counts in unit={unit!r}, the schedule inside in {schedule.unit!r}; give both the same.",

@@ -47,6 +47,10 @@ class Linear(Schedule):
     def length(self) -> int:
         return ceil(self.steps)
 
+    @property
+    def horizon(self) -> float | None:
+        return self.steps if self.lr is None or abs(self.end) < abs(self.lr) else None  # a rise is a warm-up
+
     def formula(self, n: Value, v: Numbers) -> Value:
         return v.lr + (v.end - v.lr) * part(n, v.steps)
 
@@ -73,6 +77,10 @@ class Polynomial(Schedule):
     def length(self) -> int:
         return ceil(self.steps)
 
+    @property
+    def horizon(self) -> float | None:
+        return self.steps
+
     def formula(self, n: Value, v: Numbers) -> Value:
         return v.end + (v.lr - v.end) * (1.0 - part(n, v.steps)) ** v.power
 
@@ -98,6 +106,10 @@ class Cosine(Schedule):
     @property
     def length(self) -> int:
         return ceil(self.T_max)
+
+    @property
+    def horizon(self) -> float | None:
+        return self.T_max
 
     def formula(self, n: Value, v: Numbers) -> Value:
         return v.eta_min + (v.lr - v.eta_min) * half_cosine(part(n, v.T_max))
@@ -141,6 +153,10 @@ class StepDecay(Schedule):
     def length(self) -> int:
         return ceil(5 * self.step_size)
 
+    @property
+    def reach(self) -> float | None:
+        return self.step_size
+
     def formula(self, n: Value, v: Numbers) -> Value:
         return v.lr * v.gamma ** floor(n / v.step_size)
 
@@ -164,6 +180,10 @@ class MultiStep(Schedule):
     @property
     def length(self) -> int:
         return ceil(1.25 * self.milestones[-1])
+
+    @property
+    def reach(self) -> float | None:
+        return self.milestones[-1]
 
     def formula(self, n: Value, v: Numbers) -> Value:
         factor: Value = 1.0

@@ -41,6 +41,10 @@ class OneCycle(Schedule):
     def length(self) -> int:
         return ceil(self.total_steps)
 
+    @property
+    def horizon(self) -> float | None:
+        return self.total_steps
+
     def formula(self, n: Value, v: Numbers) -> Value:
         first, last = v.lr / v.div_factor, v.lr / v.div_factor / v.final_div_factor
         up, end = v.pct_start * v.total_steps - 1.0, v.total_steps - 1.0
@@ -117,6 +121,10 @@ class WarmupStableDecay(Schedule):
     @property
     def length(self) -> int:
         return ceil(self.warmup + self.stable + self.decay)
+
+    @property
+    def horizon(self) -> float | None:
+        return self.warmup + self.stable + self.decay
 
     def formula(self, n: Value, v: Numbers) -> Value:
         done = most(part(n - v.warmup - v.stable, v.decay), 0.0)

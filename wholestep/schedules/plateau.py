@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 from wholestep.compiler.frontend.trace import fail
-from wholestep.errors import UsageError
+from wholestep.errors import OptionError, UsageError
 from wholestep.schedules.base import Numbers, Schedule
 from wholestep.schedules.cycles import one_of
 from wholestep.schedules.maths import Value
+from wholestep.schedules.modes import mode_of
 
 
 @dataclass(frozen=True)
 class ReduceOnPlateau(Schedule):
     """lr, times `factor` whenever what is observed has not improved for more than `patience` observations.
 
-    What it has seen is a handful of scalars of the session, saved with it: `session.schedule.observe(value)` changes
-    them and nothing is compiled.
+    `ws.fit`, `ws.Trainer` and `ws.BasicTrainingLoop` let it observe once after every epoch; a loop of one's own calls
+    `session.schedule.observe(value)`.  What it has seen is a handful of scalars of the session, saved with it: nothing
+    is compiled.
 
     Args:
-        mode: "min" where smaller is better, else "max".
+        monitor: what those loops let it observe, e.g. "val_accuracy"; "" is val_loss, or loss without validation.
+        mode: "min" where smaller is better, "max" where larger is; "" goes by the monitor's name.
         threshold, threshold_mode: how much better counts: relative to the best ("rel") or absolute ("abs").
         cooldown: observations after a reduction that are not counted.
         min_lr: lr never falls below it.
@@ -37,8 +40,10 @@ class ReduceOnPlateau(Schedule):
     cooldown: float = 0
     min_lr: float = 0.0
     eps: float = 1e-8
-    mode: str = "min"
+    mode: str = ""
     threshold_mode: str = "rel"
+    monitor: str = ""
+    unit: str = field(default="epoch", kw_only=True)
 
     def check(self) -> None:
         self.need("lr")
@@ -47,6 +52,10 @@ class ReduceOnPlateau(Schedule):
             self.need("factor", above=0, most=1 - 1e-9)
         for name in ("patience", "threshold", "cooldown", "min_lr", "eps"):
             self.need(name, least=0)
+        if not isinstance(self.monitor, str):
+            fail(OptionError, f"ReduceOnPlateau: monitor is the name of a number; received {self.monitor!r}.")
+        if not self.mode:
+            object.__setattr__(self, "mode", mode_of("ReduceOnPlateau", self.monitor or "loss"))
         one_of("ReduceOnPlateau", "mode", self.mode, ("min", "max"))
         one_of("ReduceOnPlateau", "threshold_mode", self.threshold_mode, ("rel", "abs"))
 
@@ -88,3 +97,18 @@ class ReduceOnPlateau(Schedule):
             "ReduceOnPlateau is a description; what it has seen belongs to a session: session.schedule.observe(value). "
             "Without a session use ws.schedules.ReduceLROnPlateau(optimizer).step(value).",
         )
+
+
+def plateaus(schedule: Schedule, path: str = "") -> dict[str, ReduceOnPlateau]:
+    """The plateaus in a schedule, itself or inside it, by what stands before the names of their numbers."""
+    if isinstance(schedule, ReduceOnPlateau):
+        return {path: schedule}
+    found: dict[str, ReduceOnPlateau] = {}
+    for f in fields(schedule):
+        value = getattr(schedule, f.name)
+        named = {f.name: value} if isinstance(value, Schedule) else {}
+        if isinstance(value, tuple):
+            named = {f"{f.name}.{i}": x for i, x in enumerate(value) if isinstance(x, Schedule)}
+        for name, inner in named.items():
+            found |= plateaus(inner, f"{path}{name}.")
+    return found

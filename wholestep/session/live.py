@@ -155,25 +155,32 @@ class LiveSchedule:
 
     def __call__(self, n: float) -> float:
         """The value at `n`, with the numbers as they are now."""
-        return float(self._schedule.formula(float(n), Numbers(self._numbers())))
+        return float(self._schedule.formula(float(n), Numbers(self.numbers())))
 
-    def _numbers(self) -> dict[str, float]:
+    def numbers(self) -> dict[str, float]:
+        """Its numbers as they are now, by name."""
         return {k: self._scalars[scalar_name(self._target, k)] for k in self._schedule.numbers()}
 
-    def observe(self, value: float) -> None:
-        """Tell a `ReduceOnPlateau` what was measured, e.g. the validation loss of an epoch."""
-        schedule = self._schedule
-        from wholestep.schedules.plateau import ReduceOnPlateau  # few runs have one
+    def observe(self, value: float | Mapping[str, float]) -> None:
+        """Tell a `ReduceOnPlateau` what was measured, e.g. the validation loss of an epoch.
 
-        if not isinstance(schedule, ReduceOnPlateau):
-            raise UsageError(f"{type(schedule).__name__} observes nothing; ws.schedules.ReduceOnPlateau does.")
-        for k, number in schedule.observed(self._numbers(), float(value)).items():
-            self._scalars[scalar_name(self._target, k)] = number
+        Where several stand inside a schedule, a dict by path gives each its own.
+        """
+        from wholestep.schedules.plateau import plateaus  # few runs have one
+
+        found = plateaus(self._schedule)
+        if not found:
+            raise UsageError(f"{type(self._schedule).__name__} observes nothing; ws.schedules.ReduceOnPlateau does.")
+        for path, plateau in found.items():
+            seen = value[path] if isinstance(value, Mapping) else value
+            own = Numbers(self.numbers()).inner(path.removesuffix(".")).all if path else self.numbers()
+            for k, number in plateau.observed(own, float(seen)).items():
+                self._scalars[scalar_name(self._target, path + k)] = number
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._schedule.numbers():
             raise AttributeError(f"the schedule of {self._target} has no number {name!r}: {self._schedule}.")
-        return self._numbers()[name]
+        return self.numbers()[name]
 
     def __setattr__(self, name: str, value: float) -> None:
         numbers = self._schedule.numbers()
@@ -185,7 +192,7 @@ class LiveSchedule:
 
     def set_numbers(self, values: Mapping[str, float]) -> None:
         """Change numbers by name, those of a schedule inside as `"after.T_max"`; refused where they make no sense."""
-        now = {**self._numbers(), **values}
+        now = {**self.numbers(), **values}
         self._schedule.with_numbers(now)  # checks them together
         for k in values:
             self._scalars[scalar_name(self._target, k)] = values[k]
@@ -199,7 +206,7 @@ def governor(target: str, schedule: Schedule, state: State, turn: Turn) -> Calla
 
     def value(scalars: Scalars) -> float:
         numbers = Numbers({k: scalars[scalar_name(target, k)] for k in schedule.numbers()})
-        count = state.updates_in(turn) if schedule.unit == "step" else state.epoch
+        count = state.epoch if schedule.unit == "epoch" else state.updates_in(turn)
         return float(schedule.formula(float(count), numbers))
 
     return value

@@ -108,7 +108,17 @@ class Tunable(Programs):
         if not isinstance(source.model, Graph):
             raise UsageError("a @ws.step function declares its own states; set those that are to start anew.")
         source.reset_optimizer_state(self.state, source.model.states, self.plans)
+        self.restart_schedules()
+
+    def restart_schedules(self) -> None:
+        """Schedules by steps begin anew with the next step, as those by epochs do where `state.epoch` is 0."""
+        self.state.take_turn(None)  # whoever steps next says what it counts from
         self._turn.updates = 0
+
+    @property
+    def updates_made(self) -> int:
+        """By this session, since its optimizer or its schedules began."""
+        return self.state.updates_in(self._turn)
 
     # -- metrics -------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from wholestep.callbacks.base import CallbackList, Position, Value, canonical
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.errors import CheckpointError, UsageError
+from wholestep.schedules.modes import known_mode, mode_of
 from wholestep.train.history import TrainHistory
 from wholestep.train.identity import differences, identity_of, plan_digest, versions
 from wholestep.train.restore import check_fits
@@ -280,13 +281,13 @@ def _with_arrays(value: Any, arrays: Mapping[str, Array]) -> Any:
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
-def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode: str = "min") -> Checkpoint:
+def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode: str | None = None) -> Checkpoint:
     """Read a checkpoint, or the newest whole one of a run's folder.
 
     Args:
         path: "runs/digits", or one checkpoint in it, "runs/digits/step-00000120".
         best: of a run's folder, the checkpoint that is best in this number, e.g. "val_loss", instead of the newest.
-        mode: "min" or "max".
+        mode: "min" or "max"; None goes by the number's name.
 
     A damaged checkpoint is refused by name; of a run's folder the one before it is then used, and the log says so.
 
@@ -299,7 +300,9 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
         return read_checkpoint(folder)
     order = everything = checkpoints_in(folder)[::-1]
     if best is not None:
-        order = ranked(order, canonical(best), mode)
+        order = ranked(order, canonical(best), mode or known_mode(best) or "min")
+        if order and mode is None:
+            mode_of("load_checkpoint", best)
     problems = []
     for found in order:
         try:

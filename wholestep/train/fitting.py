@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ from wholestep.errors import UsageError
 from wholestep.nn.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions
-from wholestep.schedules import Planned
 from wholestep.session import build_session
 from wholestep.train.checkpoint import Checkpoint, load_checkpoint
 from wholestep.train.described import Described
 from wholestep.train.feeding import prepared, rows_to_measure, sample_of, with_room
 from wholestep.train.history import TrainHistory
+from wholestep.train.rates import resolved
 from wholestep.train.stored import checkpoints_in
-from wholestep.train.trainer import TrainConfig, Trainer, check_epochs
+from wholestep.train.trainer import TrainConfig, Trainer, check_epochs, length
 
 
 def fit(
@@ -58,7 +58,9 @@ def fit(
         validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out.
         loss: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict by output.
         optimizer: AdamW with lr 1e-3 when None.
-        schedule: of the learning rate, e.g. `ws.schedules.cosine(warmup=100)`, which spans the run.
+        schedule: of the learning rate, e.g. `ws.schedules.cosine(warmup=100)`, which spans the run.  Those under
+            torch's names count epochs, the others what their `unit` says; a plateau observes val_loss (loss without
+            validation) after every epoch.
         metrics: names or objects, e.g. `["accuracy"]`.
         batch_size: rows of a step; a `DataLoader` has its own.
         checkpoint: a folder to keep the run in: the last two and the best epoch, and every minute inside an epoch.
@@ -150,7 +152,7 @@ def trainer_for(
     session = described.build(
         build_session,
         optimizer=chosen,
-        schedule=resolved(schedule, loader, epochs),
+        schedule=resolved(schedule, epochs, length(loader)),
         metrics=with_room(metrics, rows_to_measure(loader, held)),
         batch_size=loader.batch_size // accumulate,
         accumulate=accumulate,
@@ -198,20 +200,3 @@ def resumed_from(resume: str | PathLike[str] | bool | None, folder: str | PathLi
     if folder is None:
         raise UsageError("resume=True goes on from the folder that checkpoint= names; give it, or resume='runs/name'.")
     return load_checkpoint(folder) if Path(folder).is_dir() and checkpoints_in(folder) else None
-
-
-# -- schedules ---------------------------------------------------------------------------------------------------
-
-
-def resolved(schedule: Any, loader: DataLoader, epochs: int) -> Any:
-    """Schedules that span the run, with its length."""
-    if isinstance(schedule, Mapping):
-        return {name: resolved(s, loader, epochs) for name, s in schedule.items()}
-    if not isinstance(schedule, Planned):
-        return schedule
-    try:
-        return schedule.over(epochs * len(loader))
-    except UsageError:
-        raise UsageError(
-            f"{schedule.name}: how long the run is cannot be known from an iterable; give steps=."
-        ) from None

@@ -14,6 +14,7 @@ import numpy as np
 
 from wholestep.callbacks.base import EpochStats, canonical
 from wholestep.callbacks.loggers import cell
+from wholestep.callbacks.progress import short
 from wholestep.errors import UnknownNameError, UsageError
 
 
@@ -28,7 +29,7 @@ class TrainHistory:
     stopped_by: str = ""  # what ended the run before its last epoch, if anything did
 
     def final_loss(self) -> float | None:
-        """The mean loss of the last epoch, or None before the first."""
+        """The mean loss of the last epoch, a partial one too, or None before the first step."""
         return self.epochs[-1].avg_loss if self.epochs else None
 
     @property
@@ -99,7 +100,10 @@ class TrainHistory:
     def __str__(self) -> str:
         names = self.scalars
         head = ["epoch", *names]
-        body = [[str(e.epoch), *(f"{self[name][i]:.4f}" for name in names)] for i, e in enumerate(self.epochs)]
+        body = [
+            [f"{e.epoch}{' (part)' if e.partial else ''}", *(short(name, self[name][i]) for name in names)]
+            for i, e in enumerate(self.epochs)
+        ]
         widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head))]
         return "\n".join("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in (head, *body))
 

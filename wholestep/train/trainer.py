@@ -13,11 +13,12 @@ import numpy as np
 from wholestep.callbacks.base import Callback, CallbackList, EpochStats, Position, Run, StepMetrics, Value
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Batch, Table
-from wholestep.errors import OptionError, UsageError
+from wholestep.errors import NonFiniteError, OptionError, UsageError
 from wholestep.optim import SGD, Adam, Optimizer
 from wholestep.session import Session
 from wholestep.train.checkpoint import Checkpoint
 from wholestep.train.history import TrainHistory
+from wholestep.train.rates import check_horizons, count_epochs, need_monitors, observe, rate_used, told
 from wholestep.train.signals import finish_before_exit
 
 log = logging.getLogger("wholestep")
@@ -112,72 +113,91 @@ class Trainer:
         """
         check_epochs(epochs)
         begin = self._resumed or Position(first, start)
+        count_epochs(self.session)
+        if begin == Position() and self._resumed is None:
+            self.session.restart_schedules()
+        need_monitors(self.session, self._names())
+        check_horizons(self.session, epochs, length(loader))
         run = self._run = self._new_run(loader, epochs, begin)
         self._resumed = None
         with finish_before_exit(run):
-            self.callbacks.begin(run)
             try:
+                self.callbacks.begin(run)
                 for epoch in range(begin.epoch, epochs):
                     if run.stopped_by:
                         break
                     stats = self.train_epoch(loader, epoch, begin.step if epoch == begin.epoch else 0)
-                    if stats is None:
-                        break  # stopped inside the epoch: it is not over
+                    if stats.partial:
+                        self.history.epochs.append(stats)
+                        break
                     self._end_epoch(run, stats)
             except BaseException as error:
-                self.callbacks.on_exception(error)
+                run.stop(f"{type(error).__name__}: {error}")
+                worth_keeping = isinstance(error, Exception) and not isinstance(error, NonFiniteError)
+                self.callbacks.fail(run, error, save=worth_keeping and run.position != run.began)
                 raise
             finally:
                 self.history.stopped_by = run.stopped_by
-                self.callbacks.on_train_end()
                 self._run = None
+            self.callbacks.on_train_end()
         return self.history
 
     def _new_run(self, loader: Loader, epochs: int, position: Position) -> Run:
         return Run(
             self.session,
             epochs,
-            _length(loader),
+            length(loader),
             self._names(),
             position=position,
+            began=position,
             history=self.history,
             callbacks=self.callbacks,
             loader=loader,
             config=self.started_with,
+            schedules=told(self.session),
         )
 
     def _end_epoch(self, run: Run, stats: EpochStats) -> None:
+        if self.history.epochs and self.history.epochs[-1].partial:
+            self.history.epochs.pop()  # this one is the whole of it
         self.history.epochs.append(stats)
+        observe(self.session, stats.logs)
+        run.position, run.logs = Position(stats.epoch + 1), stats.logs
         log.info("epoch %d: avg_loss = %.4f (%d steps)", stats.epoch, stats.avg_loss, stats.steps)
         self.callbacks.on_epoch_end(stats.epoch, dict(stats.logs))
         self.callbacks.on_epoch(stats)
-        run.position, run.logs = Position(stats.epoch + 1), stats.logs
         self.callbacks.on_safe_point()
 
-    def train_epoch(self, loader: Loader, epoch: int, start: int = 0) -> EpochStats | None:
-        """One pass over the data; None where a callback stopped it before its end."""
+    def train_epoch(self, loader: Loader, epoch: int, start: int = 0) -> EpochStats:
+        """One pass over the data; `partial` where a callback stopped it before its end."""
         run = self._run or self._new_run(loader, epoch + 1, Position(epoch, start))
         at = run.position if (run.position.epoch, run.position.step) == (epoch, start) else Position(epoch, start)
         run.epoch, run.logs = epoch, {}
         self.callbacks.on_epoch_begin(epoch)
         with self.session.span("train_epoch"):
             for losses, sizes in self._steps(loader, epoch, start):
-                self._tell(run, epoch, at.step, losses)
-                at = run.position = _advanced(at, losses, sizes)
+                first, at = at.step, _advanced(at, losses, sizes)
+                run.position = at
+                self._tell(run, epoch, first, losses)
                 self.callbacks.on_safe_point()
                 if run.stopped_by and not self._at_end(run, at.step):
-                    return None
+                    return self._stats(at, partial=True)
         if at.step == 0:
             warnings.warn(f"epoch {epoch}: the loader gave no batches; nothing was trained.", stacklevel=2)
             return EpochStats(epoch, 0.0, 0)
+        return self._stats(at)
+
+    def _stats(self, at: Position, *, partial: bool = False) -> EpochStats:
         average = at.loss_sum / at.rows if at.rows else 0.0
-        return EpochStats(epoch, average, at.step, {"loss": average, **self._measured()})
+        found = self._measured(None if partial else self.validation)
+        rate = rate_used(self.session, at.epoch)
+        return EpochStats(at.epoch, average, at.step, {"loss": average, **found, **rate}, partial)
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def _steps(self, loader: Loader, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
         """The losses and numbers of rows of the steps of an epoch, some at a time."""
-        if start and start == _length(loader):  # resumed where an epoch's steps were done and nothing was measured yet
+        if start and start == length(loader):  # resumed where an epoch's steps were done and nothing was measured yet
             self.session.state.epoch = epoch + 1
             return iter(())
         table = loader.arrays() if isinstance(loader, DataLoader) else None
@@ -257,17 +277,18 @@ class Trainer:
         other = {"x": self.config.data_input, "labels": self.config.label_input}
         return {other.get(name, name): array for name, array in named.items()}
 
-    def _measured(self) -> dict[str, Value]:
+    def _measured(self, held: Table | None) -> dict[str, Value]:
         """The metrics of the epoch, and of the validation data; those that are arrays as lists."""
         found = dict(self.session.metrics())
-        if self.validation is not None:
-            held = self.session.evaluate_all(self._named_table(self.validation))
-            found.update({f"val_{name}": value for name, value in held.items()})
+        if held is not None:
+            measured = self.session.evaluate_all(self._named_table(held))
+            found.update({f"val_{name}": value for name, value in measured.items()})
         return {name: np.asarray(value).tolist() if np.ndim(value) else float(value) for name, value in found.items()}
 
     def _names(self) -> tuple[str, ...]:
         own = ("loss", *self.session.metrics())
-        return own if self.validation is None else (*own, *(f"val_{name}" for name in own))
+        held = () if self.validation is None else tuple(f"val_{name}" for name in own)
+        return (*own, *held, *rate_used(self.session, 0))
 
 
 def check_epochs(epochs: object) -> None:
@@ -285,7 +306,8 @@ def _advanced(at: Position, losses: Any, rows: Any) -> Position:
     return Position(at.epoch, at.step + len(losses), total, count)
 
 
-def _length(loader: Loader) -> int | None:
+def length(loader: Loader) -> int | None:
+    """The steps of an epoch; None where nobody knows."""
     try:
         return len(loader)  # type: ignore[arg-type]
     except (TypeError, UsageError):

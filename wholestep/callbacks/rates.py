@@ -1,0 +1,83 @@
+"""`LearningRateScheduler`: a learning rate that is set from outside the step, by any rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Any
+
+from wholestep.callbacks.base import Callback, Logs, StepMetrics, read_monitor
+from wholestep.errors import OptionError, UsageError
+from wholestep.schedules.base import CALL, Schedule
+from wholestep.schedules.plateau import ReduceOnPlateau
+from wholestep.schedules.torch_names import TorchSchedule
+
+Rule = Callable[[int], float] | Callable[[int, float], float]
+
+
+class LearningRateScheduler(Callback):
+    """Sets the learning rate before every epoch (or step), by a function, a schedule, or a plateau.
+
+    A schedule given to `ws.fit(schedule=...)` is part of the step and costs nothing; this one may be any Python
+    function, and with `unit="step"` steps are made one by one.
+
+    Args:
+        schedule: `f(epoch)` or `f(epoch, lr)`, epochs counted from 0; a `ws.schedules.Schedule`; or one under torch's
+            names.
+        unit: "epoch" or "step"; None: the schedule's own, else "epoch".
+        monitor: what a plateau observes; "" is its own, else val_loss, or loss without validation.
+
+    Example: `ws.callbacks.LearningRateScheduler(lambda epoch: 0.1 * 0.5 ** (epoch // 10))`.
+    """
+
+    def __init__(self, schedule: Rule | Schedule | TorchSchedule, unit: str | None = None, monitor: str = "") -> None:
+        plain: Any = schedule.schedule if isinstance(schedule, TorchSchedule) else schedule
+        if not callable(plain):
+            raise UsageError(f"LearningRateScheduler takes a function of the epoch or a schedule; received {plain!r}.")
+        own = plain.unit if isinstance(plain, Schedule) and plain.unit != CALL else "epoch"
+        self.unit = own if unit is None else unit
+        if self.unit not in ("step", "epoch"):
+            raise OptionError(f"LearningRateScheduler: unit={unit!r}: expected 'step' or 'epoch'.")
+        self.schedule, self.monitor = plain, monitor
+        self.every = 1 if self.unit == "step" else None
+        self._base: float | None = None  # the rate before the first change
+        self._count = 0  # steps
+        self._seen: dict[str, float] = {}  # of a plateau
+
+    def on_train_begin(self) -> None:
+        live = self.session.optimizer
+        if self._base is None:
+            self._base = float(live.lr)
+        if isinstance(self.schedule, Schedule):
+            self.schedule = self.schedule.bound(self._base)
+        if isinstance(self.schedule, ReduceOnPlateau) and not self._seen:
+            self._seen = {k: float(v or 0.0) for k, v in self.schedule.numbers().items()}
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        self._set(epoch if self.unit == "epoch" else self._count)
+
+    def on_step(self, metrics: StepMetrics) -> None:
+        self._count += 1
+        if self.unit == "step":
+            self._set(self._count)
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        if isinstance(self.schedule, ReduceOnPlateau):
+            usual = "val_loss" if "val_loss" in logs else "loss"
+            value = read_monitor("LearningRateScheduler", self.monitor or self.schedule.monitor or usual, logs)
+            self._seen = self.schedule.observed(self._seen, value)
+
+    def _set(self, n: int) -> None:
+        live = self.session.optimizer
+        if isinstance(self.schedule, ReduceOnPlateau):
+            live.lr = self._seen["lr"]
+        elif isinstance(self.schedule, Schedule) or len(signature(self.schedule).parameters) == 1:
+            live.lr = self.schedule(n)
+        else:
+            live.lr = self.schedule(n, float(live.lr))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"base": self._base, "count": self._count, "seen": self._seen}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._base, self._count, self._seen = state["base"], state["count"], dict(state["seen"])
