@@ -159,6 +159,14 @@ def check_fits(init: Initializer, shape: StaticShape, name: str) -> None:
         fail(ShapeError, f"{init.kind} needs at least two axes; {name!r} has shape {shape}. Use normal or zeros.")
 
 
+def is_meant(init: Initializer, shape: StaticShape) -> bool:
+    """Is a description from a file one of ours, with its numbers, for this shape?"""
+    if init.kind not in _DRAWS:
+        return False
+    wanted = math.prod(shape) if init.kind == "values" else _DRAWS[init.kind].__code__.co_argcount - 1
+    return len(init.args) == wanted and (init.kind not in _MATRIX_KINDS or len(shape) >= 2)
+
+
 def _positive(what: str, value: float) -> float:
     if not value > 0:
         fail(OptionError, f"{what} must be above 0; received {value}.")

@@ -146,6 +146,12 @@ def emit_attention_grad(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     return _kernel(id, "attention_grad", head, attrs, operands, results, each, 2, buffers, sizes)
 
 
+def room_of(head: Head, blocks: int, block: int) -> Extent:
+    """Elements of the workspace: keys (and values) turned, and `blocks` arrays of scores of a block of queries."""
+    turned = head.width + (head.values if blocks == 2 else 0)
+    return (head.keys + 2 * LANES) * (turned + blocks * block)
+
+
 def _kernel(
     id: int,
     routine: str,
@@ -161,8 +167,7 @@ def _kernel(
     """`each` are the operations of one score, `blocks` the arrays of scores in the workspace."""
     dtype = buffers.all[operands[0].load.buffer].type.dtype
     block = head.block(dtype.size, sizes)
-    turned = head.width + (head.values if blocks == 2 else 0)
-    work = buffers.work(TensorType(((head.keys + 2 * LANES) * (turned + blocks * block),), dtype))
+    work = buffers.work(TensorType((room_of(head, blocks, block),), dtype))
     call = Call(
         routine,
         dtype,

@@ -1,6 +1,8 @@
 """Is a plan sound?  Ids exist, buffers lie inside their segments, and no two live ones overlap.
 
-A plan that was read from a file is checked before anything is rendered from it: C follows its numbers blindly.
+A plan that was read from a file is checked before anything is rendered from it: C follows its numbers blindly.  What we
+have just planned is held against `check`; what someone may have written, against `check_file`, which takes nobody's word:
+names are rows of our tables, sizes follow from types, bounds hold at every size, native code gets what it takes.
 """
 
 from __future__ import annotations
@@ -10,11 +12,15 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
-from wholestep.compiler.ir.types import Extent, evaluate, symbols_of
+from wholestep.compiler.frontend.initializers import is_meant
+from wholestep.compiler.ir.types import Extent, TensorType, evaluate, symbols_of
 from wholestep.compiler.plan.arena import follows
-from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Kernel, Layout, Load, Plan, Space
-from wholestep.compiler.plan.layout import layout_bytes
+from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Kernel, Kind, Layout, Load, Plan, Space
+from wholestep.compiler.plan.layout import ALIGNMENT, layout_bytes, state_layout
+from wholestep.compiler.plan.touch import kernel_granule
 from wholestep.errors import PlanError
+
+MOST = 1 << 48  # elements and bytes: what addresses hold, far from where C's integers overflow
 
 
 def check(plan: Plan) -> None:
@@ -31,6 +37,134 @@ def check(plan: Plan) -> None:
     for kernel in plan.kernels:
         for scope in _scopes(plan, kernel):
             _check_kernel(scope, kernel)
+
+
+def check_file(plan: Plan) -> None:
+    """Raise PlanError unless the plan is one that we could have written, whoever wrote it."""
+    from wholestep.compiler.plan.check_access import is_nonnegative, leaves, ranges_of
+    from wholestep.compiler.plan.check_routines import check_call, check_dot, check_scatter, check_shape_of_kind
+    from wholestep.compiler.plan.check_values import check_host, check_values
+
+    _check_sizes(plan)
+    check(plan)
+    for buffer in plan.buffers:
+        _check_storage(plan, buffer)
+    _check_owned_names(plan)
+    for value in plan.host:
+        check_host(value, _need)
+    routines = {Kind.CALL: check_call, Kind.DOT: check_dot, Kind.SCATTER: check_scatter}
+    for position, kernel in enumerate(plan.kernels):
+        _need(kernel.id == position, f"kernel {kernel.id} stands at position {position}")
+        check_shape_of_kind(kernel, _need)
+        check_values(plan, kernel, _need)
+        ranges = ranges_of(plan, kernel)
+        for load, guards in _loads(kernel):
+            wrong = leaves(load, guards, kernel, plan.buffers[load.buffer], ranges)
+            _need(wrong is None, f"kernel {position} stays inside buffer {load.buffer} at every size: {wrong}")
+        if kernel.kind in routines:
+            routines[kernel.kind](plan, kernel, _need)
+        elif kernel.kind is Kind.WINDOW:
+            from wholestep.compiler.plan.check_windows import check_window
+
+            check_window(plan, kernel, _need)
+        _check_split(kernel)
+        _check_copies(plan, kernel)
+    for loop in plan.loops:
+        sizes: dict[str, tuple[Extent, Extent]] = {s: (1, c) for s, c in plan.sizes.items()}
+        _need(is_nonnegative(loop.length, sizes), f"loop {loop.id} has a length at every size")
+
+
+def _check_sizes(plan: Plan) -> None:
+    """Numbers that memory and C's integers hold."""
+    _need(len(set(plan.symbols)) == len(plan.symbols), "symbols have names of their own")
+    numbers = (*plan.capacity, plan.arena_bytes, plan.copy_bytes, plan.work_bytes, plan.slots, plan.regions)
+    _need(all(0 <= n < MOST for n in numbers), f"sizes are numbers below {MOST}")
+    used = [e for k in plan.kernels for e in k.axes]
+    used += [e for b in plan.buffers for e in b.type.shape]
+    for extent in used:
+        _need_symbols(plan, [extent], "a size")
+        _need(abs(evaluate(extent, plan.sizes)) < MOST, f"sizes are numbers below {MOST}; received {extent}")
+
+
+def _check_storage(plan: Plan, buffer: Buffer) -> None:
+    """What a buffer's memory will be follows from its type: nothing else is written down in earnest."""
+    where = f"buffer {buffer.id}"
+    _need(buffer.layout is Layout.ROWS or buffer.type.rank >= 2, f"{where} has panels of a matrix")
+    _need(buffer.bytes == layout_bytes(buffer.type, buffer.layout, plan.sizes), f"{where} has the bytes of {buffer.type}")
+    _need(buffer.offset % ALIGNMENT == 0, f"{where} begins at a cache line")
+    _need(all(evaluate(e, plan.sizes) >= 0 for e in buffer.type.shape), f"{where} has a shape")
+    columns = buffer.type.shape[-1] if buffer.type.rank else 1
+    _need(buffer.layout is Layout.ROWS or isinstance(columns, int), f"{where} has a number of panels")
+    if buffer.space in (Space.INPUT, Space.OUTPUT, Space.CONSTANT):
+        _need(buffer.layout is Layout.ROWS, f"{where} lies in rows")
+    if buffer.space is Space.STATE:
+        _need(not symbols_of(buffer.type.shape), f"{where} has a fixed size")
+        _need(buffer.layout is state_layout(buffer.type), f"{where} is stored as states are")
+    _need((buffer.source is not None) == (buffer.space is Space.COPY), f"{where} is a copy if it has a source")
+    if buffer.space is Space.COPY:
+        source = _buffer(plan, buffer.source, f"the source of {where}").type
+        turned = TensorType(tuple(reversed(source.shape)), source.dtype)
+        _need(source.rank == 2 and buffer.type == turned, f"{where} is the transpose of its state")
+        _need(buffer.layout is Layout.PANELS, f"{where} lies in panels")
+
+
+def _check_owned_names(plan: Plan) -> None:
+    """Every buffer of the caller's or of a state has its name, once."""
+    for pairs, space in ((plan.inputs, Space.INPUT), (plan.states, Space.STATE)):
+        named, held = [id for _, id in pairs], [b.id for b in plan.buffers if b.space is space]
+        _need(sorted(named) == held, f"every buffer of {space.value} has a name")
+        _need(all(plan.buffers[id].name == name for name, id in pairs), f"buffers of {space.value} have their names")
+        _need(len({name for name, _ in pairs}) == len(pairs), f"names of {space.value} are different")
+    _need(len({name for name, _ in plan.outputs}) == len(plan.outputs), "names of outputs are different")
+    _need(all(plan.buffers[id].space in (Space.OUTPUT, Space.STATE) for _, id in plan.outputs), "outputs are kept")
+    _need(len({s.name for s in plan.scalars}) == len(plan.scalars), "names of scalars are different")
+    _need(len(plan.initial) == len(plan.states), "every state has a first value")
+    for (name, id), init in zip(plan.states, plan.initial, strict=True):
+        shape = tuple(evaluate(e, {}) for e in plan.buffers[id].type.shape)
+        _need(is_meant(init, shape), f"the first value of {name!r} is one of ours")
+    _need(len({id for id, _ in plan.constants}) == len(plan.constants), "constants have buffers of their own")
+    for id, data in plan.constants:
+        _need(len(data) == evaluate(plan.buffers[id].type.elements, plan.sizes) * plan.buffers[id].type.dtype.size,
+              f"constant {id} is whole")
+    for bound in plan.bounds:
+        _need(plan.buffers[dict(plan.inputs)[bound.input]].type.dtype.is_integer, f"{bound.input!r} holds indices")
+    for least in plan.least:
+        _need(not least.batch or (least.batch in plan.symbols and least.part >= 1), "a window has parts")
+    ids = [v.id for v in plan.host]
+    _need(len(set(ids)) == len(ids) and min(ids, default=0) >= 0, "host values have numbers of their own")
+
+
+def _check_split(kernel: Kernel) -> None:
+    """Threads begin where native code may: at whole granules."""
+    where = f"kernel {kernel.id}"
+    if kernel.split is None:
+        _need(kernel.granule >= 1, f"{where} has a granule")
+        return
+    dealt = range(len(kernel.axes)) if kernel.scatter else (*kernel.rows, *(() if kernel.vector is None else (kernel.vector,)))
+    _need(kernel.split in dealt and (kernel.window is None or kernel.split == 0), f"{where} is dealt out along an axis it loops over")
+    _need(kernel.granule == kernel_granule(kernel, kernel.split), f"{where} has the granule of its axis")
+
+
+def _check_copies(plan: Plan, kernel: Kernel) -> None:
+    """A second layout of a state is written where the state is, turned."""
+    for level in kernel.levels:
+        into = {s.load.buffer: s.load for s in level.stores}
+        for store in (*level.row_stores, *level.stores):
+            source = plan.buffers[store.load.buffer].source
+            if source is None:
+                continue
+            state = into.get(source)
+            _need(
+                state is not None
+                and len(state.index) == 2
+                and all(i.plain is not None for i in state.index)
+                and state.index[0] != state.index[1]
+                and store.load.index == tuple(reversed(state.index)),
+                f"kernel {kernel.id} writes the transpose of what it writes",
+            )
+            assert state is not None
+            span = {*kernel.rows[-1:], kernel.vector}
+            _need({i.plain for i in state.index} == span, f"kernel {kernel.id} writes the whole of a state")
 
 
 def _check_loops(plan: Plan) -> None:

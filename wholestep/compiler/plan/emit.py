@@ -81,7 +81,7 @@ def emit_dot(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     for node in rest:
         emitter.place(node)
     depth = head.inputs[0].type.shape[rank - 2 if attrs.transpose_a else rank - 1]
-    dot = Dot(a, b, tuple(batch), m, n, k, *_block(a, buffers.all[a.buffer], m))
+    dot = Dot(a, b, tuple(batch), m, n, k, *block_size(a, buffers.all[a.buffer], m))
     levels = emitter.levels()
     if cluster.sums is not None:  # its axes are (n, k), ours (m, n, k)
         levels += tuple(moved(level, 1, emitter.count) for level in emit_columns(id, cluster.sums, buffers).levels)
@@ -92,7 +92,7 @@ def emit_dot(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     return replace(kernel, dot=replace(dot, block=block))
 
 
-def _block(a: Load, buffer: Buffer, m: int) -> tuple[int, int]:
+def block_size(a: Load, buffer: Buffer, m: int) -> tuple[int, int]:
     """Rows and columns of a block: a left operand that is read down its columns decides."""
     if not a.index or a.index[-1].plain != m:  # a scalar in all places has no index
         return Dot.rows, Dot.columns

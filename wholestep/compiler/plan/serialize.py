@@ -11,7 +11,6 @@ Nothing in a file is executed.  What is read is checked: types by the fields' an
 from __future__ import annotations
 
 import base64
-import binascii
 import dataclasses
 import enum
 import hashlib
@@ -22,11 +21,13 @@ from typing import Any
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.types import DTYPES, Dim, DType, Extent, TensorType
 from wholestep.compiler.plan import kernel as k
-from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.check import check, check_file
 from wholestep.compiler.plan.kernel import Kind, Layout, Plan, Space
 from wholestep.errors import PlanError
 
 FORMAT, VERSION = "wholestep plan", 1
+# What reading and judging a body that is no plan may end in; a plan of ours ends in none of them.
+NOT_A_PLAN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, RecursionError)
 
 # The dataclasses that a plan is made of.
 RECORDS = (
@@ -37,6 +38,7 @@ RECORDS = (
 FIELDS = {cls: dataclasses.fields(cls) for cls in RECORDS}
 
 Decoder = Callable[[Any], Any]
+LARGEST = 1 << 64  # of an integer: the keys of random numbers have 64 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,7 @@ def read_header(data: bytes) -> Header:
     first, _, body = data.partition(b"\n")
     try:
         header = Header(**json.loads(first))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise PlanError(
             "this is not a plan file: its first line is not a plan's header. Build and save it again."
         ) from None
@@ -76,17 +78,24 @@ def read_header(data: bytes) -> Header:
     return header
 
 
-def load(data: bytes) -> Plan:
-    """The plan that `dump` wrote, checked; PlanError where it is damaged or not sound."""
+def load(data: bytes, *, own: bool = False) -> Plan:
+    """The plan that `dump` wrote, checked; PlanError where it is damaged or not sound.
+
+    Args:
+        own: it comes from a place where only this user writes, and where machine code is loaded as it is: the user's
+            cache.  Then it is held against what we could have got wrong, not against what someone could have written.
+    """
     read_header(data)
     try:
         plan = _record(Plan)(json.loads(data.partition(b"\n")[2]))
-    except (ValueError, TypeError, KeyError, AttributeError, binascii.Error) as error:
+        (check if own else check_file)(plan)
+    except PlanError:
+        raise
+    except NOT_A_PLAN as error:
         raise PlanError(
             f"the plan does not have the form of version {VERSION}: {error!r}. Build and save it again."
         ) from None
     assert isinstance(plan, Plan)
-    check(plan)
     return plan
 
 
@@ -120,7 +129,7 @@ def _exactly(wanted: type) -> Decoder:
     accepted = (int, float) if wanted is float else (wanted,)
 
     def decode(value: Any) -> Any:
-        if type(value) not in accepted:
+        if type(value) not in accepted or (type(value) is int and not -LARGEST < value < LARGEST):
             raise TypeError(f"{value!r} stands where {wanted.__name__} was expected")
         return value
 
@@ -128,7 +137,10 @@ def _exactly(wanted: type) -> Decoder:
 
 
 def _dim(value: Any) -> Dim:
-    return Dim(tuple((tuple(_string(n) for n in names), _integer(c)) for names, c in value["dim"]))
+    dim = Dim(tuple((tuple(_string(n) for n in names), _integer(c)) for names, c in value["dim"]))
+    if value.keys() != {"dim"} or Dim.of(dict(dim.terms)) != dim or any(list(n) != sorted(n) for n, _ in dim.terms):
+        raise ValueError(f"{value!r} is not how a size is written")
+    return dim
 
 
 def _extent(value: Any) -> Extent:
@@ -136,11 +148,17 @@ def _extent(value: Any) -> Extent:
 
 
 def _many(each: Decoder) -> Decoder:
-    return lambda values: tuple([each(v) for v in values])
+    return lambda values: tuple([each(v) for v in _listed(values)])
 
 
 def _each(*decoders: Decoder) -> Decoder:
-    return lambda values: tuple([d(v) for d, v in zip(decoders, values, strict=True)])
+    return lambda values: tuple([d(v) for d, v in zip(decoders, _listed(values), strict=True)])
+
+
+def _listed(values: Any) -> list[Any]:
+    if type(values) is not list:
+        raise TypeError(f"{values!r} stands where a list was expected")
+    return values
 
 
 def _optional(some: Decoder) -> Decoder:
@@ -152,6 +170,8 @@ def _record(cls: type) -> Decoder:
     found: dict[str, Decoder] = {}
 
     def decode(value: Any) -> Any:
+        if type(value) is not dict:
+            raise TypeError(f"{value!r} stands where a {cls.__name__} was expected")
         if not found:
             found.update({f.name: DECODERS[str(f.type)] for f in dataclasses.fields(cls)})
         return cls(**{name: found[name](v) for name, v in value.items()})

@@ -16,12 +16,19 @@ from wholestep.compiler.plan.window_draft import Draft, area
 def emit_weight(id: int, head: Node, buffers: Buffers) -> Kernel:
     """The kernel of a weight's gradient: it has no epilogue, since it adds up over all images."""
     draft = Draft(head, buffers, head.type.shape)
-    fields = _pooled_weight(draft) if head.op == "pooled_grad_weight" else _plain_weight(draft)
-    if not fields.get("tile_rows"):
-        draft.room("sums", _sums(head, draft.axes[draft.operands[0].axes[3]]))
+    fields = weight_fields(draft)
     (target,) = buffers.targets(head)
     window = draft.window(results=(Operand("result", target, tuple(range(head.type.rank))),), **fields)
     return Kernel(id, Kind.WINDOW, tuple(draft.axes), (0,), None, (), window=window)
+
+
+def weight_fields(draft: Draft) -> dict[str, object]:
+    """Operands and workspace of a weight's gradient; gives what the window says of them."""
+    head = draft.head
+    fields = _pooled_weight(draft) if head.op == "pooled_grad_weight" else _plain_weight(draft)
+    if not fields.get("tile_rows"):
+        draft.room("sums", _sums(head, draft.axes[draft.operands[0].axes[3]]))
+    return fields
 
 
 def _sums(head: Node, channels: Extent) -> int:

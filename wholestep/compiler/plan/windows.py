@@ -35,7 +35,7 @@ def _emit_images(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     if head.op in POOLED and any(n.op in POOLS for n in cluster.nodes):
         return _emit_pooled(id, cluster, buffers)
     draft = Draft(head, buffers, head.type.shape)
-    fields = _FRAMES[head.op](draft)
+    fields = FRAMES[head.op](draft)
     emitter = _epilogue(cluster, cluster.nodes, [n for n in cluster.nodes if n is head or n.op in POOLS], buffers)
     window = draft.window(**fields)
     return Kernel(id, Kind.WINDOW, tuple(draft.axes), (0, 1, 2), 3, emitter.levels(), window=window)
@@ -48,7 +48,7 @@ def _emit_pooled(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     size, shape = attrs_of(pools[0], at.PoolAttrs).window, pools[0].type.shape
     draft = Draft(head, buffers, (*shape, *size))
     draft.pool = size
-    fields = _FRAMES[head.op](draft)
+    fields = FRAMES[head.op](draft)
     before = [n for n in cluster.nodes if n.type.shape == head.type.shape]
     behind = [n for n in cluster.nodes if n not in before]
     full = Cluster(Kind.WINDOW, head.type.shape[:-1], head.type.shape[-1], before)
@@ -220,7 +220,7 @@ def _pool_pick(draft: Draft) -> dict[str, object]:
     return {"stride": a.stride, "low": a.low, "pool": a.window}
 
 
-_FRAMES = {
+FRAMES = {
     "conv2d": _conv2d,
     "conv2d_grad_input": _conv2d_grad_input,
     "pooled_grad_input": _pooled_grad_input,

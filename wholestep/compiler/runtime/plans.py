@@ -75,7 +75,7 @@ def find_plan(store: Cache, key: str) -> Plan | None:
     if path is None:
         return None
     try:
-        return serialize.load(path.read_bytes())
+        return serialize.load(path.read_bytes(), own=True)
     except (OSError, PlanError) as error:
         warnings.warn(f"the cached plan {path} is not used: {error}", CacheWarning, stacklevel=2)
         return None
