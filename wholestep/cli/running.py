@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wholestep.cli.shared import experiment_in, experiment_of, parse_settings, started_as, told
-from wholestep.errors import CheckpointError, InputError, TrainingInterrupted, UsageError
+from wholestep.errors import CheckpointError, TrainingInterrupted, UsageError
 
 if TYPE_CHECKING:
     from wholestep.train import Experiment
@@ -134,19 +134,9 @@ def predict(
     """Write a model's outputs for the rows of a file."""
     import numpy as np
 
+    from wholestep.data.sources import load_npy
+
     experiment, path = experiment_in(run, which=best, mode=mode)
-    found = np.asarray(experiment.model.predict(_array_in(inputs)))
+    found = np.asarray(experiment.model.predict(load_npy(inputs)))
     np.save(output, found, allow_pickle=False)
     print(f"{path}: {output} holds {' x '.join(map(str, found.shape))} numbers")
-
-
-def _array_in(path: Path) -> Any:
-    import numpy as np
-
-    try:
-        found = np.load(path, allow_pickle=False)
-    except ValueError as error:
-        raise InputError(f"{path} is not a .npy file of numbers; make one with np.save({str(path)!r}, x).") from error
-    if not isinstance(found, np.ndarray):
-        raise InputError(f"{path} holds several arrays, {', '.join(found)}; save the one to predict from by np.save.")
-    return found

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wholestep.compiler.passes.egraph.report import EGraphReport
+from wholestep.errors import PlanError
 
 
 @dataclass
@@ -131,9 +132,17 @@ class OptimizeReport:
 
 
 def parse_report(text: str) -> OptimizeReport:
-    """What `OptimizeReport.to_json` wrote."""
-    data = json.loads(text)
+    """What `OptimizeReport.to_json` wrote; PlanError where it is another text."""
+    try:
+        return _report(json.loads(text))
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise PlanError(f"this is no report of a build: {error!r}. Build again.") from None
+
+
+def _report(data: Any) -> OptimizeReport:
     integers = {name: Integers(**data[name]) if data[name] else None for name in ("before", "after")}
     egraph = tuple(EGraphReport(**r) for r in data["egraph"])
     tuples = {name: tuple(data[name]) for name in ("fusions_applied", "given_up")}
+    if not all(isinstance(rule, str) for rule in tuples["fusions_applied"]) or not isinstance(data["exactness"], str):
+        raise TypeError("rules have names")
     return OptimizeReport(**{**data, **integers, **tuples, "egraph": egraph, "spans": ()})

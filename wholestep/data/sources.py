@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import gzip
 import struct
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wholestep.compiler.ir.masks import refuse_mask
 from wholestep.data.table import Array, Batch, Table, as_table, is_table_like
 from wholestep.errors import InputError, UsageError
 
@@ -45,6 +48,8 @@ class RowSource:
 def _stacked(values: Sequence[Any]) -> Any:
     if isinstance(values[0], Mapping):
         return {name: _stacked([v[name] for v in values]) for name in values[0]}
+    for value in values:
+        refuse_mask(value, "an example")
     arrays = [np.asarray(v.detach().cpu().numpy() if hasattr(v, "detach") else v) for v in values]
     shapes = {a.shape for a in arrays}
     if len(shapes) > 1:
@@ -91,19 +96,25 @@ def as_source(data: object, labels: object = None) -> Table | RowSource | Stream
 
 # -- files -------------------------------------------------------------------------------------------------------
 
+IDX_RANK = 8  # axes; images have three
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 def read_idx(path: Path_) -> Array:
     """An array in the idx format of MNIST, compressed by gzip or not.  Example: `read_idx("train-labels.gz")`."""
     raw = Path(path).read_bytes()
-    data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    try:
+        data = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} is damaged: gzip cannot unpack it ({error}). Download it again.") from None
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _IDX_TYPES:
         raise InputError(f"{path} is not an idx file: it must start with two zero bytes and a known type.")
     rank = data[3]
-    shape = struct.unpack(f">{rank}I", data[4 : 4 + 4 * rank]) if len(data) >= 4 + 4 * rank else ()
+    if not 1 <= rank <= IDX_RANK or len(data) < 4 + 4 * rank:
+        raise InputError(f"{path} is damaged: it says it has {rank} axes; expected 1 to {IDX_RANK}. Download it again.")
+    shape = struct.unpack(f">{rank}I", data[4 : 4 + 4 * rank])
     kind, start = np.dtype(_IDX_TYPES[data[2]]), 4 + 4 * rank
-    expected = start + int(np.prod(shape)) * kind.itemsize
+    expected = start + prod(shape) * kind.itemsize
     if len(data) != expected:
         raise InputError(f"{path} is damaged: shape {shape} needs {expected} bytes; the file has {len(data)}.")
     return np.frombuffer(data, kind, offset=start).reshape(shape).astype(kind.newbyteorder("="))
@@ -133,11 +144,27 @@ def _found(folder: Path_, name: str) -> Path:
 
 def open_npy(path: Path_) -> Array:
     """An array in a .npy file, mapped: rows are read when they are used.  Example: `open_npy("features.npy")`."""
+    return load_npy(path, mmap_mode="r")
+
+
+# What NumPy's reader of headers, which are Python's literals, may end in.
+_NOT_NPY = (ValueError, EOFError, TypeError, SyntaxError, LookupError, OverflowError, MemoryError, RecursionError)
+
+
+def load_npy(path: Path_, mmap_mode: Literal["r"] | None = None) -> Array:
+    """The array in a .npy file; InputError where it is none, is not whole, or holds something else than numbers."""
+    from tokenize import TokenError
+
+    advice = f"make one with np.save({str(path)!r}, x)"
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise InputError(f"{path} is not a whole .npy file of numbers: {error}.") from error
-    assert isinstance(found, np.ndarray)
+        found = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)
+    except (*_NOT_NPY, TokenError) as error:
+        raise InputError(f"{path} is not a whole .npy file of numbers: {error}; {advice}.") from error
+    if not isinstance(found, np.ndarray):
+        names = ", ".join(found)
+        raise InputError(f"{path} holds several arrays, {names}; save the one you need: {advice}.")
+    if found.dtype.kind not in "fiub":
+        raise InputError(f"{path} is not a .npy file of numbers: it holds {found.dtype}; {advice}.")
     return found
 
 
@@ -152,8 +179,7 @@ def read_csv(
 
     Example: `x, y = ws.data.read_csv("houses.csv", target="price")`.
     """
-    with Path(path).open(newline="", encoding="utf-8") as file:
-        lines = [(n, row) for n, row in enumerate(csv.reader(file, delimiter=delimiter), 1) if row]
+    lines = _lines(path, delimiter)
     if len(lines) <= header:
         raise InputError(f"{path} has no rows of data.")
     names = [name.strip() for name in lines[0][1]] if header else [str(i) for i in range(len(lines[0][1]))]
@@ -169,6 +195,18 @@ def read_csv(
     return x, _targets(path, names[at], [(n, row[at]) for n, row in rows], dtype)
 
 
+def _lines(path: Path_, delimiter: str) -> list[tuple[int, list[str]]]:
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as file:
+            return [(n, row) for n, row in enumerate(csv.reader(file, delimiter=delimiter), 1) if row]
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path} is not text in UTF-8: byte {error.object[error.start] : #04x} cannot be read. Save it as UTF-8."
+        ) from None
+    except csv.Error as error:
+        raise InputError(f"{path} is not a table of values: {error}. Save it as CSV.") from None
+
+
 def _column(path: Path_, names: Sequence[str], target: str | int | None) -> int | None:
     if target is None:
         return None
@@ -181,15 +219,28 @@ def _column(path: Path_, names: Sequence[str], target: str | int | None) -> int 
 
 def _number(path: Path_, line: int, column: str, text: str) -> float:
     try:
-        return float(text)
+        return _as_float(text)
     except ValueError:
         raise InputError(f"{path}, line {line}, column {column!r}: {text!r} is not a number.") from None
 
 
+def _as_float(text: str) -> float:
+    if "_" in text:  # Python reads 1_0 as 10; a file that has it means something else
+        raise ValueError
+    return float(text)
+
+
 def _targets(path: Path_, name: str, values: Sequence[tuple[int, str]], dtype: str) -> Array:
     try:
-        numbers = np.array([float(v) for _, v in values])
+        numbers = np.array([_as_float(v) for _, v in values])
     except ValueError:
         return np.unique([v.strip() for _, v in values], return_inverse=True)[1].astype(np.int32)
     whole = all(v.strip().lstrip("+-").isdecimal() for _, v in values)
+    limits = np.iinfo(np.int32)
+    for line, value in values if whole else ():
+        if not limits.min <= int(value) <= limits.max:
+            raise InputError(
+                f"{path}, line {line}, column {name!r}: {value.strip()} is outside of {limits.min}..{limits.max}, where "
+                f"class numbers lie. Write it as {value.strip()}.0 if it is a quantity."
+            )
     return numbers.astype(np.int32 if whole else dtype)

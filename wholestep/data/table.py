@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from wholestep.compiler.ir.masks import refuse_mask
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError
 
 Array = np.ndarray[Any, Any]
@@ -131,7 +132,14 @@ def _columns(data: object, name: str, what: str) -> dict[str, Array]:
 
 
 def _array(value: object, name: str) -> Array:
-    array = value if isinstance(value, np.ndarray) else np.asarray(_detached(value))
+    refuse_mask(value, f"{name!r}")
+    try:
+        array = value if isinstance(value, np.ndarray) else np.asarray(_detached(value))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(
+            f"{name!r} is not an array of numbers: {error}; received {type(value).__name__}: {_short(value)}. Give rows "
+            "of one length: pad or crop them."
+        ) from None
     if array.dtype == object:
         raise UsageError(f"{name!r} is not an array of numbers; received {type(value).__name__}: {_short(value)}.")
     if array.ndim == 0:

@@ -13,6 +13,7 @@ import numpy as np
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.masks import refuse_mask
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
 from wholestep.losses.table import Loss, LossFunction, get
@@ -34,6 +35,8 @@ def value_and_grad(
 
     Example: `ws.losses.value_and_grad("mse", [0.8, 0.3, 0.5], [1.0, 0.0, 0.5])[0]`.
     """
+    for value in (prediction, target, *options.values()):
+        refuse_mask(value, "value_and_grad")
     p = np.asarray(prediction)
     if p.dtype not in (np.float32, np.float64):
         fail(

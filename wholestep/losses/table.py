@@ -10,7 +10,7 @@ from typing import Any
 
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.errors import OptionError, UnknownNameError, UsageError
+from wholestep.errors import OptionError, UnknownNameError, UsageError, reading_config
 from wholestep.losses import classification as c
 from wholestep.losses import regression as r
 from wholestep.losses import similarity as s
@@ -108,7 +108,8 @@ class Loss:
         """The loss that `to_config` described.  Example: `ws.losses.Loss.from_config({"kind": "mse"})`."""
         if "kind" not in config:
             fail(OptionError, f"the description of a loss needs a 'kind', e.g. 'mse'; received {dict(config)}.")
-        return Loss(config["kind"], **{k: v for k, v in config.items() if k != "kind"})
+        with reading_config(config["kind"]):
+            return Loss(config["kind"], **{k: v for k, v in config.items() if k != "kind"})
 
 
 def get(loss: str | Mapping[str, Any] | LossFunction) -> LossFunction:

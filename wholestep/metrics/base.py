@@ -18,7 +18,8 @@ import numpy as np
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.errors import OptionError, UsageError
+from wholestep.compiler.ir.masks import refuse_mask
+from wholestep.errors import OptionError, UsageError, reading_config
 
 Array = np.ndarray[Any, Any]
 States = Mapping[str, Array]
@@ -98,6 +99,8 @@ class Metric(ABC):
             target: the truth for each row.
             weight: how much each row counts; 1 when None.
         """
+        for value in (prediction, target, weight):
+            refuse_mask(value, f"{self.name}.update")
         given = (np.asarray(prediction), np.asarray(target), None if weight is None else np.asarray(weight))
         self._join(self.measure(*given))
 
@@ -149,7 +152,8 @@ class Metric(ABC):
         known = {f.name for f in fields(cls) if f.init}
         for option in options.keys() - known:
             fail(OptionError, f"{cls.kind} has no option {option!r}; it has: {', '.join(sorted(known))}.")
-        return cls(**options)
+        with reading_config(cls.kind):
+            return cls(**options)
 
     def copy(self) -> Self:
         """A metric of the same description that has counted nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Mapping
@@ -12,12 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wholestep.errors import CheckpointError, ShapeError, UnknownNameError
+from wholestep.compiler.runtime.arrays import as_array
+from wholestep.errors import CheckpointError, DTypeError, InputError, ShapeError, UnknownNameError
 
 if TYPE_CHECKING:
     from wholestep.nn.module import Module
 
 Array = np.ndarray[Any, Any]
+
+BRAIN_FLOAT = "BF16"
+READABLE = frozenset(
+    {"F64", "F32", "F16", BRAIN_FLOAT, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,7 +49,7 @@ def load_state_dict(model: Module, values: Mapping[str, object], strict: bool) -
     first = {owned: name for name, owned in model.named_arrays().items()}
     names = {name: first[owned] for name, owned in model.all_names()}  # any name -> the name it is stored under
     unused = {f"{path}.{name}" if path else name for path, m in model.named_modules() for name in m.unused_names}
-    found = {names[name]: _array(value) for name, value in values.items() if name in names}
+    found = {names[name]: _array(value, name) for name, value in values.items() if name in names}
     report = LoadReport(
         tuple(found),
         tuple(name for name in first.values() if name not in found),
@@ -59,23 +66,41 @@ def load_state_dict(model: Module, values: Mapping[str, object], strict: bool) -
             raise ShapeError(
                 f"{name!r} has shape {arrays[name].shape} in the model; received {array.shape}. Nothing was loaded."
             )
+    fitting = {name: _converted(array, arrays[name].dtype.numpy, name) for name, array in found.items()}
     state = state_with_numbers(model)
-    for name, array in found.items():
-        state.set(name, array.astype(arrays[name].dtype.numpy))
+    for name, array in fitting.items():
+        state.set(name, array)
     return report
 
 
-def _array(value: object) -> Array:
-    """NumPy's view of an array or of a torch tensor."""
+def _converted(array: Array, wanted: np.dtype[Any], name: str) -> Array:
+    """The array in the model's dtype: rounded where floats are shorter there, and never another number."""
+    if array.dtype.kind == "f" and wanted.kind != "f":
+        raise DTypeError(f"{name!r} is {wanted} in the model; received {array.dtype}. Nothing was loaded.")
+    with np.errstate(over="ignore"):
+        found = array.astype(wanted, copy=False)
+    kept = np.isfinite(found) | ~np.isfinite(array) if wanted.kind == "f" else found == array
+    if not np.all(kept):
+        at = tuple(int(i) for i in np.argwhere(~np.atleast_1d(kept))[0])
+        raise InputError(
+            f"{name!r} is {wanted} in the model, which cannot hold {np.atleast_1d(array)[at]!s} at {list(at)}. Nothing "
+            "was loaded. Correct the value, or give the model a wider dtype."
+        )
+    return found
+
+
+def _array(value: object, name: str) -> Array:
+    """NumPy's view of an array or of a torch tensor of numbers."""
     found: Any = value
     if hasattr(found, "detach"):
         found = found.detach().cpu()
         found = found.float() if "bfloat16" in str(found.dtype) else found  # NumPy has no such type
-    return np.asarray(found)
+    return as_array(found, f"{name!r}")
 
 
 def save(model: Module, path: str | PathLike[str]) -> None:
     """Write a model's numbers as safetensors: to a temporary file, then renamed."""
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     target = Path(path)
@@ -90,19 +115,50 @@ def save(model: Module, path: str | PathLike[str]) -> None:
             Path(temporary).replace(target)
         finally:
             Path(temporary).unlink(missing_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"the weights could not be written to {target}: {error}") from error
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"the weights could not be written to {target}: {error}. What was there before is untouched. Free some "
+            "space, or name a folder that can be written."
+        ) from error
 
 
 def load(model: Module, path: str | PathLike[str], strict: bool) -> LoadReport:
     """Give a model the arrays of a safetensors file."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+    return load_state_dict(model, read_weights(Path(path)), strict)
+
+
+def read_weights(path: Path) -> dict[str, Array]:
+    """The arrays of a safetensors file; bfloat16, which NumPy lacks, as the float32 of the same value."""
+    from safetensors import SafetensorError, safe_open
 
     try:
-        values = load_file(path)
+        with safe_open(path, "np") as file:
+            kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118: it is no mapping
+            strange = [name for name, kind in kinds.items() if kind not in READABLE]
+            if strange:
+                raise CheckpointError(
+                    f"{path} holds {strange[0]!r} as {kinds[strange[0]]}, which is not read here. Nothing was loaded. "
+                    f"Save it as one of {', '.join(sorted(READABLE))}."
+                )
+            found = {name: file.get_tensor(name) for name, kind in kinds.items() if kind != BRAIN_FLOAT}
+        halves = [name for name, kind in kinds.items() if kind == BRAIN_FLOAT]
+        return {**found, **_brain_floats(path, halves)} if halves else found
     except FileNotFoundError:
         raise CheckpointError(f"there is no file {path}.") from None
-    except (SafetensorError, OSError, ValueError) as error:
+    except CheckpointError:
+        raise
+    except (SafetensorError, OSError, ValueError, TypeError, LookupError) as error:
         raise CheckpointError(f"{path} is not a whole safetensors file: {error}. Nothing was loaded.") from error
-    return load_state_dict(model, values, strict)
+
+
+def _brain_floats(path: Path, names: list[str]) -> dict[str, Array]:
+    """bfloat16 is the upper half of a float32.  The file is whole: safetensors has opened it."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header, found = json.loads(file.read(length)), {}
+        for name in names:
+            first, last = header[name]["data_offsets"]
+            file.seek(8 + length + first)
+            upper = np.frombuffer(file.read(last - first), "<u2").astype(np.uint32) << 16
+            found[name] = upper.view(np.float32).reshape(header[name]["shape"])
+    return found

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from wholestep.errors import OptionError, UsageError
+from wholestep.errors import OptionError, UsageError, reading_config
 from wholestep.optim.groups import Group, group_from_config
 from wholestep.optim.options import Runtime
 
@@ -64,4 +64,5 @@ def optimizer_from_config(config: Mapping[str, Any]) -> Optimizer:
     unknown = [name for name in config if name != "kind" and name not in known]
     if unknown:
         raise OptionError(f"{kind} has no option {unknown[0]!r}; it has: {', '.join(known)}.")
-    return cls(**{name: from_plain(value) for name, value in config.items() if name != "kind"})
+    with reading_config(kind):
+        return cls(**{name: from_plain(value) for name, value in config.items() if name != "kind"})

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from wholestep.compiler.frontend.trace import fail
-from wholestep.errors import OptionError, UsageError
+from wholestep.errors import OptionError, UsageError, reading_config
 from wholestep.schedules.maths import Value
 from wholestep.schedules.show import plot_to_file, table_text, terminal_plot
 
@@ -165,14 +165,15 @@ class Schedule(ABC):
     def from_config(config: Mapping[str, Any]) -> Schedule:
         """What `to_config` described."""
         kind = config.get("kind")
-        if kind not in Schedule.kinds:
+        if not isinstance(kind, str) or kind not in Schedule.kinds:
             known = ", ".join(k for k in Schedule.kinds)
             fail(OptionError, f"there is no schedule of kind {kind!r}; there are: {known}.")
         cls = Schedule.kinds[kind]
         unknown = [k for k in config if k != "kind" and k not in {f.name for f in fields(cls)}]
         if unknown:
             fail(OptionError, f"{kind} has no field {unknown[0]!r}; it has: {', '.join(f.name for f in fields(cls))}.")
-        return cls(**{k: _restored(v) for k, v in config.items() if k != "kind"})
+        with reading_config(kind):
+            return cls(**{k: _restored(v) for k, v in config.items() if k != "kind"})
 
     # -- checks --------------------------------------------------------------------------------------------------
 

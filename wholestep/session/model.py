@@ -15,7 +15,7 @@ from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Shape, int32
-from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.arrays import AnyArray, as_array
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import ShapeError, UsageError
 from wholestep.nn.module import Module
@@ -178,7 +178,7 @@ def _arrays(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     if len(inputs) > len(names) or not (inputs or named):
         fail(UsageError, f"{type(model).__name__} takes {', '.join(names)}; received {len(inputs)} arrays.")
     given = {**dict(zip(names, inputs)), **named}
-    return {name: np.asarray(value) for name, value in given.items()}
+    return {name: as_array(value, f"the input {name!r}") for name, value in given.items()}
 
 
 def _spec(model: Module, array: AnyArray) -> Spec:

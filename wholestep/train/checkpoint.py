@@ -29,13 +29,15 @@ import numpy as np
 from wholestep.callbacks.base import CallbackList, Position, Value, canonical
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.errors import CheckpointError, UsageError
+from wholestep.errors import CheckpointError, InputError, UsageError
 from wholestep.schedules.modes import known_mode, mode_of
 from wholestep.train.history import TrainHistory
 from wholestep.train.identity import differences, identity_of, plan_digest, versions
 from wholestep.train.restore import check_fits
 from wholestep.train.stored import (
     MANIFEST,
+    TRAINING,
+    WEIGHTS,
     WRITING,
     checked_arrays,
     checkpoints_in,
@@ -51,7 +53,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("wholestep")
 
-WEIGHTS, TRAINING, PLANS = "weights.safetensors", "training.safetensors", "plans"
+PLANS = "plans"
+STEP = "session/step"  # the array that counts updates
 CALLBACKS = "callbacks/"  # prefix of their arrays
 
 
@@ -76,7 +79,7 @@ class Checkpoint:
     @property
     def step(self) -> int:
         """Updates done, over all epochs."""
-        return int(self.arrays["session/step"])
+        return int(self.arrays[STEP])
 
     def restore(
         self, session: Session, callbacks: CallbackList | None = None, loader: Any = None, *, exact: bool = False
@@ -96,6 +99,8 @@ class Checkpoint:
             )
         check_fits(self.arrays, session, self._name)
         asked = dict(session.scalars.items())
+        if callbacks is not None:
+            self._restore_callbacks(callbacks)
         session.load_state_dict(self.arrays)
         for name, value in session.scalars.items():
             if asked[name] != value:
@@ -104,10 +109,20 @@ class Checkpoint:
                     "to train with other numbers give its weights to a new run: model.load('%s/weights.safetensors')",
                     *(name, value, asked[name], self._name),
                 )
-        if callbacks is not None:
-            callbacks.load_state_dict(self.callbacks)
         for difference in found:
             log.warning("resumed, but bits may differ from an uninterrupted run: %s", difference)
+
+    def _restore_callbacks(self, callbacks: CallbackList) -> None:
+        """All of them, or none: a state that a callback does not understand leaves each as it was."""
+        before = callbacks.state_dict()
+        try:
+            callbacks.load_state_dict(self.callbacks)
+        except Exception as error:
+            callbacks.load_state_dict(before)
+            raise CheckpointError(
+                f"{self._name} holds what a callback cannot go on from: {error!r}. Nothing was loaded. Resume with the "
+                "callbacks of the run, or leave them out."
+            ) from error
 
     @property
     def _name(self) -> str:
@@ -325,12 +340,19 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     body = read_manifest(folder)
     files = {name: checked_arrays(folder, name, wanted) for name, wanted in body["files"].items()}
     arrays = {n: a for found in files.values() for n, a in found.items()}
-    callbacks = _with_arrays(body["callbacks"], arrays)
+    counted = arrays.get(STEP)
+    if counted is None or counted.shape != () or counted != body["step"]:
+        raise CheckpointError(f"the checkpoint {folder} is not one of ours: its files count other steps than {MANIFEST}.")
+    try:
+        callbacks = _with_arrays(body["callbacks"], arrays)
+        history = TrainHistory.from_json(json.dumps(body["history"]))
+    except (LookupError, TypeError, InputError) as error:
+        raise CheckpointError(f"the checkpoint {folder} is not one of ours: {error} in {MANIFEST}.") from None
     return Checkpoint(
         arrays={n: a for n, a in arrays.items() if not n.startswith(CALLBACKS)},
         position=Position(**body["position"]),
         identity=body["identity"],
-        history=TrainHistory.from_json(json.dumps(body["history"])),
+        history=history,
         data=body["data"],
         callbacks=callbacks,
         config=body["config"],

@@ -15,7 +15,8 @@ import numpy as np
 from wholestep.callbacks.base import EpochStats, canonical
 from wholestep.callbacks.loggers import cell
 from wholestep.callbacks.progress import short
-from wholestep.errors import UnknownNameError, UsageError
+from wholestep.errors import InputError, UnknownNameError, UsageError
+from wholestep.train.stored import is_count, is_measure, is_number
 
 
 @dataclass
@@ -76,9 +77,15 @@ class TrainHistory:
 
     @staticmethod
     def from_json(text: str) -> TrainHistory:
-        """The history that `to_json` wrote."""
-        stored: Mapping[str, Any] = json.loads(text)
-        return TrainHistory([EpochStats(**e) for e in stored["epochs"]], stored["stopped_by"])
+        """The history that `to_json` wrote; InputError where it is another text."""
+        try:
+            stored: Any = json.loads(text)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InputError(f"this is no history: it is not JSON ({error}). Give what `to_json` wrote.") from None
+        whole = type(stored) is dict and stored.keys() == {"stopped_by", "epochs"}
+        if not whole or type(stored["stopped_by"]) is not str or type(stored["epochs"]) is not list:
+            raise InputError("this is no history: expected 'stopped_by' and 'epochs'. Give what `to_json` wrote.")
+        return TrainHistory([_epoch(e) for e in stored["epochs"]], stored["stopped_by"])
 
     def plot(self, path: str | PathLike[str] | None = None, names: Sequence[str] | None = None) -> str:
         """Draw the numbers over the epochs into a file, e.g. "run.png"; without a file, return a drawing in text.
@@ -109,6 +116,19 @@ class TrainHistory:
 
 
 History = TrainHistory
+
+
+def _epoch(stored: Any) -> EpochStats:
+    whole = type(stored) is dict and stored.keys() == {"epoch", "avg_loss", "steps", "logs"}
+    if (
+        not whole
+        or not all(is_count(stored[name]) for name in ("epoch", "steps"))
+        or not is_number(stored["avg_loss"])
+        or type(stored["logs"]) is not dict
+        or not all(is_measure(v) for v in stored["logs"].values())
+    ):
+        raise InputError(f"this is no epoch of a history: {str(stored)[:80]}. Give what `to_json` wrote.")
+    return EpochStats(**stored)
 
 
 def text_plot(name: str, values: list[float], width: int = 60, height: int = 10) -> str:

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -19,6 +19,7 @@ from wholestep.train.tensors import Array, checksum
 
 FORMAT, VERSION = "wholestep checkpoint", 1
 MANIFEST = "manifest.json"
+WEIGHTS, TRAINING = "weights.safetensors", "training.safetensors"
 WRITING, REMOVING = ".writing-", ".removing-"
 SUPERSEDED = "superseded"  # where checkpoints lie that a run, started before them, has taken the place of
 _NAME = re.compile(r"step-(\d+)(?:\.(\d+))?")
@@ -69,12 +70,76 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise
     except FileNotFoundError:
         raise CheckpointError(f"{folder} is no checkpoint: there is no {MANIFEST} in it.") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"the checkpoint {folder} is damaged: {MANIFEST} cannot be read ({error}).") from None
     if not intact:
         raise CheckpointError(f"the checkpoint {folder} is damaged: the checksum of {MANIFEST} does not match.")
+    wrong = wrong_field(body)
+    if wrong:
+        raise CheckpointError(
+            f"the checkpoint {folder} is not one of ours: {wrong} in {MANIFEST}. Take another checkpoint of the run."
+        )
     assert isinstance(body, dict)
     return body
+
+
+# -- what stands in a manifest -----------------------------------------------------------------------------------
+
+
+def is_count(value: Any) -> bool:
+    """A number of steps, rows or epochs."""
+    return type(value) is int and 0 <= value < 1 << 62
+
+
+def is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def is_measure(value: Any) -> bool:
+    """What logs hold: a number, or lists of them."""
+    return is_number(value) or (type(value) is list and all(is_measure(v) for v in value))
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is dict:
+        return all(_is_plain(v) for v in value.values())
+    return value is None or type(value) in (str, bool, int, float) or (type(value) is list and all(map(_is_plain, value)))
+
+
+def _is_dict_of(each: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: type(value) is dict and all(each(v) for v in value.values())
+
+
+def _is_position(value: Any) -> bool:
+    whole = _is_dict_of(is_number)(value) and value.keys() == {"epoch", "step", "loss_sum", "rows"}
+    return whole and all(is_count(value[name]) for name in ("epoch", "step", "rows"))
+
+
+def _are_files(value: Any) -> bool:
+    """Our own names alone: a manifest names no file outside of its folder."""
+    return _is_dict_of(lambda v: type(v) is str)(value) and value.keys() == {WEIGHTS, TRAINING}
+
+
+FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "step": is_count,
+    "position": _is_position,
+    "identity": _is_dict_of(_is_plain),
+    "data": _is_dict_of(lambda v: type(v) is int),
+    "logs": _is_dict_of(is_measure),
+    "history": _is_dict_of(_is_plain),
+    "callbacks": _is_dict_of(_is_plain),
+    "config": _is_dict_of(_is_plain),
+    "versions": _is_dict_of(lambda v: type(v) is str),
+    "writer": lambda v: type(v) is str,
+    "files": _are_files,
+}
+
+
+def wrong_field(body: Any) -> str:
+    """What is wrong with what a manifest says; nothing where it has the form of ours."""
+    if type(body) is not dict or body.keys() != FIELDS.keys():
+        return f"it has other fields than {', '.join(FIELDS)}"
+    return next((f"{name} is {str(body[name])[:60]!r}" for name, fits in FIELDS.items() if not fits(body[name])), "")
 
 
 def checked_arrays(folder: Path, name: str, wanted: str) -> dict[str, Array]:
@@ -86,7 +151,7 @@ def checked_arrays(folder: Path, name: str, wanted: str) -> dict[str, Array]:
         if checksum(folder / name) != wanted:
             raise CheckpointError(f"the checkpoint {folder} is damaged: the checksum of {name} does not match.")
         return load_file(folder / name)
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, ValueError, TypeError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"the checkpoint {folder} is damaged: {name} cannot be read ({error}).") from None

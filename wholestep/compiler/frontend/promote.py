@@ -14,6 +14,7 @@ import numpy as np
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.masks import refuse_mask
 from wholestep.compiler.ir.types import (
     Dim,
     DType,
@@ -37,6 +38,7 @@ Literal = bool | int | float | Dim | np.ndarray[Any, Any] | np.generic | list[An
 
 def constant(value: object, dtype: DType, name: str = "") -> Node:
     """A constant node; a value that the dtype cannot hold is an error."""
+    refuse_mask(value, "a constant")
     with np.errstate(over="ignore"):
         try:
             raw = np.asarray(value)

@@ -14,6 +14,7 @@ from typing import Any, cast
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import DType, Extent, TensorType, evaluate
+from wholestep.compiler.ir.windows import SMALL_WINDOW
 from wholestep.compiler.plan.kernel import Kernel, Layout, Operand, Plan, Space, Window
 from wholestep.compiler.plan.window_draft import Draft
 from wholestep.compiler.plan.window_ops import POOLED, WEIGHTS, WINDOWS
@@ -118,8 +119,11 @@ def _heads(plan: Plan, kernel: Kernel, window: Window) -> Iterator[tuple[Node, t
     ]
     inputs = [Node("input", (), at.InputAttrs(name, t)) for name, t in zip(OPERANDS[window.op], types, strict=True)]
     behind_pool = window.pooled is not None
-    dropped = product(*(range(n) for n in window.pool)) if behind_pool else [(0, 0)]
-    made = tuple(kernel.axes[: 5 if window.op == "pooled_grad_weight" else 4])
+    through_pool = behind_pool or window.op in WINDOW_G
+    dropped = product(*(range(n) for n in window.pool)) if through_pool else [(0, 0)]
+    made = (kernel.axes[: 5 if window.op == "pooled_grad_weight" else 4])
+    if through_pool and not (len(window.pool) == 2 and 1 <= min(window.pool) and max(window.pool) <= SMALL_WINDOW):
+        return
     for left in dropped:
         try:
             head = Node(window.op, inputs, _attrs(window, types, made, left))
@@ -150,7 +154,7 @@ def _attrs(window: Window, types: Sequence[TensorType], made: Sequence[Any], lef
         return at.ConvGradAttrs(w.stride, w.low, high, w.dilation, w.groups, True, tuple(made[1:3]))
     if w.op in ("pooled_grad_weight", "pooled_grad_input"):
         g, by_weight = types[WINDOW_G[w.op]], w.op == "pooled_grad_weight"
-        middle = tuple(n * p for n, p in zip(cast(Any, g.shape[1:3]), w.pool, strict=True))
+        middle = tuple(n * p + more for n, p, more in zip(cast(Any, g.shape[1:3]), w.pool, left, strict=True))
         size, kernel = (types[0].shape[1:3], made[2:4]) if by_weight else (made[1:3], types[2].shape[1:3])
         high = _behind(size, middle, kernel, ones, w.low, ones)
         return at.PooledConvAttrs(w.low, high, w.pool, middle, tuple(made[2:4] if by_weight else made[1:3]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wholestep.compiler.ir.windows import BATCH_PARTS
+from wholestep.compiler.ir.windows import BATCH_PARTS, SMALL_WINDOW
 from wholestep.compiler.plan.frames import forward_margin, rounded, runs
 from wholestep.compiler.plan.windows import VECTOR_BYTES, framed_length
 from wholestep.compiler.render.images import Pen, clear_frame, image_epilogue, stage
@@ -86,7 +86,8 @@ def render_pooled_grad_weight(w: Writer) -> None:
     outputs, (tall, wide, _) = pen.outputs("result"), pen.sizes("result")
     row, elements = _pooled_frame(pen, height, width, channels, tall, wide)
     padded = rounded(wide * channels)
-    pen.table("offsets", [i * row + j * channels for i in range(a.pool[0]) for j in range(a.pool[1])])
+    places = [i * row + j * channels for i in range(a.pool[0]) for j in range(a.pool[1])]
+    pen.table("offsets", places, SMALL_WINDOW)  # whatever byte a position is, it is a place of the table
     clear_frame(pen, elements)
     images = w.scope.extent(w.kernel.axes[pen.operands["x"].axes[0]])
     with w.loop("q", *w.span(0)):
@@ -152,7 +153,7 @@ def render_pooled_grad_input(w: Writer) -> None:
     shifts = [
         (a.pool[0] - 1 - i) * line + (a.pool[1] - 1 - j) * channels for i in range(a.pool[0]) for j in range(a.pool[1])
     ]
-    pen.table("shifts", shifts)
+    pen.table("shifts", shifts, SMALL_WINDOW)
     stride = _dense_cells(pen)
     g_row, g_pixel, g_channel = pen.steps("g")
     with w.loop("i0", *w.span(0)):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from wholestep.compiler.ir.types import float64
 from wholestep.compiler.plan.kernel import LANES, Buffer, HostValue, Kernel, Layout, Loop, Plan, Space
 from wholestep.compiler.render.call import headers
 from wholestep.compiler.render.kernels import RENDER
-from wholestep.compiler.render.language import HOST, STORED, extent_text
+from wholestep.compiler.render.language import HOST, STORED, extent_text, literal
 from wholestep.compiler.render.writer import Writer
 
 PRELUDE = """\
@@ -143,11 +144,7 @@ def close_loop(loop: Loop, barrier: str) -> list[str]:
 
 def host_text(value: HostValue, symbols: tuple[str, ...]) -> str:
     if value.op == "const":
-        return (
-            value.const.hex()
-            if value.const == value.const and abs(value.const) != float("inf")
-            else f'__builtin_strtod("{value.const}", 0)'
-        )
+        return literal(value.const, float64)
     if value.op == "scalar":
         return f"call->scalars[{value.index}]"
     if value.op == "size":

@@ -61,8 +61,9 @@ class Pen:
         scope.axes = kept
         return text
 
-    def table(self, name: str, values: Sequence[int]) -> str:
-        self.w.emit(f"static const int {name}[] = {{{', '.join(map(str, values)) or '0'}}};")
+    def table(self, name: str, values: Sequence[int], size: int | None = None) -> str:
+        """A table of so many places, as many as values unless told; those behind the values are 0."""
+        self.w.emit(f"static const int {name}[{size or ''}] = {{{', '.join(map(str, values)) or '0'}}};")
         return name
 
     def call(self, function: str, *arguments: object) -> None:

@@ -56,7 +56,8 @@ def render_max_pool2d_grad(w: Writer) -> None:
             g, at = _cell(pen, "g"), _cell(pen, "index")
             w.emit(f"const long y = i*{a.stride[0]} - {a.low[0]} + {at}/{a.pool[1]};")
             w.emit(f"const long x = j*{a.stride[1]} - {a.low[1]} + {at}%{a.pool[1]};")
-            w.emit(f"image[(y*{width} + x)*{channels} + c] += {g};")
+            inside = f"(unsigned long)y < {height} && (unsigned long)x < {width}"  # whatever the position says
+            w.emit(f"if ({inside}) image[(y*{width} + x)*{channels} + c] += {g};")
         image_epilogue(pen, height, width, channels, width * channels, (0, 0))
 
 
@@ -68,7 +69,7 @@ def _cell(pen: Pen, name: str) -> str:
 def render_max_pool2d_pick(w: Writer) -> None:
     pen = Pen(w)
     a = pen.window
-    _, _, channels = pen.sizes("x")
+    height, width, channels = pen.sizes("x")
     x_row, x_pixel, x_channel = pen.steps("x")
     rows, columns = w.kernel.axes[1:3]
     with w.loop("i0", *w.span(0)), w.loop("i1", "0", str(rows)), w.loop("i2", "0", str(columns)):
@@ -77,5 +78,6 @@ def render_max_pool2d_pick(w: Writer) -> None:
             at = _cell(pen, "index")
             w.emit(f"const long y = i*{a.stride[0]} - {a.low[0]} + {at}/{a.pool[1]};")
             w.emit(f"const long x = j*{a.stride[1]} - {a.low[1]} + {at}%{a.pool[1]};")
-            w.emit(f"best[c] = ({pen.at('x')})[y*{x_row} + x*{x_pixel} + c*{x_channel}];")
+            place = f"ws_clamp(y, {height - 1})*{x_row} + ws_clamp(x, {width - 1})*{x_pixel} + c*{x_channel}"
+            w.emit(f"best[c] = ({pen.at('x')})[{place}];")
         _by_channels(pen, channels, {"acc": "best"})

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from wholestep.compiler.ir.masks import refuse_mask
 from wholestep.errors import DTypeError, InputError
 
 log = logging.getLogger("wholestep")
@@ -18,7 +19,14 @@ _rounding_said: set[tuple[str, str]] = set()
 
 def as_array(value: object, what: str) -> AnyArray:
     """`value` as an array of numbers: arrays and whatever NumPy reads as one."""
-    array = np.asarray(value)
+    refuse_mask(value, what)
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InputError(
+            f"{what} takes an array of numbers; received {type(value).__name__}, of which NumPy makes none: {error}. "
+            "Give rows of one length, of numbers."
+        ) from None
     if array.dtype.kind not in "fiub":
         raise DTypeError(
             f"{what} takes an array of numbers; received {type(value).__name__} of dtype {array.dtype}. "

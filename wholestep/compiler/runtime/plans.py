@@ -94,7 +94,11 @@ def store_plan(store: Cache, key: str, plan: Plan) -> None:
 def find_report(store: Cache, key: str) -> OptimizeReport | None:
     """What the build of a cached plan did; with the integers without the e-graph, where these were asked for."""
     path = store.get(key, BEFORE) or store.get(key, REPORT)
-    return None if path is None else parse_report(path.read_text())
+    try:
+        return None if path is None else parse_report(path.read_text())
+    except (OSError, PlanError) as error:
+        warnings.warn(f"the cached report {path} is not used: {error}", CacheWarning, stacklevel=2)
+        return None
 
 
 def store_report(store: Cache, key: str, report: OptimizeReport) -> None:
