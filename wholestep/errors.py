@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 class WholestepError(Exception):
     """Base of all errors raised by Wholestep."""
@@ -96,14 +94,3 @@ class AccumulatorFull(AccumulationError, RuntimeError):  # noqa: N818
 
 class NonFiniteError(WholestepError, FloatingPointError):
     """A gradient that is not finite, in a session built with nonfinite="raise"."""
-
-
-@contextmanager
-def reading_config(kind: object) -> Iterator[None]:
-    """What is wrong inside a description from a file is an error of ours, whatever it broke."""
-    try:
-        yield
-    except WholestepError:
-        raise
-    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
-        raise OptionError(f"the description of {kind!r} is not one that to_config() gave: {error}.") from None

@@ -8,10 +8,35 @@ from collections.abc import Iterator
 from typing import Any
 
 EVIL = (
-    *('x", system("id > pwned"), "', "1L; }), .queries", "a */ int main(void)", "../../other.safetensors", "/etc/passwd"),
+    *(
+        'x", system("id > pwned"), "',
+        "1L; }), .queries",
+        "a */ int main(void)",
+        "../../other.safetensors",
+        "/etc/passwd",
+    ),
     *("", "\x00", "attention_grad", "exp", "sum", "float64", "panels", "state", "work", "$array", "é" * 300),
 )
-NUMBERS = (0, -1, 1, 2, 3, 7, 16, 255, 10**7, 2**31, 2**63, -(2**63), 10**40, 0.5, -0.0, 1e308, float("nan"), float("inf"))
+NUMBERS = (
+    0,
+    -1,
+    1,
+    2,
+    3,
+    7,
+    16,
+    255,
+    10**7,
+    2**31,
+    2**63,
+    -(2**63),
+    10**40,
+    0.5,
+    -0.0,
+    1e308,
+    float("nan"),
+    float("inf"),
+)
 
 Path = tuple[Any, ...]
 

@@ -116,7 +116,7 @@ def _blamed(script: Path) -> Iterator[None]:
 def experiment_in(run: Path, *, which: str | None = None, mode: str | None = None) -> tuple[Experiment, Path]:
     """The experiment of a run that `wholestep train` made, with the weights of one of its checkpoints, and which."""
     from wholestep.train import load_checkpoint
-    from wholestep.train.checkpoint import WEIGHTS
+    from wholestep.train.stored import WEIGHTS
 
     stored = load_checkpoint(run, best=which, mode=mode)
     assert stored.path is not None

@@ -143,6 +143,7 @@ def _report(data: Any) -> OptimizeReport:
     integers = {name: Integers(**data[name]) if data[name] else None for name in ("before", "after")}
     egraph = tuple(EGraphReport(**r) for r in data["egraph"])
     tuples = {name: tuple(data[name]) for name in ("fusions_applied", "given_up")}
-    if not all(isinstance(rule, str) for rule in tuples["fusions_applied"]) or not isinstance(data["exactness"], str):
+    words = [data["exactness"], *(word for each in tuples.values() for word in each)]
+    if not all(isinstance(word, str) for word in words):
         raise TypeError("rules have names")
     return OptimizeReport(**{**data, **integers, **tuples, "egraph": egraph, "spans": ()})

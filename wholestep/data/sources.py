@@ -201,7 +201,7 @@ def _lines(path: Path_, delimiter: str) -> list[tuple[int, list[str]]]:
             return [(n, row) for n, row in enumerate(csv.reader(file, delimiter=delimiter), 1) if row]
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path} is not text in UTF-8: byte {error.object[error.start] : #04x} cannot be read. Save it as UTF-8."
+            f"{path} is not text in UTF-8: byte {hex(error.object[error.start])} cannot be read. Save it as UTF-8."
         ) from None
     except csv.Error as error:
         raise InputError(f"{path} is not a table of values: {error}. Save it as CSV.") from None
@@ -240,7 +240,7 @@ def _targets(path: Path_, name: str, values: Sequence[tuple[int, str]], dtype: s
     for line, value in values if whole else ():
         if not limits.min <= int(value) <= limits.max:
             raise InputError(
-                f"{path}, line {line}, column {name!r}: {value.strip()} is outside of {limits.min}..{limits.max}, where "
-                f"class numbers lie. Write it as {value.strip()}.0 if it is a quantity."
+                f"{path}, line {line}, column {name!r}: {value.strip()} is outside of {limits.min}..{limits.max}, "
+                f"where class numbers lie. Write it as {value.strip()}.0 if it is a quantity."
             )
     return numbers.astype(np.int32 if whole else dtype)

@@ -137,8 +137,8 @@ def _array(value: object, name: str) -> Array:
         array = value if isinstance(value, np.ndarray) else np.asarray(_detached(value))
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(
-            f"{name!r} is not an array of numbers: {error}; received {type(value).__name__}: {_short(value)}. Give rows "
-            "of one length: pad or crop them."
+            f"{name!r} is not an array of numbers: {error}; received {type(value).__name__}: {_short(value)}. Give "
+            "rows of one length: pad or crop them."
         ) from None
     if array.dtype == object:
         raise UsageError(f"{name!r} is not an array of numbers; received {type(value).__name__}: {_short(value)}.")

@@ -8,9 +8,10 @@ from difflib import get_close_matches
 from inspect import signature
 from typing import Any
 
+from wholestep.compiler.frontend.configs import reading_config
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.errors import OptionError, UnknownNameError, UsageError, reading_config
+from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.losses import classification as c
 from wholestep.losses import regression as r
 from wholestep.losses import similarity as s

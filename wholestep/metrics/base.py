@@ -15,11 +15,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from wholestep.compiler.frontend.configs import reading_config
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.masks import refuse_mask
-from wholestep.errors import OptionError, UsageError, reading_config
+from wholestep.errors import OptionError, UsageError
 
 Array = np.ndarray[Any, Any]
 States = Mapping[str, Array]

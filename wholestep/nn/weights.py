@@ -133,7 +133,7 @@ def read_weights(path: Path) -> dict[str, Array]:
 
     try:
         with safe_open(path, "np") as file:
-            kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118: it is no mapping
+            kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
             strange = [name for name, kind in kinds.items() if kind not in READABLE]
             if strange:
                 raise CheckpointError(

@@ -9,8 +9,9 @@ from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+from wholestep.compiler.frontend.configs import reading_config
 from wholestep.compiler.frontend.trace import fail
-from wholestep.errors import OptionError, UsageError, reading_config
+from wholestep.errors import OptionError, UsageError
 from wholestep.schedules.maths import Value
 from wholestep.schedules.show import plot_to_file, table_text, terminal_plot
 

@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from wholestep import losses
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.initializers import materialize

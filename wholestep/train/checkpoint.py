@@ -342,7 +342,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     arrays = {n: a for found in files.values() for n, a in found.items()}
     counted = arrays.get(STEP)
     if counted is None or counted.shape != () or counted != body["step"]:
-        raise CheckpointError(f"the checkpoint {folder} is not one of ours: its files count other steps than {MANIFEST}.")
+        raise CheckpointError(
+            f"the checkpoint {folder} is not one of ours: its files count other steps than {MANIFEST}."
+        )
     try:
         callbacks = _with_arrays(body["callbacks"], arrays)
         history = TrainHistory.from_json(json.dumps(body["history"]))

@@ -103,7 +103,9 @@ def is_measure(value: Any) -> bool:
 def _is_plain(value: Any) -> bool:
     if type(value) is dict:
         return all(_is_plain(v) for v in value.values())
-    return value is None or type(value) in (str, bool, int, float) or (type(value) is list and all(map(_is_plain, value)))
+    return (
+        value is None or type(value) in (str, bool, int, float) or (type(value) is list and all(map(_is_plain, value)))
+    )
 
 
 def _is_dict_of(each: Callable[[Any], bool]) -> Callable[[Any], bool]:

@@ -163,8 +163,15 @@ def is_meant(init: Initializer, shape: StaticShape) -> bool:
     """Is a description from a file one of ours, with its numbers, for this shape?"""
     if init.kind not in _DRAWS:
         return False
-    wanted = math.prod(shape) if init.kind == "values" else _DRAWS[init.kind].__code__.co_argcount - 1
-    return len(init.args) == wanted and (init.kind not in _MATRIX_KINDS or len(shape) >= 2)
+    if init.kind == "values":
+        return len(init.args) == math.prod(shape)
+    if len(shape) < 2 and (init.kind in _MATRIX_KINDS or init.kind == "orthogonal_rows"):
+        return False
+    try:
+        _DRAWS[init.kind](_Draw(0, "", (1,) * len(shape)), *init.args)
+    except (TypeError, ValueError, ArithmeticError, LookupError):
+        return False
+    return True
 
 
 def _positive(what: str, value: float) -> float:

@@ -1,8 +1,8 @@
 """Is a plan sound?  Ids exist, buffers lie inside their segments, and no two live ones overlap.
 
-A plan that was read from a file is checked before anything is rendered from it: C follows its numbers blindly.  What we
-have just planned is held against `check`; what someone may have written, against `check_file`, which takes nobody's word:
-names are rows of our tables, sizes follow from types, bounds hold at every size, native code gets what it takes.
+A plan that was read from a file is checked before anything is rendered from it: C follows its numbers blindly.  What
+we have just planned is held against `check`; what someone may have written, against `check_file`, which takes nobody's
+word: names are rows of our tables, sizes follow from types, bounds hold at every size, native code gets what it takes.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def _check_storage(plan: Plan, buffer: Buffer) -> None:
     """What a buffer's memory will be follows from its type: nothing else is written down in earnest."""
     where = f"buffer {buffer.id}"
     _need(buffer.layout is Layout.ROWS or buffer.type.rank >= 2, f"{where} has panels of a matrix")
-    _need(buffer.bytes == layout_bytes(buffer.type, buffer.layout, plan.sizes), f"{where} has the bytes of {buffer.type}")
+    _need(
+        buffer.bytes == layout_bytes(buffer.type, buffer.layout, plan.sizes), f"{where} has the bytes of {buffer.type}"
+    )
     _need(buffer.offset % ALIGNMENT == 0, f"{where} begins at a cache line")
     _need(all(evaluate(e, plan.sizes) >= 0 for e in buffer.type.shape), f"{where} has a shape")
     columns = buffer.type.shape[-1] if buffer.type.rank else 1
@@ -124,8 +126,10 @@ def _check_owned_names(plan: Plan) -> None:
         _need(is_meant(init, shape), f"the first value of {name!r} is one of ours")
     _need(len({id for id, _ in plan.constants}) == len(plan.constants), "constants have buffers of their own")
     for id, data in plan.constants:
-        _need(len(data) == evaluate(plan.buffers[id].type.elements, plan.sizes) * plan.buffers[id].type.dtype.size,
-              f"constant {id} is whole")
+        _need(
+            len(data) == evaluate(plan.buffers[id].type.elements, plan.sizes) * plan.buffers[id].type.dtype.size,
+            f"constant {id} is whole",
+        )
     for bound in plan.bounds:
         _need(plan.buffers[dict(plan.inputs)[bound.input]].type.dtype.is_integer, f"{bound.input!r} holds indices")
     for least in plan.least:
@@ -140,8 +144,15 @@ def _check_split(kernel: Kernel) -> None:
     if kernel.split is None:
         _need(kernel.granule >= 1, f"{where} has a granule")
         return
-    dealt = range(len(kernel.axes)) if kernel.scatter else (*kernel.rows, *(() if kernel.vector is None else (kernel.vector,)))
-    _need(kernel.split in dealt and (kernel.window is None or kernel.split == 0), f"{where} is dealt out along an axis it loops over")
+    dealt = (
+        range(len(kernel.axes))
+        if kernel.scatter
+        else (*kernel.rows, *(() if kernel.vector is None else (kernel.vector,)))
+    )
+    _need(
+        kernel.split in dealt and (kernel.window is None or kernel.split == 0),
+        f"{where} is dealt out along an axis it loops over",
+    )
     _need(kernel.granule == kernel_granule(kernel, kernel.split), f"{where} has the granule of its axis")
 
 

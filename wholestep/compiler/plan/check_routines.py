@@ -78,7 +78,9 @@ def check_call(plan: Plan, kernel: Kernel, need: Need) -> None:
         need(declared is not None and item.axes == head.inner(*declared), f"{where} takes {item.name!r} along its axes")
         _check_view(plan, kernel, item, need)
     block = head.block(call.dtype.size, plan.sizes)
-    need(call.extents in (head.extents(False, block), head.extents(True, block)), f"{where} has the extents of its axes")
+    need(
+        call.extents in (head.extents(False, block), head.extents(True, block)), f"{where} has the extents of its axes"
+    )
     need([n for n, _ in call.numbers] == ["scale"] and isfinite(call.numbers[0][1]), f"{where} has a scale")
     need("dmask" not in results or "mask" in given, f"{where} has the gradient of a mask that it has")
     room = room_of(head, routine.blocks, block)
@@ -91,7 +93,9 @@ def check_room(plan: Plan, id: int | None, room: Extent, call: Call, where: str,
     work = plan.buffers[id]
     need(work.space is Space.WORK and work.layout is Layout.ROWS, f"{where} has a workspace of the thread's")
     need(work.type.dtype == call.dtype, f"{where} has a workspace of its dtype")
-    need(evaluate(work.type.elements, plan.sizes) >= evaluate(room, plan.sizes), f"{where} has room for {room} elements")
+    need(
+        evaluate(work.type.elements, plan.sizes) >= evaluate(room, plan.sizes), f"{where} has room for {room} elements"
+    )
 
 
 def _check_view(plan: Plan, kernel: Kernel, item: Operand, need: Need) -> None:
@@ -194,14 +198,19 @@ def check_shape_of_kind(kernel: Kernel, need: Need) -> None:
     }
     where = f"kernel {kernel.id}"
     need(kernel.kind is not Kind.LOOP, f"{where} has a kind that is planned")
-    need(all((part is not None) == (kernel.kind is kind) for kind, part in parts.items()), f"{where} is a {kernel.kind}")
+    need(
+        all((part is not None) == (kernel.kind is kind) for kind, part in parts.items()), f"{where} is a {kernel.kind}"
+    )
     need((kernel.reduced is not None) == (kernel.kind is Kind.COLUMNS), f"{where} sums columns if it says so")
     inner = [a for a in (kernel.vector, kernel.reduced) if a is not None]
     if kernel.kind in (Kind.NEST, Kind.COLUMNS):
         whole = [*kernel.rows, *inner]
         need(sorted(whole) == list(range(len(kernel.axes))), f"{where} loops over each of its axes once")
     levels = len(kernel.levels)
-    need(levels == 2 if kernel.kind is Kind.COLUMNS else kernel.kind is not Kind.NEST or levels >= 1, f"{where} has levels")
+    need(
+        levels == 2 if kernel.kind is Kind.COLUMNS else kernel.kind is not Kind.NEST or levels >= 1,
+        f"{where} has levels",
+    )
     need(kernel.kind not in (Kind.SCATTER, Kind.CALL) or not levels, f"{where} has no levels")
     need(kernel.kind is not Kind.COLUMNS or kernel.vector is not None, f"{where} has columns")
     with_sums = {Kind.NEST: range(levels), Kind.COLUMNS: range(1), Kind.DOT: range(1, 2)}.get(kernel.kind, range(0))

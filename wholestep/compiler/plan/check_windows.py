@@ -121,8 +121,8 @@ def _heads(plan: Plan, kernel: Kernel, window: Window) -> Iterator[tuple[Node, t
     behind_pool = window.pooled is not None
     through_pool = behind_pool or window.op in WINDOW_G
     dropped = product(*(range(n) for n in window.pool)) if through_pool else [(0, 0)]
-    made = (kernel.axes[: 5 if window.op == "pooled_grad_weight" else 4])
-    if through_pool and not (len(window.pool) == 2 and 1 <= min(window.pool) and max(window.pool) <= SMALL_WINDOW):
+    made = kernel.axes[: 5 if window.op == "pooled_grad_weight" else 4]
+    if through_pool and not (len(window.pool) == 2 and min(window.pool) >= 1 and max(window.pool) <= SMALL_WINDOW):
         return
     for left in dropped:
         try:
