@@ -170,6 +170,16 @@ def test_initialisers_of_matrices(init: Any) -> None:
     assert not is_meant(init, (2,))
 
 
+def test_every_field_of_an_epoch_is_looked_at() -> None:
+    from dataclasses import fields
+
+    from wholestep.train.history import _FITS
+
+    assert {str(f.type) for f in fields(ws.EpochStats)} <= _FITS.keys()
+    whole = ws.TrainHistory([ws.EpochStats(0, 0.5, 7, {"loss": 0.5, "matrix": [[1, 2], [3, 4]]})], "patience")
+    assert ws.TrainHistory.from_json(whole.to_json()) == whole
+
+
 # -- checkpoints and weights -------------------------------------------------------------------------------------
 
 

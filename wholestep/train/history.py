@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -118,15 +118,20 @@ class TrainHistory:
 History = TrainHistory
 
 
+# What stands in a field of an epoch, by its annotation.
+_FITS: Mapping[str, Callable[[Any], bool]] = {
+    "int": is_count,
+    "float": is_number,
+    "bool": lambda value: type(value) is bool,
+    "Mapping[str, Value]": lambda value: type(value) is dict and all(is_measure(v) for v in value.values()),
+}
+
+
 def _epoch(stored: Any) -> EpochStats:
-    whole = type(stored) is dict and stored.keys() == {"epoch", "avg_loss", "steps", "logs"}
-    if (
-        not whole
-        or not all(is_count(stored[name]) for name in ("epoch", "steps"))
-        or not is_number(stored["avg_loss"])
-        or type(stored["logs"]) is not dict
-        or not all(is_measure(v) for v in stored["logs"].values())
-    ):
+    known = {f.name: f for f in fields(EpochStats)}
+    needed = {name for name, f in known.items() if f.default is MISSING and f.default_factory is MISSING}
+    whole = type(stored) is dict and needed <= stored.keys() <= known.keys()
+    if not whole or not all(_FITS[str(known[name].type)](value) for name, value in stored.items()):
         raise InputError(f"this is no epoch of a history: {str(stored)[:80]}. Give what `to_json` wrote.")
     return EpochStats(**stored)
 
