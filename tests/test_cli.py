@@ -202,6 +202,57 @@ def test_a_run_is_not_overwritten(script: Path) -> None:
     assert "runs/small holds a run already. Go on with it: --resume runs/small" in text.replace("\n", " ")
 
 
+# -- runs of somebody else ---------------------------------------------------------------------------------------
+
+EVIL = 'open("executed", "w").close()\n'
+
+
+def changed_manifests(run: Path, **config: Any) -> None:
+    """The manifests of a run with other configurations, and right checksums."""
+    from wholestep.train.stored import MANIFEST, manifest_bytes
+
+    for file in run.glob(f"step-*/{MANIFEST}"):
+        body = json.loads(file.read_bytes())["manifest"]
+        body["config"] |= config
+        file.write_bytes(manifest_bytes(body))
+
+
+COMMANDS = (["evaluate", "runs/small"], ["predict", "runs/small", "x.npy"], ["train", "--resume", "runs/small"])
+
+
+def test_a_script_that_only_a_file_names_is_not_run(script: Path, tmp_path: Path) -> None:
+    assert run("train", "small.py", "--epochs", "1", "--no-progress")[0] == 0
+    np.save("x.npy", ws.datasets.digits()[0][:3])
+    mine = Path("runs/small")
+    (mine / "evil.py").write_text(EVIL + SCRIPT)
+    for named in ("evil.py", "runs/small/evil.py", str((mine / "evil.py").resolve())):
+        changed_manifests(mine, script=named)
+        for command in COMMANDS:
+            code, text = run(*command)
+            assert code == 1
+            assert f"names the script {named}, but it was not started by you" in text.replace("\n", " ")
+    changed_manifests(mine, script=str(script), settings={"options.compiler": "sh evil"})
+    assert run("evaluate", "runs/small")[0] == 1
+    code, text = run("evaluate", "runs/small", "--script", "small.py")
+    assert code == 1
+    assert "sets options.compiler to 'sh evil': how to compile is not taken from" in text.replace("\n", " ")
+    assert not Path("executed").exists()
+
+
+def test_a_run_from_elsewhere_needs_its_script_said(script: Path) -> None:
+    assert run("train", "small.py", "--epochs", "1", "--no-progress", "--set", "hidden=8")[0] == 0
+    Path("runs/small").rename("runs/theirs")
+    code, text = run("evaluate", "runs/theirs")
+    assert code == 1
+    assert f"If you trust it, say it: --script {script}" in text.replace("\n", " ")
+    code, text = run("evaluate", "runs/theirs", "--script", "small.py")
+    assert code == 0, text
+    code, text = run("train", "--resume", "runs/theirs", "--script", "small.py", "--epochs", "2", "--no-progress")
+    assert code == 0, text
+    assert run("evaluate", "runs/theirs")[0] == 0  # said once, it is this user's run
+    assert run("train", "--resume", "runs/theirs", "--epochs", "3", "--no-progress")[0] == 0
+
+
 def test_plans_of_runs(script: Path) -> None:
     for name, hidden in (("a", 16), ("b", 16), ("c", 8)):
         assert run("train", "small.py", "--epochs", "1", "--folder", name, "--set", f"hidden={hidden}")[0] == 0

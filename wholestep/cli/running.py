@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wholestep.cli.shared import experiment_in, experiment_of, parse_settings, started_as, told
+from wholestep.cli.shared import experiment_in, experiment_of, parse_settings, told
 from wholestep.errors import CheckpointError, TrainingInterrupted, UsageError
 
 if TYPE_CHECKING:
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 Run = Annotated[Path, typer.Argument(help="The folder of a run, or one checkpoint of it.")]
 Best = Annotated[str | None, typer.Option(help="Take the checkpoint that is best in this number, e.g. val_loss.")]
+Script = Annotated[
+    Path | None, typer.Option("--script", help="The script of a run that you did not start here: it is executed.")
+]
 Mode = Annotated[str | None, typer.Option(help="Of --best: min or max; max for accuracies and their like, else min.")]
 
 
@@ -27,13 +30,19 @@ def train(
     ] = None,
     folder: Annotated[Path | None, typer.Option(help="Where to keep the run (runs/<script> unless given).")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    said: Script = None,
     exact: Annotated[bool, typer.Option("--exact", help="Refuse to resume where bits could differ.")] = False,
     progress: Annotated[bool, typer.Option(help="Show how training goes.")] = True,
 ) -> None:
     """Train what a script describes, keeping checkpoints; or go on where a run stopped."""
     settings = parse_settings(set or [])
     if resume is not None:
-        _resume(script, resume, epochs, settings, exact, progress)
+        if script is not None or settings:
+            raise UsageError(
+                "a resumed run goes on with its own script and settings; leave them out, or start another run with "
+                "--folder. Only --epochs may change."
+            )
+        _resume(said, resume, epochs, exact, progress)
         return
     if script is None:
         raise UsageError(
@@ -46,19 +55,14 @@ def train(
     _fit(experiment_of(script, settings), script, settings, target, None, exact, progress)
 
 
-def _resume(
-    script: Path | None, run: Path, epochs: int | None, settings: dict[str, Any], exact: bool, progress: bool
-) -> None:
+def _resume(script: Path | None, run: Path, epochs: int | None, exact: bool, progress: bool) -> None:
+    from wholestep.cli.trust import started_as
     from wholestep.train import load_checkpoint
     from wholestep.train.stored import is_checkpoint
 
-    if script is not None or settings:
-        raise UsageError(
-            "a resumed run goes on with its own script and settings; leave them out, or start another run with "
-            "--folder. Only --epochs may change."
-        )
     stored = load_checkpoint(run)
-    own_script, own_settings = started_as(stored.config, run)
+    assert stored.path is not None
+    own_script, own_settings = started_as(stored.config, run, stored.path.parent, script)
     if epochs is not None:
         own_settings["epochs"] = epochs
     asked = epochs if epochs is not None else stored.config.get("epochs", 0)
@@ -87,9 +91,11 @@ def _fit(
     exact: bool,
     progress: bool,
 ) -> None:
+    from wholestep.cli.trust import note_start
     from wholestep.train.stored import checkpoints_in
 
     config = {"script": str(script.resolve()), "settings": settings}
+    note_start(folder, script.resolve(), settings)
     try:
         history = experiment.fit(checkpoint=folder, resume=resume, exact=exact, progress=progress, config=config)
     except TrainingInterrupted:
@@ -104,11 +110,11 @@ def _fit(
 
 
 @told
-def evaluate(run: Run, best: Best = None, mode: Mode = None) -> None:
+def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = None) -> None:
     """Measure a run's weights on its test data, or on its validation data where it has no other."""
     from wholestep.train.feeding import table_of
 
-    experiment, path = experiment_in(run, which=best, mode=mode)
+    experiment, path = experiment_in(run, which=best, mode=mode, script=script)
     trainer, _ = experiment.trainer()
     held, name = trainer.validation, "validation"
     if experiment.test is not None:
@@ -130,13 +136,14 @@ def predict(
     ),
     best: Best = None,
     mode: Mode = None,
+    script: Script = None,
 ) -> None:
     """Write a model's outputs for the rows of a file."""
     import numpy as np
 
     from wholestep.data.sources import load_npy
 
-    experiment, path = experiment_in(run, which=best, mode=mode)
+    experiment, path = experiment_in(run, which=best, mode=mode, script=script)
     found = np.asarray(experiment.model.predict(load_npy(inputs)))
     np.save(output, found, allow_pickle=False)
     print(f"{path}: {output} holds {' x '.join(map(str, found.shape))} numbers")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import typer
 
-from wholestep.errors import CheckpointError, UsageError, WholestepError
+from wholestep.errors import UsageError, WholestepError
 
 if TYPE_CHECKING:
     from wholestep.train import Experiment
@@ -113,20 +113,19 @@ def _blamed(script: Path) -> Iterator[None]:
         raise UsageError(f"{script} failed:\n{''.join(lines).rstrip()}") from None
 
 
-def experiment_in(run: Path, *, which: str | None = None, mode: str | None = None) -> tuple[Experiment, Path]:
-    """The experiment of a run that `wholestep train` made, with the weights of one of its checkpoints, and which."""
+def experiment_in(
+    run: Path, *, which: str | None = None, mode: str | None = None, script: Path | None = None
+) -> tuple[Experiment, Path]:
+    """The experiment of a run that `wholestep train` made, with the weights of one of its checkpoints, and which.
+
+    `script` is what the command line names; without it the run's own, where this user has started the run.
+    """
+    from wholestep.cli.trust import started_as
     from wholestep.train import load_checkpoint
     from wholestep.train.stored import WEIGHTS
 
     stored = load_checkpoint(run, best=which, mode=mode)
     assert stored.path is not None
-    experiment = experiment_of(*started_as(stored.config, run))
+    experiment = experiment_of(*started_as(stored.config, run, stored.path.parent, script))
     experiment.model.load(stored.path / WEIGHTS)
     return experiment, stored.path
-
-
-def started_as(config: Mapping[str, Any], run: Path) -> tuple[Path, dict[str, Any]]:
-    """The script and the settings that a run was started with."""
-    if "script" not in config:
-        raise CheckpointError(f"{run} was not made by `wholestep train`: it does not know its script.")
-    return Path(config["script"]), dict(config["settings"])
