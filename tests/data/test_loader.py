@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -154,3 +155,86 @@ def test_arrays_are_offered_to_the_native_loop_only_where_nothing_is_changed() -
 def test_errors_teach(make, text: str) -> None:
     with pytest.raises(ws.errors.WholestepError, match=text):
         make()
+
+
+# -- what a fit makes of a loader --------------------------------------------------------------------------------
+
+ROWS = np.arange(24, dtype=np.float64)[:, None]
+
+
+class Seen(ws.nn.Module):
+    """One weight that does not move: the loss of a step is the mean of its rows."""
+
+    def __init__(self) -> None:
+        self.weight = ws.nn.Parameter((1,), 1.0, "float64")
+
+    def forward(self, x: ws.Tensor) -> ws.Tensor:
+        return x * self.weight
+
+
+def losses(loader: DataLoader, **options: object) -> list[float]:
+    """Of every step of two epochs."""
+    seen = ws.LossHistory()
+    ws.fit(
+        Seen(), loader, loss=lambda output, target: output.mean(), optimizer=ws.SGD(lr=0.0), epochs=2,
+        callbacks=seen, progress=False, **options,
+    )  # fmt: skip
+    return seen.losses
+
+
+def by_hand(seed: int) -> list[float]:
+    order = [epoch_order(seed, epoch, 24) for epoch in range(2)]
+    return [float(rows[i : i + 4].mean()) for rows in order for i in range(0, 24, 4)]
+
+
+def same(x: np.ndarray, draw: object) -> np.ndarray:
+    return x
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_the_seed_of_a_loader_is_the_order_of_a_fit(accumulate: int) -> None:
+    for seed in (1, 2):
+        for transform, prefetch in (((), 0), (same, 0), (same, 3)):
+            loader = DataLoader(ROWS, ROWS, 4, seed=seed, transform=transform, prefetch=prefetch)
+            assert losses(loader, seed=7, accumulate=accumulate) == pytest.approx(by_hand(seed))
+    assert by_hand(1) != by_hand(2)
+
+
+@pytest.mark.parametrize("transform", [(), same])
+def test_a_resumed_fit_keeps_the_seed_of_its_loader(transform: object, tmp_path: object) -> None:
+    def loader() -> DataLoader:
+        return DataLoader(ROWS, ROWS, 4, seed=5, transform=transform)  # type: ignore[arg-type]
+
+    def part(**options: object) -> list[float]:
+        seen = ws.LossHistory()
+        ws.fit(
+            Seen(), loader(), loss=lambda output, target: output.mean(), optimizer=ws.SGD(lr=0.0), epochs=2,
+            progress=False, **{"callbacks": seen, **options},
+        )  # fmt: skip
+        return seen.losses
+
+    seen = ws.LossHistory()
+    part(callbacks=[seen, ws.StepBudget(8), ws.ModelCheckpoint(tmp_path, "loss", last=1, every=1)])  # type: ignore[arg-type]
+    assert [*seen.losses, *part(resume=tmp_path)] == pytest.approx(by_hand(5))
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_prefetching_a_stream_changes_no_number(slow: bool) -> None:
+    """Rows are numbered when a batch is made, whoever reads, and however late; batches may have any size."""
+    batches = [(np.zeros((rows, 3)), np.arange(rows)) for rows in (2, 40, 5, 33, 1)]
+    wanted = [b.inputs for b in DataLoader(batches, seed=3, transform=ws.data.Noise(1.0))]
+    assert len(np.unique(np.concatenate(wanted))) == 3 * 81, "no two rows draw the same numbers"
+    loader = DataLoader(batches, seed=3, transform=ws.data.Noise(1.0), prefetch=4)
+    for epoch in range(2):
+        got = []
+        for batch in loader:
+            got.append(batch.inputs)
+            time.sleep(0.02 if slow else 0.0)
+        assert all(np.array_equal(a, b) for a, b in zip(got, wanted, strict=True)) == (epoch == 0)
+    loader.seek(0, 2)
+    np.testing.assert_array_equal(next(iter(loader)).inputs, wanted[2])
+    plain = DataLoader(batches, seed=3, transform=ws.data.Noise(1.0))
+    plain.seek(0, 2)
+    again = plain.next_batch()
+    assert again is not None
+    np.testing.assert_array_equal(again.inputs, wanted[2])

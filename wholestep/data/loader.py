@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ class DataLoader:
         drop_last: leave out a last batch that is not full.
         sampler: another order, e.g. `ws.data.Balanced(y)`; replaces `shuffle`.
         transform: one or several changes to the inputs, e.g. `[ws.data.Flip(), ws.data.Crop(4)]`.
-        prefetch: batches made ahead by a thread.
+        seed: of the order and of random transforms; a `fit` keeps to it, whatever its own.
+        prefetch: batches made ahead by a thread, where they are made in Python; it changes no number.
 
     Example::
 
@@ -58,6 +60,7 @@ class DataLoader:
         self.epoch = self.position = 0
         self._order: tuple[int, Rows] | None = None
         self._stream: Iterator[Batch] | None = None
+        self._passed = 0  # rows of a stream that were handed out in this epoch
         if isinstance(self.source, Stream) and (sampler is not None or drop_last):
             raise UsageError("DataLoader: an iterable decides its own order and batches; leave out sampler, drop_last.")
 
@@ -65,20 +68,19 @@ class DataLoader:
 
     def shuffle(self, epoch: int) -> None:
         """Take the order of an epoch; equal numbers give equal orders."""
-        self.epoch, self.position = int(epoch), 0
-        self._stream = None
+        self.epoch = int(epoch)
+        self.reset()
 
     def reset(self) -> None:
         """Back to the first batch, in the same order."""
-        self.position, self._stream = 0, None
+        self.position, self._stream, self._passed = 0, None, 0
 
     def seek(self, epoch: int, batch: int = 0) -> None:
         """Go to a batch of an epoch, as if all before it had been taken."""
         self.shuffle(epoch)
         if isinstance(self.source, Stream):
             self._stream = iter(self.source)
-            for _ in range(batch):
-                next(self._stream, None)
+            self._passed = sum(skipped.rows for skipped in islice(self._stream, batch))
         elif not 0 <= batch <= len(self):
             raise OptionError(f"seek: an epoch has {len(self)} batches; received batch {batch}.")
         self.position = batch
@@ -88,12 +90,15 @@ class DataLoader:
         if isinstance(self.source, Stream):
             self._stream = self._stream or iter(self.source)
             found = next(self._stream, None)
+            made = None if found is None else self._changed(found, self._passed, self.epoch)
         else:
-            found = self._make(self.position) if self.position < len(self) else None
-        if found is None:
-            return None
+            made = self._make(self.position, self.epoch) if self.position < len(self) else None
+        return None if made is None else self._handed_out(made)
+
+    def _handed_out(self, batch: Batch) -> Batch:
         self.position += 1
-        return self._changed(found) if isinstance(self.source, Stream) else found
+        self._passed += batch.rows
+        return batch
 
     def __len__(self) -> int:
         """Batches of an epoch."""
@@ -101,27 +106,31 @@ class DataLoader:
             raise UsageError("an iterable does not know how many batches it has; wrap arrays or a data set with len().")
         # Asked for after every slice of steps: the order of an epoch, milliseconds of work, is not made for its length.
         every_row_once = isinstance(self.sampler, Shuffled | Sequential)
-        rows = len(self.source) if every_row_once else len(self._rows())
+        rows = len(self.source) if every_row_once else len(self._rows(self.epoch))
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches from here to the end of the epoch; then the loader stands at the start of the next one."""
-        taken: Iterable[Batch] = iter(self.next_batch, None)
-        if self.prefetch:
-            taken = self._ahead()
-        yield from taken
+        yield from self.remaining()
         self.shuffle(self.epoch + 1)
 
-    def _ahead(self) -> Iterator[Batch]:
-        """As `next_batch`, with a thread that works ahead; `position` counts what was handed out."""
+    def remaining(self) -> Iterator[Batch]:
+        """The batches from here to the end of the epoch, made ahead by a thread where `prefetch` says so."""
+        if not self.prefetch:
+            yield from iter(self.next_batch, None)
+            return
+        for batch in prefetched(self._made_from(self.position, self._passed, self.epoch), self.prefetch):
+            yield self._handed_out(batch)
+
+    def _made_from(self, position: int, passed: int, epoch: int) -> Iterator[Batch]:
+        """As `next_batch` makes them, on another thread: what is handed out meanwhile changes nothing here."""
         if isinstance(self.source, Stream):
             self._stream = self._stream or iter(self.source)
-            made: Iterator[Batch] = map(self._changed, self._stream)
+            for batch in self._stream:
+                yield self._changed(batch, passed, epoch)
+                passed += batch.rows
         else:
-            made = map(self._make, range(self.position, len(self)))
-        for batch in prefetched(made, self.prefetch):
-            self.position += 1
-            yield batch
+            yield from (self._make(i, epoch) for i in range(position, len(self)))
 
     # -- what others ask of it -----------------------------------------------------------------------------------
 
@@ -146,32 +155,32 @@ class DataLoader:
 
     # -- batches -------------------------------------------------------------------------------------------------
 
-    def _rows(self) -> Rows:
+    def _rows(self, epoch: int) -> Rows:
         assert not isinstance(self.source, Stream)
-        if self._order is None or self._order[0] != self.epoch:
-            self._order = self.epoch, self.sampler.rows(self.seed, self.epoch, len(self.source))
-        return self._order[1]
+        order = self._order
+        if order is None or order[0] != epoch:
+            order = self._order = epoch, self.sampler.rows(self.seed, epoch, len(self.source))
+        return order[1]
 
-    def _make(self, position: int) -> Batch:
+    def _make(self, position: int, epoch: int) -> Batch:
         source: Table | RowSource = self.source  # type: ignore[assignment]
-        rows = self._rows()[position * self.batch_size : (position + 1) * self.batch_size]
-        return self.transformed(source.take(rows), rows)
+        rows = self._rows(epoch)[position * self.batch_size : (position + 1) * self.batch_size]
+        return self.transformed(source.take(rows), rows, epoch)
 
-    def _changed(self, batch: Batch) -> Batch:
-        """A batch of an iterable: rows are numbered as they come, by the caller's position."""
-        start = self.position * self.batch_size
-        return self.transformed(batch, np.arange(start, start + batch.rows))
+    def _changed(self, batch: Batch, passed: int, epoch: int) -> Batch:
+        """A batch of an iterable: rows are numbered as they come."""
+        return self.transformed(batch, np.arange(passed, passed + batch.rows), epoch)
 
-    def transformed(self, batch: Batch, rows: Rows) -> Batch:
+    def transformed(self, batch: Batch, rows: Rows, epoch: int) -> Batch:
         """A batch as the transforms leave it; `rows` are the numbers of its examples."""
         if not self.transforms:
             return batch
-        return Batch(self._apply(batch.inputs, rows), batch.targets, batch.weights)
+        return Batch(self._apply(batch.inputs, rows, epoch), batch.targets, batch.weights)
 
-    def _apply(self, inputs: Any, rows: Rows) -> Any:
+    def _apply(self, inputs: Any, rows: Rows, epoch: int) -> Any:
         if isinstance(inputs, Mapping):
-            return {name: self._apply(a, rows) for name, a in inputs.items()}
+            return {name: self._apply(a, rows, epoch) for name, a in inputs.items()}
         changed: Array = inputs
         for stream, transform in enumerate(self.transforms):
-            changed = transform(changed, Draw(self.seed, self.epoch, rows, stream))
+            changed = transform(changed, Draw(self.seed, epoch, rows, stream))
         return changed

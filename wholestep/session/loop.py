@@ -10,7 +10,7 @@ import numpy as np
 from wholestep.compiler.ir.types import Dim, Extent, shape_text, symbols_of
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.device import Epoch, Program
+from wholestep.compiler.runtime.device import Epoch
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError
 from wholestep.session.inputs import Inputs
@@ -114,6 +114,7 @@ class RunOptions:
     begin_slice: Callable[[], None]
     raises: bool  # where gradients are not finite
     every: int | None = None  # the most updates of a slice
+    seed: int = 0  # of the order
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def run_in_slices(
     entry: EntryPoint, state: State, arrays: Mapping[str, object], options: RunOptions
 ) -> Iterator[Slice]:
     """Train over whole data sets in slices of about 50 ms, between which interrupts take effect and callers look."""
-    plan, inputs, program = entry.plan, entry.inputs, entry.program
+    plan, inputs = entry.plan, entry.inputs
     if not entry.has_loss:
         raise UsageError("run needs a scalar loss as the program's first output; call step in a loop instead.")
     rows = rows_of(inputs, plan)
@@ -149,7 +150,6 @@ def run_in_slices(
     _check_options(options, updates)
     for size in (min(batch, data.rows), (data.rows - 1) % batch + 1):
         inputs.check_least({**data.sizes, **({} if rows.symbol is None else {rows.symbol: size})})
-    entry.release()
     for number in range(options.epochs):
         skipped = 0 if number else options.start
         if not skipped:
@@ -160,36 +160,33 @@ def run_in_slices(
             batch=batch,
             symbol=None if rows.symbol is None else plan.symbols.index(rows.symbol),
             order=state.epoch if options.shuffle else None,
+            seed=options.seed,
             losses=np.zeros(updates - skipped),
             position=skipped * batch,
             most=options.every,
         )
-        try:
-            for part in _slices(program, plan, rows, data, epoch, options.begin_slice):
-                entry.ran = True
-                if options.raises:
-                    raise_if_refused(entry, state)
-                if plan.updated and epoch.position >= epoch.rows:
-                    state.epoch += 1
-                inputs.forget()
-                yield replace(part, epoch=number, first=part.first + skipped)
-        finally:
-            inputs.forget()
+        for part in _slices(entry, rows, data, epoch, options.begin_slice):
+            if options.raises:
+                raise_if_refused(entry, state)
+            if plan.updated and epoch.position >= epoch.rows:
+                state.epoch += 1
+            yield replace(part, epoch=number, first=part.first + skipped)
 
 
-def _slices(
-    program: Program, plan: Plan, rows: Rows, data: DataSet, epoch: Epoch, begin: Callable[[], None]
-) -> Iterator[Slice]:
+def _slices(entry: EntryPoint, rows: Rows, data: DataSet, epoch: Epoch, begin: Callable[[], None]) -> Iterator[Slice]:
     """One epoch.  What a call reads is set anew before each slice: whoever looked in between may have made steps."""
-    slices = program.run_epoch(epoch)
+    slices = entry.program.run_epoch(epoch)
     while epoch.position < epoch.rows:
-        for i, symbol in enumerate(plan.symbols):
-            program.dims[i] = epoch.batch if symbol == rows.symbol else data.sizes[symbol]
-        for name, array in data.whole.items():
-            program.addresses[program.slots[name]] = array.ctypes.data
-        begin()
         first, position = epoch.done, epoch.position
-        next(slices)
+        with entry.lock:
+            entry.release()
+            try:
+                _place(entry, rows, data, epoch.batch)
+                begin()
+                next(slices)
+            finally:
+                entry.inputs.forget()
+            entry.ran = True
         count = epoch.done - first
         sizes = np.full(count, epoch.batch)
         if count and epoch.position >= epoch.rows:
@@ -197,20 +194,27 @@ def _slices(
         yield Slice(0, first, epoch.losses[first : epoch.done], sizes)
 
 
-def evaluate_rows(entry: EntryPoint, arrays: Mapping[str, object]) -> StepResult:
-    """One window over all rows, in their order: the loss of a whole data set, batch by batch, with nothing changed."""
-    plan, inputs, program = entry.plan, entry.inputs, entry.program
-    rows = rows_of(inputs, plan)
-    data = prepare(inputs, rows, arrays, plan.sizes)
-    entry.release()
-    for i, symbol in enumerate(plan.symbols):
-        program.dims[i] = data.rows if symbol == rows.symbol else data.sizes[symbol]
+def _place(entry: EntryPoint, rows: Rows, data: DataSet, batch: int) -> None:
+    """Write the sizes, and where the inputs are that are given whole."""
+    program = entry.program
+    for i, symbol in enumerate(entry.plan.symbols):
+        program.dims[i] = batch if symbol == rows.symbol else data.sizes[symbol]
     for name, array in data.whole.items():
         program.addresses[program.slots[name]] = array.ctypes.data
-    for _ in program.run_epoch(Epoch(data.sources, data.rows, data.rows, None, None, np.zeros(1))):
-        entry.ran = True
-    inputs.forget()
-    return StepResult(entry, inputs.sizes, entry.loss())
+
+
+def evaluate_rows(entry: EntryPoint, arrays: Mapping[str, object]) -> StepResult:
+    """One window over all rows, in their order: the loss of a whole data set, batch by batch, with nothing changed."""
+    plan, inputs = entry.plan, entry.inputs
+    rows = rows_of(inputs, plan)
+    data = prepare(inputs, rows, arrays, plan.sizes)
+    with entry.lock:
+        entry.release()
+        _place(entry, rows, data, data.rows)
+        for _ in entry.program.run_epoch(Epoch(data.sources, data.rows, data.rows, None, None, 0, np.zeros(1))):
+            entry.ran = True
+        inputs.forget()
+        return StepResult(entry, inputs.sizes, entry.loss())
 
 
 def _check_options(options: RunOptions, updates: int) -> None:

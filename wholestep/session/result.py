@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn, Protocol
 from weakref import ref
 
@@ -20,6 +21,9 @@ HABITS = {
 }
 
 
+Lock = AbstractContextManager[bool]  # that its holder may take again
+
+
 class Readings(Protocol):
     """What a session measures, as numbers by name."""
 
@@ -30,8 +34,11 @@ class Readings(Protocol):
 class EntryPoint:
     """A loaded program with inputs and outputs as the user knows them."""
 
-    def __init__(self, program: Program, readings: Readings | None = None, last: Program | None = None) -> None:
+    def __init__(
+        self, program: Program, lock: Lock, readings: Readings | None = None, last: Program | None = None
+    ) -> None:
         self.program = program
+        self.lock = lock  # the session's: from giving inputs to taking results, one thread at a time
         self.readings = readings
         results = last or program  # of a window's programs, the last one leaves the outputs
         self.plan = program.plan
@@ -47,14 +54,15 @@ class EntryPoint:
 
     def __call__(self, given: Mapping[str, object]) -> StepResult:
         """One step."""
-        self.inputs.bind(given)
-        self.release()
-        if not self.program.run():
-            self.inputs.refuse_indices(given)
-        self.ran = True
-        result = StepResult(self, self.inputs.sizes, self._item() if self.has_loss else None)
-        self._last = ref(result)
-        return result
+        with self.lock:
+            self.inputs.bind(given)
+            self.release()
+            if not self.program.run():
+                self.inputs.refuse_indices(given)
+            self.ran = True
+            result = StepResult(self, self.inputs.sizes, self._item() if self.has_loss else None)
+            self._last = ref(result)
+            return result
 
     def parts(self, given: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
         """What is given, cut into parts that fit the capacity; whole where it fits or cannot be cut by rows."""
@@ -165,7 +173,8 @@ class StepResult:
     def __getitem__(self, name: str) -> AnyArray:
         for i, outlet in enumerate(self._entry.outputs):
             if outlet.name == name:
-                return outlet.read(self._sizes, None if self._kept is None else self._kept[i])
+                with self._entry.lock:  # another thread's step would write while this is read
+                    return outlet.read(self._sizes, None if self._kept is None else self._kept[i])
         raise self._entry.unknown(name)
 
     def __getattr__(self, name: str) -> Any:

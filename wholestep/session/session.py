@@ -40,6 +40,9 @@ log = logging.getLogger("wholestep")
 class Session(Staged):
     """A compiled step, ready to run.  `ws.build_session` makes one from a graph; `Session(plan)` from a plan alone.
 
+    Threads may share a session: they take turns, and each gets the results of its own inputs.  To run side by side,
+    give each thread a session of its own.
+
     Args:
         plan: what `compile_training_graph` or `load_plan` gave.
         state: the model's numbers; without it the session has its own.
@@ -88,7 +91,8 @@ class Session(Staged):
         if self._observer is not None:
             self._observe(inputs)
         if self._place.state.turn is not self._turn:
-            self._take_turn()
+            with self._lock:
+                self._take_turn()
         result = self._main(inputs)
         if self._raises:
             raise_if_refused(self._main, self.state)
@@ -137,14 +141,16 @@ class Session(Staged):
         start: int = 0,
         batch_size: int | None = None,
         every: int | None = None,
+        order_seed: int | None = None,
     ) -> Iterator[Slice]:
         """`run`, handing over the losses of every slice as it is done: about 50 ms of steps, `every` of them at most.
 
-        Between two slices the session may be read, saved, evaluated; whoever stops iterating stops training there.
+        `order_seed` keys the order of the rows; None: the session's own seed does.  Between two slices the session may
+        be read, saved, evaluated; whoever stops iterating stops training there.
 
         Example: `for part in session.run_in_slices({"x": X, "labels": Y}): print(part.losses[-1])`.
         """
-        return self._slices(arrays, epochs, shuffle, start, batch_size, every)
+        return self._slices(arrays, epochs, shuffle, start, batch_size, every, order_seed)
 
     def _slices(
         self,
@@ -154,7 +160,9 @@ class Session(Staged):
         start: int,
         batch_size: int | None,
         every: int | None = None,
+        order_seed: int | None = None,
     ) -> Iterator[Slice]:
+        seed = self.seed if order_seed is None else order_seed
         self._held = {}  # their memory is where batches are gathered
         self._take_turn()
         main = self._main
@@ -165,7 +173,9 @@ class Session(Staged):
             if self._main is not main:
                 raise UsageError("the session was compiled anew between two slices of a run; start the run again.")
 
-        options = RunOptions(epochs, shuffle, start, batch_size, self.reset_metrics, begin_slice, self._raises, every)
+        options = RunOptions(
+            epochs, shuffle, start, batch_size, self.reset_metrics, begin_slice, self._raises, every, seed
+        )
         return run_in_slices(main, self.state, arrays, options)
 
     def predict(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> AnyArray | dict[str, AnyArray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from threading import RLock
 
 import numpy as np
 
@@ -110,7 +111,7 @@ class Bench:
         scratch.reserve(plan.arena_bytes, plan.work_bytes, subject.threads)
         scratch.region.view(0, scratch.region.size, np.dtype(np.uint8))[:] = 255  # NaN: no kernel may rely on zeros
         place = Place(self._state, scratch, subject.threads, SEED, subject.options)
-        self._entry = EntryPoint(subject.device.load(plan, place, subject.key))
+        self._entry = EntryPoint(subject.device.load(plan, place, subject.key), RLock())
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -81,9 +81,9 @@ def sample_of(loader: DataLoader) -> Batch:
         loader.reset()
         if first is None:
             raise InputError("the data is empty: it gave no batches. Training needs at least one example.")
-        return loader.transformed(first, np.arange(first.rows))
+        return loader.transformed(first, np.arange(first.rows), loader.epoch)
     rows = np.arange(min(loader.batch_size, len(loader.source)))
-    return loader.transformed(loader.source.take(rows), rows)
+    return loader.transformed(loader.source.take(rows), rows, loader.epoch)
 
 
 def with_room(metrics: Any, rows: int) -> Any:

@@ -213,6 +213,7 @@ class Trainer:
             start=start,
             batch_size=loader.batch_size,
             every=self._every(),
+            order_seed=loader.seed,
         )
         self.session.state.epoch = epoch
         for part in slices:
@@ -222,22 +223,29 @@ class Trainer:
     def _single_steps(self, loader: Loader, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
         """Any other data: one step per batch."""
         session = self.session
-        loader.shuffle(epoch)
-        loader.reset()
-        if start and isinstance(loader, DataLoader):
-            loader.seek(epoch, start)
-        else:
-            for _ in range(start):
-                loader.next_batch()
+        batches = self._batches(loader, epoch, start)
         if not start:
             session.reset_metrics()
         session.state.epoch = epoch
-        while (batch := loader.next_batch()) is not None:
+        for batch in batches:
             with session.span("set_input"):
                 named = self.named_batch(batch)
             loss = float(session.step(named))
             yield np.array([loss]), np.array([len(next(iter(named.values())))])
         session.state.epoch = epoch + 1
+
+    @staticmethod
+    def _batches(loader: Loader, epoch: int, start: int) -> Iterator[Any]:
+        """The batches of an epoch from `start` on, made ahead where the loader is told to."""
+        loader.shuffle(epoch)
+        loader.reset()
+        if isinstance(loader, DataLoader):
+            if start:
+                loader.seek(epoch, start)
+            return loader.remaining()
+        for _ in range(start):
+            loader.next_batch()
+        return iter(loader.next_batch, None)
 
     def _every(self) -> int | None:
         asked = [n for n in (self.callbacks.every, self.config.log_interval or None) if n]

@@ -266,7 +266,7 @@ class CpuProgram:
             loss=self._stored(loss).ctypes.data,
             refused=None if self._refused is None else self._refused.ctypes.data,
             step_scalar=self._step_scalar(),
-            order_seed=self._place.seed,
+            order_seed=epoch.seed,
             order_epoch=epoch.order or 0,
             rows=epoch.rows,
             capacity=epoch.batch,

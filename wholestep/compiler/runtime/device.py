@@ -37,6 +37,7 @@ class Epoch:
     batch: int  # rows of a step
     symbol: int | None  # the symbolic dimension that holds them
     order: int | None  # the epoch's key for shuffling
+    seed: int  # the other key
     losses: AnyArray  # float64, one per update
     position: int = 0  # in rows
     done: int = 0  # updates

@@ -123,7 +123,7 @@ class WindowProgram:
         windows = self._windows(epoch.rows, epoch.batch)
         windows.seconds = SLICE_SECONDS
         if epoch.order is not None:
-            windows.order_kind, windows.order_epoch = native.SHUFFLED, epoch.order
+            windows.order_kind, windows.order_epoch, windows.order_seed = native.SHUFFLED, epoch.order, epoch.seed
         while epoch.position < epoch.rows:
             self._place_sources(epoch)  # whoever looked between two slices may have made steps of other rows
             left = len(epoch.losses) - epoch.done
@@ -152,7 +152,6 @@ class WindowProgram:
             loss=self.outputs[last.outputs[0][0]].ctypes.data,
             refused=None if self._refused is None else self._refused.ctypes.data,
             losses=ctypes.addressof(self._loss),
-            order_seed=self._place.seed,
             rows=rows,
             window=window,
             part=part,

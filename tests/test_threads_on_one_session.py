@@ -1,0 +1,90 @@
+"""Threads that share a session take turns: every one gets the results of its own inputs."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import wholestep as ws
+
+THREADS, STEPS, ROWS = 4, 300, 64
+
+
+@pytest.fixture(scope="module")
+def session() -> ws.Session:
+    """The loss of a batch is its own mean, its output the batch plus one."""
+    g = ws.Graph()
+    x, w = g.input("x", ("batch", 4)), g.parameter("w", (4,), init=1.0)
+    g.set_outputs({"loss": (x * w).mean(), "y": x + w})
+    return ws.build_session(g, optimizer=ws.SGD(lr=0.0), batch_size=ROWS)
+
+
+def batch(value: int, rows: int = ROWS) -> np.ndarray:
+    return np.full((rows, 4), value, np.float32)
+
+
+def test_every_loss_and_output_is_of_its_own_batch(session: ws.Session) -> None:
+    wrong: list[object] = []
+    together = threading.Barrier(THREADS)
+
+    def train(me: int) -> None:
+        together.wait()
+        for i in range(STEPS):
+            value, rows = me * STEPS + i, 1 + (me + i) % ROWS
+            result = session.step(x=batch(value, rows))
+            y = result["y"]
+            if result.loss != value or y.shape != (rows, 4) or not (y == value + 1).all():
+                wrong.append((value, result.loss))
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for done in [pool.submit(train, i) for i in range(THREADS)]:
+            done.result()
+    assert wrong == []
+
+
+def test_runs_steps_and_evaluations_side_by_side(session: ws.Session) -> None:
+    wrong: list[object] = []
+
+    def run(_: int) -> None:
+        data = np.repeat(np.arange(40, dtype=np.float32), 8)[:, None] * np.ones((1, 4), np.float32)
+        for _ in range(5):
+            losses = session.run(x=data, shuffle=False, batch_size=8)
+            wrong.extend(losses[losses != np.arange(40)])
+
+    def step(me: int) -> None:
+        wrong.extend(i for i in range(STEPS) if session.step(x=batch(i, 1 + me)).loss != i)
+
+    def look(_: int) -> None:
+        wrong.extend(i for i in range(STEPS) if not (session.predict(x=batch(i, 3)) == i + 1).all())
+        wrong.extend(i for i in range(STEPS) if session.evaluate_all({"x": batch(i, 3 * ROWS)})["loss"] != i)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for done in [pool.submit(work, i) for i, work in enumerate((run, step, step, look))]:
+            done.result()
+    assert wrong == []
+
+
+def test_a_child_of_a_fork_does_not_wait_for_the_parents_threads(session: ws.Session) -> None:
+    session.step(x=batch(1))
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with session._lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        free = session._lock.acquire(blocking=False) and session._main.lock is session._lock
+        os._exit(0 if free else 1)
+    _, status = os.waitpid(child, 0)
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 0
