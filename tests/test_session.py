@@ -15,7 +15,7 @@ from sessions import assert_same_bits, data, mlp, trained
 
 import wholestep as ws
 from wholestep.compiler.runtime.compiler import compile_counter
-from wholestep.errors import OptionError, ShapeError, UnknownNameError, UsageError
+from wholestep.errors import GraphError, OptionError, ShapeError, UnknownNameError, UsageError
 
 
 def torch_twin(session: ws.Session) -> dict[str, torch.Tensor]:
@@ -459,8 +459,9 @@ def test_a_step_function_is_a_session_too() -> None:
     assert session.optimizer.lr == 0.1
     with pytest.raises(UsageError, match="applies its own optimizers"):
         ws.build_session(train, optimizer=ws.SGD(), batch_size=4)
-    with pytest.raises(UsageError, match="predict needs a graph"):
+    with pytest.raises(GraphError, match=r"the loss is the only output.*or return it from the step"):
         session.predict(x=np.eye(2, dtype=np.float32))
+    assert session.evaluate(x=np.eye(2, dtype=np.float32)).loss < losses[-1]
 
 
 def test_predict_takes_any_number_of_rows() -> None:

@@ -242,8 +242,10 @@ def test_a_step_written_by_hand_takes_schedules_and_records_the_rest_itself() ->
     for options in ({"clip_norm": 1.0}, {"metrics": ["accuracy"]}, {"accumulate": 2}, {"nonfinite": "skip"}):
         with pytest.raises(UsageError, match="of these options it takes schedule= alone"):
             ws.build_session(train, batch_size=4, **options)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"needs a graph: a session over a @ws.step function has that step alone"):
-        session.evaluate(x=np.ones((1, 2), np.float32))
+    assert session.evaluate(x=np.ones((9, 2), np.float32)).loss == pytest.approx(-2.8)  # without the update
+    assert session.get("w").sum() == pytest.approx(-2.8)
+    with pytest.raises(UsageError, match=r"gradients takes gradients and updates apart, and a @ws.step function has"):
+        session.gradient_stats(x=np.ones((1, 2), np.float32))
 
 
 def test_set_optimizer() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from os import PathLike
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
@@ -35,6 +36,11 @@ HABITS = {
     "add_module": "assign it: self.name = module",
 }
 
+COMPILED = (
+    "_predictors",
+    "_evaluators",
+)  # attributes with sessions for `predict` and `evaluate`: they end with the model
+
 
 class Module:
     """A network or a part of one.
@@ -52,6 +58,12 @@ class Module:
                 return x + self.up(self.norm(x))
     """
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name, function in list(vars(cls).items()):
+            if isinstance(function, FunctionType) and not name.startswith("_") and not hasattr(Module, name):
+                setattr(cls, name, trace.recorded_method(function))
+
     unused_names: tuple[str, ...] = ()  # of arrays that other libraries' files have and this module has no use for
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -66,8 +78,8 @@ class Module:
             if not any(isinstance(a, Tensor) for a in (*inputs, *named.values())):
                 return self.predict(*inputs, **named)
             fail(UsageError, f"{type(self).__name__} was called on tensors of no graph; record an input: g.input(...).")
-        inside = trace.current()
-        here = inside if inside is not None and inside.covers(self) else trace.trace_of(graph, self)
+        here = trace.trace_of(graph)
+        here.open(self)
         with trace.running(here, self):
             output = self.forward(*inputs, **named)
         trace.seen(here, self, (*inputs, *named.values()), output)
@@ -89,8 +101,8 @@ class Module:
     def __getattr__(self, name: str) -> Any:
         owned = self.__dict__.get("_owned", {}).get(name)
         if owned is not None:
-            running = trace.current()
-            return running.tensors[owned] if running is not None and owned in running.tensors else owned
+            tensor = trace.tensor_now(self, owned)
+            return owned if tensor is None else tensor
         if name in HABITS:
             fail(HabitError, f"a module has no `{name}`: {HABITS[name]}.")
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
@@ -98,6 +110,10 @@ class Module:
     def __delattr__(self, name: str) -> None:
         if self.__dict__.get("_owned", {}).pop(name, None) is None:
             super().__delattr__(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What `copy.deepcopy` copies: the numbers too, not the sessions that were compiled for them."""
+        return {name: value for name, value in self.__dict__.items() if name not in COMPILED}
 
     def children(self) -> dict[str, Module]:
         """The modules assigned to attributes, by name; those of lists, tuples and dicts as `name.0`, `name.key`."""
@@ -135,11 +151,20 @@ class Module:
         return ParametersOf(self, {name: owned for name, owned in self.named_arrays().items() if owned.trained})
 
     def traced(self, graph: Graph) -> dict[str, Tensor]:
-        """The parameters that are not frozen as tensors of a graph in which the module was called."""
-        if self not in graph.models:
-            fail(UsageError, f"this {type(self).__name__} was not called in the graph, so it has no tensors there.")
-        tensors = trace.trace_of(graph, self).tensors
-        return {name: tensors[owned] for name, owned in self.parameters().items() if not owned.frozen}
+        """The parameters that are not frozen, by name, as tensors of a graph in which they were used.
+
+        Example: `ws.Adam().update(g, model.traced(g), ws.gradients(loss, model.traced(g)))`.
+        """
+        tensors = trace.trace_of(graph).tensors
+        arrays = self.named_arrays()
+        if arrays and not any(owned in tensors for owned in arrays.values()):
+            fail(
+                UsageError,
+                f"this {type(self).__name__} was not called in the graph, nor was any part of it, so it has no "
+                "tensors there. Call it first.",
+            )
+        used = {name: owned for name, owned in self.parameters().items() if owned in tensors}
+        return {name: tensors[owned] for name, owned in used.items() if not owned.frozen}
 
     def apply(self, function: Callable[[Module], object]) -> Module:
         """Call a function on every module, children first.  Example: `model.apply(lambda m: print(m))`."""

@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 from wholestep.compiler.frontend import initializers
+from wholestep.compiler.frontend.graph import recorded_graph
 from wholestep.compiler.frontend.trace import fail, located
 from wholestep.compiler.ir.types import DType, TensorType, as_dtype, as_shape, shape_text, symbols_of
+from wholestep.compiler.runtime.slot import Slot
 from wholestep.errors import DTypeError, ShapeError
 
 
@@ -27,6 +29,7 @@ class Parameter:
 
     trained = True
     frozen = False  # see Module.freeze
+    slot: Slot | None = None  # its numbers, from when they are first needed; every session over it borrows them
 
     def __init__(
         self, shape: object, init: object = None, dtype: object = "float32", *, outputs_first: bool = False
@@ -40,6 +43,7 @@ class Parameter:
         chosen = initializers.default(self.type.shape) if init is None else initializers.as_initializer(init)
         initializers.check_fits(chosen, self.shape, self._kind)
         self.init = initializers.outputs_first(chosen, self.shape) if outputs_first else chosen
+        self.adopts = recorded_graph() is not None  # made anew by every recording of a step: the step has its numbers
 
     @property
     def _kind(self) -> str:

@@ -165,7 +165,8 @@ def predict_graph(graph: Graph) -> ir.Graph:
     if not outputs:
         fail(
             GraphError,
-            "there is nothing to predict: the loss is the only output. Add one: g.set_outputs([loss, logits]).",
+            "there is nothing to predict: the loss is the only output. Add one: g.set_outputs([loss, logits]), or "
+            "return it from the step.",
         )
     needed = set(toposort([t.node for _, t in outputs]))
     inputs = tuple(t.node for t in graph.inputs.values() if t.node in needed)

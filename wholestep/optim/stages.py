@@ -87,7 +87,8 @@ LOOKED_AT = frozenset(
 def observe_graph(graph: Graph) -> ir.Graph:
     """The output of every layer: of each module that was called, or of each op that is a layer by itself."""
     roots = [prediction_of(graph).node]
-    known = {path: t.node for trace in graph.models.values() for path, t in trace.outputs.items() if path}
+    seen = {} if graph.modules is None else graph.modules.outputs
+    known = {path: t.node for path, t in seen.items() if path}
     outputs = known or {f"{i}.{n.op}": n for i, n in enumerate(n for n in toposort(roots) if _is_layer(n))}
     needed = set(toposort(outputs.values()))
     inputs = tuple(t.node for t in graph.inputs.values() if t.node in needed)

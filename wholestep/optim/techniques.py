@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
 
 import numpy as np
 
@@ -12,47 +13,75 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
 
 Limit = float | Tensor
+Gradients = Sequence[Tensor] | Mapping[str, Tensor]
 
 
-def global_norm(grads: Sequence[Tensor]) -> Tensor:
-    """√Σg², over all elements of all gradients.
+def global_norm(grads: Gradients) -> Tensor:
+    """√Σg², over all elements of all gradients: a sequence or a dict of them, as `ws.gradients` gives.
 
     Example: `norm = ws.optim.global_norm(ws.gradients(loss, params))`.
     """
-    if not grads:
-        fail(UsageError, "the norm of no gradients was asked for; give at least one.")
-    total = (grads[0] * grads[0]).sum()
-    for g in grads[1:]:
+    first, *rest = _checked(grads)
+    total = (first * first).sum()
+    for g in rest:
         total = total + (g * g).sum().astype(total.dtype)
     return total.sqrt()
 
 
-def clip_by_global_norm(grads: Sequence[Tensor], max_norm: Limit) -> tuple[list[Tensor], Tensor]:
+def _checked(grads: Gradients) -> list[Tensor]:
+    """The gradients in order."""
+    found = list(grads.values()) if isinstance(grads, Mapping) else grads
+    if not isinstance(found, list | tuple) or not all(isinstance(g, Tensor) for g in found):
+        fail(UsageError, f"gradients are a list or a dict of tensors, as ws.gradients gives them; received {grads!r}.")
+    if not found:
+        fail(UsageError, "the norm of no gradients was asked for; give at least one.")
+    return list(found)
+
+
+def _alike(grads: Gradients, new: Sequence[Tensor]) -> Any:
+    """New gradients in the place of the old ones."""
+    return dict(zip(grads, new, strict=True)) if isinstance(grads, Mapping) else list(new)
+
+
+@overload
+def clip_by_global_norm(grads: Sequence[Tensor], max_norm: Limit) -> tuple[list[Tensor], Tensor]: ...
+@overload
+def clip_by_global_norm(grads: Mapping[str, Tensor], max_norm: Limit) -> tuple[dict[str, Tensor], Tensor]: ...
+def clip_by_global_norm(grads: Gradients, max_norm: Limit) -> tuple[Any, Tensor]:
     """All gradients, shortened together by max_norm/norm where their global norm is larger; the direction is kept.
 
-    Returns the gradients and the norm before clipping.  Where the norm is at most `max_norm`, no bit changes.
+    Returns the gradients, a list or a dict as they came, and the norm before clipping.  Where the norm is at most
+    `max_norm`, no bit changes.
 
     Example: `grads, norm = ws.optim.clip_by_global_norm(grads, 1.0)`.
     """
     norm = global_norm(grads)
     scale = _shortening(norm, max_norm)
-    return [g * scale.astype(g.dtype) for g in grads], norm
+    return _alike(grads, [g * scale.astype(g.dtype) for g in _checked(grads)]), norm
 
 
-def clip_by_norm(grads: Sequence[Tensor], max_norm: Limit) -> list[Tensor]:
+@overload
+def clip_by_norm(grads: Sequence[Tensor], max_norm: Limit) -> list[Tensor]: ...
+@overload
+def clip_by_norm(grads: Mapping[str, Tensor], max_norm: Limit) -> dict[str, Tensor]: ...
+def clip_by_norm(grads: Gradients, max_norm: Limit) -> Any:
     """Each gradient shortened to `max_norm` by itself.
 
     Example: `grads = ws.optim.clip_by_norm(grads, 1.0)`.
     """
-    return [g * _shortening(global_norm([g]), max_norm) for g in grads]
+    return _alike(grads, [g * _shortening(global_norm([g]), max_norm) for g in _checked(grads)])
 
 
-def clip_by_value(grads: Sequence[Tensor], limit: Limit) -> list[Tensor]:
+@overload
+def clip_by_value(grads: Sequence[Tensor], limit: Limit) -> list[Tensor]: ...
+@overload
+def clip_by_value(grads: Mapping[str, Tensor], limit: Limit) -> dict[str, Tensor]: ...
+def clip_by_value(grads: Gradients, limit: Limit) -> Any:
     """Each element brought into [-limit, limit].
 
     Example: `grads = ws.optim.clip_by_value(grads, 0.5)`.
     """
-    return [maximum(minimum(g, limit), -limit) for g in grads]
+    return _alike(grads, [maximum(minimum(g, limit), -limit) for g in _checked(grads)])
 
 
 def count_nonfinite(tensors: Sequence[Tensor]) -> Tensor:

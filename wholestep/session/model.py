@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wholestep import losses
-from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.graph import Graph, recording
 from wholestep.compiler.frontend.initializers import materialize
 from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.types import Shape, int32
+from wholestep.compiler.ir.types import Shape, int32, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import ShapeError, UsageError
 from wholestep.nn.module import Module
-from wholestep.session.source import has_state, share_state, state_of
+from wholestep.nn.trace import trace_of
+from wholestep.session.source import share_state, state_of
 
 if TYPE_CHECKING:
     from wholestep.session.session import Session
@@ -30,7 +32,13 @@ Inputs = Spec | Mapping[str, Spec]
 
 def has_numbers(model: Module) -> bool:
     """Has the model been built, loaded or read?"""
-    return has_state(model) and bool(state_of(model).names)
+    return any(owned.slot is not None for owned in model.named_arrays().values())
+
+
+def structure(model: Module) -> tuple[int, ...]:
+    """What a model is made of, by identity: a session that was compiled for other parts is not used."""
+    parts = [part for _, part in model.named_modules()]
+    return (*map(id, parts), *(id(owned) for part in parts for owned in part.__dict__.get("_owned", {}).values()))
 
 
 def state_with_numbers(model: Module, seed: int = 0) -> State:
@@ -41,7 +49,7 @@ def state_with_numbers(model: Module, seed: int = 0) -> State:
         owned = arrays[name]
         return materialize(owned.init, owned.shape, owned.dtype, seed, name)
 
-    state.add({name: owned.type for name, owned in arrays.items()}, first)
+    state.add({name: owned.type for name, owned in arrays.items()}, first, arrays)
     return state
 
 
@@ -65,9 +73,16 @@ def record_inputs(graph: Graph, inputs: Inputs) -> dict[str, Tensor]:
 
 def record_outputs(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The model's outputs by name: `output` for a single one, `output0` and so on for several."""
+    return _named_outputs(model, _called(model, inputs, tensors))
+
+
+def _called(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> Any:
     if not isinstance(inputs, Spec):
         _need_arguments(model, tensors)
-    out = model(*tensors.values()) if isinstance(inputs, Spec) else model(**tensors)
+    return model(*tensors.values()) if isinstance(inputs, Spec) else model(**tensors)
+
+
+def _named_outputs(model: Module, out: Any) -> dict[str, Tensor]:
     if isinstance(out, Tensor):
         return {"output": out}
     if isinstance(out, Mapping):
@@ -102,12 +117,14 @@ def _need_arguments(model: Module, named: Mapping[str, object]) -> None:
         )
 
 
-def forward_graph(model: Module, inputs: Inputs) -> Graph:
-    """The graph that computes a model's outputs, over the model's own state."""
-    graph = Graph()
-    graph.set_outputs(record_outputs(model, inputs, record_inputs(graph, inputs)))
+def forward_graph(model: Module, inputs: Inputs) -> tuple[Graph, Any]:
+    """The graph that computes a model's outputs, over the model's own state, and what its forward returned."""
+    with recording(Graph()) as graph:
+        trace_of(graph, model)
+        out = _called(model, inputs, record_inputs(graph, inputs))
+        graph.set_outputs(_named_outputs(model, out))
     share_state(graph, model)
-    return graph
+    return graph, out
 
 
 def training_graph(model: Module, inputs: Inputs | None, targets: Inputs | None, loss: Any) -> Graph:
@@ -115,10 +132,12 @@ def training_graph(model: Module, inputs: Inputs | None, targets: Inputs | None,
     if inputs is None or loss is None:
         missing = 'inputs=ws.Spec(("batch", 784))' if inputs is None else 'loss="cross_entropy"'
         raise UsageError(f"a session over a model needs to know its inputs, targets and loss; add {missing}.")
-    graph = Graph()
-    outputs = record_outputs(model, inputs, record_inputs(graph, inputs))
-    aims = record_inputs(graph, {"labels": targets} if isinstance(targets, Spec) else targets or {})
-    graph.set_outputs({"loss": _loss(loss, outputs, aims), **outputs})
+    with recording(Graph()) as graph:
+        graph.recorded_by = loss if callable(loss) else None  # modules that it calls have the names of its variables
+        trace_of(graph, model)
+        outputs = record_outputs(model, inputs, record_inputs(graph, inputs))
+        aims = record_inputs(graph, {"labels": targets} if isinstance(targets, Spec) else targets or {})
+        graph.set_outputs({"loss": _loss(loss, outputs, aims), **outputs})
     share_state(graph, model)
     return graph
 
@@ -145,28 +164,72 @@ def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> 
     return function(dict(outputs), dict(aims), **weight)
 
 
+def only_module(graph: Graph) -> Module | None:
+    """The module of a step, None where it has none; an error names them where there are several."""
+    roots = trace_of(graph).roots()
+    if len(roots) > 1:
+        one = next(iter(roots))
+        raise UsageError(
+            f"this step has several modules: {', '.join(roots)}. Say which is to predict: session.predict({one}, ...) "
+            f"or {one}.predict(...)."
+        )
+    return next(iter(roots.values()), None)
+
+
 # -- predicting --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A session that computes a model's outputs, and how its forward returns them."""
+
+    session: Session
+    form: Any  # None: one tensor, or a dict; else the tuples that `forward` gave, with a name for each tensor
+
+    def __call__(self, arrays: Mapping[str, AnyArray]) -> Any:
+        outputs = self.session.step(arrays).outputs
+        if self.form is not None:
+            return _filled(self.form, outputs)
+        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
 
 def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]) -> Any:
     """Run a model on arrays."""
     arrays = _arrays(model, inputs, named)
-    specs, rows = {name: _spec(model, a) for name, a in arrays.items()}, _rows(arrays)
-    sessions: dict[object, Session] = model.__dict__.setdefault("_predictors", {})  # they end with the model
-    capacity = 1 << max(rows - 1, 0).bit_length()
-    key = (tuple(specs.items()), capacity)
-    if key not in sessions:
-        sessions[key] = _predictor(model, specs, capacity)
-    outputs = sessions[key].step(arrays).outputs
-    return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+    symbols = _symbols(arrays)
+    specs = {name: _spec(model, a, symbols[len(a)]) for name, a in arrays.items()}
+    known: dict[object, Predictor] = model.__dict__.setdefault("_predictors", {})  # they end with the model
+    capacity = {symbol: 1 << max(rows - 1, 0).bit_length() for rows, symbol in symbols.items()}
+    key = (tuple(specs.items()), tuple(capacity.items()), structure(model))
+    if key not in known:
+        known[key] = _predictor(model, specs, capacity)
+    return known[key](arrays)
 
 
-def _predictor(model: Module, specs: dict[str, Spec], capacity: int) -> Session:
+def _predictor(model: Module, specs: dict[str, Spec], capacity: dict[str, int]) -> Predictor:
     from wholestep.session.build import build_inference_session
 
     single = next(iter(specs.values())) if list(specs) == ["x"] else specs
     state_with_numbers(model)
-    return build_inference_session(forward_graph(model, single), batch_size=capacity)
+    graph, out = forward_graph(model, single)
+    form = _form("output", out) if isinstance(out, tuple | list) else None
+    used = {s for t in graph.inputs.values() for s in symbols_of(t.shape)}
+    return Predictor(build_inference_session(graph, capacity={s: n for s, n in capacity.items() if s in used}), form)
+
+
+def _form(name: str, out: Sequence[Any]) -> Any:
+    """The names of `_numbered` in the tuples that they came in."""
+    items = [
+        _form(f"{name}{i}.", item) if isinstance(item, tuple | list) else f"{name}{i}" for i, item in enumerate(out)
+    ]
+    return type(out)(*items) if hasattr(out, "_fields") else tuple(items)
+
+
+def _filled(form: Any, outputs: Mapping[str, AnyArray]) -> Any:
+    if isinstance(form, str):
+        return outputs[form]
+    items = [_filled(item, outputs) for item in form]
+    return type(form)(*items) if hasattr(form, "_fields") else tuple(items)
 
 
 def _arrays(model: Module, inputs: Sequence[object], named: Mapping[str, object]) -> dict[str, AnyArray]:
@@ -179,19 +242,20 @@ def _arrays(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     return {name: as_array(value, f"the input {name!r}") for name, value in given.items()}
 
 
-def _spec(model: Module, array: AnyArray) -> Spec:
+def _spec(model: Module, array: AnyArray, rows: str) -> Spec:
     """One symbolic axis of rows, the rest as it came; floats in the dtype that the model computes in."""
-    if array.ndim == 0:
-        fail(ShapeError, "a model takes batches: give an array whose first axis counts examples, x[None].")
-    shape: Shape | tuple[object, ...] = ("batch", *array.shape[1:])
+    shape: Shape | tuple[object, ...] = (rows, *array.shape[1:])
     if array.dtype.kind == "f":
         kinds = [p.dtype for p in model.parameters().values()]
         return Spec(shape, kinds[0] if kinds else "float32")
     return Spec(shape, int32 if array.dtype.kind in "iu" else array.dtype.name)
 
 
-def _rows(arrays: Mapping[str, AnyArray]) -> int:
-    rows = {name: len(a) for name, a in arrays.items()}
-    if len(set(rows.values())) != 1:
-        fail(ShapeError, f"all inputs have the same number of rows; received {rows}.")
-    return next(iter(rows.values()))
+def _symbols(arrays: Mapping[str, AnyArray]) -> dict[int, str]:
+    """A dimension for each number of rows: "batch" for those of the first input; nodes and edges have two."""
+    found: dict[int, str] = {}
+    for name, a in arrays.items():
+        if a.ndim == 0:
+            fail(ShapeError, "a model takes batches: give an array whose first axis counts examples, x[None].")
+        found.setdefault(len(a), f"rows_of_{name}" if found else "batch")
+    return found

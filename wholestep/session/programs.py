@@ -207,10 +207,11 @@ class Programs:
     def _reserve(self, plan: Plan) -> None:
         """Memory for the states and scratch that a plan needs; programs loaded before follow if addresses changed."""
         types = {name: plan.buffers[id].type for name, id in plan.states}
-        kept = [name for name in types if name in self.state]
+        owners = {} if self._source is None else self._source.graph.owners
+        kept = [name for name in types if (owners[name].slot is not None if name in owners else name in self.state)]
         if kept:
             log.info("%d states are the model's own and keep their numbers: %s", len(kept), ", ".join(kept))
-        self.state.add(types, nonzero_values(plan, self._place.seed))
+        self.state.add(types, nonzero_values(plan, self._place.seed), owners)
         self._place.scratch.reserve(plan.arena_bytes, plan.work_bytes, self._place.threads)
         for entry in self._entries.values():
             entry.program.bind()

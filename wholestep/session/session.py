@@ -6,11 +6,12 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.device import Place, device_named
@@ -19,11 +20,13 @@ from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.compiler.spans import OptimizeReport, Span
 from wholestep.errors import GraphError, UnknownNameError, UsageError
+from wholestep.nn.module import Module
 from wholestep.optim.build import EVALUATE
 from wholestep.options import CompileOptions, thread_count
 from wholestep.session.checkpoint import counts_in, load_state_dict, state_dict
 from wholestep.session.loop import RunOptions, Slice, batches, evaluate_rows, run_in_slices
 from wholestep.session.measuring import raise_if_refused
+from wholestep.session.model import only_module
 from wholestep.session.result import StepResult
 from wholestep.session.source import Source
 from wholestep.session.stages import Staged
@@ -178,23 +181,48 @@ class Session(Staged):
         )
         return run_in_slices(main, self.state, arrays, options)
 
-    def predict(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> AnyArray | dict[str, AnyArray]:
+    @overload
+    def predict(self, given: Module, /, *arrays: object, **inputs: object) -> Any: ...
+    @overload
+    def predict(
+        self, given: Mapping[str, object] | None = None, /, **inputs: object
+    ) -> AnyArray | dict[str, AnyArray]: ...
+    def predict(self, given: Any = None, /, *arrays: object, **inputs: object) -> Any:
         """The outputs other than the loss, with nothing changed: an array, or a dict where there are several.
 
-        More rows than the capacity are taken part by part, where every input and output has one row for each.
+        More rows than the capacity are taken part by part, where every input and output has one row for each.  Of a
+        `@ws.step` function with one module, this is that module's `predict`; where there are several, name one.
+
+        Example: `session.predict(generator, noise)`.
         """
+        if isinstance(given, Module):
+            return given.predict(*arrays, **inputs)
+        named = {**(self._mapping("predict", given, arrays) if given is not None else {}), **inputs}
+        if self._source is not None and isinstance(self._source.model, Step):
+            module = only_module(self._source.graph)
+            if module is not None:
+                return module.predict(*named.values()) if len(named) == 1 else module.predict(**named)
         entry = self._entry("predict")
-        parts = [entry(part).outputs for part in entry.parts({**(given or {}), **inputs})]
+        parts = [entry(part).outputs for part in entry.parts(named)]
         outputs = parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
-    def evaluate(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> StepResult:
-        """The loss, the outputs and the metrics of any number of rows, with nothing changed.
+    @overload
+    def evaluate(self, given: Module, /, *data: object, **options: Any) -> dict[str, Any]: ...
+    @overload
+    def evaluate(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> StepResult: ...
+    def evaluate(self, given: Any = None, /, *data: object, **inputs: Any) -> Any:
+        """The loss, the outputs and the metrics of any number of rows, with nothing changed and nothing dropped.
 
         More rows than the capacity are taken batch by batch, the loss being that of all of them; the outputs of each
-        row then come from `predict` alone.
+        row then come from `predict` alone.  Of a `@ws.step` function these are the outputs of its step without its
+        updates.  A module comes first where it is to be measured by a loss of its own: its `evaluate`.
+
+        Example: `session.evaluate(student, x, labels, loss="cross_entropy", metrics=["accuracy"])`.
         """
-        named = {**(given or {}), **inputs}
+        if isinstance(given, Module):
+            return given.evaluate(*data, **inputs)
+        named = {**(self._mapping("evaluate", given, data) if given is not None else {}), **inputs}
         fits = self._need_source("the entry point 'evaluate'").fits(named)
         entry = self._entry(EVALUATE) if fits else self._entry_for_all_rows()
         self.reset_metrics(EVALUATE)

@@ -45,7 +45,7 @@ STAGES: dict[str, Callable[[Graph, Optimizer], ir.Graph]] = {
     "observe": lambda graph, optimizer: observe_graph(graph),
 }
 
-# The numbers belong to the module, graph or step that declares them: every session over it borrows the same State.
+# What a module, graph or step has beside the numbers of modules: every session over it borrows the same State.
 _STATES: WeakKeyDictionary[Any, State] = WeakKeyDictionary()
 
 
@@ -54,13 +54,8 @@ def state_of(model: object) -> State:
     return _STATES.setdefault(model, State())
 
 
-def has_state(model: object) -> bool:
-    """Was a State made for it?"""
-    return model in _STATES
-
-
 def share_state(graph: Graph, model: object) -> None:
-    """The numbers of a graph are those of the module that was recorded in it."""
+    """The moments and metrics of a graph are those of the module that was recorded in it."""
     _STATES[graph] = state_of(model)
 
 
@@ -88,6 +83,7 @@ class Source:
     cuts: dict[str, Cut] = field(default_factory=dict)  # what `window` found
     clocks: Clocks = field(default_factory=Clocks)  # what its programs count
     spans: Spans = field(default_factory=Spans)
+    recorded: list[Graph] = field(default_factory=list)  # of a step: what its function recorded
     traced: dict[str, ir.Graph] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)  # entry point -> what is known of its plan's numbers
     reports: dict[str, OptimizeReport] = field(default_factory=dict)  # entry point -> what its build did
@@ -102,6 +98,15 @@ class Source:
         return "train" if self.optimizer is not None or isinstance(self.model, Step) else "inference"
 
     @property
+    def graph(self) -> Graph:
+        """The graph; of a step, what its function recorded, once."""
+        if isinstance(self.model, Graph):
+            return self.model
+        if not self.recorded:
+            self.recorded.append(self.model.graph(self.clocks))
+        return self.recorded[0]
+
+    @property
     def is_windowed(self) -> bool:
         """Does a step take several batches?"""
         return self.recipe.accumulate > 1 and self.optimizer is not None
@@ -111,7 +116,7 @@ class Source:
         if kind not in self.cuts:
             from wholestep.session.cut import cut  # it brings autodiff along, which a step of one batch may not need
 
-            assert isinstance(self.model, Graph), "a step written by hand is not cut"
+            assert kind != TRAIN or isinstance(self.model, Graph), "a step written by hand is not cut"
             self.cuts[kind] = cut(self._recording, self.optimizer if kind == TRAIN else None, self.recipe)
         return self.cuts[kind]
 
@@ -121,21 +126,18 @@ class Source:
             return capacity_of(graph, self.capacity)
         from wholestep.session.cut import batch_symbol
 
-        assert isinstance(self.model, Graph)
-        rows = self.capacity.get(batch_symbol(self.model), 1) * self.recipe.accumulate
+        rows = self.capacity.get(batch_symbol(self.graph), 1) * self.recipe.accumulate
         return capacity_of(graph, {**self.capacity, FIRST: rows, ROWS: rows, PARTS: self.recipe.accumulate})
 
     @property
     def has_fixed_batch(self) -> bool:
         """Is the first axis of the first input a number?"""
-        inputs = self.model.inputs if isinstance(self.model, Graph) else {}
-        first = next(iter(inputs.values()), None)
+        first = next(iter(self.graph.inputs.values()), None)
         return first is not None and bool(first.shape) and isinstance(first.shape[0], int)
 
     def fits(self, given: Mapping[str, object]) -> bool:
         """Are there no more rows than the capacity?  What is no array is refused later."""
-        inputs = self.model.inputs if isinstance(self.model, Graph) else {}
-        name, first = next(iter(inputs.items()), ("", None))
+        name, first = next(iter(self.graph.inputs.items()), ("", None))
         rows = given.get(name)
         if first is None or not first.shape or not isinstance(rows, Sized):
             return True
@@ -150,19 +152,18 @@ class Source:
     @property
     def _recording(self) -> Graph:
         """The user's graph, to record an update in."""
-        assert isinstance(self.model, Graph)
-        graph = self.model.copy()
+        graph = self.graph.copy()
         graph.clocks = self.clocks
         return graph
 
     def _trace(self, entry: str) -> ir.Graph:
-        if isinstance(self.model, Step):
-            if entry != "train":
-                raise UsageError(
-                    f"{entry} needs a graph: a session over a @ws.step function has that step alone. Build a second "
-                    "session over a graph with the same parameter names and copy its state."
-                )
-            return with_schedules(self.model.trace(self.clocks), self.recipe.schedules)
+        if isinstance(self.model, Step) and entry == "train":
+            return with_schedules(self.graph.to_ir(), self.recipe.schedules)
+        if isinstance(self.model, Step) and entry in STAGES and entry != "observe":
+            raise UsageError(
+                f"{entry} takes gradients and updates apart, and a @ws.step function has its own. Read what it "
+                "computes: return it, or tensor.keep('name')."
+            )
         kind, _, phase = entry.partition(".")
         if phase:
             return self._trace_phase(kind, phase)
@@ -171,10 +172,10 @@ class Source:
             graph = train_graph(self._recording, self.optimizer, recipe=self.recipe)
             return with_schedules(graph, self.recipe.schedules)
         if entry == EVALUATE:
-            return evaluate_graph(self.model, self.recipe)
+            return evaluate_graph(self.graph, self.recipe)
         if entry in STAGES:
             return STAGES[entry](self._recording, self.optimizer or SGD())
-        return predict_graph(self.model) if entry == "predict" and _has_loss(self.model) else _forward(self.model)
+        return predict_graph(self.graph) if entry == "predict" and _has_loss(self.graph) else _forward(self.graph)
 
     def _trace_phase(self, kind: str, phase: str) -> ir.Graph:
         """A program of a window under the schedules of what it uses."""
@@ -278,7 +279,8 @@ class Source:
 
     def _unrecorded(self) -> dict[str, Any]:
         clocks = clocks_of(self.model)
-        return {"cuts": {}, "traced": {}, "verdicts": {}, "reports": {}, "spans": Spans(), "clocks": clocks}
+        made: dict[str, Any] = {"recorded": [], "cuts": {}, "traced": {}, "verdicts": {}, "reports": {}}
+        return {**made, "spans": Spans(), "clocks": clocks}
 
     def same_schedules(self, schedules: Mapping[str, Schedule]) -> bool:
         """Would the step with these be the same program, up to runtime scalars?"""

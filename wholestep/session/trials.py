@@ -20,7 +20,8 @@ from wholestep.compiler.plan.layout import stored_shape, unpack
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.device import Place
 from wholestep.compiler.runtime.memory import Scratch
-from wholestep.compiler.runtime.state import Slot, State
+from wholestep.compiler.runtime.slot import Slot
+from wholestep.compiler.runtime.state import State
 from wholestep.session.compare import Comparison, compared, distances, shaking, tolerance_of
 from wholestep.session.meaning import Evaluation, Settle, demand_of, depending_on, evaluation, grid, is_large
 from wholestep.session.names import WINDOW_DIMS

@@ -16,7 +16,7 @@ from wholestep.metrics import Metric
 from wholestep.nn.module import Module
 from wholestep.session import Session
 from wholestep.session.build import build_measuring_session
-from wholestep.session.model import state_with_numbers
+from wholestep.session.model import state_with_numbers, structure
 from wholestep.train.described import Described
 from wholestep.train.feeding import table_of, with_room
 
@@ -52,7 +52,8 @@ def _session(
     rows = _power_of_two(len(table))
     known: dict[object, tuple[Session, dict[str, str]]] = model.__dict__.setdefault("_evaluators", {})
     targets = tuple(described.targets().items())
-    key = (_key(described.inputs()), targets, _key(described.loss), _key(metrics), capacity, rows)
+    what = (_key(described.inputs()), targets, _key(described.loss), _key(metrics))
+    key = (*what, capacity, rows, structure(model))
     if key not in known:
         plain, names = with_room(metrics, 0), {}
         sized = list(with_room(metrics, rows))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 from weakref import WeakSet
 
@@ -21,6 +22,23 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import Shape, TensorType, as_dtype, as_shape, shape_text, symbols_of
 from wholestep.errors import DTypeError, GraphError, ShapeError
+
+_RECORDED: ContextVar[Graph | None] = ContextVar("recorded", default=None)
+
+
+def recorded_graph() -> Graph | None:
+    """The graph that a step, or a model with its loss, is recorded in right now."""
+    return _RECORDED.get()
+
+
+@contextmanager
+def recording(graph: Graph) -> Iterator[Graph]:
+    """What happens inside is recorded in a graph: there the parameters of modules are its tensors."""
+    token = _RECORDED.set(graph)
+    try:
+        yield graph
+    finally:
+        _RECORDED.reset(token)
 
 
 class Graph:
@@ -45,7 +63,9 @@ class Graph:
         self._update_numbers: dict[str, Node] = {}
         self.sessions: WeakSet[Any] = WeakSet()  # those that run this graph, for who sets a scalar in all of them
         self.clocks = Clocks()
-        self.models: dict[Any, Any] = {}  # modules that were called in it -> which tensors their parameters are
+        self.modules: Any = None  # those that were called in it: see nn/trace.py
+        self.owners: dict[str, Any] = {}  # state -> the parameter of a module whose numbers it has
+        self.recorded_by: Any = None  # the function of a @ws.step
 
     # -- leaves --------------------------------------------------------------------------------------------------
 
@@ -116,7 +136,10 @@ class Graph:
             fail(GraphError, f"every {op} needs a name, a non-empty string; received {name!r}.")
         if name in self._leaves[kind]:
             taken = self._leaves[kind][name]
-            fail(GraphError, f"the name {name!r} is taken by the {taken.op} made at {taken.line}; choose another.")
+            fix = "choose another"
+            if name in self.owners:
+                fix = "choose another, or give what is made here a prefix: with g.scope('other'): ..."
+            fail(GraphError, f"the name {name!r} is taken by the {taken.op} made at {taken.line}; {fix}.")
         node = record(op, (), attrs, name)
         self._leaves[kind][name] = node
         return Tensor(node, self)
@@ -146,11 +169,22 @@ class Graph:
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
         """Parameters, states and random keys made inside are called `name.…`."""
-        outer, self._scope = self._scope, (*self._scope, name)
+        with self.at_scope((*self._scope, name)):
+            yield
+
+    @contextmanager
+    def at_scope(self, names: tuple[str, ...]) -> Iterator[None]:
+        """`scope`, whatever scope is open now."""
+        outer, self._scope = self._scope, names
         try:
             yield
         finally:
             self._scope = outer
+
+    @property
+    def open_scope(self) -> tuple[str, ...]:
+        """The scope that things are made in now, from the outside in."""
+        return self._scope
 
     def next_random_key(self) -> str:
         """A key that survives every pass: the scope and the ordinal of the draw in it."""
@@ -246,6 +280,15 @@ class Graph:
             fail(GraphError, f"{state.name!r} is updated twice in one step; combine the two values into one.")
         self._updates[state.name] = value.node
 
+    def advance(self, state: Tensor, change: Callable[[Tensor], Tensor]) -> None:
+        """`update` by a change of what the state has become so far: of several, each begins where the last one ended.
+
+        Example: `g.advance(count, lambda now: now + 1.0)`.
+        """
+        self._own("advance", state)
+        before = self._updates.pop(state.name, state.node)
+        self.update(state, change(Tensor(before, self)))
+
     def keep(self, tensor: Tensor, name: str | None = None) -> None:
         """Make a tensor readable by name after a step: see `Tensor.keep`."""
         self._own("keep", tensor)
@@ -317,8 +360,8 @@ class Graph:
         out._outputs, out._kept = dict(self._outputs), dict(self._kept)
         out._updates = dict(self._updates) if updates else {}
         out._owners, out._random_calls = dict(self._owners), dict(self._random_calls)
-        out.models, out.clocks = dict(self.models), self.clocks
-        out._update_numbers = dict(self._update_numbers)
+        out.modules, out.owners, out.recorded_by = self.modules, self.owners, self.recorded_by
+        out.clocks, out._update_numbers = self.clocks, dict(self._update_numbers)
         return out
 
     def adopt(self, tensor: Tensor) -> Tensor:

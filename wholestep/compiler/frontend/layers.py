@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -129,7 +129,12 @@ def _follow_batch(x: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor
         fail(OptionError, f"batch_norm: momentum is between 0 (nothing changes) and 1; received {momentum!r}.")
     share = as_tensor(momentum).astype(x.dtype)
     for state, batch in ((mean, average), (var, unbiased)):
-        x.graph.update(state, state * (1.0 - share) + batch * share)
+        # A norm that is called twice in a step follows both batches, in order, as PyTorch's does.
+        x.graph.advance(state, _towards(batch, share))
+
+
+def _towards(batch: Tensor, share: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda now: now * (1.0 - share) + batch * share
 
 
 def _channels(op: str, x: Tensor, name: str, value: Operand) -> Tensor:

@@ -8,7 +8,7 @@ from functools import update_wrapper
 from typing import overload
 
 from wholestep.compiler.frontend.clocks import Clocks
-from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.graph import Graph, recording
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir
@@ -44,9 +44,10 @@ class Step:
     def graph(self, clocks: Clocks | None = None) -> Graph:
         """A fresh graph with the step recorded in it."""
         g = Graph()
-        g.clocks = clocks or g.clocks
+        g.clocks, g.recorded_by = clocks or g.clocks, self.body
         arguments = {name: g.input(name, spec.shape, spec.dtype) for name, spec in self.inputs.items()}
-        outputs = self.body(g, **arguments)
+        with recording(g):
+            outputs = self.body(g, **arguments)
         named = {"loss": outputs} if isinstance(outputs, Tensor) else outputs
         if not isinstance(named, Mapping):
             fail(

@@ -47,6 +47,10 @@ class Counting:
         self.take_turn(None)
         self._updates |= counts
 
+    def forget_updates(self, name: str) -> None:
+        """A parameter begins anew."""
+        self.set_updates({key: 0 for key in self._updates if key.startswith(f"{name}.")})
+
     def set_step(self, step: int) -> None:
         """Another step, without an update being made."""
         self.take_turn(None)

@@ -161,7 +161,7 @@ class CpuProgram:
     def run(self) -> bool:
         """One step, to its end; False, with nothing run, where an index is out of its bound."""
         state = self._state
-        if state.version != self._seen:
+        if state.family.version != self._seen:
             self._refresh()
         self._call.step = state.step
         if self._step_index is not None:
@@ -175,22 +175,23 @@ class CpuProgram:
             return False
         if self._advances:
             state.step += self._refused is None or not self._refused[0]
-            state.version += 1
-            self._seen = state.version
+            family = state.family
+            family.version += 1
+            self._seen = family.version
         return True
 
     def _refresh(self) -> None:
         """Rewrite the second layouts of states that someone else has changed."""
         if self._object.refresh is not None:
             self._object.refresh(self._call_reference)
-        self._seen = self._state.version
+        self._seen = self._state.family.version
 
     def run_epoch(self, epoch: Epoch) -> Iterator[None]:
         """Steps until the epoch's end, in slices of about 50 ms; yields after each."""
         loop = self._loop(epoch)
         self.set_epoch()
         while epoch.position < epoch.rows:
-            if self._state.version != self._seen:
+            if self._state.family.version != self._seen:
                 self._refresh()
             self._call.step = self._state.step
             left = len(epoch.losses) - epoch.done
@@ -200,8 +201,8 @@ class CpuProgram:
             epoch.position, epoch.done = loop.position, epoch.done + done
             if self._advances:
                 self._state.step = self._call.step
-                self._state.version += done
-                self._seen = self._state.version
+                self._state.family.version += done
+                self._seen = self._state.family.version
             yield
 
     def rows_of_inputs(self, names: Sequence[str]) -> ctypes.Array[native.LoopInput]:

@@ -1,84 +1,103 @@
-"""State: the numbers that outlive a step, by name.  It belongs to the model; sessions borrow it."""
+"""State: the numbers that outlive a step, by name.  Those of modules are borrowed from their parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from wholestep.compiler.ir.types import TensorType, shape_text, symbols_of
-from wholestep.compiler.plan.kernel import Layout
-from wholestep.compiler.plan.layout import layout_bytes, pack, state_layout, unpack
+from wholestep.compiler.plan.layout import pack
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
 from wholestep.compiler.runtime.counting import Counting
 from wholestep.compiler.runtime.memory import Region
+from wholestep.compiler.runtime.slot import Family, Owner, Slot, relate, slot_bytes
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.compiler.runtime.together import run_all
 from wholestep.errors import GraphError, ShapeError, UnknownNameError
 
 MANY = 4 << 20  # bytes of states from which on their first values are worth a thread for each core
+NOBODY: Mapping[str, Owner] = {}
 
-
-@dataclass(frozen=True)
-class Slot:
-    """One state: its type and the flat array that stores it."""
-
-    type: TensorType
-    layout: Layout
-    stored: AnyArray
-
-    @property
-    def address(self) -> int:
-        return int(self.stored.ctypes.data)
+First = Callable[[str], AnyArray | None]
 
 
 class State(Counting):
-    """name -> buffer.  Every entry point of every session over a model reads and writes these same bytes.
+    """name -> slot.  Every entry point of every session over a model reads and writes these same bytes.
 
-    `version` changes whenever a number does: programs that keep a second layout of a state compare it.
+    A State belongs to a module, graph or step and owns what is its own: moments, metrics, states that were declared by
+    hand.  The slots of modules' parameters belong to these, under whatever name they are known here.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._slots: dict[str, Slot] = {}
         self._regions: list[Region] = []
-        self.version = 0
+        self.family = Family(self)
 
-    def add(self, types: Mapping[str, TensorType], initial: Callable[[str], AnyArray | None]) -> None:
-        """Make room for the states that are not there yet, in one mapping, and give them their first values.
+    def add(self, types: Mapping[str, TensorType], initial: First, owners: Mapping[str, Owner] = NOBODY) -> None:
+        """Borrow what has numbers; make room for the rest, in one mapping, and give it its first values.
 
         None stands for zeros.
         """
-        for name in types.keys() & self._slots.keys():
-            if self._slots[name].type != types[name]:
+        known = {name: slot for name in types if (slot := self._known(name, owners.get(name))) is not None}
+        for name, slot in known.items():
+            if slot.type != types[name]:
                 raise GraphError(
-                    f"the state {name!r} is {self._slots[name].type} in this model; received a program that has it as "
+                    f"the state {name!r} is {slot.type} in this model; received a program that has it as "
                     f"{types[name]}. Give one of them another name."
                 )
-        new = {name: type for name, type in types.items() if name not in self._slots}
-        if not new:
-            return
-        sizes = {name: _bytes(name, type) for name, type in new.items()}
-        region, offset = Region(sum(sizes.values())), 0
-        for name, type in new.items():
-            stored = region.view(offset, sizes[name] // type.dtype.size, type.dtype.numpy)
-            self._slots[name] = Slot(type, state_layout(type), stored)
-            offset += sizes[name]
-        self._regions.append(region)
-        self._begin(
-            sorted(new, key=lambda name: -sizes[name]), initial, threads=1 if offset < MANY else default_threads()
-        )
+        made = self._make({name: type for name, type in types.items() if name not in known}, initial)
+        for name, slot in {**known, **made}.items():
+            if self._slots.get(name) is not slot:
+                self._bind(name, slot)
+            if name in owners:
+                owners[name].slot = slot
+        self.family.version += bool(made)
 
-    def _begin(self, names: Sequence[str], initial: Callable[[str], AnyArray | None], threads: int) -> None:
-        """Write the first values: NumPy draws those of several states at a time."""
+    def _known(self, name: str, owner: Owner | None) -> Slot | None:
+        """The slot that has the numbers already."""
+        if owner is None or (owner.slot is None and owner.adopts):
+            return self._slots.get(name)
+        return owner.slot
+
+    def _bind(self, name: str, slot: Slot) -> None:
+        """A name stands for a slot from now on.  Where it stood for another, the moments beside that one go too."""
+        if name in self._slots:
+            self._slots = {n: s for n, s in self._slots.items() if not n.startswith(f"{name}.")}
+            self.forget_updates(name)
+        self._slots[name] = slot
+        if not any(slot.region is region for region in self._regions):
+            self._regions.append(slot.region)
+        relate(self, slot)
+
+    def _make(self, types: Mapping[str, TensorType], initial: First) -> dict[str, Slot]:
+        """New slots with their first values: NumPy draws those of several at a time."""
+        sizes = {name: _bytes(name, type) for name, type in types.items()}
+        if not sizes:
+            return {}
+        region, offset = Region(sum(sizes.values())), 0
+        made: dict[str, Slot] = {}
+        for name, type in types.items():
+            made[name] = Slot(type, region, offset, self.family)
+            offset += sizes[name]
 
         def write(name: str) -> None:
             value = initial(name)
             if value is not None:  # else the mapping is as it should be
-                self.set(name, value)
+                made[name].write(_stored(made[name], value, name))
 
-        run_all([partial(write, name) for name in names], threads)
-        self.version += 1
+        largest_first = sorted(made, key=lambda name: -sizes[name])
+        run_all([partial(write, name) for name in largest_first], threads=1 if offset < MANY else default_threads())
+        return made
+
+    @property
+    def version(self) -> int:
+        """Changes whenever a number does, here or in a State that shares one; whoever writes past `set` changes it."""
+        return self.family.version
+
+    @version.setter
+    def version(self, value: int) -> None:
+        self.family.version = value
 
     @property
     def mapped_bytes(self) -> int:
@@ -102,26 +121,26 @@ class State(Counting):
 
     def get(self, name: str) -> AnyArray:
         """A copy of a state, as the user sees it: rows contiguous."""
-        slot = self.slot(name)
-        return unpack(slot.stored, slot.type.shape, slot.layout)
+        return self.slot(name).read()
 
     def set(self, name: str, value: object) -> None:
         """Replace a state's numbers."""
-        slot = self.slot(name)
-        stored = self.fit(name, value)
-        slot.stored[: stored.size] = stored
-        self.version += 1
+        self.slot(name).write(self.fit(name, value))
 
     def fit(self, name: str, value: object) -> AnyArray:
         """`value` as the state stores it; an error where its shape or dtype does not fit.  Writes nothing."""
-        slot, what = self.slot(name), f"the state {name!r}"
-        array = as_array(value, what)
-        if array.shape != slot.type.shape:
-            raise ShapeError(
-                f"{what} has shape {shape_text(slot.type.shape)}; received {array.shape}. Reshape the array to it."
-            )
-        check_dtype(array, slot.type.dtype.numpy, what)
-        return pack(array.astype(slot.type.dtype.numpy, copy=False), slot.layout)
+        return _stored(self.slot(name), value, name)
+
+
+def _stored(slot: Slot, value: object, name: str) -> AnyArray:
+    what = f"the state {name!r}"
+    array = as_array(value, what)
+    if array.shape != slot.type.shape:
+        raise ShapeError(
+            f"{what} has shape {shape_text(slot.type.shape)}; received {array.shape}. Reshape the array to it."
+        )
+    check_dtype(array, slot.type.dtype.numpy, what)
+    return pack(array.astype(slot.type.dtype.numpy, copy=False), slot.layout)
 
 
 def _bytes(name: str, type: TensorType) -> int:
@@ -131,4 +150,4 @@ def _bytes(name: str, type: TensorType) -> int:
             f"the state {name!r} has shape {shape_text(type.shape)}; a state outlives the step and needs a "
             f"fixed size. Replace {', '.join(map(repr, symbols))} by a number."
         )
-    return layout_bytes(type, state_layout(type), {})
+    return slot_bytes(type)

@@ -167,5 +167,5 @@ class WindowProgram:
         done = self._library.run_windows(windows)
         if done is not None and self._advances:
             state.step = windows.step
-            state.version += max(done, 1)
+            state.family.version += max(done, 1)
         return done
