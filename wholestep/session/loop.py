@@ -178,7 +178,7 @@ def _slices(entry: EntryPoint, rows: Rows, data: DataSet, epoch: Epoch, begin: C
     slices = entry.program.run_epoch(epoch)
     while epoch.position < epoch.rows:
         first, position = epoch.done, epoch.position
-        with entry.lock:
+        with entry.turns:
             entry.release()
             try:
                 _place(entry, rows, data, epoch.batch)
@@ -208,7 +208,7 @@ def evaluate_rows(entry: EntryPoint, arrays: Mapping[str, object]) -> StepResult
     plan, inputs = entry.plan, entry.inputs
     rows = rows_of(inputs, plan)
     data = prepare(inputs, rows, arrays, plan.sizes)
-    with entry.lock:
+    with entry.turns:
         entry.release()
         _place(entry, rows, data, data.rows)
         for _ in entry.program.run_epoch(Epoch(data.sources, data.rows, data.rows, None, None, 0, np.zeros(1))):

@@ -104,7 +104,7 @@ def _profiled(session: Session) -> tuple[EntryPoint, list[Recorder]]:
         source = session._need_source("windows")
         main = device.load_window(session.plan, programs, place, window_shape(source, "train"))
     main.count_steps(bool(session.plan.updated))
-    return EntryPoint(main, session._lock, None, programs[-1]), [_recorder_of(p) for p in programs]
+    return EntryPoint(main, session._turns, None, programs[-1]), [_recorder_of(p) for p in programs]
 
 
 def _recorder_of(program: Program) -> Recorder:

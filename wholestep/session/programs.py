@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from threading import RLock
-from weakref import WeakSet
 
 from wholestep.compiler.frontend.clocks import START, Clocks, is_counter
 from wholestep.compiler.frontend.graph import Graph
@@ -25,25 +22,12 @@ from wholestep.session.measuring import Measured
 from wholestep.session.names import PREFIX as WINDOW_STATES
 from wholestep.session.result import EntryPoint
 from wholestep.session.source import PART, TRAIN, Source, Stand, nonzero_values
+from wholestep.session.turns import Turns
 from wholestep.session.window import seen_from_outside, window_shape
 
 log = logging.getLogger("wholestep")
 
 WHOLE = "evaluate all rows"
-
-
-_LIVE: WeakSet[Programs] = WeakSet()
-
-
-def _after_fork() -> None:
-    """In the child, nobody holds the locks that other threads held in the parent."""
-    for session in _LIVE:
-        session._lock = RLock()
-        for entry in session._entries.values():
-            entry.lock = session._lock
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 class Programs:
@@ -57,8 +41,7 @@ class Programs:
         self._held: dict[str, AnyArray] = {}  # inputs given by set_input
         self._scalars = Scalars(_broadcast(self._entries))
         self._turn = Turn()  # what its steps count for
-        self._lock = RLock()  # of threads that share the session
-        _LIVE.add(self)
+        self._turns = Turns()  # of threads that share the session
         self._main: EntryPoint
         self._govern()
 
@@ -171,7 +154,7 @@ class Programs:
         if name == "main" and self._source is not None and self._source.measures_only:
             name = EVALUATE  # one program under the name by which it is asked for
         self._measured[name] = Measured(self._recipe, self.state, plan, EVALUATE if name == EVALUATE else "")
-        return self._keep(name, EntryPoint(self._load_program(plan, key), self._lock, self._measured[name]))
+        return self._keep(name, EntryPoint(self._load_program(plan, key), self._turns, self._measured[name]))
 
     def _load_window(self, name: str, kind: str, known: Mapping[str, tuple[Plan, str]] | None = None) -> EntryPoint:
         """The programs of a window over one state, as one entry point."""
@@ -187,7 +170,7 @@ class Programs:
             self._programs = programs
         self._measured[name] = Measured(self._recipe, self.state, part, EVALUATE if kind == EVALUATE else "")
         self._measured.setdefault(kind, self._measured[name])
-        return self._keep(name, EntryPoint(program, self._lock, self._measured[name], programs[-1]))
+        return self._keep(name, EntryPoint(program, self._turns, self._measured[name], programs[-1]))
 
     def _keep(self, name: str, entry: EntryPoint) -> EntryPoint:
         if self._device.runs:

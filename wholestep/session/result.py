@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sized
-from contextlib import AbstractContextManager
 from typing import Any, NoReturn, Protocol
 from weakref import ref
 
@@ -14,14 +13,12 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.device import Program
 from wholestep.errors import HabitError, UnknownNameError, UsageError
 from wholestep.session.inputs import Inputs
+from wholestep.session.turns import Turns
 
 HABITS = {
     "backward": "session.step has computed the gradients and applied the update already; go on with the next step",
     "item": "write result.loss, or float(result)",
 }
-
-
-Lock = AbstractContextManager[bool]  # that its holder may take again
 
 
 class Readings(Protocol):
@@ -35,10 +32,11 @@ class EntryPoint:
     """A loaded program with inputs and outputs as the user knows them."""
 
     def __init__(
-        self, program: Program, lock: Lock, readings: Readings | None = None, last: Program | None = None
+        self, program: Program, turns: Turns, readings: Readings | None = None, last: Program | None = None
     ) -> None:
         self.program = program
-        self.lock = lock  # the session's: from giving inputs to taking results, one thread at a time
+        self.turns = turns  # of the threads that share the session
+        self._take, self._give_back = turns.take_now, turns.give_back
         self.readings = readings
         results = last or program  # of a window's programs, the last one leaves the outputs
         self.plan = program.plan
@@ -54,7 +52,11 @@ class EntryPoint:
 
     def __call__(self, given: Mapping[str, object]) -> StepResult:
         """One step."""
-        with self.lock:
+        try:
+            self._take()
+        except IndexError:
+            self.turns.wait()
+        try:
             self.inputs.bind(given)
             self.release()
             if not self.program.run():
@@ -63,6 +65,8 @@ class EntryPoint:
             result = StepResult(self, self.inputs.sizes, self._item() if self.has_loss else None)
             self._last = ref(result)
             return result
+        finally:
+            self._give_back(None)
 
     def parts(self, given: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
         """What is given, cut into parts that fit the capacity; whole where it fits or cannot be cut by rows."""
@@ -173,7 +177,7 @@ class StepResult:
     def __getitem__(self, name: str) -> AnyArray:
         for i, outlet in enumerate(self._entry.outputs):
             if outlet.name == name:
-                with self._entry.lock:  # another thread's step would write while this is read
+                with self._entry.turns:  # another thread's step would write while this is read
                     return outlet.read(self._sizes, None if self._kept is None else self._kept[i])
         raise self._entry.unknown(name)
 

@@ -94,7 +94,7 @@ class Session(Staged):
         if self._observer is not None:
             self._observe(inputs)
         if self._place.state.turn is not self._turn:
-            with self._lock:
+            with self._turns:
                 self._take_turn()
         result = self._main(inputs)
         if self._raises:

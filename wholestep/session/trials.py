@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from threading import RLock
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from wholestep.session.names import WINDOW_DIMS
 from wholestep.session.result import EntryPoint
 from wholestep.session.selfcheck import Subject
 from wholestep.session.trial import SEED, STEP, Recipe, Tile, Trial, all_finite, changed_by_suiting, suited
+from wholestep.session.turns import Turns
 
 Sizes = Mapping[str, int]
 
@@ -112,7 +112,7 @@ class Bench:
         scratch.reserve(plan.arena_bytes, plan.work_bytes, subject.threads)
         scratch.region.view(0, scratch.region.size, np.dtype(np.uint8))[:] = 255  # NaN: no kernel may rely on zeros
         place = Place(self._state, scratch, subject.threads, SEED, subject.options)
-        self._entry = EntryPoint(subject.device.load(plan, place, subject.key), RLock())
+        self._entry = EntryPoint(subject.device.load(plan, place, subject.key), Turns())
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
