@@ -32,6 +32,13 @@ def panel_columns(groups: int, outputs: int, inner: int) -> int:
     return columns_of(outputs if is_depthwise(groups, outputs, inner) else outputs // groups)
 
 
+def reads_past(channels: int, groups: int, outputs: int, inner: int, by_tiles: bool) -> bool:
+    """Do whole vectors of channels reach over the end of an image?  A frame has room behind it."""
+    if by_tiles:
+        return channels % LANES > 0
+    return is_depthwise(groups, outputs, inner) and channels % panel_columns(groups, outputs, inner) > 0
+
+
 def rounded(length: int, unit: int = LANES) -> int:
     return -(-length // unit) * unit
 

@@ -15,9 +15,17 @@ from wholestep.compiler.plan import winograd
 from wholestep.compiler.plan.access import identity, resolve
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.emitter import Emitter
-from wholestep.compiler.plan.frames import SLACK, backward_taps, columns_of, forward_margin, panel_columns, rounded
+from wholestep.compiler.plan.frames import (
+    SLACK,
+    backward_taps,
+    columns_of,
+    forward_margin,
+    panel_columns,
+    reads_past,
+    rounded,
+)
 from wholestep.compiler.plan.fuse import Cluster
-from wholestep.compiler.plan.kernel import LANES, Index, Instr, Kernel, Kind, Level, Load, Store
+from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Kind, Level, Load, Store
 from wholestep.compiler.plan.window_draft import Draft, area
 from wholestep.compiler.plan.window_ops import POOLED, POOLS, WEIGHTS
 from wholestep.compiler.plan.window_weights import emit_weight
@@ -126,7 +134,7 @@ def _conv2d(draft: Draft) -> dict[str, object]:
             strict=True,
         )
     ]
-    spills = by_tiles and channels % LANES > 0  # whole vectors are read
+    spills = reads_past(channels, a.groups, outputs, inner, by_tiles)
     if max(*a.low, *margins) > 0 or not draft.is_dense(draft.operands[0]) or spills:
         draft.room("frame", area((height, width), a.low, margins) * channels + SLACK)
     _pack(draft, a.groups, outputs, kernel_height * kernel_width * inner)
@@ -163,7 +171,7 @@ def _conv2d_grad_input(draft: Draft) -> dict[str, object]:
     ]
     odd = [by_tiles * size % 2 for size in a.size]  # a tile that reaches over the edge sees one row more
     before, behind = [s[1] for s in sides], [s[2] + more for s, more in zip(sides, odd, strict=True)]
-    spills = by_tiles and outputs % LANES > 0  # whole vectors are read
+    spills = reads_past(outputs, a.groups, channels, outputs // a.groups, by_tiles)
     if max(*before, *behind) > 0 or not draft.is_dense(draft.operands[0]) or spills:
         draft.room("frame", area((rows, columns), before, behind) * outputs + SLACK)
     _pack(draft, a.groups, channels, kernel_height * kernel_width * (outputs // a.groups))
