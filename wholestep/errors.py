@@ -67,6 +67,10 @@ class CompilerError(WholestepError, RuntimeError):
     """No C compiler, or a compiler that refused our source."""
 
 
+class CacheError(WholestepError, OSError):
+    """Compiled code could be kept nowhere: neither in the cache folder nor in a temporary one."""
+
+
 class AccumulationError(WholestepError):
     """Base of what the objects of gradient accumulation refuse."""
 

@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import stat
 import threading
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import wholestep as ws
 from wholestep.compiler.runtime import cache as cache_module
 from wholestep.compiler.runtime.cache import Cache, CacheWarning, key_of
+from wholestep.errors import CacheError
 
 
 def test_what_was_put_is_found_again(tmp_path: Path) -> None:
@@ -23,12 +28,130 @@ def test_what_was_put_is_found_again(tmp_path: Path) -> None:
     assert cache.get(key_of("other"), ".so") is None
 
 
-def test_the_folder_is_private(tmp_path: Path) -> None:
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_new_folder_is_private(tmp_path: Path) -> None:
+    path = Cache(tmp_path / "a" / "store").put(key_of("a"), b"x", ".so")
+    assert mode(tmp_path / "a" / "store") == mode(path.parent) == 0o700
+
+
+@pytest.mark.parametrize("given", [0o700, 0o755, 0o750, 0o777, 0o1777, 0o775])
+def test_a_folder_that_is_there_is_never_changed(tmp_path: Path, given: int) -> None:
     folder = tmp_path / "store"
-    folder.mkdir(mode=0o755)
+    folder.mkdir()
+    folder.chmod(given)
     cache = Cache(folder)
+    path = cache.put(key_of("a"), b"x", ".so")
+    assert mode(folder) == given
+    assert cache.get(key_of("a"), ".so") == path
+    if given & 0o022:
+        assert path.parent.parent == folder / f"wholestep-{os.geteuid()}"
+        assert mode(path.parent.parent) == 0o700
+    else:
+        assert path.parent.parent == folder
+
+
+def test_a_link_in_a_shared_folder_is_not_followed(tmp_path: Path) -> None:
+    shared, elsewhere = tmp_path / "shared", tmp_path / "elsewhere"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    elsewhere.mkdir()
+    (shared / f"wholestep-{os.geteuid()}").symlink_to(elsewhere)
+    with pytest.warns(CacheWarning, match="is not a folder of yours alone"):
+        path = Cache(shared).put(key_of("a"), b"x", ".so")
+    assert not path.is_relative_to(tmp_path)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_linked_entry_is_not_loaded(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "store")
+    path = cache.put(key_of("a"), b"data", ".so")
+    (tmp_path / "theirs.so").write_bytes(b"data")
+    path.unlink()
+    path.symlink_to(tmp_path / "theirs.so")
+    with pytest.warns(CacheWarning, match="is a link or no file, and is not loaded"):
+        assert cache.get(key_of("a"), ".so") is None
+
+
+@pytest.mark.parametrize(("given", "usable"), [(0o1777, True), (0o777, False), (0o755, False)])
+def test_a_folder_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: int, usable: bool) -> None:
+    """The shared temporary folder is root's, and what lies in it is safe from others; nobody else's folder is used."""
+    folder, me = tmp_path / "store", os.geteuid() + 7
+    folder.mkdir()
+    folder.chmod(given)
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder to another user")
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+    if not usable:
+        with pytest.warns(CacheWarning, match="it belongs to user 0"):
+            assert not Cache(folder).folder.is_relative_to(tmp_path)
+        return
+    own = folder / f"wholestep-{me}"
+    own.mkdir(mode=0o700)
+    os.chown(own, me, -1)
+    assert Cache(folder).folder == own
+
+
+def full(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on nothing can be written to a folder: the disk is full."""
+    sync = os.fsync
+
+    def refuse(handle: int) -> None:
+        if Path(f"/proc/self/fd/{handle}").readlink().is_relative_to(folder):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+
+
+def test_a_full_disk_costs_one_warning_and_works_privately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path / "store")
+    before = cache.put(key_of("a"), b"data", ".so")
+    full(tmp_path, monkeypatch)
+    with pytest.warns(CacheWarning, match="No space left on device.*Make room in the folder"):
+        path = cache.put(key_of("b"), b"more", ".so")
+    assert not path.is_relative_to(tmp_path)
+    assert Cache(tmp_path / "store").get(key_of("b"), ".so") == path
+    assert Cache(tmp_path / "store").put(key_of("c"), b"again", ".so").parent.parent == path.parent.parent
+    assert before.read_bytes() == b"data"
+    assert [p.name for p in (tmp_path / "store" / key_of("b")).iterdir()] == []
+
+
+def test_where_every_disk_is_full_an_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path / "store")
+    full(Path("/"), monkeypatch)
+    with (
+        pytest.warns(CacheWarning),
+        pytest.raises(CacheError, match=r"4 bytes could be written neither to .* nor to a temporary folder"),
+    ):
+        cache.put(key_of("a"), b"data", ".so")
+
+
+def test_a_session_is_built_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    full(tmp_path, monkeypatch)
+    g = ws.Graph()
+    g.set_outputs({"y": g.input("x", ("batch", 3)) * 2.0})
+    with pytest.warns(CacheWarning) as said:
+        session = ws.build_inference_session(g, batch_size=2, options=ws.CompileOptions(cache_dir=str(folder)))
+    assert len(said) == 1
+    assert np.array_equal(session.step(x=np.ones((2, 3), np.float32))["y"], np.full((2, 3), 2.0))
+
+
+def test_a_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "deep" / "store")
     cache.put(key_of("a"), b"x", ".so")
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    shutil.rmtree(tmp_path / "deep")
+    assert cache.get(key_of("a"), ".so") is None
+    path = cache.put(key_of("a"), b"x", ".so")
+    assert Cache(tmp_path / "deep" / "store").get(key_of("a"), ".so") == path
+    assert mode(tmp_path / "deep" / "store") == 0o700
+    shutil.rmtree(tmp_path / "deep")
+    with cache.lock(key_of("b")):
+        assert (tmp_path / "deep" / "store" / key_of("b")).is_dir()
 
 
 def test_parts_are_not_run_together_in_a_key() -> None:

@@ -2,13 +2,17 @@
 
 An entry is the file `<folder>/<key>/<sha256 of the data><suffix>`: the checksum is in the name, so one atomic rename
 publishes both, and a damaged entry is recognised whatever happened to it.
+
+Machine code is loaded from here, so nobody else may write here.  A folder that is not there is made for this user
+alone; one that is there is never changed.  Where others can write to it, entries lie in a folder of this user's in it;
+where it is someone else's, cannot be written or is full, in a temporary folder of this process, after one warning.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
+import errno
 import hashlib
 import os
 import stat
@@ -16,7 +20,18 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from wholestep.errors import CacheError
+
 LOCK_SECONDS = 2.0
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+FULL = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EFBIG,
+    errno.EACCES,
+    errno.EPERM,
+)  # a folder that takes nothing more
 
 
 class CacheWarning(UserWarning):
@@ -38,37 +53,46 @@ class Cache:
 
     def __init__(self, folder: Path | str | None = None) -> None:
         self._wanted = Path(folder) if folder is not None else _user_folder()
-        self._folder: Path | None = None
 
     @property
     def folder(self) -> Path:
-        """Where entries live: the folder asked for, or a private temporary one (after one warning) if that fails."""
-        if self._folder is None:
-            self._folder = _usable(self._wanted)
-        return self._folder
+        """Where entries live: the folder asked for, one of the user's in it, or a temporary one of this process."""
+        return _usable(self._wanted)
 
     def get(self, key: str, suffix: str) -> Path | None:
         """The entry's file, verified against its checksum; None on a miss."""
         return next((path for path in self._entries(key, suffix) if _is_sound(path)), None)
 
     def put(self, key: str, data: bytes, suffix: str) -> Path:
-        """Store `data` and return its file.  A reader sees the whole entry or none."""
-        path = self.folder / key / (hashlib.sha256(data).hexdigest() + suffix)
-        import tempfile  # a start that finds everything writes nothing
+        """Store `data` and return its file.  A reader sees the whole entry or none.
 
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        Where the disk is full, this process goes on in a temporary folder; where that is full too, CacheError.
+        """
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
-            raise
-        return path
+            return _write(self._entry(key), data, suffix)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            problem = error
+        try:
+            _go_private(self._wanted, problem)
+            return _write(self._entry(key), data, suffix)
+        except OSError as error:
+            raise CacheError(
+                f"{len(data):,} bytes could be written neither to {self._wanted} ({problem}) nor to a temporary folder "
+                f"({error}). Free some space, or name a folder on another disk: cache_dir= or WHOLESTEP_CACHE_DIR."
+            ) from error
+
+    def _entry(self, key: str) -> Path:
+        """The folder of a key, made where it is not there; the cache's own may have been removed meanwhile."""
+        entry = self.folder / key
+        try:
+            entry.mkdir(mode=0o700, exist_ok=True)
+        except FileNotFoundError:
+            _FOLDERS.pop(self._wanted, None)
+            entry = self.folder / key
+            entry.mkdir(mode=0o700, exist_ok=True)
+        return entry
 
     def discard(self, key: str) -> None:
         """Remove the entries stored under a key, and nothing else: the folder and its lock stay."""
@@ -84,12 +108,10 @@ class Cache:
         """
         import filelock
 
-        entry = self.folder / key
-        entry.mkdir(mode=0o700, exist_ok=True)
-        lock = filelock.FileLock(entry / ".lock")
         try:
+            lock = filelock.FileLock(self._entry(key) / ".lock")
             lock.acquire(timeout=LOCK_SECONDS)
-        except filelock.Timeout:
+        except (filelock.Timeout, OSError):  # `put` says what is wrong with the folder
             yield
             return
         try:
@@ -112,40 +134,91 @@ def _user_folder() -> Path:
     return Path(platformdirs.user_cache_dir("wholestep"))
 
 
-@functools.cache  # a folder is examined, and complained about, once per process
-def _usable(folder: Path) -> Path:
+_FOLDERS: dict[Path, Path] = {}  # a folder is examined, and complained about, once per process
+
+
+def _usable(wanted: Path) -> Path:
+    """The folder to use in the place of the one that was asked for."""
+    if wanted not in _FOLDERS:
+        try:
+            _FOLDERS[wanted] = _own_folder(wanted)
+        except OSError as error:
+            _go_private(wanted, error)
+    return _FOLDERS[wanted]
+
+
+def _own_folder(wanted: Path) -> Path:
+    """The folder, made if need be, or this user's own in it; OSError where neither can be had."""
+    if not wanted.exists():
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = wanted.stat()
+    sticky_of_root = status.st_uid == 0 and bool(status.st_mode & stat.S_ISVTX)  # the shared temporary folder
+    if not _is_own(status) and not sticky_of_root:
+        raise PermissionError(f"it belongs to user {status.st_uid}")
+    own = wanted
+    if not _is_own(status) or status.st_mode & OTHERS_WRITE:
+        own = wanted / f"wholestep-{_user()}"
+        own.mkdir(mode=0o700, exist_ok=True)
+        within = own.lstat()  # a link would lead to where someone else says
+        if not stat.S_ISDIR(within.st_mode) or not _is_own(within) or within.st_mode & OTHERS_WRITE:
+            raise PermissionError(f"others can write to it, and {own} is not a folder of yours alone")
+    if not own.is_dir():
+        raise NotADirectoryError(f"{own} is no folder")
+    if not os.access(own, os.R_OK | os.W_OK | os.X_OK):
+        raise PermissionError("it cannot be written to")
+    return own
+
+
+def _go_private(wanted: Path, error: OSError) -> None:
+    """Use a temporary folder of this process from now on, and say so."""
+    import shutil
+    import tempfile
+
+    private = Path(tempfile.mkdtemp(prefix="wholestep-"))
+    atexit.register(shutil.rmtree, private, ignore_errors=True)
+    _FOLDERS[wanted] = private
+    warnings.warn(
+        f"the cache folder {wanted} cannot be used ({error}); this process keeps its compiled code in {private} "
+        "and the next one will compile again. Make room in the folder, make it writable or pass another one.",
+        CacheWarning,
+        stacklevel=4,
+    )
+
+
+def _write(entry: Path, data: bytes, suffix: str) -> Path:
+    """Publish an entry by one rename."""
+    import tempfile  # a start that finds everything writes nothing
+
+    path = entry / (hashlib.sha256(data).hexdigest() + suffix)
+    handle, temporary = tempfile.mkstemp(dir=entry, prefix=".new-")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _owned(folder):
-            raise PermissionError(f"it belongs to user {folder.stat().st_uid}")
-        if stat.S_IMODE(folder.stat().st_mode) != 0o700:
-            folder.chmod(0o700)
-        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-            raise PermissionError("it cannot be written to")
-        return folder
-    except OSError as error:
-        import shutil
-        import tempfile
-
-        private = Path(tempfile.mkdtemp(prefix="wholestep-"))
-        atexit.register(shutil.rmtree, private, ignore_errors=True)
-        warnings.warn(
-            f"the cache folder {folder} cannot be used ({error}); this process keeps its compiled code in {private} "
-            "and the next one will compile again. Make the folder writable or pass another one.",
-            CacheWarning,
-            stacklevel=3,
-        )
-        return private
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink()
+        raise
+    return path
 
 
-def _owned(path: Path) -> bool:
-    return not hasattr(os, "geteuid") or path.stat().st_uid == os.geteuid()
+def _user() -> int:
+    return os.geteuid() if hasattr(os, "geteuid") else 0
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
 
 
 def _is_sound(path: Path) -> bool:
     try:
-        if not _owned(path):
+        status = path.lstat()
+        if not _is_own(status):
             return _complain(path, "belongs to another user and is not loaded")
+        if not stat.S_ISREG(status.st_mode):
+            return _complain(path, "is a link or no file, and is not loaded")
         expected = path.name.partition(".")[0]
         if hashlib.sha256(path.read_bytes()).hexdigest() == expected:
             return True
