@@ -23,7 +23,8 @@ from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Layout, Plan
 from wholestep.compiler.plan.layout import pack, unpack
 from wholestep.compiler.runtime.compiler import detect_target
 from wholestep.compiler.runtime.device import device_named
-from wholestep.compiler.runtime.state import Slot
+from wholestep.compiler.runtime.memory import Region
+from wholestep.compiler.runtime.slot import Slot, slot_bytes
 from wholestep.errors import OptionError, VerificationError
 from wholestep.session import selfcheck
 from wholestep.session.meaning import Demand, demand_of, evaluation, grid, positions
@@ -267,7 +268,8 @@ def test_a_large_state_is_looked_at_on_a_grid_that_has_its_edges() -> None:
     at = positions(1000)
     assert len(at) == 64
     assert set(range(17)) | set(range(983, 1000)) <= set(at.tolist())
-    slot = Slot(TensorType((1000, 50), float32), Layout.PANELS, np.zeros(64 * 1000, np.float32))
+    type = TensorType((1000, 50), float32)
+    slot = Slot(type, Region(slot_bytes(type)))
     repeat(np.arange(65521, dtype=np.float32), slot)
     whole = unpack(slot.stored, (1000, 50), Layout.PANELS)
     np.testing.assert_array_equal(looked_at(slot), whole[np.ix_(at, positions(50))])

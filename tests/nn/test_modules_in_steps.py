@@ -329,9 +329,15 @@ class Trainer:
 
         return train
 
+    def __call__(self, g: ws.Graph, x: ws.Tensor) -> ws.Tensor:
+        return self.loss(x)
+
 
 def test_attributes_of_self_are_called_without_it() -> None:
-    assert [*Trainer().step().graph().parameters] == ["netG.weight", "netG.bias", "netD.weight", "netD.bias"]
+    names, made = ["netG.weight", "netG.bias", "netD.weight", "netD.bias"], ws.step(inputs={"x": ws.Spec(("batch", 2))})
+    assert [*Trainer().step().graph().parameters] == names
+    assert [*made(Trainer()).graph().parameters] == names
+    assert [*made(Trainer().__call__).graph().parameters] == names
 
 
 def test_parts_of_modules_are_traced_and_clashes_name_scopes() -> None:

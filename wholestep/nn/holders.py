@@ -49,6 +49,8 @@ class _Search:
             names = _names(function.__code__)
             for name, value in _variables(function, names):
                 self.value(name, value, names)
+        elif isinstance(found := getattr(function, "__call__", None), MethodType) and not _is_ours(function):  # noqa: B004
+            self.callable(found)
 
     def value(self, path: str, value: Any, names: tuple[str, ...]) -> None:
         """What one variable holds; of objects, the attributes that the code names."""
