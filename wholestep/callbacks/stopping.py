@@ -76,7 +76,7 @@ class EarlyStopping(Callback):
     def on_train_end(self) -> None:
         for name in self._weights:
             if name in self.session.state:  # not what a resumed run has not evaluated yet
-                self.session.set(name, self._weights[name])
+                self.session.state.set(name, self._weights[name])
         self._weights = {}
 
     def state_dict(self) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def load_state_dict(model: Module, values: Mapping[str, object], strict: bool) -
     fitting = {name: _converted(array, arrays[name].dtype.numpy, name) for name, array in found.items()}
     state = state_with_numbers(model)
     for name, array in fitting.items():
-        state.set(name, array)
+        state.replace(name, array)
     return report
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from wholestep.optim.adafactor import Adafactor
     from wholestep.optim.adam import Adam, AdamW, AMSGrad
     from wholestep.optim.adam_family import NAdam, RAdam
+    from wholestep.optim.averages import averaged, raw_weights
     from wholestep.optim.lamb import LAMB
     from wholestep.optim.lion import Lion
     from wholestep.optim.muon import Muon
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
         count_nonfinite,
         global_norm,
     )
-    from wholestep.optim.wrappers import EMA, Lookahead, averaged
+    from wholestep.optim.wrappers import EMA, Lookahead
 
 _HOMES = {
     "adafactor": ["Adafactor"],
@@ -39,7 +40,8 @@ _HOMES = {
     "rmsprop": ["Adagrad", "RMSprop"],
     "sam": ["SAM"],
     "techniques": ["clip_by_global_norm", "clip_by_norm", "clip_by_value", "count_nonfinite", "global_norm"],
-    "wrappers": ["EMA", "Lookahead", "averaged"],
+    "wrappers": ["EMA", "Lookahead"],
+    "averages": ["averaged", "raw_weights"],
 }
 if not TYPE_CHECKING:  # a checker sees the imports above
     __getattr__ = postponed(__name__, _HOMES)
@@ -72,6 +74,7 @@ __all__ = [
     "clip_by_value",
     "count_nonfinite",
     "global_norm",
+    "raw_weights",
     "runtime",
     "sgd",
     "sgd_on_graph",

@@ -11,6 +11,7 @@ import numpy as np
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.runtime.counting import AVERAGE, RAW
 from wholestep.errors import DTypeError, OptionError, ShapeError, UsageError
 
 if TYPE_CHECKING:
@@ -78,10 +79,20 @@ class ArrayForm:
                 f"this optimizer moves arrays of {self._types}; received {types}. Use a second optimizer for them."
             )
         for name in self._trained:
-            self._session.set(name, arrays[name])
+            self._give(name, arrays[name])
         self._session.step({f"{name}.grad": slopes[name] for name in self._trained})
         for name in self._trained:
-            arrays[name][...] = self._session.get(name)
+            arrays[name][...] = self._session.get(self._place(name))
+
+    def _place(self, name: str) -> str:
+        """The state that is trained: the parameter, or what stands behind its average."""
+        return name + RAW if name + RAW in self._session.state else name
+
+    def _give(self, name: str, array: Array) -> None:
+        state = self._session.state
+        if not state.updates_of(name + AVERAGE):
+            state.set(name, array)  # an average begins with it
+        state.set(self._place(name), array)
 
     def _build(self, arrays: Mapping[str, Array]) -> None:
         self._types = {name: (a.shape, a.dtype.name) for name, a in arrays.items()}
@@ -134,7 +145,9 @@ class ArrayForm:
         """Everything but the parameters, which are the caller's."""
         if self._session is None:
             return self._waiting or {PREFIX + name: np.array(value) for name, value in self._values.items()}
-        return {n: a for n, a in self._session.state_dict().items() if n not in self._types}
+        values = self._session.state_dict()
+        averages = {n + AVERAGE: values[n] for n in self._types if n + RAW in values}
+        return {n: a for n, a in {**values, **averages}.items() if n.removesuffix(RAW) not in self._types}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Restore; before the first step it waits for it, since only then the arrays are known."""
@@ -142,8 +155,10 @@ class ArrayForm:
             self._values |= {n: float(values[PREFIX + n]) for n in self._values if PREFIX + n in values}
             self._waiting = dict(values)
             return
-        own = {n: self._session.get(n) for n in self._trained}
-        self._session.load_state_dict({**own, **values})
+        own = {self._place(n): self._session.get(n) for n in self._trained}
+        averages = {n: values[n + AVERAGE] for n in self._trained if n + AVERAGE in values}
+        rest = {n: a for n, a in values.items() if n.removesuffix(AVERAGE) not in averages}
+        self._session.load_state_dict({**own, **averages, **rest})
         self._values |= {n: v for n, v in self._session.scalars.items() if n in self._values}
         self._waiting = {}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
@@ -10,7 +10,8 @@ from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.errors import UnknownNameError, UsageError
+from wholestep.compiler.runtime.counting import AVERAGE
+from wholestep.errors import UsageError
 from wholestep.optim.base import Optimizer
 from wholestep.optim.groups import Group
 from wholestep.optim.options import Number, number, runtime_numbers
@@ -67,11 +68,13 @@ class Wrapper(Optimizer):
 
 @dataclass(frozen=True)
 class EMA(Wrapper):
-    """An exponential average of the weights beside the weights, as the states `<parameter>.ema`:
+    """An exponential average of the weights, which from then on is what the model shows:
 
         ē ← decay·ē + (1 - decay)·w,  where w is what the optimizer has made of it; the first average is w itself
 
-    Training is not changed by it.  Read the averages with `ws.optim.averaged(session)`.
+    Training is not changed by it: it goes on with w, kept as the states `<parameter>.raw`.  Under the parameters' own
+    names are the averages, so validation, `evaluate`, `predict`, `save`, `state_dict` and checkpoints have these;
+    inside `with ws.optim.raw_weights(model):` they have w.  Buffers, such as running statistics, are not averaged.
 
     Args:
         optimizer: what trains the weights.
@@ -90,27 +93,9 @@ class EMA(Wrapper):
         decay = self.scalars(graph)["decay"]
         memory = self.by_update(graph, params, lambda t: decay * fn.minimum(t - 1.0, 1.0))
         for w, value, kept in zip(params, new, memory, strict=True):
-            average = graph.state(f"{w.name}.ema", w.shape, dtype=w.dtype)
+            average = graph.state(w.name + AVERAGE, w.shape, dtype=w.dtype)
             graph.update(average, kept * average + (1.0 - kept) * value)
         return new
-
-
-def averaged(source: Any) -> dict[str, Any]:
-    """The averaged weights of a session (or of its state dict) by parameter name.
-
-    Example::
-
-        for name, value in ws.optim.averaged(session).items():
-            other.set(name, value)
-    """
-    if isinstance(source, Mapping):
-        found = {name: source[name] for name in source if name.endswith(".ema")}
-    else:
-        names: Iterable[str] = source.state.names
-        found = {name: source.get(name) for name in names if name.endswith(".ema")}
-    if not found:
-        raise UnknownNameError("there are no averaged weights; train with optimizer=ws.optim.EMA(ws.AdamW()).")
-    return {name.removesuffix(".ema"): value for name, value in found.items()}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from wholestep.compiler.frontend.clocks import START, Clocks, is_counter
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.counting import Turn
+from wholestep.compiler.runtime.counting import AVERAGE, RAW, Turn
 from wholestep.compiler.runtime.device import Device, Place, Program
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UsageError
@@ -100,12 +100,29 @@ class Programs:
 
     def _take_turn(self) -> None:
         """From now on steps count for this session: its own, and those of the parameters that they update."""
+        if not self._main.plan.updated:
+            return
+        self._need_averages("a step")
         self._count_apart(self.state.updates_of)
+        self._begin_averages()
         for name, start in self._starts().items():
             for entry in self._entries.values():
                 entry.program.set_scalar(name, start)
         self._turn.keys = tuple(self._clocks.starts)
         self.state.take_turn(self._turn)
+
+    def _need_averages(self, what: str) -> None:
+        if self.state.shows_raw:
+            raise UsageError(f"{what} is not possible inside `with ws.optim.raw_weights(...)`; leave it first.")
+
+    def _begin_averages(self) -> None:
+        """An average begins with the weights as they are; where they are trained without it, it has ended."""
+        state, averaged = self.state, [] if self._source is None else self._source.averaged
+        updated = {name for plan in self.plans for name in plan.updated}
+        state.set_updates({name + AVERAGE: 0 for name in updated if name not in averaged and name + RAW in state})
+        for name in averaged if self._device.runs else ():
+            if not state.updates_of(name + AVERAGE):
+                state.set(name + RAW, state.get(name))
 
     @property
     def _clocks(self) -> Clocks:

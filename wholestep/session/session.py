@@ -286,10 +286,11 @@ class Session(Staged):
 
     def set(self, name: str, array: object) -> None:
         """Replace a parameter or state."""
-        self.state.set(name, array)
+        self.state.replace(name, array)
 
     def state_dict(self) -> dict[str, AnyArray]:
         """Everything that a bit-exact resume needs: states, runtime scalars, counters."""
+        self._need_averages("state_dict")
         return state_dict(self.state, self._scalars, self._turn, self._clocks)
 
     def prepare_to_load(self, values: Mapping[str, object]) -> None:

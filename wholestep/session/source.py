@@ -16,6 +16,7 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.compiler import detect_target
+from wholestep.compiler.runtime.counting import AVERAGE, RAW
 from wholestep.compiler.runtime.device import Device
 from wholestep.compiler.runtime.plans import find_plan, find_report, plan_key, store_plan, store_report
 from wholestep.compiler.runtime.state import State
@@ -23,6 +24,7 @@ from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.errors import GraphError, OptionError, UsageError
 from wholestep.optim import SGD, Optimizer
+from wholestep.optim.averages import showing_averages
 from wholestep.optim.build import EVALUATE, PLAIN, evaluate_graph, predict_graph, train_graph
 from wholestep.optim.recipe import Recipe
 from wholestep.optim.stages import apply_graph, backward_graph, clip_graph, gradient_graph, observe_graph
@@ -60,6 +62,7 @@ def share_state(graph: Graph, model: object) -> None:
 
 
 TRAIN = "train"
+FORWARD = "forward"  # `predict` with the weights that are being trained
 PART = f"{TRAIN}.part"  # the program of a window that `session.plan` shows
 
 
@@ -146,8 +149,18 @@ class Source:
     def trace(self, entry: str) -> ir.Graph:
         """The graph of an entry point, recorded once."""
         if entry not in self.traced:
-            self.traced[entry] = self._trace(entry)
+            traced = self._trace(entry)
+            self.traced[entry] = showing_averages(traced, self.averaged) if self._trains(entry) else traced
         return self.traced[entry]
+
+    @property
+    def averaged(self) -> list[str]:
+        """The weights that its optimizer averages, as far as a program that trains was recorded."""
+        return [key.removesuffix(AVERAGE) for key in self.clocks.starts if key.endswith(AVERAGE)]
+
+    def _trains(self, entry: str) -> bool:
+        """Is it about the weights that are being trained, where the model shows their averages?"""
+        return bool(self.averaged) and (entry.partition(".")[0] == TRAIN or entry in STAGES or entry == FORWARD)
 
     @property
     def _recording(self) -> Graph:
@@ -175,7 +188,8 @@ class Source:
             return evaluate_graph(self.graph, self.recipe)
         if entry in STAGES:
             return STAGES[entry](self._recording, self.optimizer or SGD())
-        return predict_graph(self.graph) if entry == "predict" and _has_loss(self.graph) else _forward(self.graph)
+        predicts = entry in ("predict", FORWARD)
+        return predict_graph(self.graph) if predicts and _has_loss(self.graph) else _forward(self.graph)
 
     def _trace_phase(self, kind: str, phase: str) -> ir.Graph:
         """A program of a window under the schedules of what it uses."""
@@ -319,7 +333,7 @@ def first_values(plan: Plan, seed: int) -> Callable[[str], AnyArray]:
 
     def value(name: str) -> AnyArray:
         type, init = how[name]
-        return materialize(init, tuple(int(e) for e in type.shape), type.dtype, seed, name)
+        return materialize(init, tuple(int(e) for e in type.shape), type.dtype, seed, name.removesuffix(RAW))
 
     return value
 

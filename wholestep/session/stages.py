@@ -12,6 +12,7 @@ import numpy as np
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import OptionError, UsageError
 from wholestep.optim.stages import MAX_NORM, NORM, PREFIX, UPSTREAM
+from wholestep.session.source import FORWARD
 from wholestep.session.tuning import Tunable
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class Staged(Tunable):
         Example: `out = session.forward(x=xb)`.
         """
         named = {**(given or {}), **inputs}
-        entry = self._entry("predict")
+        averages = self._source is not None and self._source.averaged
+        entry = self._entry(FORWARD if averages else "predict")
         outputs = entry({i.name: named[i.name] for i in entry.inputs.all if i.name in named}).outputs
         self._given = named
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs

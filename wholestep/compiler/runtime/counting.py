@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+# Where an optimizer averages the weights `w`, its updates are counted as `w.ema`; `w` is the average, and `w.raw` what
+# is being trained (optim/averages.py).
+AVERAGE, RAW = ".ema", ".raw"
+
 
 @dataclass(eq=False)
 class Turn:
@@ -24,6 +28,7 @@ class Counting:
         self.step = 0  # updates done
         self.epoch = 0  # epochs finished by `run`: the key of the next one's order
         self.turn: Turn | None = None
+        self.shows_raw = False  # is the average of a weight kept under its raw name for a while?
         self._since = 0  # the step up to which counts are up to date
         self._updates: dict[str, int] = {}
 

@@ -8,7 +8,7 @@ from functools import partial
 from wholestep.compiler.ir.types import TensorType, shape_text, symbols_of
 from wholestep.compiler.plan.layout import pack
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
-from wholestep.compiler.runtime.counting import Counting
+from wholestep.compiler.runtime.counting import RAW, Counting
 from wholestep.compiler.runtime.memory import Region
 from wholestep.compiler.runtime.slot import Family, Owner, Slot, relate, slot_bytes
 from wholestep.compiler.runtime.threads import default_threads
@@ -126,6 +126,12 @@ class State(Counting):
     def set(self, name: str, value: object) -> None:
         """Replace a state's numbers."""
         self.slot(name).write(self.fit(name, value))
+
+    def replace(self, name: str, value: object) -> None:
+        """Give a weight other numbers; where its average is shown under the name, what is trained has them as well."""
+        self.set(name, value)
+        if name + RAW in self:
+            self.set(name + RAW, value)
 
     def fit(self, name: str, value: object) -> AnyArray:
         """`value` as the state stores it; an error where its shape or dtype does not fit.  Writes nothing."""

@@ -1,0 +1,107 @@
+"""Averaged weights: a program that averages shows the averages under the weights' names and trains `<name>.raw`.
+
+So evaluation, predictions, files and everything else that reads the model's numbers has the averages without knowing of
+them; the weights that are being trained are the optimizer's own, as its moments are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.ir.graph import Node, rewrite
+from wholestep.compiler.runtime.counting import AVERAGE, RAW
+from wholestep.errors import UnknownNameError, UsageError
+
+if TYPE_CHECKING:
+    from wholestep.compiler.runtime.state import State
+
+
+def showing_averages(graph: ir.Graph, weights: Collection[str]) -> ir.Graph:
+    """The program under other names: a weight `w` becomes `w.raw`, and its average `w.ema` becomes `w`."""
+    starts = {name: node.attrs.init for name, node in graph.states().items() if name in weights}  # type: ignore[attr-defined]
+    names = {**{w: w + RAW for w in weights}, **{w + AVERAGE: w for w in weights}}
+
+    def renamed(node: Node) -> Node:
+        if not isinstance(node.attrs, at.StateAttrs) or node.attrs.name not in names:
+            return node
+        name = names[node.attrs.name]
+        init = starts.get(name, node.attrs.init)  # the average starts as the weight does
+        return Node(node.op, (), replace(node.attrs, name=name, init=init), node.name, node.line)
+
+    moved = rewrite(graph, renamed)
+    updates = tuple(ir.Update(names.get(u.name, u.name), u.node) for u in moved.updates)
+    return ir.Graph(moved.outputs, updates, moved.inputs)
+
+
+def averaged_in(state: State) -> list[str]:
+    """The weights of a state whose averages are shown."""
+    return [n for n in state.names if n + RAW in state and state.updates_of(n + AVERAGE)]
+
+
+def averaged(source: Any) -> dict[str, Any]:
+    """The averaged weights by parameter name: of a model or session, or of what their `state_dict()` gave.
+
+    Example::
+
+        for name, value in ws.optim.averaged(session).items():
+            other.set(name, value)
+    """
+    if isinstance(source, Mapping):
+        found = {n: source[n] for n in source if n + RAW in source}
+        found |= {n.removesuffix(AVERAGE): source[n] for n in source if n.endswith(AVERAGE) and "/" not in n}
+    else:
+        state = _state(source)
+        found = {name: state.get(name) for name in averaged_in(state)}
+    if not found:
+        raise _none()
+    return found
+
+
+@contextmanager
+def raw_weights(source: Any) -> Iterator[None]:
+    """Inside, the weights of a model or session are those that are being trained, not their averages.
+
+    `evaluate`, `predict` and `save` then are about these; steps, and a session's `state_dict`, wait until it is left.
+
+    Example::
+
+        with ws.optim.raw_weights(model):
+            model.save("raw.safetensors")
+    """
+    state = _state(source)
+    names = averaged_in(state)
+    if not names:
+        raise _none()
+    if state.shows_raw:
+        raise UsageError("the raw weights are shown already; leave the first `with ws.optim.raw_weights(...)`.")
+    _swap(state, names)
+    state.shows_raw = True
+    try:
+        yield
+    finally:
+        state.shows_raw = False
+        _swap(state, names)
+
+
+def _swap(state: State, names: list[str]) -> None:
+    state.take_turn(None)
+    for name in names:
+        shown, kept = state.get(name), state.get(name + RAW)
+        state.set(name, kept)
+        state.set(name + RAW, shown)
+
+
+def _state(source: Any) -> State:
+    from wholestep.session.source import state_of  # sessions are made of optimizers
+
+    found: State = source.state if hasattr(source, "state") else state_of(source)
+    return found
+
+
+def _none() -> UnknownNameError:
+    return UnknownNameError("there are no averaged weights; train with optimizer=ws.optim.EMA(ws.AdamW()).")
