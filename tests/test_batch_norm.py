@@ -175,3 +175,32 @@ def test_the_same_bits_on_one_and_two_threads_and_with_more_room() -> None:
         found.append({name: session.get(name) for name in ("w1", "w2", "a.gain", "b.shift", "a.mean", "b.var")})
     for name in found[0]:
         np.testing.assert_array_equal(found[0][name], found[1][name], err_msg=name)
+
+
+@pytest.mark.parametrize("momentum", [0.1, 0.0])
+def test_frozen_norms_still_move_their_running_statistics_as_torchs(momentum: float) -> None:
+    """Of a frozen body, in `fit`: torch's of a network in `train` mode with `requires_grad` off."""
+    model = ws.nn.Sequential(ws.nn.Linear(3, 4), ws.nn.BatchNorm1d(4, momentum=momentum), ws.nn.Linear(4, 2))
+    theirs = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4, momentum=momentum), torch.nn.Linear(4, 2)
+    )
+    theirs.load_state_dict({n: torch.tensor(a) for n, a in model.state_dict().items()}, strict=False)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(2.0, 3.0, size=(12, 3)).astype("f"), rng.normal(size=(12, 2)).astype("f")
+    before = model.state_dict()
+    model.freeze("0.*", "1.*")
+    ws.fit(model, (x, y), loss="mse", optimizer=ws.SGD(lr=0.1), batch_size=4, shuffle=False, progress=False)
+    theirs[:2].requires_grad_(False)
+    sgd = torch.optim.SGD(theirs[2].parameters(), lr=0.1)
+    for start in range(0, 12, 4):
+        sgd.zero_grad()
+        torch.nn.functional.mse_loss(
+            theirs(torch.tensor(x[start : start + 4])), torch.tensor(y[start : start + 4])
+        ).backward()
+        sgd.step()
+    after = model.state_dict()
+    for name, value in theirs.state_dict().items():
+        if "tracked" not in name:
+            np.testing.assert_allclose(after[name], value.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
+    assert all((after[n] == before[n]).all() for n in after if n.startswith("0.") or n in ("1.weight", "1.bias"))
+    assert (after["1.running_mean"] != before["1.running_mean"]).all() == (momentum > 0)

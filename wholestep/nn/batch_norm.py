@@ -53,7 +53,8 @@ class BatchNorm1d(_BatchNorm):
     """(x - mean) / √(variance + eps) · weight + bias for each channel of (N, C) or (N, C, L) (arXiv:1502.03167).
 
     Steps that train use mean and variance of the batch and move running_mean and running_var towards them by
-    `momentum`; evaluation and prediction use those.  Names and defaults are PyTorch's.
+    `momentum`; evaluation and prediction use those.  So they do where weight and bias are frozen, as in PyTorch (Keras
+    keeps them): `momentum=0.0` leaves the running statistics as they are.  Names and defaults are PyTorch's.
 
     Example: `ws.nn.BatchNorm1d(64)`.
     """

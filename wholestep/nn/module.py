@@ -193,6 +193,9 @@ class Module:
     def freeze(self, *patterns: str) -> Module:
         """Parameters whose names match are not trained by sessions built from now on.
 
+        Buffers are no parameters: a `BatchNorm2d` whose weights are frozen still uses the statistics of the batch in
+        steps that train and moves its running statistics, as PyTorch's does in `train` mode.
+
         Example: `model.freeze("embedding.*")`.
         """
         return self._set_frozen(patterns, True)
