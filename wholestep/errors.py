@@ -67,6 +67,14 @@ class CompilerError(WholestepError, RuntimeError):
     """No C compiler, or a compiler that refused our source."""
 
 
+class OutOfMemoryError(WholestepError, MemoryError):
+    """More memory than can be had; nothing was touched.  `bytes` is what was asked for at once."""
+
+    def __init__(self, text: str, bytes: int) -> None:
+        super().__init__(text)
+        self.bytes = bytes
+
+
 class CacheError(WholestepError, OSError):
     """Compiled code could be kept nowhere: neither in the cache folder nor in a temporary one."""
 

@@ -12,6 +12,7 @@ from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.counting import AVERAGE, RAW, Turn
 from wholestep.compiler.runtime.device import Device, Place, Program
+from wholestep.compiler.runtime.memory import explained
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UsageError
 from wholestep.optim.build import EVALUATE, NONFINITE, PLAIN
@@ -198,7 +199,8 @@ class Programs:
         return entry
 
     def _load_program(self, plan: Plan, key: str) -> Program:
-        program = self._device.load(plan, self._place, key, partial(self._reserve, plan))
+        with explained(plan, self._place.threads):
+            program = self._device.load(plan, self._place, key, partial(self._reserve, plan))
         for scalar in plan.scalars:
             if not is_counter(scalar.name):
                 program.set_scalar(scalar.name, self._scalars.declare(scalar.name, scalar.default))

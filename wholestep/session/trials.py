@@ -18,7 +18,7 @@ from wholestep.compiler.plan.kernel import LANES, Layout
 from wholestep.compiler.plan.layout import stored_shape, unpack
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.device import Place
-from wholestep.compiler.runtime.memory import Scratch
+from wholestep.compiler.runtime.memory import Scratch, explained
 from wholestep.compiler.runtime.slot import Slot
 from wholestep.compiler.runtime.state import State
 from wholestep.session.compare import Comparison, compared, distances, shaking, tolerance_of
@@ -108,8 +108,9 @@ class Bench:
 
     def __init__(self, subject: Subject) -> None:
         plan, self._state, scratch = subject.plan, State(), Scratch()
-        self._state.add({n: plan.buffers[id].type for n, id in plan.states}, lambda name: None)
-        scratch.reserve(plan.arena_bytes, plan.work_bytes, subject.threads)
+        with explained(plan, subject.threads):
+            self._state.add({n: plan.buffers[id].type for n, id in plan.states}, lambda name: None)
+            scratch.reserve(plan.arena_bytes, plan.work_bytes, subject.threads)
         scratch.region.view(0, scratch.region.size, np.dtype(np.uint8))[:] = 255  # NaN: no kernel may rely on zeros
         place = Place(self._state, scratch, subject.threads, SEED, subject.options)
         self._entry = EntryPoint(subject.device.load(plan, place, subject.key), Turns())

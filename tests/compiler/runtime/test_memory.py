@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import mmap
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import wholestep as ws
 from wholestep.compiler.runtime import memory
-from wholestep.compiler.runtime.memory import LARGE, Region
+from wholestep.compiler.runtime.memory import LARGE, Region, free_bytes
 
 
 def flags(address: int) -> list[str]:
@@ -57,3 +60,28 @@ def resident() -> int:
     """Bytes of anonymous memory that this process has now."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) * 1024
+
+
+def too_large(inputs: int, hidden: int) -> tuple[ws.nn.Module, dict[str, Any]]:
+    model = ws.nn.Sequential(ws.nn.Linear(inputs, hidden), ws.nn.ReLU(), ws.nn.Linear(hidden, 2))
+    return model, {"inputs": ws.Spec(("batch", inputs)), "targets": ws.Spec(("batch", 2)), "loss": "mse"}
+
+
+@pytest.mark.parametrize(("batch", "verify"), [(10**10, None), (10**17, False)])
+def test_a_batch_that_no_machine_holds_names_its_tensors_and_one_that_fits(batch: int, verify: bool | None) -> None:
+    model, given = too_large(8, 64)
+    expected = r"a step needs [\d,]+ bytes.*largest tensors: .*batch, 64\].*About batch="
+    with pytest.raises(MemoryError, match=expected) as told:
+        ws.build_session(model, **given, batch_size=batch, options=ws.CompileOptions(verify=verify))
+    assert isinstance(told.value, ws.errors.OutOfMemoryError)
+    found = re.search(r"About batch=([\d,]+) fits; received batch=([\d,]+)", str(told.value))
+    assert found is not None
+    fits, received = (int(n.replace(",", "")) for n in found.groups())
+    assert received == batch
+    assert 0.5 < ws.estimate(model, **given, batch_size=fits).peak_bytes / free_bytes() < 1.2
+
+
+def test_a_weight_that_no_machine_holds_is_named() -> None:
+    model, given = too_large(10**6, 3 * 10**6)
+    with pytest.raises(ws.errors.OutOfMemoryError, match=r"largest tensors: '0\.weight' float32\[3000000, 1000000\]"):
+        ws.build_session(model, **given, batch_size=4, options=ws.CompileOptions(verify=False))

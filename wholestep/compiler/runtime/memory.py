@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.plan.footprint import Segments, page_rounded
+from wholestep.compiler.ir.types import symbols_of
+from wholestep.compiler.plan.footprint import Segments, footprint, page_rounded
+from wholestep.compiler.plan.kernel import Buffer, Plan, Space
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.compiler.runtime.together import run_all
+from wholestep.errors import OutOfMemoryError
 
 # From here on huge pages are asked for: updates that pass over many megabytes run 5 to 20 % faster with them.
 LARGE = 4 << 20
+LISTED = 4  # tensors in an error about memory
 PIECE = 64 << 20  # bytes that a thread makes resident at a time; whole huge pages
 
 
@@ -25,8 +33,7 @@ class Region:
         if self.size == 0:
             self._bytes = np.empty(0, np.uint8)
         else:
-            # Private, so that a forked child does not write into its parent's parameters.
-            mapped = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            mapped = _mapped(self.size)
             if self.size >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
                 mapped.madvise(mmap.MADV_HUGEPAGE)
             self._bytes = np.frombuffer(mapped, np.uint8)
@@ -45,6 +52,67 @@ class Region:
         end = offset + count * dtype.itemsize
         assert 0 <= offset <= end <= self.size, f"bytes {offset}..{end} are outside a region of {self.size}"
         return self._bytes[offset:end].view(dtype)
+
+
+def _mapped(size: int) -> mmap.mmap:
+    """Anonymous memory.  What the machine does not have is refused here: touching it would end the process."""
+    try:
+        if size > _machine_bytes():
+            raise MemoryError
+        # Private, so that a forked child does not write into its parent's parameters.
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError, ValueError, MemoryError):
+        raise OutOfMemoryError(f"{size:,} bytes of memory cannot be had.", size) from None
+
+
+def _machine_bytes() -> int:
+    """All memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
+
+
+def free_bytes() -> int:
+    """Memory that can be had now, as the system estimates it."""
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, LookupError, ValueError):
+        return os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
+
+
+@contextmanager
+def explained(plan: Plan, threads: int) -> Iterator[None]:
+    """Where memory for a plan cannot be had, the error names what takes it, and a size that would fit."""
+    try:
+        yield
+    except OutOfMemoryError as error:
+        needed = footprint(plan, threads).peak_bytes
+        largest = sorted(plan.buffers, key=lambda b: -b.bytes)[:LISTED]
+        listed = "; ".join(f"{_name(plan, b)} {b.type}, {b.bytes:,} bytes" for b in largest)
+        raise OutOfMemoryError(
+            f"a step needs {needed:,} bytes of memory, and {free_bytes():,} are free. Its largest tensors: {listed}. "
+            f"{_advice(plan, needed)}",
+            error.bytes,
+        ) from None
+
+
+def _name(plan: Plan, buffer: Buffer) -> str:
+    if buffer.name:
+        return repr(buffer.name)
+    origin = plan.kernels[buffer.first].origin if buffer.first < len(plan.kernels) else ()
+    return f"what {origin[-1]!r} gives" if origin else "an intermediate"
+
+
+def _advice(plan: Plan, needed: int) -> str:
+    """Memory grows with a symbol about as the capacity does; what has no symbol stays."""
+    fixed = sum(b.bytes for b in plan.buffers if not symbols_of(b.type.shape) and b.space is not Space.WORK)
+    room = free_bytes() - fixed
+    if len(plan.symbols) != 1 or needed <= fixed or room <= 0:
+        return "Use a smaller model, or smaller sizes."
+    fits = plan.capacity[0] * room // (needed - fixed)
+    name = plan.symbols[0]
+    return (
+        f"About {name}={fits:,} fits; received {name}={plan.capacity[0]:,}. accumulate= takes large batches in parts."
+    )
 
 
 class Scratch:
