@@ -217,14 +217,18 @@ class Module:
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
-    def predict(self, *inputs: object, **named: object) -> Any:
+    def predict(self, *inputs: object, batch_size: int = 256, **named: object) -> Any:
         """The outputs for arrays, with the model's numbers as they are now; nothing is dropped or changed.
 
-        Compiled for the next power of two of the batch, once.  Example: `logits = model.predict(images)`.
+        Rows are taken `batch_size` at a time, so that many of them need no more memory than one batch; all at once
+        where the output of a row depends on other rows.  Compiled for the next power of two of the batch, once.  A
+        tuple from `forward` is a tuple here, a dict a dict.
+
+        Example: `logits = model.predict(images)`.
         """
         from wholestep.session.model import predict
 
-        return predict(self, inputs, named)
+        return predict(self, inputs, named, batch_size)
 
     def evaluate(
         self,

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from wholestep import losses
 from wholestep.compiler.frontend.graph import Graph, recording
 from wholestep.compiler.frontend.initializers import materialize
@@ -16,10 +18,10 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Shape, int32, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array
 from wholestep.compiler.runtime.state import State
-from wholestep.errors import ShapeError, UsageError
+from wholestep.errors import OptionError, ShapeError, UsageError
 from wholestep.nn.module import Module
 from wholestep.nn.trace import trace_of
-from wholestep.session.source import share_state, state_of
+from wholestep.session.source import forward_only, share_state, state_of
 
 if TYPE_CHECKING:
     from wholestep.session.session import Session
@@ -186,32 +188,61 @@ class Predictor:
     session: Session
     form: Any  # None: one tensor, or a dict; else the tuples that `forward` gave, with a name for each tensor
 
-    def __call__(self, arrays: Mapping[str, AnyArray]) -> Any:
-        outputs = self.session.step(arrays).outputs
+    def __call__(self, arrays: Mapping[str, AnyArray], rows: int, at_once: int) -> Any:
+        parts = [
+            self.session.step({name: a[start : start + at_once] for name, a in arrays.items()}).outputs
+            for start in range(0, max(rows, 1), at_once)
+        ]
+        outputs = parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
         if self.form is not None:
             return _filled(self.form, outputs)
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
 
-def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]) -> Any:
-    """Run a model on arrays."""
+@dataclass
+class Predictors:
+    """What a model has compiled to predict with.  They end with the model."""
+
+    known: dict[object, Predictor]
+    apart: dict[object, bool]  # may rows be taken part by part?
+
+
+def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object], batch_size: int) -> Any:
+    """Run a model on arrays: `batch_size` rows at a time, all at once where rows depend on each other."""
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+        fail(OptionError, f"batch_size={batch_size!r}: expected a whole number of rows, at least 1.")
     arrays = _arrays(model, inputs, named)
     symbols = _symbols(arrays)
     specs = {name: _spec(model, a, symbols[len(a)]) for name, a in arrays.items()}
-    known: dict[object, Predictor] = model.__dict__.setdefault("_predictors", {})  # they end with the model
-    capacity = {symbol: 1 << max(rows - 1, 0).bit_length() for rows, symbol in symbols.items()}
-    key = (tuple(specs.items()), tuple(capacity.items()), structure(model))
-    if key not in known:
-        known[key] = _predictor(model, specs, capacity)
-    return known[key](arrays)
+    kept: Predictors = model.__dict__.setdefault("_predictors", Predictors({}, {}))
+    rows = next(iter(symbols))
+    form = (tuple(specs.items()), structure(model))
+    if rows > batch_size and form not in kept.apart:
+        kept.apart[form] = len(symbols) == 1 and _rows_apart(model, specs)
+    at_once = batch_size if rows > batch_size and kept.apart[form] else max(rows, 1)
+    capacity = {symbol: 1 << max(min(count, at_once) - 1, 0).bit_length() for count, symbol in symbols.items()}
+    key = (form, tuple(capacity.items()))
+    if key not in kept.known:
+        kept.known[key] = _predictor(model, specs, capacity)
+    return kept.known[key](arrays, rows, at_once)
+
+
+def _rows_apart(model: Module, specs: dict[str, Spec]) -> bool:
+    from wholestep.session.by_rows import what_mixes_rows  # few predictions are of many rows
+
+    graph, _ = forward_graph(model, _as_one(specs))
+    return not what_mixes_rows(forward_only(graph))
+
+
+def _as_one(specs: dict[str, Spec]) -> Inputs:
+    return specs["x"] if list(specs) == ["x"] else specs
 
 
 def _predictor(model: Module, specs: dict[str, Spec], capacity: dict[str, int]) -> Predictor:
     from wholestep.session.build import build_inference_session
 
-    single = next(iter(specs.values())) if list(specs) == ["x"] else specs
     state_with_numbers(model)
-    graph, out = forward_graph(model, single)
+    graph, out = forward_graph(model, _as_one(specs))
     form = _form("output", out) if isinstance(out, tuple | list) else None
     used = {s for t in graph.inputs.values() for s in symbols_of(t.shape)}
     return Predictor(build_inference_session(graph, capacity={s: n for s, n in capacity.items() if s in used}), form)

@@ -74,6 +74,7 @@ class Session(Staged):
         place = Place(state or State(), Scratch(), count, seed, options or CompileOptions())
         super().__init__(device_named(device), place, source)
         self._averages = False  # does evaluate_all take batches one by one?
+        self._mixes_rows: str | None = None  # why predict needs all rows at once; None: nobody asked
         self._main = self._load("main", plan, key)
         if source is not None and isinstance(source.model, Graph):
             source.model.sessions.add(self)
@@ -187,7 +188,7 @@ class Session(Staged):
     def predict(
         self, given: Mapping[str, object] | None = None, /, **inputs: object
     ) -> AnyArray | dict[str, AnyArray]: ...
-    def predict(self, given: Any = None, /, *arrays: object, **inputs: object) -> Any:
+    def predict(self, given: Any = None, /, *arrays: object, **inputs: Any) -> Any:
         """The outputs other than the loss, with nothing changed: an array, or a dict where there are several.
 
         More rows than the capacity are taken part by part, where every input and output has one row for each.  Of a
@@ -202,10 +203,28 @@ class Session(Staged):
             module = only_module(self._source.graph)
             if module is not None:
                 return module.predict(*named.values()) if len(named) == 1 else module.predict(**named)
-        entry = self._entry("predict")
-        parts = [entry(part).outputs for part in entry.parts(named)]
-        outputs = parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
+        outputs = self._predicted(named)
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+
+    def _predicted(self, named: Mapping[str, object]) -> dict[str, AnyArray]:
+        """The outputs of any number of rows, by name; an error where a part of them would have other outputs."""
+        entry = self._entry("predict")
+        given = list(entry.parts(named))
+        if len(given) > 1:
+            self._need_rows_apart()
+        parts = [entry(part).outputs for part in given]
+        return parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
+
+    def _need_rows_apart(self) -> None:
+        from wholestep.session.by_rows import what_mixes_rows
+
+        if self._mixes_rows is None:
+            self._mixes_rows = what_mixes_rows(self._need_source("the entry point 'predict'").trace("predict"))
+        if self._mixes_rows:
+            raise UsageError(
+                f"predict was given more rows than the capacity, and parts of them would have other outputs: "
+                f"{self._mixes_rows}. Give fewer rows at once, or build the session with a larger batch_size."
+            )
 
     @overload
     def evaluate(self, given: Module, /, *data: object, **options: Any) -> dict[str, Any]: ...

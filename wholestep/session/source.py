@@ -189,7 +189,7 @@ class Source:
         if entry in STAGES:
             return STAGES[entry](self._recording, self.optimizer or SGD())
         predicts = entry in ("predict", FORWARD)
-        return predict_graph(self.graph) if predicts and _has_loss(self.graph) else _forward(self.graph)
+        return predict_graph(self.graph) if predicts and _has_loss(self.graph) else forward_only(self.graph)
 
     def _trace_phase(self, kind: str, phase: str) -> ir.Graph:
         """A program of a window under the schedules of what it uses."""
@@ -348,7 +348,7 @@ def _has_loss(graph: Graph) -> bool:
     return first is not None and first.shape == () and first.dtype.is_float
 
 
-def _forward(graph: Graph) -> ir.Graph:
+def forward_only(graph: Graph) -> ir.Graph:
     """The outputs and kept tensors with the inputs that they need, without any update."""
     whole = evaluated(graph.to_ir(updates=False))
     if not graph.outputs:

@@ -1,0 +1,30 @@
+"""Is every row of the outputs made of the same row of the inputs?  Then many rows may be taken part by part."""
+
+from __future__ import annotations
+
+from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.passes.rowwise import Free, Kind, Mixed, Rows, kinds_of
+
+
+def what_mixes_rows(graph: ir.Graph) -> str:
+    """Why a graph without updates must see all rows at once; "" where it need not."""
+    written_out = strip_stop_gradients(inline_calls(graph))
+    leading = {t.type.shape[:1] for t in (*written_out.inputs, *(o.node for o in written_out.outputs))}
+    batch = str(next(iter(leading))[0]) if len(leading) == 1 and () not in leading else ""
+    if batch not in graph.symbols:
+        return "not every input and output has one row for each example"
+    kinds = kinds_of([o.node for o in written_out.outputs], batch)
+    for output in written_out.outputs:
+        if reason := _reason(output.node, kinds[output.node]):
+            return reason
+    return ""
+
+
+def _reason(output: Node, kind: Kind) -> str:
+    if isinstance(kind, Free) or (isinstance(kind, Rows) and kind.axis == 0 and kind.before in (1, None)):
+        return ""
+    blame, reason = (kind.blame, kind.reason) if isinstance(kind, Mixed) else (output, "is a sum over the batch")
+    where = f" (made at {blame.line})" if blame.line is not None else ""
+    return f"{blame.op}{where} {reason}"
