@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -60,8 +61,15 @@ def make_node(choice: ENode, inputs: Sequence[Node], tables: Tables, origin: Ori
 
 
 def _full(value: float, type: TensorType, origin: Origin) -> Node:
-    constant = Node("constant", (), at.ConstantAttrs(at.Array(np.asarray(value, type.dtype.numpy))), *origin)
+    with np.errstate(over="ignore", under="ignore"):
+        held = np.asarray(value, type.dtype.numpy)
+    assert _same_range(value, float(held)), f"a rule made the number {value!r}, which {type.dtype} does not hold"
+    constant = Node("constant", (), at.ConstantAttrs(at.Array(held)), *origin)
     return Node("expand", (constant,), at.ExpandAttrs(type.shape, ()), *origin) if type.rank else constant
+
+
+def _same_range(value: float, held: float) -> bool:
+    return math.isfinite(value) == math.isfinite(held) and (value == 0) == (held == 0)
 
 
 def read_attrs(choice: ENode, tables: Tables) -> Attrs:

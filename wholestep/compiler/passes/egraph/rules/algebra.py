@@ -2,6 +2,10 @@
 
 Rules that only bring a program into the form that another rule looks for are here too: constants gather at the right of
 a product, so that x/√2, 0.5·x·y and (x·a)·b meet the definitions of gelu and of scaled attention.
+
+No rule of the first two classes leaves the range of the dtype where the program does not: a number that a law makes is
+a normal one, a factor that moves past other tensors is a moderate one, and where only the sizes of unknown tensors tell
+(x·y + x·z = x·(y + z): what if y + z is too large?) the law is approximate.
 """
 
 from __future__ import annotations
@@ -93,8 +97,8 @@ rule(
     "x / const(c) = x * const(1.0 / c)",
     "a product is cheaper than a division",
     R,
-    guard="c != 0.0",
-    refused=({"c": 0.0},),
+    guard="is_normal(1.0 / c)",
+    refused=({"c": 0.0}, {"c": 3e38}, {"c": 1e-39}),
     scope=ANY,
     samples=({"c": 1.7},),
 )
@@ -113,8 +117,16 @@ rule("sigmoid-quotient", "x / (exp(-y) + 1) = x * sigmoid(y)", "the quotient by 
 rule("div-recip", "x / recip(y) = x * y", "a product instead of two divisions", R, scope=ANY, positive=("y",))
 rule("swiglu-left", "(x * y) * sigmoid(x) = silu(x) * y", "the gate of SwiGLU", R, scope=ANY)
 rule("swiglu-right", "x * (y * sigmoid(x)) = silu(x) * y", "the gate of SwiGLU", R, scope=ANY)
-rule("common-factor", "x * y + x * z = x * (y + z)", "one product instead of two", R)
-rule("common-factor-of-difference", "x * y - x * z = x * (y - z)", "one product instead of two", R, scope=ANY)
+rule("common-factor", "x * y + x * z = x * (y + z)", "one product instead of two; y + z may overflow", A)
+rule("common-factor-of-difference", "x * y - x * z = x * (y - z)", "as above", A, scope=ANY)
+rule(
+    "common-factor-of-rows",
+    "x * y - x * expand(z, P, T) = x * (y - expand(z, P, T))",
+    "the gradient of a softmax: without it attention that is written out does not reach its kernel",
+    R,
+    scope=ANY,
+    samples=({"x": (3, 4), "y": (3, 4), "z": (3,), "P": 0x888888880, "T": (3, 4)},),
+)
 rule("exp-product", "exp(x) * exp(y) = exp(x + y)", "one exponential instead of two", A)
 
 rule(
@@ -145,8 +157,8 @@ rule(
     "(x * const(c)) * const(d) = x * const(c * d)",
     "two factors become one; x·c·(1/c) stays: were it x, then x·c would be x·c·c·(1/c), and so on for ever",
     R,
-    guard="(c * d - 1.0) * (c * d - 1.0) > 1e-12",
-    refused=({"c": 3.0, "d": 1 / 3.0},),
+    guard="(c * d - 1.0) * (c * d - 1.0) > 1e-12 and is_normal(c * d)",
+    refused=({"c": 3.0, "d": 1 / 3.0}, {"c": 1e-20, "d": 1e-20}, {"c": 1e20, "d": -1e20}),
     scope=ANY,
     samples=({"c": 0.3, "d": -1.7},),
 )
@@ -155,6 +167,8 @@ rule(
     "(x * const(c)) * y = (x * y) * const(c)",
     "a constant factor comes last",
     R,
+    guard="is_moderate(c)",
+    refused=({"c": 1e-20}, {"c": 1e20}, {"c": 0.0}),
     scope=ANY,
     samples=({"c": 0.3},),
 )
@@ -163,6 +177,8 @@ rule(
     "(x * y) * const(c) = (x * const(c)) * y",
     "a constant factor meets another inside",
     R,
+    guard="is_moderate(c)",
+    refused=({"c": 1e-20}, {"c": 1e20}, {"c": 0.0}),
     scope=ANY,
     samples=({"c": 0.3},),
 )
@@ -171,6 +187,8 @@ rule(
     "(x + const(c)) + const(d) = x + const(c + d)",
     "two terms become one",
     R,
+    guard="(c + d) * (c + d) < 1e76",
+    refused=({"c": 3e38, "d": 3e38},),
     scope=ANY,
     samples=({"c": 0.3, "d": -1.7},),
 )
@@ -187,16 +205,20 @@ rule(
 rule(
     "scaled-sum",
     "x * const(c) + y * const(c) = (x + y) * const(c)",
-    "one product instead of two",
+    "one product instead of two; a factor below 1 may be what keeps the sum in range",
     R,
-    samples=({"c": 0.3},),
+    guard="c * c >= 1.0",
+    refused=({"c": 0.5},),
+    samples=({"c": -1.7},),
 )
 rule(
     "scaled-difference",
     "x * const(c) - y * const(c) = (x - y) * const(c)",
-    "one product instead of two",
+    "one product instead of two; a factor below 1 may be what keeps the sum in range",
     R,
-    samples=({"c": 0.3},),
+    guard="c * c >= 1.0",
+    refused=({"c": 0.5},),
+    samples=({"c": -1.7},),
 )
 
 RULES = tuple(rows.rows)

@@ -114,6 +114,30 @@ def _swaps_last_text(order: str, type: str) -> str:
     return f"(= {order} (^ {IDENTITY} (<< {bits} (* 4 (- {rank} 2)))))"
 
 
+# A law may make a number, or move one past other tensors: it must not leave the range of the dtype on the way.  The
+# range is float32's, whatever the dtype: what is refused in float64 for nothing costs nothing that was measured.
+SMALLEST_NORMAL, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+MODERATE = 2.0**24  # a factor up to this, or one over it, moves a value by 24 of the 253 binary orders of magnitude
+
+
+def is_normal(number: float) -> bool:
+    """Does float32 hold the number with all its digits?"""
+    return number != 0 and SMALLEST_NORMAL <= abs(number) <= LARGEST
+
+
+def _is_normal_text(number: str) -> str:
+    return f"(<= (max (/ (abs {number}) {LARGEST!r}) (/ {SMALLEST_NORMAL!r} (abs {number}))) 1.0)"
+
+
+def is_moderate(number: float) -> bool:
+    """May the factor be applied earlier or later?"""
+    return number != 0 and 1 / MODERATE <= abs(number) <= MODERATE
+
+
+def _is_moderate_text(number: str) -> str:
+    return f"(<= (max (abs {number}) (/ 1.0 (abs {number}))) {MODERATE!r})"
+
+
 # name -> (Python, egglog)
 _FUNCTIONS: dict[str, tuple[Callable[..., Value], Callable[..., str]]] = {
     "place": (place, _place_text),
@@ -122,13 +146,15 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Value], Callable[..., str]]] = {
     "is_single": (lambda s: s & (s - 1) == 0, lambda s: f"(= 0 (& {s} (- {s} 1)))"),
     "axis": (lambda s: s.bit_length() - 1, lambda s: f"(log2 {s})"),
     "sqrt": (math.sqrt, lambda x: f"(sqrt {x})"),
+    "is_normal": (is_normal, _is_normal_text),
+    "is_moderate": (is_moderate, _is_moderate_text),
     "is_float": (lambda t: t & 15 < 2, lambda t: f"(< (& {t} 15) 2)"),
 }
 _BINARY: dict[type[ast.AST], tuple[Callable[..., Any], str]] = {
     ast.Add: (operator.add, "+"),
     ast.Sub: (operator.sub, "-"),
     ast.Mult: (operator.mul, "*"),
-    ast.Div: (operator.truediv, "/"),
+    ast.Div: (lambda x, y: x / y if y else math.inf, "/"),
     ast.BitAnd: (operator.and_, "&"),
     ast.BitOr: (operator.or_, "|"),
     ast.BitXor: (operator.xor, "^"),

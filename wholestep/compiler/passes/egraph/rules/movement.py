@@ -158,6 +158,8 @@ rule(
     "matmul(a * const(c), b, F, G) = matmul(a, b, F, G) * const(c)",
     "a factor of one operand is one of the product",
     R,
+    guard="is_moderate(c)",
+    refused=({"c": 1e-20}, {"c": 1e20}),
     scope=ANY,
     samples=_SCALED,
 )
@@ -166,6 +168,8 @@ rule(
     "matmul(a, b * const(c), F, G) = matmul(a, b, F, G) * const(c)",
     "a factor of one operand is one of the product",
     R,
+    guard="is_moderate(c)",
+    refused=({"c": 1e-20}, {"c": 1e20}),
     scope=ANY,
     samples=_SCALED,
 )

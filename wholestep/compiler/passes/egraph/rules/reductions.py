@@ -16,7 +16,7 @@ from wholestep.compiler.passes.egraph.rules.from_nodes import InstanceLaw, Pair,
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows, Sample, Scope
 from wholestep.compiler.passes.egraph.terms import pack_axes
 
-B, R = Exactness.BITWISE, Exactness.REASSOCIATING
+B, R, A = Exactness.BITWISE, Exactness.REASSOCIATING, Exactness.APPROXIMATE
 
 rows = FamilyRows("reductions")
 rule = rows.rule
@@ -26,9 +26,11 @@ _ROWS: dict[str, Sample] = {"x": (3, 4), "y": (3,), "A": 0b10, "P": pack_axes((0
 rule(
     "sum-scaled",
     "sum(x * const(c), A) = sum(x, A) * const(c)",
-    "one product instead of one per term",
+    "one product instead of one per term; a factor below 1 may be what keeps the sum in range",
     R,
-    samples=({"x": (3, 4), "A": 0b10, "c": 0.3},),
+    guard="c * c >= 1.0",
+    refused=({"c": 0.25},),
+    samples=({"x": (3, 4), "A": 0b10, "c": -1.7},),
 )
 rule(
     "sum-neg",
@@ -49,8 +51,8 @@ rule("neg-ratio", "-ratio(x, y) = ratio(-x, y)", "the sign of a quotient", B, sc
 rule(
     "sum-factor",
     "sum(x * expand(y, P, T), A, R) = sum(x, A, R) * y",
-    "a factor that every term has leaves the sum",
-    R,
+    "a factor that every term has leaves the sum; without it the sum may overflow",
+    A,
     guard="repeats(A, P, T)",
     refused=({"A": 0b01, "P": pack_axes((0,)), "T": (3, 4)}, {"A": 0b10, "P": pack_axes((0,)), "T": (3, 4, 5)}),
     samples=(_ROWS,),
