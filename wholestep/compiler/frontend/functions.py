@@ -127,7 +127,10 @@ def minimum(x: Operand, y: Operand) -> Tensor:
 
 
 def mod(x: Operand, y: Operand) -> Tensor:
-    """The remainder of x / y, with y's sign; it has no gradient.  Example: `ws.mod(5.0, 3.0)` is 2."""
+    """The remainder of x / y, with y's sign; it has no gradient.  Example: `ws.mod(5.0, 3.0)` is 2.
+
+    By 0 it is NaN for floats and 0 for integers.
+    """
     return pointwise("mod", x, y)
 
 

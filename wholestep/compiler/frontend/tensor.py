@@ -24,6 +24,7 @@ from wholestep.compiler.ir.types import (
     divide,
     product,
     shape_text,
+    uint8,
 )
 from wholestep.errors import DTypeError, GraphError, ShapeError, UsageError
 
@@ -199,8 +200,14 @@ class Tensor(Unreadable):
         return self._reduced("max", axes, at.MaxAttrs(axes), keepdims)
 
     def min(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """The smallest element."""
-        return -((-self).max(axis, keepdims))
+        """The smallest element; its gradient is split evenly among tied elements."""
+        return self._mirrored().max(axis, keepdims)._mirrored()
+
+    def _mirrored(self) -> Tensor:
+        """The same numbers in the opposite order.  An integer's negative is no such thing: 0 and the lowest stay."""
+        if self.dtype.is_float:
+            return -self
+        return (255 if self.dtype == uint8 else -1) - self
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
         """The int32 index of the first largest element (of the flattened tensor when no axis is given)."""
@@ -268,7 +275,11 @@ class Tensor(Unreadable):
     broadcast_to = expand
 
     def astype(self, dtype: object) -> Tensor:
-        """The same values as another dtype."""
+        """The same values as another dtype.
+
+        A float becomes an integer by cutting off its fraction; outside of the integer's range it becomes the nearest
+        end of it, and NaN becomes 0.  An integer that is too large for another integer dtype wraps, as in NumPy.
+        """
         with located():
             wanted = as_dtype(dtype)
         return self if wanted == self.dtype else self._unary("cast", at.CastAttrs(wanted))

@@ -106,7 +106,12 @@ def _gelu(run: Run, a: at.GeluAttrs, x: Array) -> Any:
 
 
 def _cast(run: Run, a: at.CastAttrs, x: Array) -> Any:
-    return x.astype(computed_dtype(a.dtype))  # a float becomes an integer by truncation
+    if x.dtype.kind != "f" or not a.dtype.is_integer:
+        return x.astype(computed_dtype(a.dtype))
+    # A float is cut off towards 0; what the integers do not hold becomes the nearest that they do, and NaN 0.
+    limits = np.iinfo(a.dtype.numpy)
+    inside = np.where((x > limits.min) & (x < limits.max), x, 0.0).astype(a.dtype.numpy)
+    return np.where(x >= limits.max, limits.max, np.where(x <= limits.min, limits.min, inside)).astype(a.dtype.numpy)
 
 
 def _sum(run: Run, a: at.SumAttrs, x: Array) -> Any:

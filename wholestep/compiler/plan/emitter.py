@@ -96,7 +96,9 @@ class Emitter:
         if base in self.inside:
             return self.inner(level, in_row, base)
         if base.op == "constant" and base.type.rank == 0:
-            return self.const(level, in_row, float(base.attrs.array.value), base.type.dtype)  # type: ignore[attr-defined]
+            number = base.attrs.array.value.item()  # type: ignore[attr-defined]
+            exact = abs(number) > 2**53 and isinstance(number, int)  # an int64 that a float does not hold
+            return self.const(level, in_row, number if exact else float(number), base.type.dtype)
         if base.host:
             slot = self.buffers.slot(base)
             return self.add(level, in_row, ("slot", slot), lambda i: Instr(i, "scalar", base.type.dtype, slot=slot))

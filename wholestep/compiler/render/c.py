@@ -9,7 +9,7 @@ from wholestep.compiler.ir.types import float64
 from wholestep.compiler.plan.kernel import LANES, Buffer, HostValue, Kernel, Layout, Loop, Plan, Space
 from wholestep.compiler.render.call import headers
 from wholestep.compiler.render.kernels import RENDER
-from wholestep.compiler.render.language import HOST, STORED, extent_text, literal
+from wholestep.compiler.render.language import HOST, STORED, cast_text, extent_text, literal
 from wholestep.compiler.render.writer import Writer
 
 PRELUDE = """\
@@ -152,7 +152,7 @@ def host_text(value: HostValue, symbols: tuple[str, ...]) -> str:
     args = tuple(f"h{a}" for a in value.args)
     if value.op == "cast":
         assert value.dtype is not None
-        return f"({args[0]} != 0)" if value.dtype.name == "bool" else f"(double)({STORED[value.dtype]}){args[0]}"
+        return f"(double){cast_text(args[0], float64, value.dtype)}"
     text = HOST[value.op].format(*args)
     return f"(double)(float)({text})" if value.dtype is not None and value.dtype.name == "float32" else text
 

@@ -240,7 +240,8 @@ def render_scatter(w: Writer) -> None:
         if not scatter.over:
             w.emit(f"const long at = ws_clamp({w.element(scatter.index)}, {w.scope.extent(target.shape[at] - 1)});")
         place = scatter_element(w, target, at)
-        w.emit(f"{place} = {place} + {w.element(scatter.updates)};")
+        dtype = w.buffers[target.buffer].type.dtype
+        w.emit(f"{place} = {OPS['add'](dtype, (place, w.element(scatter.updates)))};")
 
 
 def scatter_element(w: Writer, target: Load, at: int) -> str:

@@ -11,6 +11,7 @@ from wholestep.compiler.plan.call import ROUTINES
 STORED = {float32: "float", float64: "double", int32: "int32_t", int64: "int64_t", uint8: "uint8_t", boolean: "uint8_t"}
 LOCAL = {**STORED, boolean: "int"}
 SUFFIX = {float32: "f32", float64: "f64"}
+INTEGER_SUFFIX = {int32: "i32", int64: "i64", uint8: "u8"}
 LOWEST = {
     float32: "-__builtin_inff()",
     float64: "-__builtin_inf()",
@@ -23,7 +24,8 @@ LOWEST = {
 def literal(value: float, dtype: DType) -> str:
     """A constant by its bits."""
     if not dtype.is_float:
-        return str(int(value))
+        lowest = dtype == int64 and int(value) == -(2**63)  # C has no negative literals, and 2**63 is none of int64
+        return "INT64_MIN" if lowest else f"{int(value)}{'ll' if dtype == int64 else ''}"
     f = "f" if dtype == float32 else ""
     if value != value:
         return f'__builtin_nan{f}("")'
@@ -53,11 +55,29 @@ def _call(name: str) -> Row:
 
 
 def _infix(symbol: str) -> Row:
+    return lambda t, x: f"({x[0]} {symbol} {x[1]})"
+
+
+# Signed overflow is undefined in C and wraps here, as in NumPy: integers are computed without their sign.
+_UNSIGNED = {int32: "uint32_t", int64: "uint64_t", uint8: "uint8_t"}
+
+
+def _wrapping(symbol: str) -> Row:
     def row(t: DType, x: tuple[str, ...]) -> str:
-        text = f"({x[0]} {symbol} {x[1]})"
-        return f"(uint8_t){text}" if t == uint8 else text
+        if t.is_float:
+            return f"({x[0]} {symbol} {x[1]})"
+        word = _UNSIGNED[t]
+        return f"({STORED[t]})(({word})({x[0]}) {symbol} ({word})({x[1]}))"
 
     return row
+
+
+def _negative(t: DType, x: str) -> str:
+    return f"(-{x})" if t.is_float else f"({STORED[t]})(0 - ({_UNSIGNED[t]}){x})"
+
+
+def _integer_call(name: str) -> Row:
+    return lambda t, x: f"ws_{name}_{INTEGER_SUFFIX[t]}({', '.join(x)})"
 
 
 def _by_kind(floats: Row, integers: Row) -> Row:
@@ -68,18 +88,18 @@ def _by_kind(floats: Row, integers: Row) -> Row:
 OPS: dict[str, Row] = {
     **{n: _call(n) for n in ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "erf", "floor")},
     **{n: _call(n) for n in ("pow", "sigmoid", "tanh")},
-    "neg": lambda t, x: f"(-{x[0]})" if t != uint8 else f"(uint8_t)(-{x[0]})",
-    "abs": _by_kind(_call("abs"), lambda t, x: f"({x[0]} < 0 ? -{x[0]} : {x[0]})"),
+    "neg": lambda t, x: _negative(t, x[0]),
+    "abs": _by_kind(_call("abs"), lambda t, x: f"({x[0]} < 0 ? {_negative(t, x[0])} : {x[0]})"),
     "sign": _by_kind(_call("sign"), lambda t, x: f"(({x[0]} > 0) - ({x[0]} < 0))"),
     "recip": lambda t, x: f"({literal(1.0, t)} / {x[0]})",
     "relu": lambda t, x: f"({x[0]} <= 0 ? {literal(0.0, t)} : {x[0]})",  # a NaN stays one
-    "add": _infix("+"),
-    "sub": _infix("-"),
-    "mul": _infix("*"),
+    "add": _wrapping("+"),
+    "sub": _wrapping("-"),
+    "mul": _wrapping("*"),
     "div": _infix("/"),
     "maximum": _by_kind(_call("max"), lambda t, x: f"({x[0]} > {x[1]} ? {x[0]} : {x[1]})"),
     "minimum": _by_kind(_call("min"), lambda t, x: f"({x[0]} < {x[1]} ? {x[0]} : {x[1]})"),
-    "mod": _by_kind(_call("mod"), lambda t, x: f"({x[1]} == 0 ? 0 : ({x[0]} % {x[1]} + {x[1]}) % {x[1]})"),
+    "mod": _by_kind(_call("mod"), _integer_call("mod")),
     "less": _infix("<"),
     "less_equal": _infix("<="),
     "equal": _infix("=="),
@@ -94,8 +114,13 @@ OPS: dict[str, Row] = {
 KEPT_COMPOSITES = frozenset({"relu", "sigmoid", "tanh"}) | frozenset(ROUTINES)
 
 
-def cast_text(value: str, to: DType) -> str:
-    return f"({value} != 0)" if to == boolean else f"({LOCAL[to]}){value}"
+def cast_text(value: str, of: DType, to: DType) -> str:
+    """A float that an integer dtype does not hold becomes the nearest number it holds, NaN becomes 0."""
+    if to == boolean:
+        return f"({value} != 0)"
+    if of.is_float and to.is_integer:
+        return f"ws_{INTEGER_SUFFIX[to]}_{SUFFIX[of]}({value})"
+    return f"({LOCAL[to]}){value}"
 
 
 # The scalar prologue computes in double, with the C library's functions; {0}, {1}, {2} are the arguments.
@@ -108,14 +133,14 @@ HOST: dict[str, str] = {
     **{name: f"(double)({{0}} {symbol} {{1}})" for name, symbol in _COMPARE.items()},
     "neg": "(-{0})",
     "abs": "__builtin_fabs({0})",
-    "sign": "(double)(({0} > 0) - ({0} < 0))",
+    "sign": "ws_sign_f64({0})",
     "recip": "(1.0 / {0})",
     "relu": "({0} <= 0 ? 0.0 : {0})",
     "sigmoid": "(1.0 / (1.0 + __builtin_exp(-{0})))",
     "pow": "__builtin_pow({0}, {1})",
-    "maximum": "({0} > {1} ? {0} : {1})",
-    "minimum": "({0} < {1} ? {0} : {1})",
-    "mod": "({0} - __builtin_floor({0} / {1}) * {1})",
+    "maximum": "ws_max_f64({0}, {1})",
+    "minimum": "ws_min_f64({0}, {1})",
+    "mod": "ws_mod_f64({0}, {1})",
     "logical_and": "(double)({0} != 0 && {1} != 0)",
     "logical_or": "(double)({0} != 0 || {1} != 0)",
     "logical_not": "(double)({0} == 0)",

@@ -107,7 +107,7 @@ class Writer:
             suffix = "f32" if i.dtype == float32 else "f64"
             return f"ws_uniform_{suffix}(call->seed, call->step, {i.key}ull, (uint64_t)({element}))"
         if i.op == "cast":
-            return cast_text(args[0], i.dtype)
+            return cast_text(args[0], self.dtypes[i.args[0]], i.dtype)
         of = self.dtypes[i.args[1] if i.op == "where" else i.args[0]]
         return OPS[i.op](of, args)
 

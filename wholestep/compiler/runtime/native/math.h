@@ -47,10 +47,34 @@ WS_SIMPLE(f32, float, f)
 WS_SIMPLE(f64, double, )
 
 WS_INLINE int64_t ws_tree16_i64(const int64_t lanes[16]) {
-  int64_t sum = 0;                                    /* integers add in any order */
-  for (int l = 0; l < 16; l++) sum += lanes[l];
-  return sum;
+  uint64_t sum = 0;                                   /* integers add in any order, and wrap */
+  for (int l = 0; l < 16; l++) sum += (uint64_t)lanes[l];
+  return (int64_t)sum;
 }
+
+/* ---- integers ----
+   The remainder has the divisor's sign; by 0 it is 0, as in NumPy.  A division by 0, or of the lowest number by -1, would
+   end the process: both are divided by 1 instead, which leaves nothing. */
+#define WS_MOD(t, type)                                                                                           \
+  WS_INLINE type ws_mod_##t(type x, type y) {                                                                     \
+    type d = (y == 0) | (y == (type)-1 && (type)-1 < 0) ? 1 : y, r = x % d;                                       \
+    return r != 0 && (r < 0) != (d < 0) ? r + d : r;                                                              \
+  }
+WS_MOD(i32, int32_t)
+WS_MOD(i64, int64_t)
+WS_MOD(u8, uint8_t)
+
+/* The nearest integer towards 0 that the type holds; NaN is 0. */
+#define WS_TO_INTEGER(t, real, f)                                                                                 \
+  WS_INLINE int32_t ws_i32_##t(real x) {                                                                          \
+    return x != x ? 0 : x <= (real)-0x1p31 ? INT32_MIN : x >= (real)0x1p31 ? INT32_MAX : (int32_t)x;              \
+  }                                                                                                               \
+  WS_INLINE int64_t ws_i64_##t(real x) {                                                                          \
+    return x != x ? 0 : x <= (real)-0x1p63 ? INT64_MIN : x >= (real)0x1p63 ? INT64_MAX : (int64_t)x;              \
+  }                                                                                                               \
+  WS_INLINE uint8_t ws_u8_##t(real x) { return x > 0 ? x >= 255 ? 255 : (uint8_t)x : 0; }
+WS_TO_INTEGER(f32, float, f)
+WS_TO_INTEGER(f64, double, )
 
 #include "math_f64.h"
 #include "math_f32.h"

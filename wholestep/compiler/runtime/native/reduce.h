@@ -5,14 +5,15 @@
 
 WS_INLINE long ws_clamp(long i, long last) { return i < 0 ? 0 : i > last ? last : i; }
 
-#define WS_REDUCTIONS(name, type, bits, maximum)                                                                  \
-  typedef type ws_half_##name __attribute__((vector_size(8 * sizeof(type)), aligned(sizeof(type)), may_alias));   \
+/* `word` is what sums are computed in: integers wrap, and signed overflow is undefined in C. */
+#define WS_REDUCTIONS(name, type, word, bits, maximum)                                                            \
+  typedef word ws_half_##name __attribute__((vector_size(8 * sizeof(type)), aligned(sizeof(type)), may_alias));   \
   typedef bits ws_order_##name __attribute__((vector_size(8 * sizeof(type))));                                    \
   WS_INLINE type ws_lanes_sum_##name(const type *x) {                                                             \
     ws_half_##name s = *(const ws_half_##name *)x + *(const ws_half_##name *)(x + 8);                             \
     s = s + __builtin_shuffle(s, (ws_order_##name){4, 5, 6, 7, 4, 5, 6, 7});                                      \
     s = s + __builtin_shuffle(s, (ws_order_##name){2, 3, 2, 3, 2, 3, 2, 3});                                      \
-    return s[0] + s[1];                                                                                           \
+    return (type)(word)(s[0] + s[1]);                                                                             \
   }                                                                                                               \
   WS_INLINE type ws_lanes_max_##name(const type *x) {                                                             \
     type s[16];                                                                                                   \
@@ -39,15 +40,15 @@ WS_INLINE long ws_clamp(long i, long last) { return i < 0 ? 0 : i > last ? last 
   WS_INLINE void ws_columns_sum_##name(type x[16][16]) {                                                          \
     for (int half = 8; half; half /= 2)                                                                           \
       for (int k = 0; k < half; k++)                                                                              \
-        for (int l = 0; l < 16; l++) x[k][l] = x[k][l] + x[k + half][l];                                          \
+        for (int l = 0; l < 16; l++) x[k][l] = (type)(word)((word)x[k][l] + (word)x[k + half][l]);                \
   }                                                                                                               \
   WS_INLINE void ws_columns_max_##name(type x[16][16]) {                                                          \
     for (int k = 1; k < 16; k++)                                                                                  \
       for (int l = 0; l < 16; l++) { type m = x[0][l], y = x[k][l]; x[0][l] = maximum; }                          \
   }
-WS_REDUCTIONS(f32, float, int32_t, ws_max_f32(m, y))
-WS_REDUCTIONS(f64, double, int64_t, ws_max_f64(m, y))
-WS_REDUCTIONS(i32, int32_t, int32_t, (m > y ? m : y))
-WS_REDUCTIONS(i64, int64_t, int64_t, (m > y ? m : y))
-WS_REDUCTIONS(u8, uint8_t, int8_t, (m > y ? m : y))
+WS_REDUCTIONS(f32, float, float, int32_t, ws_max_f32(m, y))
+WS_REDUCTIONS(f64, double, double, int64_t, ws_max_f64(m, y))
+WS_REDUCTIONS(i32, int32_t, uint32_t, int32_t, (m > y ? m : y))
+WS_REDUCTIONS(i64, int64_t, uint64_t, int64_t, (m > y ? m : y))
+WS_REDUCTIONS(u8, uint8_t, uint8_t, int8_t, (m > y ? m : y))
 #endif
