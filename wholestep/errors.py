@@ -106,3 +106,7 @@ class AccumulatorFull(AccumulationError, RuntimeError):  # noqa: N818
 
 class NonFiniteError(WholestepError, FloatingPointError):
     """A gradient that is not finite, in a session built with nonfinite="raise"."""
+
+
+class TrainingWarning(UserWarning):
+    """Training that runs and is most probably not what was meant; the text says what to write."""

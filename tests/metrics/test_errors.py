@@ -14,8 +14,8 @@ OF_CLASSES = [M.Accuracy, M.TopKAccuracy, M.ConfusionMatrix, M.Precision, M.Reca
 RANKED = [M.RocAuc, M.AveragePrecision]
 
 
-def one(cls: type[M.Metric]) -> M.Metric:
-    return cls(k=2) if cls is M.TopKAccuracy else cls()  # type: ignore[call-arg]
+def one(cls: type[M.Metric], **options: int) -> M.Metric:
+    return cls(k=2, **options) if cls is M.TopKAccuracy else cls(**options)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("cls", [*OF_CLASSES, *RANKED])
@@ -25,7 +25,7 @@ def test_labels(cls: type[M.Metric]) -> None:
     with pytest.raises(DTypeError, match=r"labels are classes, whole numbers; received floats of shape \(4,\)"):
         one(cls).update(SCORES, LABELS.astype(float))
     with pytest.raises(ShapeError, match=r"scores of shape \(4, 1\) for targets of shape \(4,\).*scores\[:, 0\]"):
-        one(cls).update(SCORES[:, :1], LABELS)
+        one(cls, axis=1).update(SCORES[:, :1], LABELS)
     with pytest.raises(ShapeError, match=r"prediction of floats of shape \(4, 3\) and a target of whole numbers of"):
         one(cls).update(SCORES, LABELS[:3])
     with pytest.raises(ShapeError, match=r"one number for each row, shape \(4,\); received \(4, 1\)"):
@@ -45,8 +45,10 @@ def test_the_same_errors_inside_the_step_at_the_users_line() -> None:
     scores, labels = g.input("scores", ("batch", 3)), g.input("labels", ("batch",), "int32")
     with pytest.raises(DTypeError, match=r"(?s)whole numbers; received floats of shape \(batch,\).*test_errors\.py"):
         M.Accuracy().record(g, scores, g.input("floats", ("batch",)))
-    with pytest.raises(ShapeError, match=r"scores of shape \(batch, 1\) for targets of shape \(batch,\)"):
+    with pytest.raises(OptionError, match=r"one score for each target says yes or no by a threshold, and none"):
         M.Accuracy().record(g, g.input("column", ("batch", 1)), labels)
+    with pytest.raises(ShapeError, match=r"may be probabilities of classes or labels of yes and no.*axis=-1 for class"):
+        M.Accuracy().record(g, scores, g.input("rows", ("batch", 3)))
     with pytest.raises(OptionError, match=r"say how many classes there are, classes=10"):
         M.ConfusionMatrix().record(g, labels, labels)
     with pytest.raises(OptionError, match=r"keeps every score of an epoch: say how many rows it has, capacity=len"):
@@ -124,7 +126,7 @@ def test_more_rows_than_room_are_an_error_in_both_forms() -> None:
     buffers = {"scores": np.zeros(3), "labels": np.zeros(3, np.int32), "rows": np.array(4)}
     with pytest.raises(InputError, match=r"room for 3 rows and received 4"):
         metric.result(buffers)
-    assert M.RocAuc().with_capacity(5).capacity == 5
+    assert M.RocAuc().with_capacity(5).examples == 5
     assert metric.with_capacity(5).capacity == 3
 
 

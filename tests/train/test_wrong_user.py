@@ -59,10 +59,10 @@ LABELS: dict[str, Case] = {
     "floats": (lambda: fit(y=Y.astype(float)), InputError, r"labels are floats; .*y\.astype\('int32'\)"),
     "booleans": (lambda: fit(y=Y > 0), InputError, r"labels are booleans; .*y\.astype\('int32'\)"),
     "text": (lambda: fit(y=np.array(["cat", "dog"])[Y]), InputError, r"dtype <U3, not numbers; .*return_inverse=True"),
-    "a column": (
-        lambda: fit(y=Y[:, None]),
+    "several columns": (
+        lambda: fit(y=np.stack([Y] * 5, 1)),
         ShapeError,
-        r"received \(batch, 1\)\. Drop the last axis: labels\[\.\.\., 0",
+        r"need labels of shape \(batch,\); received \(batch, 5\)",
     ),
     "more classes than outputs": (
         lambda: fit(y=Y + 5),

@@ -7,8 +7,20 @@ from wholestep.compiler.frontend.activations import softplus
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor, common_graph, pointwise, ratio
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir.types import shape_text
-from wholestep.errors import DTypeError, OptionError, ShapeError
-from wholestep.losses.shared import Number, Target, is_off, matching, option, reduce, spread_weight
+from wholestep.errors import OptionError, ShapeError
+from wholestep.losses.forms import (
+    Meaning,
+    answers,
+    asked,
+    by_score,
+    class_axis,
+    class_numbers,
+    classes_last,
+    lint,
+    need_classes,
+    takes_as,
+)
+from wholestep.losses.shared import REDUCTIONS, Number, Target, is_off, matching, option, reduce, spread_weight
 
 # -- cross entropy -----------------------------------------------------------------------------------------------
 
@@ -22,49 +34,57 @@ def cross_entropy(
     label_smoothing: Number = 0.0,
     class_weight: Target | None = None,
     sample_weight: Tensor | None = None,
+    axis: int | None = None,
 ) -> Tensor:
-    """-Σ t·log softmax(logits) over classes (the last axis), averaged over rows.
+    """-Σ t·log softmax(logits) over classes, averaged over rows.
 
     Args:
-        logits: (..., classes).
-        target: class indices of an integer dtype, shape (...), or probabilities of the logits' shape and dtype.
+        logits: (..., classes), or (rows, classes, ...) as torch has them: the shape of the target tells.
+        target: class indices of an integer dtype in the shape of the logits without their classes (a column (rows, 1)
+            will do for (rows,)), or probabilities of the logits' shape and dtype.
         ignore_index: rows with this index count neither above nor below the line.
         label_smoothing: s turns the target t into (1 - s)·t + s / classes (Szegedy et al., 2016).
         class_weight: (classes,); class c counts that much.  A mean over class indices divides by the weights of the
             rows' classes, a mean over probabilities by rows, as torch does.
         sample_weight: (...); a row counts that much above and below the line.
+        axis: of the classes, where shapes leave it open: logits (4, 3, 3) with labels (4, 3), and probabilities of more
+            than two axes.
 
     Example: `ws.losses.cross_entropy(logits, labels)`.
     """
     labels = as_tensor(target)
-    weights = _class_weights(logits, class_weight)
-    smoothing = _smoothing(logits, label_smoothing)
+    at = asked("cross_entropy", logits, labels, axis)
+    takes_as(logits, Meaning(each=False, axis=at, ignore_index=ignore_index))
+    scores = classes_last(logits, at)
+    weights, smoothing = _class_weights(scores, class_weight), _smoothing(scores, label_smoothing)
     if labels.dtype.is_float:
         if ignore_index is not None:
             fail(OptionError, "cross_entropy: ignore_index needs class indices; the target holds probabilities.")
-        _refuse_float_labels(logits, labels)
-        rows = _probability_rows(logits, matching("cross_entropy", logits, target), smoothing, weights)
-        return reduce("cross_entropy", rows, reduction, sample_weight)
-    _refuse_whole_rows(logits, labels)
+        t = classes_last(matching("cross_entropy", logits, target), at)
+        return reduce("cross_entropy", _probability_rows(scores, t, smoothing, weights), reduction, sample_weight)
+    labels = class_numbers("cross_entropy", scores, labels)
     if ignore_index is None and smoothing is None and weights is None:
-        return reduce("cross_entropy", _row_losses(logits, labels), reduction, sample_weight)
+        return reduce("cross_entropy", class_rows(scores, labels), reduction, sample_weight)
     counted = None if ignore_index is None else labels != ignore_index
     known = labels if counted is None else fn.where(counted, labels, 0)  # an index that exists; its row counts 0
-    rows = _index_rows(logits, known, smoothing, weights)
-    return _reduce_counted(rows, _importance(known, counted, weights, sample_weight, rows), reduction)
+    own = None if weights is None else fn.gather(weights, known)
+    rows = class_rows(scores, known)
+    outer = _importance(rows, counted, sample_weight)
+    if smoothing is None:
+        return _reduce_counted(rows, _times(own, outer), None, reduction)
+    return _reduce_counted(_smoothed(rows, scores, own, smoothing, weights), outer, own, reduction)
 
 
-def _row_losses(logits: Tensor, labels: Tensor) -> Tensor:
+def class_rows(logits: Tensor, labels: Tensor) -> Tensor:
+    """-log softmax(logits) at the labels, classes last: one number for each row."""
     return Tensor(record("cross_entropy", [logits.node, labels.node]), common_graph(logits, labels))
 
 
-def _index_rows(logits: Tensor, labels: Tensor, smoothing: Tensor | None, weights: Tensor | None) -> Tensor:
-    """(1 - s)·w[y]·(-log p[y]) + s/C·Σ w[c]·(-log p[c]), without the w[y] that the rows' importance brings."""
-    sharp = _row_losses(logits, labels)
-    if smoothing is None:
-        return sharp
+def _smoothed(rows: Tensor, logits: Tensor, own: Tensor | None, smoothing: Tensor, weights: Tensor | None) -> Tensor:
+    """(1 - s)·w[y]·(-log p[y]) + s/C·Σ w[c]·(-log p[c]): a row whose own class counts nothing still has the second."""
     logs = fn.log_softmax(logits)
-    spread = -logs.sum(-1) if weights is None else -(logs * weights).sum(-1) / fn.gather(weights, labels)
+    spread = -(logs if weights is None else logs * weights).sum(-1)
+    sharp = rows if own is None else own * rows
     return (1.0 - smoothing) * sharp + smoothing * (1.0 / int(logits.shape[-1])) * spread
 
 
@@ -75,24 +95,30 @@ def _probability_rows(logits: Tensor, t: Tensor, smoothing: Tensor | None, weigh
     return -(weighted * fn.log_softmax(logits)).sum(-1)
 
 
-def _importance(
-    labels: Tensor, counted: Tensor | None, weights: Tensor | None, sample_weight: Tensor | None, rows: Tensor
-) -> Tensor | None:
-    """How much each row counts above and below the line; None: 1 each."""
-    each = None if weights is None else fn.gather(weights, labels)
+def _importance(rows: Tensor, counted: Tensor | None, sample_weight: Tensor | None) -> Tensor | None:
+    """How much each row counts, whatever its class; None: 1 each."""
+    each = None
     if sample_weight is not None:
-        given = spread_weight("cross_entropy", rows, sample_weight).expand(rows.shape)
-        each = given if each is None else each * given
+        each = spread_weight("cross_entropy", rows, sample_weight).expand(rows.shape)
     if counted is None:
         return each
     return fn.where(counted, 1.0 if each is None else each, 0.0).astype(rows.dtype)
 
 
-def _reduce_counted(rows: Tensor, importance: Tensor | None, reduction: str) -> Tensor:
-    if importance is None or reduction not in ("mean", "sum", "none"):
+def _times(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return a if b is None else b if a is None else a * b
+
+
+def _reduce_counted(rows: Tensor, importance: Tensor | None, own: Tensor | None, reduction: str) -> Tensor:
+    """Rows by their importance; below the line of a mean stand the weights of their classes as well, `own`."""
+    if reduction not in REDUCTIONS or importance is own is None:
         return reduce("cross_entropy", rows, reduction)
-    weighted = fn.where(importance != 0.0, rows, 0.0) * importance
-    return ratio(weighted.sum(), importance.sum()) if reduction == "mean" else reduce("", weighted, reduction)
+    weighted = rows if importance is None else fn.where(importance != 0.0, rows, 0.0) * importance
+    if reduction != "mean":
+        return reduce("cross_entropy", weighted, reduction)
+    below = _times(own, importance)
+    assert below is not None, "one of the two is there"
+    return ratio(weighted.sum(), below.sum())
 
 
 def _class_weights(logits: Tensor, given: Target | None) -> Tensor | None:
@@ -118,26 +144,6 @@ def _smoothing(logits: Tensor, value: Number) -> Tensor | None:
     return option(logits, "cross_entropy", "label_smoothing", value, below_zero, 1.0, text)
 
 
-def _refuse_float_labels(logits: Tensor, labels: Tensor) -> None:
-    if labels.shape == logits.shape[:-1]:
-        fail(
-            DTypeError,
-            f"cross_entropy: labels of shape {shape_text(labels.shape)} are class indices of an integer dtype; "
-            f"received {labels.dtype}. Cast them: labels.astype('int32'). Probabilities have the shape of the logits, "
-            f"{shape_text(logits.shape)}.",
-        )
-
-
-def _refuse_whole_rows(logits: Tensor, labels: Tensor) -> None:
-    if labels.shape == logits.shape and logits.ndim > 0:
-        fail(
-            DTypeError,
-            f"cross_entropy: a target of shape {shape_text(labels.shape)}, that of the logits, holds probabilities and "
-            f"needs dtype {logits.dtype}; received {labels.dtype}. Cast it, target.astype('{logits.dtype}'), or pass "
-            "class indices: target.argmax(-1).",
-        )
-
-
 def cross_entropy_with_logits_loss(
     logits: Tensor, target: Target, reduction: str = "mean", *, sample_weight: Tensor | None = None
 ) -> Tensor:
@@ -149,16 +155,26 @@ def cross_entropy_with_logits_loss(
 
 
 def kl_div_with_logits_loss(
-    logits: Tensor, target: Target, reduction: str = "mean", *, sample_weight: Tensor | None = None
+    logits: Tensor,
+    target: Target,
+    reduction: str = "mean",
+    *,
+    sample_weight: Tensor | None = None,
+    axis: int = -1,
 ) -> Tensor:
-    """Σ t·(log t - log softmax(logits)) over classes, averaged over rows; a target of 0 contributes 0.
+    """Σ t·(log t - log softmax(logits)) over classes (`axis`), averaged over rows; a target of 0 contributes 0.
 
     Example: `ws.losses.kl_div_with_logits_loss(logits, probabilities)`.
     """
-    t = matching("kl_div_with_logits_loss", logits, target)
+    name = "kl_div_with_logits_loss"
+    given, at = matching(name, logits, target), class_axis(name, logits.shape, logits.shape, axis)
+    need_classes(name, logits.shape, at)
+    lint(name, logits, each=False)
+    takes_as(logits, Meaning(each=False, axis=at))
+    logits, t = classes_last(logits, at), classes_last(given, at)
     log_t = fn.log(fn.where(t > 0.0, t, 1.0))
     rows = (t * (log_t - fn.log_softmax(logits))).sum(-1)
-    return reduce("kl_div_with_logits_loss", rows, reduction, sample_weight)
+    return reduce(name, rows, reduction, sample_weight)
 
 
 # -- yes or no ---------------------------------------------------------------------------------------------------
@@ -175,19 +191,25 @@ def binary_cross_entropy_with_logits_loss(
     """max(x, 0) - x·t + log1p(exp(-|x|)), averaged over elements; it never overflows.
 
     Args:
+        target: 0 or 1 for each score, or a probability between them, of any dtype.  A column (rows, 1) and (rows,) fit
+            together; nothing else is broadcast.
         pos_weight: how much a target of 1 counts against one of 0, for all or for each element of a row.
 
     Example: `ws.losses.binary_cross_entropy_with_logits_loss(logits, targets)`.
     """
-    t = matching("binary_cross_entropy_with_logits_loss", logits, target)
-    values = _binary(logits, t)
+    name = "binary_cross_entropy_with_logits_loss"
+    t = matching(name, logits, answers(logits, target))
+    lint(name, logits, each=True)
+    takes_as(logits, Meaning(each=True))
+    values = yes_or_no_values(logits, t)
     if pos_weight is not None:
         # t counts w times: (w - 1)·t·softplus(-x) more.
         values = values + (as_tensor(pos_weight) - 1.0) * t * softplus(-logits)
-    return reduce("binary_cross_entropy_with_logits_loss", values, reduction, sample_weight)
+    return reduce(name, values, reduction, sample_weight)
 
 
-def _binary(logits: Tensor, t: Tensor) -> Tensor:
+def yes_or_no_values(logits: Tensor, t: Tensor) -> Tensor:
+    """-t·log p - (1 - t)·log(1 - p), p the sigmoid of the logits."""
     return pointwise("bce_with_logits", logits, t)
 
 
@@ -200,12 +222,13 @@ def focal_loss(
     *,
     class_weight: Target | None = None,
     sample_weight: Tensor | None = None,
+    axis: int | None = None,
 ) -> Tensor:
     """Cross entropy times (1 - p)^gamma, p the probability of the truth: easy rows count less (Lin et al., 2017).
 
     Args:
-        logits: (..., classes) with class indices (...): softmax, averaged over rows; or, with float targets 0 and 1 of
-            the same shape: sigmoid, averaged over elements.
+        logits: with class indices in their shape without the classes (see `cross_entropy`): softmax, averaged over
+            rows; with targets 0 and 1 of the same shape: sigmoid, averaged over elements.
         gamma: how much less; 0 is cross entropy.
         alpha: for targets 0 and 1: the weight of the 1s, that of the 0s being 1 - alpha.
         class_weight: for class indices: (classes,).  The mean still divides by rows.
@@ -214,24 +237,29 @@ def focal_loss(
     """
     labels = as_tensor(target)
     power = None if is_off(gamma) else option(logits, "focal_loss", "gamma", gamma, -1e-300, text="at least 0")
-    if not labels.dtype.is_float and isinstance(target, Tensor):
-        if alpha is not None:
-            fail(OptionError, "focal_loss: alpha is for targets 0 and 1; for class indices use class_weight=.")
-        _refuse_whole_rows(logits, labels)
-        values = _row_losses(logits, labels)
-        wrong = -fn.expm1(-values)  # 1 - p
-        weights = _class_weights(logits, class_weight)
-        scale = None if weights is None else fn.gather(weights, labels)
-    else:
+    if by_score(logits, target):
         if class_weight is not None:
             fail(OptionError, "focal_loss: class_weight is for class indices; for targets 0 and 1 use alpha=.")
-        t = matching("focal_loss", logits, target)
-        values = _binary(logits, t)
+        lint("focal_loss", logits, each=True)
+        takes_as(logits, Meaning(each=True))
+        t = matching("focal_loss", logits, answers(logits, target))
+        values = yes_or_no_values(logits, t)
         wrong = fn.sigmoid(logits) * (1.0 - t) + fn.sigmoid(-logits) * t
         scale = None
         if alpha is not None:
             share = option(logits, "focal_loss", "alpha", alpha, 0.0, 1.0)
             scale = share * t + (1.0 - share) * (1.0 - t)
+    else:
+        if alpha is not None:
+            fail(OptionError, "focal_loss: alpha is for targets 0 and 1; for class indices use class_weight=.")
+        at = asked("focal_loss", logits, labels, axis)
+        takes_as(logits, Meaning(each=False, axis=at))
+        scores = classes_last(logits, at)
+        labels = class_numbers("focal_loss", scores, labels)
+        values = class_rows(scores, labels)
+        wrong = -fn.expm1(-values)  # 1 - p
+        weights = _class_weights(scores, class_weight)
+        scale = None if weights is None else fn.gather(weights, labels)
     if power is not None:
         values = _power(wrong, power) * values
     return reduce("focal_loss", values if scale is None else scale * values, reduction, sample_weight)
@@ -250,6 +278,7 @@ def hinge_loss(
     reduction: str = "mean",
     *,
     sample_weight: Tensor | None = None,
+    axis: int | None = None,
 ) -> Tensor:
     """max(0, margin - t·s) for targets -1 and 1, averaged over elements; for class indices over rows,
     Σ max(0, margin - s[y] + s[j]) / classes over the classes j ≠ y (Weston and Watkins, 1999).
@@ -258,17 +287,14 @@ def hinge_loss(
     """
     labels = as_tensor(target)
     room = option(scores, "hinge_loss", "margin", margin)
-    if labels.dtype.is_float or not isinstance(target, Tensor):
-        values = fn.relu(room - matching("hinge_loss", scores, target) * scores)
+    if by_score(scores, target):
+        takes_as(scores, Meaning(each=True, logits=False, signs=True))
+        values = fn.relu(room - matching("hinge_loss", scores, answers(scores, target)) * scores)
         return reduce("hinge_loss", values, reduction, sample_weight)
-    _refuse_whole_rows(scores, labels)
-    if labels.shape != scores.shape[:-1]:
-        fail(
-            ShapeError,
-            f"hinge_loss: scores {shape_text(scores.shape)} need labels of shape {shape_text(scores.shape[:-1])}; "
-            f"received {shape_text(labels.shape)}.",
-        )
-    own = fn.one_hot(labels, int(scores.shape[-1]), scores.dtype)
+    at = asked("hinge_loss", scores, labels, axis)
+    takes_as(scores, Meaning(each=False, axis=at, logits=False))
+    scores = classes_last(scores, at)
+    own = fn.one_hot(class_numbers("hinge_loss", scores, labels), int(scores.shape[-1]), scores.dtype)
     true = (own * scores).sum(-1, keepdims=True)
     values = ((1.0 - own) * fn.relu(room - true + scores)).sum(-1) * (1.0 / int(scores.shape[-1]))
     return reduce("hinge_loss", values, reduction, sample_weight)

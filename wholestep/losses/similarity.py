@@ -8,6 +8,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import ShapeError
 from wholestep.losses.classification import cross_entropy
+from wholestep.losses.forms import Meaning, answers, asked, by_score, class_numbers, classes_last, lint, takes_as
 from wholestep.losses.shared import Number, Target, matching, option, reduce
 
 _EPS = 1e-12  # added to a squared length, as torch does: a vector of zeros has the cosine 0
@@ -49,32 +50,36 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).sum(-1)
 
 
-def dice_loss(logits: Tensor, target: Target, smooth: Number = 1.0, reduction: str = "mean") -> Tensor:
+def dice_loss(
+    logits: Tensor, target: Target, smooth: Number = 1.0, reduction: str = "mean", *, axis: int | None = None
+) -> Tensor:
     """1 - (2·Σ p·t + smooth) / (Σ p + Σ t + smooth): the overlap of regions (Milletari et al., 2016).
 
     The sums run over the whole batch and the denominator depends on the prediction: the loss is not separable, and
     a batch cannot be cut into parts.
 
     Args:
-        logits: with float targets of the same shape: p is the sigmoid, one region; with class indices (...) for logits
-            (..., classes): p is the softmax, one region for each class, averaged over classes.
+        logits: with targets 0 and 1 of the same shape: p is the sigmoid, one region; with class indices in the shape of
+            the logits without the classes (see `cross_entropy`): p is the softmax, one region for each class, averaged
+            over classes.
         smooth: keeps empty regions from dividing by zero.
 
     Example: `ws.losses.dice_loss(logits, labels)`.
     """
-    labels = as_tensor(target)
     extra = option(logits, "dice_loss", "smooth", smooth)
-    if labels.dtype.is_float or not isinstance(target, Tensor):
-        p, t = fn.sigmoid(logits), matching("dice_loss", logits, target)
+    if by_score(logits, target):
+        lint("dice_loss", logits, each=True)
+        takes_as(logits, Meaning(each=True))
+        p, t = fn.sigmoid(logits), matching("dice_loss", logits, answers(logits, target))
         axes = tuple(range(logits.ndim))
     else:
-        if labels.shape != logits.shape[:-1]:
-            fail(
-                ShapeError,
-                f"dice_loss: logits {shape_text(logits.shape)} need labels of shape {shape_text(logits.shape[:-1])}; "
-                f"received {shape_text(labels.shape)}.",
-            )
-        p, t = fn.softmax(logits), fn.one_hot(labels, int(logits.shape[-1]), logits.dtype)
+        labels = as_tensor(target)
+        at = asked("dice_loss", logits, labels, axis)
+        takes_as(logits, Meaning(each=False, axis=at))
+        scores = classes_last(logits, at)
+        classes = int(scores.shape[-1])
+        p = fn.softmax(scores)
+        t = fn.one_hot(class_numbers("dice_loss", scores, labels), classes, logits.dtype)
         axes = tuple(range(logits.ndim - 1))
     overlap = 2.0 * (p * t).sum(axes) + extra
     values = 1.0 - ratio(overlap, p.sum(axes) + t.sum(axes) + extra)

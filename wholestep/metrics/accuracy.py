@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -12,12 +12,13 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import product, shape_text
 from wholestep.errors import OptionError, ShapeError
-from wholestep.metrics.base import Array, Metric, States
-from wholestep.metrics.reading import Form, Kind, Reading, form_of
+from wholestep.metrics.base import Array, States
+from wholestep.metrics.reading import Form, Kind, OfScores, Seen
+from wholestep.metrics.rows import ClassArrays, ClassTensors, Reading
 
 
 @dataclass(eq=False)
-class RightRows(Metric):
+class RightRows(OfScores):
     """What counts the rows that are right."""
 
     def result(self, states: States) -> float:
@@ -41,8 +42,12 @@ class RightRows(Metric):
 class Accuracy(RightRows):
     """The part of rows whose class is right.
 
-    Predictions are scores `(..., C)`, classes `(...)`, or one score per row with a `threshold` above which the class is
-    1; targets are classes, or probabilities of the scores' shape.  Among equal scores the first class counts.
+    Predictions are scores `(..., C)`, classes `(...)`, or one score for each target of yes or no; targets are classes,
+    or probabilities of the scores' shape.  Among equal scores the first class counts.  Of several labels (N, L) each
+    counts by itself; with `exact` a row counts, and is right where all its labels are.
+
+    `threshold` is the score, in the scores' own unit, above which the answer is yes.  A loss such as "bce", of which it
+    is known that it takes logits, makes it 0.0.
 
     Example: `ws.metrics.Accuracy()`.
     """
@@ -50,25 +55,45 @@ class Accuracy(RightRows):
     kind: ClassVar[str] = "accuracy"
     threshold: float | None = None
     ignore_index: int | None = None
+    exact: bool = field(default=False, kw_only=True)
 
     def _reading(self) -> Reading:
-        return Reading(self.kind, self.threshold, self.ignore_index)
+        return Reading(self, self.threshold, self.ignore_index, together=self.exact)
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         rows = self._reading().tensors(prediction, target, weight)
-        return {"correct": rows.tally(rows.predicted == rows.actual), "total": rows.total()}
+        right = rows.predicted == rows.actual
+        if not self.exact:
+            return {"correct": rows.tally(right), "total": rows.total()}
+        self._need_answers(rows)
+        amounts = rows.weight[:, 0] if rows.weight is not None else (rows.actual[:, 0] > -1).astype("int64")
+        wrong = (~right).astype("int64").sum(1)
+        return {"correct": fn.where(wrong == 0, amounts, 0).astype(amounts.dtype).sum(), "total": amounts.sum()}
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
         rows = self._reading().arrays(prediction, target, weight)
-        return {"correct": rows.tally(rows.predicted == rows.actual), "total": rows.total()}
+        right = rows.predicted == rows.actual
+        if not self.exact:
+            return {"correct": rows.tally(right), "total": rows.total()}
+        self._need_answers(rows)
+        amounts = rows.weight[:, 0] if rows.weight is not None else np.ones(len(right), np.int64)
+        return {"correct": np.asarray(amounts[right.all(1)].sum()), "total": np.asarray(amounts.sum())}
+
+    def _need_answers(self, rows: ClassArrays | ClassTensors) -> None:
+        if not rows.questions or self.ignore_index is not None:
+            fail(
+                OptionError,
+                "accuracy: exact=True is for rows of several answers of yes or no, all of which count; leave it out "
+                "for classes and where an index is ignored.",
+            )
 
 
 @dataclass(eq=False)
 class TopKAccuracy(RightRows):
     """The part of rows whose class is among the `k` best scores.
 
-    Scores are `(..., C)`, targets classes.  Among equal scores the class that comes first is better, so that `k=1` is
-    `Accuracy`; a row whose own score is NaN is wrong.
+    Scores are `(..., C)`, targets classes, or probabilities of which the largest counts.  Among equal scores the class
+    that comes first is better, so that `k=1` is `Accuracy`; a row whose own score is NaN is wrong.
 
     Example: `ws.metrics.TopKAccuracy(k=5)`.
     """
@@ -83,10 +108,11 @@ class TopKAccuracy(RightRows):
             fail(OptionError, f"top_k_accuracy: k is a whole number of at least 1; received {self.k!r}.")
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        self._need_scores(Kind.of(prediction), Kind.of(target))
-        rows = Reading(self.kind, ignore_index=self.ignore_index).tensors(prediction, target, weight)
-        classes = prediction.shape[-1]
-        scores = prediction.reshape((product(prediction.shape[:-1]), classes))  # (N, C)
+        seen = self.see(prediction, target)
+        self._need_scores(seen)
+        rows = self._reading().tensors(prediction, target, weight)
+        classes = seen.prediction.shape[-1]
+        scores = seen.prediction.reshape((product(seen.rows), classes))  # (N, C)
         own = rows.actual.reshape((-1, 1))  # (N, 1)
         column = fn.iota(scores.shape, axis=1, dtype=own.dtype)
         best = fn.where(column == own, scores, 0.0).sum(1, keepdims=True)  # the score of the true class
@@ -95,23 +121,25 @@ class TopKAccuracy(RightRows):
         return {"correct": rows.tally(rank < self.k), "total": rows.total()}
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        self._need_scores(Kind.of(prediction), Kind.of(target))
-        rows = Reading(self.kind, ignore_index=self.ignore_index).arrays(prediction, target, weight)
-        scores = prediction.reshape(-1, prediction.shape[-1])
-        if self.ignore_index is not None:
-            scores = scores[target.reshape(-1) != self.ignore_index]
+        seen = self.see(prediction, target)
+        self._need_scores(seen)
+        rows = self._reading().arrays(prediction, target, weight)
+        scores = seen.prediction.reshape(-1, seen.prediction.shape[-1])
         own = rows.actual[:, None]
         best = np.take_along_axis(scores, own, 1)
         worse = (scores < best) | ((scores == best) & (np.arange(scores.shape[1]) >= own))
         return {"correct": rows.tally((~worse).sum(1) < self.k), "total": rows.total()}
 
-    def _need_scores(self, prediction: Kind, target: Kind) -> None:
-        if form_of(self.kind, prediction, target) is not Form.SCORES:
+    def _reading(self) -> Reading:
+        return Reading(self, ignore_index=self.ignore_index)
+
+    def _need_scores(self, seen: Seen[Array] | Seen[Tensor]) -> None:
+        if seen.form not in (Form.SCORES, Form.ROWS):
             fail(
                 ShapeError,
-                f"top_k_accuracy ranks scores of shape (..., C) for classes of shape (...); received {prediction} and "
-                f"{target}.",
+                f"top_k_accuracy ranks scores of shape (..., C) for classes of shape (...); received "
+                f"{Kind.of(seen.prediction)} and {Kind.of(seen.target)}. For answers of yes or no use 'accuracy'.",
             )
-        if self.k > int(prediction.shape[-1]):
-            text = shape_text(prediction.shape)
+        if self.k > int(seen.prediction.shape[-1]):
+            text = shape_text(seen.prediction.shape)
             fail(OptionError, f"top_k_accuracy: k={self.k}, and scores of shape {text} have fewer classes.")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.masks import refuse_mask
 from wholestep.errors import OptionError, UsageError
+
+if TYPE_CHECKING:
+    from wholestep.losses.forms import Meaning
 
 Array = np.ndarray[Any, Any]
 States = Mapping[str, Array]
@@ -45,6 +48,7 @@ class Metric(ABC):
     takes_loss: ClassVar[bool] = False
 
     name: str = field(default="", kw_only=True)
+    meaning: Meaning | None = field(default=None, init=False, repr=False)  # of the prediction, by the loss
     _states: dict[str, Array] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -72,10 +76,18 @@ class Metric(ABC):
 
     def record(self, graph: Graph, prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> None:
         """Make the batch count: declare the states `metrics.<name>.<part>` and their updates."""
-        new = self.contributions(prediction, target, weight)
+        new = self.told(graph.meanings.get(prediction.node)).contributions(prediction, target, weight)
         old = {part: graph.state(self.state_name(part), t.shape, 0, t.dtype) for part, t in new.items()}
         for part, value in self.joined(old, new).items():
             graph.update(old[part], value)
+
+    def told(self, meaning: Meaning | None) -> Self:
+        """The metric that knows what the loss takes the prediction for; itself, where there is nothing to know."""
+        if meaning is None:
+            return self
+        out = self.copy()
+        out.meaning = meaning
+        return out
 
     def state_name(self, part: str) -> str:
         """The name of the state that holds a part inside a step."""

@@ -11,19 +11,22 @@ import numpy as np
 from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import product
 from wholestep.errors import OptionError
-from wholestep.metrics.base import Array, Metric, Result, States
-from wholestep.metrics.reading import ClassArrays, ClassTensors, Reading
+from wholestep.metrics.base import Array, Result, States
+from wholestep.metrics.reading import OfScores
+from wholestep.metrics.rows import ClassArrays, ClassTensors, Reading
 
-AVERAGES = ("macro", "micro", "weighted", "binary", None)
+AVERAGES = ("macro", "micro", "weighted", "binary", "auto", None)
 
 
 @dataclass(eq=False)
-class OfClasses(Metric):
+class OfClasses(OfScores):
     """What reads a class for each row.
 
-    Predictions are scores `(..., C)`, classes `(...)`, or one score per row with a `threshold` above which the class is
-    1.  `classes` says how many classes there are where predictions are classes; on arrays it may be left open.
+    Predictions are scores `(..., C)`, classes `(...)`, or one score for each target of yes or no, with a `threshold`
+    above which the answer is yes (a loss such as "bce" makes it 0.0).  `classes` says how many classes there are where
+    predictions are classes; on arrays it may be left open.
     """
 
     classes: int | None = field(default=None, kw_only=True)
@@ -39,12 +42,28 @@ class OfClasses(Metric):
         return rows, rows.classes
 
     def _reading(self) -> Reading:
-        return Reading(self.kind, self.threshold, self.ignore_index, self.classes)
+        return Reading(self, self.threshold, self.ignore_index, self.classes)
+
+
+def _answers(rows: ClassTensors) -> dict[str, Tensor]:
+    """Of each question of yes or no: what was rightly called yes, what was called so, what is so; and all there is."""
+    said, true = rows.predicted == 1, rows.actual == 1
+    parts = {"right": said & true, "predicted": said, "actual": true}
+    return {**{part: rows.amounts(hits).sum(0) for part, hits in parts.items()}, "total": rows.amounts().sum(0)}
+
+
+def _answers_of(rows: ClassArrays) -> dict[str, Array]:
+    """The same on arrays."""
+    said, true = rows.predicted == 1, rows.actual == 1
+    parts = {"right": said & true, "predicted": said, "actual": true}
+    return {**{part: rows.amounts(hits).sum(0) for part, hits in parts.items()}, "total": rows.amounts().sum(0)}
 
 
 @dataclass(eq=False)
 class ConfusionMatrix(OfClasses):
     """How many rows of each true class (down) were given each class (across).
+
+    Of several labels (N, L) each has a matrix of its own, [[no, no], [yes, yes]] down and across: shape (L, 2, 2).
 
     Example: `ws.metrics.ConfusionMatrix(classes=3)`.
     """
@@ -54,17 +73,26 @@ class ConfusionMatrix(OfClasses):
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         rows, classes = self._tensors(prediction, target, weight)
+        if rows.questions > 1:
+            return _answers(rows)
+        flat = (product(rows.actual.shape),)
         amounts = rows.amounts().reshape((-1, 1))
         # By rows of the matrix and not by cells, so that the labels themselves are the index and are checked as such.
-        across = fn.one_hot(rows.predicted, classes, amounts.dtype) * amounts  # (N, C)
-        return {"matrix": fn.scatter_add(across, rows.actual, classes)}
+        across = fn.one_hot(rows.predicted.reshape(flat), classes, amounts.dtype) * amounts  # (N, C)
+        return {"matrix": fn.scatter_add(across, rows.actual.reshape(flat), classes)}
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
         rows = self._reading().arrays(prediction, target, weight)
-        cells = _counts(rows.actual * rows.classes + rows.predicted, rows, rows.classes**2)
+        if rows.questions > 1:
+            return _answers_of(rows)
+        cells = rows.by(rows.actual * rows.classes + rows.predicted, rows.classes**2)
         return {"matrix": cells.reshape(rows.classes, rows.classes)}
 
     def result(self, states: States) -> Result:
+        if "total" in states:
+            right, said, true, total = (states[part] for part in ("right", "predicted", "actual", "total"))
+            cells = np.stack([total - said - true + right, said - right, true - right, right], -1)
+            return cells.reshape(-1, 2, 2) if total.any() else float("nan")
         matrix = states["matrix"]
         return matrix if matrix.any() else float("nan")
 
@@ -73,7 +101,7 @@ class ConfusionMatrix(OfClasses):
 class _ByClass(OfClasses):
     """Precision, recall and F1: from the rows that are right, predicted and true, counted for each class."""
 
-    average: str | None = "macro"
+    average: str | None = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,28 +111,38 @@ class _ByClass(OfClasses):
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         rows, classes = self._tensors(prediction, target, weight)
-        right = rows.amounts(rows.predicted == rows.actual)
+        if self._asks(rows):
+            return _answers(rows)
         return {
-            "right": fn.scatter_add(right, rows.actual, classes),
-            "predicted": fn.scatter_add(rows.amounts(), rows.predicted, classes),
-            "actual": fn.scatter_add(rows.amounts(), rows.actual, classes),
+            "right": rows.by(rows.actual, classes, rows.predicted == rows.actual),
+            "predicted": rows.by(rows.predicted, classes),
+            "actual": rows.by(rows.actual, classes),
         }
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
         rows = self._reading().arrays(prediction, target, weight)
-        right = rows.predicted == rows.actual
-        hits = ClassArrays(
-            rows.predicted[right], rows.actual[right], None if rows.weight is None else rows.weight[right], rows.classes
-        )
+        if self._asks(rows):
+            return _answers_of(rows)
         return {
-            "right": _counts(hits.actual, hits, rows.classes),
-            "predicted": _counts(rows.predicted, rows, rows.classes),
-            "actual": _counts(rows.actual, rows, rows.classes),
+            "right": rows.by(rows.actual, rows.classes, rows.predicted == rows.actual),
+            "predicted": rows.by(rows.predicted, rows.classes),
+            "actual": rows.by(rows.actual, rows.classes),
         }
+
+    def _asks(self, rows: ClassTensors | ClassArrays) -> bool:
+        """Is it about answers of yes alone, and not about classes, of which "no" is one?"""
+        if self.average == "binary" and (rows.questions > 1 or (rows.classes or 0) > 2):
+            fail(
+                OptionError,
+                f"{self.kind}: average='binary' is about one question of yes or no; there are "
+                f"{rows.questions or rows.classes}. Choose 'macro', 'micro', 'weighted', or None for each of them.",
+            )
+        return rows.questions > 1 or (rows.questions == 1 and self.average in ("auto", "binary"))
 
     def result(self, states: States) -> Result:
         right, predicted, actual = (states[p].astype(np.float64) for p in ("right", "predicted", "actual"))
-        if not actual.any():
+        asks = "total" in states
+        if not (states["total"] if asks else actual).any():
             return float("nan")
         if self.average == "micro":
             return float(self.score(right.sum(), predicted.sum(), actual.sum()))
@@ -112,10 +150,11 @@ class _ByClass(OfClasses):
         if self.average is None:
             return scores
         if self.average == "binary":
-            return float(scores[1]) if scores.size > 1 else 0.0
-        # As scikit-learn: a class that is neither true nor predicted anywhere is not averaged.
-        share = actual if self.average == "weighted" else (predicted + actual > 0).astype(np.float64)
-        return float((scores * share).sum() / share.sum())
+            return float(scores[-1]) if asks or scores.size > 1 else 0.0
+        # As scikit-learn: a class that is neither true nor predicted anywhere is not averaged, a label is.
+        share = np.ones_like(actual) if asks else (predicted + actual > 0).astype(np.float64)
+        share = actual if self.average == "weighted" else share
+        return float((scores * share).sum() / share.sum()) if share.any() else 0.0
 
     @abstractmethod
     def score(self, right: Array, predicted: Array, actual: Array) -> Array:
@@ -126,8 +165,8 @@ class _ByClass(OfClasses):
 class Precision(_ByClass):
     """Of the rows given a class, the part that has it.
 
-    `average`: "macro" (each class alike), "weighted" (by its true rows), "micro" (all rows alike), "binary" (class 1),
-    or None for the array of classes.
+    `average`: "macro" (each class or label alike), "weighted" (by its true rows), "micro" (all rows alike), "binary"
+    (class 1), or None for the array of classes or labels.  "auto" is "binary" for one score of yes or no, else "macro".
 
     Example: `ws.metrics.Precision(average="macro")`.
     """
@@ -166,9 +205,3 @@ class F1(_ByClass):
 
 def _quotient(above: Array, below: Array) -> Array:
     return np.divide(above, below, out=np.zeros_like(above, dtype=np.float64), where=np.asarray(below) > 0)
-
-
-def _counts(index: Array, rows: ClassArrays, size: int) -> Array:
-    """How much the rows count at each index: whole numbers where they have no weights."""
-    counted: Array = np.bincount(index, rows.weight, size)
-    return counted if rows.weight is not None else counted.astype(np.int64)

@@ -10,16 +10,17 @@ import numpy as np
 from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.errors import DTypeError
-from wholestep.losses import binary_cross_entropy_with_logits_loss, cross_entropy
+from wholestep.errors import DTypeError, OptionError, UsageError
+from wholestep.losses.classification import class_rows, yes_or_no_values
 from wholestep.metrics.base import Array, States
 from wholestep.metrics.means import Mean
-from wholestep.metrics.reading import Form, Kind, check_range, check_weight, form_of, row_count
+from wholestep.metrics.reading import Form, Kind, OfScores, Seen, X, check_range, row_count
+from wholestep.metrics.rows import Reading
 
 
 @dataclass(eq=False)
-class LogLoss(Mean):
-    """-log of the probability of the truth, averaged over rows.
+class LogLoss(OfScores, Mean):
+    """-log of the probability of the truth, averaged over rows; of several answers of yes or no, over all of them.
 
     Predictions are raw scores, or probabilities with `from_logits=False` (kept an epsilon away from 0 and 1, as
     scikit-learn does): `(..., C)` with classes `(...)` or probabilities `(..., C)`, or one for each target 0 or 1.
@@ -34,51 +35,53 @@ class LogLoss(Mean):
     # -- inside the step -----------------------------------------------------------------------------------------
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        form = self._form(Kind.of(prediction), Kind.of(target))
-        rows_shape = prediction.shape if form is Form.BINARY else prediction.shape[:-1]
-        counted = None if self.ignore_index is None else target != self.ignore_index
-        labels = target if counted is None else fn.where(counted, target, 0)
-        rows = self._rows(form, prediction, labels).astype("float64")
+        seen = self._scored(prediction, target)
+        ignored = Reading(self, ignore_index=self.ignore_index).ignored(seen.form)
+        counted = None if ignored is None else seen.target != ignored
+        labels = seen.target if counted is None else fn.where(counted, seen.target, 0)
+        rows = self._rows(seen.form, seen.prediction, labels).astype("float64")
         if weight is not None:
-            check_weight(self.kind, Kind.of(weight), rows_shape)
-            each = weight.astype("float64") if counted is None else fn.where(counted, weight.astype("float64"), 0.0)
+            each = self.spread(weight, seen.rows).astype("float64")
+            each = each if counted is None else fn.where(counted, each, 0.0)
             return {"sum": (rows * each).sum(), "weight": each.sum()}
         if counted is None:
-            return {"sum": rows.sum(), "weight": row_count(rows_shape, "float64")}
+            return {"sum": rows.sum(), "weight": row_count(seen.rows, "float64")}
         return {"sum": fn.where(counted, rows, 0.0).sum(), "weight": counted.astype("float64").sum()}
 
     def _rows(self, form: Form, prediction: Tensor, target: Tensor) -> Tensor:
         """The loss of each row, in the prediction's dtype: of scores, the very node that cross entropy has made."""
-        if form is Form.BINARY:
-            t = target.astype(prediction.dtype)
+        if form is Form.SCORES and self.from_logits:
+            return class_rows(prediction, target)
+        if form is Form.SCORES:
+            t = fn.one_hot(target, int(prediction.shape[-1]), prediction.dtype)
+        else:
+            t = target if target.dtype.is_float else target.astype(prediction.dtype)
+        if form is Form.EACH:
             if self.from_logits:
-                return binary_cross_entropy_with_logits_loss(prediction, t, reduction="none")
+                return yes_or_no_values(prediction, t)
             p = _inside(prediction)
             return -(t * fn.log(p) + (1.0 - t) * fn.log(1.0 - p))
-        if self.from_logits:
-            return cross_entropy(prediction, target, reduction="none")
-        if form is Form.SCORES:
-            target = fn.one_hot(target, int(prediction.shape[-1]), prediction.dtype)
-        return -(target * fn.log(_inside(prediction))).sum(-1)
+        logs = fn.log_softmax(prediction) if self.from_logits else fn.log(_inside(prediction))
+        return -(t * logs).sum(-1)
 
     # -- on arrays -----------------------------------------------------------------------------------------------
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        form = self._form(Kind.of(prediction), Kind.of(target))
-        rows_shape = target.shape if form in (Form.SCORES, Form.BINARY) else target.shape[:-1]
-        if weight is not None:
-            check_weight(self.kind, Kind.of(weight), rows_shape)
-        counted = np.ones(rows_shape, bool) if self.ignore_index is None else target != self.ignore_index
-        rows = self._row_values(form, prediction[counted], target[counted])
-        each = np.ones(rows.shape) if weight is None else weight[counted].astype(np.float64)
+        seen = self._scored(prediction, target)
+        ignored = Reading(self, ignore_index=self.ignore_index).ignored(seen.form)
+        given = np.ones(seen.target.shape[: len(seen.rows)]) if weight is None else self.spread(weight, seen.rows)
+        each = given.astype(np.float64)
+        counted = np.ones(each.shape, bool) if ignored is None else seen.target != ignored
+        rows = self._row_values(seen.form, seen.prediction[counted], seen.target[counted])
+        each = each[counted]
         return {"sum": np.asarray((rows * each).sum()), "weight": np.asarray(each.sum())}
 
     def _row_values(self, form: Form, prediction: Array, target: Array) -> Array:
         eps = np.finfo(prediction.dtype).eps
         x = prediction.astype(np.float64)
-        if form is Form.BINARY:
+        if form is Form.EACH:
             if Kind.of(target).whole:
-                check_range(self.kind, "targets", target.reshape(-1), 2)
+                check_range(self.kind, "targets", target.reshape(-1).astype(np.int64), 2)
             if self.from_logits:
                 return np.asarray(np.maximum(x, 0.0) - x * target + np.log1p(np.exp(-np.abs(x))))
             p = np.clip(x, eps, 1.0 - eps)
@@ -89,13 +92,21 @@ class LogLoss(Mean):
         check_range(self.kind, "labels", target.reshape(-1), prediction.shape[-1])
         return -np.take_along_axis(logs, target[..., None].astype(np.int64), -1)[..., 0]
 
-    def _form(self, prediction: Kind, target: Kind) -> Form:
-        form = form_of(self.kind, prediction, target)
-        if form is Form.CLASSES:
-            fail(DTypeError, f"{self.kind} needs scores or probabilities, floats; received {prediction}.")
-        if form is Form.ROWS and self.ignore_index is not None:
-            fail(DTypeError, f"{self.kind}: ignore_index needs classes as targets; received {target}.")
-        return form
+    def _scored(self, prediction: X, target: X) -> Seen[X]:
+        seen, known = self.see(prediction, target), self.meaning
+        if seen.form is Form.CLASSES:
+            fail(DTypeError, f"{self.kind} needs scores or probabilities, floats; received {Kind.of(prediction)}.")
+        if seen.form is Form.ROWS and self.ignore_index is not None:
+            fail(DTypeError, f"{self.kind}: ignore_index needs classes as targets; received {Kind.of(target)}.")
+        if known is not None and not known.logits:
+            fail(UsageError, f"{self.kind} needs probabilities, and the loss makes none of its scores. Leave it out.")
+        if known is not None and not self.from_logits:
+            fail(
+                OptionError,
+                f"{self.kind}: from_logits=False is for probabilities, and the loss takes the prediction for raw "
+                "scores. Leave it out.",
+            )
+        return seen
 
 
 @dataclass(eq=False)

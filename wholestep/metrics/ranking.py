@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -12,88 +12,162 @@ from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.types import product
-from wholestep.errors import DTypeError, InputError, OptionError
-from wholestep.metrics.base import Array, Metric, States
+from wholestep.compiler.ir.types import Extent, product
+from wholestep.errors import DTypeError, InputError, OptionError, UsageError
+from wholestep.metrics.base import Array, States
 from wholestep.metrics.likelihood import log_softmax
-from wholestep.metrics.reading import Form, Kind, check_range, check_weight, form_of, row_count
+from wholestep.metrics.reading import Form, Kind, OfScores, Seen, X, check_range, row_count
+from wholestep.metrics.rows import Reading
 
 
 @dataclass(eq=False)
-class Ranked(Metric):
+class Ranked(OfScores):
     """What orders all scores of an epoch.
 
     Scores are `(...)` for targets 0 and 1, or `(..., C)` for classes `(...)`: two columns are one score, more are one
     question for each class against the others, averaged over classes.  More than two columns are raw scores that become
-    probabilities (softmax) before rows are compared, unless `from_logits=False`.
+    probabilities (softmax) before rows are compared, unless `from_logits=False`.  Of several labels (N, L) each is
+    ranked by itself, and their mean is the result.
 
     `capacity` is the number of rows of an epoch: inside a step the scores are kept in a state of that length, of which
-    every step writes its own rows (`python -m benchmarks metrics`).  On arrays it may be left open.
+    every step writes its own rows (`python -m benchmarks metrics`).  `fit` knows it from the `examples` of its data; on
+    arrays it may be left open.
     """
 
     capacity: int | None = None
     from_logits: bool = True
+    ignore_index: int | None = field(default=None, kw_only=True)
+    examples: int | None = field(default=None, kw_only=True)
 
     @abstractmethod
     def score(self, curve: Curve) -> float:
         """The metric of one class against the others."""
 
     def with_capacity(self, rows: int) -> Self:
-        return self if self.capacity is not None else replace(self, capacity=rows)
+        return self if self.capacity is not None else replace(self, examples=rows)
 
     # -- inside the step -----------------------------------------------------------------------------------------
 
     def record(self, graph: Graph, prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> None:
         """Write the batch's rows behind those that are there."""
-        if self.capacity is None:
+        told = self.told(graph.meanings.get(prediction.node))
+        pair, batch = told._ranked(prediction, target), told.contributions(prediction, target, weight)
+        room = self._rows_of_an_epoch(1 if pair.questions > 1 else product(pair.rows[1:]))
+        seen = graph.state(self.state_name("rows"), (), 0, "int64")
+        count = row_count(batch["labels"].shape[:1])
+        for part, rows in batch.items():
+            kept = graph.state(self.state_name(part), (room, *rows.shape[1:]), 0, rows.dtype)
+            graph.update(kept, fn.write_rows(kept, rows, seen))
+        graph.update(seen, seen + count)
+
+    def _rows_of_an_epoch(self, each: Extent) -> int:
+        """As many as were said; else those of all examples, which may have several `each`: tokens, pixels."""
+        if self.capacity is not None:
+            return self.capacity
+        if self.examples is None or not isinstance(each, int):
             fail(
                 OptionError,
                 f"{self.kind} keeps every score of an epoch: say how many rows it has, capacity=len(x), or use it on "
                 "arrays.",
             )
-        batch = self.contributions(prediction, target, weight)
-        seen = graph.state(self.state_name("rows"), (), 0, "int64")
-        count = row_count(batch["labels"].shape)
-        for part, rows in batch.items():
-            kept = graph.state(self.state_name(part), (self.capacity, *rows.shape[1:]), 0, rows.dtype)
-            graph.update(kept, fn.write_rows(kept, rows, seen))
-        graph.update(seen, seen + count)
+        return self.examples * each
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
-        form = self._form(Kind.of(prediction), Kind.of(target))
-        rows = (product(target.shape),)
-        if form is Form.BINARY:
-            scores = prediction.reshape(rows)
-        elif prediction.shape[-1] == 2:
-            scores = prediction[..., 1] - prediction[..., 0] if self.from_logits else prediction[..., 1]
-            scores = scores.reshape(rows)
+        seen = self._ranked(prediction, target)
+        p, t, asks = seen.prediction, seen.target, seen.questions > 1
+        flat = tuple(p.shape[:1]) if asks else (product(seen.rows),)
+        rows = tuple(p.shape) if asks else flat
+        if seen.form is Form.EACH:
+            scores = p.reshape(rows)
+            yes = t if not t.dtype.is_float and not self._signs else t > 0 if not t.dtype.is_float else t > self._no
+            labels = yes.astype("int32")
         else:
-            scores = prediction.reshape((*rows, prediction.shape[-1]))
-        out = {"scores": scores, "labels": target.reshape(rows).astype("int32")}
-        if weight is not None:
-            check_weight(self.kind, Kind.of(weight), target.shape)
-            out["weights"] = weight.reshape(rows).astype("float64")
+            scores = self._columns(p).reshape((*flat, *self._columns(p).shape[len(seen.rows) :]))
+            labels = (t.argmax(-1) if seen.form is Form.ROWS else t).astype("int32")
+        counted = None if self._ignored(seen) is None else labels != self._ignored(seen)
+        if counted is not None:
+            labels = fn.where(counted, labels, 0)
+        out = {"scores": scores, "labels": labels.reshape(rows)}
+        if weight is not None or counted is not None:
+            each = self._each(seen, weight)
+            each = each if counted is None else fn.where(counted, 1.0 if each is None else each, 0.0).astype("float64")
+            assert each is not None
+            out["weights"] = each.reshape(flat)
         return out
+
+    def _each(self, seen: Seen[Tensor], weight: Tensor | None) -> Tensor | None:
+        if weight is None:
+            return None
+        return self.spread(weight, seen.rows[:1] if seen.questions > 1 else seen.rows).astype("float64")
+
+    def _columns(self, p: X) -> X:
+        """Scores of classes: two are one score, more are one for each class."""
+        if p.shape[-1] != 2:
+            return p
+        return p[..., 1] - p[..., 0] if self.from_logits else p[..., 1]
 
     # -- on arrays -----------------------------------------------------------------------------------------------
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
-        form = self._form(Kind.of(prediction), Kind.of(target))
-        scores: Array
-        columns = 2 if form is Form.BINARY else prediction.shape[-1]
-        check_range(self.kind, "labels", target.reshape(-1), columns)
-        if form is Form.BINARY:
-            scores = prediction.reshape(-1)
-        elif columns == 2:
-            scores = prediction[..., 1] - prediction[..., 0] if self.from_logits else prediction[..., 1]
-            scores = scores.reshape(-1)
+        seen = self._ranked(prediction, target)
+        p, t, asks = seen.prediction, seen.target, seen.questions > 1
+        if seen.form is Form.EACH:
+            scores = p if asks else p.reshape(-1)
+            labels = self._answers(t)
+            labels = labels if asks else labels.reshape(-1)
         else:
-            scores = prediction.reshape(-1, columns)
-        out = {"scores": scores, "labels": target.reshape(-1).astype(np.int32)}
-        if weight is not None:
-            check_weight(self.kind, Kind.of(weight), target.shape)
-            out["weights"] = weight.reshape(-1).astype(np.float64)
+            columns = self._columns(p)
+            scores = columns.reshape(-1, *columns.shape[len(seen.rows) :])
+            labels = (t.argmax(-1) if seen.form is Form.ROWS else t).reshape(-1)
+        ignored = self._ignored(seen)
+        counted = np.ones(labels.shape, bool) if ignored is None else labels != ignored
+        classes = 2 if seen.form is Form.EACH else p.shape[-1]
+        check_range(self.kind, "labels", labels[counted].reshape(-1), classes)
+        out = {"scores": scores, "labels": np.where(counted, labels, 0).astype(np.int32)}
+        if weight is not None or ignored is not None:
+            rows = seen.rows[:1] if asks else seen.rows
+            each = np.ones(rows) if weight is None else self.spread(weight, rows)
+            out["weights"] = np.where(counted if not asks else True, each.reshape(-1), 0.0).astype(np.float64)
         return out
+
+    @property
+    def _signs(self) -> bool:
+        return self.meaning is not None and self.meaning.signs
+
+    @property
+    def _no(self) -> float:
+        return 0.0 if self._signs else 0.5
+
+    def _answers(self, t: Array) -> Array:
+        """Targets of yes or no as 1 and 0; other floats have no place in an order."""
+        if t.dtype.kind in "iub" and not self._signs:
+            return t.astype(np.int64)
+        known = (-1.0, 1.0) if self._signs else (0.0, 1.0)
+        if not np.isin(t, known).all():
+            fail(
+                InputError, f"{self.kind} needs targets that are yes or no, 1 or 0; received others, e.g. {t.max():g}."
+            )
+        return (t > self._no).astype(np.int64)
+
+    def _ignored(self, seen: Seen[Any]) -> int | None:
+        return Reading(self, ignore_index=self.ignore_index).ignored(seen.form)
+
+    def _ranked(self, prediction: X, target: X) -> Seen[X]:
+        seen = self.see(prediction, target)
+        if seen.form is Form.CLASSES:
+            fail(
+                DTypeError,
+                f"{self.kind} needs scores (floats) and classes (whole numbers); received {Kind.of(prediction)} and "
+                f"{Kind.of(target)}.",
+            )
+        several = seen.form is not Form.EACH and int(seen.prediction.shape[-1]) > 2
+        if several and self.from_logits and self.meaning is not None and not self.meaning.logits:
+            fail(
+                UsageError,
+                f"{self.kind} compares probabilities of classes, and the loss makes none of its scores. To rank the "
+                f"scores as they are: ws.metrics.{type(self).__name__}(from_logits=False).",
+            )
+        return seen
 
     def _join(self, new: dict[str, Array]) -> None:
         """Write rows behind those that are there, into buffers that double where no capacity was given."""
@@ -124,15 +198,6 @@ class Ranked(Metric):
             self._states[part] = buffer = fresh
         return buffer
 
-    def _form(self, prediction: Kind, target: Kind) -> Form:
-        form = form_of(self.kind, prediction, target)
-        if form in (Form.CLASSES, Form.ROWS) or not target.whole:
-            fail(
-                DTypeError,
-                f"{self.kind} needs scores (floats) and classes (whole numbers); received {prediction} and {target}.",
-            )
-        return form
-
     def _full(self, rows: int) -> str:
         return f"{self.kind} has room for {self.capacity} rows and received {rows}. Say more: capacity={rows}."
 
@@ -150,6 +215,9 @@ class Ranked(Metric):
             return float("nan")
         if scores.ndim == 1:
             return self.score(Curve.of(scores, labels == 1, weights))
+        if labels.ndim == 2:
+            asked = range(scores.shape[1])
+            return float(np.mean([self.score(Curve.of(scores[:, i], labels[:, i] == 1, weights)) for i in asked]))
         if self.from_logits:
             scores = np.exp(log_softmax(scores))
         each = [self.score(Curve.of(scores[:, c], labels == c, weights)) for c in range(scores.shape[1])]

@@ -1,19 +1,26 @@
-"""How predictions and targets of a classifier are told apart, by shape and dtype, on arrays and on tensors alike."""
+"""How predictions and targets of a classifier are told apart: by options, by the loss, by shape and dtype.
+
+A metric's own `axis=` (classes) or `threshold=` (yes or no) decides first; then what the loss takes the same output for
+(`losses.forms.Meaning`); then shapes and dtypes, where they leave one answer.  The same on arrays and on tensors.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
 from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.frontend.trace import fail, locate
+from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Shape, product, shape_text
-from wholestep.errors import DTypeError, InputError, OptionError, ShapeError
-from wholestep.metrics.base import Array
+from wholestep.errors import DTypeError, InputError, ShapeError
+from wholestep.losses.forms import Meaning, aligned, class_axis, without
+from wholestep.metrics.base import Array, Metric
+
+X = TypeVar("X", Array, Tensor)
 
 
 class Form(Enum):
@@ -21,7 +28,7 @@ class Form(Enum):
 
     SCORES = "scores (..., C) and classes (...)"
     ROWS = "scores (..., C) and probabilities (..., C)"
-    BINARY = "one score for each target"
+    EACH = "one score for each target"
     CLASSES = "a class for each target"
 
 
@@ -42,156 +49,144 @@ class Kind:
         return f"{'whole numbers' if self.whole else 'floats'} of shape {shape_text(self.shape)}"
 
 
-def form_of(metric: str, prediction: Kind, target: Kind) -> Form:
-    """Which form a pair has; an error says which ones there are."""
-    if not prediction.whole and prediction.shape[:-1] == target.shape and prediction.shape:
-        return _scores(metric, prediction, target)
-    if prediction.shape == target.shape:
-        if prediction.whole:
-            return Form.CLASSES if target.whole else _refuse_floats(metric, target)
-        return Form.BINARY if target.whole or len(target.shape) < 2 else Form.ROWS
-    expected = ", ".join(f.value for f in (Form.SCORES, Form.CLASSES, Form.BINARY))
-    raise locate(
-        ShapeError(
-            f"{metric}: received a prediction of {prediction} and a target of {target}. Expected {expected}; reshape "
-            "one of them."
-        )
-    )
+@dataclass(frozen=True)
+class Seen(Generic[X]):
+    """A pair that was understood: classes last, targets in the shape of what they belong to."""
+
+    form: Form
+    prediction: X
+    target: X
+
+    @property
+    def rows(self) -> Shape:
+        """The shape of what counts: rows of classes, or every score of yes or no."""
+        shape: Shape = self.target.shape
+        return shape[:-1] if self.form is Form.ROWS else shape
+
+    @property
+    def questions(self) -> int:
+        """How many questions of yes or no a row asks: (N, L) asks L; other shapes ask one at each score; 0: classes."""
+        if self.form is not Form.EACH:
+            return 0
+        shape = self.prediction.shape
+        return int(shape[1]) if len(shape) == 2 and isinstance(shape[1], int) else 1
 
 
-def _scores(metric: str, prediction: Kind, target: Kind) -> Form:
-    if prediction.shape[-1] == 1:
+@dataclass(eq=False)
+class OfScores(Metric):
+    """What reads scores of classes, or of yes and no.
+
+    `axis` says where the classes are, if neither the loss nor the shapes do; it makes classes of scores that the loss
+    takes for answers of yes or no, as well.
+    """
+
+    axis: int | None = field(default=None, kw_only=True)
+
+    def see(self, prediction: X, target: X, threshold: float | None = None) -> Seen[X]:
+        """The pair as it is meant; an error says what was expected."""
+        p, t, known = Kind.of(prediction), Kind.of(target), self.meaning
+        if p.whole:
+            return self._of_predicted(prediction, target)
+        if self.axis is not None:
+            return self._of_classes(prediction, target, class_axis(self.kind, p.shape, t.shape, self.axis))
+        if threshold is not None or (known is not None and known.each):
+            return self._of_each(prediction, target)
+        if known is not None:
+            return self._of_classes(prediction, target, known.axis)
+        if not aligned(p.shape, t.shape):
+            return self._of_classes(prediction, target, class_axis(self.kind, p.shape, t.shape))
+        if t.whole or len(p.shape) < 2 or p.shape[-1] == 1 or p.shape != t.shape:
+            return self._of_each(prediction, target)
+        if isinstance(target, Tensor) or not np.allclose(target.sum(-1), 1.0, atol=1e-3):
+            self._ask(p)
+        return self._of_classes(prediction, target, len(p.shape) - 1)
+
+    def _of_predicted(self, prediction: X, target: X) -> Seen[X]:
+        p, t = Kind.of(prediction), Kind.of(target)
+        if not aligned(p.shape, t.shape):
+            self._refuse(p, t)
+        if not t.whole:
+            self._refuse_floats(t)
+        return Seen(Form.CLASSES, prediction, _shaped(target, p.shape))
+
+    def _of_each(self, prediction: X, target: X) -> Seen[X]:
+        p, t = Kind.of(prediction), Kind.of(target)
+        if not aligned(p.shape, t.shape):
+            self._refuse(p, t)
+        return Seen(Form.EACH, prediction, _shaped(target, p.shape))
+
+    def _of_classes(self, prediction: X, target: X, axis: int) -> Seen[X]:
+        p, t = Kind.of(prediction), Kind.of(target)
+        if not p.shape or axis >= len(p.shape):
+            self._refuse(p, t)
+        rows: Shape = without(p.shape, axis)
+        if p.shape[axis] == 1:
+            fail(
+                ShapeError,
+                f"{self.kind}: received scores of shape {shape_text(p.shape)} for targets of shape "
+                f"{shape_text(t.shape)}: a single column is not one score for each class. Drop its axis: scores[:, 0].",
+            )
+        if t.shape in (rows, (*rows, 1)):
+            if not t.whole:
+                self._refuse_floats(t)
+            return Seen(Form.SCORES, _last(prediction, axis), _shaped(target, rows))
+        if t.shape != p.shape:
+            self._refuse(p, t)
+        return Seen(Form.ROWS, _last(prediction, axis), _last(target, axis))
+
+    def _refuse(self, prediction: Kind, target: Kind) -> None:
+        expected = ", ".join(f.value for f in (Form.SCORES, Form.CLASSES, Form.EACH))
+        by_loss = ""
+        if self.meaning is not None:
+            by_loss = f" The loss takes the scores for {_named(self.meaning)}."
         fail(
             ShapeError,
-            f"{metric}: received scores of shape {shape_text(prediction.shape)} for targets of shape "
-            f"{shape_text(target.shape)}: a single column is not one score for each class. Drop its axis: "
-            "scores[:, 0].",
+            f"{self.kind}: received a prediction of {prediction} and a target of {target}. Expected {expected}; "
+            f"reshape one of them.{by_loss}",
         )
-    return Form.SCORES if target.whole else _refuse_floats(metric, target)
 
+    def _refuse_floats(self, target: Kind) -> None:
+        fail(
+            DTypeError,
+            f"{self.kind}: labels are classes, whole numbers; received {target}. Cast them: labels.astype('int32').",
+        )
 
-def _refuse_floats(metric: str, target: Kind) -> Form:
-    fail(
-        DTypeError,
-        f"{metric}: labels are classes, whole numbers; received {target}. Cast them: labels.astype('int32').",
-    )
-
-
-def check_weight(metric: str, weight: Kind, rows: Shape) -> None:
-    if weight.shape != rows:
+    def _ask(self, prediction: Kind) -> None:
         fail(
             ShapeError,
-            f"{metric}: weights have one number for each row, shape {shape_text(rows)}; received "
-            f"{shape_text(weight.shape)}.",
+            f"{self.kind}: floats of shape {shape_text(prediction.shape)}, that of the scores, may be probabilities of "
+            "classes or labels of yes and no, and the loss does not tell. Say which: axis=-1 for classes, "
+            "threshold=0.0 for labels of yes and no.",
         )
 
-
-def check_threshold(metric: str, threshold: float | None) -> float:
-    """The threshold of yes-or-no scores, which must have been given."""
-    if threshold is None:
-        fail(
-            OptionError,
-            f"{metric}: one score for each target says yes or no by a threshold, and none was given. Say it: "
-            "threshold=0.0 for logits, threshold=0.5 for probabilities; one-hot targets become classes by "
-            "target.argmax(-1).",
-        )
-    return threshold
-
-
-# -- on arrays ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ClassArrays:
-    """Flat rows that count: classes predicted and true, how much each counts, how many classes there are."""
-
-    predicted: Array
-    actual: Array
-    weight: Array | None
-    classes: int
-
-    def tally(self, hits: Array) -> Array:
-        """How much the rows count where `hits`: an int64, or a float64 where there are weights."""
-        return np.asarray(hits.sum(dtype=np.int64) if self.weight is None else self.weight[hits].sum())
-
-    def total(self) -> Array:
-        return self.tally(np.ones(self.actual.shape, bool))
+    def spread(self, weight: X, rows: Shape) -> X:
+        """Weights of rows, or of more than rows, in the shape of what counts."""
+        given: Shape = weight.shape
+        if not given or given != rows[: len(given)]:
+            fail(
+                ShapeError,
+                f"{self.kind}: weights have one number for each row, shape {shape_text(rows[:1])}; received "
+                f"{shape_text(given)}.",
+            )
+        if given == rows:
+            return weight
+        wide = _shaped(weight, (*given, *(1 for _ in rows[len(given) :])))
+        return wide.expand(rows) if isinstance(wide, Tensor) else np.broadcast_to(wide, cast("tuple[int, ...]", rows))
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How a metric reads classes: the options that decide it."""
-
-    metric: str
-    threshold: float | None = None
-    ignore_index: int | None = None
-    classes: int | None = None
-
-    def arrays(self, prediction: Array, target: Array, weight: Array | None) -> ClassArrays:
-        form = form_of(self.metric, Kind.of(prediction), Kind.of(target))
-        predicted, actual = self._classes(form, prediction, target)
-        if weight is not None:
-            check_weight(self.metric, Kind.of(weight), actual.shape)
-            weight = weight.astype(np.float64)
-        counted = np.ones(actual.shape, bool) if self.ignore_index is None else actual != self.ignore_index
-        predicted, actual = predicted[counted].astype(np.int64), actual[counted].astype(np.int64)
-        width = self._width(form, prediction.shape, max(_top(predicted), _top(actual)))
-        for what, values in (("labels", actual), ("predicted classes", predicted)):
-            check_range(self.metric, what, values, width)
-        return ClassArrays(predicted, actual, None if weight is None else weight[counted], width)
-
-    def _classes(self, form: Form, prediction: Array, target: Array) -> tuple[Array, Array]:
-        if form is Form.SCORES:
-            return prediction.argmax(-1), target
-        if form is Form.ROWS:
-            return prediction.argmax(-1), target.argmax(-1)
-        if form is Form.CLASSES:
-            return prediction, target
-        threshold = check_threshold(self.metric, self.threshold)
-        return (prediction > threshold).astype(np.int64), target if Kind.of(target).whole else target > 0.5
-
-    def _width(self, form: Form, shape: Shape, top: int) -> int:
-        """The number of classes: told by the scores, by the metric, or by the largest class seen."""
-        if form in (Form.SCORES, Form.ROWS):
-            return int(shape[-1])
-        if form is Form.BINARY:
-            return 2
-        return self.classes or top + 1
-
-    # -- on tensors ----------------------------------------------------------------------------------------------
-
-    def tensors(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> ClassTensors:
-        form = form_of(self.metric, Kind.of(prediction), Kind.of(target))
-        predicted, actual, width = self._class_tensors(form, prediction, target)
-        if weight is not None:
-            check_weight(self.metric, Kind.of(weight), actual.shape)
-            weight = weight.astype("float64")
-        rows = (product(actual.shape),)
-        counted = None if self.ignore_index is None else (actual != self.ignore_index)
-        if counted is not None:
-            actual = fn.where(counted, actual, 0)  # an index that exists; the row counts nothing
-            counted = counted.reshape(rows)
-        return ClassTensors(
-            predicted.reshape(rows),
-            actual.reshape(rows),
-            counted,
-            None if weight is None else weight.reshape(rows),
-            width,
-        )
-
-    def _class_tensors(self, form: Form, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor, int | None]:
-        if form is Form.SCORES:
-            return prediction.argmax(-1).astype(target.dtype), target, int(prediction.shape[-1])
-        if form is Form.ROWS:
-            return prediction.argmax(-1), target.argmax(-1), int(prediction.shape[-1])
-        if form is Form.CLASSES:
-            return prediction.astype(target.dtype), target, self.classes
-        yes = (prediction > check_threshold(self.metric, self.threshold)).astype("int32")
-        return yes, (target.astype("int32") if Kind.of(target).whole else (target > 0.5).astype("int32")), 2
+def _named(meaning: Meaning) -> str:
+    return "answers of yes or no" if meaning.each else f"classes on axis {meaning.axis}"
 
 
-def _top(values: Array) -> int:
-    return int(values.max()) if values.size else -1
+def _shaped(x: X, shape: Shape) -> X:
+    return x if x.shape == shape else x.reshape(shape)
+
+
+def _last(x: X, axis: int) -> X:
+    if axis == len(x.shape) - 1:
+        return x
+    order = (*(a for a in range(len(x.shape)) if a != axis), axis)
+    return x.permute(*order) if isinstance(x, Tensor) else x.transpose(order)
 
 
 def check_range(metric: str, what: str, values: Array, classes: int) -> None:
@@ -206,33 +201,14 @@ def check_range(metric: str, what: str, values: Array, classes: int) -> None:
         )
 
 
-@dataclass(frozen=True)
-class ClassTensors:
-    """Flat rows of a batch: classes predicted and true, which rows count (None: all), and how much."""
-
-    predicted: Tensor
-    actual: Tensor
-    counted: Tensor | None
-    weight: Tensor | None
-    classes: int | None
-
-    def amounts(self, hits: Tensor | None = None) -> Tensor:
-        """How much each row counts, 0 where it does not or where `hits` is false; int64, or float64 with weights."""
-        chosen = [t for t in (hits, self.counted) if t is not None]
-        mask: Tensor = (
-            chosen[0] if len(chosen) == 1 else chosen[0] & chosen[1] if chosen else self.actual == self.actual
+def check_weight(metric: str, weight: Kind, rows: Shape) -> None:
+    """Weights of numbers are those of rows."""
+    if weight.shape != rows:
+        fail(
+            ShapeError,
+            f"{metric}: weights have one number for each row, shape {shape_text(rows)}; received "
+            f"{shape_text(weight.shape)}.",
         )
-        return mask.astype("int64") if self.weight is None else fn.where(mask, self.weight, 0.0)
-
-    def tally(self, hits: Tensor) -> Tensor:
-        """How much the rows count where `hits`."""
-        return self.amounts(hits).sum()
-
-    def total(self) -> Tensor:
-        """How much all rows count."""
-        if self.counted is None:
-            return row_count(self.actual.shape) if self.weight is None else self.weight.sum()
-        return self.amounts().sum()
 
 
 def row_count(shape: Shape, dtype: Any = "int64") -> Tensor:

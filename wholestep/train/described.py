@@ -13,10 +13,12 @@ from wholestep.compiler.frontend.step import Spec
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Array, Batch, Table, check_finite
 from wholestep.errors import DTypeError, InputError, ShapeError, UsageError, WholestepError
+from wholestep.losses.forms import aligned, class_axis
 from wholestep.nn.module import Module
 from wholestep.session import Session
+from wholestep.train.targets import ANSWERS, check_targets
 
-INDEXED = ("cross_entropy", "focal")  # losses whose targets may be class numbers
+INDEXED = ("cross_entropy", "focal", "dice", "hinge")  # losses whose targets may be class numbers
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,11 @@ class Described:
 
     def check_values(self, table: Table) -> None:
         """Numbers that would spoil every weight, and labels that are no class numbers."""
-        known = table if not callable(self.loss) or self._takes_classes else Table(table.inputs, {})
-        check_finite(known)
-        y = table.targets.get("labels")
-        if y is not None and self._takes_classes:
-            _check_labels(y)
+        asked = self._losses()
+        check_finite(Table(table.inputs, {} if self._is_function else table.targets))
+        for name, loss in asked.items():
+            if name in table.targets:
+                check_targets(loss, table.targets[name])
 
     def check_held(self, held: Table, session: Session) -> None:
         """The validation data, before the first epoch rather than after it."""
@@ -103,35 +105,47 @@ class Described:
             raise type(error)(f"validation: {error}") from None
 
     def check_classes(self, session: Session, table: Table) -> None:
-        """Class numbers lie between 0 and the number of scores."""
-        y = table.targets.get("labels")
-        outputs = {name: session.plan.buffers[id].type for name, id in session.plan.outputs}
-        if y is None or "output" not in outputs or not self._takes_classes or y.dtype.kind not in "iu":
-            return
-        scores, known = outputs["output"].shape[-1], y if self._ignored is None else y[y != self._ignored]
-        if not known.size:
-            return
-        low, high = int(known.min()), int(known.max())
-        if isinstance(scores, int) and high >= scores:
-            raise InputError(
-                f"the labels go up to {high}, which needs {high + 1} classes; the model has {scores} "
-                "outputs. Make its last layer larger, or number the classes from 0."
-            )
-        if low < 0:
-            raise InputError(
-                f"the labels go down to {low}; classes are numbered from 0: y - y.min(). To leave rows out of the loss "
-                f"give ws.losses.Loss('cross_entropy', ignore_index={low})."
-            )
+        """Class numbers lie between 0 and the number of scores, answers are yes or no."""
+        outputs = {name: session.plan.buffers[id].type.shape for name, id in session.plan.outputs}
+        for name, loss in self._losses().items():
+            y, scores = table.targets.get(name), outputs.get("output" if name == "labels" else name)
+            if y is None or scores is None or loss.kind not in INDEXED or y.dtype.kind not in "iu":
+                continue
+            shape = (*scores[:1], *y.shape[1:])
+            if loss.kind in ANSWERS and aligned(scores, shape):
+                ANSWERS[loss.kind](loss, y)
+            else:
+                _check_range(loss, y, scores[class_axis(loss.kind, scores, shape, loss.options.get("axis"))])
 
     @property
-    def _ignored(self) -> int | None:
-        options: Mapping[str, Any] = getattr(self.loss, "options", {})
-        return options.get("ignore_index")
+    def _is_function(self) -> bool:
+        return callable(self.loss) and not isinstance(self.loss, losses.Loss)
 
-    @property
-    def _takes_classes(self) -> bool:
-        name = getattr(self.loss, "kind", self.loss)
-        return isinstance(name, str) and losses.Loss(name).kind in INDEXED
+    def _losses(self) -> dict[str, losses.Loss]:
+        """The losses of the table by the target that they are about; functions of one's own are not known."""
+        targets = self.batch.targets if isinstance(self.batch.targets, Mapping) else {}
+        by_output = isinstance(self.loss, Mapping) and ("kind" not in self.loss or "kind" in targets)
+        named = dict(self.loss) if by_output else {"labels": self.loss}
+        found = {name: one if callable(one) else losses.get(one) for name, one in named.items()}
+        return {name: one for name, one in found.items() if isinstance(one, losses.Loss)}
+
+
+def _check_range(loss: losses.Loss, y: Array, scores: object) -> None:
+    ignored = loss.options.get("ignore_index")
+    known = y if ignored is None else y[y != ignored]
+    if not known.size:
+        return
+    low, high = int(known.min()), int(known.max())
+    if isinstance(scores, int) and high >= scores:
+        raise InputError(
+            f"the labels go up to {high}, which needs {high + 1} classes; the model has {scores} "
+            "outputs. Make its last layer larger, or number the classes from 0."
+        )
+    if low < 0:
+        raise InputError(
+            f"the labels go down to {low}; classes are numbered from 0: y - y.min(). To leave rows out of the loss "
+            f"give ws.losses.Loss('cross_entropy', ignore_index={low})."
+        )
 
 
 def _as_table(batch: Batch) -> Table:
@@ -150,20 +164,3 @@ def _refuse_images_of_bytes(x: Array) -> None:
             "the inputs are uint8 images; a network takes floats around 0..1: x.astype('float32') / 255, or "
             "DataLoader(..., transform=ws.data.Scale(1 / 255))."
         )
-
-
-def _check_labels(y: Array) -> None:
-    if y.dtype.kind not in "fiub":
-        raise InputError(
-            f"the labels are of dtype {y.dtype}, not numbers; number the classes: names, y = np.unique(y, "
-            "return_inverse=True)."
-        )
-    if y.dtype.kind == "f" and y.ndim == 1:
-        raise InputError("the labels are floats; classes are whole numbers: y.astype('int32'). Else use loss='mse'.")
-    if y.dtype.kind in "iub" and y.ndim == 2 and y.shape[1] > 1 and (y.sum(axis=1) == 1).all() and y.max() <= 1:
-        raise InputError(
-            "the labels are one-hot integers; give class numbers, y.argmax(axis=1), or probabilities as floats, "
-            "y.astype('float32')."
-        )
-    if y.dtype.kind == "b":
-        raise InputError("the labels are booleans; classes are whole numbers: y.astype('int32').")

@@ -14,6 +14,7 @@ from wholestep.errors import OptionError
 from wholestep.losses import Loss
 from wholestep.metrics import Metric
 from wholestep.nn.module import Module
+from wholestep.optim.recipe import as_measures
 from wholestep.session import Session
 from wholestep.session.build import build_measuring_session
 from wholestep.session.model import state_with_numbers, structure
@@ -55,12 +56,13 @@ def _session(
     what = (_key(described.inputs()), targets, _key(described.loss), _key(metrics))
     key = (*what, capacity, rows, structure(model))
     if key not in known:
-        plain, names = with_room(metrics, 0), {}
-        sized = list(with_room(metrics, rows))
-        for i, (before, after) in enumerate(zip(plain, sized, strict=True)):
-            if isinstance(after, Metric) and after is not before:
-                sized[i] = replace(after, name=f"{after.name} of {rows}")
-                names[sized[i].name] = after.name
+        sized, names = list(with_room(metrics, rows)), {}
+        for i, measure in enumerate(as_measures(metrics)):
+            metric, *about = sized[i] if isinstance(sized[i], tuple) else (sized[i],)
+            if metric is not measure.metric and metric.to_config() != measure.metric.to_config():
+                renamed = replace(metric, name=f"{metric.name} of {rows}")
+                sized[i] = (renamed, *about)
+                names[renamed.name] = metric.name
         state_with_numbers(model)
         if len(known) >= KEPT:
             known.pop(next(iter(known)))

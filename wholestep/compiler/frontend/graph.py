@@ -66,6 +66,7 @@ class Graph:
         self.modules: Any = None  # those that were called in it: see nn/trace.py
         self.owners: dict[str, Any] = {}  # state -> the parameter of a module whose numbers it has
         self.recorded_by: Any = None  # the function of a @ws.step
+        self.meanings: dict[Node, Any] = {}  # what losses take scores for, so that metrics of the same scores know
 
     # -- leaves --------------------------------------------------------------------------------------------------
 
@@ -362,6 +363,7 @@ class Graph:
         out._owners, out._random_calls = dict(self._owners), dict(self._random_calls)
         out.modules, out.owners, out.recorded_by = self.modules, self.owners, self.recorded_by
         out.clocks, out._update_numbers = self.clocks, dict(self._update_numbers)
+        out.meanings = dict(self.meanings)
         return out
 
     def adopt(self, tensor: Tensor) -> Tensor:

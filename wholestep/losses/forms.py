@@ -1,0 +1,182 @@
+"""How scores and targets of a classifier belong together, what a metric learns of it from the loss, and the linter.
+
+There are two kinds of questions.  *Classes*: scores have an axis of classes, of which one is true; the others are rows.
+*Yes or no*: each score has a target of its own, 0 or 1.  A loss says which it asks (`takes_as`), and a metric of the
+same output reads it alike.  An axis of size 1 is never one of classes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from wholestep.compiler.frontend.tensor import Tensor, as_tensor
+from wholestep.compiler.frontend.trace import fail, user_line
+from wholestep.compiler.ir.types import Shape, shape_text
+from wholestep.errors import DTypeError, OptionError, ShapeError, TrainingWarning
+from wholestep.losses.shared import Target
+
+SAME_VALUES = ("reshape", "permute", "expand", "slice", "cast")
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a loss takes an output for."""
+
+    each: bool  # yes or no for each element; else classes along `axis`
+    axis: int = -1
+    ignore_index: int | None = None
+    logits: bool = True  # probabilities follow from the scores by sigmoid or softmax
+    signs: bool = False  # the targets of yes or no are 1 and -1 instead of 1 and 0
+
+
+def takes_as(scores: Tensor, meaning: Meaning) -> None:
+    """Let metrics of `scores` know what they are; two losses that disagree say nothing."""
+    if scores.graph is not None:
+        known = scores.graph.meanings
+        known[scores.node] = meaning if known.get(scores.node, meaning) == meaning else None
+
+
+# -- classes -----------------------------------------------------------------------------------------------------
+
+
+def class_axis(name: str, scores: Shape, target: Shape, axis: int | None = None) -> int:
+    """The axis of classes: the one that is given, or the one without which the scores have the target's shape.
+
+    That may be the last, as in language models, or axis 1, as in torch; where both would do, it must be given.
+    """
+    last = len(scores) - 1
+    if axis is not None:
+        if not isinstance(axis, int) or isinstance(axis, bool) or not -len(scores) <= axis <= last:
+            fail(OptionError, f"{name}: axis={axis!r} is no axis of scores of shape {shape_text(scores)}.")
+        return axis % len(scores)
+    if last < 2:
+        return last
+    fits = [a for a in (1, last) if _is_row_of(target, without(scores, a))]
+    if len(fits) == 2 or target == scores:
+        fail(
+            ShapeError,
+            f"{name}: in scores of shape {shape_text(scores)} for targets of shape {shape_text(target)}, classes may "
+            "be on axis 1 or on the last axis. Say which: axis=1 or axis=-1, as in ws.losses.Loss('cross_entropy', "
+            "axis=1).",
+        )
+    return fits[0] if fits else last
+
+
+def without(shape: Shape, axis: int) -> Shape:
+    return (*shape[:axis], *shape[axis + 1 :])
+
+
+def _is_row_of(target: Shape, rows: Shape) -> bool:
+    """A column of class numbers, (N, 1), is as good as (N,)."""
+    return target in (rows, (*rows, 1))
+
+
+def classes_last(scores: Tensor, axis: int) -> Tensor:
+    if axis == scores.ndim - 1:
+        return scores
+    return scores.permute(*(a for a in range(scores.ndim) if a != axis), axis)
+
+
+def class_numbers(loss: str, scores: Tensor, labels: Tensor) -> Tensor:
+    """Class numbers in the shape of the rows of scores whose classes are last."""
+    rows = scores.shape[:-1]
+    if not _is_row_of(labels.shape, rows):
+        fail(
+            ShapeError,
+            f"{loss}: logits of shape {shape_text(scores.shape)}, classes last, need labels of shape "
+            f"{shape_text(rows)}; received {shape_text(labels.shape)}.",
+        )
+    return labels if labels.shape == rows else labels.reshape(rows)
+
+
+def need_classes(loss: str, scores: Shape, axis: int) -> None:
+    if (scores and scores[axis] == 1) or (len(scores) == 1 and not isinstance(scores[0], int)):
+        fail(
+            ShapeError,
+            f"{loss}: scores of shape {shape_text(scores)} are one for each row, and the probability of a single class "
+            "is always 1. For yes or no use loss='bce' and targets 0 and 1; else give the model an output for each "
+            "class.",
+        )
+
+
+def asked(loss: str, logits: Tensor, labels: Tensor, axis: int | None) -> int:
+    """The axis of classes of scores that are raw and of targets that can be class indices or probabilities."""
+    if not labels.dtype.is_float:
+        _refuse_whole_rows(loss, logits, labels)
+    at = class_axis(loss, logits.shape, labels.shape, axis)
+    need_classes(loss, logits.shape, at)
+    if labels.dtype.is_float:
+        _refuse_float_labels(loss, logits, labels, at)
+    lint(loss, logits, each=False)
+    return at
+
+
+def _refuse_float_labels(loss: str, logits: Tensor, labels: Tensor, axis: int) -> None:
+    rows = without(logits.shape, axis)
+    if labels.shape in (rows, (*rows, 1)):
+        fail(
+            DTypeError,
+            f"{loss}: labels of shape {shape_text(labels.shape)} are class indices of an integer dtype; "
+            f"received {labels.dtype}. Cast them: labels.astype('int32'). Probabilities have the shape of the logits, "
+            f"{shape_text(logits.shape)}.",
+        )
+
+
+def _refuse_whole_rows(loss: str, logits: Tensor, labels: Tensor) -> None:
+    if labels.shape == logits.shape and logits.ndim > 0:
+        fail(
+            DTypeError,
+            f"{loss}: a target of shape {shape_text(labels.shape)}, that of the logits, holds probabilities and "
+            f"needs dtype {logits.dtype}; received {labels.dtype}. Cast it, target.astype('{logits.dtype}'), or pass "
+            "class indices: target.argmax(-1). For yes or no at each score use loss='bce'.",
+        )
+
+
+# -- yes or no ---------------------------------------------------------------------------------------------------
+
+
+def aligned(a: Shape, b: Shape) -> bool:
+    """One shape, or one with an axis of 1 behind the other: no pairs are made."""
+    return a == b or (*a, 1) == b or (*b, 1) == a
+
+
+def answers(scores: Tensor, target: Target) -> Target:
+    """Targets of yes or no in the shape and dtype of the scores, where they fit; else as they are."""
+    if isinstance(target, int | float):
+        return target
+    t = as_tensor(target)
+    if t.shape != scores.shape and aligned(t.shape, scores.shape):
+        t = t.reshape(scores.shape)
+    return t if t.dtype.is_float else t.astype(scores.dtype)
+
+
+def by_score(scores: Tensor, target: Target) -> bool:
+    """Has each score a target of its own?  Class indices lack the axis of classes, which is never of size 1."""
+    if isinstance(target, int | float):
+        return True
+    return aligned(scores.shape, as_tensor(target).shape)
+
+
+# -- what is written twice ---------------------------------------------------------------------------------------
+
+_ONE_TRUE = "use loss='cross_entropy' where one class is true"
+LINT = {  # (yes or no?, the op that made the scores) -> what to write
+    (False, "softmax"): "leave the softmax out; ws.nn.Softmax()(model.predict(x)) gives probabilities.",
+    (False, "sigmoid"): "leave the sigmoid out, or use loss='bce' for labels of yes or no.",
+    (True, "sigmoid"): "leave the sigmoid out; ws.nn.Sigmoid()(model.predict(x)) gives probabilities.",
+    (True, "softmax"): f"leave the softmax out, or {_ONE_TRUE}.",
+    (True, "log_softmax"): f"leave the log_softmax out, or {_ONE_TRUE}.",
+}
+
+
+def lint(loss: str, scores: Tensor, each: bool) -> None:
+    """Warn about scores that are probabilities already: they would be squashed twice, and learn slowly or never."""
+    node = scores.node
+    while node.op in SAME_VALUES:
+        node = node.inputs[0]
+    advice = LINT.get((each, node.op))
+    if advice is not None:
+        line = user_line()
+        text = f"{loss} takes raw scores and applies the {'sigmoid' if each else 'softmax'} itself: {advice}"
+        warnings.warn_explicit(f"{text} ({node.op} at {node.line})", TrainingWarning, line.file, line.line)

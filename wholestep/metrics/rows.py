@@ -1,0 +1,210 @@
+"""The rows of a classifier: which class each was given and which it has, and how much it counts."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail, user_line
+from wholestep.compiler.ir.types import Extent, Shape, product
+from wholestep.errors import OptionError, TrainingWarning
+from wholestep.metrics.base import Array
+from wholestep.metrics.reading import Form, OfScores, Seen, check_range, row_count
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a metric reads classes: the options that decide it."""
+
+    metric: OfScores
+    threshold: float | None = None
+    ignore_index: int | None = None
+    classes: int | None = None
+    together: bool = False  # the answers of a row stand in one line: (N, all that a row asks)
+
+    def ignored(self, form: Form) -> int | None:
+        """The class that is left out: the metric's own, or the loss's."""
+        known = self.metric.meaning
+        if self.ignore_index is None and known is not None and form is Form.SCORES:
+            return known.ignore_index
+        return self.ignore_index
+
+    def limit(self) -> float:
+        """The score above which the answer is yes."""
+        known = self.metric.meaning
+        by_loss = known is not None and known.each
+        if self.threshold is not None:
+            if by_loss and known is not None and known.logits and self.threshold == 0.5:
+                _warn_of_half(self.metric.kind)
+            return self.threshold
+        if not by_loss:
+            fail(
+                OptionError,
+                f"{self.metric.kind}: one score for each target says yes or no by a threshold, and none was given. Say "
+                "it: threshold=0.0 for logits, threshold=0.5 for probabilities; one-hot targets become classes by "
+                "target.argmax(-1).",
+            )
+        return 0.0
+
+    @property
+    def _no(self) -> float:
+        """Targets above it say yes."""
+        known = self.metric.meaning
+        return 0.0 if known is not None and known.signs else 0.5
+
+    def _shape(self, seen: Seen[Any], rows: Shape) -> tuple[Extent, ...]:
+        """Flat rows of classes; of yes or no (rows, questions)."""
+        if seen.form is not Form.EACH:
+            return (product(rows),)
+        if self.together:
+            return (rows[0], product(rows[1:]))
+        return tuple(rows) if len(rows) == 2 else (product(rows), 1)
+
+    # -- on arrays -----------------------------------------------------------------------------------------------
+
+    def arrays(self, prediction: Array, target: Array, weight: Array | None) -> ClassArrays:
+        seen = self.metric.see(prediction, target, self.threshold)
+        predicted, actual = self._class_arrays(seen)
+        shape: Any = self._shape(seen, seen.rows)
+        if weight is not None:
+            weight = self.metric.spread(weight, seen.rows).astype(np.float64).reshape(shape)
+        ignored = self.ignored(seen.form)
+        counted = np.ones(actual.shape, bool) if ignored is None else actual != ignored
+        width = self._width(seen, max(_top(predicted[counted]), _top(actual[counted])))
+        for what, values in (("labels", actual), ("predicted classes", predicted)):
+            check_range(self.metric.kind, what, values[counted].astype(np.int64), width)
+        actual = np.where(counted, actual, 0).astype(np.int64).reshape(shape)
+        return ClassArrays(
+            predicted.astype(np.int64).reshape(shape), actual, counted.reshape(shape), weight, width, seen.questions
+        )
+
+    def _class_arrays(self, seen: Seen[Array]) -> tuple[Array, Array]:
+        p, t = seen.prediction, seen.target
+        if seen.form is Form.SCORES:
+            return p.argmax(-1), t
+        if seen.form is Form.ROWS:
+            return p.argmax(-1), t.argmax(-1)
+        if seen.form is Form.CLASSES:
+            return p, t
+        plain = t.dtype.kind in "iub" and self._no == 0.5
+        return p > self.limit(), t if plain else t > self._no
+
+    def _width(self, seen: Seen[Any], top: int) -> int:
+        """The number of classes: told by the scores, by the metric, or by the largest class seen."""
+        if seen.form in (Form.SCORES, Form.ROWS):
+            return int(seen.prediction.shape[-1])
+        return 2 if seen.form is Form.EACH else self.classes or top + 1
+
+    # -- on tensors ----------------------------------------------------------------------------------------------
+
+    def tensors(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> ClassTensors:
+        seen = self.metric.see(prediction, target, self.threshold)
+        predicted, actual = self._class_tensors(seen)
+        shape = self._shape(seen, seen.rows)
+        if weight is not None:
+            weight = self.metric.spread(weight, seen.rows).astype("float64").reshape(shape)
+        ignored = self.ignored(seen.form)
+        counted = None if ignored is None else (actual != ignored)
+        if counted is not None:
+            actual = fn.where(counted, actual, 0)  # an index that exists; the row counts nothing
+            counted = counted.reshape(shape)
+        width = self.classes if seen.form is Form.CLASSES else self._width(seen, 0)
+        return ClassTensors(predicted.reshape(shape), actual.reshape(shape), counted, weight, width, seen.questions)
+
+    def _class_tensors(self, seen: Seen[Tensor]) -> tuple[Tensor, Tensor]:
+        p, t = seen.prediction, seen.target
+        if seen.form is Form.SCORES:
+            return p.argmax(-1).astype(t.dtype), t
+        if seen.form is Form.ROWS:
+            return p.argmax(-1), t.argmax(-1)
+        if seen.form is Form.CLASSES:
+            return p.astype(t.dtype), t
+        plain = not t.dtype.is_float and self._no == 0.5
+        yes = t if plain else t > 0 if not t.dtype.is_float else t > self._no
+        return (p > self.limit()).astype("int32"), yes.astype("int32")
+
+
+def _top(values: Array) -> int:
+    return int(values.max()) if values.size else -1
+
+
+def _warn_of_half(metric: str) -> None:
+    line = user_line()
+    warnings.warn_explicit(
+        f"{metric}: threshold=0.5 is compared with the raw scores that the loss takes, where it stands for a "
+        "probability of 0.62. For a probability of 0.5 leave it out, or give threshold=0.0.",
+        TrainingWarning,
+        line.file,
+        line.line,
+    )
+
+
+@dataclass(frozen=True)
+class ClassArrays:
+    """Classes predicted and true, (N,), or answers of yes or no, (N, questions); which count, and how much."""
+
+    predicted: Array
+    actual: Array
+    counted: Array
+    weight: Array | None
+    classes: int
+    questions: int
+
+    def amounts(self, hits: Array | None = None) -> Array:
+        """How much each counts, 0 where it does not or where `hits` is false; int64, or float64 with weights."""
+        mask = self.counted if hits is None else hits & self.counted
+        return mask.astype(np.int64) if self.weight is None else np.where(mask, self.weight, 0.0)
+
+    def tally(self, hits: Array | None = None) -> Array:
+        """How much all of them count where `hits`."""
+        return np.asarray(self.amounts(hits).sum())
+
+    def total(self) -> Array:
+        return self.tally()
+
+    def by(self, index: Array, size: int, hits: Array | None = None) -> Array:
+        """How much they count at each index."""
+        amounts = self.amounts(hits)
+        counts: Array = np.bincount(index.reshape(-1), amounts.reshape(-1), size)
+        return counts if self.weight is not None else counts.round().astype(np.int64)
+
+
+@dataclass(frozen=True)
+class ClassTensors:
+    """The same of a batch inside the step; `counted` is None where all count."""
+
+    predicted: Tensor
+    actual: Tensor
+    counted: Tensor | None
+    weight: Tensor | None
+    classes: int | None
+    questions: int
+
+    def amounts(self, hits: Tensor | None = None) -> Tensor:
+        """How much each counts, 0 where it does not or where `hits` is false; int64, or float64 with weights."""
+        chosen = [t for t in (hits, self.counted) if t is not None]
+        mask: Tensor = (
+            chosen[0] if len(chosen) == 1 else chosen[0] & chosen[1] if chosen else self.actual == self.actual
+        )
+        return mask.astype("int64") if self.weight is None else fn.where(mask, self.weight, 0.0)
+
+    def tally(self, hits: Tensor) -> Tensor:
+        """How much all of them count where `hits`."""
+        return self.amounts(hits).sum()
+
+    def total(self) -> Tensor:
+        """How much all count."""
+        if self.counted is None:
+            return row_count(self.actual.shape) if self.weight is None else self.weight.sum()
+        return self.amounts().sum()
+
+    def by(self, index: Tensor, size: int, hits: Tensor | None = None) -> Tensor:
+        """How much they count at each index."""
+        amounts = self.amounts(hits)
+        flat = (product(amounts.shape),)
+        return fn.scatter_add(amounts.reshape(flat), index.reshape(flat), size)
