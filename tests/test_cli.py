@@ -117,6 +117,18 @@ def test_train_evaluate_predict(script: Path, tmp_path: Path) -> None:
     assert np.array_equal(np.load(tmp_path / "y.npy"), twin.predict(x[:7]))
 
 
+def test_a_loss_that_is_not_finite_is_one_line(script: Path) -> None:
+    arguments = ["train", "small.py", "--epochs", "2", "--no-progress", "--set", "optimizer.lr=1e30"]
+    code, text = run(*arguments)
+    assert code == 1
+    assert text.startswith("error: the loss of step ")
+    assert "Lower the learning rate (it is 1e+30)" in text
+    for policy in ("skip", "ignore"):
+        assert run(*arguments, "--set", f"nonfinite={policy}", "--folder", policy)[0] == 0
+    assert ws.load_checkpoint("skip").config["nonfinite"] == "skip"
+    assert all(np.isfinite(a).all() for a in ws.load_checkpoint("skip").arrays.values())
+
+
 def test_questions_that_a_run_cannot_answer(script: Path) -> None:
     assert run("train", "small.py", "--epochs", "1", "--no-progress")[0] == 0
     Path("text.npy").write_text("no numbers")

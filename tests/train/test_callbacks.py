@@ -103,17 +103,16 @@ def test_what_was_done_is_saved_first_and_resumes_to_the_same_bits(event: str, t
 # -- epochs that were not finished -------------------------------------------------------------------------------
 
 
-def test_a_partial_epoch_is_in_the_history(tmp_path: Path) -> None:
+def test_a_partial_epoch_is_in_the_history() -> None:
     seen = ws.LossHistory()
     history = fit(epochs=9, callbacks=[seen, ws.StepBudget(6)])
     assert [(e.epoch, e.steps, e.partial) for e in history.epochs] == [(0, 4, False), (1, 2, True)]
     assert history.final_loss() == pytest.approx(np.mean(seen.losses[4:]))
     assert "1 (part)" in str(history)
     assert ws.TrainHistory.from_json(history.to_json()).epochs == history.epochs
-    first = fit(callbacks=ws.StepBudget(2), checkpoint=tmp_path, epochs=2)
+    first = fit(callbacks=ws.StepBudget(2), epochs=2)
     assert first.final_loss() is not None
     assert [e.partial for e in first.epochs] == [True]
-    assert fit(callbacks=ws.TimeBudget(1e-9), epochs=2).epochs[-1].partial in (True, False)
     assert fit(callbacks=ws.TimeBudget(1e-9), epochs=2).final_loss() is not None
 
 

@@ -68,8 +68,7 @@ class DataLoader:
 
     def shuffle(self, epoch: int) -> None:
         """Take the order of an epoch; equal numbers give equal orders."""
-        self.epoch = int(epoch)
-        self.reset()
+        self.epoch, self.position, self._stream, self._passed = int(epoch), 0, None, 0
 
     def reset(self) -> None:
         """Back to the first batch, in the same order."""

@@ -150,6 +150,17 @@ class Programs:
             self._load(name, plan, key)
         return self._entries[name]
 
+    def _entry_with_room(self, name: str, given: Mapping[str, object]) -> EntryPoint:
+        """An entry point that takes all rows of what is given, be they more than the session's capacity."""
+        source = self._need_source(f"the entry point {name!r}")
+        larger = source.with_room(given)
+        if larger is source:
+            return self._entry(name)
+        key = f"{name} of {larger.capacity}"
+        if key not in self._entries:
+            self._load(key, *larger.plan(name, self._place.options, self._stand))
+        return self._entries[key]
+
     def _entry_for_all_rows(self) -> EntryPoint:
         """`evaluate` for data of any size, batch after batch, compiled when it is first asked for."""
         return self._entries.get(WHOLE) or self._load_window(WHOLE, EVALUATE)

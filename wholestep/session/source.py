@@ -146,6 +146,15 @@ class Source:
             return True
         return len(rows) <= self.capacity.get(str(first.shape[0]), len(rows))
 
+    def with_room(self, given: Mapping[str, object]) -> Source:
+        """The same for as many rows as are given, up to a power of two; itself where they fit."""
+        if self.fits(given):
+            return self
+        name, first = next(iter(self.graph.inputs.items()))
+        rows = len(given[name])  # type: ignore[arg-type]
+        capacity = {**self.capacity, str(first.shape[0]): 1 << (rows - 1).bit_length()}
+        return replace(self, capacity=capacity, cuts={}, verdicts={}, reports={})
+
     def trace(self, entry: str) -> ir.Graph:
         """The graph of an entry point, recorded once."""
         if entry not in self.traced:

@@ -34,13 +34,20 @@ class Stats:
     @staticmethod
     def of(name: str, array: AnyArray) -> Stats:
         wide = array.astype(np.float64)
-        return Stats(name, float(wide.min()), float(wide.max()), float(wide.mean()), float(np.sqrt((wide**2).sum())))
+        with np.errstate(all="ignore"):  # of infinities
+            norm = float(np.sqrt((wide**2).sum()))
+            return Stats(name, float(wide.min()), float(wide.max()), float(wide.mean()), norm)
+
+    @property
+    def is_finite(self) -> bool:
+        """Is every element?"""
+        return bool(np.isfinite([self.min, self.max]).all())
 
     @property
     def verdict(self) -> str:
         """ "vanishing", "exploding" or ""."""
         largest = max(abs(self.min), abs(self.max))
-        if not np.isfinite([self.min, self.max]).all() or largest >= EXPLODING:
+        if not self.is_finite or largest >= EXPLODING:
             return "exploding"
         return "vanishing" if largest <= VANISHING else ""
 
@@ -123,7 +130,7 @@ class Staged(Tunable):
         """
         named = {**(given or {}), **inputs}
         if named:
-            self._gradients = self._entry("gradients")(named).outputs
+            self._gradients = self._entry_with_room("gradients", named)(named).outputs
         found = {name.removeprefix(PREFIX): array for name, array in self._need_gradients().items()}
         return {name: Stats.of(name, array) for name, array in found.items()}
 
@@ -137,9 +144,17 @@ class Staged(Tunable):
             raise UsageError(f"an observer has on_activations(step, stats), as ws.ConsoleObserver; got {observer!r}.")
         self._observer = observer
 
+    def activation_stats(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> dict[str, Stats]:
+        """Statistics of every layer's output, in the order in which they are computed.
+
+        Example: `session.activation_stats(x=xb)["0"].max`.
+        """
+        named = {**(given or {}), **inputs}
+        entry = self._entry_with_room("observe", named)
+        known = {i.name for i in entry.inputs.all}
+        outputs = entry({n: a for n, a in named.items() if n in known}).outputs
+        return {name: Stats.of(name, a) for name, a in outputs.items()}
+
     def _observe(self, inputs: Mapping[str, object]) -> None:
         assert self._observer is not None
-        entry = self._entry("observe")
-        known = {i.name for i in entry.inputs.all}
-        outputs = entry({n: a for n, a in inputs.items() if n in known}).outputs
-        self._observer.on_activations(self.state.step, {name: Stats.of(name, a) for name, a in outputs.items()})
+        self._observer.on_activations(self.state.step, self.activation_stats(inputs))

@@ -141,6 +141,11 @@ class Tunable(Programs):
         return values
 
     @property
+    def nonfinite(self) -> str:
+        """What the step was built to do about gradients that are not finite: "ignore", "skip" or "raise"."""
+        return self._recipe.nonfinite
+
+    @property
     def skipped_steps(self) -> int:
         """How many steps changed nothing since a gradient was not finite (nonfinite="skip")."""
         return int(self.state.get(SKIPPED)) if SKIPPED in self.state else 0

@@ -45,6 +45,7 @@ class Experiment:
     batch_size: int = 32
     accumulate: int = 1
     clip_norm: float | None = None
+    nonfinite: str = "raise"
     shuffle: bool = True
     seed: int = 0
     threads: int | None = None

@@ -39,6 +39,7 @@ def fit(
     batch_size: int = 32,
     accumulate: int = 1,
     clip_norm: float | None = None,
+    nonfinite: str = "raise",
     shuffle: bool = True,
     seed: int = 0,
     device: str = "cpu",
@@ -63,6 +64,8 @@ def fit(
             validation) after every epoch.
         metrics: names or objects, e.g. `["accuracy"]`.
         batch_size: rows of a step; a `DataLoader` has its own.
+        nonfinite: "raise" ends a run whose loss is not finite and says in which step and layer; "skip" leaves such
+            steps out and counts them; "ignore" trains on.
         checkpoint: a folder to keep the run in: the last two and the best epoch, and every minute inside an epoch.
             Ctrl-C and SIGTERM then finish the steps at hand, save, and exit.
         resume: a run's folder (or one checkpoint of it) to go on from; True: from `checkpoint`, where it holds any.
@@ -90,6 +93,7 @@ def fit(
         batch_size=batch_size,
         accumulate=accumulate,
         clip_norm=clip_norm,
+        nonfinite=nonfinite,
         shuffle=shuffle,
         seed=seed,
         device=device,
@@ -134,6 +138,7 @@ def trainer_for(
     batch_size: int = 32,
     accumulate: int = 1,
     clip_norm: float | None = None,
+    nonfinite: str = "raise",
     shuffle: bool = True,
     seed: int = 0,
     device: str = "cpu",
@@ -157,6 +162,7 @@ def trainer_for(
         batch_size=loader.batch_size // accumulate,
         accumulate=accumulate,
         clip_norm=clip_norm,
+        nonfinite="skip" if nonfinite == "skip" else "ignore",  # losses are looked at where they come back
         seed=seed,
         device=device,
         threads=threads,
@@ -167,7 +173,7 @@ def trainer_for(
         described.check_classes(session, loader.source)
     if held is not None:
         described.check_held(held, session)
-    trainer = Trainer(session, TrainConfig(log_interval=0), callbacks, held)
+    trainer = Trainer(session, TrainConfig(log_interval=0, nonfinite=nonfinite), callbacks, held)
     trainer.started_with = {
         "loss": str(loss),
         "optimizer": chosen.to_config(),
@@ -176,6 +182,7 @@ def trainer_for(
         "batch_size": loader.batch_size,
         "accumulate": accumulate,
         "clip_norm": clip_norm,
+        "nonfinite": nonfinite,
         "seed": seed,
     }
     return trainer, loader

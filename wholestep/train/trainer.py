@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite, nan
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,10 +19,13 @@ from wholestep.optim import SGD, Adam, Optimizer
 from wholestep.session import Session
 from wholestep.train.checkpoint import Checkpoint
 from wholestep.train.history import TrainHistory
+from wholestep.train.nonfinite import Watch, policy_of
 from wholestep.train.rates import check_horizons, count_epochs, need_monitors, observe, rate_used, told
 from wholestep.train.signals import finish_before_exit
 
 log = logging.getLogger("wholestep")
+
+SKIPPED = "skipped_steps"  # of an epoch, in its logs
 
 
 class Loader(Protocol):
@@ -43,6 +47,9 @@ class TrainConfig:
         learning_rate: of plain descent, where neither this nor the session names another optimizer.
         log_interval: log the loss every so many steps, from step 0; 0 logs epochs only.
         data_input, label_input: the session's inputs that receive a batch's data and labels.
+        nonfinite: what a loss that is not finite does: "raise" ends the run and says why; "skip" leaves such steps
+            out, in a session that was built with it; "ignore" trains on.  None: "skip" where the session skips, else
+            "raise".
 
     Example: `ws.TrainConfig(optimizer=ws.Adam(lr=1e-3), log_interval=10)`.
     """
@@ -52,6 +59,7 @@ class TrainConfig:
     log_interval: int = 100
     data_input: str = "x"
     label_input: str = "labels"
+    nonfinite: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.log_interval, int) or isinstance(self.log_interval, bool) or self.log_interval < 0:
@@ -96,6 +104,7 @@ class Trainer:
         self.started_with: Mapping[str, Any] = {}  # JSON values that checkpoints keep for people and the command line
         self._run: Run | None = None
         self._resumed: Position | None = None
+        self._watch = Watch(self, None, policy_of(self.config.nonfinite, session))
         optimizer = self.config.chosen()
         if optimizer is not None:
             session.set_optimizer(optimizer)
@@ -120,6 +129,7 @@ class Trainer:
         check_horizons(self.session, epochs, length(loader))
         run = self._run = self._new_run(loader, epochs, begin)
         self._resumed = None
+        self._watch = Watch(self, loader, self._watch.policy)
         with finish_before_exit(run):
             try:
                 self.callbacks.begin(run)
@@ -130,6 +140,7 @@ class Trainer:
                     if stats.partial:
                         self.history.epochs.append(stats)
                         break
+                    self._watch.end_epoch(stats, last=epoch == epochs - 1)
                     self._end_epoch(run, stats)
             except BaseException as error:
                 run.stop(f"{type(error).__name__}: {error}")
@@ -174,45 +185,56 @@ class Trainer:
         at = run.position if (run.position.epoch, run.position.step) == (epoch, start) else Position(epoch, start)
         run.epoch, run.logs = epoch, {}
         self.callbacks.on_epoch_begin(epoch)
+        skipped = self.session.skipped_steps
         with self.session.span("train_epoch"):
-            for losses, sizes in self._steps(loader, epoch, start):
-                first, at = at.step, _advanced(at, losses, sizes)
+            self._watch.keep(at)
+            for losses, sizes in self.steps(loader, epoch, start, self._every()):
+                first, before, at = at.step, at, _advanced(at, losses, sizes)
+                if not isfinite(at.loss_sum):
+                    at = self._watch.judged(before, at, losses, sizes)
                 run.position = at
                 self._tell(run, epoch, first, losses)
                 self.callbacks.on_safe_point()
                 if run.stopped_by and not self._at_end(run, at.step):
-                    return self._stats(at, partial=True)
+                    return self._stats(at, skipped, partial=True)
+                self._watch.keep(at)
         if at.step == 0:
             warnings.warn(f"epoch {epoch}: the loader gave no batches; nothing was trained.", stacklevel=2)
             return EpochStats(epoch, 0.0, 0)
-        return self._stats(at)
+        return self._stats(at, skipped)
 
-    def _stats(self, at: Position, *, partial: bool = False) -> EpochStats:
-        average = at.loss_sum / at.rows if at.rows else 0.0
+    def _stats(self, at: Position, skipped: int, *, partial: bool = False) -> EpochStats:
+        average = at.loss_sum / at.rows if at.rows else nan
         found = self._measured(None if partial else self.validation)
+        if self._watch.policy == "skip":
+            found[SKIPPED] = float(self.session.skipped_steps - skipped)
+            if found[SKIPPED]:
+                log.warning("epoch %d: %d steps were left out; nothing in them was finite", at.epoch, found[SKIPPED])
         rate = rate_used(self.session, at.epoch)
         return EpochStats(at.epoch, average, at.step, {"loss": average, **found, **rate}, partial)
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
-    def _steps(self, loader: Loader, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
-        """The losses and numbers of rows of the steps of an epoch, some at a time."""
+    def steps(self, loader: Loader, epoch: int, start: int, every: int | None) -> Iterator[tuple[Any, Any]]:
+        """The losses and numbers of rows of the steps of an epoch, `every` of them at a time at most."""
         if start and start == length(loader):  # resumed where an epoch's steps were done and nothing was measured yet
             self.session.state.epoch = epoch + 1
             return iter(())
         table = loader.arrays() if isinstance(loader, DataLoader) else None
         if table is not None and isinstance(loader, DataLoader):
-            return self._native_steps(table, loader, epoch, start)
+            return self._native_steps(table, loader, epoch, start, every)
         return self._single_steps(loader, epoch, start)
 
-    def _native_steps(self, table: Table, loader: DataLoader, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
+    def _native_steps(
+        self, table: Table, loader: DataLoader, epoch: int, start: int, every: int | None
+    ) -> Iterator[tuple[Any, Any]]:
         """Data in memory: many steps per native call."""
         slices = self.session.run_in_slices(
             self._named_table(table),
             shuffle=loader.shuffles,
             start=start,
             batch_size=loader.batch_size,
-            every=self._every(),
+            every=every,
             order_seed=loader.seed,
         )
         self.session.state.epoch = epoch
@@ -246,6 +268,10 @@ class Trainer:
         for _ in range(start):
             loader.next_batch()
         return iter(loader.next_batch, None)
+
+    def batch_at(self, loader: Loader, epoch: int, step: int) -> Mapping[str, Any]:
+        """The inputs of one step."""
+        return self.named_batch(next(self._batches(loader, epoch, step)))
 
     def _every(self) -> int | None:
         asked = [n for n in (self.callbacks.every, self.config.log_interval or None) if n]
@@ -296,7 +322,8 @@ class Trainer:
     def _names(self) -> tuple[str, ...]:
         own = ("loss", *self.session.metrics())
         held = () if self.validation is None else tuple(f"val_{name}" for name in own)
-        return (*own, *held, *rate_used(self.session, 0))
+        skipped = (SKIPPED,) if self._watch.policy == "skip" else ()
+        return (*own, *held, *skipped, *rate_used(self.session, 0))
 
 
 def check_epochs(epochs: object) -> None:

@@ -1,0 +1,229 @@
+"""Losses that are no numbers: a run that meets one ends, and says which step, which layer, and what to do.
+
+A step checks nothing itself: losses come back anyway and are looked at here.  So that the step can be looked at again
+as it was, a copy of a small model's state is kept from time to time; training is repeated from there, bit for bit.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wholestep.callbacks.base import EpochStats, Position
+from wholestep.errors import NonFiniteError, OptionError, WholestepError
+
+if TYPE_CHECKING:
+    from wholestep.session import Session
+    from wholestep.train.trainer import Trainer
+
+log = logging.getLogger("wholestep")
+
+POLICIES = ("raise", "skip", "ignore")
+LARGEST = 16 << 20  # bytes of a state that is copied
+PAUSE = 0.5  # seconds between two copies, and at most
+SHARE = 0.005  # of the time
+SHOWN = 3
+
+
+def policy_of(asked: str | None, session: Session) -> str:
+    """What a trainer does about a loss that is not finite: what it is told, else what its session was built for."""
+    if asked is not None and asked not in POLICIES:
+        raise OptionError(f"nonfinite={asked!r}: expected one of {', '.join(map(repr, POLICIES))}.")
+    built = session.nonfinite
+    if asked == "skip" and built != "skip":
+        raise OptionError(
+            "nonfinite='skip' is part of the step, and this session was built without it: "
+            "ws.build_session(..., nonfinite='skip')."
+        )
+    return "skip" if built == "skip" else asked or "raise"
+
+
+class Watch:
+    """Looks at the losses of a run as they come back."""
+
+    def __init__(self, trainer: Trainer, loader: Any, policy: str) -> None:
+        self.trainer, self.loader, self.policy = trainer, loader, policy
+        self._kept: dict[str, Any] = {}
+        self._kept_at = Position()
+        self._next = -math.inf  # when to copy again
+        small = trainer.session.state.mapped_bytes <= LARGEST
+        self._keeps = policy == "raise" and small
+
+    def keep(self, at: Position) -> None:
+        """Copy the state as it is at a position, if it is time to."""
+        if not self._keeps or (began := time.monotonic()) < self._next:
+            return
+        self._kept, self._kept_at = self.trainer.session.state_dict(), at
+        ended = time.monotonic()
+        self._next = ended + max(PAUSE, (ended - began) / SHARE)
+
+    def judged(self, before: Position, after: Position, losses: Any, rows: Any) -> Position:
+        """The position after steps of which one has a loss that is not finite, if training goes on."""
+        bad = [i for i, loss in enumerate(losses.tolist()) if not math.isfinite(loss)]
+        if not bad or self.policy == "ignore":
+            return after
+        if self.policy == "raise":
+            at = Position(before.epoch, before.step + bad[0])
+            done = _sum_of(before, losses[: bad[0]], rows[: bad[0]])
+            self._record(at, done)
+            raise NonFiniteError(self._told(at, float(losses[bad[0]])))
+        fine = np.isfinite(losses)
+        total, count = _sum_of(before, losses[fine], rows[fine])
+        return Position(before.epoch, after.step, total, count)
+
+    def end_epoch(self, stats: EpochStats, *, last: bool) -> None:
+        """The last update of an epoch may have spoilt the parameters: no loss shows it yet."""
+        odd = any(isinstance(v, float) and not math.isfinite(v) for v in stats.logs.values())
+        if self.policy == "raise" and (odd or last) and (names := spoilt(self.trainer.session)):
+            at = Position(stats.epoch + 1)
+            raise NonFiniteError(self._text(f"after epoch {stats.epoch} {_are(names)}", *self._looked_at(at)))
+
+    def _record(self, at: Position, done: tuple[float, int]) -> None:
+        """The epoch as far as it was finite."""
+        mean = done[0] / done[1] if done[1] else math.nan
+        self.trainer.history.epochs.append(EpochStats(at.epoch, mean, at.step, {"loss": mean}, partial=True))
+
+    # -- why -----------------------------------------------------------------------------------------------------
+
+    def _told(self, at: Position, loss: float) -> str:
+        what = f"the loss of step {at.step} of epoch {at.epoch} (both counted from 0) is {loss}"
+        return self._text(what, *self._looked_at(at))
+
+    def _text(self, what: str, why: str, weights: str) -> str:
+        lr = self.trainer.session.optimizers
+        rate = f" (it is {next(iter(lr.values())).lr:.3g})" if len(lr) == 1 else ""
+        return (
+            f"{what}: {why}. {weights} Lower the learning rate{rate}, clip the gradients (clip_norm=1.0), or look at "
+            "the data; nonfinite='skip' leaves such steps out, nonfinite='ignore' trains on."
+        )
+
+    def _looked_at(self, at: Position) -> tuple[str, str]:
+        """Why, and what the weights are now."""
+        saved = [c for c in self.trainer.callbacks if c.saves]
+        where = "; go on from the last checkpoint, resume=..." if saved else ""
+        names = spoilt(self.trainer.session)
+        lost = f"The weights are those after it{where}."
+        try:
+            if self._kept and (why := self._repeated(at)):
+                return why, f"The weights are put back to those before that step{where}."
+            why = _of_inputs(self._batch(at)) if self._has(at) else ""
+        except WholestepError as error:
+            log.info("the step could not be looked at again: %s", error)
+            why = ""
+        return why or f"by now {_are(names)}" if names else why or "the parameters are finite", lost
+
+    def _repeated(self, at: Position) -> str:
+        """Why, from making the steps before it again; the session is left as it was before what spoilt it."""
+        session = self.trainer.session
+        self._repeat_until(at)
+        if not spoilt(session):
+            return self._of_step(at)
+        before = self._one_before(at)
+        if before is None:
+            return ""
+        self._repeat_until(before)
+        if spoilt(session):
+            return ""
+        batch = self._batch(before)
+        found = [n for n, s in session.gradient_stats(batch).items() if not s.is_finite]
+        step = f"the update before it, step {before.step} of epoch {before.epoch}"
+        if found:
+            return f"{step}, had gradients that are not finite, first (from the loss) that of {found[-1]!r}"
+        return f"{step}, made parameters infinite from gradients that are finite"
+
+    def _of_step(self, at: Position) -> str:
+        batch = self._batch(at)
+        if why := _of_inputs(batch):
+            return why
+        found = self.trainer.session.activation_stats(batch)
+        for name, stats in found.items():
+            if not stats.is_finite:
+                return f"the first output that is not finite is that of {name!r}; inputs and parameters are"
+        sizes = {name: max(abs(s.min), abs(s.max)) for name, s in found.items()}
+        largest = max(sizes, key=lambda name: sizes[name], default="")
+        about = f" (the largest, {sizes[largest]:.3g}, is of {largest!r})" if largest else ""
+        return f"the outputs of all layers are finite{about}, and the loss of them is not"
+
+    def _has(self, at: Position) -> bool:
+        count = _steps_in(self.loader)
+        return count is None or at.step < count
+
+    def _one_before(self, at: Position) -> Position | None:
+        count = _steps_in(self.loader)
+        found = Position(at.epoch, at.step - 1)
+        if not at.step:
+            if not at.epoch or count is None:
+                return None
+            found = Position(at.epoch - 1, count - 1)
+        kept = self._kept_at
+        return None if (found.epoch, found.step) < (kept.epoch, kept.step) else found
+
+    def _batch(self, at: Position) -> Mapping[str, Any]:
+        return self.trainer.batch_at(self.loader, at.epoch, at.step)
+
+    def _repeat_until(self, at: Position) -> None:
+        """The session as it was at a position, from the copy on."""
+        kept = self._kept_at
+        self.trainer.session.load_state_dict(self._kept, strict=False)
+        for epoch in range(kept.epoch, at.epoch + 1):
+            start = kept.step if epoch == kept.epoch else 0
+            end = at.step if epoch == at.epoch else None
+            if end is not None and start >= end:
+                return
+            for done in _counted(start, self.trainer.steps(self.loader, epoch, start, every=1)):
+                if done == end:
+                    break
+
+
+def _counted(start: int, slices: Iterator[tuple[Any, Any]]) -> Iterator[int]:
+    for losses, _ in slices:
+        start += len(losses)
+        yield start
+
+
+def _steps_in(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except (TypeError, WholestepError):
+        return None
+
+
+def spoilt(session: Session) -> list[str]:
+    """The model's own states that are not finite."""
+    own = [name for name, is_own in session.lasting_states.items() if is_own]
+    return [name for name in own if not _is_finite(session.state.slot(name).stored)]
+
+
+def _is_finite(stored: Any) -> bool:
+    if stored.dtype.kind != "f":
+        return True
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(stored.sum())) or bool(np.isfinite(stored).all())
+
+
+def _are(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(map(repr, names[:SHOWN]))}{more} {'is' if len(names) == 1 else 'are'} not finite"
+
+
+def _of_inputs(batch: Mapping[str, Any]) -> str:
+    """What is wrong with the data, if anything is."""
+    for name, array in batch.items():
+        given = np.asarray(array)
+        if given.dtype.kind == "f" and not np.isfinite(given).all():
+            row = int(np.argwhere(~np.isfinite(given))[0][0]) if given.ndim else 0
+            return f"the input {name!r} holds what is not finite, first in row {row} of the batch"
+    return ""
+
+
+def _sum_of(before: Position, losses: Any, rows: Any) -> tuple[float, int]:
+    total, count = before.loss_sum, before.rows
+    for loss, size in zip(losses.tolist(), rows.tolist(), strict=True):
+        total += loss * size
+        count += size
+    return total, count
