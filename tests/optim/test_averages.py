@@ -247,3 +247,30 @@ def test_an_own_step_shows_averages_too() -> None:
     np.testing.assert_allclose(session.get("w.raw"), raw, rtol=1e-10)
     np.testing.assert_allclose(session.get("w"), mean, rtol=1e-10)
     np.testing.assert_allclose(averaged(session)["w"], mean, rtol=1e-10)
+
+
+def test_a_module_in_an_own_step_shows_its_averages() -> None:
+    net = line()
+
+    @ws.step(inputs={"x": ws.Spec(("batch", 4), "float64"), "labels": ws.Spec(("batch", 2), "float64")})
+    def step(g: ws.Graph, x: ws.Tensor, labels: ws.Tensor) -> ws.Tensor:
+        loss = ws.losses.mse_loss(net(x), labels)
+        params = net.traced(g)
+        EMA(ws.SGD(lr=0.1), decay=0.5).update(g, params, ws.gradients(loss, params))
+        return loss
+
+    session = ws.build_session(step, batch_size=BATCH)
+    for i in range(3):
+        session.step(batch(i))
+    known, shown, x = averaged(net), net.state_dict(), batch(9)["x"]
+    np.testing.assert_array_equal(known["weight"], shown["weight"])
+    with raw_weights(net):
+        raw = net.state_dict()
+        np.testing.assert_allclose(net.predict(x), x @ raw["weight"].T + raw["bias"], rtol=1e-10)
+    assert not np.allclose(raw["weight"], shown["weight"])
+    np.testing.assert_allclose(net.predict(x), x @ shown["weight"].T + shown["bias"], rtol=1e-10)
+    net.load_state_dict({"weight": np.zeros((2, 4)), "bias": np.ones(2)})  # what the step trains, too
+    assert session.step(batch(1)).loss == pytest.approx(((1.0 - batch(1)["labels"]) ** 2).mean())
+    session_over(net, optimizer=ws.SGD(lr=0.1)).step(batch(2))
+    expected = ((net.predict(batch(3)["x"]) - batch(3)["labels"]) ** 2).mean()
+    assert session.step(batch(3)).loss == pytest.approx(expected)

@@ -12,6 +12,7 @@ import torch
 import wholestep as ws
 from tests.optim.table import EVERYWHERE, Torch, Transcript, lamb
 from wholestep.optim import EMA, Lookahead, Optimizer, averaged
+from wholestep.train.checkpoint import capture
 
 Array = np.ndarray[Any, Any]
 SHAPES = {"w": (2, 3), "b": (3,)}
@@ -168,7 +169,7 @@ def test_an_unfrozen_layer_begins_while_the_others_go_on() -> None:
     # From here in a model of its own: the same bits, though it was built when all counts were 0.
     saved, other = second.state_dict(), ws.build_session(plane(names), optimizer=ws.Adam(lr=0.1))
     assert (saved["session/updates/head.w.adam"], saved["session/updates/body.w.adam"]) == (10, 4)
-    other.load_state_dict(saved)
+    capture(second).restore(other, exact=True)
     for step in range(10, 13):
         for session in (second, other):
             session.step(slopes(names, step))
@@ -192,6 +193,41 @@ def test_two_optimizers_over_one_state_have_a_clock_each() -> None:
         assert_like(sessions[name], params)
     assert sessions["maker"].state_dict()["session/updates"] == 4
     assert sessions["critic"].state_dict()["session/updates"] == 20
+
+
+def test_two_steps_over_the_same_modules_have_a_clock_each() -> None:
+    """A GAN of modules: five steps of the critic for each of the maker."""
+    critic, maker = ws.nn.Linear(2, 1, dtype="float64"), ws.nn.Linear(3, 2, dtype="float64")
+    spec = {"z": ws.Spec((4, 3), "float64")}
+
+    @ws.step(inputs=spec)
+    def criticise(g: ws.Graph, z: ws.Tensor) -> ws.Tensor:
+        loss = (critic(ws.stop_gradient(maker(z))) ** 2.0).mean()
+        ws.Adam(lr=0.1).update(g, critic.traced(g), ws.gradients(loss, critic.traced(g)))
+        return loss
+
+    @ws.step(inputs=spec)
+    def make(g: ws.Graph, z: ws.Tensor) -> ws.Tensor:
+        loss = critic(maker(z)).mean()
+        ws.Adam(lr=0.1).update(g, maker.traced(g), ws.gradients(loss, maker.traced(g)))
+        return loss
+
+    nets = {"critic": torch.nn.Linear(2, 1).double(), "maker": torch.nn.Linear(3, 2).double()}
+    for ours, theirs in zip((critic, maker), nets.values(), strict=True):
+        theirs.load_state_dict({n: torch.tensor(a) for n, a in ours.state_dict().items()})
+    adams = {n: torch.optim.Adam(net.parameters(), lr=0.1) for n, net in nets.items()}
+    sessions = {"critic": ws.build_session(criticise), "maker": ws.build_session(make)}
+    for step in range(12):
+        name, z = "maker" if step % 6 == 5 else "critic", np.random.default_rng(step).normal(size=(4, 3))
+        sessions[name].step(z=z)
+        adams[name].zero_grad()
+        made = nets["maker"](torch.tensor(z))
+        loss = nets["critic"](made).mean() if name == "maker" else (nets["critic"](made.detach()) ** 2).mean()
+        loss.backward()
+        adams[name].step()
+    for ours, theirs in zip((critic, maker), nets.values(), strict=True):
+        for name, value in theirs.state_dict().items():
+            np.testing.assert_allclose(ours.state_dict()[name], value.numpy(), rtol=1e-8, err_msg=name)
 
 
 def test_a_session_follows_when_another_has_trained_some_of_its_parameters() -> None:

@@ -6,7 +6,7 @@ them; the weights that are being trained are the optimizer's own, as its moments
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -38,13 +38,8 @@ def showing_averages(graph: ir.Graph, weights: Collection[str]) -> ir.Graph:
     return ir.Graph(moved.outputs, updates, moved.inputs)
 
 
-def averaged_in(state: State) -> list[str]:
-    """The weights of a state whose averages are shown."""
-    return [n for n in state.names if n + RAW in state and state.updates_of(n + AVERAGE)]
-
-
 def averaged(source: Any) -> dict[str, Any]:
-    """The averaged weights by parameter name: of a model or session, or of what their `state_dict()` gave.
+    """The averaged weights by parameter name: of a model or session, or of what a session's `state_dict()` gave.
 
     Example::
 
@@ -55,8 +50,7 @@ def averaged(source: Any) -> dict[str, Any]:
         found = {n: source[n] for n in source if n + RAW in source}
         found |= {n.removesuffix(AVERAGE): source[n] for n in source if n.endswith(AVERAGE) and "/" not in n}
     else:
-        state = _state(source)
-        found = {name: state.get(name) for name in averaged_in(state)}
+        found = {name: state.get(own) for name, (state, own) in _shown(source).items()}
     if not found:
         raise _none()
     return found
@@ -73,34 +67,39 @@ def raw_weights(source: Any) -> Iterator[None]:
         with ws.optim.raw_weights(model):
             model.save("raw.safetensors")
     """
-    state = _state(source)
-    names = averaged_in(state)
-    if not names:
+    shown = list(_shown(source).values())
+    if not shown:
         raise _none()
-    if state.shows_raw:
+    if any(state.shows_raw for state, _ in shown):
         raise UsageError("the raw weights are shown already; leave the first `with ws.optim.raw_weights(...)`.")
-    _swap(state, names)
-    state.shows_raw = True
+    _swap(shown, raw=True)
     try:
         yield
     finally:
-        state.shows_raw = False
-        _swap(state, names)
+        _swap(shown, raw=False)
 
 
-def _swap(state: State, names: list[str]) -> None:
-    state.take_turn(None)
-    for name in names:
-        shown, kept = state.get(name), state.get(name + RAW)
-        state.set(name, kept)
-        state.set(name + RAW, shown)
+def _swap(shown: Sequence[tuple[State, str]], *, raw: bool) -> None:
+    for state, name in shown:
+        state.take_turn(None)
+        state.shows_raw = raw
+        average, trained = state.get(name), state.get(name + RAW)
+        state.set(name, trained)
+        state.set(name + RAW, average)
 
 
-def _state(source: Any) -> State:
-    from wholestep.session.source import state_of  # sessions are made of optimizers
+def _shown(source: Any) -> dict[str, tuple[State, str]]:
+    """The weights of a model, graph or session that are averages, and where they are known as such under which name."""
+    state: State = source.state if hasattr(source, "state") else _state_of(source)
+    found = {name: place for name in state.names for place in state.averaging(name)}
+    return {name: (other, own) for name, (other, own) in found.items() if other.updates_of(own + AVERAGE)}
 
-    found: State = source.state if hasattr(source, "state") else state_of(source)
-    return found
+
+def _state_of(model: Any) -> State:
+    from wholestep.session.model import state_with_numbers  # sessions are made of optimizers
+    from wholestep.session.source import state_of
+
+    return state_with_numbers(model) if hasattr(model, "named_arrays") else state_of(model)
 
 
 def _none() -> UnknownNameError:

@@ -119,9 +119,12 @@ class Programs:
     def _begin_averages(self) -> None:
         """An average begins with the weights as they are; where they are trained without it, it has ended."""
         state, averaged = self.state, [] if self._source is None else self._source.averaged
-        updated = {name for plan in self.plans for name in plan.updated}
-        state.set_updates({name + AVERAGE: 0 for name in updated if name not in averaged and name + RAW in state})
-        for name in averaged if self._device.runs else ():
+        if not state.family.averages or not self._device.runs:
+            return
+        for name in {name for plan in self.plans for name in plan.updated} - set(averaged):
+            for other, own in state.averaging(name):
+                other.set_updates({own + AVERAGE: 0})
+        for name in averaged:
             if not state.updates_of(name + AVERAGE):
                 state.set(name + RAW, state.get(name))
 

@@ -24,10 +24,11 @@ class Family:
     whoever wrote it.
     """
 
-    __slots__ = ("members", "version")
+    __slots__ = ("averages", "members", "version")
 
     def __init__(self, first: Member) -> None:
         self.version = 0
+        self.averages = False  # does one of them train weights whose averages are shown?
         self.members: WeakSet[Member] = WeakSet([first])
 
     def joined_by(self, member: Member) -> Family:
@@ -44,6 +45,7 @@ def relate(one: Member, other: Member) -> None:
     if len(kept.members) < len(gone.members):
         kept, gone = gone, kept
     kept.version = max(kept.version, gone.version) + 1
+    kept.averages |= gone.averages
     for member in list(gone.members):
         member.family = kept.joined_by(member)
 

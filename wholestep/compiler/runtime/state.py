@@ -69,6 +69,7 @@ class State(Counting):
         if not any(slot.region is region for region in self._regions):
             self._regions.append(slot.region)
         relate(self, slot)
+        self.family.averages |= name.endswith(RAW)
 
     def _make(self, types: Mapping[str, TensorType], initial: First) -> dict[str, Slot]:
         """New slots with their first values: NumPy draws those of several at a time."""
@@ -130,8 +131,14 @@ class State(Counting):
     def replace(self, name: str, value: object) -> None:
         """Give a weight other numbers; where its average is shown under the name, what is trained has them as well."""
         self.set(name, value)
-        if name + RAW in self:
-            self.set(name + RAW, value)
+        for state, own in self.averaging(name):
+            state.set(own + RAW, value)
+
+    def averaging(self, name: str) -> list[tuple[State, str]]:
+        """The States in which this weight is the average of what is trained, and its name there."""
+        slot = self.slot(name)
+        states = [m for m in list(self.family.members) if isinstance(m, State)] if self.family.averages else []
+        return [(s, own) for s in states for own in s._slots if s._slots[own] is slot and own + RAW in s]
 
     def fit(self, name: str, value: object) -> AnyArray:
         """`value` as the state stores it; an error where its shape or dtype does not fit.  Writes nothing."""
