@@ -21,13 +21,14 @@ _READABLE = 0x1 | 0x100  # NumPy's flags for C-contiguous and aligned: such an a
 class Input:
     """One input of an entry point: what it takes, and the shape it was last given."""
 
-    __slots__ = ("bounds", "dtype", "excusing", "name", "shape", "type", "what")
+    __slots__ = ("bounds", "dtype", "name", "partial", "shape", "type", "what")
 
     def __init__(self, name: str, type: TensorType, bounds: Sequence[Bound]) -> None:
         self.name, self.type, self.what = name, type, f"the input {name!r}"
         self.dtype: np.dtype[Any] = type.dtype.numpy
-        self.bounds = tuple(b.size for b in bounds if b.excused is None)  # its values are indices below each of these
-        self.excusing = tuple(b for b in bounds if b.excused is not None)  # the same, but for one value
+        plain = [b for b in bounds if b.excused is None and not b.part]
+        self.bounds = tuple(b.size for b in plain)  # its values are indices below each of these
+        self.partial = tuple(b for b in bounds if b not in plain)  # the same of some elements, or but for one value
         self.shape: tuple[int, ...] | None = None
 
     def accept(self, value: object) -> AnyArray:
@@ -44,29 +45,47 @@ class Input:
         """Can a kernel read the array where it lies?"""
         return array.dtype == self.dtype and array.flags.num & _READABLE == _READABLE
 
-    def check_bounds(self, array: AnyArray, sizes: Mapping[str, int]) -> None:
-        """Indices outside their axis would be clamped silently by a kernel: they are refused here."""
-        for bound in self.bounds:
-            self._check(array, array, evaluate(bound, sizes), "")
-        for each in self.excusing:
-            used = array[array != each.excused]
-            self._check(array, used, evaluate(each.size, sizes), f", or {each.excused} to be ignored")
+    def check_bounds(self, array: AnyArray, sizes: Mapping[str, int], batches: bool = False) -> None:
+        """Indices outside their axis would be clamped silently by a kernel: they are refused here.
 
-    def _check(self, array: AnyArray, used: AnyArray, limit: int, also: str) -> None:
+        Of an array of many `batches` nobody knows here which rows are the first of one: a bound on these is left out.
+        """
+        for size in self.bounds:
+            self._check(array, Bound(self.name, size), sizes)
+        for bound in self.partial:
+            if not (batches and bound.part and bound.part[0] != (0, 0, 1)):
+                self._check(array, bound, sizes)
+
+    def _check(self, array: AnyArray, bound: Bound, sizes: Mapping[str, int]) -> None:
+        limit = evaluate(bound.size, sizes)
+        cuts = tuple(slice(start, stop or None, step) for start, stop, step in bound.part)
+        part = array[cuts]
+        used = part if bound.excused is None else part[part != bound.excused]
         if not used.size:
             return
         low, high = int(used.min()), int(used.max())
         if low < 0 or high >= limit:
             bad = high if high >= limit else low
+            also = "" if bound.excused is None else f", or {bound.excused} to be ignored"
+            where = f" in [{', '.join(map(_cut_text, bound.part))}]" if bound.part else ""
             raise InputError(
-                f"{self.what} holds indices from 0 to {limit - 1}{also}; received {bad} at position "
-                f"{_position(array, bad)}. Correct the values (nothing was changed)."
+                f"{self.what} holds indices from 0 to {limit - 1}{also}{where}; received {bad} at position "
+                f"{_position(part, bad, array.shape, cuts)}. Correct the values (nothing was changed)."
             )
 
 
-def _position(array: AnyArray, value: int) -> str:
-    where = np.argwhere(array == value)[0]
-    return ", ".join(str(int(i)) for i in where)
+def _position(part: AnyArray, value: int, shape: tuple[int, ...], cuts: Sequence[slice]) -> str:
+    """Where a value stands that a part of an array holds."""
+    found = np.argwhere(part == value)[0]
+    places = [range(n)[c][int(i)] for i, n, c in zip(found, shape, cuts or [slice(None)] * len(shape), strict=True)]
+    return ", ".join(map(str, places))
+
+
+def _cut_text(cut: tuple[int, int, int]) -> str:
+    start, stop, step = cut
+    if stop == start + 1:
+        return str(start)
+    return f"{start or ''}:{stop or ''}" + (f":{step}" if step != 1 else "")
 
 
 class Inputs:
@@ -79,7 +98,7 @@ class Inputs:
         self._symbols = {s: i for i, s in enumerate(plan.symbols)}
         bounds = {name: [b for b in plan.bounds if b.input == name] for name, _ in plan.inputs}
         self.all = tuple(Input(name, plan.buffers[id].type, bounds[name]) for name, id in plan.inputs)
-        self._excusing = [i for i in self.all if i.excusing]  # a native step does not check these
+        self._partial = [i for i in self.all if i.partial]  # a native step does not check these
         self._slot_of = [(i, program.slots.get(i.name, 0)) for i in self.all]
         self.sizes: dict[str, int] = dict(self._capacity)  # of the last call; replaced, never changed
         self._fixed: dict[str, int] = {}  # sizes that no array tells
@@ -111,7 +130,7 @@ class Inputs:
                 return self._bind_any(given)
             # A quarter of the time of array.ctypes.data; the stubs do not know that arrays are buffers.
             addresses[slot] = addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
-        for item in self._excusing:
+        for item in self._partial:
             item.check_bounds(given[item.name], self.sizes)  # type: ignore[arg-type]
         return None
 

@@ -75,7 +75,7 @@ def prepare(inputs: Inputs, rows: Rows, arrays: Mapping[str, object], capacity: 
     ready: dict[str, AnyArray] = {}
     for item in inputs.all:
         array = checked[item.name]
-        item.check_bounds(array, sizes)
+        item.check_bounds(array, sizes, batches=item.name in rows.names)
         ready[item.name] = array if item.is_readable(array) else np.ascontiguousarray(array, item.dtype)
     whole = {name: a for name, a in ready.items() if name not in rows.names}
     return DataSet({n: ready[n] for n in rows.names}, whole, sizes, count)

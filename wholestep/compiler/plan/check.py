@@ -131,7 +131,9 @@ def _check_owned_names(plan: Plan) -> None:
             f"constant {id} is whole",
         )
     for bound in plan.bounds:
-        _need(plan.buffers[dict(plan.inputs)[bound.input]].type.dtype.is_integer, f"{bound.input!r} holds indices")
+        type = plan.buffers[dict(plan.inputs)[bound.input]].type
+        _need(type.dtype.is_integer, f"{bound.input!r} holds indices")
+        _need(len(bound.part) in (0, type.rank) and all(step > 0 for *_, step in bound.part), f"{bound} is a part")
     for least in plan.least:
         _need(not least.batch or (least.batch in plan.symbols and least.part >= 1), "a window has parts")
     ids = [v.id for v in plan.host]

@@ -291,6 +291,8 @@ class Bound:
     input: str
     size: Extent
     excused: int | None = None  # a value that is replaced before it is used: the index that a loss ignores
+    # The elements meant, where not all are: (start, stop, step) of each axis; below 0 from its end, a stop of 0 at it
+    part: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True)

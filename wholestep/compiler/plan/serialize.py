@@ -192,6 +192,7 @@ DECODERS: dict[str, Decoder] = {
     "Extent": _extent,
     "Shape": _many(_extent),
     "tuple[int, ...]": _many(_integer),
+    "tuple[tuple[int, int, int], ...]": _many(_each(_integer, _integer, _integer)),
     "tuple[float, ...]": _many(_float),
     "tuple[str, ...]": _many(_string),
     "tuple[tuple[int, Extent], ...]": _many(_each(_integer, _extent)),
