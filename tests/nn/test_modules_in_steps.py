@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import wholestep as ws
-from wholestep.errors import GraphError, UsageError
+from wholestep.errors import GraphError, ShapeError, UsageError
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(1)
@@ -499,3 +499,15 @@ def test_inputs_may_have_numbers_of_rows_of_their_own() -> None:  # N4
     plain = model.linear.predict(x)
     np.testing.assert_allclose(model.predict(x, edges), plain[edges], rtol=1e-6)
     np.testing.assert_allclose(model.predict(x, edges[:3]), plain[edges[:3]], rtol=1e-6)
+
+    class Sum(ws.nn.Module):
+        def __init__(self) -> None:
+            self.linear = ws.nn.Linear(2, 2)
+
+        def forward(self, *xs: ws.Tensor) -> ws.Tensor:
+            return sum((self.linear(x) for x in xs[1:]), start=self.linear(xs[0]))
+
+    total = Sum()
+    np.testing.assert_allclose(total.predict(x, x, x), 3.0 * total.predict(x), rtol=1e-5)
+    with pytest.raises(ShapeError, match=r"different numbers of rows, \{'xs0': 5, 'xs1': 4\}, and so: add cannot"):
+        total.predict(x, x[:4])

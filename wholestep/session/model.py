@@ -79,9 +79,14 @@ def record_outputs(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor])
 
 
 def _called(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> Any:
-    if not isinstance(inputs, Spec):
-        _need_arguments(model, tensors)
-    return model(*tensors.values()) if isinstance(inputs, Spec) else model(**tensors)
+    if isinstance(inputs, Spec):
+        return model(*tensors.values())
+    known = inspect.signature(model.forward).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in known):  # forward(self, *inputs): in their order
+        named = {p.name for p in known if p.kind is p.KEYWORD_ONLY} & {*tensors}
+        return model(*(t for n, t in tensors.items() if n not in named), **{n: tensors[n] for n in named})
+    _need_arguments(model, tensors)
+    return model(**tensors)
 
 
 def _named_outputs(model: Module, out: Any) -> dict[str, Tensor]:
@@ -219,11 +224,17 @@ def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     form = (tuple(specs.items()), structure(model))
     if rows > batch_size and form not in kept.apart:
         kept.apart[form] = len(symbols) == 1 and _rows_apart(model, specs)
-    at_once = batch_size if rows > batch_size and kept.apart[form] else max(rows, 1)
+    at_once = batch_size if rows > batch_size and kept.apart[form] else max(*symbols, 1)  # else every input whole
     capacity = {symbol: 1 << max(min(count, at_once) - 1, 0).bit_length() for count, symbol in symbols.items()}
     key = (form, tuple(capacity.items()))
     if key not in kept.known:
-        kept.known[key] = _predictor(model, specs, capacity)
+        try:
+            kept.known[key] = _predictor(model, specs, capacity)
+        except ShapeError as error:
+            if len(symbols) == 1:
+                raise
+            counts = {name: len(a) for name, a in arrays.items()}
+            raise ShapeError(f"the inputs have different numbers of rows, {counts}, and so: {error}") from None
     return kept.known[key](arrays, rows, at_once)
 
 
@@ -248,23 +259,27 @@ def _predictor(model: Module, specs: dict[str, Spec], capacity: dict[str, int]) 
     return Predictor(build_inference_session(graph, capacity={s: n for s, n in capacity.items() if s in used}), form)
 
 
-def _form(name: str, out: Sequence[Any]) -> Any:
+def _form(name: str, out: Any) -> Any:
     """The names of `_numbered` in the tuples that they came in."""
     items = [
         _form(f"{name}{i}.", item) if isinstance(item, tuple | list) else f"{name}{i}" for i, item in enumerate(out)
     ]
-    return type(out)(*items) if hasattr(out, "_fields") else tuple(items)
+    return type(out)(*items) if hasattr(out, "_fields") else type(out)(items)
 
 
 def _filled(form: Any, outputs: Mapping[str, AnyArray]) -> Any:
     if isinstance(form, str):
         return outputs[form]
     items = [_filled(item, outputs) for item in form]
-    return type(form)(*items) if hasattr(form, "_fields") else tuple(items)
+    return type(form)(*items) if hasattr(form, "_fields") else type(form)(items)
 
 
 def _arrays(model: Module, inputs: Sequence[object], named: Mapping[str, object]) -> dict[str, AnyArray]:
-    names = [*inspect.signature(model.forward).parameters]
+    known = inspect.signature(model.forward).parameters.values()
+    names = [p.name for p in known if p.kind is not p.VAR_POSITIONAL]
+    for p in known:
+        if p.kind is p.VAR_POSITIONAL:
+            names = names[: list(known).index(p)] + [f"{p.name}{i}" for i in range(len(inputs))]
     if len(inputs) == 1 and not named:
         names = ["x"]
     if len(inputs) > len(names) or not (inputs or named):
