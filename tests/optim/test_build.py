@@ -10,6 +10,7 @@ import wholestep as ws
 from tests.recording import initial_state, run
 from wholestep.errors import GradientError, GraphError, OptionError, ShapeError
 from wholestep.optim.build import evaluate_graph, predict_graph, train_graph
+from wholestep.optim.recipe import Recipe
 
 RNG = np.random.default_rng(0)
 
@@ -71,12 +72,23 @@ def test_a_kept_parameters_gradient_can_be_read():
     assert out["w2.grad"].shape == (5, 3)
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_session_accepts_what_the_advice_says(accumulate):
+    g = mlp()
+    g.parameter("lonely", (3,), init=1.0)
+    session = ws.build_session(g, batch_size=4, accumulate=accumulate, unused=["lonely"])
+    before = session.get("w1")
+    session.step(x=np.ones((4, 6), np.float32), labels=np.zeros(4, np.int32))
+    assert "lonely" not in session.state_dict()
+    assert (session.get("w1") != before).any()
+
+
 def test_an_unused_parameter_is_named():
     g = mlp()
     g.parameter("lonely", (3,))
     with pytest.raises(GradientError, match=r"(?s)does not depend on 'lonely' \(made at .*unused=\['lonely'\]"):
         train_graph(g, ws.SGD())
-    for allowed in ({"unused": ["lone*"]}, {"trainable": ["w1", "b1"]}):
+    for allowed in ({"recipe": Recipe(unused=("lone*",))}, {"trainable": ["w1", "b1"]}):
         assert "lonely" not in [u.name for u in train_graph(g, ws.SGD(), **allowed).updates]
     assert [u.name for u in train_graph(g, ws.SGD(), trainable=["w*"]).updates] == ["w1", "w2"]
     with pytest.raises(OptionError, match=r"trainable='v' matches none of the parameters"):

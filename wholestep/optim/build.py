@@ -28,19 +28,17 @@ def train_graph(
     graph: Graph,
     optimizer: Optimizer,
     trainable: Sequence[str] | None = None,
-    unused: Sequence[str] = (),
     recipe: Recipe = PLAIN,
 ) -> ir.Graph:
     """The user's graph with gradients of its first output and the optimizer's update; `graph` itself is unchanged.
 
     Args:
         trainable: name patterns of the parameters to train (all of them when None); the others are frozen.
-        unused: name patterns of parameters that may lack a path to the loss.
         recipe: clipping, metrics and what else happens in the step.
     """
     step = graph.copy()
     loss = loss_of(step)
-    params = reached_parameters(loss, optimizer.trainable(declared_parameters(step, trainable)), unused)
+    params = reached_parameters(loss, optimizer.trainable(declared_parameters(step, trainable)), recipe.unused)
     grads = optimizer.gradients(loss, params)
     record_metrics(step, recipe.measures)
     return finish(step, Slopes(loss, params, grads), optimizer, recipe)
@@ -208,7 +206,7 @@ def reached_parameters(loss: Tensor, params: list[Tensor], unused: Sequence[str]
         names = ", ".join(f"{p.name!r} (made at {p.node.line})" for p in missing)
         fail(
             GradientError,
-            f"the loss does not depend on {names}. Use it, freeze it (leave it out of trainable=), or accept it: "
-            f"unused=[{missing[0].name!r}].",
+            f"the loss does not depend on {names}. Use it, freeze it, model.freeze({missing[0].name!r}), or accept it: "
+            f"ws.build_session(..., unused=[{missing[0].name!r}]).",
         )
     return [p for p in params if p.node in needed]

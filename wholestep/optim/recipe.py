@@ -39,6 +39,7 @@ class Recipe:
     per_micro_batch: bool = False
     measures: tuple[Measure, ...] = ()
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    unused: tuple[str, ...] = ()  # name patterns of parameters that may lack a path to the loss
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "clip_value", "clip_each"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -54,6 +54,7 @@ def build_session(
     clip_value: float | None = None,
     clip_each: float | None = None,
     nonfinite: str = "ignore",
+    unused: Sequence[str] = (),
     seed: int = 0,
     device: str = "cpu",
     threads: int | None = None,
@@ -82,6 +83,7 @@ def build_session(
         clip_each: shorten the gradient of each parameter to this norm by itself.
         nonfinite: where the loss or a gradient is not finite: "ignore" it, "skip" the update and leave every state as
             it is (`session.skipped_steps` counts), or "raise" an error.
+        unused: names, or patterns of names, of parameters that the loss need not depend on; they are not trained.
         seed: keys initial values, random nodes and the order of epochs.
         device: "cpu", or "null" to plan and report only.
         threads: None uses the cores that this process may run on.
@@ -101,6 +103,7 @@ def build_session(
         per_micro_batch,
         as_measures(metrics),
         as_schedules(schedule),
+        tuple(unused),
     )
     model = as_graph(model_or_graph, inputs, targets, loss)
     session, report = _build(_source(model, optimizer, batch_size, capacity, recipe), target)

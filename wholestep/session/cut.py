@@ -84,8 +84,9 @@ class _Cutter:
         self.step = graph.copy(updates=optimizer is not None)
         self.params: list[Tensor] = []
         if optimizer is not None:
-            self.params = reached_parameters(loss_of(self.step), optimizer.trainable(declared_parameters(self.step)))
-            _need_plain_gradients(graph, optimizer)
+            declared = optimizer.trainable(declared_parameters(self.step))
+            self.params = reached_parameters(loss_of(self.step), declared, recipe.unused)
+            _need_plain_gradients(graph, optimizer, recipe)
         with self.step.scope(EVALUATE) if optimizer is None else nullcontext():
             record_metrics(self.step, recipe.measures)
         traced = self.step.to_ir() if optimizer is not None else evaluated(self.step.to_ir())
@@ -319,11 +320,11 @@ def batch_symbol(graph: Graph) -> str:
     return symbol
 
 
-def _need_plain_gradients(graph: Graph, optimizer: Optimizer) -> None:
+def _need_plain_gradients(graph: Graph, optimizer: Optimizer, recipe: Recipe) -> None:
     """An optimizer that follows other gradients than the loss's (SAM) needs the whole batch for them."""
     scratch = graph.copy()
     loss = loss_of(scratch)
-    params = reached_parameters(loss, optimizer.trainable(declared_parameters(scratch)))
+    params = reached_parameters(loss, optimizer.trainable(declared_parameters(scratch)), recipe.unused)
     for g in optimizer.gradients(loss, params[:1]):
         source = g.node.inputs[0] if g.node.op == "item" else g.node
         if source.op != "gradient" or source.inputs[0] is not loss.node:
