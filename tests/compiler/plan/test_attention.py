@@ -24,7 +24,7 @@ from wholestep.compiler.ir.types import DType, Extent, TensorType, as_shape, eva
 from wholestep.compiler.plan import relief
 from wholestep.compiler.plan.attention import BLOCK_BYTES
 from wholestep.compiler.plan.build import make_plan
-from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kernel, Kind, Layout, Plan, Space
 from wholestep.compiler.plan.serialize import dump, load
 from wholestep.compiler.render.c import render

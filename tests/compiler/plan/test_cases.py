@@ -30,7 +30,7 @@ from wholestep.compiler.ir.types import (
 )
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.plan.build import make_plan
-from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Layout, Plan, Space
 from wholestep.compiler.render.c import render
 
@@ -45,7 +45,9 @@ def x(name: str, *shape: int | str | Extent, dtype: DType = float32) -> Node:
 
 
 def w(name: str, *shape: int, dtype: DType = float32) -> Node:
-    return Node("state", (), at.StateAttrs(name, TensorType(as_shape(shape), dtype), at.Initializer("zeros")), name)
+    return Node(
+        "state", (), at.StateAttrs(name, TensorType(as_shape(shape), dtype), at.Initializer("constant", (0.0,))), name
+    )
 
 
 def const(value: object, dtype: DType = float32) -> Node:

@@ -8,7 +8,7 @@ from step_graphs import lowered
 import wholestep as ws
 from wholestep.compiler.plan import delay
 from wholestep.compiler.plan.build import make_plan
-from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kernel, Plan
 from wholestep.optim.build import train_graph
 

@@ -27,7 +27,7 @@ from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import Dim, TensorType, evaluate, float32, int32
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.call import Assembled, assemble, is_call
-from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kernel, Kind, Load, Plan, Space
 from wholestep.compiler.plan.prepare import prepare
 from wholestep.compiler.plan.serialize import dump
@@ -206,7 +206,9 @@ def test_bytes_are_those_of_the_elements_touched(graph: Graph, fused: bool) -> N
 
 
 def test_a_lookup_reads_the_rows_that_it_has_indices_for() -> None:
-    table = Node("state", (), at.StateAttrs("table", TensorType((1000, 16), float32), at.Initializer("zeros")))
+    table = Node(
+        "state", (), at.StateAttrs("table", TensorType((1000, 16), float32), at.Initializer("constant", (0.0,)))
+    )
     index = Node("input", (), at.InputAttrs("i", TensorType((5,), int32)))
     plan = make_plan(Graph((Output("rows", Node("gather", (table, index), at.GatherAttrs(0))),), inputs=(index,)), {})
     assert [k.bytes for k in plan.kernels] == [5 * 4 + 2 * 5 * 16 * 4]

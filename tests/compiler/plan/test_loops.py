@@ -11,7 +11,7 @@ from races import NoThreadSanitizerError, build, driver, need_thread_sanitizer, 
 
 import wholestep as ws
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.plan.serialize import dump, load
 from wholestep.compiler.render.c import render

@@ -11,7 +11,7 @@ from tests.models.gpt2 import Config, gpt2
 from wholestep.compiler.plan import arena as arena_module
 from wholestep.compiler.plan import relief
 from wholestep.compiler.plan.build import make_plan
-from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kind, Plan, Space
 from wholestep.optim.build import train_graph
 

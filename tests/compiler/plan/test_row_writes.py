@@ -17,7 +17,7 @@ from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.types import Dim, DType, Extent, TensorType, float32, float64, int32, int64
 from wholestep.compiler.plan.build import make_plan
-from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Index, Kernel, Plan, Store
 from wholestep.compiler.plan.serialize import dump, load
 from wholestep.compiler.render.c import render
@@ -33,7 +33,7 @@ def leaf(name: str, *shape: Extent, dtype: DType = float32) -> Node:
 
 
 def state(name: str, *shape: Extent, dtype: DType = float32) -> Node:
-    return Node("state", (), at.StateAttrs(name, TensorType(shape, dtype), at.Initializer("zeros")), name)
+    return Node("state", (), at.StateAttrs(name, TensorType(shape, dtype), at.Initializer("constant", (0.0,))), name)
 
 
 def step(*outputs: Node, **updates: Node) -> Graph:

@@ -16,7 +16,7 @@ import wholestep as ws
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.plan.build import make_plan
-from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.frames import backward_taps
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
 from wholestep.compiler.plan.serialize import dump, load

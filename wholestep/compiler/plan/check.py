@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import prod
 
 from wholestep.compiler.frontend.initializers import is_meant
-from wholestep.compiler.ir.types import Extent, TensorType, evaluate, symbols_of
+from wholestep.compiler.ir.types import DType, Extent, TensorType, evaluate, symbols_of
 from wholestep.compiler.plan.arena import follows
 from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Kernel, Kind, Layout, Load, Plan, Space
 from wholestep.compiler.plan.layout import ALIGNMENT, layout_bytes, state_layout
@@ -69,6 +69,7 @@ def check_file(plan: Plan) -> None:
             check_window(plan, kernel, _need)
         _check_split(kernel)
         _check_copies(plan, kernel)
+        _check_places(plan, kernel)
     for loop in plan.loops:
         sizes: dict[str, tuple[Extent, Extent]] = {s: (1, c) for s, c in plan.sizes.items()}
         _need(is_nonnegative(loop.length, sizes), f"loop {loop.id} has a length at every size")
@@ -172,12 +173,23 @@ def _check_copies(plan: Plan, kernel: Kernel) -> None:
                 and len(state.index) == 2
                 and all(i.plain is not None for i in state.index)
                 and state.index[0] != state.index[1]
+                and state.shape == plan.buffers[source].type.shape
                 and store.load.index == tuple(reversed(state.index)),
                 f"kernel {kernel.id} writes the transpose of what it writes",
             )
             assert state is not None
             span = {*kernel.rows[-1:], kernel.vector}
             _need({i.plain for i in state.index} == span, f"kernel {kernel.id} writes the whole of a state")
+
+
+def _check_places(plan: Plan, kernel: Kernel) -> None:
+    """What lies in one place is one parameter of a kernel in C, of one type."""
+    found: dict[tuple[int, int], DType] = {}
+    for load, _ in _loads(kernel):
+        b = plan.buffers[load.buffer]
+        if b.space is Space.ARENA:
+            known = found.setdefault((b.offset, b.bytes), b.type.dtype)
+            _need(known == b.type.dtype, f"kernel {kernel.id} reads and writes one dtype in one place")
 
 
 def _check_loops(plan: Plan) -> None:

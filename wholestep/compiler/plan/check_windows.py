@@ -15,6 +15,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import DType, Extent, TensorType, evaluate
 from wholestep.compiler.ir.windows import SMALL_WINDOW
+from wholestep.compiler.plan.access import linear
 from wholestep.compiler.plan.kernel import Kernel, Layout, Operand, Plan, Space, Window
 from wholestep.compiler.plan.window_draft import Draft
 from wholestep.compiler.plan.window_ops import POOLED, WEIGHTS, WINDOWS
@@ -90,6 +91,14 @@ def _check_view(plan: Plan, kernel: Kernel, item: Operand, need: Need) -> None:
     indices = item.load.index
     need(all(a in item.axes for i in indices for a, _ in i.terms), f"{where} moves along its axes")
     need(all(i.value is None and i.over == 1 for i in indices), f"{where} has indices of axes")
+    found = dict(linear(indices, item.load.shape).terms)
+    steps = [found.get(a, 0) for a in item.axes[-3:]]
+    need(all(isinstance(s, int) for s in steps), f"{where} has steps that are numbers")
+    assert kernel.window is not None
+    through_pool = item.name == "index" and kernel.window.op in WINDOW_G
+    if item.name == "result" or through_pool:  # native code walks them as they lie
+        _, columns, channels = (kernel.axes[a] for a in item.axes[-3:])
+        need(steps == [columns * channels, channels, 1], f"{where} lies without gaps")
 
 
 def _check_levels(kernel: Kernel, window: Window, need: Need) -> None:
