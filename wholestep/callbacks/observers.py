@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Hears of the activations of every layer."""
+    """Hears of the activations of every layer, at each step or, where it has a number `every`, at every so many."""
 
     def on_activations(self, step: int, stats: Mapping[str, Stats]) -> None:
         """The statistics of each layer's output, before step `step` changes the weights."""
 
 
 class ConsoleObserver:
-    """Prints a table of activations every so many steps.  Example: `session.set_observer(ws.ConsoleObserver())`."""
+    """Prints a table of activations every so many steps.  Example: `ws.fit(..., observer=ws.ConsoleObserver(100))`."""
 
     def __init__(self, every: int = 1, file: IO[str] | None = None) -> None:
         if not isinstance(every, int) or every < 1:

@@ -179,7 +179,7 @@ def check_finite(table: Table) -> None:
 
 
 def split(data: object, fraction: float, seed: int = 0, *, shuffle: bool = True) -> tuple[Table, Table]:
-    """Two tables, (1 - fraction) and fraction of the rows, shuffled by the seed.
+    """Two tables, (1 - fraction) and fraction of the rows: drawn by the seed, or the last ones without `shuffle`.
 
     Example: `train, validation = ws.data.split((x, y), 0.1)`.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -90,12 +90,20 @@ def as_measures(given: object) -> tuple[Measure, ...]:
     items = [given] if isinstance(given, Metric | str) else given
     if not isinstance(items, list | tuple):
         fail(UsageError, f"metrics is a list of metrics, e.g. [ws.metrics.Accuracy()]; received {given!r}.")
-    measures = tuple(_as_measure(item) for item in items)
+    measures = tuple(_once(_as_measure(item) for item in items))
     names = [m.metric.name for m in measures]
     for name in names:
         if names.count(name) > 1:
             fail(OptionError, f"two metrics are called {name!r}; give one of them a name: name='other'.")
     return measures
+
+
+def _once(measures: Iterable[Measure]) -> list[Measure]:
+    """Each but once: one metric counts over the training data and over the validation data."""
+    found: dict[str, Measure] = {}
+    for m in measures:
+        found.setdefault(repr((type(m.metric), m.metric.to_config(), m.prediction, m.target)), m)
+    return list(found.values())
 
 
 def _as_measure(item: object) -> Measure:

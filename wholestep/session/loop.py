@@ -11,6 +11,7 @@ from wholestep.compiler.ir.types import Dim, Extent, shape_text, symbols_of
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.device import Epoch
+from wholestep.compiler.runtime.order import epoch_order
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError
 from wholestep.session.inputs import Inputs
@@ -105,6 +106,28 @@ def batch_rows(rows: Rows, capacity: Mapping[str, int], asked: int | None, count
 
 
 @dataclass(frozen=True)
+class Look:
+    """Somebody who sees the inputs of every so many steps before they are made."""
+
+    every: int
+    see: Callable[[Mapping[str, object]], None]
+    longest: int | None  # the most updates of a slice, whoever looks
+
+    def before(self, step: int, data: DataSet, epoch: Epoch) -> None:
+        """Show the batch that comes next, if it is its turn; the slice then ends before the next one that is seen."""
+        if step % self.every == 0:
+            self.see(_next_batch(data, epoch))
+        gap = self.every - step % self.every
+        epoch.most = gap if self.longest is None else min(gap, self.longest)
+
+
+def _next_batch(data: DataSet, epoch: Epoch) -> dict[str, AnyArray]:
+    positions = np.arange(epoch.position, min(epoch.position + epoch.batch, epoch.rows))
+    rows = positions if epoch.order is None else epoch_order(epoch.seed, epoch.order, epoch.rows, positions)
+    return {**{name: source[rows] for name, source in data.sources.items()}, **data.whole}
+
+
+@dataclass(frozen=True)
 class RunOptions:
     epochs: int
     shuffle: bool
@@ -115,6 +138,7 @@ class RunOptions:
     raises: bool  # where gradients are not finite
     every: int | None = None  # the most updates of a slice
     seed: int = 0  # of the order
+    look: Look | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +189,7 @@ def run_in_slices(
             position=skipped * batch,
             most=options.every,
         )
-        for part in _slices(entry, rows, data, epoch, options.begin_slice):
+        for part in _slices(entry, state, rows, data, epoch, options):
             if options.raises:
                 raise_if_refused(entry, state)
             if plan.updated and epoch.position >= epoch.rows:
@@ -173,16 +197,20 @@ def run_in_slices(
             yield replace(part, epoch=number, first=part.first + skipped)
 
 
-def _slices(entry: EntryPoint, rows: Rows, data: DataSet, epoch: Epoch, begin: Callable[[], None]) -> Iterator[Slice]:
+def _slices(
+    entry: EntryPoint, state: State, rows: Rows, data: DataSet, epoch: Epoch, options: RunOptions
+) -> Iterator[Slice]:
     """One epoch.  What a call reads is set anew before each slice: whoever looked in between may have made steps."""
     slices = entry.program.run_epoch(epoch)
     while epoch.position < epoch.rows:
         first, position = epoch.done, epoch.position
+        if options.look is not None:
+            options.look.before(state.step, data, epoch)
         with entry.turns:
             entry.release()
             try:
                 _place(entry, rows, data, epoch.batch)
-                begin()
+                options.begin_slice()
                 next(slices)
             finally:
                 entry.inputs.forget()

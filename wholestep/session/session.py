@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
@@ -24,7 +25,7 @@ from wholestep.nn.module import Module
 from wholestep.optim.build import EVALUATE
 from wholestep.options import CompileOptions, thread_count
 from wholestep.session.checkpoint import counts_in, load_state_dict, state_dict
-from wholestep.session.loop import RunOptions, Slice, batches, evaluate_rows, run_in_slices
+from wholestep.session.loop import Look, RunOptions, Slice, batches, evaluate_rows, run_in_slices
 from wholestep.session.measuring import raise_if_refused
 from wholestep.session.model import only_module
 from wholestep.session.result import StepResult
@@ -180,6 +181,9 @@ class Session(Staged):
         options = RunOptions(
             epochs, shuffle, start, batch_size, self.reset_metrics, begin_slice, self._raises, every, seed
         )
+        if self._observer is not None:
+            look = Look(max(1, getattr(self._observer, "every", 1)), self._observe, every)
+            options = replace(options, look=look)
         return run_in_slices(main, self.state, arrays, options)
 
     @overload

@@ -139,7 +139,11 @@ class Staged(Tunable):
         sys.stdout.write(table("gradient of", list(self.gradient_stats(given, **inputs).values())) + "\n")
 
     def set_observer(self, observer: Observer | None) -> None:
-        """Show the activations of every layer before each `step` from now on; None ends it.  The step is unchanged."""
+        """Show the activations of every layer before each step from now on; None ends it.  The step is unchanged.
+
+        `run`, `ws.Trainer` and `ws.fit` show them too; where the observer has a number `every`, of every so many steps,
+        and those between run natively, many at a time.
+        """
         if observer is not None and not hasattr(observer, "on_activations"):
             raise UsageError(f"an observer has on_activations(step, stats), as ws.ConsoleObserver; got {observer!r}.")
         self._observer = observer

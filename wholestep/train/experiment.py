@@ -9,6 +9,7 @@ from os import PathLike
 from typing import Any
 
 from wholestep.callbacks.base import Callback
+from wholestep.callbacks.observers import Observer
 from wholestep.data.loader import DataLoader
 from wholestep.errors import UnknownNameError, UsageError
 from wholestep.nn.module import Module
@@ -50,6 +51,7 @@ class Experiment:
     seed: int = 0
     threads: int | None = None
     callbacks: Sequence[Callback] = ()
+    observer: Observer | None = None
     options: CompileOptions | None = None
 
     def trainer(self) -> tuple[Trainer, DataLoader]:

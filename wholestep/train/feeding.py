@@ -24,7 +24,7 @@ def prepared(
     """A loader of the training data, and the validation data as a table."""
     held: Table | None = None
     if isinstance(validation, float):
-        data, held = _held_out(data, validation, seed)
+        data, held = _held_out(data, validation, seed, shuffle)
     elif validation is not None:
         held = _validation_table(validation)
     loader = data if isinstance(data, DataLoader) else DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed)
@@ -36,13 +36,15 @@ def prepared(
     return loader, held
 
 
-def _held_out(data: object, fraction: float, seed: int) -> tuple[Table, Table]:
+def _held_out(data: object, fraction: float, seed: int, shuffle: bool) -> tuple[Table, Table]:
+    """Rows drawn by the seed; of data in an order (`shuffle=False`) the last ones."""
     if isinstance(data, DataLoader) or not isinstance(as_source(data), Table):
+        ordered = ", shuffle=False" if isinstance(data, DataLoader) and not data.shuffles else ""
         raise UsageError(
             f"validation={fraction} holds out rows of arrays; received {type(data).__name__}. Hold them out before: "
-            "train, held = ws.data.split((x, y), 0.1); then validation=held."
+            f"train, held = ws.data.split((x, y), {fraction}{ordered}); then validation=held."
         )
-    return split(data, fraction, seed)
+    return split(data, fraction, seed, shuffle=shuffle)
 
 
 def _validation_table(data: object) -> Table:

@@ -9,6 +9,7 @@ from typing import Any
 
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.checkpoint import ModelCheckpoint
+from wholestep.callbacks.observers import Observer
 from wholestep.callbacks.progress import Progress
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
@@ -45,6 +46,7 @@ def fit(
     device: str = "cpu",
     threads: int | None = None,
     callbacks: Iterable[Callback] | Callback = (),
+    observer: Observer | None = None,
     checkpoint: str | PathLike[str] | None = None,
     resume: str | PathLike[str] | bool | None = None,
     exact: bool = False,
@@ -56,7 +58,8 @@ def fit(
     Args:
         data: `(x, y)` or `(x, y, sample_weight)` of arrays or dicts of arrays, a `DataLoader`, a data set with `len`
             and `[i]`, or an iterable of batches.
-        validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out.
+        validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out: rows drawn
+            by the seed, or the last ones where `shuffle=False`.
         loss: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict by output.
         optimizer: AdamW with lr 1e-3 when None.
         schedule: of the learning rate, e.g. `ws.schedules.cosine(warmup=100)`, which spans the run.  Those under
@@ -66,6 +69,7 @@ def fit(
         batch_size: rows of a step; a `DataLoader` has its own.
         nonfinite: "raise" ends a run whose loss is not finite and says in which step and layer; "skip" leaves such
             steps out and counts them; "ignore" trains on.
+        observer: sees the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are unchanged.
         checkpoint: a folder to keep the run in: the last two and the best epoch, and every minute inside an epoch.
             Ctrl-C and SIGTERM then finish the steps at hand, save, and exit.
         resume: a run's folder (or one checkpoint of it) to go on from; True: from `checkpoint`, where it holds any.
@@ -99,6 +103,7 @@ def fit(
         device=device,
         threads=threads,
         callbacks=callbacks,
+        observer=observer,
         options=options,
     )
     return run(trainer, loader, epochs, checkpoint=checkpoint, resume=resume, exact=exact, progress=progress)
@@ -144,6 +149,7 @@ def trainer_for(
     device: str = "cpu",
     threads: int | None = None,
     callbacks: Iterable[Callback] | Callback = (),
+    observer: Observer | None = None,
     options: CompileOptions | None = None,
 ) -> tuple[Trainer, DataLoader]:
     """Everything that `fit` does before the first step: the data, the session, the trainer."""
@@ -168,6 +174,7 @@ def trainer_for(
         threads=threads,
         options=options,
     )
+    session.set_observer(observer)
     session.reset_optimizer()  # it is a new one: what an earlier run left in the model's state is not its own
     if isinstance(loader.source, Table):
         described.check_classes(session, loader.source)

@@ -1,0 +1,137 @@
+"""An observer sees the same activations at the same steps, whoever drives, and changes no bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wholestep as ws
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(20, 3)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(np.int32)
+
+
+def mlp() -> ws.nn.Module:
+    return ws.nn.Sequential(ws.nn.Linear(3, 4), ws.nn.ReLU(), ws.nn.Linear(4, 2))
+
+
+class Spy:
+    def __init__(self, every: int | None = None) -> None:
+        self.seen: list[tuple[int, float]] = []
+        if every is not None:
+            self.every = every
+
+    def on_activations(self, step: int, stats: Mapping[str, Any]) -> None:
+        assert list(stats) == ["0", "1", "2"]
+        self.seen.append((step, round(stats["2"].norm, 4)))
+
+
+def session(model: ws.nn.Module) -> ws.Session:
+    return ws.build_session(
+        model, inputs=ws.Spec(("batch", 3)), targets=ws.Spec(("batch",), "int32"), loss="cross_entropy",
+        optimizer=ws.SGD(lr=0.5), batch_size=8,
+    )  # fmt: skip
+
+
+def by_fit(model: ws.nn.Module, spy: Spy | None, **options: Any) -> None:
+    ws.fit(
+        model, options.pop("data", (X, Y)), loss="cross_entropy", optimizer=ws.SGD(lr=0.5), epochs=2, observer=spy,
+        progress=False, **{"batch_size": 8, **options},
+    )  # fmt: skip
+
+
+def by_run(model: ws.nn.Module, spy: Spy | None) -> None:
+    made = session(model)
+    made.set_observer(spy)
+    made.run(x=X, labels=Y, epochs=2)
+
+
+def by_trainer(model: ws.nn.Module, spy: Spy | None) -> None:
+    made = session(model)
+    made.set_observer(spy)
+    ws.Trainer(made).train(ws.DataLoader(X, Y, 8), 2)
+
+
+def by_steps(model: ws.nn.Module, spy: Spy | None) -> None:
+    by_fit(model, spy, data=ws.DataLoader(X, Y, 8, transform=lambda x, draw: x))
+
+
+def by_windows(model: ws.nn.Module, spy: Spy | None) -> None:
+    by_fit(model, spy, batch_size=4, accumulate=2)
+
+
+WAYS = {"fit": by_fit, "run": by_run, "Trainer": by_trainer, "single steps": by_steps, "accumulated": by_windows}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_step_is_seen(way: str) -> None:
+    wanted, got, plain, watched = Spy(), Spy(), mlp(), mlp()
+    by_hand = session(mlp())
+    by_hand.set_observer(wanted)
+    for epoch in range(2):
+        loader = ws.DataLoader(X, Y, 8)
+        loader.shuffle(epoch)
+        for batch in loader.remaining():
+            by_hand.step(batch.named())
+    WAYS[way](watched, got)
+    assert len(got.seen) == 6
+    assert [step for step, _ in got.seen] == list(range(6))
+    np.testing.assert_allclose([n for _, n in got.seen], [n for _, n in wanted.seen], rtol=1e-3)
+    WAYS[way](plain, None)
+    for name, value in plain.state_dict().items():
+        assert watched.state_dict()[name].tobytes() == value.tobytes()
+
+
+def test_every_so_many_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    spy = Spy(every=4)
+    by_fit(mlp(), spy)
+    assert [step for step, _ in spy.seen] == [0, 4]
+    by_fit(mlp(), ws.ConsoleObserver(every=5))  # type: ignore[arg-type]
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines() if "step" in line] == ["0", "5"]
+
+
+# -- rows that are held out --------------------------------------------------------------------------------------
+
+
+def test_held_out_rows_of_ordered_data_are_the_last_ones() -> None:
+    from wholestep.train.feeding import prepared
+
+    rows = np.arange(20.0)[:, None]
+    loader, held = prepared((rows, rows), 0.25, 5, False, 0)
+    assert held is not None
+    assert held.columns["x"][:, 0].tolist() == list(range(15, 20))
+    assert loader.source.columns["x"][:, 0].tolist() == list(range(15))  # type: ignore[union-attr]
+    _, drawn = prepared((rows, rows), 0.25, 5, True, 0)
+    assert drawn is not None
+    assert drawn.columns["x"][:, 0].tolist() != list(range(15, 20))
+    with pytest.raises(
+        ws.errors.UsageError, match=r"ws\.data\.split\(\(x, y\), 0\.25, shuffle=False\); then validation"
+    ):
+        ws.fit(mlp(), ws.DataLoader(X, Y, shuffle=False), validation=0.25, loss="cross_entropy")
+
+
+def test_a_fit_validates_on_the_last_rows() -> None:
+    y = np.arange(20, dtype=np.float64)[:, None]
+
+    class Zero(ws.nn.Module):
+        def __init__(self) -> None:
+            self.weight = ws.nn.Parameter((1,), 0.0, "float64")
+
+        def forward(self, x: ws.Tensor) -> ws.Tensor:
+            return x * self.weight
+
+    history = ws.fit(
+        Zero(),
+        (y, y),
+        loss="mae",
+        optimizer=ws.SGD(lr=0.0),
+        validation=0.25,
+        shuffle=False,
+        batch_size=5,
+        progress=False,
+    )
+    assert history["val_loss"] == [np.arange(15, 20).mean()]
