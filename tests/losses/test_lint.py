@@ -79,6 +79,7 @@ REFUSED: dict[str, tuple[Any, Array, str]] = {
     "focal above 1": ("focal", np.array([[0.5, 1.5]]), r"focal takes targets from 0 \(no\) to 1 \(yes\); received 1.5"),
     "dice below 0": ("dice", np.array([[0.5, -1.0]]), r"dice takes targets from 0 .*received -1 in row 0"),
     "hinge of 0 and 1": ("hinge", np.array([[0.0], [1.0]]), r"1 \(yes\); received 0 in row 0\. 2 \* y - 1"),
+    "hinge of bools": ("hinge", np.array([True, False]), r"received 0 in row 1\. 2 \* y - 1 makes them of 0 and 1"),
     "float classes": ("cross_entropy", np.array([0.0, 1.0]), r"labels are floats; .*y\.astype\('int32'\).*loss='bce'"),
     "float column": ("cross_entropy", np.array([[0.0], [1.0]]), r"labels are floats"),
     "several ones": ("cross_entropy", ROWS + ROWS[::-1], r"row 0 has the sum 2\. Where several labels .*loss='bce'"),

@@ -421,6 +421,16 @@ def test_a_loss_inside_a_function_of_ones_own_tells_its_metrics() -> None:
     assert history["accuracy"][-1] == ((model.predict(X) > 0) == y).mean()
 
 
+def test_probabilities_as_targets_have_no_order() -> None:
+    y = np.random.default_rng(0).uniform(size=(ROWS, 1)).astype(np.float32)
+    model = ws.nn.Linear(FEATURES, 1)
+    text = r"some targets are neither 0 nor 1, or no class\. Make them so, \(y > 0\.5\)"
+    with pytest.raises(InputError, match=text):
+        model.evaluate(X, y, loss="bce", metrics=["accuracy", "roc_auc"], batch_size=BATCH)
+    with pytest.raises(InputError, match=text):
+        M.RocAuc().update(model.predict(X), y)
+
+
 def test_two_losses_that_disagree_tell_nothing() -> None:
     g = ws.Graph()
     p, t = g.input("p", ("batch", 3)), g.input("t", ("batch", 3))

@@ -19,6 +19,8 @@ from wholestep.metrics.likelihood import log_softmax
 from wholestep.metrics.reading import Form, Kind, OfScores, Seen, X, check_range, row_count
 from wholestep.metrics.rows import Reading
 
+NEITHER = -1  # a target that is neither yes nor no
+
 
 @dataclass(eq=False)
 class Ranked(OfScores):
@@ -79,8 +81,7 @@ class Ranked(OfScores):
         rows = tuple(p.shape) if asks else flat
         if seen.form is Form.EACH:
             scores = p.reshape(rows)
-            yes = t if not t.dtype.is_float and not self._signs else t > 0 if not t.dtype.is_float else t > self._no
-            labels = yes.astype("int32")
+            labels = t.astype("int32") if self._plain(Kind.of(t)) else self._told_apart(t)
         else:
             scores = self._columns(p).reshape((*flat, *self._columns(p).shape[len(seen.rows) :]))
             labels = (t.argmax(-1) if seen.form is Form.ROWS else t).astype("int32")
@@ -113,7 +114,7 @@ class Ranked(OfScores):
         p, t, asks = seen.prediction, seen.target, seen.questions > 1
         if seen.form is Form.EACH:
             scores = p if asks else p.reshape(-1)
-            labels = self._answers(t)
+            labels = t.astype(np.int64) if self._plain(Kind.of(t)) else self._told_apart_of(t)
             labels = labels if asks else labels.reshape(-1)
         else:
             columns = self._columns(p)
@@ -122,6 +123,8 @@ class Ranked(OfScores):
         ignored = self._ignored(seen)
         counted = np.ones(labels.shape, bool) if ignored is None else labels != ignored
         classes = 2 if seen.form is Form.EACH else p.shape[-1]
+        if (labels == NEITHER).any() and not self._plain(Kind.of(t)):
+            fail(InputError, self._neither())
         check_range(self.kind, "labels", labels[counted].reshape(-1), classes)
         out = {"scores": scores, "labels": np.where(counted, labels, 0).astype(np.int32)}
         if weight is not None or ignored is not None:
@@ -131,23 +134,22 @@ class Ranked(OfScores):
         return out
 
     @property
-    def _signs(self) -> bool:
-        return self.meaning is not None and self.meaning.signs
+    def _answers(self) -> tuple[int, int]:
+        """What the targets of yes or no are: no, yes."""
+        return (-1, 1) if self.meaning is not None and self.meaning.signs else (0, 1)
 
-    @property
-    def _no(self) -> float:
-        return 0.0 if self._signs else 0.5
+    def _plain(self, target: Kind) -> bool:
+        return target.whole and self._answers == (0, 1)
 
-    def _answers(self, t: Array) -> Array:
-        """Targets of yes or no as 1 and 0; other floats have no place in an order."""
-        if t.dtype.kind in "iub" and not self._signs:
-            return t.astype(np.int64)
-        known = (-1.0, 1.0) if self._signs else (0.0, 1.0)
-        if not np.isin(t, known).all():
-            fail(
-                InputError, f"{self.kind} needs targets that are yes or no, 1 or 0; received others, e.g. {t.max():g}."
-            )
-        return (t > self._no).astype(np.int64)
+    def _told_apart(self, t: Tensor) -> Tensor:
+        """0 and 1, or what is neither: a probability has no place in an order, and `result` refuses it."""
+        no, yes = self._answers
+        return fn.where(t == yes, 1, fn.where(t == no, 0, NEITHER)).astype("int32")
+
+    def _told_apart_of(self, t: Array) -> Array:
+        """The same on arrays."""
+        no, yes = self._answers
+        return np.where(t == yes, 1, np.where(t == no, 0, NEITHER))
 
     def _ignored(self, seen: Seen[Any]) -> int | None:
         return Reading(self, ignore_index=self.ignore_index).ignored(seen.form)
@@ -160,6 +162,8 @@ class Ranked(OfScores):
                 f"{self.kind} needs scores (floats) and classes (whole numbers); received {Kind.of(prediction)} and "
                 f"{Kind.of(target)}.",
             )
+        if seen.questions > 1 and self.ignore_index is not None:
+            fail(OptionError, f"{self.kind}: ignore_index is for classes; weigh rows of several labels instead.")
         several = seen.form is not Form.EACH and int(seen.prediction.shape[-1]) > 2
         if several and self.from_logits and self.meaning is not None and not self.meaning.logits:
             fail(
@@ -198,6 +202,13 @@ class Ranked(OfScores):
             self._states[part] = buffer = fresh
         return buffer
 
+    def _neither(self) -> str:
+        no, yes = self._answers
+        return (
+            f"{self.kind} orders rows that have a class and rows that have not; some targets are neither {no} nor {yes}, "
+            "or no class. Make them so, (y > 0.5).astype('int32'), or leave the metric out."
+        )
+
     def _full(self, rows: int) -> str:
         return f"{self.kind} has room for {self.capacity} rows and received {rows}. Say more: capacity={rows}."
 
@@ -211,6 +222,8 @@ class Ranked(OfScores):
             fail(InputError, self._full(rows))
         scores, labels = states["scores"][:rows].astype(np.float64), states["labels"][:rows]
         weights = states["weights"][:rows] if "weights" in states else np.ones(rows)
+        if labels.min() < 0 or labels.max() >= (2 if scores.ndim == 1 or labels.ndim == 2 else scores.shape[1]):
+            fail(InputError, self._neither())
         if np.isnan(scores).any():
             return float("nan")
         if scores.ndim == 1:

@@ -63,7 +63,7 @@ class Reading:
             return (product(rows),)
         if self.together:
             return (rows[0], product(rows[1:]))
-        return tuple(rows) if len(rows) == 2 else (product(rows), 1)
+        return tuple(rows) if seen.questions > 1 else (product(rows), 1)
 
     # -- on arrays -----------------------------------------------------------------------------------------------
 

@@ -63,7 +63,10 @@ def _sum_to_one(loss: Loss, y: Array) -> None:
 
 
 def _are_answers(loss: Loss, y: Array) -> None:
-    _refuse_others(loss, y, (y < 0) | (y > 1), "targets from 0 (no) to 1 (yes)", "(y + 1) / 2 makes them of -1 and 1")
+    if y.dtype.kind != "b":
+        _refuse_others(
+            loss, y, (y < 0) | (y > 1), "targets from 0 (no) to 1 (yes)", "(y + 1) / 2 makes them of -1 and 1"
+        )
 
 
 def _floats_are_answers(loss: Loss, y: Array) -> None:
@@ -72,19 +75,19 @@ def _floats_are_answers(loss: Loss, y: Array) -> None:
 
 
 def _are_signs(loss: Loss, y: Array) -> None:
-    _refuse_others(loss, y, (y != -1) & (y != 1), "targets -1 (no) and 1 (yes)", "2 * y - 1 makes them of 0 and 1")
+    _refuse_others(loss, y, (y != -1.0) & (y != 1.0), "targets -1 (no) and 1 (yes)", "2 * y - 1 makes them of 0 and 1")
 
 
 def _floats_are_signs(loss: Loss, y: Array) -> None:
-    if y.dtype.kind == "f":
+    if y.dtype.kind in "fb":
         _are_signs(loss, y)
 
 
 def _refuse_others(loss: Loss, y: Array, wrong: Array, expected: str, fix: str) -> None:
-    if y.dtype.kind != "b" and wrong.any():
+    if wrong.any():
         where = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise InputError(
-            f"{loss.kind} takes {expected}; received {y[where]:g} in row {where[0]}. {fix}; for classes use "
+            f"{loss.kind} takes {expected}; received {float(y[where]):g} in row {where[0]}. {fix}; for classes use "
             "loss='cross_entropy', for other numbers loss='mse'."
         )
 
