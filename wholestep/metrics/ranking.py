@@ -205,8 +205,8 @@ class Ranked(OfScores):
     def _neither(self) -> str:
         no, yes = self._answers
         return (
-            f"{self.kind} orders rows that have a class and rows that have not; some targets are neither {no} nor {yes}, "
-            "or no class. Make them so, (y > 0.5).astype('int32'), or leave the metric out."
+            f"{self.kind} orders rows that have a class and rows that have not; some targets are neither {no} nor "
+            f"{yes}, or no class. Make them so, (y > 0.5).astype('int32'), or leave the metric out."
         )
 
     def _full(self, rows: int) -> str:
