@@ -11,6 +11,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import wholestep as ws
+from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.passes.autodiff.reverse import expand_gradients
+from wholestep.compiler.passes.decompose import decompose
 from wholestep.errors import ShapeError
 
 Array = np.ndarray[Any, Any]
@@ -50,14 +53,21 @@ CASES = {
     "one head of keys": Case(4, 1, 18, 30, 8, 8),
     "truth mask": Case(2, 1, 19, 35, 8, 8, mask="bool"),
     "added mask": Case(2, 2, 19, 35, 8, 8, mask="float"),
+    "queries that look nowhere": Case(4, 2, 19, 35, 8, 8, mask="bool, nowhere"),
+    "queries that numbers let look nowhere": Case(1, 1, 33, 5, 8, 8, mask="float, nowhere"),
+    "causal queries that look nowhere": Case(2, 2, 18, 18, 8, 8, causal=True, mask="bool, nowhere"),
+    "causal, more queries than keys": Case(2, 2, 21, 6, 8, 8, causal=True),
 }
 
 
 def mask_of(case: Case, dtype: str) -> Array | None:
     rng = np.random.default_rng(5)
-    if case.mask == "bool":
-        return (rng.random((case.queries, case.keys)) < 0.6) | (np.arange(case.keys) == 0)
-    return rng.normal(size=(case.queries, case.keys)).astype(dtype) if case.mask else None
+    if not case.mask:
+        return None
+    nowhere = np.arange(case.queries)[:, None] % 4 == 1 if "nowhere" in case.mask else np.False_
+    if "bool" in case.mask:
+        return ((rng.random((case.queries, case.keys)) < 0.6) | (np.arange(case.keys) == 0)) & ~nowhere
+    return np.where(nowhere, -np.inf, rng.normal(size=(case.queries, case.keys))).astype(dtype)
 
 
 def graph(dtype: str) -> ws.Graph:
@@ -89,9 +99,12 @@ def expected(i: int, case: Case, dtype: str, state: dict[str, Array], fed: dict[
     leaves = [torch.tensor(state[f"{n}{i}"].astype(np.float64), requires_grad=True) for n in "qkv"]
     scaled = [leaf[None] * torch.from_numpy(fed[f"x{i}"].astype(np.float64)) for leaf in leaves]
     mask = mask_of(case, dtype)
+    if mask is not None and case.causal:  # torch takes one of the two
+        mask = mask & np.tri(*mask.shape, dtype=bool)
     attn_mask = None if mask is None else torch.from_numpy(mask if mask.dtype == bool else mask.astype(np.float64))
+    causal = case.causal and mask is None
     y = scaled_dot_product_attention(
-        *scaled, attn_mask=attn_mask, is_causal=case.causal, enable_gqa=case.heads != case.shared
+        *scaled, attn_mask=attn_mask, is_causal=causal, enable_gqa=case.heads != case.shared
     )
     (y * torch.from_numpy(fed[f"w{i}"].astype(np.float64))).sum().backward()
     grads = {f"d{n}{i}": leaf.grad.numpy() for n, leaf in zip("qkv", leaves, strict=True) if leaf.grad is not None}
@@ -113,6 +126,37 @@ def test_values_and_gradients_equal_torch(name: str, ran: Any) -> None:
     for key, value in expected(list(CASES).index(name), CASES[name], dtype, state, fed).items():
         error = np.abs(outputs[key] - value).max()
         assert error <= NEAR[dtype] * np.abs(value).max(initial=1e-30) + 1e-30, key
+
+
+def test_a_query_that_looks_nowhere_is_0(ran: Any) -> None:
+    _, _, _, outputs = ran
+    for name, case in CASES.items():
+        if "nowhere" in case.mask:
+            y = outputs[f"y{list(CASES).index(name)}"]
+            assert not y[:, :, 1::4].any()
+            assert y[:, :, 0::4].all()
+            assert np.isfinite(outputs[f"dq{list(CASES).index(name)}"]).all()
+
+
+@pytest.mark.parametrize("second_order", [False, True])
+def test_the_interpreter_and_the_definition_agree_there(second_order: bool) -> None:
+    g = ws.Graph()
+    q, k, v = (g.input(n, (3, 4), "float64") for n in "qkv")
+    mask = g.input("mask", (3, 3), "float64")
+    gradients = ws.gradients((ws.attention(q, k, v, mask=mask) * q).sum(), [q, k, v, mask])
+    if second_order:
+        gradients = ws.gradients(sum((d * d).sum() for d in gradients), [q, k, v])
+    g.set_outputs({f"d{i}": d for i, d in enumerate(gradients)} | {"y": ws.attention(q, k, v, mask=mask)})
+    rng = np.random.default_rng(3)
+    inputs = {n: rng.normal(size=(3, 4)) for n in "qkv"}
+    inputs["mask"] = np.array([[0.0, 0.5, -np.inf], [-np.inf] * 3, [0.3, -np.inf, 1.0]])
+    graph = expand_gradients(g.to_ir())
+    with np.errstate(all="ignore"):
+        named, written = (interpret(x, inputs=inputs).outputs for x in (graph, decompose(graph)))
+    for name, value in named.items():
+        assert np.isfinite(value).all(), name
+        np.testing.assert_allclose(written[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
+    assert not named["y"][1].any()
 
 
 def test_heads_that_do_not_divide_are_refused_at_the_users_line() -> None:

@@ -267,7 +267,7 @@ def attention(
         causal: query i sees the keys 0 ... i only.
         scale: 1/√d unless given.
         mask: bool, True where a query may look, or numbers that are added to the scores; broadcast to (..., T, S).  A
-            query that may look nowhere gives NaN.
+            query that may look nowhere gives 0, and so do its gradients.
 
     Example: `ws.attention(q, k, v, causal=True)`.
     """

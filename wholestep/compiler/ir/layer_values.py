@@ -134,15 +134,24 @@ def _scores(a: at.AttentionAttrs, q: Array, k: Array, mask: tuple[Array, ...]) -
 
 def attention(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *mask: Array) -> Array:
     scores = _scores(a, q, k, mask)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-math.inf))
-    out: Array = weights / weights.sum(axis=-1, keepdims=True) @ _per_query_head(v, q)
+    weights = np.exp(scores - _most(scores))
+    total = weights.sum(axis=-1, keepdims=True)
+    out: Array = weights / np.where(total == 0, 1.0, total) @ _per_query_head(v, q)
     return out
 
 
+def _most(scores: Array) -> Array:
+    """The largest of each row; 0 of a query that may look nowhere: its weights are all 0 then."""
+    most = scores.max(axis=-1, keepdims=True, initial=-math.inf)
+    return np.where(most == -math.inf, 0.0, most)
+
+
 def attention_lse(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *mask: Array) -> Array:
+    """+inf of a query that may look nowhere, so that every weight e^(s - lse) is 0."""
     scores = _scores(a, q, k, mask)
-    most = scores.max(axis=-1, initial=-math.inf)
-    out: Array = most + np.log(np.exp(scores - most[..., None]).sum(axis=-1))
+    most = _most(scores)
+    total = np.exp(scores - most).sum(axis=-1)
+    out: Array = np.where(total == 0, math.inf, most[..., 0] + np.log(np.where(total == 0, 1.0, total)))
     return out
 
 

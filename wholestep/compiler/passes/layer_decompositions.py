@@ -209,18 +209,27 @@ def _per_group(x: Node, like: Node) -> Node:
     return b.sum_axes(b.reshape(x, (*lead, group, rows, columns)), (len(lead),))
 
 
-# softmax(scale·q·kᵀ + mask)·v
+# softmax(scale·q·kᵀ + mask)·v; 0 of a query that a mask lets look nowhere
 def attention(y: Node) -> Node:
     q, k, v, *mask = y.inputs
     scores = _scores(q, k, mask, attrs_of(y, at.AttentionAttrs))
-    return b.matmul(b.softmax(scores, scores.type.rank - 1), _per_query_head(v, q))
+    p = b.softmax(scores, scores.type.rank - 1)
+    if mask:
+        p = b.where(_rows(_nowhere(scores), p), b.zeros_like(p), p)
+    return b.matmul(p, _per_query_head(v, q))
 
 
-# log Σ e^(scale·q·kᵀ + mask), over the keys
+def _nowhere(scores: Node) -> Node:
+    most = b.max_axes(scores, (scores.type.rank - 1,))
+    return b.make("equal", (most, b.full_like(most, -inf)))
+
+
+# log Σ e^(scale·q·kᵀ + mask), over the keys; +∞ of a query that may look nowhere, whose every e^(s - lse) is 0 then
 def attention_lse(y: Node) -> Node:
     q, k, _, *mask = y.inputs
     scores = _scores(q, k, mask, attrs_of(y, at.AttentionAttrs))
-    return b.logsumexp(scores, scores.type.rank - 1)
+    lse = b.logsumexp(scores, scores.type.rank - 1)
+    return b.where(_nowhere(scores), b.full_like(lse, inf), lse) if mask else lse
 
 
 # p = e^(s - log Σ e^s), s = scale·q·kᵀ + mask, y = p·v:

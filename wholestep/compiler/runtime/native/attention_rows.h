@@ -129,16 +129,19 @@ WS_INLINE void NAME(ws_call_attention)(const ws_api *api, const NAME(ws_attentio
         const REAL scale = NAME(ws_masked)(z, n, (REAL)a->scale, NAME(ws_mask_row)(&a->mask, g, row + i));
         most[i] = NAME(ws_scaled)(z, n, scale);
       }
+      /* A query that may look nowhere has weights of 0, not NaN; its lse of +inf makes them 0 in the gradient too. */
+      for (long i = 0; i < rows; i++) most[i] = most[i] == (REAL)-__builtin_inf() ? 0 : most[i];
       for (long i = 0; i < rows; i++) {
         const long n = a->causal ? WS_LEAST(seen, row + i + 1) : seen;
         total[i] = NAME(ws_exponentials)(p.at + i * stride, n, ws_lanes(seen), most[i]);
       }
       if (a->lse.at) {
         REAL *lse = (REAL *)a->lse.at + g * a->lse.step[0] + row * a->lse.step[1];
-        for (long i = 0; i < rows; i++) most[i] = most[i] + NAME(ws_log)(total[i]);
+        for (long i = 0; i < rows; i++)
+          most[i] = total[i] == 0 ? (REAL)__builtin_inf() : most[i] + NAME(ws_log)(total[i]);
         for (long i = 0; i < rows; i++) lse[i * a->lse.step[1]] = most[i];
       }
-      for (long i = 0; i < rows; i++) total[i] = 1 / total[i];
+      for (long i = 0; i < rows; i++) total[i] = total[i] == 0 ? 0 : 1 / total[i];
       for (long i = 0; i < rows; i++) {
         REAL *z = p.at + i * stride;
         const REAL inverse = total[i];

@@ -59,6 +59,12 @@ def _mean(x: Node, axes: tuple[int, ...]) -> Node:
     return b.div(total, b.expand_to(count, total.type.shape, ()))
 
 
+# softmax(scale·q·kᵀ + mask)·v, as everybody writes it: NaN of a query that may look nowhere, where the name gives 0
+def _attention(y: Node) -> Iterator[tuple[Node, ...]]:
+    q, k, v, *mask = y.inputs
+    yield (b.matmul(b.softmax(_scores(q, k, mask, attrs_of(y, at.AttentionAttrs)), q.type.rank - 1), v),)
+
+
 # p = softmax(scale·q·kᵀ + mask), dp = g·vᵀ, ds = p·(dp - Σ p·dp):
 # dq = scale·ds·k, dk = scale·dsᵀ·q, dv = pᵀ·g, dmask = ds,
 # with the probabilities of the forward pass; the definition computes them again from one number per query
@@ -66,14 +72,8 @@ def _attention_grad(y: Node) -> Iterator[tuple[Node, ...]]:
     a = attrs_of(y, at.AttentionAttrs)
     q, k, v, *mask = (n for n in y.inputs[:-1] if n.op == "input")
     g = y.inputs[-1]
-    scores = b.scale(b.matmul(q, k, transpose_b=True), a.scale)
-    for m in mask:
-        scores = b.add(scores, m)
+    scores = _scores(q, k, mask, a)
     last = scores.type.rank - 1
-    if a.causal:
-        shape = scores.type.shape
-        visible = b.make("less_equal", (b.iota(shape, last), b.iota(shape, last - 1)))
-        scores = b.where(visible, scores, b.full_like(scores, -inf))
     p, dp = b.softmax(scores, last), b.matmul(g, v, transpose_b=True)
     inner = b.restore_axes(b.sum_axes(b.mul(p, dp), (last,)), (last,), p.type.shape)
     ds = b.mul(p, b.sub(dp, inner))
@@ -81,9 +81,22 @@ def _attention_grad(y: Node) -> Iterator[tuple[Node, ...]]:
     yield dq, dk, b.matmul(p, g, transpose_a=True), *[ds] * len(mask)
 
 
+def _scores(q: Node, k: Node, mask: list[Node], a: at.AttentionAttrs) -> Node:
+    scores = b.scale(b.matmul(q, k, transpose_b=True), a.scale)
+    for m in mask:
+        scores = b.add(scores, m)
+    last = scores.type.rank - 1
+    if not a.causal:
+        return scores
+    shape = scores.type.shape
+    visible = b.make("less_equal", (b.iota(shape, last), b.iota(shape, last - 1)))
+    return b.where(visible, scores, b.full_like(scores, -inf))
+
+
 SPELLINGS: dict[str, Spellings] = {
+    "attention": _attention,
     "group_norm": _group_norm,
     "batch_norm": _batch_norm,
     "attention_grad": _attention_grad,
 }
-SPELT_OTHERWISE = frozenset({"attention_grad"})  # nobody writes the definition
+SPELT_OTHERWISE = frozenset({"attention", "attention_grad"})  # nobody writes the definition
