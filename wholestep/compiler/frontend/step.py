@@ -77,7 +77,8 @@ def step(body: Body | None = None, /, *, inputs: Mapping[str, Spec] | None = Non
 
     The function gets a `ws.Graph` and one tensor per entry of `inputs`, declares its parameters, takes gradients,
     records updates with `optimizer.update(g, params, grads)` or `g.update(state, value)`, and returns its outputs by
-    name; the first is the loss.  Every read sees the values at the start of the step.
+    name; the first is the loss.  Every read sees the values at the start of the step.  Modules that it calls have their
+    own numbers in it, under the names of the variables that hold them.
 
     Example::
 
