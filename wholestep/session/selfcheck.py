@@ -18,7 +18,7 @@ from wholestep.compiler.plan.kernel import Kernel, Plan
 from wholestep.compiler.runtime.device import Device
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import Spans
-from wholestep.errors import VerificationError
+from wholestep.errors import PlanError, VerificationError
 from wholestep.options import CompileOptions
 from wholestep.session.verdict import Verdict, parse_verdict, sizes_text
 
@@ -96,7 +96,10 @@ def _find(subject: Subject) -> Verdict | None:
     if not subject.device.runs:
         return None
     path = cache_of(subject.options).get(subject.program_key, SUFFIX)
-    return None if path is None else parse_verdict(path.read_text())
+    try:
+        return None if path is None else parse_verdict(path.read_text())
+    except (OSError, PlanError):
+        return None  # it is checked again
 
 
 def _store(subject: Subject, verdict: Verdict) -> None:

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from wholestep.errors import PlanError
+
 Sizes = Mapping[str, int]
 
 
@@ -44,6 +46,9 @@ def sizes_text(sizes: Sizes) -> str:
 
 
 def parse_verdict(text: str) -> Verdict:
-    """What `Verdict.to_json` wrote."""
-    fields = json.loads(text)
-    return Verdict(**{**fields, "sizes": tuple(fields["sizes"])})
+    """What `Verdict.to_json` wrote; PlanError where it is another text."""
+    try:
+        fields = json.loads(text)
+        return Verdict(**{**fields, "sizes": tuple(fields["sizes"])})
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise PlanError(f"this is no verdict on a plan: {error!r}. Build again.") from None
