@@ -72,7 +72,6 @@ BY_STEP_HORIZON = {  # those that torch lets go up again behind their end: as lo
     "PolynomialLR": lambda m, o, **u: m.PolynomialLR(o, 12, 2.0, **u),
     "CosineAnnealingLR": lambda m, o, **u: m.CosineAnnealingLR(o, 12, 1e-3, **u),
 }
-UNITS = [None, "epoch", "step"]
 
 
 def counts(name: str, unit: str | None) -> str:
@@ -142,14 +141,14 @@ def by_trainer(optimizer: ws.Optimizer, schedule: Any, folder: Path) -> tuple[Lr
 
 
 def resumed(optimizer: ws.Optimizer, schedule: Any, folder: Path) -> tuple[Lrs, Lrs]:
-    """Stopped inside the second epoch, then once more at its end."""
+    """Stopped inside the second epoch."""
     used: Lrs = []
     model = Falling()
-    for stop in (STEPS + 1, STEPS - 1, 10**6):
+    for stop in (STEPS + 1, 10**6):
         rates = Rates()
         history = ws.fit(
             model, (ONES, ONES), loss=mean, optimizer=optimizer, schedule=schedule, epochs=EPOCHS,
-            callbacks=[rates, Pause(stop), ws.ModelCheckpoint(folder, "loss", last=1, every=1)],
+            callbacks=[rates, Pause(stop), ws.ModelCheckpoint(folder, "loss", last=1)],
             resume=folder if any(folder.iterdir()) else None, **OPTIONS,
         )  # fmt: skip
         used += rates.used
@@ -158,7 +157,12 @@ def resumed(optimizer: ws.Optimizer, schedule: Any, folder: Path) -> tuple[Lrs, 
 
 
 class Pause(ws.StepBudget):
-    """A budget that a checkpoint does not remember."""
+    """A budget that a checkpoint does not remember, and at whose end there is one, as at Ctrl-C."""
+
+    def on_step(self, metrics: ws.StepMetrics) -> None:
+        super().on_step(metrics)
+        assert self.run is not None
+        self.run.interrupted = bool(self.run.stopped_by)
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -195,8 +199,13 @@ def _horizons_have_tests_of_their_own() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("loop", [*LOOPS, *AGAIN])
-@pytest.mark.parametrize("unit", UNITS)
+CELLS = [(unit, loop) for unit in (None, "step") for loop in (*LOOPS, *AGAIN)] + [
+    ("epoch", "fit"),
+    ("epoch", "Trainer"),
+]
+
+
+@pytest.mark.parametrize(("unit", "loop"), CELLS)
 @pytest.mark.parametrize("name", NAMED)
 def test_every_step_has_the_rate_of_torch(name: str, unit: str | None, loop: str, tmp_path: Path) -> None:
     wanted = expected(name, unit)
@@ -331,6 +340,33 @@ def test_the_unit_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().err
     assert "optimizer.lr follows StepDecay by epoch" in told
     assert "lr 0.05" in told
+
+
+def test_a_run_of_a_session_counts_updates_and_says_where_that_is_unlike_it() -> None:
+    optimizer = ws.SGD(lr=RATE)
+    session = session_for(optimizer, S.CosineAnnealingLR(optimizer, EPOCHS))
+    with pytest.warns(UserWarning, match="Cosine by step, ends after 4 steps, the run has 12: 0 holds .* unit='epoch'"):
+        session.run(x=ONES, labels=ONES, epochs=EPOCHS)
+    told = session_for(optimizer, S.CosineAnnealingLR(optimizer, EPOCHS, unit="epoch"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        told.run(x=ONES, labels=ONES, epochs=EPOCHS)
+    assert float(told.get("weight")[0]) == pytest.approx(-sum(S.Cosine(RATE, EPOCHS)(n) for n in range(EPOCHS)) * STEPS)
+
+
+def test_a_schedule_brings_the_optimizer_that_it_was_made_for() -> None:
+    """Without optimizer= it would else set the rate of another one."""
+    rates = Rates()
+    optimizer = ws.SGD(lr=RATE)
+    ws.fit(
+        Falling(), (ONES, ONES), loss=mean, schedule=S.ConstantLR(optimizer, 1.0, 1), epochs=1, callbacks=rates,
+        **OPTIONS,
+    )  # fmt: skip
+    np.testing.assert_allclose(rates.used, [RATE] * STEPS)
+    with pytest.raises(ws.errors.UsageError, match="ConstantLR was made for SGD, and optimizer= is Adam"):
+        ws.fit(
+            Falling(), (ONES, ONES), loss=mean, schedule=S.ConstantLR(optimizer), optimizer=ws.Adam(), **OPTIONS
+        )  # fmt: skip
 
 
 # -- by a callback -----------------------------------------------------------------------------------------------

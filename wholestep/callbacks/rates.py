@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wholestep.callbacks.base import Callback, Logs, StepMetrics, read_monitor
 from wholestep.errors import OptionError, UsageError
 from wholestep.schedules.base import CALL, Schedule
-from wholestep.schedules.plateau import ReduceOnPlateau
-from wholestep.schedules.torch_names import TorchSchedule
+
+if TYPE_CHECKING:
+    from wholestep.schedules.torch_names import TorchSchedule
 
 Rule = Callable[[int], float] | Callable[[int, float], float]
 
@@ -31,6 +32,8 @@ class LearningRateScheduler(Callback):
     """
 
     def __init__(self, schedule: Rule | Schedule | TorchSchedule, unit: str | None = None, monitor: str = "") -> None:
+        from wholestep.schedules import ReduceOnPlateau, TorchSchedule  # these bring every schedule along
+
         plain: Any = schedule.schedule if isinstance(schedule, TorchSchedule) else schedule
         if not callable(plain):
             raise UsageError(f"LearningRateScheduler takes a function of the epoch or a schedule; received {plain!r}.")
@@ -39,6 +42,7 @@ class LearningRateScheduler(Callback):
         if self.unit not in ("step", "epoch"):
             raise OptionError(f"LearningRateScheduler: unit={unit!r}: expected 'step' or 'epoch'.")
         self.schedule, self.monitor = plain, monitor
+        self._observes = isinstance(plain, ReduceOnPlateau)
         self.every = 1 if self.unit == "step" else None
         self._base: float | None = None  # the rate before the first change
         self._count = 0  # steps
@@ -50,7 +54,7 @@ class LearningRateScheduler(Callback):
             self._base = float(live.lr)
         if isinstance(self.schedule, Schedule):
             self.schedule = self.schedule.bound(self._base)
-        if isinstance(self.schedule, ReduceOnPlateau) and not self._seen:
+        if self._observes and not self._seen:
             self._seen = {k: float(v or 0.0) for k, v in self.schedule.numbers().items()}
 
     def on_epoch_begin(self, epoch: int) -> None:
@@ -62,14 +66,14 @@ class LearningRateScheduler(Callback):
             self._set(self._count)
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        if isinstance(self.schedule, ReduceOnPlateau):
+        if self._observes:
             usual = "val_loss" if "val_loss" in logs else "loss"
             value = read_monitor("LearningRateScheduler", self.monitor or self.schedule.monitor or usual, logs)
             self._seen = self.schedule.observed(self._seen, value)
 
     def _set(self, n: int) -> None:
         live = self.session.optimizer
-        if isinstance(self.schedule, ReduceOnPlateau):
+        if self._observes:
             live.lr = self._seen["lr"]
         elif isinstance(self.schedule, Schedule) or len(signature(self.schedule).parameters) == 1:
             live.lr = self.schedule(n)

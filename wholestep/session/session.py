@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -134,8 +135,23 @@ class Session(Staged):
         if given is not None:
             arrays = {**self._mapping("run", given, more), **arrays}
         _refuse_typos(arrays, [i.name for i in self._main.inputs.all])
+        self._check_calls(arrays, epochs, batch_size)
         found = [part.losses for part in self._slices(arrays, epochs, shuffle, start, batch_size)]
         return np.concatenate(found) if found else np.zeros(0)
+
+    def _check_calls(self, arrays: Mapping[str, object], epochs: int, batch_size: int | None) -> None:
+        """A schedule under torch's names counts updates here: where epochs were meant, it ends early."""
+        called = {t: s for t, s in self._recipe.schedules.items() if s.unit == "call"}
+        if not called or not (rows := self._need_source("a schedule").rows_in(arrays)):
+            return
+        from wholestep.schedules.horizons import unlike
+
+        batch, most = rows
+        updates = epochs * -(-batch // (batch_size or most))
+        for target in called:
+            schedule = called[target].with_numbers(self.schedules[target].numbers())
+            if odd := unlike(schedule, updates, "step"):
+                warnings.warn(f"the schedule of {target}, {odd}", stacklevel=3)
 
     def run_in_slices(
         self,

@@ -146,6 +146,15 @@ class Source:
             return True
         return len(rows) <= self.capacity.get(str(first.shape[0]), len(rows))
 
+    def rows_in(self, given: Mapping[str, object]) -> tuple[int, int] | None:
+        """The rows of what is given and of the largest step; None where nobody can tell."""
+        name, first = next(iter(self.graph.inputs.items()), ("", None))
+        rows = given.get(name)
+        if first is None or not first.shape or not isinstance(rows, Sized):
+            return None
+        most = self.capacity.get(str(first.shape[0]), first.shape[0])
+        return len(rows), most * self.recipe.accumulate if isinstance(most, int) else len(rows)
+
     def with_room(self, given: Mapping[str, object]) -> Source:
         """The same for as many rows as are given, up to a power of two; itself where they fit."""
         if self.fits(given):

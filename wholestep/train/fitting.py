@@ -22,7 +22,7 @@ from wholestep.train.checkpoint import Checkpoint, load_checkpoint
 from wholestep.train.described import Described
 from wholestep.train.feeding import prepared, rows_to_measure, sample_of, with_room
 from wholestep.train.history import TrainHistory
-from wholestep.train.rates import resolved
+from wholestep.train.rates import optimizer_of, resolved
 from wholestep.train.stored import checkpoints_in
 from wholestep.train.trainer import TrainConfig, Trainer, check_epochs, length
 
@@ -61,7 +61,7 @@ def fit(
         validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out: rows drawn
             by the seed, or the last ones where `shuffle=False`.
         loss: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict by output.
-        optimizer: AdamW with lr 1e-3 when None.
+        optimizer: None is that of a schedule under torch's names, else AdamW with lr 1e-3.
         schedule: of the learning rate, e.g. `ws.schedules.cosine(warmup=100)`, which spans the run.  Those under
             torch's names count epochs, the others what their `unit` says; a plateau observes val_loss (loss without
             validation) after every epoch.
@@ -159,7 +159,7 @@ def trainer_for(
     loader, held = prepared(data, validation, batch_size * accumulate, shuffle, seed)
     described = Described(model, sample_of(loader), loss)
     described.check(loader)
-    chosen = optimizer or AdamW()
+    chosen = optimizer_of(schedule, optimizer) or AdamW()
     session = described.build(
         build_session,
         optimizer=chosen,

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from wholestep.callbacks.base import Value, read_monitor
 from wholestep.errors import UsageError
+from wholestep.optim import Optimizer
 from wholestep.schedules.base import CALL, Schedule
 
 if TYPE_CHECKING:
     from wholestep.session import Session
-
-NEAR = 0.1  # a horizon that differs from the run by less than this part of it, or by one, is taken as meant
-SEVERAL = {"step": "steps", "epoch": "epochs"}
 
 
 def resolved(schedule: Any, epochs: int, steps_per_epoch: int | None) -> Any:
@@ -33,6 +31,21 @@ def resolved(schedule: Any, epochs: int, steps_per_epoch: int | None) -> Any:
     return plain.counted_in("epoch") if isinstance(plain, Schedule) and plain.unit == CALL else plain
 
 
+def optimizer_of(schedule: Any, given: Optimizer | None) -> Optimizer | None:
+    """The optimizer that trains: what is given, else what a schedule under torch's names was made for."""
+    from wholestep.schedules import TorchSchedule
+
+    own = schedule.optimizer if isinstance(schedule, TorchSchedule) else None
+    if not isinstance(own, Optimizer):
+        return given
+    if given is not None and type(given) is not type(own):
+        raise UsageError(
+            f"the schedule {type(schedule).__name__} was made for {type(own).__name__}, and optimizer= is "
+            f"{type(given).__name__}. Give both the same optimizer."
+        )
+    return given or own
+
+
 def count_epochs(session: Session) -> None:
     """In a session that a loop of epochs is about to drive, schedules under torch's names count epochs."""
     own = {target: live.description for target, live in session.schedules.items()}
@@ -42,26 +55,14 @@ def count_epochs(session: Session) -> None:
 
 def check_horizons(session: Session, epochs: int, steps_per_epoch: int | None) -> None:
     """A warning for every schedule that ends long before the run does, or is not through when it ends."""
-    lengths = {"epoch": epochs, "step": None if steps_per_epoch is None else epochs * steps_per_epoch}
+    from wholestep.schedules.horizons import unlike
+
+    lengths = {"epoch": epochs, "step": epochs * (steps_per_epoch or 0)}
     for target, live in session.schedules.items():
         schedule = live.description.with_numbers(live.numbers())
         run = lengths[schedule.unit]
-        if not run or epochs == 0:
-            continue
-        ends, unit = schedule.horizon, SEVERAL[schedule.unit]
-        far = max(1.0, NEAR * run)
-        if ends is not None and ends < run - far:
-            text = f"ends after {ends:g} {unit}, the run has {run}: {schedule(ends):.4g} holds from there on"
-        elif schedule.reach is not None and schedule.reach > run + far:
-            text = f"goes on for {schedule.reach:g} {unit}, the run has {run}"
-        else:
-            continue
-        other = "step" if schedule.unit == "epoch" else "epoch"
-        warnings.warn(
-            f"the schedule of {target}, {type(schedule).__name__} by {schedule.unit}, {text}. Give it the length of "
-            f"the run, or unit={other!r} if {SEVERAL[other]} were meant.",
-            stacklevel=4,
-        )
+        if run and (odd := unlike(schedule, run, schedule.unit)):
+            warnings.warn(f"the schedule of {target}, {odd}", stacklevel=4)
 
 
 def observe(session: Session, logs: Mapping[str, Value]) -> None:
