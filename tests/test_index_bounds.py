@@ -129,6 +129,21 @@ def test_parts(name: str) -> None:
     assert all((b.input, b.size) == ("x", 9) for b in found)
 
 
+def test_parts_that_make_up_the_whole_are_the_whole() -> None:
+    """Tokens and the tokens that follow them: checked as one array, without a part of it being looked for."""
+    for takes, parts in (
+        ((lambda x: x[:, :-1], lambda x: x[:, 1:]), [()]),
+        ((lambda x: x[:, :2], lambda x: x[:, 2:5], lambda x: x[:, 5]), [()]),
+        ((lambda x: x[:, :2], lambda x: x), [()]),
+        ((lambda x: x[:, :2], lambda x: x[:, 3:]), [(ALL, (0, 2, 1)), (ALL, (3, 6, 1))]),
+        ((lambda x: x[:, ::2], lambda x: x[:, 1::2]), [(ALL, (0, 6, 2)), (ALL, (1, 6, 2))]),
+    ):
+        g = ws.Graph()
+        x, table = g.input("x", ("batch", 6), "int32"), g.parameter("table", (9, 2))
+        g.set_outputs({f"y{i}": ws.gather(table, take(x)).sum() for i, take in enumerate(takes)})
+        assert [b.part for b in index_bounds(g.to_ir())] == parts
+
+
 @pytest.mark.parametrize("name", [n for n, (_, part) in PARTS.items() if part is not None])
 def test_a_part_is_what_the_lookup_reads(name: str) -> None:
     """Every element inside is refused when it is wrong, and none outside."""

@@ -109,6 +109,8 @@ OPTIONAL = frozenset[Pass](
         flatten,
         regroup,
         keep_rows,
+        remake,
+        sum_pixels,
         unroll_inner_loops,
     )
 )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of, constant_value
 from wholestep.compiler.ir.graph import Graph, Node, held_graph
 from wholestep.compiler.ir.layers import values_per_channel
-from wholestep.compiler.ir.types import Dim, Extent, evaluate, symbols_of
+from wholestep.compiler.ir.types import Dim, Extent, Shape, evaluate, symbols_of
 from wholestep.compiler.plan.kernel import Bound, Least
 
 UNCHANGED = ("cast", "stop_gradient")  # the same elements in the same places
@@ -44,7 +44,7 @@ def index_bounds(graph: Graph) -> tuple[Bound, ...]:
     Kernels clamp every index.  What is computed, or is a part that cannot be told, is left to that: a value that no
     lookup uses must not be refused.
     """
-    found: dict[Bound, None] = {}
+    found: dict[tuple[Node, Extent, int | None], dict[Part, None]] = {}
     for node in graph.nodes:
         inner, looked_up = held_graph(node), _indexed(node)
         bounded: list[tuple[_Used, Extent]] = []
@@ -56,9 +56,25 @@ def index_bounds(graph: Graph) -> tuple[Bound, ...]:
         for used, size in bounded:
             origin = _origin(used)
             if origin is not None and origin.node.op == "input" and origin.node.type.dtype.is_integer:
-                name, cut = origin.node.attrs.name, any(c != WHOLE for c in origin.part)  # type: ignore[attr-defined]
-                found[Bound(name, size, origin.excused, origin.part if cut else ())] = None
-    return tuple(found)
+                found.setdefault((origin.node, size, origin.excused), {})[origin.part] = None
+    return tuple(
+        Bound(input.attrs.name, size, excused, part)  # type: ignore[attr-defined]
+        for (input, size, excused), parts in found.items()
+        for part in ([()] if _are_all(parts, input.type.shape) else parts)
+    )
+
+
+def _are_all(parts: Collection[Part], shape: Shape) -> bool:
+    """Is every element in one of the parts?  Told where they are intervals of one axis."""
+    for axis, extent in enumerate(shape):
+        if all(c == WHOLE for part in parts for d, c in enumerate(part) if d != axis):
+            cuts = [part[axis] for part in parts]
+            end = 0
+            for start, stop, step in sorted(cuts):
+                end = max(end, stop) if step == 1 and 0 <= start <= end else end
+            if WHOLE in cuts or (isinstance(extent, int) and end >= extent):
+                return True
+    return not shape
 
 
 def _all_of(node: Node, excused: int | None = None) -> _Used:
