@@ -14,6 +14,7 @@ import pytest
 import wholestep as ws
 
 Array = np.ndarray[Any, Any]
+WIDTH = 16  # so that programs keep transposed copies of weights
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(8, 3)).astype(np.float32)
 Y = RNG.normal(size=(8, 1)).astype(np.float32)
@@ -23,9 +24,9 @@ class Net(ws.nn.Module):
     """A trained layer, a norm with running statistics, a frozen layer and a head."""
 
     def __init__(self) -> None:
-        self.body = ws.nn.Sequential(ws.nn.Linear(3, 4), ws.nn.BatchNorm1d(4))
-        self.fixed = ws.nn.Linear(4, 4)
-        self.head = ws.nn.Linear(4, 1)
+        self.body = ws.nn.Sequential(ws.nn.Linear(3, WIDTH), ws.nn.BatchNorm1d(WIDTH))
+        self.fixed = ws.nn.Linear(WIDTH, WIDTH)
+        self.head = ws.nn.Linear(WIDTH, 1)
         self.fixed.freeze("*")
 
     def forward(self, x: ws.Tensor) -> ws.Tensor:
@@ -59,12 +60,13 @@ class World:
     graph: ws.Session
     fitted: ws.Session
     second: ws.Session
+    window: ws.Session
 
 
 def _world() -> World:
     net = Net()
     tail = ws.nn.Sequential(net.fixed, ws.nn.Tanh(), net.head)
-    other = ws.nn.Sequential(ws.nn.Linear(4, 4), ws.nn.ReLU())
+    other = ws.nn.Sequential(ws.nn.Linear(WIDTH, WIDTH), ws.nn.ReLU())
     specs = {"x": ws.Spec(("batch", 3)), "y": ws.Spec(("batch", 1))}
 
     @ws.step(inputs=specs)
@@ -92,6 +94,7 @@ def _world() -> World:
         ws.build_session(g, batch_size=8),
         ws.build_session(net, optimizer=ws.SGD(lr=0.02), **how),
         ws.build_session(net, optimizer=ws.Adam(lr=0.01), **how),
+        ws.build_session(net, accumulate=2, per_micro_batch=True, **{**how, "batch_size": 4}),
     )
 
 
@@ -117,14 +120,20 @@ def _restore(session: ws.Session, by: float) -> None:
     session.load_state_dict(changed)
 
 
+def _stage_by_stage(session: ws.Session) -> None:
+    session.forward(x=X)
+    session.backward(Y)
+    session.apply_gradients(lr=0.1)
+
+
 CHANGES: dict[str, Callable[[World, Path], object]] = {
     "load_state_dict": lambda w, _: w.net.load_state_dict(_scaled(w.net.state_dict(), 0.9)),
     "load_state_dict of a part": lambda w, _: w.net.head.load_state_dict(_scaled(w.net.head.state_dict(), 1.3)),
     "load": _load_file,
     "set in a step's session": lambda w, _: w.alone.set("head.weight", w.alone.get("head.weight") * 2.0),
-    "set in a step of several": lambda w, _: w.beside.set("net.body.0.bias", np.ones(4, np.float32)),
-    "set in a model's session": lambda w, _: w.fitted.set("body.1.running_mean", np.full(4, 0.1, np.float32)),
-    "set of a frozen one": lambda w, _: w.second.set("fixed.bias", np.full(4, 0.3, np.float32)),
+    "set in a step of several": lambda w, _: w.beside.set("net.body.0.bias", np.ones(WIDTH, np.float32)),
+    "set in a model's session": lambda w, _: w.fitted.set("body.1.running_mean", np.full(WIDTH, 0.1, np.float32)),
+    "set of a frozen one": lambda w, _: w.second.set("fixed.bias", np.full(WIDTH, 0.3, np.float32)),
     "load_state_dict of a session": lambda w, _: _restore(w.alone, 0.8),
     "step of a step": lambda w, _: w.alone.step(x=X, y=Y),
     "step of its second session": lambda w, _: w.again.step(x=X, y=Y),
@@ -132,6 +141,11 @@ CHANGES: dict[str, Callable[[World, Path], object]] = {
     "step of a graph": lambda w, _: w.graph.step(x=X, y=Y),
     "step of a model's session": lambda w, _: w.fitted.step(x=X, labels=Y),
     "run of a second optimizer": lambda w, _: w.second.run(x=X, labels=Y, epochs=2),
+    "step of a window": lambda w, _: w.window.step(x=X, labels=Y),
+    "apply_gradients": lambda w, _: _stage_by_stage(w.graph),
+    "step of an optimizer": lambda w, _: ws.SGD(lr=0.1).step(
+        w.net.head, {"weight": np.ones((1, WIDTH), "f"), "bias": Y[0]}
+    ),
     "fit": lambda w, _: ws.fit(w.net, (X, Y), loss="mse", epochs=1, batch_size=8, progress=False),
 }
 
