@@ -10,6 +10,7 @@ import pytest
 from integer_cases import FLOATS, INTEGERS, Array, Expression, cast, corners, numbers, pairs, random_expression, truths
 
 import wholestep as ws
+from wholestep.errors import DTypeError
 
 DTYPES = (*INTEGERS, *FLOATS, "bool")
 
@@ -88,3 +89,8 @@ def test_scalars_have_numpys_corners_too() -> None:
 def flushed(x: Array) -> Array:
     """A step counts what is smaller than the smallest normal number as 0."""
     return np.where(np.abs(x) < np.finfo(x.dtype).tiny, 0, x) if x.dtype.kind == "f" else x
+
+
+def test_the_smallest_of_truths_is_refused_by_its_name() -> None:
+    with pytest.raises(DTypeError, match=r"min needs numbers; received bool\[3\](?s:.*)test_integers\.py"):
+        ws.Graph().input("x", (3,), "bool").min()

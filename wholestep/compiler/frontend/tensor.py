@@ -201,6 +201,8 @@ class Tensor(Unreadable):
 
     def min(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """The smallest element; its gradient is split evenly among tied elements."""
+        if self.dtype == boolean:
+            fail(DTypeError, f"min needs numbers; received {self.node.type}. Cast it first: x.astype('float32').")
         return self._mirrored().max(axis, keepdims)._mirrored()
 
     def _mirrored(self) -> Tensor:
