@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -219,6 +220,32 @@ def test_torch_named_inside_the_step() -> None:
     for _ in range(10):
         session.step(x=ONES)
     np.testing.assert_allclose(session.get("w"), -sum(S.Cosine(RATE, 10)(n) for n in range(10)), rtol=1e-12)
+
+
+def test_two_schedules_of_one_optimizer_begin_with_its_rate() -> None:
+    """As torch's `initial_lr`: the second does not take what the first has made of it, unless the user set it since."""
+    from torch.optim import lr_scheduler
+
+    def made(m: object, o: object) -> object:
+        parts = [m.LinearLR(o, 0.1, total_iters=3), m.CosineAnnealingLR(o, T_max=7)]  # type: ignore[attr-defined]
+        return m.SequentialLR(o, parts, [3])  # type: ignore[attr-defined]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own
+        expected = oracle_values(lambda o: made(lr_scheduler, o), 10)
+    live = session_with(S.Constant(RATE))
+    live.set_schedule(None)
+    for optimizer in (ws.SGD(lr=RATE), live.optimizer):
+        bound = made(S, optimizer)
+        np.testing.assert_allclose([bound.get_lr(n) for n in range(10)], expected, rtol=1e-9)  # type: ignore[attr-defined]
+    live.optimizer.lr = 0.7
+    assert S.ExponentialLR(live.optimizer, 0.5).get_lr(1) == pytest.approx(0.35)
+
+
+def test_groups_with_a_rate_of_their_own_are_told() -> None:
+    grouped = ws.SGD(lr=0.1, groups=[ws.Group("head.*", lr=0.5)])
+    with pytest.warns(UserWarning, match=r"optimizer\.head\.lr = 0\.5 stays as it is\. Schedule it too"):
+        S.StepLR(grouped, 3)
 
 
 # -- looking at it -----------------------------------------------------------------------------------------------

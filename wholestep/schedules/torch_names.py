@@ -7,6 +7,7 @@ itself and counts updates until a `ws.Trainer` drives it.  `unit="step"` or `uni
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence as Several
 from typing import Any
 
@@ -28,7 +29,20 @@ class TorchSchedule:
         self.optimizer = optimizer
         self.schedule = bound if isinstance(bound, plateau.ReduceOnPlateau) else bound.counted_in(unit or CALL)
         self.last_epoch = 0
+        self._tell_of_groups()
         set_rate(optimizer, self.schedule(0))
+
+    def _tell_of_groups(self) -> None:
+        """Torch's schedules change the rate of every group; ours that of the optimizer."""
+        own = rates_of_groups(self.optimizer)
+        if own:
+            listed = ", ".join(f"{name} = {value:g}" for name, value in own.items())
+            warnings.warn(
+                f"{type(self).__name__} changes the lr of the optimizer and of groups without one of their own; "
+                f"{listed} stays as it is. Schedule it too: schedule={{'optimizer.lr': ..., {next(iter(own))!r}: "
+                "...}.",
+                stacklevel=4,
+            )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.schedule!r})"
@@ -240,6 +254,17 @@ def rate_of(optimizer: Any, kind: str) -> float:
     kept, name = _kept_with(optimizer)
     begun, left = kept.get(name, (now, now))
     return begun if left == now else now
+
+
+def rates_of_groups(optimizer: Any) -> dict[str, float]:
+    """The rates that groups of an optimizer have of their own, by runtime scalar."""
+    if hasattr(optimizer, "runtime_values"):
+        found: dict[str, float] = optimizer.runtime_values()
+        return {n: v for n, v in found.items() if n.endswith(".lr") and n != f"{optimizer.name}.lr"}
+    prefix = vars(optimizer).get("_prefix")
+    if prefix is None:
+        return {}
+    return {prefix + n: v for n, v in optimizer._fields().items() if n.endswith(".lr")}
 
 
 def set_rate(optimizer: Any, lr: float) -> None:
