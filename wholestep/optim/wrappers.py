@@ -94,6 +94,7 @@ class EMA(Wrapper):
         memory = self.by_update(graph, params, lambda t: decay * fn.minimum(t - 1.0, 1.0))
         for w, value, kept in zip(params, new, memory, strict=True):
             average = graph.state(w.name + AVERAGE, w.shape, dtype=w.dtype)
+            graph.clocks.averaged.add(w.name)
             graph.update(average, kept * average + (1.0 - kept) * value)
         return new
 

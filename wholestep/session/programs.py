@@ -118,10 +118,10 @@ class Programs:
 
     def _begin_averages(self) -> None:
         """An average begins with the weights as they are; where they are trained without it, it has ended."""
-        state, averaged = self.state, [] if self._source is None else self._source.averaged
+        state, averaged = self.state, set() if self._source is None else self._source.averaged
         if not state.family.averages or not self._device.runs:
             return
-        for name in {name for plan in self.plans for name in plan.updated} - set(averaged):
+        for name in {name for plan in self.plans for name in plan.updated} - averaged:
             for other, own in state.averaging(name):
                 other.set_updates({own + AVERAGE: 0})
         for name in averaged:

@@ -16,7 +16,7 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.compiler import detect_target
-from wholestep.compiler.runtime.counting import AVERAGE, RAW
+from wholestep.compiler.runtime.counting import RAW
 from wholestep.compiler.runtime.device import Device
 from wholestep.compiler.runtime.plans import find_plan, find_report, plan_key, store_plan, store_report
 from wholestep.compiler.runtime.state import State
@@ -172,9 +172,9 @@ class Source:
         return self.traced[entry]
 
     @property
-    def averaged(self) -> list[str]:
+    def averaged(self) -> set[str]:
         """The weights that its optimizer averages, as far as a program that trains was recorded."""
-        return [key.removesuffix(AVERAGE) for key in self.clocks.starts if key.endswith(AVERAGE)]
+        return self.clocks.averaged
 
     def _trains(self, entry: str) -> bool:
         """Is it about the weights that are being trained, where the model shows their averages?"""
@@ -306,8 +306,7 @@ class Source:
 
     def recounted(self, count_of: Callable[[str], int] | None = None) -> Source:
         """The same, to be recorded for the updates that the parameters have had by now, or for given ones."""
-        clocks = Clocks(_recorded_starts(self.model), count_of) if count_of is not None else clocks_of(self.model)
-        return replace(self, **{**self._unrecorded(), "clocks": clocks})
+        return replace(self, **{**self._unrecorded(), "clocks": clocks_of(self.model, count_of)})
 
     def _unrecorded(self) -> dict[str, Any]:
         clocks = clocks_of(self.model)
@@ -329,13 +328,9 @@ class Source:
         state.set_updates(dict.fromkeys(self.clocks.starts, 0))
 
 
-def clocks_of(model: Graph | Step) -> Clocks:
+def clocks_of(model: Graph | Step, count_of: Callable[[str], int] | None = None) -> Clocks:
     """What a program over the model counts: what is recorded in the graph itself, and the rest by the model's state."""
-    return Clocks(_recorded_starts(model), state_of(model).updates_of)
-
-
-def _recorded_starts(model: Graph | Step) -> dict[str, str]:
-    return model.clocks.starts if isinstance(model, Graph) else {}
+    return Clocks(model.clocks if isinstance(model, Graph) else None, count_of or state_of(model).updates_of)
 
 
 def nonzero_values(plan: Plan, seed: int) -> Callable[[str], AnyArray | None]:

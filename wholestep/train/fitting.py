@@ -61,7 +61,8 @@ def fit(
         validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out: rows drawn
             by the seed, or the last ones where `shuffle=False`.
         loss: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict by output.
-        optimizer: None is that of a schedule under torch's names, else AdamW with lr 1e-3.
+        optimizer: None is that of a schedule under torch's names, else AdamW with lr 1e-3.  Each call begins with a new
+            one, its moments and schedule included; `resume=` goes on.
         schedule: of the learning rate, e.g. `ws.schedules.cosine(warmup=100)`, which spans the run.  Those under
             torch's names count epochs, the others what their `unit` says; a plateau observes val_loss (loss without
             validation) after every epoch.

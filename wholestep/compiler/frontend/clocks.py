@@ -7,7 +7,7 @@ of what it updates advance together, so that this scalar stands still and nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 START = "step.start"  # of the session's own updates, which schedules follow; with a number behind it, of parameters
 
@@ -20,8 +20,9 @@ def is_counter(scalar: str) -> bool:
 class Clocks:
     """key (`"w.adam"`: a parameter and the slot of an optimizer) -> the scalar from which its updates are counted."""
 
-    def __init__(self, starts: Mapping[str, str] | None = None, count_of: Callable[[str], int] | None = None) -> None:
-        self.starts: dict[str, str] = dict(starts or {})
+    def __init__(self, known: Clocks | None = None, count_of: Callable[[str], int] | None = None) -> None:
+        self.starts: dict[str, str] = {} if known is None else dict(known.starts)
+        self.averaged: set[str] = set() if known is None else set(known.averaged)  # weights, see optim/averages.py
         self._count_of = count_of
         self._of_count: dict[int, str] = {}
 
