@@ -331,6 +331,15 @@ def test_files_of_data(tmp_path: Path) -> None:
             ws.data.open_npy(tmp_path / name)
 
 
+@pytest.mark.parametrize("state", [{}, {"seed": 1, "epoch": "x", "batch": 0}, {"seed": 1, "epoch": 0, "batch": 99}])
+def test_a_loader_that_cannot_go_on_stays_where_it_is(state: Any) -> None:
+    loader = ws.DataLoader(np.ones((8, 2), "f4"), np.ones(8, "f4"), batch_size=4, seed=5)
+    before = loader.state_dict()
+    with pytest.raises(ValueError, match=r"its seed, epoch and batch|an epoch has 2 batches"):
+        loader.load_state_dict(state)
+    assert loader.state_dict() == before
+
+
 def test_masks_are_refused_wherever_arrays_come_in() -> None:
     masked = np.ma.masked_greater(np.arange(6.0).reshape(2, 3), 4)
     model = ws.nn.Linear(3, 2)

@@ -13,7 +13,7 @@ from wholestep.data.prefetch import prefetched
 from wholestep.data.sources import RowSource, Stream, as_source
 from wholestep.data.table import Array, Batch, Table
 from wholestep.data.transforms import Draw, Transform
-from wholestep.errors import OptionError, UsageError
+from wholestep.errors import InputError, OptionError, UsageError, WholestepError
 
 
 class DataLoader:
@@ -149,8 +149,18 @@ class DataLoader:
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Stand where `state_dict` was taken; the next batch is the one that would have come then."""
-        self.seed, self._order = int(state["seed"]), None
-        self.seek(int(state["epoch"]), int(state["batch"]))
+        try:
+            seed, epoch, batch = (int(state[name]) for name in ("seed", "epoch", "batch"))
+        except (LookupError, TypeError, ValueError):
+            raise InputError(
+                f"a loader goes on from its seed, epoch and batch, as state_dict() gives them; received {state!r}."
+            ) from None
+        before, self.seed, self._order = self.seed, seed, None
+        try:
+            self.seek(epoch, batch)
+        except WholestepError:
+            self.seed = before
+            raise
 
     # -- batches -------------------------------------------------------------------------------------------------
 
