@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,36 @@ def test_an_input_is_named_with_its_row() -> None:
 
 def test_a_large_model_says_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wholestep.train.nonfinite.LARGEST", 0)
-    with pytest.raises(NonFiniteError, match=r"by now '0\.weight', .* are not finite\. The weights are those after it"):
+    with pytest.raises(
+        NonFiniteError, match=r"by then '0\.weight', .* are not finite\. The weights are those after it"
+    ):
         fit(optimizer=HIGH, epochs=4)
+
+
+def test_a_step_that_cannot_be_made_again_is_told_all_the_same() -> None:
+    """The rates of the callback are not those of the steps that are made again; data may be gone."""
+    model = mlp()
+    rates = ws.callbacks.LearningRateScheduler(lambda step: 1e-3 if step < 6 else 1e30, unit="step")
+    with pytest.raises(NonFiniteError, match=r"The weights are put back to those before step \d of epoch \d") as caught:
+        fit(model, optimizer=ws.SGD(lr=1e-3), epochs=4, callbacks=rates)
+    assert "of epoch 1 (both counted from 0) is" in str(caught.value)
+    assert all(np.isfinite(v).all() for v in model.state_dict().values())
+    x = X.copy()
+    x[17] = np.nan
+
+    class Twice:
+        """Data that breaks when it is read once more than training needs."""
+
+        left = 2
+
+        def __iter__(self) -> Iterator[Any]:
+            self.left -= 1
+            if self.left < 0:
+                raise ConnectionError("gone")
+            return iter([(x[i : i + 8], Y[i : i + 8]) for i in range(0, 40, 8)])
+
+    with pytest.raises(NonFiniteError, match="the loss of step 2 of epoch 0"):
+        fit(data=Twice())
 
 
 def test_the_last_update_counts_too() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,7 +81,9 @@ class Watch:
         odd = any(isinstance(v, float) and not math.isfinite(v) for v in stats.logs.values())
         if self.policy == "raise" and (odd or last) and (names := spoilt(self.trainer.session)):
             at = Position(stats.epoch + 1)
-            raise NonFiniteError(self._text(f"after epoch {stats.epoch} {_are(names)}", *self._looked_at(at)))
+            raise NonFiniteError(
+                self._text(f"after epoch {stats.epoch} {_are(names)}", *self._looked_at(at, made=False))
+            )
 
     def _record(self, at: Position, done: tuple[float, int]) -> None:
         """The epoch as far as it was finite."""
@@ -102,35 +104,46 @@ class Watch:
             "the data; nonfinite='skip' leaves such steps out, nonfinite='ignore' trains on."
         )
 
-    def _looked_at(self, at: Position) -> tuple[str, str]:
-        """Why, and what the weights are now."""
-        saved = [c for c in self.trainer.callbacks if c.saves]
-        where = "; go on from the last checkpoint, resume=..." if saved else ""
+    def _looked_at(self, at: Position, *, made: bool = True) -> tuple[str, str]:
+        """Why, and what the weights are now; `made`: the step at the position was made."""
         names = spoilt(self.trainer.session)
-        lost = f"The weights are those after it{where}."
+        saved = any(c.saves for c in self.trainer.callbacks)
+        where = "; go on from the last checkpoint, resume=..." if saved else ""
+        weights = f"The weights are those after it{where}."
+        why = ""
         try:
-            if self._kept and (why := self._repeated(at)):
-                return why, f"The weights are put back to those before that step{where}."
-            why = _of_inputs(self._batch(at)) if self._has(at) else ""
-        except WholestepError as error:
+            if self._kept:
+                why = self._repeated(at, made)
+            elif made:
+                why = _of_inputs(self._batch(at))
+        except Exception as error:  # of the user's data too: what is told is the loss
             log.info("the step could not be looked at again: %s", error)
-            why = ""
-        return why or f"by now {_are(names)}" if names else why or "the parameters are finite", lost
+        if self._kept:
+            weights = f"The weights are put back to those before that step{where}."
+            if not why:
+                self._put_back()
+                kept = self._kept_at
+                weights = f"The weights are put back to those before step {kept.step} of epoch {kept.epoch}{where}."
+        return why or (f"by then {_are(names)}" if names else "the parameters are finite"), weights
 
-    def _repeated(self, at: Position) -> str:
-        """Why, from making the steps before it again; the session is left as it was before what spoilt it."""
+    def _repeated(self, at: Position, made: bool) -> str:
+        """Why, from making the steps before it again; the session is left as it was before what spoilt it.
+
+        "" where that does not come to the same, since somebody changed something in between.
+        """
         session = self.trainer.session
+        if made and math.isfinite(self._repeat_until(Position(at.epoch, at.step + 1))):
+            return ""
         self._repeat_until(at)
         if not spoilt(session):
-            return self._of_step(at)
+            return self._of_step(at) if made else ""
         before = self._one_before(at)
         if before is None:
             return ""
         self._repeat_until(before)
         if spoilt(session):
             return ""
-        batch = self._batch(before)
-        found = [n for n, s in session.gradient_stats(batch).items() if not s.is_finite]
+        found = [n for n, s in session.gradient_stats(self._batch(before)).items() if not s.is_finite]
         step = f"the update before it, step {before.step} of epoch {before.epoch}"
         if found:
             return f"{step}, had gradients that are not finite, first (from the loss) that of {found[-1]!r}"
@@ -149,10 +162,6 @@ class Watch:
         about = f" (the largest, {sizes[largest]:.3g}, is of {largest!r})" if largest else ""
         return f"the outputs of all layers are finite{about}, and the loss of them is not"
 
-    def _has(self, at: Position) -> bool:
-        count = _steps_in(self.loader)
-        return count is None or at.step < count
-
     def _one_before(self, at: Position) -> Position | None:
         count = _steps_in(self.loader)
         found = Position(at.epoch, at.step - 1)
@@ -166,24 +175,23 @@ class Watch:
     def _batch(self, at: Position) -> Mapping[str, Any]:
         return self.trainer.batch_at(self.loader, at.epoch, at.step)
 
-    def _repeat_until(self, at: Position) -> None:
-        """The session as it was at a position, from the copy on."""
-        kept = self._kept_at
+    def _put_back(self) -> None:
         self.trainer.session.load_state_dict(self._kept, strict=False)
+
+    def _repeat_until(self, at: Position) -> float:
+        """The session as it was at a position, from the copy on; the loss of the step before."""
+        kept, loss = self._kept_at, 0.0
+        self._put_back()
         for epoch in range(kept.epoch, at.epoch + 1):
-            start = kept.step if epoch == kept.epoch else 0
+            done = kept.step if epoch == kept.epoch else 0
             end = at.step if epoch == at.epoch else None
-            if end is not None and start >= end:
-                return
-            for done in _counted(start, self.trainer.steps(self.loader, epoch, start, every=1)):
+            if end is not None and done >= end:
+                break
+            for losses, _ in self.trainer.steps(self.loader, epoch, done, every=1):
+                loss, done = float(losses[-1]), done + len(losses)
                 if done == end:
                     break
-
-
-def _counted(start: int, slices: Iterator[tuple[Any, Any]]) -> Iterator[int]:
-    for losses, _ in slices:
-        start += len(losses)
-        yield start
+        return loss
 
 
 def _steps_in(loader: Any) -> int | None:
