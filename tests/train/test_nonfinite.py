@@ -149,10 +149,10 @@ def test_a_step_that_cannot_be_made_again_is_told_all_the_same() -> None:
     x = X.copy()
     x[17] = np.nan
 
-    class Twice:
+    class Fleeting:
         """Data that breaks when it is read once more than training needs."""
 
-        left = 2
+        left = 3
 
         def __iter__(self) -> Iterator[Any]:
             self.left -= 1
@@ -161,7 +161,7 @@ def test_a_step_that_cannot_be_made_again_is_told_all_the_same() -> None:
             return iter([(x[i : i + 8], Y[i : i + 8]) for i in range(0, 40, 8)])
 
     with pytest.raises(NonFiniteError, match="the loss of step 2 of epoch 0"):
-        fit(data=Twice())
+        fit(data=Fleeting())
 
 
 def test_the_last_update_counts_too() -> None:
