@@ -14,10 +14,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.fuzz.children import Child
+from tests.fuzz.shrink import smallest
 from tests.fuzz.worker import MODES
 
 HANG = 120.0  # seconds after which a case is called hanging
@@ -95,18 +97,12 @@ def indented(text: str) -> str:
 
 def shrunk(child: Child, request: dict[str, Any], reply: dict[str, Any]) -> dict[str, Any]:
     """The smallest case that was found to fail in the same way."""
-    until = time.monotonic() + SHRINK
-    current, progress = request, True
-    while progress and time.monotonic() < until:
-        progress = False
-        for candidate in smaller(child, current):
-            if time.monotonic() > until:
-                break
-            found = child.ask({**candidate, "ask": "check"}, HANG)
-            if found["result"] == "failed" and found["kind"] == reply["kind"]:
-                current, progress = candidate, True
-                break
-    return current
+
+    def fails(candidate: dict[str, Any]) -> bool:
+        found = child.ask({**candidate, "ask": "check"}, HANG)
+        return found["result"] == "failed" and found["kind"] == reply["kind"]
+
+    return smallest(request, partial(smaller, child), fails, SHRINK)
 
 
 def smaller(child: Child, request: dict[str, Any]) -> Iterator[dict[str, Any]]:

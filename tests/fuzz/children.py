@@ -8,28 +8,31 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+WORKER = (sys.executable, "-m", "tests.fuzz.worker")
 TAIL = 1500  # characters of what a child that died has said
 
 
 class Child:
     """A worker of worker.py, started again after each death."""
 
-    def __init__(self, cache: Path, number: int) -> None:
+    def __init__(self, cache: Path, number: int, command: Sequence[str] = WORKER) -> None:
+        self.command = command
         self.errors = cache / f"child-{number}.txt"
         self.environment = {**os.environ, "WHOLESTEP_CACHE_DIR": str(cache / "plans"), "PYTHONFAULTHANDLER": "1"}
         self.process: subprocess.Popen[bytes] | None = None
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self.process is None:
-            (Path(self.environment["WHOLESTEP_CACHE_DIR"])).mkdir(exist_ok=True)
+            Path(self.environment["WHOLESTEP_CACHE_DIR"]).mkdir(exist_ok=True)
             with self.errors.open("wb") as errors:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "tests.fuzz.worker"],
+                    self.command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
@@ -65,4 +68,8 @@ class Child:
                         self.process.wait(0.5)  # one that dies by itself tells how
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+            for pipe in (self.process.stdin, self.process.stdout):
+                with suppress(BrokenPipeError):  # what was not written goes nowhere
+                    if pipe is not None:
+                        pipe.close()
             self.process = None

@@ -15,7 +15,8 @@ import wholestep as ws
 from tests.fuzz import networks
 from tests.fuzz.case import FAST, Unfit, Wrong
 from tests.fuzz.layer import Made
-from tests.fuzz.networks import Network, Trained
+from tests.fuzz.network import Network
+from tests.fuzz.networks import Trained
 from tests.fuzz.training import LOSSES, OPTIMIZERS, SCHEDULES, Array
 
 SAME, CLOSE = "same bits", "close"

@@ -49,10 +49,6 @@ EXTREME: dict[str, OpRow] = {
     "sum": OpRow(lambda x: x.sum(-1, keepdims=True), lambda x: x.sum(-1, keepdim=True), last_axis, 2),
     "mean": OpRow(lambda x: x.mean(-1), lambda x: x.mean(-1), last_axis, 1),
     "max": OpRow(lambda x: x.max(-1), lambda x: x.amax(-1), last_axis, 1),
-    "rms": OpRow(
-        lambda x: x / (x * x).mean(-1, keepdims=True).sqrt(), lambda x: x / (x * x).mean(-1, keepdim=True).sqrt(),
-        last_axis, 1,
-    ),
 }  # fmt: skip
 
 # -- whole numbers: they wrap around, as NumPy's do ----------------------------------------------------------------
@@ -112,6 +108,11 @@ def _mod(x: Any, c: int) -> Any:
     return ws.mod(x, np.asarray(c).astype(x.dtype.name))
 
 
+def _remainder(x: Any, y: Any) -> Any:
+    """By values of any sign, 1 where they are 0."""
+    return ws.mod(x, ws.where(y == 0, np.ones((), x.dtype.name), y))
+
+
 INTEGERS: dict[str, OpRow] = {
     "add": OpRow(lambda x, y: x + y, lambda x, y: x + y, two_whole),
     "sub": OpRow(lambda x, y: x - y, lambda x, y: x - y, two_whole),
@@ -124,6 +125,7 @@ INTEGERS: dict[str, OpRow] = {
     "abs": OpRow(ws.abs, np.abs, signed),
     "sign": OpRow(ws.sign, np.sign, signed),
     "mod": OpRow(_mod, lambda x, c: np.mod(x, np.asarray(c).astype(x.dtype)), by_mod, 4),
+    "remainder": OpRow(_remainder, lambda x, y: np.mod(x, np.where(y == 0, np.ones((), y.dtype), y)), two_whole, 3),
     "sum": OpRow(lambda x, axis: x.sum(axis), lambda x, axis: x.sum(axis, dtype=x.dtype), whole_axis),
     "max": OpRow(lambda x, axis: x.max(axis), lambda x, axis: x.max(axis), whole_axis),
     "min": OpRow(lambda x, axis: x.min(axis), lambda x, axis: x.min(axis), whole_axis, 4),

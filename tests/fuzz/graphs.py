@@ -44,16 +44,22 @@ class Program:
 # -- drawing -----------------------------------------------------------------------------------------------------
 
 
-def draw(rng: Random, sizes: Mapping[str, int] | None = None) -> Program:
+def draw(rng: Random, sizes: Mapping[str, int] | None = None, most: int = 10) -> Program:
+    """Up to so many operations over leaves with symbolic dimensions in every place."""
+    with np.errstate(all="ignore"):
+        return _draw(rng, sizes, most)
+
+
+def _draw(rng: Random, sizes: Mapping[str, int] | None, most: int) -> Program:
     table = rng.choice(["floats"] * 6 + ["extreme", "integers"])
     chosen = sizes or {s: rng.choice([1, 2, 3, 5, 7, 17]) for s in SIZES}
     dtype = {"floats": rng.choice(["float64", "float64", "float32"]), "extreme": "float32", "integers": "int32"}[table]
-    start = Program(table, (), (), dtype, rng.choice([0, 1, 1, 2]) if table == "floats" else 0, chosen,
+    start = Program(table, (), (), dtype, rng.choice([0, 1, 1, 1, 2]) if table == "floats" else 0, chosen,
                     rng.choice([0, 0, 1, 3]) if sizes is None else 0, rng.random() < 0.1, rng.choice([1, 1, 2, 3]),
                     rng.randrange(10**6))  # fmt: skip
     pool = empty_pool(start, ws.Graph())
     _first_leaves(rng, pool, table)
-    wanted = rng.randint(2, 10)
+    wanted = rng.randint(2, most)
     for _ in range(8 * wanted):
         if sum(op.name != "leaf" for op in pool.ops) >= wanted:
             break
@@ -104,7 +110,7 @@ def _judgeable(value: Any, table: str) -> bool:
         return True
     size = np.abs(array)
     if table == "extreme":
-        return bool(((size > 4 * SMALLEST) & (size < GREATEST / 4)).all())
+        return bool(((size > 4 * SMALLEST) & (size < GREATEST / MOST_ELEMENTS)).all())
     return bool(np.isfinite(array).all() and size.max() < LARGEST)
 
 

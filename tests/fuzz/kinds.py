@@ -90,7 +90,7 @@ def draw_conv(rng: Random, shape: Shape) -> dict[str, Any] | None:
     }
 
 
-def pool(shape: Shape, kind: str, window: list[int], stride: int | None, padding: int) -> Made | None:
+def pool(shape: Shape, by: str, window: list[int], stride: int | None, padding: int) -> Made | None:
     if len(shape) != 4 or not fixed(shape, 1, 2, 3):
         return None
     steps = window if stride is None else [stride, stride]
@@ -98,7 +98,7 @@ def pool(shape: Shape, kind: str, window: list[int], stride: int | None, padding
     sizes = [_extent(n, k, s, around, 1) for n, k, s in zip(shape[2:], window, steps)]
     if min(sizes) < 1:
         return None
-    ours, theirs = POOLS[kind]
+    ours, theirs = POOLS[by]
     options = {"stride": stride, "padding": around}
     return Made(ours(tuple(window), **options), theirs(tuple(window), **options), (*shape[:2], *sizes))
 
@@ -111,7 +111,7 @@ def draw_pool(rng: Random, shape: Shape) -> dict[str, Any] | None:
         return None
     window = rng.choice([[1, 1], [2, 2], [2, 2], [3, 3], [1, 2], [3, 2]])
     return {
-        "kind": rng.choice(["max", "max", "mean"]),
+        "by": rng.choice(["max", "max", "mean"]),
         "window": window,
         "stride": rng.choice([None, None, 1, 2]),
         "padding": rng.choice([0, 0, 1]),

@@ -24,10 +24,10 @@ RECURRENT = {
 
 
 def recurrent(shape: Shape, cell: str, hidden: int, layers: int, both: bool, batch_first: bool, last: bool, bias: bool):
-    """All outputs, or the last state of the last layer."""
+    """All outputs, or in one direction the last state of the last layer."""
     if len(shape) != 3 or not fixed(shape, -1):
         return None
-    ours, theirs = RECURRENT[cell]
+    ours, theirs, last = *RECURRENT[cell], last and not both
     options = {"num_layers": layers, "bidirectional": both, "batch_first": batch_first, "bias": bias}
     batch = shape[0] if batch_first else shape[1]
     out = (batch, hidden) if last else (*shape[:2], hidden * (2 if both else 1))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -14,33 +14,14 @@ import torch
 import wholestep as ws
 from tests.fuzz.case import FAST, Unfit, Wrong
 from tests.fuzz.layer import Layer, Made, Shape
-from tests.fuzz.layers import draw_layers, fitting, make, sequence
+from tests.fuzz.layers import make, sequence
+from tests.fuzz.network import Network, at_once, draw_any, from_data, smaller, text, to_data
 from tests.fuzz.training import LOSSES, OPTIMIZERS, SCHEDULES, Array
 from wholestep.errors import GraphError
 
+__all__ = ["Network", "check", "draw", "from_data", "smaller", "text", "to_data"]
+torch.set_num_threads(1)  # its threads cost more than they bring at these sizes
 FLOOR = {"float32": 2e-5, "float64": 1e-9}  # relative to a tensor's largest element
-
-
-@dataclass(frozen=True)
-class Network:
-    """A network, its data and how it is trained, as plain data."""
-
-    shape: Shape  # of the input
-    layers: tuple[Layer, ...]
-    steps: tuple[Mapping[str, int], ...]  # the sizes of the symbolic dimensions in each step
-    capacity: Mapping[str, int] = field(default_factory=dict)
-    vocabulary: int = 0  # the input is whole numbers below it, looked up in an embedding
-    classes: int = 0  # a linear head of that width, where the last axis has a number
-    loss: str = "mse"
-    optimizer: str = "sgd"
-    dtype: str = "float64"
-    clip_norm: float | None = None
-    accumulate: int = 1
-    schedule: str | None = None
-    frozen: bool = False  # the first layer is not trained
-    verify: bool = False
-    threads: int = 1
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,69 +32,15 @@ class Trained:
     state: dict[str, Array]
 
 
-# -- drawing -----------------------------------------------------------------------------------------------------
-
-
-def draw(rng: Random) -> Network:
-    """A network as people write them; most in float64, where a wrong value cannot hide behind rounding."""
-    shape, vocabulary = _draw_input(rng)
-    start = (*shape, rng.choice([1, 2, 3, 8, 17])) if vocabulary else shape
-    layers, end = draw_layers(rng, start, rng.randint(1, 6))
-    if vocabulary:
-        layers = (Layer("embedding", {"entries": vocabulary, "width": start[-1]}), *layers)
-    fixed = isinstance(end[-1], int) and len(end) > 1
-    loss = rng.choice(list(LOSSES) if fixed else [n for n, row in LOSSES.items() if not row.classes])
-    head = fixed and (LOSSES[loss].classes or rng.random() < 0.5)
-    capacity = {e: rng.choice(CAPACITIES) for e in shape if isinstance(e, str)}
-    accumulate = rng.choice([1, 1, 1, 1, 1, 3]) if shape[0] == "batch" and "time" not in shape else 1
-    return Network(
-        shape,
-        layers,
-        tuple(_draw_sizes(rng, capacity, accumulate) for _ in range(rng.randint(3, 5))),
-        capacity,
-        vocabulary,
-        rng.choice([2, 3, 5, 17]) if head else 0,
-        loss,
-        rng.choice(list(OPTIMIZERS)),
-        rng.choice(["float64", "float64", "float64", "float32"]),
-        rng.choice([None, None, 0.1, 1.0]),
-        accumulate,
-        rng.choice([None, None, None, *SCHEDULES]),
-        rng.random() < 0.1,
-        rng.random() < 0.15,
-        rng.choice([1, 1, 1, 2, 3]),
-        rng.randrange(10**6),
-    )
-
-
-CAPACITIES = (2, 3, 4, 5, 8, 17)
-
-
-def _draw_input(rng: Random) -> tuple[Shape, int]:
-    batch: int | str = rng.choice(["batch", "batch", "batch", 1, 3, 4])
-    time: int | str = rng.choice(["time", 1, 2, 3, 5, 6])
-    small = [1, 2, 3, 5, 6, 8, 17]
-    kind = rng.choice(["rows", "series", "time first", "images", "images", "signals", "tokens"])
-    groups, each = (
-        rng.choice([1, 1, 2, 2, 3]),
-        rng.choice([1, 2, 3, 16, 17, 18, 20, 24, 31, 32, 33, rng.randint(1, 47)]),
-    )
-    height, width = rng.choice([1, 2, 3, 4, 5, 6]), rng.choice([1, 2, 3, 4, 5, 7])
-    shapes: dict[str, Shape] = {
-        "rows": (batch, rng.choice([1, 2, 3, 6, 8, 16, 17, 31, 33])),
-        "series": (batch, time, rng.choice(small)),
-        "time first": (time, batch, rng.choice(small)),
-        "images": (batch, groups * each, height, width),
-        "signals": (batch, groups * each, rng.choice([1, 2, 3, 5, 17])),
-        "tokens": (batch, time),
-    }
-    return shapes[kind], rng.choice([2, 5, 17]) if kind == "tokens" else 0
-
-
-def _draw_sizes(rng: Random, capacity: Mapping[str, int], accumulate: int) -> dict[str, int]:
-    """Full, or smaller; two rows at least, which a batch norm needs."""
-    full = {s: n * (accumulate if s == "batch" else 1) for s, n in capacity.items()}
-    return {s: n if rng.random() < 0.4 else rng.randint(min(2, n), n) for s, n in full.items()}
+def draw(rng: Random, most: int = 6) -> Network:
+    """A network of up to so many layers that can be judged."""
+    while True:
+        network = draw_any(rng, most)
+        try:
+            judgement(network, twins(network))
+        except Unfit:
+            continue
+        return network
 
 
 # -- making ------------------------------------------------------------------------------------------------------
@@ -143,8 +70,9 @@ def twins(n: Network) -> Made:
             p.copy_(torch.tensor(p.numpy().astype(n.dtype)))
     if LOSSES[n.loss].classes and (len(shape) < 2 or not isinstance(shape[-1], int)):
         raise Unfit("no axis of classes")
-    if not any(True for _ in made.theirs.parameters()):
-        raise Unfit("no parameters")
+    trained = made.theirs[1:] if n.frozen else made.theirs
+    if not list(trained.parameters()):
+        raise Unfit("nothing to train")
     return made
 
 
@@ -168,7 +96,7 @@ def batches(n: Network, out: Shape) -> list[dict[str, Array]]:
 
 
 def train_torch(n: Network, made: Made, data: list[dict[str, Array]], dtype: str, jiggle: float = 0.0) -> Trained:
-    """The oracle; `jiggle` moves every weight by that part of itself, to see what rounding does to the result."""
+    """The oracle; `jiggle` moves weights and gradients by that part of their size, to see what rounding does."""
     torch.set_default_dtype(torch.float64)  # NAdam keeps its product of momenta in the default dtype
     try:
         return _train_torch(n, made, data, dtype, jiggle)
@@ -186,8 +114,6 @@ def _train_torch(n: Network, made: Made, data: list[dict[str, Array]], dtype: st
     if n.frozen:
         module[0].requires_grad_(False)
     params = [p for p in module.parameters() if p.requires_grad]
-    if not params:
-        raise Unfit("everything is frozen")
     row = OPTIMIZERS[n.optimizer]
     optimizer = row.theirs(params, row.lr)
     factor = SCHEDULES[n.schedule][1] if n.schedule else lambda _: 1.0
@@ -201,12 +127,20 @@ def _train_torch(n: Network, made: Made, data: list[dict[str, Array]], dtype: st
         optimizer.zero_grad()
         loss = LOSSES[n.loss].theirs(module(x), y)
         loss.backward()
+        _jiggled(params, jiggle)
         _clip(params, n.clip_norm)
         optimizer.step()
         losses.append(loss.item())
     state = {k: v.double().numpy().copy() for k, v in module.state_dict().items() if "num_batches" not in k}
     module.requires_grad_(True).double().load_state_dict(start)
     return Trained(losses, state)
+
+
+def _jiggled(params: list[torch.nn.Parameter], part: float) -> None:
+    """What is 0 but for rounding, and is divided by itself or asked for its sign, is seen to be so."""
+    for p in params:
+        if p.grad is not None and part:
+            p.grad += part * p.grad.abs().max() * torch.randn_like(p)
 
 
 def _clip(params: list[torch.nn.Parameter], limit: float | None) -> None:
@@ -256,25 +190,38 @@ def train_ours(n: Network, made: Made, data: list[dict[str, Array]]) -> Trained:
     return Trained(losses, {k: session.get(k).astype(np.float64) for k in made.ours.named_arrays()})
 
 
+@dataclass(frozen=True)
+class Judgement:
+    """What torch makes of a network, and what it makes of it with other roundings."""
+
+    data: list[dict[str, Array]]
+    expected: Trained
+    near: list[Trained]
+
+
+def judgement(n: Network, made: Made) -> Judgement:
+    data = batches(n, made.shape)
+    runs = [("float64", 0.0), ("float64", 1e-13)]
+    if n.dtype == "float32":
+        runs = [("float64", 0.0), ("float32", 0.0), ("float64", 1e-7)]
+    expected, *near = (train_torch(n, made, data, *run) for run in runs)
+    if not all(np.isfinite(t.losses).all() for t in (expected, *near)):
+        raise Unfit("torch's loss is not finite")
+    return Judgement(data, expected, near)
+
+
 def check(n: Network) -> None:
     """Ours and torch's agree as closely as rounding lets them; Wrong says where they do not."""
     made = twins(n)
-    data = batches(n, made.shape)
-    expected = train_torch(n, made, data, "float64")
-    if not np.isfinite(expected.losses).all():
-        raise Unfit("the loss of torch is not finite")
-    near = [train_torch(n, made, data, "float64", 1e-13)]
-    if n.dtype == "float32":
-        near = [train_torch(n, made, data, "float32"), train_torch(n, made, data, "float64", 1e-7)]
-    if not all(np.isfinite(t.losses).all() for t in near):
-        raise Unfit("the loss of torch is near the end of the range")
+    judge = judgement(n, made)
     try:
-        found = train_ours(n, made, data)
-    except GraphError as error:
-        if n.accumulate > 1 and "per_micro_batch" in str(error):
-            raise Unfit("the loss cannot be cut into batches") from None
-        raise
-    compare(n, found, expected, near)
+        found = train_ours(n, made, judge.data)
+    except GraphError:
+        if n.accumulate == 1:
+            raise
+        check(at_once(n))  # a batch norm or a turned batch cannot be cut into parts, and says so
+        return
+    compare(n, found, judge.expected, judge.near)
 
 
 def compare(n: Network, found: Trained, expected: Trained, near: list[Trained]) -> None:
@@ -291,99 +238,4 @@ def compare(n: Network, found: Trained, expected: Trained, near: list[Trained]) 
 
     judge("losses", found.losses, expected.losses, [t.losses for t in near])
     for name, want in expected.state.items():
-        if name in found.state:
-            judge(name, found.state[name], want, [t.state[name] for t in near])
-
-
-# -- as text, and smaller ----------------------------------------------------------------------------------------
-
-
-def to_data(n: Network) -> dict[str, Any]:
-    return asdict(n)
-
-
-def from_data(data: Mapping[str, Any]) -> Network:
-    def layer(d: Mapping[str, Any]) -> Layer:
-        return Layer(d["kind"], d["options"], tuple(tuple(map(layer, body)) for body in d.get("bodies", ())))
-
-    changed = {
-        "shape": tuple(data["shape"]),
-        "layers": tuple(map(layer, data["layers"])),
-        "steps": tuple(data["steps"]),
-    }
-    return Network(**{**data, **changed})
-
-
-def smaller(n: Network) -> Iterator[Network]:
-    """Simpler ones, the boldest first."""
-    yield from _fewer_layers(n)
-    plain = Network(n.shape, n.layers, n.steps)
-    for name in ("accumulate", "schedule", "clip_norm", "frozen", "verify", "threads", "optimizer", "loss", "classes"):
-        if getattr(n, name) != getattr(plain, name):
-            yield replace(n, **{name: getattr(plain, name)})
-    if len(n.steps) > 1:
-        yield replace(n, steps=n.steps[:1])
-        yield replace(n, steps=n.steps[:-1])
-    yield from _smaller_sizes(n)
-
-
-def _fewer_layers(n: Network) -> Iterator[Network]:
-    first = 1 if n.vocabulary else 0
-    for i in reversed(range(first, len(n.layers))):
-        yield replace(n, layers=n.layers[:i] + n.layers[i + 1 :])
-    for i, layer in enumerate(n.layers):
-        for body in layer.bodies:
-            yield replace(n, layers=n.layers[:i] + body + n.layers[i + 1 :])
-            for j in range(len(body)):
-                less = tuple(b if b is not body else body[:j] + body[j + 1 :] for b in layer.bodies)
-                yield replace(n, layers=(*n.layers[:i], replace(layer, bodies=less), *n.layers[i + 1 :]))
-        for name, value in layer.options.items():
-            for simple in _simpler(value):
-                less = replace(layer, options={**layer.options, name: simple})
-                yield replace(n, layers=(*n.layers[:i], less, *n.layers[i + 1 :]))
-
-
-def _simpler(value: Any) -> Iterator[Any]:
-    if isinstance(value, bool):
-        if value:
-            yield False
-    elif isinstance(value, int) and value > 1:
-        yield 1
-        yield value // 2
-        yield value - 1
-    elif isinstance(value, list) and value and all(isinstance(v, int) for v in value):
-        if len(value) > 2:
-            yield value[:-1]
-        for i, v in enumerate(value):
-            for simple in _simpler(v):
-                yield [*value[:i], simple, *value[i + 1 :]]
-
-
-def _smaller_sizes(n: Network) -> Iterator[Network]:
-    for i, extent in enumerate(n.shape):
-        if isinstance(extent, int):
-            for simple in _simpler(extent):
-                yield replace(n, shape=(*n.shape[:i], simple, *n.shape[i + 1 :]))
-        else:
-            for simple in _simpler(n.capacity[extent]):
-                if simple >= 2:
-                    steps = tuple({**s, extent: min(s[extent], simple * n.accumulate)} for s in n.steps)
-                    yield replace(n, capacity={**n.capacity, extent: simple}, steps=steps)
-
-
-def text(n: Network) -> str:
-    """The network as a few readable lines."""
-    first = n.layers[:1] if n.vocabulary else ()
-    rest = fitting(n.layers[len(first) :], (*n.shape, first[0].options["width"]) if first else n.shape)
-    plain = vars(Network(n.shape, n.layers, n.steps))
-    told = {k: v for k, v in vars(n).items() if k not in ("shape", "layers") and (v != plain[k] or k == "steps")}
-    lines = [f"input {n.shape}", *(f"  {line}" for layer in (*first, *rest) for line in _lines(layer))]
-    return "\n".join([*lines, ", ".join(f"{k}={v}" for k, v in told.items())])
-
-
-def _lines(layer: Layer) -> list[str]:
-    options = ", ".join(f"{k}={v}" for k, v in layer.options.items())
-    inside = [
-        f"  {line}" for body in layer.bodies for inner in (*body, None) for line in (_lines(inner) if inner else ["--"])
-    ]
-    return [f"{layer.kind}({options})", *inside]
+        judge(name, found.state[name], want, [t.state[name] for t in near])

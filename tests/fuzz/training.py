@@ -58,7 +58,7 @@ def _weights(classes: int) -> Array:
 
 
 def _weighted(o: Any, t: Any) -> Any:
-    return ws.losses.cross_entropy(o, t, class_weight=_weights(o.shape[-1]), label_smoothing=0.1)
+    return ws.losses.cross_entropy(o, t, class_weight=_weights(o.shape[-1]), label_smoothing=0.1, axis=-1)
 
 
 def _torch_weighted(o: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
@@ -70,6 +70,7 @@ def _of_rows(**options: Any) -> Callable[[torch.Tensor, torch.Tensor], torch.Ten
     return lambda o, t: F.cross_entropy(_rows(o), t.reshape(-1).long(), **options)
 
 
+LAST = {"kind": "cross_entropy", "axis": -1}  # the classes are the last axis, whatever the shapes would allow
 LOSSES: dict[str, LossRow] = {
     "mse": LossRow("mse", F.mse_loss, numbers),
     "mae": LossRow("mae", F.l1_loss, numbers),
@@ -80,11 +81,11 @@ LOSSES: dict[str, LossRow] = {
     ),
     "poisson": LossRow(lambda o, t: ws.losses.poisson_nll_loss(o, t), F.poisson_nll_loss, counts),
     "bce": LossRow("binary_cross_entropy", F.binary_cross_entropy_with_logits, yes_or_no),
-    "cross_entropy": LossRow("cross_entropy", _of_rows(), labels, True),
-    "smoothed": LossRow({"kind": "cross_entropy", "label_smoothing": 0.2}, _of_rows(label_smoothing=0.2), labels, True),
-    "ignoring": LossRow({"kind": "cross_entropy", "ignore_index": 1}, _of_rows(ignore_index=1), labels, True),
+    "cross_entropy": LossRow(LAST, _of_rows(), labels, True),
+    "smoothed": LossRow({**LAST, "label_smoothing": 0.2}, _of_rows(label_smoothing=0.2), labels, True),
+    "ignoring": LossRow({**LAST, "ignore_index": 1}, _of_rows(ignore_index=1), labels, True),
     "weighted": LossRow(_weighted, _torch_weighted, labels, True),
-    "soft": LossRow("cross_entropy", lambda o, t: F.cross_entropy(_rows(o), _rows(t)), shares, True),
+    "soft": LossRow(LAST, lambda o, t: F.cross_entropy(_rows(o), _rows(t)), shares, True),
     "kl": LossRow(
         "kl_div",
         lambda o, t: F.kl_div(F.log_softmax(_rows(o), -1), _rows(t), reduction="batchmean"),

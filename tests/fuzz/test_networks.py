@@ -1,0 +1,30 @@
+"""Networks that the fuzzer draws, trained beside torch's; `tests/fuzz/cases.py` keeps those that once were wrong.
+
+One of them alone: `pytest "tests/fuzz/test_networks.py::test_drawn[17]"`.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.fuzz import networks
+from tests.fuzz.cases import NETWORKS
+
+COUNT, LAYERS = 120, 3
+
+
+@pytest.mark.parametrize("index", range(COUNT))
+def test_drawn(index: int) -> None:
+    network = networks.draw(Random(f"make test {index}"), LAYERS)
+    try:
+        networks.check(network)
+    except Exception as error:
+        error.add_note(networks.text(network))
+        raise
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_kept(name: str) -> None:
+    networks.check(NETWORKS[name])
