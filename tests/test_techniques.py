@@ -217,7 +217,7 @@ def test_a_metric_says_what_it_is_about() -> None:
     with pytest.raises(GraphError, match="needs a prediction, and the loss is the only output"):
         ws.build_session(alone, batch_size=8, metrics=["accuracy"])
     with pytest.raises(OptionError, match="two metrics are called 'accuracy'"):
-        ws.build_session(mlp(), batch_size=8, metrics=["accuracy", "accuracy"])
+        ws.build_session(mlp(), batch_size=8, metrics=["accuracy", ws.metrics.Accuracy(threshold=0.3)])
     with pytest.raises(UnknownNameError, match="there is no metric 'accurasy'"):
         ws.build_session(mlp(), batch_size=8, metrics=["accurasy"])
     with pytest.raises(UsageError, match="metrics is a list of metrics"):
