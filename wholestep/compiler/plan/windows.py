@@ -35,6 +35,7 @@ VECTOR_BYTES = 32  # of the kernels that go through a pool, on every target
 
 def emit_window(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     head = cluster.nodes[0]
+    assert getattr(head.attrs, "last", True), f"channels_last() comes before planning: {head.op}"
     return emit_weight(id, head, buffers) if head.op in WEIGHTS else _emit_images(id, cluster, buffers)
 
 
