@@ -105,13 +105,12 @@ OPTIONAL = frozenset[Pass](
         merge_scans,
         *SIMPLIFY,
         sink_lookups,
-        *IMAGES,
+        through_pools,
         flatten,
         regroup,
         keep_rows,
         remake,
         sum_pixels,
-        unroll_inner_loops,
     )
 )
 PLAN = "compile"  # the last stage: kernels, order and bytes are decided
