@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
+from wholestep.compiler.frontend.clocks import AVERAGE, RAW
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, rewrite
-from wholestep.compiler.runtime.counting import AVERAGE, RAW
 from wholestep.errors import UnknownNameError, UsageError
 
-if TYPE_CHECKING:
-    from wholestep.compiler.runtime.state import State
+State = Any  # of a session: weights and what an optimizer keeps beside them, by name
 
 
 def showing_averages(graph: ir.Graph, weights: Collection[str]) -> ir.Graph:
@@ -96,10 +96,8 @@ def _shown(source: Any) -> dict[str, tuple[State, str]]:
 
 
 def _state_of(model: Any) -> State:
-    from wholestep.session.model import state_with_numbers  # sessions are made of optimizers
-    from wholestep.session.source import state_of
-
-    return state_with_numbers(model) if hasattr(model, "named_arrays") else state_of(model)
+    session = import_module("wholestep.session.model")  # sessions are made of optimizers
+    return session.state_with_numbers(model) if hasattr(model, "named_arrays") else session.state_of(model)
 
 
 def _none() -> UnknownNameError:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.clocks import AVERAGE
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.runtime.counting import AVERAGE
 from wholestep.errors import UsageError
 from wholestep.optim.base import Optimizer
 from wholestep.optim.groups import Group

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from wholestep.compiler.frontend.clocks import START, Clocks, is_counter
+from wholestep.compiler.frontend.clocks import AVERAGE, RAW, START, Clocks, is_counter
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.counting import AVERAGE, RAW, Turn
+from wholestep.compiler.runtime.counting import Turn
 from wholestep.compiler.runtime.device import Device, Place, Program
 from wholestep.compiler.runtime.memory import explained
 from wholestep.compiler.runtime.state import State

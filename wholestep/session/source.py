@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from wholestep.compiler.frontend.clocks import Clocks
+from wholestep.compiler.frontend.clocks import RAW, Clocks
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.initializers import is_zero, materialize
 from wholestep.compiler.frontend.layers import evaluated
@@ -16,7 +16,6 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.compiler import detect_target
-from wholestep.compiler.runtime.counting import RAW
 from wholestep.compiler.runtime.device import Device
 from wholestep.compiler.runtime.plans import find_plan, find_report, plan_key, store_plan, store_report
 from wholestep.compiler.runtime.state import State

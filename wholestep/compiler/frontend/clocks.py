@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+# Where an optimizer averages the weights `w`, its updates are counted as `w.ema`; `w` is the average, and `w.raw` what
+# is being trained (optim/averages.py).
+AVERAGE, RAW = ".ema", ".raw"
 START = "step.start"  # of the session's own updates, which schedules follow; with a number behind it, of parameters
 
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# Where an optimizer averages the weights `w`, its updates are counted as `w.ema`; `w` is the average, and `w.raw` what
-# is being trained (optim/averages.py).
-AVERAGE, RAW = ".ema", ".raw"
-
 
 @dataclass(eq=False)
 class Turn:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from wholestep.compiler.frontend.clocks import RAW
 from wholestep.compiler.ir.types import TensorType, shape_text, symbols_of
 from wholestep.compiler.plan.layout import pack
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
-from wholestep.compiler.runtime.counting import RAW, Counting
+from wholestep.compiler.runtime.counting import Counting
 from wholestep.compiler.runtime.memory import Region
 from wholestep.compiler.runtime.slot import Family, Owner, Slot, relate, slot_bytes
 from wholestep.compiler.runtime.threads import default_threads
