@@ -7,6 +7,7 @@ it is right.  So a check costs about what the forward and backward pass of a few
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -99,24 +100,32 @@ def evaluation(
     run: Run,
     before: Mapping[str, Array],
     settle: Settle | None = None,
-    known: tuple[Evaluation, frozenset[Node]] | None = None,
+    later: frozenset[Node] = frozenset(),
+    known: Evaluation | None = None,
 ) -> Evaluation:
     """One step: `run.state` has whole arrays, `before` those that are looked at.
 
-    `settle` changes the value of a node; `known` is an earlier evaluation with the nodes that may differ from it.
+    `settle` changes the value of a node.  `known` is an earlier evaluation that differs in the nodes of `later` alone;
+    the first one is told of them, so that it keeps what they read.  Everything else is let go after its last use.
     """
     values: dict[Node, Any] = {}
     picks: dict[Node, Array] = {}
+    ends = {o.node for o in graph.outputs} | {u.node for u in graph.updates} | {i for n in later for i in n.inputs}
+    uses = Counter(i for n in graph.nodes for i in n.inputs)
     with np.errstate(all="ignore"):  # infinities and NaN are values like others
         for node in graph.nodes:
-            if known is not None and node not in known[1]:
-                _keep(node, known[0], values, picks)
+            if known is not None and node not in later:
+                _keep(node, known, values, picks)
                 continue
             if node in demand.whole:
                 value = VALUES[node.op](run, node.attrs, *(values[i] for i in node.inputs))
                 values[node] = _settled(node, value, settle)
             if node in demand.picked:
                 picks[node] = _picked(node, run, before, values, picks, settle)
+            uses.subtract(node.inputs)
+            for done in (i for i in node.inputs if not uses[i] and i not in ends):
+                values.pop(done, None)
+                picks.pop(done, None)
     return Evaluation(values, picks)
 
 

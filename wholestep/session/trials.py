@@ -63,12 +63,11 @@ class Trials:
     def _evaluated(
         self, graph: Graph, trial: Trial, before: Mapping[str, AnyArray], settle: Settle | None = None
     ) -> Evaluation:
-        known = None
-        if self._first is not None and trial.seed == SEED and self._first[0] == trial.sizes and graph is self.graph:
-            known = self._first[1], depending_on(graph, changed_by_suiting(graph))
-        return evaluation(
-            graph, demand_of(graph, trial.sizes), self._bench.reading(graph, trial), before, settle, known
-        )
+        first = trial.seed == SEED and graph is self.graph
+        later = depending_on(graph, changed_by_suiting(graph)) if first else frozenset()
+        known = self._first[1] if first and self._first is not None and self._first[0] == trial.sizes else None
+        reading = self._bench.reading(graph, trial)
+        return evaluation(graph, demand_of(graph, trial.sizes), reading, before, settle, later, known)
 
     def settled(self, sizes: Sizes) -> Comparison:
         """The comparison at one choice of sizes; it has mismatches where every draw has some.
