@@ -123,9 +123,9 @@ def test_calling_a_loss_records_nodes_and_compiles_nothing():  # B15
 
 ELEMENTWISE = [
     "mse_loss", "rmse_loss", "mae_loss", "huber_loss", "smooth_l1_loss", "log_cosh_loss", "quantile_loss",
-    "poisson_nll_loss", "kl_div_with_logits_loss", "binary_cross_entropy_with_logits_loss", "focal_loss", "hinge_loss",
-    "cosine_embedding_loss", "dice_loss", "info_nce_loss",
+    "poisson_nll_loss", "kl_div_with_logits_loss", "cosine_embedding_loss", "info_nce_loss",
 ]  # fmt: skip
+YES_OR_NO = ["binary_cross_entropy_with_logits_loss", "focal_loss", "hinge_loss", "dice_loss"]
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
@@ -133,6 +133,19 @@ def test_shapes_are_not_broadcast(name):  # B16
     g = ws.Graph()
     with pytest.raises(ShapeError, match=r"(?s)one shape; received \(4, 1\) and \(4,\).*test_conformance_b\.py"):
         getattr(losses, name)(g.input("p", (4, 1)), g.input("t", (4,)))
+
+
+@pytest.mark.parametrize("name", YES_OR_NO)
+def test_one_score_for_each_row_is_one_answer_and_nothing_else_is_broadcast(name):  # B16
+    """(4, 1) and (4,) say the same; the loss is that of equal shapes, not that of pairs."""
+    scores, answers = np.array([0.3, -1.0, 2.0, 0.1], np.float32), np.array([1.0, 0.0, 1.0, 1.0], np.float32)
+    aims = 2 * answers - 1 if name == "hinge_loss" else answers
+    values = [losses.value_and_grad(name, p, t)[0] for p, t in [(scores[:, None], aims), (scores, aims)]]
+    assert values[0] == values[1]
+    g = ws.Graph()
+    for i, (p, t) in enumerate([((4, 1), (3,)), ((4,), (3,))]):
+        with pytest.raises(ShapeError, match=r"(?s)received.*test_conformance_b\.py|one for each row"):
+            getattr(losses, name)(g.input(f"p{i}", p), g.input(f"t{i}", t))
 
 
 def test_denominators():  # B17

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from compiled_ops import UPSTREAM, compiled, group_graph, typed, weights_of
+from compilers import quick
 from op_cases import GROUPS, SYMBOLIC, Array, Case
 from oracles import assert_close
 from recording import initial_state
@@ -71,7 +72,8 @@ WEIGHTS = np.linspace(0.5, 1.5, 5)
 
 @functools.cache
 def symbolic_session() -> ws.Session:
-    return ws.build_session(symbolic_graph(), optimizer=ws.SGD(lr=0.0), capacity={"batch": 19, "time": 6})
+    capacity = {"batch": 19, "time": 6}
+    return ws.build_session(symbolic_graph(), optimizer=ws.SGD(lr=0.0), capacity=capacity, options=quick())
 
 
 @functools.cache

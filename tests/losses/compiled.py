@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 import wholestep as ws
+from tests.compilers import judged_by_an_oracle
 from tests.losses.cases import CASES, Array, Case, Data
 
 UPSTREAM = 2.5
@@ -48,8 +49,7 @@ def session(dtype: str, capacity: int = CAPACITY) -> ws.Session:
         grads = ws.gradients(loss, [tensors[key] for key in wanted(case)])
         outputs |= {f"{name}/{key}.grad": t for key, t in zip(wanted(case), grads, strict=True)}
     g.set_outputs(outputs)
-    # torch is the oracle here; the check against the interpreter would cost seconds.
-    return ws.build_inference_session(g, batch_size=capacity, options=ws.CompileOptions(verify=False))
+    return ws.build_inference_session(g, batch_size=capacity, options=judged_by_an_oracle(dtype))
 
 
 def run(dtype: str, data: dict[str, Data], capacity: int = CAPACITY) -> dict[str, Outcome]:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import wholestep as ws
+from tests.compilers import quick
 
 F = torch.nn.functional
 ROWS, CLASSES, IGNORED = 7, 4, -100
@@ -62,7 +63,7 @@ def ours() -> dict[str, np.ndarray]:
         outputs[f"{i}"] = loss
         outputs[f"{i}.grad"] = ws.gradients((loss * inputs["up"]).sum() if loss.ndim else loss, [logits])[0]
     g.set_outputs(outputs)
-    session = ws.build_inference_session(g, batch_size=ROWS, options=ws.CompileOptions(verify=False))
+    session = ws.build_inference_session(g, batch_size=ROWS, options=quick())
     return session.step({**given, "logits": LOGITS}).outputs
 
 

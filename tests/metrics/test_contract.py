@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
+from tests.compilers import judged_by_an_oracle
 from tests.metrics.cases import CASES, IN_STEP, ROWS, case_data, expected
 from wholestep import metrics as M
 
@@ -109,8 +110,7 @@ def session(dtype: str, threads: int = 1) -> tuple[ws.Session, dict[str, M.Metri
         metric.name = f"m{i}"
         metric.record(g, *tensors)  # type: ignore[arg-type]
     g.set_outputs([g.input("x", ("batch",), dtype).mean() * g.parameter("w", (), init=1.0, dtype=dtype)])
-    options = ws.CompileOptions(verify=False)  # scikit-learn is the oracle here
-    return ws.build_session(g, batch_size=16, threads=threads, options=options), made
+    return ws.build_session(g, batch_size=16, threads=threads, options=judged_by_an_oracle(dtype)), made
 
 
 def step_through(dtype: str, threads: int = 1) -> dict[str, dict[str, np.ndarray]]:

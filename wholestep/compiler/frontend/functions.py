@@ -127,9 +127,9 @@ def minimum(x: Operand, y: Operand) -> Tensor:
 
 
 def mod(x: Operand, y: Operand) -> Tensor:
-    """The remainder of x / y, with y's sign; it has no gradient.  Example: `ws.mod(5.0, 3.0)` is 2.
+    """The remainder of x / y, with y's sign; by 0 it is NaN, of integers 0; it has no gradient.
 
-    By 0 it is NaN for floats and 0 for integers.
+    Example: `ws.mod(5.0, 3.0)` is 2.
     """
     return pointwise("mod", x, y)
 
