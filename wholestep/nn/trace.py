@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.frontend.graph import Graph, recorded_graph, recording
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
-from wholestep.nn.holders import holders
 from wholestep.nn.parameter import Parameter
 
 if TYPE_CHECKING:
@@ -29,7 +28,10 @@ class Trace:
     def __init__(self, graph: Graph, root: Module | None = None) -> None:
         self.graph = graph
         self.held = {} if root is None else {"": root}
-        self.held |= holders(graph.recorded_by, besides=root) if graph.recorded_by is not None else {}
+        if graph.recorded_by is not None:
+            from wholestep.nn.holders import holders  # a model alone is held by nobody
+
+            self.held |= holders(graph.recorded_by, besides=root)
         self.paths: dict[Module, str] = {}
         self.tensors: dict[Parameter, Tensor] = {}
         self._names: dict[Parameter, str] = {}

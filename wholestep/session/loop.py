@@ -11,7 +11,6 @@ from wholestep.compiler.ir.types import Dim, Extent, shape_text, symbols_of
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.device import Epoch
-from wholestep.compiler.runtime.order import epoch_order
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError
 from wholestep.session.inputs import Inputs
@@ -122,6 +121,8 @@ class Look:
 
 
 def _next_batch(data: DataSet, epoch: Epoch) -> dict[str, AnyArray]:
+    from wholestep.compiler.runtime.order import epoch_order  # only observers ask which rows come next
+
     positions = np.arange(epoch.position, min(epoch.position + epoch.batch, epoch.rows))
     rows = positions if epoch.order is None else epoch_order(epoch.seed, epoch.order, epoch.rows, positions)
     return {**{name: source[rows] for name, source in data.sources.items()}, **data.whole}

@@ -27,6 +27,7 @@ Settle = Callable[[Node, Any], Any]
 LARGE = 1 << 15  # elements of a state from which on a grid of it is looked at
 EDGE, AXIS = 17, 64  # positions of a grid along an axis: a vector and one more from either end, and some between
 STATES = ("parameter", "state")
+VIEWS = (*STATES, "permute", "reshape")  # of large states stay in float32: converting them costs more than a product
 
 
 def is_large(shape: tuple[int, ...]) -> bool:
@@ -118,8 +119,7 @@ def evaluation(
                 _keep(node, known, values, picks)
                 continue
             if node in demand.whole:
-                value = VALUES[node.op](run, node.attrs, *(values[i] for i in node.inputs))
-                values[node] = _settled(node, value, settle)
+                values[node] = _settled(node, _value(node, run, [values[i] for i in node.inputs]), settle)
             if node in demand.picked:
                 picks[node] = _picked(node, run, before, values, picks, settle)
             uses.subtract(node.inputs)
@@ -127,6 +127,13 @@ def evaluation(
                 values.pop(done, None)
                 picks.pop(done, None)
     return Evaluation(values, picks)
+
+
+def _value(node: Node, run: Run, given: list[Any]) -> Any:
+    """As the interpreter has it; a product with a large matrix in float32, whose rounding no check would notice."""
+    if node.op == "matmul" and any(a.dtype == np.float32 for a in given):
+        given = [a.astype(np.float32, copy=False) for a in given]
+    return VALUES[node.op](run, node.attrs, *given)
 
 
 def _keep(node: Node, known: Evaluation, values: dict[Node, Any], picks: dict[Node, Array]) -> None:
@@ -166,6 +173,8 @@ def _operands(node: Node) -> list[tuple[Node, bool]]:
 
 
 def _settled(node: Node, value: Any, settle: Settle | None) -> Any:
+    if node.op in VIEWS and value.dtype == np.float32:
+        return value if settle is None else settle(node, value)
     several = isinstance(node.result, TupleType)
     given = value if several else (value,)
     arrays = [np.asarray(v, dtype=computed_dtype(t.dtype)) for v, t in zip(given, node.results, strict=True)]

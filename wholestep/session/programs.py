@@ -10,7 +10,7 @@ from wholestep.compiler.frontend.clocks import AVERAGE, RAW, START, Clocks, is_c
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.counting import Turn
+from wholestep.compiler.runtime.counting import Counting, Turn
 from wholestep.compiler.runtime.device import Device, Place, Program
 from wholestep.compiler.runtime.memory import explained
 from wholestep.compiler.runtime.state import State
@@ -42,6 +42,7 @@ class Programs:
         self._held: dict[str, AnyArray] = {}  # inputs given by set_input
         self._scalars = Scalars(_broadcast(self._entries))
         self._turn = Turn()  # what its steps count for
+        self._counts: Counting = place.state  # whose turn it is: looked at in every step
         self._turns = Turns()  # of threads that share the session
         self._main: EntryPoint
         self._govern()

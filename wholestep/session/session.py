@@ -96,7 +96,7 @@ class Session(Staged):
             inputs = self._with_held(inputs)
         if self._observer is not None:
             self._observe(inputs)
-        if self._place.state.turn is not self._turn:
+        if self._counts.turn is not self._turn:
             with self._turns:
                 self._take_turn()
         result = self._main(inputs)

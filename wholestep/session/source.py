@@ -23,7 +23,6 @@ from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.errors import GraphError, OptionError, UsageError
 from wholestep.optim import SGD, Optimizer
-from wholestep.optim.averages import showing_averages
 from wholestep.optim.build import EVALUATE, PLAIN, evaluate_graph, predict_graph, train_graph
 from wholestep.optim.recipe import Recipe
 from wholestep.optim.stages import apply_graph, backward_graph, clip_graph, gradient_graph, observe_graph
@@ -167,7 +166,11 @@ class Source:
         """The graph of an entry point, recorded once."""
         if entry not in self.traced:
             traced = self._trace(entry)
-            self.traced[entry] = showing_averages(traced, self.averaged) if self._trains(entry) else traced
+            if self._trains(entry):
+                from wholestep.optim.averages import showing_averages  # few average
+
+                traced = showing_averages(traced, self.averaged)
+            self.traced[entry] = traced
         return self.traced[entry]
 
     @property

@@ -151,13 +151,16 @@ class Bench:
 
 
 class Whole(Mapping[str, AnyArray]):
-    """The states of a bench as the interpreter computes with them, converted when they are read."""
+    """The states of a bench as the interpreter computes with them, converted when they are read; large ones are not."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
     def __getitem__(self, name: str) -> AnyArray:
-        return self._state.get(name).astype(computed_dtype(self._state.slot(name).type.dtype), copy=False)
+        slot = self._state.slot(name)
+        return (
+            slot.read() if is_large(_shape(slot)) else slot.read().astype(computed_dtype(slot.type.dtype), copy=False)
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._state.names)

@@ -25,7 +25,7 @@ log = logging.getLogger("wholestep")
 
 POLICIES = ("raise", "skip", "ignore")
 LARGEST = 16 << 20  # bytes of a state that is copied
-PAUSE = 0.5  # seconds between two copies, and at most
+PAUSE = 2.0  # seconds between two copies, and at most
 SHARE = 0.005  # of the time
 SHOWN = 3
 
