@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from random import Random
@@ -144,6 +145,8 @@ def group_norm(shape: Shape, groups: int) -> Made | None:
     if len(shape) < 3 or not fixed(shape, *range(1, len(shape))):
         return None
     channels, groups = shape[1], groups if shape[1] % groups == 0 else 1
+    if math.prod(shape[1:]) == groups:
+        return None  # torch refuses to normalise one value, which a batch of one row would have
     return Made(ws.nn.GroupNorm(groups, channels, 1e-3), torch.nn.GroupNorm(groups, channels, 1e-3), shape)
 
 

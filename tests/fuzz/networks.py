@@ -68,7 +68,7 @@ def twins(n: Network) -> Made:
             if p.ndim == 1:  # gains of 1 and shifts of 0 hide mistakes
                 p += 0.2 * torch.randn_like(p)
             p.copy_(torch.tensor(p.numpy().astype(n.dtype)))
-    if LOSSES[n.loss].classes and (len(shape) < 2 or not isinstance(shape[-1], int)):
+    if LOSSES[n.loss].classes and (len(shape) < 2 or not isinstance(shape[-1], int) or shape[-1] < 2):
         raise Unfit("no axis of classes")
     trained = made.theirs[1:] if n.frozen else made.theirs
     if not list(trained.parameters()):

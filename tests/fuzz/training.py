@@ -58,8 +58,8 @@ def _weights(classes: int) -> Array:
     return np.arange(classes) % 3 + (0.0 if classes > 2 else 0.5)
 
 
-def _weighted(o: Any, t: Any) -> Any:
-    return ws.losses.cross_entropy(o, t, class_weight=_weights(o.shape[-1]), label_smoothing=0.1, axis=-1)
+def _weighted(o: Any, t: Any, **rows: Any) -> Any:
+    return ws.losses.cross_entropy(o, t, class_weight=_weights(o.shape[-1]), label_smoothing=0.1, axis=-1, **rows)
 
 
 def _torch_weighted(o: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
@@ -80,7 +80,7 @@ LOSSES: dict[str, LossRow] = {
     "log_cosh": LossRow(
         "log_cosh", lambda o, t: (o - t + F.softplus(-2 * (o - t)) - math.log(2)).mean(), numbers
     ),
-    "poisson": LossRow(lambda o, t: ws.losses.poisson_nll_loss(o, t), F.poisson_nll_loss, counts),
+    "poisson": LossRow(lambda o, t, **weights: ws.losses.poisson_nll_loss(o, t, **weights), F.poisson_nll_loss, counts),
     "bce": LossRow("binary_cross_entropy", F.binary_cross_entropy_with_logits, yes_or_no),
     "cross_entropy": LossRow(LAST, _of_rows(), labels, True),
     "smoothed": LossRow({**LAST, "label_smoothing": 0.2}, _of_rows(label_smoothing=0.2), labels, True),

@@ -323,3 +323,21 @@ def test_metrics_that_keep_scores_have_room_for_all_rows() -> None:
     history = fit(validation=0.25, metrics=["roc_auc"])
     assert 0.0 <= history["roc_auc"][0] <= 1.0
     assert 0.0 <= fit(metrics=["roc_auc"])["roc_auc"][0] <= 1.0
+
+
+def test_a_loss_of_ones_own_says_what_weights_mean() -> None:
+    def squares(output: ws.Tensor, target: ws.Tensor) -> ws.Tensor:
+        return ws.losses.mse(output, target)
+
+    def weighed(output: ws.Tensor, target: ws.Tensor, sample_weight: ws.Tensor) -> ws.Tensor:
+        return ws.losses.mse(output, target, sample_weight=sample_weight)
+
+    data = X, X[:, :2], np.ones(12, np.float32)
+    with pytest.raises(
+        UsageError, match=r"loss squares does not take them: .*def squares\(output, target, sample_weight"
+    ):
+        ws.fit(linear(), data, loss=squares, batch_size=4, progress=False)
+    history = ws.fit(linear(), data, loss=weighed, batch_size=4, progress=False)
+    np.testing.assert_allclose(
+        history["loss"], ws.fit(linear(), data[:2], loss="mse", batch_size=4, progress=False)["loss"]
+    )

@@ -19,6 +19,7 @@ from wholestep.compiler.ir.types import Shape, int32, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import OptionError, ShapeError, UsageError
+from wholestep.losses.table import LossFunction
 from wholestep.nn.module import Module
 from wholestep.nn.trace import trace_of
 from wholestep.session.source import forward_only, share_state, state_of
@@ -157,9 +158,10 @@ def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> 
             if name not in outputs or name not in aims:
                 known = f"outputs: {', '.join(outputs)}; targets: {', '.join(aims) or 'none'}"
                 raise UsageError(f"loss[{name!r}] needs an output and a target of that name; there are {known}.")
-        first, *rest = (losses.get(one)(outputs[name], aims[name], **weight) for name, one in loss.items())
+        functions = {name: _weighing(losses.get(one), weight) for name, one in loss.items()}
+        first, *rest = (one(outputs[name], aims[name], **weight) for name, one in functions.items())
         return sum(rest, start=first)
-    function = losses.get(loss)
+    function = _weighing(losses.get(loss), weight)
     if len(outputs) == 1 and len(aims) <= 1:
         return function(*outputs.values(), *aims.values(), **weight)
     if isinstance(function, losses.Loss):
@@ -169,6 +171,20 @@ def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> 
             f"{function.kind!r}, ...}}, or a function of both dicts."
         )
     return function(dict(outputs), dict(aims), **weight)
+
+
+def _weighing(function: LossFunction, weight: Mapping[str, Tensor]) -> LossFunction:
+    """A loss; where rows have weights, one that takes them: a loss of the user's own says itself what they mean."""
+    if not weight or isinstance(function, losses.Loss):
+        return function
+    known = inspect.signature(function).parameters.values()
+    if not any(p.name == "sample_weight" or p.kind is p.VAR_KEYWORD for p in known):
+        name = getattr(function, "__name__", type(function).__name__)
+        raise UsageError(
+            f"the data has sample weights, and the loss {name} does not take them: give it a third argument, "
+            f"def {name}(output, target, sample_weight), or leave the weights out."
+        )
+    return function
 
 
 def only_module(graph: Graph) -> Module | None:
