@@ -6,6 +6,7 @@ AssertionError tells which change made the reader misbehave.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gzip
 import hashlib
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +207,10 @@ class Child:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with suppress(BrokenPipeError):  # what was not written goes nowhere
+                if pipe is not None:
+                    pipe.close()
 
 
 _child: list[Child] = []
@@ -212,8 +218,15 @@ _child: list[Child] = []
 
 def child(folder: Path) -> Child:
     if not _child or _child[0].process.poll() is not None:
+        _close_children()
         _child[:] = [Child(folder)]
     return _child[0]
+
+
+@atexit.register
+def _close_children() -> None:
+    for one in _child:
+        one.close()
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------
