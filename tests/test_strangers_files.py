@@ -115,6 +115,7 @@ BROKEN: list[tuple[str, Callable[[Any], Any]]] = [
     ("attention", lambda t: kernel_with(t, "call")["operands"][0].update(name="q = 0, .k")),
     ("attention", lambda t: kernel_with(t, "call")["numbers"][0].__setitem__(0, "scale = system(), .x")),
     ("attention", lambda t: kernel_with(t, "scatter").update(at=1)),
+    ("pooled", lambda t: t["kernels"][0]["levels"][1]["stores"].extend(t["kernels"][0]["levels"][1]["stores"])),
     ("dense", lambda t: t["kernels"][0].update(granule=0)),
     ("dense", lambda t: t["kernels"][0].update(id=7)),
     ("dense", lambda t: t["inputs"].pop()),

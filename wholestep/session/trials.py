@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -38,14 +38,17 @@ class Trials:
     """Steps of a plan beside what they mean."""
 
     def __init__(self, subject: Subject) -> None:
-        self.graph = _meaning(subject.graph)
-        self._bench = Bench(subject)
+        self.graph, self._subject = _meaning(subject.graph), subject
         self.recipe = Recipe(self.graph, subject.plan.bounds)
         self._tolerance = tolerance_of(self.graph, subject.options.exactness)
         self._first: tuple[Sizes, Evaluation] | None = None
 
     def rehearse(self, sizes: Sizes) -> None:
-        """Find out which numbers suit the step: what a first draw does to its states tells the rest."""
+        """Load the plan; meanwhile find out which numbers suit the step, from what a first draw does to its states."""
+        self._bench = Bench(self._subject, lambda bench: self._rehearse(bench, sizes))
+
+    def _rehearse(self, bench: Bench, sizes: Sizes) -> None:
+        self._bench = bench
         found, before = self._rehearsed(sizes)
         if not all_finite(found.result(self.graph, before)):
             # Logarithms, roots, probabilities: numbers between 0 and 1 suit them.
@@ -105,14 +108,23 @@ def _meaning(graph: Graph) -> Graph:
 class Bench:
     """A plan loaded over a scratch state in memory of its own."""
 
-    def __init__(self, subject: Subject) -> None:
-        plan, self._state, scratch = subject.plan, State(), Scratch()
+    def __init__(self, subject: Subject, meanwhile: Callable[[Bench], None] = lambda bench: None) -> None:
+        """`meanwhile` is called while the plan is compiled; it may use everything but `run`."""
+        self._state, self._scratch = State(), Scratch()
+        place = Place(self._state, self._scratch, subject.threads, SEED, subject.options)
+
+        def get_ready() -> None:
+            self._make_room(subject)
+            meanwhile(self)
+
+        self._entry = EntryPoint(subject.device.load(subject.plan, place, subject.key, get_ready), Turns())
+
+    def _make_room(self, subject: Subject) -> None:
+        plan, scratch = subject.plan, self._scratch
         with explained(plan, subject.threads):
             self._state.add({n: plan.buffers[id].type for n, id in plan.states}, lambda name: None)
             scratch.reserve(plan.arena_bytes, plan.work_bytes, subject.threads)
         scratch.region.view(0, scratch.region.size, np.dtype(np.uint8))[:] = 255  # NaN: no kernel may rely on zeros
-        place = Place(self._state, scratch, subject.threads, SEED, subject.options)
-        self._entry = EntryPoint(subject.device.load(plan, place, subject.key), Turns())
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -52,6 +52,8 @@ def check_values(plan: Plan, kernel: Kernel, need: Need) -> None:
     for n, (level, axes) in enumerate(zip(kernel.levels, level_axes(kernel), strict=True)):
         for instr, around in [*((i, kernel.rows) for i in level.row), *((i, axes) for i in level.body)]:
             _check_instr(plan, kernel, n, instr, dtypes, around, need)
+        stores = (*level.row_stores, *level.stores)
+        need(len(set(stores)) == len(stores), f"{where} stores a value in a place once")
         for store, around in [*((s, kernel.rows) for s in level.row_stores), *((s, axes) for s in level.stores)]:
             need(_in_axes(store.load.index, around), f"{where} stores along the axes that it loops over")
         for r in level.reduces:
