@@ -22,7 +22,6 @@ LARGEST = 30.0  # of a value of "floats", so that nothing is lost by cancelling
 MOST_ELEMENTS = 4000
 MAGNITUDE = 1e30
 SMALLEST, GREATEST = (float(f(np.finfo(np.float32))) for f in (lambda i: i.tiny, lambda i: i.max))
-MARGIN = 2.0**30  # of the range that factors of 2^±24 at most, which may move past a tensor, leave alone
 TOLERANCE = {"float32": 2e-4, "float64": 1e-9}
 
 
@@ -111,7 +110,7 @@ def _judgeable(value: Any, table: str) -> bool:
         return True
     size = np.abs(array)
     if table == "extreme":
-        return bool(((size > MARGIN * SMALLEST) & (size < GREATEST / MARGIN)).all())
+        return bool(((size > 4 * SMALLEST) & (size < GREATEST / MOST_ELEMENTS)).all())
     return bool(np.isfinite(array).all() and size.max() < LARGEST)
 
 

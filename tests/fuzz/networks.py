@@ -136,16 +136,11 @@ def _train_torch(n: Network, made: Made, data: list[dict[str, Array]], dtype: st
     return Trained(losses, state)
 
 
-NOTHING = 1e-9  # of the largest gradient: what is left where all terms cancel
-
-
 def _jiggled(params: list[torch.nn.Parameter], part: float) -> None:
     """What is 0 but for rounding, and is divided by itself or asked for its sign, is seen to be so."""
-    given = [p.grad for p in params if p.grad is not None and part]
-    largest = max((float(g.abs().max()) for g in given), default=0.0)
-    for g in given:
-        own = float(g.abs().max())
-        g += part * (own if own > NOTHING * largest else largest) * torch.randn_like(g)
+    for p in params:
+        if p.grad is not None and part:
+            p.grad += part * p.grad.abs().max() * torch.randn_like(p)
 
 
 def _clip(params: list[torch.nn.Parameter], limit: float | None) -> None:
