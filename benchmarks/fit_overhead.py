@@ -65,7 +65,7 @@ def summary(fit: Taken, bare: Taken) -> dict[str, float]:
 @contextmanager
 def native_seconds() -> Iterator[list[float]]:
     """Adds up, in its only element, the time that the native loop takes."""
-    from wholestep.compiler.runtime.library import Library
+    from wholestep.compiler.backends.cpu.library import Library
 
     spent, run_loop = [0.0], Library.run_loop
 

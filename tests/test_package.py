@@ -62,7 +62,7 @@ print(report.cached)
 print(*sorted(set(sys.modules) - before))
 """
 FOR_NEW_PLANS = (
-    "wholestep.compiler.pipeline", "wholestep.compiler.render", "wholestep.compiler.passes.autodiff",
+    "wholestep.compiler.pipeline", "wholestep.compiler.backends.cpu.render", "wholestep.compiler.passes.autodiff",
     "wholestep.compiler.passes.egraph.rules", "wholestep.compiler.plan.build", "wholestep.compiler.ir.interpret",
 )  # fmt: skip
 FOR_OTHER_STEPS = (

@@ -11,7 +11,7 @@ import pytest
 from sessions import data, mlp
 
 import wholestep as ws
-from wholestep.compiler.render.c import render
+from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.session.profiling import BARRIER
 
 # The part of the Trace Event Format that Chrome and Perfetto ask of every event, by phase: field -> types.

@@ -15,14 +15,14 @@ from sessions import data, mlp
 
 import wholestep as ws
 from wholestep.compiler import pipeline
+from wholestep.compiler.backend import device_named
+from wholestep.compiler.backends.cpu.compiler import detect_target
 from wholestep.compiler.ir.graph import Graph, Update
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Layout, Plan
 from wholestep.compiler.plan.layout import pack, unpack
-from wholestep.compiler.runtime.compiler import detect_target
-from wholestep.compiler.runtime.device import device_named
 from wholestep.compiler.runtime.memory import Region
 from wholestep.compiler.runtime.slot import Slot, slot_bytes
 from wholestep.errors import OptionError, VerificationError

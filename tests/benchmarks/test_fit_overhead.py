@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks.fit_overhead import Taken, measure, summary
-from wholestep.compiler.runtime.library import Library
+from wholestep.compiler.backends.cpu.library import Library
 
 
 def test_percentages_are_medians_over_rounds_after_the_first() -> None:

@@ -9,6 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from wholestep.compiler.backends.cpu.compiler import compile_c
+from wholestep.compiler.backends.cpu.library import Call, load_library
+from wholestep.compiler.backends.cpu.render.c import render
+from wholestep.compiler.backends.cpu.render.language import KEPT_COMPOSITES
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.passes.channels_last import channels_last
@@ -23,10 +27,6 @@ from wholestep.compiler.passes.regroup import regroup
 from wholestep.compiler.passes.row_writes import lower_row_writes
 from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.plan.layout import pack, unpack
-from wholestep.compiler.render.c import render
-from wholestep.compiler.render.language import KEPT_COMPOSITES
-from wholestep.compiler.runtime.compiler import compile_c
-from wholestep.compiler.runtime.library import Call, load_library
 
 Flat = np.ndarray[Any, Any]
 

@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from wholestep.compiler.backends.cpu.compiler import NATIVE, detect_target, find_compiler
+from wholestep.compiler.backends.cpu.render.language import STORED
 from wholestep.compiler.plan.kernel import Buffer, Plan
-from wholestep.compiler.render.language import STORED
-from wholestep.compiler.runtime.compiler import NATIVE, detect_target, find_compiler
 
 BARRIER = re.compile(r"call->api->barrier\(\);")
 FLAGS = ("-std=gnu11", "-O1", "-g", "-fsanitize=thread", "-fopenmp-simd", "-ffp-contract=off")

@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 
 import wholestep as ws
+from wholestep.compiler.backends.cpu import compiler
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.runtime import compiler, memory
+from wholestep.compiler.runtime import memory
 from wholestep.errors import CompilerError, WholestepError
 
 PAGE, LINE = mmap.PAGESIZE, 64

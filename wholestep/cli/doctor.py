@@ -64,7 +64,7 @@ def _cores() -> int:
 
 
 def _target() -> str:
-    from wholestep.compiler.runtime.compiler import detect_target
+    from wholestep.compiler.backends.cpu.compiler import detect_target
 
     return detect_target().name
 
@@ -77,7 +77,7 @@ def _threads() -> str:
 
 
 def _compiler() -> str:
-    from wholestep.compiler.runtime.compiler import find_compiler
+    from wholestep.compiler.backends.cpu.compiler import find_compiler
     from wholestep.options import CompileOptions
 
     return " ".join(find_compiler(CompileOptions().compiler_command).command)

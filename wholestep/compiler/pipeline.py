@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from wholestep.compiler.backends.cpu.render.language import KEPT_COMPOSITES
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
@@ -34,7 +35,6 @@ from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check
 from wholestep.compiler.plan.footprint import footprint
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.render.language import KEPT_COMPOSITES
 from wholestep.compiler.spans import Integers, OptimizeReport, Spans
 from wholestep.errors import GraphError
 from wholestep.options import CompileOptions

@@ -10,13 +10,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wholestep.compiler.backend import device_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.cache import CacheWarning
-from wholestep.compiler.runtime.device import device_named
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import OptionError, PlanError, UsageError

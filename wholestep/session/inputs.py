@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from wholestep.compiler.backend import IndexBound, Program
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, evaluate, shape_text
 from wholestep.compiler.plan.kernel import Bound, Plan
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
-from wholestep.compiler.runtime.device import IndexBound, Program
 from wholestep.errors import GraphError, InputError, ShapeError, UnknownNameError
 from wholestep.session.names import WINDOW_DIMS
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from wholestep.compiler.backend import Epoch
 from wholestep.compiler.ir.types import Dim, Extent, shape_text, symbols_of
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.device import Epoch
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError
 from wholestep.session.inputs import Inputs

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
+from wholestep.compiler.backends.cpu.recorder import Event, Recorder
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.report import described
-from wholestep.compiler.runtime.recorder import Event, Recorder
 from wholestep.errors import OptionError, UsageError
 from wholestep.session.result import EntryPoint
 from wholestep.session.window import window_shape
 
 if TYPE_CHECKING:
-    from wholestep.compiler.runtime.device import Program
+    from wholestep.compiler.backend import Program
     from wholestep.session.session import Session
 
 BARRIER = -1

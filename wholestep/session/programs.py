@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from wholestep.compiler.backend import Device, Place, Program
 from wholestep.compiler.frontend.clocks import AVERAGE, RAW, START, Clocks, is_counter
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.counting import Counting, Turn
-from wholestep.compiler.runtime.device import Device, Place, Program
 from wholestep.compiler.runtime.memory import explained
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UsageError

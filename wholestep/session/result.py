@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any, NoReturn, Protocol
 from weakref import ref
 
+from wholestep.compiler.backend import Program
 from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.plan.kernel import Layout
 from wholestep.compiler.plan.layout import unpack
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.device import Program
 from wholestep.errors import HabitError, UnknownNameError, UsageError
 from wholestep.session.inputs import Inputs
 from wholestep.session.turns import Turns

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wholestep.compiler.backend import Device
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate, product
 from wholestep.compiler.plan.kernel import Kernel, Plan
-from wholestep.compiler.runtime.device import Device
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import Spans
 from wholestep.errors import PlanError, VerificationError

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from wholestep.compiler.backend import Place, device_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.device import Place, device_named
 from wholestep.compiler.runtime.memory import Scratch
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from wholestep.compiler.backend import Device
+from wholestep.compiler.backends.cpu.compiler import detect_target
 from wholestep.compiler.frontend.clocks import RAW, Clocks
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.initializers import is_zero, materialize
@@ -15,8 +17,6 @@ from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.compiler import detect_target
-from wholestep.compiler.runtime.device import Device
 from wholestep.compiler.runtime.plans import find_plan, find_report, plan_key, store_plan, store_report
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.store import cache_of

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from wholestep.compiler.backend import Place
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import Result
 from wholestep.compiler.ir.values import Run, computed_dtype
@@ -17,7 +18,6 @@ from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.plan.kernel import LANES, Layout
 from wholestep.compiler.plan.layout import stored_shape, unpack
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.device import Place
 from wholestep.compiler.runtime.memory import Scratch, explained
 from wholestep.compiler.runtime.slot import Slot
 from wholestep.compiler.runtime.state import State

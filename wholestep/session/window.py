@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from wholestep.compiler.backend import WindowShape
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.runtime.device import WindowShape
 from wholestep.session.names import FIRST, PARTS, ROWS, WINDOW_DIMS
 from wholestep.session.source import TRAIN, Source
 

@@ -12,9 +12,9 @@ from weakref import ref
 
 import numpy as np
 
+from wholestep.compiler.backends.cpu.compiler import NATIVE, detect_target
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.runtime.compiler import NATIVE, detect_target
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
 
@@ -82,7 +82,7 @@ def plan_digest(plan: Plan) -> str:
 @cache
 def code_version() -> str:
     """A fingerprint of what turns a plan into machine code; the plan itself stands for everything before it."""
-    folders = (NATIVE, NATIVE.parents[1] / "render")
+    folders = (NATIVE, NATIVE.parent / "render")
     digest = hashlib.sha256()
     for path in sorted(f for folder in folders for f in folder.iterdir() if f.suffix in (".py", ".c", ".h")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

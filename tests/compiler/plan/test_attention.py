@@ -16,6 +16,7 @@ from random_graphs import example_values
 from step_graphs import lowered
 
 import wholestep as ws
+from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output
@@ -27,7 +28,6 @@ from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kernel, Kind, Layout, Plan, Space
 from wholestep.compiler.plan.serialize import dump, load
-from wholestep.compiler.render.c import render
 from wholestep.optim.build import train_graph
 
 CAPACITY = {"batch": 20, "time": 37}

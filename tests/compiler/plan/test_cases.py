@@ -11,6 +11,7 @@ from oracles import assert_close
 from ownership import violations
 from random_graphs import example_values
 
+from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
@@ -32,7 +33,6 @@ from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Layout, Plan, Space
-from wholestep.compiler.render.c import render
 
 CAPACITY = {"batch": 21, "time": 9}
 SIZES = (CAPACITY, {"batch": 5, "time": 1}, {"batch": 1, "time": 7})

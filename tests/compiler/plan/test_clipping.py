@@ -10,9 +10,9 @@ from ownership import violations
 from step_graphs import clipped_step
 
 import wholestep as ws
+from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.kernel import Kernel, Kind, Layout, Plan, Space
-from wholestep.compiler.render.c import render
 
 ROWS, WIDTHS = 40, (48, 64, 32)
 

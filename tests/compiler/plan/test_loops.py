@@ -10,11 +10,11 @@ from ownership import violations
 from races import NoThreadSanitizerError, build, driver, need_thread_sanitizer, races, without_barriers
 
 import wholestep as ws
+from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.plan.serialize import dump, load
-from wholestep.compiler.render.c import render
 from wholestep.errors import PlanError
 
 CAPACITY = {"time": 5, "batch": 40}

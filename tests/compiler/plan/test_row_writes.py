@@ -11,6 +11,7 @@ import pytest
 from native import Loaded, lower
 from ownership import violations
 
+from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
@@ -20,7 +21,6 @@ from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Index, Kernel, Plan, Store
 from wholestep.compiler.plan.serialize import dump, load
-from wholestep.compiler.render.c import render
 from wholestep.errors import PlanError
 
 Array = np.ndarray[Any, Any]

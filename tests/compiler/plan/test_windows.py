@@ -13,6 +13,7 @@ from random_graphs import example_values
 from step_graphs import convolution_step, lowered
 
 import wholestep as ws
+from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.plan.build import make_plan
@@ -20,7 +21,6 @@ from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.frames import backward_taps
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
 from wholestep.compiler.plan.serialize import dump, load
-from wholestep.compiler.render.c import render
 from wholestep.errors import PlanError
 from wholestep.optim.build import train_graph
 

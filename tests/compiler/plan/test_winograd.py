@@ -13,11 +13,11 @@ from ownership import violations
 from sessions import assert_same_bits
 
 import wholestep as ws
+from wholestep.compiler.backends.cpu.render import ahead
 from wholestep.compiler.ir.types import float32, float64
 from wholestep.compiler.plan.kernel import Kernel, Plan
 from wholestep.compiler.plan.serialize import dump, load
 from wholestep.compiler.plan.winograd import block_rows, position_step, takes
-from wholestep.compiler.render import ahead
 
 Array = np.ndarray[Any, Any]
 BATCH, CAPACITY = 5, 7

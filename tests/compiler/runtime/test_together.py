@@ -7,7 +7,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from wholestep.compiler.runtime import cpu
+from wholestep.compiler.backends.cpu import program as cpu
 from wholestep.compiler.runtime.together import Background, run_all
 from wholestep.errors import CompilerError
 from wholestep.options import CompileOptions

@@ -1,6 +1,6 @@
 """Philox4x32-10: random numbers as a function of (seed, key, step, element), the same here and in the native runtime.
 
-The word of one element, which `runtime/native/philox.h` computes in C:
+The word of one element, which `backends/cpu/native/philox.h` computes in C:
 
     hash    = first 8 bytes, little-endian, of sha256(key as UTF-8)
     mixed   = hash ^ splitmix64(seed)         (so that seeds 0, 1, 2, ... differ in all bits)

@@ -1,1 +1,1 @@
-"""From source text to a loaded program: cache, compiler, native library, launches."""
+"""What every backend shares: caches, states, memory of the host."""

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from wholestep.compiler.backends.cpu import compiler as compiler_module
+from wholestep.compiler.backends.cpu.compiler import (
+    AVX2,
+    AVX512,
+    PORTABLE,
+    Target,
+    available_targets,
+    compile_c,
+    compile_counter,
+    detect_target,
+    find_compiler,
+)
+from wholestep.compiler.runtime.cache import Cache
+from wholestep.errors import CompilerError
+
+ANSWER = '__attribute__((visibility("default"))) int answer(void) { return %d; }\n'
+
+
+def test_source_is_compiled_once_and_then_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = compile_counter.value
+    path = compile_c(ANSWER % 42, cache=Cache(tmp_path))
+    assert ctypes.CDLL(str(path)).answer() == 42
+    assert compile_counter.value == before + 1
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started on the warm path")
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    assert compile_c(ANSWER % 42, cache=Cache(tmp_path)) == path
+    assert compile_counter.value == before + 1
+
+
+def test_the_key_follows_source_target_and_compiler(tmp_path: Path) -> None:
+    cache, before = Cache(tmp_path), compile_counter.value
+    gcc = find_compiler()
+    other = compiler_module.Compiler(gcc.command, gcc.fingerprint + " newer")
+    compile_c(ANSWER % 1, cache=cache, target=PORTABLE)
+    compile_c(ANSWER % 2, cache=cache, target=PORTABLE)
+    compile_c(ANSWER % 1, cache=cache, target=PORTABLE, compiler=other)
+    assert compile_counter.value == before + 3
+    compile_c(ANSWER % 1, cache=cache, target=PORTABLE)
+    assert compile_counter.value == before + 3
+
+
+def test_the_level_of_a_command_line_wins_over_ours(tmp_path: Path) -> None:
+    """It is a part of the key: the same source at two levels is compiled twice."""
+    told = "\n#ifdef __OPTIMIZE__\n#define LEVEL 1\n#else\n#define LEVEL 0\n#endif\n"
+    source, cache, name = told + ANSWER.replace("%d", "LEVEL"), Cache(tmp_path), find_compiler().command[0]
+    paths = [compile_c(source, cache=cache, compiler=find_compiler(c)) for c in (None, f"{name} -O0", f"{name} -O1")]
+    assert [ctypes.CDLL(str(path)).answer() for path in paths] == [1, 0, 1]
+    assert len(set(paths)) == 3
+
+
+def test_a_damaged_object_is_compiled_again(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    path = compile_c(ANSWER % 3, cache=cache)
+    path.write_bytes(b"not an object")
+    with pytest.warns(UserWarning, match="damaged"):
+        again = compile_c(ANSWER % 3, cache=cache)
+    assert ctypes.CDLL(str(again)).answer() == 3
+
+
+def test_refused_source_shows_what_the_compiler_said(tmp_path: Path) -> None:
+    with pytest.raises(CompilerError, match=r"(?s)failed with status.*plan\.c.*undeclared_thing"):
+        compile_c("int f(void) { return undeclared_thing; }", cache=Cache(tmp_path))
+
+
+def test_a_requested_compiler_that_is_missing_is_named() -> None:
+    with pytest.raises(CompilerError, match="'no-such-cc -O1' was not found"):
+        find_compiler("no-such-cc -O1")
+
+
+def test_a_requested_command_line_keeps_its_arguments() -> None:
+    name = Path(find_compiler().command[0]).name
+    assert find_compiler(f"{name} -g").command[1:] == ("-g",)
+
+
+def test_without_any_compiler_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    with pytest.raises(CompilerError, match=r"gcc, clang and cc.*ziglang.*pip install wholestep\[cc\]"):
+        find_compiler()
+
+
+def test_the_zig_wheel_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.99")
+    found = find_compiler()
+    assert found.command[1:4] == ("-m", "ziglang", "cc")
+    assert found.fingerprint == "ziglang 0.99"
+
+
+@pytest.mark.parametrize(
+    ("features", "expected"),
+    [
+        ("sse4_2 avx", [PORTABLE]),
+        ("avx2 fma avx512f avx512dq", [AVX2, PORTABLE]),
+        ("avx2 fma avx512f avx512dq avx512bw", [AVX512, AVX2, PORTABLE]),
+    ],
+)
+def test_the_target_follows_the_features_of_the_processor(
+    monkeypatch: pytest.MonkeyPatch, features: str, expected: list[Target]
+) -> None:
+    monkeypatch.setattr(compiler_module.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(Path, "read_text", lambda _: f"processor\t: 0\nflags\t\t: fpu {features}\n")
+    available_targets.cache_clear()
+    try:
+        assert list(available_targets()) == expected
+        assert detect_target() == expected[0]
+    finally:
+        available_targets.cache_clear()
+
+
+def test_multiply_adds_are_not_contracted(tmp_path: Path) -> None:
+    source = '__attribute__((visibility("default"))) float f(float a, float b, float c) { return a * b + c; }\n'
+    f = ctypes.CDLL(str(compile_c(source, cache=Cache(tmp_path)))).f
+    f.restype, f.argtypes = ctypes.c_float, [ctypes.c_float] * 3
+    assert f(1 + 2**-12, 1 + 2**-12, -(1 + 2**-11)) == 0.0  # fused it would be 2**-24
+
+
+def test_files_are_compiled_side_by_side_into_one_object(tmp_path: Path) -> None:
+    files = {
+        "a.c": "int half(void) { return 21; }\n",
+        "b.c": f"int half(void);\n{ANSWER % 0}".replace("0;", "2 * half();"),
+    }
+    assert ctypes.CDLL(str(compile_c("both", files=files, cache=Cache(tmp_path)))).answer() == 42
+
+
+def test_an_error_in_one_of_several_files_is_told(tmp_path: Path) -> None:
+    files = {f"{name}.c": f"int {name}(void) {{ return 1; }}\n" for name in "abcd"} | {"e.c": "int e(void) { oops }\n"}
+    with pytest.raises(CompilerError, match=r"(?s)e\.c.*oops"):
+        compile_c("all", files=files, cache=Cache(tmp_path))

@@ -1,0 +1,1 @@
+"""Devices, a folder or a file each: what `compiler/backend.py` describes."""

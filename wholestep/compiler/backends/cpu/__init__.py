@@ -1,0 +1,1 @@
+"""The CPU: scheduling, C, the native library, and programs in this process."""

@@ -1,0 +1,283 @@
+"""The native runtime library: built once per machine, loaded once per process."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+from ctypes import POINTER, Structure, c_double, c_int, c_long, c_uint64, c_void_p
+from pathlib import Path
+
+from wholestep.compiler.backends.cpu.compiler import (
+    EVERY_FLAG,
+    LIBRARY_HEADERS,
+    NATIVE,
+    OBJECT_SUFFIX,
+    Compiler,
+    Target,
+    compile_counter,
+    detect_target,
+    find_compiler,
+    run_compiler,
+)
+from wholestep.compiler.runtime.cache import Cache, key_of
+from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
+
+__all__ = [
+    "Ahead",
+    "Body",
+    "Bound",
+    "Call",
+    "Copy",
+    "Gemm",
+    "Library",
+    "Loop",
+    "LoopInput",
+    "Phase",
+    "Windows",
+    "SEQUENTIAL",
+    "SHUFFLED",
+    "EXPLICIT",
+    "build_library",
+    "compile_counter",
+    "default_threads",
+    "load_library",
+    "load_plan_object",
+]
+
+SEQUENTIAL, SHUFFLED, EXPLICIT = range(3)
+Body = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_int)
+
+
+class Ahead(Structure):
+    """`ws_ahead` of ws.h: memory that is fetched while a product runs; `bytes` and `step` in bytes."""
+
+    _fields_ = [("start", c_void_p), *[(name, c_long) for name in ("count", "bytes", "step")]]
+
+
+class Gemm(Structure):
+    """`ws_gemm` of ws.h: one matrix product, strides in elements."""
+
+    _fields_ = [
+        *[(name, c_long) for name in ("m", "n", "k")],
+        ("a", c_void_p),
+        *[(name, c_long) for name in ("a_m", "a_k", "a_kp")],
+        ("b", c_void_p),
+        *[(name, c_long) for name in ("b_k", "b_p")],
+        ("c", c_void_p),
+        *[(name, c_long) for name in ("c_m", "c_p", "add")],
+        ("ahead", POINTER(Ahead)),
+        ("aheads", c_long),
+    ]
+
+
+class Call(Structure):
+    """`ws_call` of ws.h: what an entry point is given."""
+
+    _fields_ = [
+        ("api", c_void_p),
+        ("dims", POINTER(c_long)),
+        ("buffers", POINTER(c_void_p)),
+        ("arena", c_void_p),
+        ("work", c_void_p),
+        ("work_bytes", c_long),
+        ("scalars", POINTER(c_double)),
+        ("derived", POINTER(c_double)),
+        ("seed", c_uint64),
+        ("step", c_uint64),
+    ]
+
+
+class LoopInput(Structure):
+    """`ws_input` of runtime.h: an input that the loop takes row by row from `source`."""
+
+    _fields_ = [("source", c_void_p), ("row_bytes", c_long), ("slot", c_void_p), ("staging", c_void_p)]
+
+
+class Bound(Structure):
+    """`ws_bound` of runtime.h: indices that stay below a limit."""
+
+    _fields_ = [("slot", c_void_p), ("count", c_long), ("limit", c_uint64), ("bytes", c_int)]
+
+
+class Loop(Structure):
+    """`ws_loop` of runtime.h: many steps of one epoch."""
+
+    _fields_ = [
+        ("prologue", c_void_p),
+        ("entry", c_void_p),
+        ("call", POINTER(Call)),
+        ("batch_dim", c_void_p),
+        ("inputs", POINTER(LoopInput)),
+        ("order", c_void_p),
+        ("loss", c_void_p),
+        ("refused", c_void_p),
+        ("losses", c_void_p),
+        ("step_scalar", c_void_p),
+        ("order_seed", c_uint64),
+        ("order_epoch", c_uint64),
+        *[(name, c_long) for name in ("rows", "capacity", "position", "steps")],
+        ("seconds", c_double),
+        *[(name, c_int) for name in ("input_count", "order_kind", "loss_is_double", "stop_on_refusal", "threads")],
+    ]
+
+
+class Copy(Structure):
+    """`ws_copy` of runtime.h: a stored transpose."""
+
+    _fields_ = [
+        ("state", c_void_p),
+        ("copy", c_void_p),
+        ("rows", c_long),
+        ("columns", c_long),
+        ("paneled", c_int),
+        ("bytes", c_int),
+    ]
+
+
+class Phase(Structure):
+    """`ws_phase` of runtime.h: a program of a window."""
+
+    _fields_ = [
+        ("prologue", c_void_p),
+        ("entry", c_void_p),
+        ("call", POINTER(Call)),
+        *[(name, c_void_p) for name in ("batch_dim", "first_dim", "rows_dim", "parts_dim", "step_scalar")],
+        ("inputs", POINTER(LoopInput)),
+        ("copies", POINTER(Copy)),
+        *[(name, c_int) for name in ("input_count", "copy_count", "once")],
+    ]
+
+
+class Windows(Structure):
+    """`ws_windows` of runtime.h: many windows of one epoch."""
+
+    _fields_ = [
+        ("phases", POINTER(Phase)),
+        *[(name, c_void_p) for name in ("order", "loss", "refused", "losses", "bounds")],
+        *[(name, c_uint64) for name in ("order_seed", "order_epoch", "step")],
+        *[(name, c_long) for name in ("rows", "window", "part", "position", "steps")],
+        ("seconds", c_double),
+        *[(name, c_int) for name in ("phase_count", "bound_count", "order_kind", "loss_is_double")],
+        *[(name, c_int) for name in ("stop_on_refusal", "threads")],
+    ]
+
+
+class Library:
+    """The functions of the runtime library, with their C signatures."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.dll = ctypes.CDLL(os.fspath(path))
+        self.api: int = ctypes.addressof(ctypes.c_byte.in_dll(self.dll, "ws_api_table"))
+        self.gemm_f32 = self._function("ws_gemm_f32", None, POINTER(Gemm))
+        self.gemm_f64 = self._function("ws_gemm_f64", None, POINTER(Gemm))
+        self.barrier = self._function("ws_barrier", None)
+        self.order = self._function("ws_order", c_uint64, c_uint64, c_uint64, c_uint64, c_uint64)
+        self._pool_run = self._function("ws_pool_run", c_int, c_void_p, c_void_p, c_int)
+        self._step = self._function("ws_step", c_int, c_void_p, c_void_p, POINTER(Call), c_int, c_void_p, c_int)
+        self._run_loop = self._function("ws_run_loop", c_long, POINTER(Loop))
+        self._run_windows = self._function("ws_run_windows", c_long, POINTER(Windows))
+
+    def _function(self, name: str, result: type | None, *arguments: type) -> ctypes._NamedFuncPointer:
+        function = getattr(self.dll, name)
+        function.restype, function.argtypes = result, list(arguments)
+        return function  # type: ignore[no-any-return]
+
+    def run_step(
+        self, prologue: int | None, entry: int, call: Call, threads: int, bounds: int | None = None, count: int = 0
+    ) -> bool:
+        """Run one step: the prologue, then `entry` on every thread.  `call.step` is the caller's to advance.
+
+        False, with nothing run, where an index is outside one of the `count` bounds at the address `bounds`.
+        """
+        error = self._step(prologue, entry, call, threads, bounds, count)
+        if error == errno.EDOM:
+            return False
+        _check(error, threads)
+        return True
+
+    def run_loop(self, loop: Loop) -> int:
+        """Run steps until `loop.steps`, the end of the epoch or the time limit; returns how many were done."""
+        done: int = self._run_loop(loop)
+        _check(max(0, -done), loop.threads)
+        return done
+
+    def run_windows(self, windows: Windows) -> int | None:
+        """Run windows as `run_loop` runs steps; None, with nothing run, where an index is out of its bound."""
+        done: int = self._run_windows(windows)
+        if done == -errno.EDOM:
+            return None
+        _check(max(0, -done), windows.threads)
+        return done
+
+    def pool_run(self, body: int | ctypes._CFunctionType, argument: int | None, threads: int) -> None:
+        """Call `body(argument, id, threads)` on every thread of the pool and wait for all of them."""
+        _check(self._pool_run(ctypes.cast(body, c_void_p), argument, threads), threads)
+
+
+def _check(error: int, threads: int) -> None:
+    if error == 0:
+        return
+    if error == errno.EINVAL and not 1 <= threads <= MAX_THREADS:
+        raise ValueError(f"threads={threads}: expected 1 to {MAX_THREADS}")
+    if error == errno.EINVAL:
+        raise ValueError("a loop without a batch dimension needs rows that are a multiple of its capacity")
+    if error == errno.EDEADLK:
+        raise RuntimeError("a step was started from inside a step of the same process; run them one after the other")
+    raise OSError(error, f"could not start {threads} threads: {os.strerror(error)}; use fewer with threads=")
+
+
+def library_sources() -> dict[str, str]:
+    """The text of every file of the library, by name."""
+    names = {path.name for path in NATIVE.glob("*.c")} | LIBRARY_HEADERS | {"ws.h"}
+    return {name: (NATIVE / name).read_text() for name in sorted(names)}
+
+
+def build_library(cache: Cache, compiler: Compiler, target: Target) -> Path:
+    """The library's shared object, from the cache or compiled into it."""
+    sources = library_sources()
+    names = [text for pair in sources.items() for text in pair]
+    key = key_of("library", *names, *EVERY_FLAG, *target.flags, compiler.fingerprint)
+    found = cache.get(key, OBJECT_SUFFIX)
+    if found is not None:
+        return found
+    with cache.lock(key):
+        return cache.get(key, OBJECT_SUFFIX) or cache.put(key, run_compiler(compiler, target, sources), OBJECT_SUFFIX)
+
+
+_loaded: Library | None = None
+_loading = threading.Lock()
+
+
+def _after_fork() -> None:
+    """A child has none of its parent's threads: nobody would open a lock that one of them held."""
+    global _loading
+    _loading = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def is_loaded() -> bool:
+    """Does this process have the library?"""
+    return _loaded is not None
+
+
+def load_library(cache: Cache | None = None, compiler: Compiler | None = None, target: Target | None = None) -> Library:
+    """The library of this process.  The first call decides how it is built: there is one pool, ever."""
+    global _loaded
+    with _loading:
+        if _loaded is None:
+            _loaded = Library(build_library(cache or Cache(), compiler or find_compiler(), target or detect_target()))
+        return _loaded
+
+
+def load_plan_object(path: Path) -> tuple[int | None, int]:
+    """Load a plan's shared object; returns the addresses of its `ws_prologue` (None without one) and `ws_entry`."""
+    plan = ctypes.CDLL(os.fspath(path))
+    entry = ctypes.cast(plan.ws_entry, c_void_p).value
+    assert entry is not None
+    prologue = ctypes.cast(plan.ws_prologue, c_void_p).value if hasattr(plan, "ws_prologue") else None
+    return prologue, entry

@@ -1,0 +1,105 @@
+"""Where an element is: offsets of loads and stores as C text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from wholestep.compiler.backends.cpu.render.language import extent_text
+from wholestep.compiler.ir.types import Extent, product
+from wholestep.compiler.plan.kernel import LANES, Buffer, Index, Layout, Load
+
+
+@dataclass
+class Scope:
+    """How the axes of a kernel are written at some point of its loops.
+
+    `panels` gives, for an axis that is looped in panels, the text of (axis / 16, axis % 16).
+    """
+
+    symbols: tuple[str, ...]
+    axes: dict[int, str] = field(default_factory=dict)
+    panels: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    def extent(self, e: Extent) -> str:
+        return extent_text(e, self.symbols)
+
+    def times(self, text: str, stride: Extent) -> str:
+        if stride == 1:
+            return text
+        return f"{text}*{self.extent(stride)}" if text != "0" else "0"
+
+    def index(self, i: Index, extent: Extent, scale: Extent = 1) -> list[str]:
+        """The terms of scale * index."""
+        if i.over != 1:
+            whole = " + ".join(self.index(replace(i, over=1), extent)) or "0"
+            return [self.times(f"(({whole})/{i.over})", scale)]
+        terms = [self.times(self.axes[a], c * scale) for a, c in i.terms]
+        if i.offset != 0:
+            terms.append(self.extent(i.offset * scale))
+        if i.value is not None:
+            place = f"v{i.value}" if i.is_behind_start else f"ws_clamp(v{i.value}, {self.extent(extent - 1)})"
+            terms.append(self.times(place, scale))
+        return [t for t in terms if t != "0"]
+
+    def offset(self, load: Load, buffer: Buffer) -> str:
+        terms = self.panel_terms(load) if buffer.layout is Layout.PANELS else self.row_terms(load)
+        return " + ".join(terms) or "0"
+
+    def row_terms(self, load: Load) -> list[str]:
+        out: list[str] = []
+        for d, i in enumerate(load.index):
+            out += self.index(i, load.shape[d], product(load.shape[d + 1 :]))
+        return out
+
+    def panel_terms(self, load: Load) -> list[str]:
+        *lead, rows, columns = load.shape
+        panel = rows * LANES
+        assert isinstance(columns, int)
+        out: list[str] = []
+        matrix = panel * -(-columns // LANES)
+        for d, i in enumerate(load.index[:-2]):
+            out += self.index(i, load.shape[d], product(lead[d + 1 :]) * matrix)
+        out += self.index(load.index[-2], rows, LANES)
+        column = load.index[-1]
+        if column.plain in self.panels:
+            p, lane = self.panels[column.plain]
+            return [*out, self.times(p, panel), lane]
+        c = " + ".join(self.index(column, columns))
+        if not c:
+            return out
+        return [*out, self.times(f"(({c})/{LANES})", panel), f"(({c})%{LANES})"]
+
+
+def axis_stride(load: Load, axis: int, buffer: Buffer) -> tuple[Extent, bool]:
+    """(stride of an axis in elements, is it the paneled one): for a contraction's operand."""
+    if buffer.layout is Layout.ROWS:
+        stride: Extent = 0
+        for d, i in enumerate(load.index):
+            for a, c in i.terms:
+                if a == axis:
+                    stride = stride + c * product(load.shape[d + 1 :])
+        return stride, False
+    *lead, rows, columns = load.shape
+    if load.index[-1].plain == axis:
+        return 1, True
+    assert isinstance(columns, int)
+    matrix = rows * LANES * -(-columns // LANES)
+    stride = 0
+    for d, i in enumerate(load.index[:-1]):
+        unit: Extent = LANES if d == len(load.index) - 2 else product(lead[d + 1 :]) * matrix
+        for a, c in i.terms:
+            if a == axis:
+                stride = stride + c * unit
+    for a, c in load.index[-1].terms:  # whole panels, or the columns of one
+        if a == axis:
+            if c == 1:
+                return 1, True
+            assert isinstance(c, int), f"a step of {c} columns is not known"
+            assert c % LANES == 0, f"a step of {c} columns is no number of panels"
+            stride = stride + c * rows
+    return stride, False
+
+
+def buffer_table(buffers: Sequence[Buffer]) -> Mapping[int, Buffer]:
+    return {b.id: b for b in buffers}

@@ -1,0 +1,191 @@
+"""Plan -> one C file.  Kernels carry ids: no string of the user's is ever in the source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wholestep.compiler.backends.cpu.render.call import headers
+from wholestep.compiler.backends.cpu.render.kernels import RENDER
+from wholestep.compiler.backends.cpu.render.language import HOST, STORED, cast_text, extent_text, literal
+from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.ir.types import float64
+from wholestep.compiler.plan.kernel import LANES, Buffer, HostValue, Kernel, Layout, Loop, Plan, Space
+
+PRELUDE = """\
+#include "ws.h"
+#include "reduce.h"
+#include "turn.h"
+{}#undef WS_EXPORT
+#define WS_EXPORT __attribute__((visibility("default")))
+"""
+
+KERNELS_OF_A_FILE = 6  # each of them takes gcc about 0.1 s, reading the headers 0.03 s
+BARRIER = -1  # in the place of a kernel's number, where times are noted
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of a plan in parts."""
+
+    prelude: str
+    kernels: tuple[str, ...]  # static functions
+    entry: str  # and everything else that is exported
+
+    @property
+    def text(self) -> str:
+        """One file."""
+        return "\n\n".join([self.prelude, *self.kernels, self.entry]) + "\n"
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The same program as several files of a few kernels each, which compilers may work on side by side."""
+        count = -(-len(self.kernels) // KERNELS_OF_A_FILE)
+        if count < 2:
+            return {"plan.c": self.text}
+        shared = [kernel.removeprefix("static ") for kernel in self.kernels]
+        heads = [kernel.partition(" {\n")[0] + ";" for kernel in shared]
+        # Dealt out in turn: neighbours resemble each other, so each file gets its part of what takes long.
+        parts = {f"kernels{i}.c": shared[i::count] for i in range(count)}
+        parts["plan.c"] = [*heads, self.entry]
+        return {name: "\n\n".join([self.prelude, *part]) + "\n" for name, part in parts.items()}
+
+
+def render(plan: Plan, prefix: str = "ws", profile: bool = False) -> str:
+    """The source of a plan as one file."""
+    return source(plan, prefix, profile).text
+
+
+def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> Source:
+    """The source of a plan: its kernels (equal ones once), the scalar prologue, the entry point, the refresh of copies.
+
+    `prefix` names what the object exports, so that several plans can stand in one file.  With `profile` every kernel
+    and barrier notes when it began and ended; what the kernels compute is the same text.
+    """
+    buffers = {b.id: b for b in plan.buffers}
+    functions: dict[str, str] = {}  # text of a kernel without its name -> name
+    texts, calls = [], {}
+    for kernel in plan.kernels:
+        step = () if kernel.loop is None else (plan.loops[kernel.loop].symbol,)
+        writer = Writer(kernel, buffers, (*plan.symbols, *step))
+        RENDER[kernel.kind](writer)
+        text = writer.function("@")
+        if text not in functions:
+            functions[text] = name = f"{prefix}_k{kernel.id}"
+            texts.append(text.replace("@", name, 1))
+        calls[kernel.id] = noted(call_text(kernel, functions[text], writer), kernel.id, profile)
+    prelude = PRELUDE.format("".join(f'#include "{name}"\n' for name in headers(plan.kernels)))
+    notes = ['#include "profile.h"\n'] if profile else []
+    barrier = noted("call->api->barrier();", BARRIER, profile)
+    body = entry(plan, calls, prefix, barrier)
+    exported = [prologue(plan, prefix), body, refresh(plan, prefix)]
+    return Source(prelude, tuple(texts), "\n\n".join([*notes, *exported]))
+
+
+def call_text(kernel: Kernel, function: str, writer: Writer) -> str:
+    arguments = "".join(f", b{b}" for b in writer.arguments().values())
+    step = "" if kernel.loop is None else ", step"
+    return f"{function}(call, lo, hi{step}{arguments});"
+
+
+def noted(statement: str, what: int, profile: bool) -> str:
+    """A statement, with its times noted under a kernel's number where that is asked for."""
+    if not profile:
+        return statement
+    return f"{{ const long begun = ws_clock(); {statement} ws_note(id, {what}, begun); }}"
+
+
+def pointer(buffer: Buffer, position: Mapping[int, int]) -> str:
+    """Declares b<id>, the address of a buffer."""
+    type = STORED[buffer.type.dtype]
+    where = {
+        Space.ARENA: f"(call->arena + {buffer.offset})",
+        Space.WORK: f"(call->work + id*call->work_bytes + {buffer.offset})",
+    }.get(buffer.space)
+    if where is None:
+        where = f"call->buffers[{position[buffer.id]}]"
+    return f"  {type} *const b{buffer.id} = ({type} *){where}; (void)b{buffer.id};"
+
+
+def entry(plan: Plan, calls: Mapping[int, str], prefix: str, barrier: str) -> str:
+    """Regions of kernels with a barrier between them; each thread runs over what it owns."""
+    lines = [f"WS_EXPORT void {prefix}_entry(const ws_call *call, int id, int threads) {{", "  long lo, hi;"]
+    lines += [f"  const long d{k} = call->dims[{k}]; (void)d{k};" for k in range(len(plan.symbols))]
+    position = {b.id: i for i, b in enumerate(plan.pointer_buffers())}
+    lines += [pointer(b, position) for b in plan.buffers]
+    region, loop = 0, None
+    for k in plan.kernels:
+        if k.loop != loop:
+            lines += [] if loop is None else close_loop(plan.loops[loop], barrier)
+        if k.region != region:
+            region = k.region
+            lines.append(f"  {barrier}  /* region {region} */")
+        if k.loop != loop:
+            loop = k.loop
+            lines += [] if loop is None else open_loop(plan.loops[loop], plan.symbols)
+        if k.split is None:
+            lines.append(f"  lo = hi = 0; if (id == 0) {calls[k.id]}")
+        else:
+            extent = extent_text(k.axes[k.split], plan.symbols)
+            lines.append(f"  ws_own({extent}, {k.granule}, id, threads, &lo, &hi); if (lo < hi) {calls[k.id]}")
+    lines += [] if loop is None else close_loop(plan.loops[loop], barrier)
+    return "\n".join([*lines, "}"])
+
+
+def open_loop(loop: Loop, symbols: tuple[str, ...]) -> list[str]:
+    steps = extent_text(loop.length, symbols)
+    step = f"{steps} - 1 - n" if loop.reverse else "n"
+    return [f"  for (long n = 0; n < {steps}; n++) {{", f"  const long step = {step}; (void)step;"]
+
+
+def close_loop(loop: Loop, barrier: str) -> list[str]:
+    return [*([f"  {barrier}"] if loop.barrier else []), "  }"]
+
+
+def host_text(value: HostValue, symbols: tuple[str, ...]) -> str:
+    if value.op == "const":
+        return literal(value.const, float64)
+    if value.op == "scalar":
+        return f"call->scalars[{value.index}]"
+    if value.op == "size":
+        return f"(double)({extent_text(value.extent, symbols)})"
+    args = tuple(f"h{a}" for a in value.args)
+    if value.op == "cast":
+        assert value.dtype is not None
+        return f"(double){cast_text(args[0], float64, value.dtype)}"
+    text = HOST[value.op].format(*args)
+    return f"(double)(float)({text})" if value.dtype is not None and value.dtype.name == "float32" else text
+
+
+def prologue(plan: Plan, prefix: str) -> str:
+    """Everything that depends on runtime scalars and sizes alone, in float64, once a step."""
+    lines = [f"WS_EXPORT void {prefix}_prologue(const ws_call *call) {{"]
+    lines += [f"  const long d{k} = call->dims[{k}]; (void)d{k};" for k in range(len(plan.symbols))]
+    for v in plan.host:
+        lines.append(f"  const double h{v.id} = {host_text(v, plan.symbols)}; (void)h{v.id};")
+        if v.slot is not None:
+            lines.append(f"  call->derived[{v.slot}] = h{v.id};")
+    return "\n".join([*lines, "  (void)call;", "}"])
+
+
+def refresh(plan: Plan, prefix: str) -> str:
+    """Rewrites every stored transpose from its state, after someone else has changed the state."""
+    lines = [f"WS_EXPORT void {prefix}_refresh(const ws_call *call) {{", "  const int id = 0; (void)id; (void)call;"]
+    position = {b.id: i for i, b in enumerate(plan.pointer_buffers())}
+    buffers = {b.id: b for b in plan.buffers}
+    for copy in plan.buffers:
+        if copy.space is not Space.COPY:
+            continue
+        assert copy.source is not None
+        state = buffers[copy.source]
+        rows, columns = state.type.shape
+        lines += [pointer(state, position), pointer(copy, position)]
+        at_state = f"i*{columns} + j" if state.layout is Layout.ROWS else panel_offset("i", "j", str(rows))
+        at_copy = panel_offset("j", "i", str(columns))
+        loops = f"for (long i = 0; i < {rows}; i++) for (long j = 0; j < {columns}; j++)"
+        lines.append(f"  {loops} b{copy.id}[{at_copy}] = b{state.id}[{at_state}];")
+    return "\n".join([*lines, "}"])
+
+
+def panel_offset(row: str, column: str, rows: str) -> str:
+    return f"({column}/{LANES})*({rows}*{LANES}) + {row}*{LANES} + {column}%{LANES}"

@@ -1,0 +1,57 @@
+"""A call of a native routine: every stride and extent a literal where it is known, so that the compiler specialises."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from wholestep.compiler.backends.cpu.render.address import axis_stride
+from wholestep.compiler.backends.cpu.render.ahead import ahead_of_next, is_large
+from wholestep.compiler.backends.cpu.render.language import SUFFIX
+from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.plan.kernel import LANES, Kernel, Operand
+
+# Where each routine is defined.
+HEADERS = {"attention": "attention.h", "attention_grad": "attention.h"}
+
+
+def headers(kernels: tuple[Kernel, ...]) -> list[str]:
+    """The native headers that a plan's calls need."""
+    windows = {"conv.h" for k in kernels if k.window is not None}
+    return sorted(windows | {HEADERS[k.call.routine] for k in kernels if k.call is not None})
+
+
+def render_call(w: Writer) -> None:
+    k, call = w.kernel, w.kernel.call
+    assert call is not None
+    suffix = SUFFIX[call.dtype]
+    with ExitStack() as stack:
+        for axis in k.rows:
+            stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
+        outside = dict(w.scope.axes)
+        w.scope.axes.update({a: "0" for a in range(len(k.axes)) if a not in k.rows})
+        ahead = ahead_of_next(w, (*call.operands, *call.results)) if is_large(w) else []
+        w.emit(f"const ws_{call.routine}_{suffix} arguments = {{")
+        for item in (*call.operands, *call.results):
+            w.emit(f"  .{item.name} = {view_text(w, item)},")
+        for name, extent in call.extents:
+            w.emit(f"  .{name} = {w.scope.extent(extent)},")
+        for name, number in call.numbers:
+            w.emit(f"  .{name} = {number.hex()},")
+        if call.work is not None:
+            w.emit("  .work = work,")
+        if ahead:
+            w.emit(f"  .ahead = ahead, .aheads = {len(ahead)},")
+        w.emit("};")
+        w.emit(f"ws_call_{call.routine}_{suffix}(call->api, &arguments);")
+        w.scope.axes.update(outside)
+
+
+def view_text(w: Writer, item: Operand) -> str:
+    """{address, {steps along the routine's axes}, step from one panel of 16 columns to the next}."""
+    buffer = w.buffers[item.load.buffer]
+    steps = [axis_stride(item.load, axis, buffer) for axis in item.axes]
+    panel = steps[-1][0] * LANES
+    if steps[-1][1]:
+        panel = item.load.shape[-2] * LANES
+    at = f"{w.params[item.load.buffer]} + {w.scope.offset(item.load, buffer)}"
+    return f"{{{at}, {{{', '.join(w.scope.extent(s) for s, _ in steps)}}}, {w.scope.extent(panel)}}}"

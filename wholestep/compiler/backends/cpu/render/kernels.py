@@ -1,0 +1,259 @@
+"""One function per kind of kernel: plan data -> C loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+
+from wholestep.compiler.backends.cpu.render.address import axis_stride
+from wholestep.compiler.backends.cpu.render.ahead import ahead_of_epilogue, operand_start
+from wholestep.compiler.backends.cpu.render.call import render_call
+from wholestep.compiler.backends.cpu.render.language import LOWEST, OPS, STORED, SUFFIX
+from wholestep.compiler.backends.cpu.render.transposes import render_transpose, transposes
+from wholestep.compiler.backends.cpu.render.windows import render_window
+from wholestep.compiler.backends.cpu.render.writer import REDUCE_SUFFIX, Writer, panel
+from wholestep.compiler.ir.types import product
+from wholestep.compiler.plan.emit import is_direct
+from wholestep.compiler.plan.kernel import LANES, Kind, Layout, Level, Load, Reduce
+
+
+def render_nest(w: Writer) -> None:
+    k = w.kernel
+    by_panel = (
+        len(k.levels) == 1
+        and k.rows
+        and w.is_paneled(k.levels[0])
+        and not k.levels[0].reduces
+        and not k.levels[0].row_stores
+    )
+    if by_panel:
+        render_panels_outside(w)
+        return
+    with ExitStack() as stack:
+        for axis in k.rows:
+            stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
+        for level in k.levels:
+            w.instructions(level.row)
+            w.stores(level.row_stores)
+            if k.vector is not None:
+                w.vector_loop(level)
+
+
+def render_panels_outside(w: Writer) -> None:
+    """A pointwise nest over paneled buffers walks them in the order in which they lie in memory."""
+    k, (whole,) = w.kernel, w.kernel.levels
+    assert k.vector is not None
+    lo, hi = w.span(k.vector)
+    extent = k.axes[k.vector]
+    turned = transposes(w) if len(k.rows) == 1 else {}
+    level = replace(whole, stores=tuple(s for s in whole.stores if s not in turned))
+    with w.loop("p", panel(lo), f"({hi} + {LANES - 1})/{LANES}"):
+        tail = not (isinstance(extent, int) and extent % LANES == 0)
+        if tail:
+            left = f"{w.scope.extent(extent)} - p*{LANES}"
+            w.emit(f"const long w = {left} < {LANES} ? {left} : {LANES};")
+        with ExitStack() as stack:
+            for axis in k.rows:
+                stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
+            w.instructions(level.row)
+            w.lanes(level, "w" if tail else str(LANES), "p")
+        for copy, state in turned.items():  # while the panel is in the first-level cache
+            (row,), columns = k.rows, (f"p*{LANES}", f"p*{LANES} + {'w' if tail else LANES}")
+            render_transpose(w, copy.load, state.load, {row: w.span(row), k.vector: columns})
+
+
+def render_columns(w: Writer) -> None:
+    """Sums along an outer axis, 16 columns at a time: element i of a column goes to lane i % 16, as in a row."""
+    k = w.kernel
+    sums, epilogue = k.levels
+    assert k.vector is not None
+    assert k.reduced is not None
+    lo, hi = w.span(k.vector)
+    with ExitStack() as stack:
+        for axis in k.rows:
+            stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
+        column_panels(w, sums, epilogue, k.reduced, lo, hi)
+
+
+def column_panels(w: Writer, sums: Level, epilogue: Level, along: int, lo: str, hi: str) -> None:
+    """The columns from `lo` to `hi` of the vector axis, summed along the axis `along`, and what follows the sums."""
+    vector = w.kernel.vector
+    assert vector is not None
+    with w.loop("p", lo, hi, str(LANES)):
+        w.emit(f"const long w = {hi} - p < {LANES} ? {hi} - p : {LANES};")
+        outside, w.scope.axes[vector] = w.scope.axes[vector], "(p + l)"
+        if isinstance(w.kernel.axes[vector], int):
+            w.scope.panels[vector] = (f"(p/{LANES})", "l")
+        reduce_columns(w, sums, along)
+        w.emit("#pragma omp simd")
+        with w.block("for (long l = 0; l < w; l++)"):
+            w.instructions(epilogue.body)
+            w.stores(epilogue.stores)
+        w.scope.axes[vector] = outside
+        w.scope.panels.clear()
+
+
+def reduce_columns(w: Writer, level: Level, along: int) -> None:
+    """16 lanes of 16 columns, each lane a row of `r`; then the lanes are combined in the order of a row's."""
+    for r in level.reduces:
+        start_columns(w, r)
+    for width in (str(LANES), "w"):  # whole panels have a constant width
+        loop = w.loop(f"i{along}", "0", w.scope.extent(w.kernel.axes[along]))
+        with w.block(f"if (w == {LANES})" if width != "w" else "else"), loop:
+            for r in level.reduces:  # argmax has one running maximum a column: the first of equals wins in any order
+                lane = "0" if r.op == "argmax" else f"i{along} & {LANES - 1}"
+                w.emit(f"{STORED[w.dtypes[r.value]]} *const lane{r.id} = r{r.id}[{lane}];")
+            w.emit("#pragma omp simd")
+            with w.block(f"for (long l = 0; l < {width}; l++)"):
+                w.instructions(level.body)
+                for r in level.reduces:
+                    add_to_column(w, r, along)
+    for r in level.reduces:
+        if r.op == "argmax":
+            w.values[r.id] = f"a{r.id}[l]"
+        else:
+            w.emit(f"ws_columns_{r.op}_{REDUCE_SUFFIX[w.dtypes[r.value]]}(r{r.id});")
+            w.values[r.id] = f"r{r.id}[0][l]"
+
+
+def start_columns(w: Writer, r: Reduce) -> None:
+    dtype = w.dtypes[r.value]
+    first = "0" if r.op == "sum" else LOWEST[dtype]
+    w.emit(f"{STORED[dtype]} r{r.id}[{LANES}][{LANES}];")
+    w.emit(f"for (int k = 0; k < {LANES}; k++) for (int l = 0; l < {LANES}; l++) r{r.id}[k][l] = {first};")
+    if r.op == "argmax":
+        w.emit(f"int32_t a{r.id}[{LANES}]; for (int l = 0; l < {LANES}; l++) a{r.id}[l] = 0;")
+
+
+def add_to_column(w: Writer, r: Reduce, along: int) -> None:
+    value, dtype, lane = w.values[r.value], w.dtypes[r.value], f"lane{r.id}[l]"
+    if r.op == "argmax":
+        w.emit(f"const int b{r.id} = ws_exceeds_{REDUCE_SUFFIX[dtype]}({value}, {lane});")
+        w.emit(f"a{r.id}[l] = b{r.id} ? (int32_t)i{along} : a{r.id}[l];")
+        w.emit(f"{lane} = b{r.id} ? {value} : {lane};")
+    else:
+        w.emit(f"{lane} = {OPS['add' if r.op == 'sum' else 'maximum'](dtype, (lane, value))};")
+
+
+# -- contractions ------------------------------------------------------------------------------------------------------
+
+
+def render_dot(w: Writer) -> None:
+    """Blocks of the product, each followed by its epilogue while it is in the first-level cache."""
+    k, dot = w.kernel, w.kernel.dot
+    assert dot is not None
+    with ExitStack() as stack:
+        for axis in dot.batch:
+            stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
+        for name, axis, size in (("n", dot.n, dot.columns), ("m", dot.m, dot.rows)):
+            lo, hi = w.span(axis)
+            stack.enter_context(w.loop(f"{name}0", lo, hi, str(size)))
+            w.emit(f"const long {name}b = {hi} - {name}0 < {size} ? {hi} - {name}0 : {size};")
+            if axis == dot.n and len(k.levels) > 1:  # the columns that the blocks below read again from the cache
+                column_panels(w, k.levels[1], k.levels[2], dot.k, "n0", "n0 + nb")
+        w.scope.axes[dot.m], w.scope.axes[dot.n], w.scope.axes[dot.k] = "m0", "n0", "0"
+        call_gemm(w, *direct_target(w) if is_direct(k) else block_target(w))
+        if not is_direct(k):
+            render_epilogue(w)
+
+
+def direct_target(w: Writer) -> tuple[str, str, str]:
+    """The product goes where it is wanted: (pointer, stride of rows, stride of panels)."""
+    dot, target = w.kernel.dot, w.kernel.levels[0].stores[0].load
+    assert dot is not None
+    buffer = w.buffers[target.buffer]
+    row, _ = axis_stride(target, dot.m, buffer)
+    step = target.shape[-2] * LANES if buffer.layout is Layout.PANELS else LANES
+    return operand_start(w, target), w.scope.extent(row), w.scope.extent(step)
+
+
+def block_target(w: Writer) -> tuple[str, str, str]:
+    assert w.kernel.dot is not None
+    return "block", str(LANES), str(w.kernel.dot.rows * LANES)
+
+
+def call_gemm(w: Writer, c: str, c_m: str, c_p: str) -> None:
+    dot = w.kernel.dot
+    assert dot is not None
+    a, b = w.buffers[dot.a.buffer], w.buffers[dot.b.buffer]
+    (a_m, _), (a_k, by_panels) = axis_stride(dot.a, dot.m, a), axis_stride(dot.a, dot.k, a)
+    a_kp = dot.a.shape[-2] * LANES if by_panels else a_k * LANES
+    b_k, _ = axis_stride(dot.b, dot.k, b)
+    b_p = dot.b.shape[-2] * LANES if b.layout is Layout.PANELS else LANES
+    t, depth = w.scope.extent, w.scope.extent(w.kernel.axes[dot.k])
+    ahead = ahead_of_epilogue(w)
+    if ahead:
+        w.emit(f"const ws_ahead ahead[] = {{{', '.join(ahead)}}};")
+    given = f", .ahead = ahead, .aheads = {len(ahead)}" if ahead else ""
+    w.emit(f"const ws_gemm product = {{mb, nb, {depth},")
+    w.emit(f"  {operand_start(w, dot.a)}, {t(a_m)}, {t(a_k)}, {t(a_kp)},")
+    w.emit(f"  {operand_start(w, dot.b)}, {t(b_k)}, {t(b_p)}, {c}, {c_m}, {c_p}{given}}};")
+    w.emit(f"call->api->gemm_{SUFFIX[a.type.dtype]}(&product);")
+
+
+def render_epilogue(w: Writer) -> None:
+    k, dot, whole = w.kernel, w.kernel.dot, w.kernel.levels[0]
+    assert dot is not None
+    turned = transposes(w)
+    level = replace(whole, stores=tuple(s for s in whole.stores if s not in turned))
+    w.scope.axes[dot.m] = f"i{dot.m}"
+    w.scope.axes[dot.k] = f"i{dot.k}"
+    (acc,) = (i.id for i in level.body if i.op == "acc")
+    w.values[acc] = "acc[l]"
+    extent = k.axes[dot.n]
+    with w.loop("q", "0", f"(nb + {LANES - 1})/{LANES}"):
+        if isinstance(extent, int):
+            w.emit(f"const long p = n0/{LANES} + q;")
+        with w.loop(f"i{dot.m}", "m0", "m0 + mb"):
+            w.emit(f"const {STORED[w.dtypes[acc]]} *const acc = block + (q*{dot.rows} + i{dot.m} - m0)*{LANES};")
+            base = "" if isinstance(extent, int) else f"n0 + q*{LANES}"
+            if isinstance(extent, int) and (extent % LANES == 0 or extent < LANES):
+                w.lanes(level, str(min(extent, LANES)), "p", base)
+            else:
+                w.emit(f"const long w = nb - q*{LANES} < {LANES} ? nb - q*{LANES} : {LANES};")
+                w.lanes(level, "w", "p", base)
+    for copy, state in turned.items():
+        render_transpose(w, copy.load, state.load, {dot.m: ("m0", "m0 + mb"), dot.n: ("n0", "n0 + nb")})
+
+
+# -- scatter -----------------------------------------------------------------------------------------------------------
+
+
+def render_scatter(w: Writer) -> None:
+    """Zeros, then every update in order; threads share out an axis that is not indexed."""
+    k, scatter = w.kernel, w.kernel.scatter
+    assert scatter is not None
+    target, at = scatter.target, scatter.at
+    with ExitStack() as stack:
+        for d, index in enumerate(target.index):
+            if d == at:
+                stack.enter_context(w.loop("at", "0", w.scope.extent(target.shape[d])))
+            elif index.plain is not None:
+                stack.enter_context(w.loop(f"i{index.plain}", *w.span(index.plain)))
+        w.emit(f"{scatter_element(w, target, at)} = 0;")
+    with ExitStack() as stack:
+        for axis in range(len(k.axes)):
+            stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
+            if axis == max(scatter.over, default=-1):
+                w.emit(f"const long at = ws_clamp({w.element(scatter.index)}, {w.scope.extent(target.shape[at] - 1)});")
+        if not scatter.over:
+            w.emit(f"const long at = ws_clamp({w.element(scatter.index)}, {w.scope.extent(target.shape[at] - 1)});")
+        place = scatter_element(w, target, at)
+        dtype = w.buffers[target.buffer].type.dtype
+        w.emit(f"{place} = {OPS['add'](dtype, (place, w.element(scatter.updates)))};")
+
+
+def scatter_element(w: Writer, target: Load, at: int) -> str:
+    base = w.scope.offset(target, w.buffers[target.buffer])
+    return f"{w.params[target.buffer]}[{base} + {w.scope.times('at', product(target.shape[at + 1 :]))}]"
+
+
+RENDER: Mapping[Kind, Callable[[Writer], None]] = {
+    Kind.NEST: render_nest,
+    Kind.COLUMNS: render_columns,
+    Kind.DOT: render_dot,
+    Kind.SCATTER: render_scatter,
+    Kind.CALL: render_call,
+    Kind.WINDOW: render_window,
+}

@@ -1,0 +1,53 @@
+"""A state that is stored twice: its second layout is written in blocks, after the block of the state itself.
+
+Element by element, a row of 16 would go to 16 cache lines (docs/rejected.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wholestep.compiler.backends.cpu.render.ahead import operand_start
+from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.ir.types import float32
+from wholestep.compiler.plan.kernel import LANES, Layout, Load, Store
+
+Span = tuple[str, str]
+
+
+def transposes(w: Writer) -> dict[Store, Store]:
+    """Stores into a state's second layout, each with the store into the state itself."""
+    level = w.kernel.levels[0]
+    into = {s.load.buffer: s for s in level.stores}
+    source = {s: w.buffers[s.load.buffer].source for s in level.stores}
+    return {s: into[state] for s, state in source.items() if state is not None}
+
+
+def render_transpose(w: Writer, copy: Load, state: Load, spans: Mapping[int, Span]) -> None:
+    """The part of a state that was just written, turned: 16 rows become one line of the copy at a time.
+
+    `spans` has the part's rows and columns, by the kernel's axis; both begin at multiples of 16.
+    """
+    rows, columns = state.shape
+    (m, row_span), (n, column_span) = ((i.plain, spans[i.plain]) for i in state.index if i.plain is not None)
+    place = w.scope.axes.copy()
+    if turns_whole_blocks(w, state):
+        w.scope.axes[m], w.scope.axes[n] = "i", "j"
+        with w.loop("i", *row_span, str(LANES)), w.loop("j", *column_span, str(LANES)):
+            w.emit(f"ws_turn_16x16({operand_start(w, copy)}, {operand_start(w, state)}, {LANES});")
+        w.scope.axes = place
+        return
+    w.scope.axes[m], w.scope.axes[n] = "(i + l)", "j"
+    source = f"{w.params[state.buffer]}[{w.scope.offset(state, w.buffers[state.buffer])}]"
+    with w.loop("i", *row_span, str(LANES)), w.loop("j", *column_span):
+        w.emit(f"const long w = {rows} - i < {LANES} ? {rows} - i : {LANES};")
+        target = f"{w.params[copy.buffer]}[(i/{LANES})*{columns}*{LANES} + j*{LANES} + l]"
+        w.emit(f"for (long l = 0; l < w; l++) {target} = {source};")
+    w.scope.axes = place
+
+
+def turns_whole_blocks(w: Writer, state: Load) -> bool:
+    """Does the state consist of 16 x 16 blocks, each in one piece?"""
+    buffer = w.buffers[state.buffer]
+    whole = all(isinstance(extent, int) and extent % LANES == 0 for extent in state.shape)
+    return whole and buffer.layout is Layout.PANELS and buffer.type.dtype == float32

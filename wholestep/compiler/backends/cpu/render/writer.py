@@ -1,0 +1,250 @@
+"""What all kernels share: the function around them, instructions, stores, and loops over the vector axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from wholestep.compiler.backends.cpu.render.address import Scope
+from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS, STORED, cast_text, literal
+from wholestep.compiler.backends.cpu.render.narrow import can_widen, widened_lanes
+from wholestep.compiler.ir.types import DType, Extent, float32, float64, int32, int64, uint8
+from wholestep.compiler.plan.kernel import (
+    LANES,
+    Buffer,
+    Index,
+    Instr,
+    Kernel,
+    Layout,
+    Level,
+    Load,
+    Reduce,
+    Space,
+    Store,
+)
+from wholestep.compiler.plan.traffic import loads, stores
+
+TRANSCENDENTAL = frozenset(
+    {"exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "erf", "pow", "tanh", "sigmoid"}
+)
+REDUCE_SUFFIX = {float32: "f32", float64: "f64", int32: "i32", int64: "i64", uint8: "u8"}
+
+# Inlined into the entry, the many tiles of windows in one function would take gcc minutes.
+KEPT_APART = "__attribute__((noinline)) "
+
+
+class Writer:
+    """Collects the lines of one kernel's function.  Its buffers are the parameters x0, x1, ... in order of use."""
+
+    def __init__(self, kernel: Kernel, buffers: Mapping[int, Buffer], symbols: tuple[str, ...]) -> None:
+        self.kernel, self.buffers, self.symbols = kernel, buffers, symbols
+        self.lines: list[str] = []
+        self.depth = 1
+        used = dict.fromkeys(access.buffer for access in (*loads(kernel), *stores(kernel)))
+        names = {place: f"x{i}" for i, place in enumerate(dict.fromkeys(self.place(b) for b in used))}
+        self.params = {b: names[self.place(b)] for b in used}
+        if kernel.dot and kernel.dot.block is not None:
+            self.params[kernel.dot.block] = "block"
+        if kernel.call and kernel.call.work is not None:
+            self.params[kernel.call.work] = "work"
+        if kernel.window:
+            self.params.update({b: name for name, b in kernel.window.work})
+        self.values: dict[int, str] = {}
+        self.dtypes: dict[int, DType] = {}
+        self.instrs = [i for level in kernel.levels for i in (*level.row, *level.body)]
+        for i in self.instrs:
+            self.dtypes[i.id] = i.dtype
+            self.values[i.id] = (
+                literal(i.const, i.dtype) if i.op == "const" else f"s{i.slot}" if i.op == "scalar" else f"v{i.id}"
+            )
+        for level in kernel.levels:
+            for r in level.reduces:
+                self.values[r.id], self.dtypes[r.id] = f"v{r.id}", r.dtype
+        self.scope = Scope(symbols, {a: f"i{a}" for a in range(len(kernel.axes))})
+
+    # -- lines -----------------------------------------------------------------------------------------------------
+    def emit(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        self.emit(f"{head} {{")
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.emit("}")
+
+    @contextmanager
+    def loop(self, var: str, lo: str, hi: str, step: str = "1") -> Iterator[None]:
+        advance = f"{var}++" if step == "1" else f"{var} += {step}"
+        with self.block(f"for (long {var} = {lo}; {var} < {hi}; {advance})"):
+            yield
+
+    def span(self, axis: int) -> tuple[str, str]:
+        """The range of an axis that this thread runs over."""
+        return ("lo", "hi") if axis == self.kernel.split else ("0", self.scope.extent(self.kernel.axes[axis]))
+
+    # -- values ----------------------------------------------------------------------------------------------------
+    def element(self, load: Load) -> str:
+        return f"{self.params[load.buffer]}[{self.scope.offset(load, self.buffers[load.buffer])}]"
+
+    def expression(self, i: Instr) -> str:
+        args = tuple(self.values[a] for a in i.args)
+        if i.op == "load":
+            assert i.load is not None
+            text = self.element(i.load)
+            if i.guards:
+                inside = " && ".join(self.guard(g.index, g.lo, g.hi) for g in i.guards)
+                assert i.fill is not None
+                text = f"({inside}) ? {text} : {self.values[i.fill]}"
+            return text
+        if i.op == "index":
+            assert i.index is not None
+            return f"({STORED[i.dtype]})({' + '.join(self.scope.index(i.index, 0)) or '0'})"
+        if i.op == "random":
+            assert i.index is not None
+            element = " + ".join(self.scope.index(i.index, 0)) or "0"
+            suffix = "f32" if i.dtype == float32 else "f64"
+            return f"ws_uniform_{suffix}(call->seed, call->step, {i.key}ull, (uint64_t)({element}))"
+        if i.op == "cast":
+            return cast_text(args[0], self.dtypes[i.args[0]], i.dtype)
+        of = self.dtypes[i.args[1] if i.op == "where" else i.args[0]]
+        return OPS[i.op](of, args)
+
+    def guard(self, index: Index, lo: Extent, hi: Extent) -> str:
+        at = " + ".join(self.scope.index(index, 0)) or "0"
+        return f"{self.scope.extent(lo)} <= {at} && {at} < {self.scope.extent(hi)}"
+
+    def instructions(self, instrs: Sequence[Instr]) -> None:
+        for i in instrs:
+            if i.op not in ("const", "scalar", "acc", "position"):
+                self.emit(f"const {LOCAL[i.dtype]} v{i.id} = {self.expression(i)};")
+
+    def stores(self, items: Sequence[Store]) -> None:
+        for s in items:
+            placed = [(i, e) for i, e in zip(s.load.index, s.load.shape, strict=True) if i.is_behind_start]
+            inside = " && ".join(self.guard(i, 0, e) for i, e in placed)
+            self.emit(f"{f'if ({inside}) ' if inside else ''}{self.element(s.load)} = {self.values[s.value]};")
+
+    # -- the vector axis -------------------------------------------------------------------------------------------
+    def is_paneled(self, level: Level) -> bool:
+        """Does the level walk a paneled buffer along the vector axis?"""
+        walked = [i.load for i in level.body if i.load] + [s.load for s in level.stores]
+        return any(
+            self.buffers[x.buffer].layout is Layout.PANELS and x.index[-1].plain == self.kernel.vector for x in walked
+        )
+
+    def body(self, level: Level) -> None:
+        self.instructions(level.body)
+        for r in level.reduces:
+            self.accumulate(r)
+        self.stores(level.stores)
+
+    def accumulate(self, r: Reduce) -> None:
+        value, lane = self.values[r.value], f"r{r.id}[l]"
+        if r.op == "argmax":
+            exceeds = f"ws_exceeds_{REDUCE_SUFFIX[self.dtypes[r.value]]}({value}, {lane})"
+            self.emit(f"const int b{r.id} = (a{r.id}[l] < 0) | {exceeds};")
+            self.emit(f"{lane} = b{r.id} ? {value} : {lane};")
+            self.emit(f"a{r.id}[l] = b{r.id} ? (int32_t)({self.scope.axes[self.kernel.vector or 0]}) : a{r.id}[l];")
+        else:
+            combine = OPS["add" if r.op == "sum" else "maximum"]
+            self.emit(f"{lane} = {combine(self.dtypes[r.value], (lane, value))};")
+
+    def start_reductions(self, reduces: Sequence[Reduce]) -> None:
+        for r in reduces:
+            dtype = self.dtypes[r.value]
+            first = "0" if r.op == "sum" else LOWEST[dtype]
+            self.emit(f"{STORED[dtype]} r{r.id}[{LANES}]; for (int l = 0; l < {LANES}; l++) r{r.id}[l] = {first};")
+            if r.op == "argmax":
+                self.emit(f"int32_t a{r.id}[{LANES}]; for (int l = 0; l < {LANES}; l++) a{r.id}[l] = -1;")
+
+    def finish_reductions(self, reduces: Sequence[Reduce]) -> None:
+        for r in reduces:
+            suffix = REDUCE_SUFFIX[self.dtypes[r.value]]
+            at = f", a{r.id}" if r.op == "argmax" else ""
+            self.emit(f"const {LOCAL[r.dtype]} v{r.id} = ws_lanes_{r.op}_{suffix}(r{r.id}{at});")
+
+    def lanes(self, level: Level, count: str, p: str, base: str = "") -> None:
+        """The body of a level over `count` lanes of panel `p`."""
+        vector = self.kernel.vector
+        assert vector is not None
+        saved = self.scope.axes[vector]
+        self.scope.axes[vector] = f"({base or f'{p}*{LANES}'} + l)"
+        if not base:
+            self.scope.panels[vector] = (p, "l")
+        if count.isdigit() and int(count) < LANES and can_widen(level):
+            widened_lanes(self, level, int(count), simd(level))
+        else:
+            self.emit(simd(level))
+            with self.block(f"for (long l = 0; l < {count}; l++)"):
+                self.body(level)
+        self.scope.axes[vector] = saved
+        self.scope.panels.pop(vector, None)
+
+    def panels(self, level: Level, lo: str, hi: str) -> None:
+        """A level over [lo, hi) of the vector axis in whole panels, then the lanes that are left."""
+        whole = hi.isdigit() and int(hi) % LANES == 0
+        small = hi.isdigit() and int(hi) < LANES and lo == "0"
+        if not small:
+            with self.loop("p", panel(lo), f"({hi})/{LANES}"):
+                self.lanes(level, str(LANES), "p")
+        if not whole:
+            with self.block("" if hi.isdigit() and lo == "0" else f"if (({hi})%{LANES} && {lo} < {hi})"):
+                self.emit(f"const long p = ({hi})/{LANES};")
+                self.lanes(level, str(int(hi) % LANES) if hi.isdigit() else f"({hi})%{LANES}", "p")
+
+    def vector_loop(self, level: Level) -> None:
+        """All of a level's body: flat where it can be, in panels where the layout or a reduction asks for it."""
+        if not (level.body or level.stores or level.reduces):
+            return
+        vector = self.kernel.vector
+        assert vector is not None
+        lo, hi = self.span(vector)
+        self.start_reductions(level.reduces)
+        if level.reduces or self.is_paneled(level):
+            self.panels(level, lo, hi)
+        else:
+            self.emit(simd(level))
+            with self.loop(f"i{vector}", lo, hi):
+                self.body(level)
+        self.finish_reductions(level.reduces)
+
+    def place(self, buffer: int) -> object:
+        """Buffers in one place, where a result is written over an operand, are one parameter: others are `restrict`."""
+        found = self.buffers[buffer]
+        return (found.offset, found.bytes) if found.space is Space.ARENA else buffer
+
+    # -- the function ----------------------------------------------------------------------------------------------
+    def parameters(self) -> str:
+        return "".join(f", {STORED[self.buffers[b].type.dtype]} *restrict {x}" for x, b in self.arguments().items())
+
+    def arguments(self) -> dict[str, int]:
+        """The parameters by name, with a buffer that each is given."""
+        out: dict[str, int] = {}
+        for b, name in self.params.items():
+            out.setdefault(name, b)
+        return out
+
+    def function(self, name: str) -> str:
+        kept_apart = KEPT_APART if self.kernel.window else ""
+        step = "" if self.kernel.loop is None else f", long d{len(self.symbols) - 1}"  # its number is the last symbol
+        head = [f"static {kept_apart}void {name}(const ws_call *call, long lo, long hi{step}{self.parameters()}) {{"]
+        text = "\n".join(self.lines)
+        given = len(self.symbols) - (self.kernel.loop is not None)
+        used = [k for k in range(given) if f"d{k}" in text]
+        head += [f"  const long d{k} = call->dims[{k}];" for k in used]
+        slots = dict.fromkeys((i.slot, i.dtype) for i in self.instrs if i.op == "scalar")
+        for slot, dtype in slots:
+            head.append(f"  const {LOCAL[dtype]} s{slot} = ({LOCAL[dtype]})call->derived[{slot}];")
+        return "\n".join([*head, *self.lines, "}"])
+
+
+def simd(level: Level) -> str:
+    """How the vector loop of a level is marked: polynomials gain from the widest vectors, memory does not."""
+    wide = any(i.op in TRANSCENDENTAL and i.dtype == float32 for i in level.body)
+    return f"#pragma omp simd simdlen({LANES})" if wide else "#pragma omp simd"
+
+
+def panel(lo: str) -> str:
+    return "0" if lo == "0" else f"{lo}/{LANES}"
