@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail, user_line
+from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import Shape, shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError, TrainingWarning
 from wholestep.losses.shared import Target
 
-SAME_VALUES = ("reshape", "permute", "expand", "slice", "cast")
+SAME_VALUES = having(Trait.VIEW) | {"cast"}
 
 
 @dataclass(frozen=True)

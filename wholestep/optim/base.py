@@ -99,7 +99,7 @@ class Optimizer(ABC):
         """Record one update of `params` along `grads`: both one tensor, both sequences or both dicts."""
         chosen, slopes = _pairs(params, grads)
         for p, g in zip(chosen, slopes, strict=True):
-            if p.node.op not in ("parameter", "state"):
+            if not p.node.is_state:
                 fail(UsageError, f"an optimizer updates parameters and states; received {p!r}.")
             if p.shape != g.shape or p.dtype != g.dtype:
                 fail(UsageError, f"the gradient of {p.name!r} must be {p.node.type}; received {g.node.type}.")

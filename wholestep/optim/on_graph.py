@@ -48,7 +48,7 @@ def sgd_on_graph(graph: Graph, weights: Sequence[Tensor], grads: Sequence[Tensor
     rule = SGD(lr=DEFAULT_LR, name=_free_name(graph, "sgd"))
     new = rule.apply(graph, list(weights), list(grads))
     for w, value in zip(weights, new, strict=True):
-        if w.node.op in ("parameter", "state"):
+        if w.node.is_state:
             graph.update(w, value)
     return SGDUpdate(new, graph.scalars[rule.lr_name])
 

@@ -14,6 +14,7 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import toposort
+from wholestep.compiler.ir.ops import Trait, having
 from wholestep.errors import GraphError
 from wholestep.optim.base import Optimizer
 from wholestep.optim.build import loss_of
@@ -78,12 +79,6 @@ def apply_graph(graph: Graph, optimizer: Optimizer) -> ir.Graph:
     return ir.Graph((), tuple(u for u in whole.updates if u.name not in own), tuple(t.node for t in given))
 
 
-LOOKED_AT = frozenset(
-    {"relu", "sigmoid", "tanh", "silu", "gelu", "softplus", "softmax", "matmul", "conv2d", "attention", "layer_norm"}
-    | {"rms_norm", "group_norm", "batch_norm", "max_pool2d", "gather"}
-)
-
-
 def observe_graph(graph: Graph) -> ir.Graph:
     """The output of every layer: of each module that was called, or of each op that is a layer by itself."""
     roots = [prediction_of(graph).node]
@@ -96,4 +91,4 @@ def observe_graph(graph: Graph) -> ir.Graph:
 
 
 def _is_layer(node: ir.Node) -> bool:
-    return node.op in LOOKED_AT and node.type.dtype.is_float
+    return node.op in having(Trait.LAYER) and node.type.dtype.is_float

@@ -10,6 +10,7 @@ import numpy as np
 
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.interpret import Result
+from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import TensorType, TupleType, float32
 from wholestep.session.meaning import is_large, positions
 from wholestep.session.trial import scale
@@ -23,20 +24,7 @@ ROUNDINGS = 8.0  # that the last operations on a state may lose, in units of the
 SHAKEN = 4.0  # times the dtype's rounding: what a node's value is off by, in the noisy evaluation
 NOISE = 10.0  # times what rounding does there is no mismatch
 # These copy values, unrounded: what picks the largest keeps the equality that its gradient asks for.
-MOVES = (
-    "item",
-    "reshape",
-    "permute",
-    "expand",
-    "slice",
-    "pad",
-    "concat",
-    "gather",
-    "max",
-    "maximum",
-    "minimum",
-    "relu",
-)
+MOVES = having(Trait.VIEW | Trait.GATHERS) | {"item", "max", "maximum", "minimum", "relu"}
 
 
 @dataclass(frozen=True)

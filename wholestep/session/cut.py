@@ -21,6 +21,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, rewrite, toposort
+from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import Dim, divide, product, shape_text, symbols_of
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.inline import drop_custom_gradients, inline_calls
@@ -38,8 +39,6 @@ from wholestep.optim.build import (
 )
 from wholestep.optim.recipe import Recipe
 from wholestep.session.names import FIRST, PARTS, PREFIX, ROWS
-
-DRAWS = ("random", "dropout")
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ class _Cutter:
     def _with_numbered_draws(self, read: Separation) -> Separation:
         """Not separable where the elements of a random tensor cannot be numbered over the whole window."""
         for node in self.whole.nodes:
-            if node.op in DRAWS and self.batch in symbols_of(node.type.shape[1:]):
+            if node.op in having(Trait.DRAWS) and self.batch in symbols_of(node.type.shape[1:]):
                 shape = shape_text(node.type.shape)
                 why = f"draws random numbers of shape {shape}, whose first axis is not the batch"
                 return Separation(False, blame=node, reason=why)
@@ -208,7 +207,9 @@ class _Cutter:
         ]
 
     def _depends_on_batch(self, node: Node) -> bool:
-        return any(n.op in ("input", "size", *DRAWS) and self.batch in _symbols(n) for n in toposort([node]))
+        return any(
+            n.op in ("input", "size", *having(Trait.DRAWS)) and self.batch in _symbols(n) for n in toposort([node])
+        )
 
     # -- the update ----------------------------------------------------------------------------------------------
 
@@ -247,7 +248,7 @@ class _Cutter:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """loss = f(q, parameters):  its gradient is ∂f/∂q·∂q, which the parts have added up, plus ∂f."""
         sides = (term.numerator, term.denominator)
-        old = next(n for n in toposort([outer]) if n.op in ("ratio", "div") and n.inputs == sides)
+        old = next(n for n in toposort([outer]) if n.op in having(Trait.QUOTIENT) and n.inputs == sides)
         loss = self._tensor(_replaced(outer, old, b.cast(quotient.node, old.type.dtype)))
         free = self._inside(loss)
         factor, *own = gradients(loss, [quotient, *free])
@@ -270,7 +271,7 @@ class _Cutter:
 
     def _numbered(self, node: Node) -> Node:
         """Random numbers are those of the element's place in the window."""
-        if node.op not in DRAWS or self.batch not in _symbols(node):
+        if node.op not in having(Trait.DRAWS) or self.batch not in _symbols(node):
             return node
         a, row = node.attrs, divide(product(node.type.shape), Dim.symbol(self.batch))
         assert isinstance(a, at.RandomAttrs | at.DropoutAttrs)

@@ -17,7 +17,7 @@ import numpy as np
 
 from wholestep.compiler.ir.graph import Graph, Node, held_graph
 from wholestep.compiler.ir.interpret import Result
-from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.types import TupleType, evaluate
 from wholestep.compiler.ir.values import VALUES, Run, computed_dtype
 
@@ -26,8 +26,8 @@ Settle = Callable[[Node, Any], Any]
 
 LARGE = 1 << 15  # elements of a state from which on a grid of it is looked at
 EDGE, AXIS = 17, 64  # positions of a grid along an axis: a vector and one more from either end, and some between
-STATES = ("parameter", "state")
-VIEWS = (*STATES, "permute", "reshape")  # of large states stay in float32: converting them costs more than a product
+STATES = having(Trait.STATE)
+VIEWS = STATES | {"permute", "reshape"}  # of large states stay in float32: converting them costs more than a product
 
 
 def is_large(shape: tuple[int, ...]) -> bool:

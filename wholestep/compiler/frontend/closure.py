@@ -9,7 +9,7 @@ from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
-from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import TensorType
 from wholestep.errors import GraphError
 
@@ -75,8 +75,8 @@ def _depending(order: Sequence[Node], varying: set[Node]) -> set[Node]:
 
 def _is_repeated(node: Node) -> bool:
     """Is a value from outside cheap to have inside: a view, or made of constants alone?"""
-    is_view = OPS[node.op].family is Family.MOVEMENT and node.op not in ("pad", "concat")
-    return is_view or all(n.inputs or n.op in ("constant", "iota", "size") for n in toposort([node]))
+    steady = having(Trait.STEADY)
+    return node.op in having(Trait.VIEW) or all(n.inputs or n.op in steady for n in toposort([node]))
 
 
 def refuse_escaped(graph: ir.Graph) -> None:

@@ -262,7 +262,7 @@ class Graph:
         self._outputs = chosen
 
     def _output_name(self, position: int, tensor: Tensor) -> str:
-        if isinstance(tensor, Tensor) and tensor.name and tensor.node.op not in ("parameter", "state"):
+        if isinstance(tensor, Tensor) and tensor.name and not tensor.node.is_state:
             return tensor.name
         if position:
             return f"output{position}"
@@ -273,7 +273,7 @@ class Graph:
         """At the end of the step `state` (a state or parameter) takes the value; all updates happen together."""
         self._own("update", state)
         self._own("update", value)
-        if state.node.op not in ("parameter", "state"):
+        if not state.node.is_state:
             fail(GraphError, f"only states and parameters can be updated; received {state!r}.")
         if state.node.result != value.node.result:
             fail(ShapeError, f"the new value of {state.name!r} must be {state.node.type}; received {value.node.type}.")

@@ -10,6 +10,7 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor, common_graph
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node, held_graph
+from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import Extent, TensorType, as_shape
 from wholestep.errors import GraphError, ShapeError, UsageError
 
@@ -165,7 +166,7 @@ def _check(node: Node) -> None:
 
 
 def _check_draw(node: Node) -> None:
-    if node.op in ("dropout", "random"):
+    if node.op in having(Trait.DRAWS):
         fail(
             GraphError,
             "scan: random numbers inside the body would be the same in every step. Draw them outside with the steps as "

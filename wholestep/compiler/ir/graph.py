@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from wholestep.compiler.ir.ops import LEAVES, OPS, Attrs, Family
+from wholestep.compiler.ir.ops import LEAVES, OPS, Attrs, Family, Trait, having
 from wholestep.compiler.ir.types import TensorType, Type, symbols_of
+
+STATES, DRAWS, ELEMENTWISE = having(Trait.STATE), having(Trait.DRAWS), having(Trait.ELEMENTWISE)
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,16 @@ class Node:
         if all(a is b for a, b in zip(inputs, self.inputs, strict=True)):
             return self
         return Node(self.op, inputs, self.attrs, self.name, self.line)
+
+    @property
+    def is_state(self) -> bool:
+        """Is it a leaf whose numbers outlive the step?"""
+        return self.op in STATES
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Is an element of the result a function of the elements at its place?"""
+        return self.op in ELEMENTWISE
 
     def __repr__(self) -> str:
         return f"<{self.op}{' ' + repr(self.name) if self.name else ''}: {self.result}>"
@@ -125,7 +137,7 @@ class Graph:
                 found |= symbols_of(t.shape)
             if n.op == "size":
                 found |= symbols_of([n.attrs.extent])  # type: ignore[attr-defined]
-            if n.op in ("random", "dropout"):
+            if n.op in DRAWS:
                 found |= symbols_of([n.attrs.first])  # type: ignore[attr-defined]
         return tuple(sorted(found))
 
@@ -136,7 +148,7 @@ class Graph:
 
     def states(self) -> dict[str, Node]:
         """Parameters and other states, by name."""
-        return {n.attrs.name: n for n in self.nodes if n.op in ("parameter", "state")}  # type: ignore[attr-defined]
+        return {n.attrs.name: n for n in self.nodes if n.is_state}  # type: ignore[attr-defined]
 
     def consumers(self) -> dict[Node, list[Node]]:
         """Who reads each node (a node that reads it twice is listed once)."""
@@ -147,7 +159,7 @@ class Graph:
         return out
 
 
-HOLDERS = ("call", "scan", "custom_gradient")
+HOLDERS = having(Trait.HOLDS_GRAPH)
 
 
 def held_graph(node: Node) -> Graph | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import functools
+import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +17,7 @@ from wholestep.compiler.ir.require import need, need_axis, need_float, need_same
 from wholestep.compiler.ir.types import TensorType, TupleType, Type, as_dtype, float64, shape_text
 from wholestep.errors import DTypeError
 
-__all__ = ["LEAVES", "OPS", "Attrs", "Family", "Op"]
+__all__ = ["LEAVES", "OPS", "Attrs", "Family", "Op", "Trait", "having"]
 
 
 class Family(enum.Enum):
@@ -32,6 +34,28 @@ class Family(enum.Enum):
     COMPOSITE = "composite"  # has a decomposition into the others
 
 
+class Trait(enum.Flag):
+    """What passes ask of an op beside its family.  A pass queries `having(Trait.VIEW)`; it spells no list of ops."""
+
+    NONE = 0
+    STATE = enum.auto()  # a leaf whose numbers outlive the step
+    GIVEN = enum.auto()  # a leaf that is a dense array in memory: the caller's or the program's
+    STEADY = enum.auto()  # a leaf that is made of nothing the user gives: cheap to have twice
+    DRAWS = enum.auto()  # random numbers, by key and position
+    HOLDS_GRAPH = enum.auto()
+    VIEW = (
+        enum.auto()
+    )  # the elements of its input at other places, some of them perhaps, or several times; no arithmetic
+    GATHERS = enum.auto()  # elements of several places, or of none
+    ELEMENTWISE = enum.auto()  # an element of the result is a function of the elements at its place
+    COMMUTES = enum.auto()  # either order gives the same bits; not maximum and minimum, whose zero or NaN depends on it
+    COMPARES = enum.auto()
+    QUOTIENT = enum.auto()  # a division by hand is a mean as well
+    EXACT = enum.auto()  # on integers and conditions too, rules that hold for floats hold
+    TRANSCENDENTAL = enum.auto()  # a polynomial and more: worth wide vectors
+    LAYER = enum.auto()  # what people call a layer where no module says so: observers look at its output
+
+
 @dataclass(frozen=True)
 class Op:
     name: str
@@ -39,6 +63,7 @@ class Op:
     arity: int | None  # None: one or more
     attrs: type[Attrs]
     rule: Callable[..., Type]
+    traits: Trait = Trait.NONE
 
     def infer(self, inputs: tuple[Type, ...], attrs: Attrs) -> Type:
         """The result's type; raises ShapeError or DTypeError where the inputs do not fit."""
@@ -213,5 +238,39 @@ _ROWS = [
     Op("attention_grad", Family.COMPOSITE, None, at.AttentionAttrs, layers.attention_grad),
 ]
 
-OPS: dict[str, Op] = {row.name: row for row in _ROWS}
+# The column of traits, by trait: most ops have none, and a trait is read with its ops side by side.
+_TRAITS = {
+    Trait.STATE: ("parameter", "state"),
+    Trait.GIVEN: ("input", "constant"),
+    Trait.STEADY: ("constant", "iota", "size"),
+    Trait.DRAWS: ("random", "dropout"),
+    Trait.HOLDS_GRAPH: ("call", "scan", "custom_gradient"),
+    Trait.VIEW: ("reshape", "permute", "expand", "slice"),
+    Trait.GATHERS: ("gather", "pad", "concat"),
+    Trait.ELEMENTWISE: (*(r.name for r in _ROWS if r.family is P), *_ACTIVATIONS, "gelu", "bce_with_logits"),
+    Trait.COMMUTES: ("add", "mul", "equal", "not_equal", "logical_and", "logical_or"),
+    Trait.COMPARES: _COMPARE,
+    Trait.QUOTIENT: ("ratio", "div"),
+    Trait.EXACT: (*_COMPARE, "logical_and", "logical_or", "logical_not", "where", "cast", "max"),
+    Trait.TRANSCENDENTAL: (
+        *("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "erf", "pow", "tanh", "sigmoid"),
+    ),
+    Trait.LAYER: (
+        *(*_ACTIVATIONS, "gelu", "softmax", "matmul", "conv2d", "attention", "max_pool2d", "gather"),
+        *("layer_norm", "rms_norm", "group_norm", "batch_norm"),
+    ),
+}
+
+
+def _traits_of(name: str) -> Trait:
+    return functools.reduce(operator.or_, (t for t, names in _TRAITS.items() if name in names), Trait.NONE)
+
+
+OPS: dict[str, Op] = {row.name: replace(row, traits=_traits_of(row.name)) for row in _ROWS}
 LEAVES = frozenset(row.name for row in _ROWS if row.family is Family.LEAF)
+
+
+@lru_cache
+def having(trait: Trait) -> frozenset[str]:
+    """The names of the ops with a trait; of a union of traits, of those with any of them."""
+    return frozenset(name for name, op in OPS.items() if op.traits & trait)

@@ -16,7 +16,6 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import divide
-from wholestep.compiler.passes.flatten import ACTIVATIONS
 
 LAST = (0, 2, 3, 1)  # (N, C, H, W) -> (N, H, W, C)
 SECOND = (0, 3, 1, 2)  # and back
@@ -85,7 +84,7 @@ class _Mover:
 
     def follows(self, node: Node) -> bool:
         """Compute a node from images with channels last, where that is the same op over other axes."""
-        if _is_elementwise(node) and node.type.rank == 4:
+        if node.is_elementwise and node.type.rank == 4:
             self.with_last[node] = b.make(node.op, [self.last(i) for i in node.inputs], node.attrs)
         elif node.op in ("sum", "max"):
             return self.reduce(node)
@@ -119,10 +118,6 @@ def _steps_between(node: Node) -> list[int] | None:
     made = b.spread(column.inputs[0], known)
     same = made.inputs[0].attrs == pad.attrs and made.inputs[0].inputs[0].attrs == column.attrs
     return known if same else None
-
-
-def _is_elementwise(node: Node) -> bool:
-    return OPS[node.op].family is Family.POINTWISE or node.op in ACTIVATIONS
 
 
 def _ordered(values: Sequence[object]) -> tuple[object, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.ir.ops import Trait, having
 
-# Either order gives the same bits.  Not maximum and minimum: which zero or NaN they return depends on the order.
-COMMUTATIVE = frozenset({"add", "mul", "equal", "not_equal", "logical_and", "logical_or"})
+COMMUTATIVE = having(Trait.COMMUTES)
 
 
 def share_common_nodes(graph: Graph) -> Graph:

@@ -16,4 +16,4 @@ def drop_dead_code(graph: Graph) -> Graph:
 
 
 def _is_state(node: Node, name: str) -> bool:
-    return node.op in ("parameter", "state") and node.attrs.name == name  # type: ignore[attr-defined]
+    return node.is_state and node.attrs.name == name  # type: ignore[attr-defined]

@@ -203,7 +203,7 @@ def _lies_in_panels(x: Node) -> bool:
             stack += [i for i in node.inputs if i.type.shape == x.type.shape]
         elif node.op != "expand":
             sources[node] = None
-    return bool(sources) and all(n.op in ("matmul", "parameter", "state") for n in sources)
+    return bool(sources) and all(n.op == "matmul" or n.is_state for n in sources)
 
 
 def lower_ratio(graph: Graph) -> Graph:

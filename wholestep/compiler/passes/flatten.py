@@ -22,12 +22,11 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
-from wholestep.compiler.ir.ops import LEAVES, OPS, Family
+from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, having
 from wholestep.compiler.ir.types import Shape, TensorType, boolean, product
 
-ACTIVATIONS = frozenset({"relu", "sigmoid", "tanh", "silu", "softplus", "gelu", "bce_with_logits"})
-REDUCTIONS = frozenset({"sum", "max", "argmax"})
-VIEWS = frozenset({"expand", "permute", "slice", "reshape"})
+REDUCTIONS = frozenset(name for name, op in OPS.items() if op.family is Family.REDUCE)
+VIEWS = having(Trait.VIEW)
 
 
 def flatten(graph: Graph) -> Graph:
@@ -177,7 +176,7 @@ class _Attempt:
                 close, products = close | 1 << products, products + 1
             if old.op != "reshape" and old not in self.moved:
                 close, away, out = 0, 0, close | away | out
-            elif old.op != "reshape" and not is_elementwise(old):
+            elif old.op != "reshape" and not old.is_elementwise:
                 close, away = 0, close | away
             near[old], far[old], beyond[old] = close & ~(away | out), away & ~out, out
         return near, far
@@ -186,7 +185,7 @@ class _Attempt:
 
     def _move(self, node: Node) -> Node | None:
         """The node as a split of its flat form; None where it has none."""
-        if is_elementwise(node):
+        if node.is_elementwise:
             return self._move_elementwise(node)
         if node.op == "expand":
             return self._move_expand(node)
@@ -254,7 +253,7 @@ class _Attempt:
             a = attrs_of(node, at.RandomAttrs)
             return b.make("random", (), at.RandomAttrs(a.key, TensorType(whole, node.type.dtype), a.first))
         # The planner does not store a comparison either, but makes it again, if its inputs are there.
-        if is_elementwise(node) and (node in self.remade or node.type.dtype == boolean):
+        if node.is_elementwise and (node in self.remade or node.type.dtype == boolean):
             return self._elementwise(node, split)
         return b.reshape(node, whole) if self._is_in_memory(node) else None
 
@@ -276,15 +275,11 @@ class _Attempt:
 
     def _is_in_memory(self, node: Node) -> bool:
         # A matrix among the states lies in panels: another shape of it is a copy.
-        dense = node.op in ("input", "constant") or (node.op in ("parameter", "state") and node.type.rank > 2)
+        dense = node.op in having(Trait.GIVEN) or (node.is_state and node.type.rank > 2)
         return dense or (node in self.stored and _is_stored_op(node))
 
 
 # -- kinds of ops ------------------------------------------------------------------------------------------------
-
-
-def is_elementwise(node: Node) -> bool:
-    return OPS[node.op].family is Family.POINTWISE or node.op in ACTIVATIONS
 
 
 def _are_images(node: Node, count: int) -> bool:
@@ -299,14 +294,14 @@ def _is_stored_op(node: Node) -> bool:
 
 def _is_remade(node: Node, remade: set[Node]) -> bool:
     over_leaves = all(i in remade for i in node.inputs)
-    return node.op in LEAVES or (over_leaves and (is_elementwise(node) or node.op in VIEWS))
+    return node.op in LEAVES or (over_leaves and (node.is_elementwise or node.op in VIEWS))
 
 
 def may_follow(node: Node) -> bool:
     """Could the node share a kernel with what it reads?"""
     if node.op in REDUCTIONS:
         return reduced_axis(node) == node.inputs[0].type.rank - 1
-    return is_elementwise(node) or node.op == "expand"
+    return node.is_elementwise or node.op == "expand"
 
 
 def _union(masks: Iterable[int]) -> int:

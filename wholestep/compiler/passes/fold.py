@@ -43,14 +43,16 @@ def _fold_node(node: Node) -> Node:
 
 # -- constants ---------------------------------------------------------------------------------------------------
 
-_COMPUTED = {Family.POINTWISE, Family.REDUCE, Family.INDEX, Family.CONTRACTION, Family.RATIO, Family.COMPOSITE}
+_COMPUTED = {
+    *(Family.POINTWISE, Family.REDUCE, Family.MOVEMENT, Family.INDEX),
+    *(Family.CONTRACTION, Family.RATIO, Family.COMPOSITE),
+}
 _NO_RUN = Run(inputs={}, state={}, scalars={}, sizes={}, seed=0, step=0)
 
 
 def _compute(node: Node) -> Node | None:
     """An op over constants is a constant.  Not `expand`: a rank-0 constant, expanded, is the cheapest tensor."""
-    moved = node.op in ("reshape", "permute", "slice", "pad", "concat")
-    if not (moved or OPS[node.op].family in _COMPUTED) or any(i.op != "constant" for i in node.inputs):
+    if node.op == "expand" or OPS[node.op].family not in _COMPUTED or any(i.op != "constant" for i in node.inputs):
         return None
     if isinstance(node.result, TupleType) or node.op == "dropout":  # draws new numbers in each step
         return None
@@ -81,7 +83,7 @@ def _hoist_expand(node: Node) -> Node | None:
 
     Inputs that repeat one number fit any other; the rest must be repeated along the same axes.
     """
-    if not _is_elementwise(node) or not node.inputs or any(i.op != "expand" for i in node.inputs):
+    if not node.is_elementwise or not node.inputs or any(i.op != "expand" for i in node.inputs):
         return None
     sources = [i.inputs[0] for i in node.inputs]
     placed = {(s.type.shape, attrs_of(i, at.ExpandAttrs).axes) for s, i in zip(sources, node.inputs) if s.type.rank}
@@ -90,12 +92,6 @@ def _hoist_expand(node: Node) -> Node | None:
     shape, axes = placed.pop() if placed else ((), ())
     small = b.make(node.op, [s if s.type.rank else b.expand_to(s, shape, ()) for s in sources], node.attrs)
     return b.expand_to(small, node.type.shape, axes)
-
-
-def _is_elementwise(node: Node) -> bool:
-    if OPS[node.op].family is Family.POINTWISE:
-        return True
-    return node.op in ("relu", "sigmoid", "tanh", "silu", "softplus", "gelu", "bce_with_logits")
 
 
 def _merge_expands(node: Node) -> Node | None:

@@ -17,11 +17,16 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.shapes import quotients
 from wholestep.compiler.ir.types import Shape
-from wholestep.compiler.passes.flatten import REDUCTIONS, is_elementwise, is_reinterpretation, may_follow, reduced_axis
-
-VIEWS = frozenset({"expand", "permute", "slice", "reshape"})
+from wholestep.compiler.passes.flatten import (
+    REDUCTIONS,
+    VIEWS,
+    is_reinterpretation,
+    may_follow,
+    reduced_axis,
+)
 
 
 def keep_rows(graph: Graph) -> Graph:
@@ -53,7 +58,7 @@ def _attempt(graph: Graph, stays: set[Node]) -> tuple[dict[Node, Node], set[Node
     fixed = stays | {u.node for u in graph.updates}
     for old in graph.nodes:
         node = old.with_inputs([new[i] for i in old.inputs])
-        if is_elementwise(old):
+        if old.is_elementwise:
             with b.origin(old):
                 reshaped = None if old in fixed else _moved(node, in_rows)
             if reshaped is not None:
@@ -81,7 +86,7 @@ def _spreads_a_reduction(node: Node, shape: Shape) -> bool:
     if node.op != "expand" or attrs_of(node, at.ExpandAttrs).axes != tuple(range(last)):
         return False
     (x,) = node.inputs
-    while is_elementwise(x) or x.op == "expand":
+    while x.is_elementwise or x.op == "expand":
         if not x.inputs:
             return False
         x = max(x.inputs, key=lambda i: i.type.rank)
@@ -112,4 +117,4 @@ def _in_rows(node: Node, shape: Shape) -> Node | None:
         places = quotients(shape, node.type.shape)
         free = base.op not in (*VIEWS, "iota", "random") and places is not None and all(places[d] for d in kept)
         return b.reshape(node, shape) if free else None
-    return b.reshape(node, shape) if node.op in ("input", "constant") else None
+    return b.reshape(node, shape) if node.op in having(Trait.GIVEN) else None

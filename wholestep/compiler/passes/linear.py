@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of, constant_value
 from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import TensorType
 
 # Of an op's inputs, which are multiplied by the factor -> is its result?  Only asked where some are.
@@ -63,7 +64,7 @@ def _cast(node: Node, scaled: Sequence[bool]) -> bool:
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(("add", "sub", "neg", "sum", "concat", "stop_gradient"), _every),
-    **dict.fromkeys(("reshape", "permute", "expand", "slice"), _every),
+    **dict.fromkeys(having(Trait.VIEW), _every),
     **dict.fromkeys(("mul", "matmul", "conv2d", "conv2d_grad_input", "conv2d_grad_weight"), _one),
     **dict.fromkeys(("div", "ratio", "gather", "scatter_add", "max_pool2d_grad", "dropout"), _first),
     "where": _chosen,

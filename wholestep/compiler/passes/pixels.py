@@ -12,7 +12,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.ops import LEAVES
 from wholestep.compiler.ir.types import Shape, boolean
-from wholestep.compiler.passes.flatten import VIEWS, is_elementwise
+from wholestep.compiler.passes.flatten import VIEWS
 
 HEIGHT, WIDTH, CHANNELS = 1, 2, 3  # axes of images
 
@@ -74,7 +74,7 @@ class _Merger:
                 if None in kept
                 else b.expand_to(self.new[node.inputs[0]], shape, [a for a in kept if a is not None])
             )
-        if is_elementwise(node) and self.is_made_here(node):
+        if node.is_elementwise and self.is_made_here(node):
             inputs = [self.flat(i) for i in node.inputs]
             return None if None in inputs else b.make(node.op, [i for i in inputs if i is not None], node.attrs)
         stored = not (node.host or node.op in LEAVES or node.op in VIEWS)

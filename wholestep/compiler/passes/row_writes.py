@@ -10,8 +10,6 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
 from wholestep.compiler.ir.types import TensorType, boolean, int64
 
-STATES = ("state", "parameter")
-
 
 def lower_row_writes(graph: Graph) -> Graph:
     """Leave `write_rows` where it is the update of a state that it alone reads; decompose it elsewhere."""
@@ -29,7 +27,7 @@ def lower_row_writes(graph: Graph) -> Graph:
 
 
 def _state_name(node: Node) -> str | None:
-    return node.attrs.name if node.op in STATES else None  # type: ignore[attr-defined]
+    return node.attrs.name if node.is_state else None  # type: ignore[attr-defined]
 
 
 def _written_in_place(graph: Graph) -> set[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of, constant_value
 from wholestep.compiler.ir.graph import Node, toposort
-from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.types import Dim, Extent, Shape, TensorType, divide, product
 from wholestep.compiler.passes.decompose import decomposition_over_leaves
 
@@ -446,7 +446,7 @@ def _custom_gradient(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     if Whole() in {*results, *arguments}:
         return Mixed(node, "has a gradient of its own for a mean over the batch; give it the sum, and divide behind it")
     for draw in attrs.graph.nodes:
-        if draw.op in ("random", "dropout") and any(_mentions(e, batch) for e in draw.type.shape[1:]):
+        if draw.op in having(Trait.DRAWS) and any(_mentions(e, batch) for e in draw.type.shape[1:]):
             return Mixed(node, "draws random numbers in its gradient whose first axis is not the batch")
     known = dict(zip(attrs.graph.inputs, (*map(_arriving, results), *inputs[attrs.results :]), strict=True))
     kinds = kinds_of([o.node for o in attrs.graph.outputs], batch, known)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.passes.linear import scales
 from wholestep.compiler.passes.rowwise import Additive, Free, Kind, Mixed, kinds_of
 
@@ -156,7 +157,7 @@ def _not_linear(node: Node, kind: Kind) -> _NotSeparableError:
     return _NotSeparableError(node, "is not a weighted sum of means over the batch")
 
 
-_QUOTIENTS = ("ratio", "div")  # a division by hand is a mean as well
+_QUOTIENTS = having(Trait.QUOTIENT)
 _OUTER_RULES = {
     "add": _add,
     "sub": _sub,

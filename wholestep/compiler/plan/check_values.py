@@ -23,7 +23,7 @@ COMPOSITES = frozenset({"relu", "sigmoid", "tanh"})  # that have a text of their
 COMPUTED = POINTWISE | COMPOSITES  # ops of instructions
 HOSTED = COMPUTED | {"ratio"}  # and of the scalar prologue
 SOURCES = frozenset({"load", "const", "scalar", "index", "random", "acc", "position"})
-REDUCTIONS = frozenset({"sum", "max", "argmax"})
+REDUCTIONS = frozenset(name for name, op in OPS.items() if op.family is Family.REDUCE)
 KEYS = 1 << 64
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from wholestep.compiler.ir.graph import Graph, Node
-from wholestep.compiler.ir.ops import LEAVES, OPS, Family
+from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, having
 from wholestep.compiler.ir.types import Extent, Shape, boolean
 from wholestep.compiler.plan.access import VIEWS, Access, identity, resolve
 from wholestep.compiler.plan.call import ROUTINES, call_of
@@ -20,10 +20,11 @@ from wholestep.compiler.plan.prepare import is_generated
 from wholestep.compiler.plan.reach import Reach
 from wholestep.compiler.plan.window_ops import POOLED, POOLS, WEIGHTS, WINDOWS, pool_of, stays_inside, tiles
 
-MAPS = frozenset({"gather", "pad", "concat"}) | {
+GATHERS = having(Trait.GATHERS)
+MAPS = GATHERS | {
     name for name, op in OPS.items() if op.family in (Family.POINTWISE, Family.COMPOSITE) and name not in ROUTINES
 }
-REDUCTIONS = frozenset({"sum", "max", "argmax"})
+REDUCTIONS = frozenset(name for name, op in OPS.items() if op.family is Family.REDUCE)
 
 
 @dataclass(eq=False)
@@ -184,12 +185,12 @@ class Fuser:
             inside = all(r is head or r in found for r in readers) and all(
                 is_whole(a) for r in readers for a in accesses(r) if a.base is n
             )
-            if n in self.summed and n.type.shape == shape and n.op not in ("gather", "pad", "concat") and inside:
+            if n in self.summed and n.type.shape == shape and n.op not in GATHERS and inside:
                 found.add(n)
         return [n for n in waiting if n in found]
 
     def reads_only_in_place(self, reader: Node, base: Node, cluster: Cluster) -> bool:
-        if reader.op in ("gather", "pad", "concat"):
+        if reader.op in GATHERS:
             return False
         row = reader.op not in REDUCTIONS and cluster.is_row(reader)
         return all(self.reads_in_place(a, row, cluster) for a in accesses(reader) if a.base is base)
@@ -244,7 +245,7 @@ class Fuser:
         row = cluster.is_row(node)
         if shape != (cluster.rows if row else cluster.shape) or (row and cluster.kind is not Kind.NEST):
             return False
-        special = node.op in ("gather", "pad", "concat")
+        special = node.op in GATHERS
         for position, access in enumerate(found):
             if self.of.get(access.base) is not cluster:
                 continue

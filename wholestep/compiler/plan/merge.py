@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wholestep.compiler.ir.graph import Node, Update
-from wholestep.compiler.plan.fuse import MAPS, Cluster, accesses, is_whole, reach_of
+from wholestep.compiler.plan.fuse import GATHERS, MAPS, Cluster, accesses, is_whole, reach_of
 from wholestep.compiler.plan.kernel import Kind
 from wholestep.compiler.plan.prepare import is_state
 from wholestep.compiler.plan.siblings import states_read
@@ -85,7 +85,7 @@ def is_pure(cluster: Cluster) -> bool:
         cluster.kind is Kind.NEST
         and cluster.vector is not None
         and not cluster.prologue
-        and all(n.op in MAPS and n.op not in ("gather", "pad", "concat") for n in cluster.nodes)
+        and all(n.op in MAPS and n.op not in GATHERS for n in cluster.nodes)
         and all(is_whole(a) for n in cluster.nodes for a in accesses(n) if is_state(a.base))
     )
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Update
 from wholestep.compiler.plan.access import identity
-from wholestep.compiler.plan.fuse import REDUCTIONS, Cluster, accesses, reach_of
+from wholestep.compiler.plan.fuse import GATHERS, REDUCTIONS, Cluster, accesses, reach_of
 from wholestep.compiler.plan.kernel import Kind
 from wholestep.compiler.plan.prepare import is_state
 from wholestep.compiler.plan.window_ops import WINDOWS
 
 # Ops whose inputs are not read at the position of the result, whatever the index of the access says.
-MOVING = frozenset({"matmul", "scatter_add", "gather", "pad", "concat"}) | REDUCTIONS | WINDOWS
+MOVING = GATHERS | {"matmul", "scatter_add"} | REDUCTIONS | WINDOWS
 
 
 def place_updates(graph: Graph, clusters: list[Cluster]) -> list[Update]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.plan.access import (
     VIEWS,
     Access,
@@ -30,11 +31,11 @@ from wholestep.compiler.plan.kernel import Layout
 from wholestep.compiler.plan.layout import state_layout
 from wholestep.compiler.plan.window_ops import KERNELS, WEIGHTS, WINDOWS
 
-STORED_LEAVES = ("input", "parameter", "state", "constant")
+STORED_LEAVES = having(Trait.STATE | Trait.GIVEN)
 
 
 def is_state(node: Node) -> bool:
-    return node.op in ("parameter", "state")
+    return node.is_state
 
 
 def is_generated(node: Node) -> bool:

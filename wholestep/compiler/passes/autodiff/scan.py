@@ -13,12 +13,13 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, toposort
+from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.scan import stacked_type
 from wholestep.compiler.ir.types import Extent, TensorType, boolean
 from wholestep.compiler.passes.autodiff.sums import sum_over_steps
 
 PullBack = Callable[[dict[Node, list[Node]], Sequence[Node], Sequence[Node]], Mapping[Node, Node]]
-_VIEWS = frozenset({"reshape", "permute", "expand", "slice", "cast"})
+_VIEWS = having(Trait.VIEW) | {"cast"}
 
 
 def scan_gradients(node: Node, upstream: Mapping[int, Node], wanted: set[int], pull_back: PullBack) -> dict[int, Node]:

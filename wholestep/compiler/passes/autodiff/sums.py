@@ -12,9 +12,11 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import Extent
 
 Stack = Callable[[Node], Node]
+VIEWS = having(Trait.VIEW)
 
 
 def sum_over_steps(node: Node, length: Extent, stack: Stack) -> Node:
@@ -22,7 +24,7 @@ def sum_over_steps(node: Node, length: Extent, stack: Stack) -> Node:
     if node.op == "add":
         x, y = node.inputs
         return build.add(sum_over_steps(x, length, stack), sum_over_steps(y, length, stack))
-    if node.op in ("neg", "reshape", "permute", "expand", "slice") or (node.op == "pad" and _pads_with_zeros(node)):
+    if node.op == "neg" or node.op in VIEWS or (node.op == "pad" and _pads_with_zeros(node)):
         return _again(node, sum_over_steps(node.inputs[0], length, stack))
     if node.op == "concat":
         parts = [sum_over_steps(i, length, stack) for i in node.inputs]

@@ -11,7 +11,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.attrs import NONE, Attrs
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, toposort
-from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.types import DTYPES, TensorType, Type, boolean
 from wholestep.compiler.passes.decompose import decomposition_of
 from wholestep.compiler.passes.egraph.egraph import ENode, Equality, Slot
@@ -209,9 +209,7 @@ def is_opaque(node: Node) -> bool:
     return arithmetic and not node.result.dtype.is_float and node.op not in _EXACT_ON_INTEGERS
 
 
-_EXACT_ON_INTEGERS = frozenset(
-    {"less", "less_equal", "equal", "not_equal", "logical_and", "logical_or", "logical_not", "where", "cast", "max"}
-)
+_EXACT_ON_INTEGERS = having(Trait.EXACT)
 
 
 def _types(node: Node) -> list[TensorType]:

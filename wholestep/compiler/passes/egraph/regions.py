@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from wholestep.compiler.ir.attrs import Attrs
 from wholestep.compiler.ir.graph import Graph, Node
+from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.egraph.encode import full_value, is_opaque
 
@@ -89,7 +90,7 @@ def read_program(graph: Graph, cuts: Mapping[Node, int]) -> Program:
     return p
 
 
-_PLAIN_OPS = frozenset({"constant", "iota", "size", "expand"})
+_PLAIN_OPS = having(Trait.STEADY) | {"expand"}
 
 
 @dataclass(frozen=True)

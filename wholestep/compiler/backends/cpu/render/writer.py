@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from wholestep.compiler.backends.cpu.render.address import Scope
 from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS, STORED, cast_text, literal
 from wholestep.compiler.backends.cpu.render.narrow import can_widen, widened_lanes
+from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import DType, Extent, float32, float64, int32, int64, uint8
 from wholestep.compiler.plan.kernel import (
     LANES,
@@ -24,9 +25,7 @@ from wholestep.compiler.plan.kernel import (
 )
 from wholestep.compiler.plan.traffic import loads, stores
 
-TRANSCENDENTAL = frozenset(
-    {"exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "erf", "pow", "tanh", "sigmoid"}
-)
+TRANSCENDENTAL = having(Trait.TRANSCENDENTAL)
 REDUCE_SUFFIX = {float32: "f32", float64: "f64", int32: "i32", int64: "i64", uint8: "u8"}
 
 # Inlined into the entry, the many tiles of windows in one function would take gcc minutes.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.passes.egraph.rules.rule import Rule
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable, subtrees
 
-_COMPARE = frozenset({"less", "less_equal", "equal", "not_equal"})
-_LIKE_INPUT = frozenset(
-    {"relu", "sigmoid", "tanh", "silu", "gelu", "softmax", "log_softmax", "softplus", "bce_with_logits"}
-)
+_COMPARE = having(Trait.COMPARES)
+_LIKE_INPUT = {n for n in having(Trait.ELEMENTWISE) if OPS[n].family is Family.COMPOSITE} | {"softmax", "log_softmax"}
 
 
 class Types:
