@@ -17,7 +17,7 @@ from benchmarks.cases import CASES
 from benchmarks.contender import BenchmarkError
 from benchmarks.harness import log_line
 from wholestep.compiler.plan.kernel import Kernel
-from wholestep.session.profiling import BARRIER
+from wholestep.session.inspect.profile import BARRIER
 
 if TYPE_CHECKING:
     from benchmarks.frameworks.with_wholestep import WholestepTrainer

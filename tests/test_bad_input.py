@@ -261,7 +261,7 @@ def test_states_of_one_name_and_two_types_are_refused() -> None:
     graph = mlp()
     ws.build_session(graph, batch_size=4)
     from wholestep.compiler.ir.types import TensorType, float32
-    from wholestep.session.source import state_of
+    from wholestep.steps.states import state_of
 
     with pytest.raises(GraphError, match="the state 'w1' is"):
         state_of(graph).add({"w1": TensorType((3,), float32)}, lambda _: np.zeros(3))

@@ -152,7 +152,7 @@ def test_a_run_that_could_not_be_kept_is_an_error(script: Path, monkeypatch: pyt
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("wholestep.train.checkpoint.write_tensors", full)
+    monkeypatch.setattr("wholestep.train.checkpoint.write.write_tensors", full)
     code, text = run("train", "small.py", "--epochs", "1", "--no-progress")
     assert code == 1
     assert "no checkpoint of this run could be written to runs/small" in text.replace("\n", " ")
@@ -221,7 +221,7 @@ EVIL = 'open("executed", "w").close()\n'
 
 def changed_manifests(run: Path, **config: Any) -> None:
     """The manifests of a run with other configurations, and right checksums."""
-    from wholestep.train.stored import MANIFEST, manifest_bytes
+    from wholestep.train.checkpoint.format import MANIFEST, manifest_bytes
 
     for file in run.glob(f"step-*/{MANIFEST}"):
         body = json.loads(file.read_bytes())["manifest"]

@@ -19,7 +19,7 @@ from wholestep.compiler.ir.graph import Graph, toposort
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 DTYPES = ("float32", "float64")
 CASES = [(group, name) for group, rows in GROUPS.items() for name in rows]

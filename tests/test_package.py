@@ -67,7 +67,8 @@ FOR_NEW_PLANS = (
 )  # fmt: skip
 FOR_OTHER_STEPS = (
     "wholestep.metrics", "wholestep.losses.arrays", "wholestep.optim.adam", "wholestep.schedules.curves",
-    "wholestep.session.cut", "wholestep.session.profiling", "importlib.metadata", "subprocess", "tempfile", "shutil",
+    "wholestep.steps.micro_batches", "wholestep.session.inspect.profile", "importlib.metadata", "subprocess",
+    "tempfile", "shutil",
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from sessions import data, mlp
 
 import wholestep as ws
 from wholestep.compiler.backends.cpu.render.c import render
-from wholestep.session.profiling import BARRIER
+from wholestep.session.inspect.profile import BARRIER
 
 # The part of the Trace Event Format that Chrome and Perfetto ask of every event, by phase: field -> types.
 COMMON = {"ph": (str,), "name": (str,), "pid": (int,), "tid": (int,)}
@@ -88,7 +88,7 @@ def test_training_with_a_profile_in_between_ends_with_the_same_bits() -> None:
 def test_a_profiled_build_computes_the_same_bits() -> None:
     from dataclasses import replace
 
-    from wholestep.session.profiling import _profiled
+    from wholestep.session.inspect.profile import _profiled
 
     plain, profiled = (ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=16, threads=2) for _ in range(2))
     entry, _ = _profiled(profiled)

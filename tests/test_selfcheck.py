@@ -26,12 +26,12 @@ from wholestep.compiler.plan.layout import pack, unpack
 from wholestep.compiler.runtime.memory import Region
 from wholestep.compiler.runtime.slot import Slot, slot_bytes
 from wholestep.errors import OptionError, VerificationError
-from wholestep.session import selfcheck
-from wholestep.session.meaning import Demand, demand_of, evaluation, grid, positions
-from wholestep.session.selfcheck import Subject, check, estimated_seconds
-from wholestep.session.trial import SEED, STEP, Recipe, Tile, small_sizes
-from wholestep.session.trials import Bench, Trials, _meaning, looked_at, repeat
-from wholestep.session.verdict import Verdict, parse_verdict
+from wholestep.session.check import check as selfcheck
+from wholestep.session.check.check import Subject, check, estimated_seconds
+from wholestep.session.check.draw import SEED, STEP, Recipe, Tile, small_sizes
+from wholestep.session.check.meaning import Demand, demand_of, evaluation, grid, positions
+from wholestep.session.check.trials import Bench, Trials, _meaning, looked_at, repeat
+from wholestep.session.check.verdict import Verdict, parse_verdict
 
 ALWAYS = ws.CompileOptions(cache=False, verify=True)
 

@@ -22,7 +22,7 @@ from wholestep.compiler.plan.check_routines import ROUTINES
 from wholestep.compiler.plan.check_windows import OPERANDS
 from wholestep.compiler.plan.window_ops import WINDOWS
 from wholestep.errors import CheckpointError, DTypeError, InputError, PlanError
-from wholestep.train.stored import MANIFEST, manifest_bytes
+from wholestep.train.checkpoint.format import MANIFEST, manifest_bytes
 
 CHANGES = 500
 

@@ -13,7 +13,7 @@ from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.dead_code import drop_dead_code
 from wholestep.compiler.passes.pooling import relu_behind_pool
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,7 @@ from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.pipeline import PLAN, STAGES, Compiler, Stage
 from wholestep.compiler.runtime.plans import plan_key
 from wholestep.errors import GraphError
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 NAMES = [s.name for s in STAGES]
 

@@ -13,7 +13,7 @@ from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan import split
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.spans import OptimizeReport
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 
 def stack(widths: list[int], bias: bool = True) -> ws.nn.Sequential:

@@ -34,7 +34,7 @@ from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.cache import Cache, key_of
 from wholestep.compiler.spans import OptimizeReport, parse_report
 from wholestep.errors import WholestepError
-from wholestep.train.stored import MANIFEST, manifest_bytes
+from wholestep.train.checkpoint.format import MANIFEST, manifest_bytes
 
 Reader = Callable[[random.Random, Path], None]
 

@@ -15,7 +15,7 @@ from tests.recording import initial_state
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.separate import analyse
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 Array = np.ndarray[Any, Any]
 LR = 1e-3

@@ -9,8 +9,8 @@ import torch
 import wholestep as ws
 from tests.recording import initial_state, run
 from wholestep.errors import GradientError, GraphError, OptionError, ShapeError
-from wholestep.optim.build import evaluate_graph, predict_graph, train_graph
-from wholestep.optim.recipe import Recipe
+from wholestep.steps.recipe import Recipe
+from wholestep.steps.train import evaluate_graph, predict_graph, train_graph
 
 RNG = np.random.default_rng(0)
 

@@ -39,7 +39,7 @@ def main(folder: str) -> None:
 
 
 def list_of(folder: str) -> list[object]:
-    from wholestep.train.stored import checkpoints_in
+    from wholestep.train.checkpoint.folder import checkpoints_in
 
     return list(checkpoints_in(folder))
 

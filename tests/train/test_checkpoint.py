@@ -16,8 +16,8 @@ import pytest
 
 import wholestep as ws
 from wholestep.callbacks import Position
-from wholestep.train import stored
-from wholestep.train.stored import checkpoints_in
+from wholestep.train.checkpoint import format as stored
+from wholestep.train.checkpoint.folder import checkpoints_in
 
 Array = np.ndarray[Any, Any]
 ROWS, BATCH, EPOCHS = 90, 8, 3

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from wholestep.train.stored import checkpoints_in
+from wholestep.train.checkpoint.folder import checkpoints_in
 
 SCRIPT = Path(__file__).with_name("run_to_kill.py")
 ROOT = SCRIPT.parents[2]

@@ -9,7 +9,7 @@ import pytest
 from train.test_checkpoint import BATCH, ROWS, data, fit, model
 
 import wholestep as ws
-from wholestep.train.stored import checkpoints_in
+from wholestep.train.checkpoint.folder import checkpoints_in
 
 STEPS = -(-ROWS // BATCH)
 
@@ -92,7 +92,7 @@ def test_a_run_survives_a_checkpoint_that_cannot_be_written(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("wholestep.train.checkpoint.write_tensors", full)
+    monkeypatch.setattr("wholestep.train.checkpoint.write.write_tensors", full)
     keeper = ws.ModelCheckpoint(tmp_path / "run", "loss")
     assert len(fit(model(), callbacks=[keeper], epochs=2)) == 2
     assert "could not be written" in caplog.text

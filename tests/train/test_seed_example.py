@@ -98,7 +98,7 @@ def test_the_example_runs_and_does_what_it_says(
 
 
 def test_the_same_metric_twice_is_one_and_two_of_a_name_are_refused() -> None:
-    from wholestep.optim.recipe import as_measures
+    from wholestep.steps.recipe import as_measures
 
     twice = as_measures([ws.metrics.Accuracy(), "accuracy", ws.metrics.LossTracker(), ws.metrics.LossTracker()])
     assert [m.metric.name for m in twice] == ["accuracy", "loss"]

@@ -18,7 +18,7 @@ from wholestep.schedules.modes import known_mode, mode_of
 
 if TYPE_CHECKING:
     from wholestep.train.checkpoint import Checkpoint
-    from wholestep.train.stored import Found
+    from wholestep.train.checkpoint.folder import Found
 
 log = logging.getLogger("wholestep")
 
@@ -83,7 +83,7 @@ class ModelCheckpoint(Callback):
     # -- when ----------------------------------------------------------------------------------------------------
 
     def on_train_begin(self) -> None:
-        from wholestep.train.stored import checkpoints_in, sweep
+        from wholestep.train.checkpoint.folder import checkpoints_in, sweep
 
         session = self.session
         self._written = time.monotonic()
@@ -163,7 +163,7 @@ class ModelCheckpoint(Callback):
 
     def _write(self, taken: Checkpoint) -> None:
         from wholestep.train.checkpoint import write_checkpoint
-        from wholestep.train.stored import rotate
+        from wholestep.train.checkpoint.folder import rotate
 
         try:
             self._set_aside()
@@ -178,7 +178,8 @@ class ModelCheckpoint(Callback):
 
     def _set_aside(self) -> None:
         """Before the first one is written: a kill in between leaves the one that the run began with as the newest."""
-        from wholestep.train.stored import SUPERSEDED, set_aside
+        from wholestep.train.checkpoint.folder import set_aside
+        from wholestep.train.checkpoint.format import SUPERSEDED
 
         if self._superseded:
             names = ", ".join(f.path.name for f in self._superseded)
@@ -193,7 +194,7 @@ class ModelCheckpoint(Callback):
     @property
     def best_path(self) -> Path | None:
         """The best checkpoint so far."""
-        from wholestep.train.stored import checkpoints_in, ranked
+        from wholestep.train.checkpoint.folder import checkpoints_in, ranked
 
         found = ranked(checkpoints_in(self.folder), self.monitor, self.mode)
         return found[0].path if found else None

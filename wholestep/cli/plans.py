@@ -22,7 +22,7 @@ Where = Annotated[Path, typer.Argument(help="A plan file, or the folder of a run
 def plans_at(path: Path) -> list[tuple[str, Plan]]:
     """The plan in a file, or the plans of a run, by name."""
     from wholestep.compiler.plan import serialize
-    from wholestep.train.checkpoint import PLANS
+    from wholestep.train.checkpoint.format import PLANS
 
     if not path.exists():
         raise UsageError(f"there is nothing at {path}; expected a plan file, or the folder of a run.")

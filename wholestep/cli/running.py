@@ -58,7 +58,7 @@ def train(
 def _resume(script: Path | None, run: Path, epochs: int | None, exact: bool, progress: bool) -> None:
     from wholestep.cli.trust import started_as
     from wholestep.train import load_checkpoint
-    from wholestep.train.stored import is_checkpoint
+    from wholestep.train.checkpoint.folder import is_checkpoint
 
     stored = load_checkpoint(run)
     assert stored.path is not None
@@ -73,7 +73,7 @@ def _resume(script: Path | None, run: Path, epochs: int | None, exact: bool, pro
 
 
 def _refuse_used(folder: Path) -> None:
-    from wholestep.train.stored import checkpoints_in
+    from wholestep.train.checkpoint.folder import checkpoints_in
 
     if checkpoints_in(folder):
         raise UsageError(
@@ -92,7 +92,7 @@ def _fit(
     progress: bool,
 ) -> None:
     from wholestep.cli.trust import note_start
-    from wholestep.train.stored import checkpoints_in
+    from wholestep.train.checkpoint.folder import checkpoints_in
 
     config = {"script": str(script.resolve()), "settings": settings}
     note_start(folder, script.resolve(), settings)

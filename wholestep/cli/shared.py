@@ -122,7 +122,7 @@ def experiment_in(
     """
     from wholestep.cli.trust import started_as
     from wholestep.train import load_checkpoint
-    from wholestep.train.stored import WEIGHTS
+    from wholestep.train.checkpoint.format import WEIGHTS
 
     stored = load_checkpoint(run, best=which, mode=mode)
     assert stored.path is not None

@@ -179,7 +179,7 @@ class Module:
             wanted = as_dtype(dtype)
         if not wanted.is_float:
             fail(DTypeError, f"a model computes in a float dtype; received {wanted}.")
-        from wholestep.session.model import has_numbers
+        from wholestep.steps.states import has_numbers
 
         if has_numbers(self):
             fail(UsageError, "astype: the model has numbers already; say the dtype before it is built or loaded.")
@@ -226,7 +226,7 @@ class Module:
 
         Example: `logits = model.predict(images)`.
         """
-        from wholestep.session.model import predict
+        from wholestep.session.predict import predict
 
         return predict(self, inputs, named, batch_size)
 
@@ -259,7 +259,7 @@ class Module:
 
     def state_dict(self) -> dict[str, np.ndarray[Any, Any]]:
         """Copies of all parameters and buffers by name; tied ones under each of their names."""
-        from wholestep.session.model import numbers
+        from wholestep.steps.states import numbers
 
         values = numbers(self)
         first = {owned: name for name, owned in self.named_arrays().items()}

@@ -44,7 +44,7 @@ class LoadReport:
 
 def load_state_dict(model: Module, values: Mapping[str, object], strict: bool) -> LoadReport:
     """Give a model the arrays of a mapping; all are checked before the first is written."""
-    from wholestep.session.model import state_with_numbers
+    from wholestep.steps.states import state_with_numbers
 
     first = {owned: name for name, owned in model.named_arrays().items()}
     names = {name: first[owned] for name, owned in model.all_names()}  # any name -> the name it is stored under

@@ -96,8 +96,8 @@ def _shown(source: Any) -> dict[str, tuple[State, str]]:
 
 
 def _state_of(model: Any) -> State:
-    session = import_module("wholestep.session.model")  # sessions are made of optimizers
-    return session.state_with_numbers(model) if hasattr(model, "named_arrays") else session.state_of(model)
+    steps = import_module("wholestep.steps.states")  # steps are made of optimizers
+    return steps.state_with_numbers(model) if hasattr(model, "named_arrays") else steps.state_of(model)
 
 
 def _none() -> UnknownNameError:

@@ -13,7 +13,7 @@ from wholestep.session.build import (
     load_plan,
     save_plan,
 )
-from wholestep.session.result import StepResult
+from wholestep.session.results import StepResult
 from wholestep.session.session import Session
 
 __all__ = [

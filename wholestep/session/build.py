@@ -22,12 +22,13 @@ from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import OptionError, PlanError, UsageError
 from wholestep.nn.module import Module
 from wholestep.optim import SGD, Optimizer
-from wholestep.optim.build import PLAIN
-from wholestep.optim.recipe import Recipe, as_measures, as_schedules
 from wholestep.options import CompileOptions, thread_count
-from wholestep.session.model import Inputs, training_graph
 from wholestep.session.session import Session
-from wholestep.session.source import Source, Stand, clocks_of, merged_capacity, state_of
+from wholestep.session.source import Source, Stand, merged_capacity
+from wholestep.steps.module import Inputs, training_graph
+from wholestep.steps.recipe import Recipe, as_measures, as_schedules
+from wholestep.steps.states import clocks_of, state_of
+from wholestep.steps.train import PLAIN
 
 if TYPE_CHECKING:
     from wholestep.compiler.plan.report import PlanReport

@@ -13,7 +13,7 @@ from wholestep.compiler.ir.types import Dim, Extent, TensorType, evaluate, shape
 from wholestep.compiler.plan.kernel import Bound, Plan
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
 from wholestep.errors import GraphError, InputError, ShapeError, UnknownNameError
-from wholestep.session.names import WINDOW_DIMS
+from wholestep.steps.micro_batch_names import WINDOW_DIMS
 
 _READABLE = 0x1 | 0x100  # NumPy's flags for C-contiguous and aligned: such an array is read where it lies
 

@@ -23,21 +23,21 @@ from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.compiler.spans import OptimizeReport, Span
 from wholestep.errors import GraphError, UnknownNameError, UsageError
 from wholestep.nn.module import Module
-from wholestep.optim.build import EVALUATE
 from wholestep.options import CompileOptions, thread_count
-from wholestep.session.checkpoint import counts_in, load_state_dict, state_dict
-from wholestep.session.loop import Look, RunOptions, Slice, batches, evaluate_rows, run_in_slices
-from wholestep.session.measuring import raise_if_refused
-from wholestep.session.model import only_module
-from wholestep.session.result import StepResult
+from wholestep.session.by_hand import Staged
+from wholestep.session.check.verdict import Verdict
+from wholestep.session.epochs import Look, RunOptions, Slice, batches, evaluate_rows, run_in_slices
+from wholestep.session.metrics import raise_if_refused
+from wholestep.session.results import StepResult
 from wholestep.session.source import Source
-from wholestep.session.stages import Staged
-from wholestep.session.verdict import Verdict
+from wholestep.session.state_dict import counts_in, load_state_dict, state_dict
+from wholestep.steps.module import only_module
+from wholestep.steps.train import EVALUATE
 
 if TYPE_CHECKING:
     from wholestep.compiler.explain import Explanation
     from wholestep.compiler.plan.report import PlanReport
-    from wholestep.session.profiling import Profile
+    from wholestep.session.inspect.profile import Profile
 
 log = logging.getLogger("wholestep")
 
@@ -236,7 +236,7 @@ class Session(Staged):
         return parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
 
     def _need_rows_apart(self) -> None:
-        from wholestep.session.by_rows import what_mixes_rows
+        from wholestep.steps.by_rows import what_mixes_rows
 
         if self._mixes_rows is None:
             self._mixes_rows = what_mixes_rows(self._need_source("the entry point 'predict'").trace("predict"))
@@ -358,7 +358,7 @@ class Session(Staged):
 
         Example: `print(session.profile(x=xb, labels=yb))`.
         """
-        from wholestep.session.profiling import profile
+        from wholestep.session.inspect.profile import profile
 
         named = {**(self._mapping("profile", given) if given is not None else {}), **inputs}
         return profile(self, self._with_held(named) if self._held else named, steps)
@@ -368,7 +368,7 @@ class Session(Staged):
 
         Example: `session.trace("trace.json", session.profile(x=xb, labels=yb))`.
         """
-        from wholestep.session.trace import write_trace
+        from wholestep.session.inspect.trace import write_trace
 
         source = self._need_source("spans")
         write_trace(path, source.spans.all, source.spans.origin, profile)
@@ -424,7 +424,7 @@ class Session(Staged):
     @property
     def source(self) -> str:
         """The C that runs, each kernel with the nodes it came from."""
-        from wholestep.session.listing import annotated  # no step needs it
+        from wholestep.session.inspect.listing import annotated  # no step needs it
 
         if self._programs:
             return "\n".join(annotated(p.source, p.plan) for p in self._programs)

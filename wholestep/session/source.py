@@ -5,37 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from wholestep.compiler.backend import Device
 from wholestep.compiler.backends.cpu.compiler import detect_target
-from wholestep.compiler.frontend.clocks import RAW, Clocks
+from wholestep.compiler.frontend.clocks import Clocks
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.initializers import is_zero, materialize
-from wholestep.compiler.frontend.layers import evaluated
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.plans import find_plan, find_report, plan_key, store_plan, store_report
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import OptimizeReport, Spans
-from wholestep.errors import GraphError, OptionError, UsageError
+from wholestep.errors import OptionError, UsageError
 from wholestep.optim import SGD, Optimizer
-from wholestep.optim.build import EVALUATE, PLAIN, evaluate_graph, predict_graph, train_graph
-from wholestep.optim.recipe import Recipe
-from wholestep.optim.stages import apply_graph, backward_graph, clip_graph, gradient_graph, observe_graph
 from wholestep.options import CompileOptions
 from wholestep.schedules import Schedule
 from wholestep.schedules.bind import with_schedules
-from wholestep.session.names import FIRST, PARTS, ROWS, WINDOW_DIMS
-from wholestep.session.selfcheck import Subject, verdict_on
-from wholestep.session.verdict import Verdict
+from wholestep.session.check.check import Subject, verdict_on
+from wholestep.session.check.verdict import Verdict
+from wholestep.steps.by_hand import apply_graph, backward_graph, clip_graph, gradient_graph, observe_graph
+from wholestep.steps.micro_batch_names import FIRST, PARTS, ROWS, WINDOW_DIMS
+from wholestep.steps.recipe import Recipe
+from wholestep.steps.states import clocks_of, first_values
+from wholestep.steps.train import EVALUATE, PLAIN, evaluate_graph, forward_only, predict_graph, train_graph
 
 if TYPE_CHECKING:
     from wholestep.compiler.explain import Explanation
-    from wholestep.session.cut import Cut
+    from wholestep.steps.micro_batches import Cut
 
 STAGES: dict[str, Callable[[Graph, Optimizer], ir.Graph]] = {
     "backward": lambda graph, optimizer: backward_graph(graph),
@@ -44,20 +41,6 @@ STAGES: dict[str, Callable[[Graph, Optimizer], ir.Graph]] = {
     "apply": apply_graph,
     "observe": lambda graph, optimizer: observe_graph(graph),
 }
-
-# What a module, graph or step has beside the numbers of modules: every session over it borrows the same State.
-_STATES: WeakKeyDictionary[Any, State] = WeakKeyDictionary()
-
-
-def state_of(model: object) -> State:
-    """The one State of a module, graph or step."""
-    return _STATES.setdefault(model, State())
-
-
-def share_state(graph: Graph, model: object) -> None:
-    """The moments and metrics of a graph are those of the module that was recorded in it."""
-    _STATES[graph] = state_of(model)
-
 
 TRAIN = "train"
 FORWARD = "forward"  # `predict` with the weights that are being trained
@@ -115,7 +98,9 @@ class Source:
     def window(self, kind: str) -> Cut:
         """The programs of a window of "train" or "evaluate"; each is an entry point, `train.part` and so on."""
         if kind not in self.cuts:
-            from wholestep.session.cut import cut  # it brings autodiff along, which a step of one batch may not need
+            from wholestep.steps.micro_batches import (
+                cut,  # it brings autodiff along, which a step of one batch may not need
+            )
 
             assert kind != TRAIN or isinstance(self.model, Graph), "a step written by hand is not cut"
             self.cuts[kind] = cut(self._recording, self.optimizer if kind == TRAIN else None, self.recipe)
@@ -125,7 +110,7 @@ class Source:
         """The capacity of every symbol of an entry point; a window's own follow from the batch's."""
         if not set(WINDOW_DIMS) & set(graph.symbols):
             return capacity_of(graph, self.capacity)
-        from wholestep.session.cut import batch_symbol
+        from wholestep.steps.micro_batches import batch_symbol
 
         rows = self.capacity.get(batch_symbol(self.graph), 1) * self.recipe.accumulate
         return capacity_of(graph, {**self.capacity, FIRST: rows, ROWS: rows, PARTS: self.recipe.accumulate})
@@ -330,29 +315,6 @@ class Source:
         state.set_updates(dict.fromkeys(self.clocks.starts, 0))
 
 
-def clocks_of(model: Graph | Step, count_of: Callable[[str], int] | None = None) -> Clocks:
-    """What a program over the model counts: what is recorded in the graph itself, and the rest by the model's state."""
-    return Clocks(model.clocks if isinstance(model, Graph) else None, count_of or state_of(model).updates_of)
-
-
-def nonzero_values(plan: Plan, seed: int) -> Callable[[str], AnyArray | None]:
-    """The first value of each state of a plan; None where it is zero, as memory that was just mapped."""
-    zero = {name for (name, _), init in zip(plan.states, plan.initial, strict=True) if is_zero(init)}
-    value = first_values(plan, seed)
-    return lambda name: None if name in zero else value(name)
-
-
-def first_values(plan: Plan, seed: int) -> Callable[[str], AnyArray]:
-    """The first value of each state of a plan: a function of (seed, name)."""
-    how = {name: (plan.buffers[id].type, init) for (name, id), init in zip(plan.states, plan.initial, strict=True)}
-
-    def value(name: str) -> AnyArray:
-        type, init = how[name]
-        return materialize(init, tuple(int(e) for e in type.shape), type.dtype, seed, name.removesuffix(RAW))
-
-    return value
-
-
 def _structure(optimizer: object) -> object:
     assert isinstance(optimizer, Optimizer)
     return optimizer.structure()
@@ -361,15 +323,6 @@ def _structure(optimizer: object) -> object:
 def _has_loss(graph: Graph) -> bool:
     first = next(iter(graph.outputs.values()), None)
     return first is not None and first.shape == () and first.dtype.is_float
-
-
-def forward_only(graph: Graph) -> ir.Graph:
-    """The outputs and kept tensors with the inputs that they need, without any update."""
-    whole = evaluated(graph.to_ir(updates=False))
-    if not graph.outputs:
-        raise GraphError("the graph has no outputs; say what it returns: g.set_outputs([logits]).")
-    needed = set(ir.toposort([o.node for o in whole.outputs]))
-    return ir.Graph(whole.outputs, (), tuple(i for i in whole.inputs if i in needed))
 
 
 def capacity_of(graph: ir.Graph, given: Mapping[str, int]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from wholestep.data.loader import DataLoader
 from wholestep.data.sources import Stream, as_source
 from wholestep.data.table import Array, Batch, Table, as_table, split
 from wholestep.errors import InputError, OptionError, UsageError, WholestepError
-from wholestep.optim.recipe import Measure, as_measures
+from wholestep.steps.recipe import Measure, as_measures
 
 if TYPE_CHECKING:
     from wholestep.metrics import Metric

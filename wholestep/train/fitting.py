@@ -19,11 +19,11 @@ from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions
 from wholestep.session import build_session
 from wholestep.train.checkpoint import Checkpoint, load_checkpoint
+from wholestep.train.checkpoint.folder import checkpoints_in
 from wholestep.train.described import Described
 from wholestep.train.feeding import prepared, rows_to_measure, sample_of, with_room
 from wholestep.train.history import TrainHistory
 from wholestep.train.rates import optimizer_of, resolved
-from wholestep.train.stored import checkpoints_in
 from wholestep.train.trainer import TrainConfig, Trainer, check_epochs, length
 
 

@@ -16,7 +16,7 @@ from wholestep.callbacks.base import EpochStats, canonical
 from wholestep.callbacks.loggers import cell
 from wholestep.callbacks.progress import short
 from wholestep.errors import InputError, UnknownNameError, UsageError
-from wholestep.train.stored import is_count, is_measure, is_number
+from wholestep.train.values import is_count, is_measure, is_number
 
 
 @dataclass

@@ -14,10 +14,10 @@ from wholestep.errors import OptionError
 from wholestep.losses import Loss
 from wholestep.metrics import Metric
 from wholestep.nn.module import Module
-from wholestep.optim.recipe import as_measures
 from wholestep.session import Session
 from wholestep.session.build import build_measuring_session
-from wholestep.session.model import state_with_numbers, structure
+from wholestep.steps.recipe import as_measures
+from wholestep.steps.states import state_with_numbers, structure
 from wholestep.train.described import Described
 from wholestep.train.feeding import table_of, with_room
 

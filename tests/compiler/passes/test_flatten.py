@@ -28,7 +28,7 @@ from wholestep.compiler.passes.fold import fold
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 B, T = Dim.symbol("batch"), Dim.symbol("time")
 CAPACITY = {"batch": 4, "time": 5}

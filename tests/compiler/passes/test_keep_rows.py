@@ -22,7 +22,7 @@ from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Instr, Plan
 from wholestep.compiler.plan.serialize import dump, load
 from wholestep.errors import PlanError
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 Array = np.ndarray[Any, Any]
 CAPACITY = {"batch": 5}

@@ -28,7 +28,7 @@ from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kernel, Kind, Layout, Plan, Space
 from wholestep.compiler.plan.serialize import dump, load
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 CAPACITY = {"batch": 20, "time": 37}
 SIZES = (CAPACITY, {"batch": 5, "time": 1}, {"batch": 1, "time": 16})

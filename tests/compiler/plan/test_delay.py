@@ -10,7 +10,7 @@ from wholestep.compiler.plan import delay
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kernel, Plan
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 
 def plan(batch: int, convolutions: int = 3) -> Plan:

@@ -13,7 +13,7 @@ from wholestep.compiler.plan import relief
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kind, Plan, Space
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 NEVER = 1 << 60
 

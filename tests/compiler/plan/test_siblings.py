@@ -20,7 +20,7 @@ from wholestep.compiler.plan import build
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
 from wholestep.compiler.plan.siblings import MOST_SUMS
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 Array = np.ndarray[Any, Any]
 CAPACITY = {"batch": 40}

@@ -22,7 +22,7 @@ from wholestep.compiler.plan.frames import backward_taps
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
 from wholestep.compiler.plan.serialize import dump, load
 from wholestep.errors import PlanError
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 CAPACITY = {"batch": 20}
 

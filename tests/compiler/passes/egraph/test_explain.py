@@ -16,7 +16,7 @@ from wholestep.compiler.ir.graph import Graph, Node, SourceLine
 from wholestep.compiler.passes.egraph.explain import changes, explain, proves
 from wholestep.compiler.passes.egraph.optimize import Request, Rewriting, rewrite_by_equality
 from wholestep.compiler.passes.egraph.saturate import Worker
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 WORKER = Worker()
 

@@ -20,7 +20,7 @@ from wholestep.compiler.passes.egraph.rules.expression import Expression
 from wholestep.compiler.pipeline import OPTIONAL, STAGES, Compiler
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import GraphError
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 CAPACITY = {"batch": 4}
 

@@ -15,7 +15,7 @@ from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.traffic import bytes_moved, flops
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 TINY = Config(layers=2, width=8, heads=2, vocabulary=11, context=5)
 CAPACITY = {"batch": 4}

@@ -21,7 +21,7 @@ from wholestep.compiler.plan.traffic import bytes_moved, flops
 from wholestep.compiler.runtime import plans
 from wholestep.compiler.runtime.plans import plan_key
 from wholestep.errors import OptionError
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 CAPACITY = {"batch": 32}
 Activation = Callable[[ws.Tensor], ws.Tensor]

@@ -24,7 +24,7 @@ from wholestep.compiler.passes.egraph.outline import outline
 from wholestep.compiler.passes.egraph.report import EGraphReport
 from wholestep.compiler.passes.egraph.saturate import Worker
 from wholestep.compiler.pipeline import Compiler
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 
 WORKER = Worker()
 CAPACITY = {"n": 64, "batch": 4}

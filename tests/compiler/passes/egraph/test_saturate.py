@@ -116,7 +116,7 @@ from tests.models.gpt2 import PRIMITIVE, Config, gpt2
 from wholestep.compiler.ir.text import print_graph
 from wholestep.compiler.passes.egraph.outline import outline
 from wholestep.compiler.pipeline import Compiler
-from wholestep.optim.build import train_graph
+from wholestep.steps.train import train_graph
 step = train_graph(gpt2(Config(layers=2, width=8, heads=2, vocabulary=11, context=5), PRIMITIVE), ws.AdamW())
 assert outline(step) is not None
 print(print_graph(Compiler(ws.CompileOptions(egraph=True)).run_stages(step, until="optimize_full")))

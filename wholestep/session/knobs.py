@@ -8,11 +8,11 @@ from typing import Any
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.errors import UsageError
 from wholestep.optim import Optimizer
-from wholestep.optim.build import SKIPPED
-from wholestep.optim.recipe import RATE, as_schedules
 from wholestep.schedules.bind import PREFIX
-from wholestep.session.live import LiveOptimizer, LiveSchedule, Scalars
-from wholestep.session.programs import Programs
+from wholestep.session.entries import Programs
+from wholestep.session.scalars import LiveOptimizer, LiveSchedule, Scalars
+from wholestep.steps.recipe import RATE, as_schedules
+from wholestep.steps.train import SKIPPED
 
 
 class Tunable(Programs):

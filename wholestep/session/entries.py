@@ -15,16 +15,17 @@ from wholestep.compiler.runtime.counting import Counting, Turn
 from wholestep.compiler.runtime.memory import explained
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UsageError
-from wholestep.optim.build import EVALUATE, NONFINITE, PLAIN
-from wholestep.optim.recipe import Recipe
 from wholestep.schedules.bind import scalar_name
-from wholestep.session.live import Scalars, governor
-from wholestep.session.measuring import Measured
-from wholestep.session.names import PREFIX as WINDOW_STATES
-from wholestep.session.result import EntryPoint
-from wholestep.session.source import PART, TRAIN, Source, Stand, nonzero_values
+from wholestep.session.metrics import Measured
+from wholestep.session.micro_batches import seen_from_outside, window_shape
+from wholestep.session.results import EntryPoint
+from wholestep.session.scalars import Scalars, governor
+from wholestep.session.source import PART, TRAIN, Source, Stand
 from wholestep.session.turns import Turns
-from wholestep.session.window import seen_from_outside, window_shape
+from wholestep.steps.micro_batch_names import PREFIX as WINDOW_STATES
+from wholestep.steps.recipe import Recipe
+from wholestep.steps.states import nonzero_values
+from wholestep.steps.train import EVALUATE, NONFINITE, PLAIN
 
 log = logging.getLogger("wholestep")
 

@@ -16,8 +16,8 @@ from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import GradientError, GraphError, OptionError, ShapeError
 from wholestep.optim.base import Optimizer
-from wholestep.optim.recipe import Measure, Recipe
 from wholestep.optim.techniques import clip_by_global_norm, clip_by_norm, clip_by_value, count_nonfinite
+from wholestep.steps.recipe import Measure, Recipe
 
 PLAIN = Recipe()
 GRAD_NORM, NONFINITE, SKIPPED, EVALUATE = "grad_norm", "nonfinite", "nonfinite.skipped", "evaluate"
@@ -169,6 +169,15 @@ def predict_graph(graph: Graph) -> ir.Graph:
     needed = set(toposort([t.node for _, t in outputs]))
     inputs = tuple(t.node for t in graph.inputs.values() if t.node in needed)
     return evaluated(ir.Graph(tuple(ir.Output(name, t.node) for name, t in outputs), (), inputs))
+
+
+def forward_only(graph: Graph) -> ir.Graph:
+    """The outputs and kept tensors with the inputs that they need, without any update."""
+    whole = evaluated(graph.to_ir(updates=False))
+    if not graph.outputs:
+        raise GraphError("the graph has no outputs; say what it returns: g.set_outputs([logits]).")
+    needed = set(toposort([o.node for o in whole.outputs]))
+    return ir.Graph(whole.outputs, (), tuple(i for i in whole.inputs if i in needed))
 
 
 def loss_of(graph: Graph) -> Tensor:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from wholestep.compiler.backend import WindowShape
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.session.names import FIRST, PARTS, ROWS, WINDOW_DIMS
 from wholestep.session.source import TRAIN, Source
+from wholestep.steps.micro_batch_names import FIRST, PARTS, ROWS, WINDOW_DIMS
 
 
 def window_shape(source: Source, kind: str) -> WindowShape:

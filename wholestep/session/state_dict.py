@@ -11,8 +11,8 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.counting import Turn
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UnknownNameError
-from wholestep.session.live import Scalars, checked_number
-from wholestep.session.names import PREFIX
+from wholestep.session.scalars import Scalars, checked_number
+from wholestep.steps.micro_batch_names import PREFIX
 
 SESSION = "session/"
 STEP, EPOCH = SESSION + "step", SESSION + "epoch"

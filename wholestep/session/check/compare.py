@@ -12,8 +12,8 @@ from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.interpret import Result
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import TensorType, TupleType, float32
-from wholestep.session.meaning import is_large, positions
-from wholestep.session.trial import scale
+from wholestep.session.check.draw import scale
+from wholestep.session.check.meaning import is_large, positions
 
 Array = np.ndarray[Any, Any]
 

@@ -7,10 +7,10 @@ from typing import Any
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import NonFiniteError
-from wholestep.optim.build import GRAD_NORM, NONFINITE
-from wholestep.optim.recipe import Recipe
-from wholestep.session.result import EntryPoint, StepResult
-from wholestep.session.source import first_values
+from wholestep.session.results import EntryPoint, StepResult
+from wholestep.steps.recipe import Recipe
+from wholestep.steps.states import first_values
+from wholestep.steps.train import GRAD_NORM, NONFINITE
 
 
 class Measured:

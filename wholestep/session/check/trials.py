@@ -21,13 +21,13 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import Scratch, explained
 from wholestep.compiler.runtime.slot import Slot
 from wholestep.compiler.runtime.state import State
-from wholestep.session.compare import Comparison, compared, distances, shaking, tolerance_of
-from wholestep.session.meaning import Evaluation, Settle, demand_of, depending_on, evaluation, grid, is_large
-from wholestep.session.names import WINDOW_DIMS
-from wholestep.session.result import EntryPoint
-from wholestep.session.selfcheck import Subject
-from wholestep.session.trial import SEED, STEP, Recipe, Tile, Trial, all_finite, changed_by_suiting, suited
+from wholestep.session.check.check import Subject
+from wholestep.session.check.compare import Comparison, compared, distances, shaking, tolerance_of
+from wholestep.session.check.draw import SEED, STEP, Recipe, Tile, Trial, all_finite, changed_by_suiting, suited
+from wholestep.session.check.meaning import Evaluation, Settle, demand_of, depending_on, evaluation, grid, is_large
+from wholestep.session.results import EntryPoint
 from wholestep.session.turns import Turns
+from wholestep.steps.micro_batch_names import WINDOW_DIMS
 
 Sizes = Mapping[str, int]
 

@@ -28,7 +28,9 @@ from wholestep.compiler.passes.inline import drop_custom_gradients, inline_calls
 from wholestep.compiler.passes.separate import Separation, Term, analyse
 from wholestep.errors import GraphError, UsageError
 from wholestep.optim import Optimizer
-from wholestep.optim.build import (
+from wholestep.steps.micro_batch_names import FIRST, PARTS, PREFIX, ROWS
+from wholestep.steps.recipe import Recipe
+from wholestep.steps.train import (
     EVALUATE,
     Slopes,
     declared_parameters,
@@ -37,8 +39,6 @@ from wholestep.optim.build import (
     reached_parameters,
     record_metrics,
 )
-from wholestep.optim.recipe import Recipe
-from wholestep.session.names import FIRST, PARTS, PREFIX, ROWS
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import numpy as np
 
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import OptionError, UsageError
-from wholestep.optim.stages import MAX_NORM, NORM, PREFIX, UPSTREAM
+from wholestep.session.knobs import Tunable
 from wholestep.session.source import FORWARD
-from wholestep.session.tuning import Tunable
+from wholestep.steps.by_hand import MAX_NORM, NORM, PREFIX, UPSTREAM
 
 if TYPE_CHECKING:
     from wholestep.callbacks.observers import Observer

@@ -15,7 +15,7 @@ from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.interpret import Result
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.kernel import Bound, Least
-from wholestep.session.meaning import is_large
+from wholestep.session.check.meaning import is_large
 
 Array = np.ndarray[Any, Any]
 Random = np.random.Generator

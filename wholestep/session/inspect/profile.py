@@ -13,8 +13,8 @@ from wholestep.compiler.backends.cpu.recorder import Event, Recorder
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.report import described
 from wholestep.errors import OptionError, UsageError
-from wholestep.session.result import EntryPoint
-from wholestep.session.window import window_shape
+from wholestep.session.micro_batches import window_shape
+from wholestep.session.results import EntryPoint
 
 if TYPE_CHECKING:
     from wholestep.compiler.backend import Program

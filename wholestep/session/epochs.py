@@ -14,8 +14,8 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError
 from wholestep.session.inputs import Inputs
-from wholestep.session.measuring import raise_if_refused
-from wholestep.session.result import EntryPoint, StepResult
+from wholestep.session.metrics import raise_if_refused
+from wholestep.session.results import EntryPoint, StepResult
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wholestep.compiler.spans import Span
-from wholestep.session.profiling import BARRIER, Profile
+from wholestep.session.inspect.profile import BARRIER, Profile
 
 PYTHON, NATIVE = 1, 2  # process numbers: rows of the trace are grouped by them
 

@@ -1,0 +1,1 @@
+"""Self-verified plans: a new plan runs once against the interpreter."""

@@ -1,0 +1,144 @@
+"""`model.predict`: a module on arrays, through inference sessions that it keeps."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wholestep.compiler.frontend.step import Spec
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import Shape, int32, symbols_of
+from wholestep.compiler.runtime.arrays import AnyArray, as_array
+from wholestep.errors import OptionError, ShapeError, UsageError
+from wholestep.nn.module import Module
+from wholestep.steps.module import Inputs, forward_graph
+from wholestep.steps.states import state_with_numbers, structure
+from wholestep.steps.train import forward_only
+
+if TYPE_CHECKING:
+    from wholestep.session.session import Session
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A session that computes a model's outputs, and how its forward returns them."""
+
+    session: Session
+    form: Any  # None: one tensor, or a dict; else the tuples that `forward` gave, with a name for each tensor
+
+    def __call__(self, arrays: Mapping[str, AnyArray], rows: int, at_once: int) -> Any:
+        parts = [
+            self.session.step({name: a[start : start + at_once] for name, a in arrays.items()}).outputs
+            for start in range(0, max(rows, 1), at_once)
+        ]
+        outputs = parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
+        if self.form is not None:
+            return _filled(self.form, outputs)
+        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+
+
+@dataclass
+class Predictors:
+    """What a model has compiled to predict with.  They end with the model."""
+
+    known: dict[object, Predictor]
+    apart: dict[object, bool]  # may rows be taken part by part?
+
+
+def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object], batch_size: int) -> Any:
+    """Run a model on arrays: `batch_size` rows at a time, all at once where rows depend on each other."""
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+        fail(OptionError, f"batch_size={batch_size!r}: expected a whole number of rows, at least 1.")
+    arrays = _arrays(model, inputs, named)
+    symbols = _symbols(arrays)
+    specs = {name: _spec(model, a, symbols[len(a)]) for name, a in arrays.items()}
+    kept: Predictors = model.__dict__.setdefault("_predictors", Predictors({}, {}))
+    rows = next(iter(symbols))
+    form = (tuple(specs.items()), structure(model))
+    if rows > batch_size and form not in kept.apart:
+        kept.apart[form] = len(symbols) == 1 and _rows_apart(model, specs)
+    at_once = batch_size if rows > batch_size and kept.apart[form] else max(*symbols, 1)  # else every input whole
+    capacity = {symbol: 1 << max(min(count, at_once) - 1, 0).bit_length() for count, symbol in symbols.items()}
+    key = (form, tuple(capacity.items()))
+    if key not in kept.known:
+        try:
+            kept.known[key] = _predictor(model, specs, capacity)
+        except ShapeError as error:
+            if len(symbols) == 1:
+                raise
+            counts = {name: len(a) for name, a in arrays.items()}
+            raise ShapeError(f"the inputs have different numbers of rows, {counts}, and so: {error}") from None
+    return kept.known[key](arrays, rows, at_once)
+
+
+def _rows_apart(model: Module, specs: dict[str, Spec]) -> bool:
+    from wholestep.steps.by_rows import what_mixes_rows  # few predictions are of many rows
+
+    graph, _ = forward_graph(model, _as_one(specs))
+    return not what_mixes_rows(forward_only(graph))
+
+
+def _as_one(specs: dict[str, Spec]) -> Inputs:
+    return specs["x"] if list(specs) == ["x"] else specs
+
+
+def _predictor(model: Module, specs: dict[str, Spec], capacity: dict[str, int]) -> Predictor:
+    from wholestep.session.build import build_inference_session
+
+    state_with_numbers(model)
+    graph, out = forward_graph(model, _as_one(specs))
+    form = _form("output", out) if isinstance(out, tuple | list) else None
+    used = {s for t in graph.inputs.values() for s in symbols_of(t.shape)}
+    return Predictor(build_inference_session(graph, capacity={s: n for s, n in capacity.items() if s in used}), form)
+
+
+def _form(name: str, out: Any) -> Any:
+    """The names of `_numbered` in the tuples that they came in."""
+    items = [
+        _form(f"{name}{i}.", item) if isinstance(item, tuple | list) else f"{name}{i}" for i, item in enumerate(out)
+    ]
+    return type(out)(*items) if hasattr(out, "_fields") else type(out)(items)
+
+
+def _filled(form: Any, outputs: Mapping[str, AnyArray]) -> Any:
+    if isinstance(form, str):
+        return outputs[form]
+    items = [_filled(item, outputs) for item in form]
+    return type(form)(*items) if hasattr(form, "_fields") else type(form)(items)
+
+
+def _arrays(model: Module, inputs: Sequence[object], named: Mapping[str, object]) -> dict[str, AnyArray]:
+    known = inspect.signature(model.forward).parameters.values()
+    names = [p.name for p in known if p.kind is not p.VAR_POSITIONAL]
+    for p in known:
+        if p.kind is p.VAR_POSITIONAL:
+            names = names[: list(known).index(p)] + [f"{p.name}{i}" for i in range(len(inputs))]
+    if len(inputs) == 1 and not named:
+        names = ["x"]
+    if len(inputs) > len(names) or not (inputs or named):
+        fail(UsageError, f"{type(model).__name__} takes {', '.join(names)}; received {len(inputs)} arrays.")
+    given = {**dict(zip(names, inputs)), **named}
+    return {name: as_array(value, f"the input {name!r}") for name, value in given.items()}
+
+
+def _spec(model: Module, array: AnyArray, rows: str) -> Spec:
+    """One symbolic axis of rows, the rest as it came; floats in the dtype that the model computes in."""
+    shape: Shape | tuple[object, ...] = (rows, *array.shape[1:])
+    if array.dtype.kind == "f":
+        kinds = [p.dtype for p in model.parameters().values()]
+        return Spec(shape, kinds[0] if kinds else "float32")
+    return Spec(shape, int32 if array.dtype.kind in "iu" else array.dtype.name)
+
+
+def _symbols(arrays: Mapping[str, AnyArray]) -> dict[int, str]:
+    """A dimension for each number of rows: "batch" for those of the first input; nodes and edges have two."""
+    found: dict[int, str] = {}
+    for name, a in arrays.items():
+        if a.ndim == 0:
+            fail(ShapeError, "a model takes batches: give an array whose first axis counts examples, x[None].")
+        found.setdefault(len(a), f"rows_of_{name}" if found else "batch")
+    return found

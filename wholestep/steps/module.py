@@ -1,0 +1,154 @@
+"""A module as a graph: its inputs, its outputs by name, its loss."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from wholestep import losses
+from wholestep.compiler.frontend.graph import Graph, recording
+from wholestep.compiler.frontend.step import Spec
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import UsageError
+from wholestep.losses.table import LossFunction
+from wholestep.nn.module import Module
+from wholestep.nn.trace import trace_of
+from wholestep.steps.states import share_state
+
+Inputs = Spec | Mapping[str, Spec]
+
+
+def record_inputs(graph: Graph, inputs: Inputs) -> dict[str, Tensor]:
+    """The inputs of a model in a graph: `x` for a single one."""
+    specs = dict(inputs) if isinstance(inputs, Mapping) else {"x": inputs}
+    for name, spec in specs.items():
+        if not isinstance(spec, Spec):
+            fail(UsageError, f"the input {name!r} needs a ws.Spec(shape, dtype); received {spec!r}.")
+    return {name: graph.input(name, spec.shape, spec.dtype) for name, spec in specs.items()}
+
+
+def record_outputs(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The model's outputs by name: `output` for a single one, `output0` and so on for several."""
+    return _named_outputs(model, _called(model, inputs, tensors))
+
+
+def _called(model: Module, inputs: Inputs, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(inputs, Spec):
+        return model(*tensors.values())
+    known = inspect.signature(model.forward).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in known):  # forward(self, *inputs): in their order
+        named = {p.name for p in known if p.kind is p.KEYWORD_ONLY} & {*tensors}
+        return model(*(t for n, t in tensors.items() if n not in named), **{n: tensors[n] for n in named})
+    _need_arguments(model, tensors)
+    return model(**tensors)
+
+
+def _named_outputs(model: Module, out: Any) -> dict[str, Tensor]:
+    if isinstance(out, Tensor):
+        return {"output": out}
+    if isinstance(out, Mapping):
+        return dict(out)
+    if not isinstance(out, Sequence) or not out:
+        kind = type(model).__name__
+        fail(UsageError, f"{kind}.forward must return a tensor, or a tuple or dict of tensors; it returned {out!r}.")
+    return dict(_numbered("output", out))
+
+
+def _numbered(name: str, outputs: Sequence[Any]) -> Iterator[tuple[str, Tensor]]:
+    """`output0`, `output1`; of a tuple inside, as a recurrent layer's states, `output1.0`, `output1.1`."""
+    for i, out in enumerate(outputs):
+        own = f"{name}{i}"
+        if isinstance(out, tuple | list):
+            yield from _numbered(f"{own}.", out)
+        else:
+            yield own, out
+
+
+def _need_arguments(model: Module, named: Mapping[str, object]) -> None:
+    """Named inputs are the arguments of `forward`."""
+    known = inspect.signature(model.forward).parameters.values()
+    takes = [p.name for p in known if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    needs = [p.name for p in known if p.name in takes and p.default is p.empty]
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in known)
+    if any(n not in named for n in needs) or (not open_ended and any(n not in takes for n in named)):
+        fail(
+            UsageError,
+            f"{type(model).__name__}.forward takes {', '.join(takes) or 'nothing'}; the inputs are called "
+            f"{', '.join(named)}. Name them alike.",
+        )
+
+
+def forward_graph(model: Module, inputs: Inputs) -> tuple[Graph, Any]:
+    """The graph that computes a model's outputs, over the model's own state, and what its forward returned."""
+    with recording(Graph()) as graph:
+        trace_of(graph, model)
+        out = _called(model, inputs, record_inputs(graph, inputs))
+        graph.set_outputs(_named_outputs(model, out))
+    share_state(graph, model)
+    return graph, out
+
+
+def training_graph(model: Module, inputs: Inputs | None, targets: Inputs | None, loss: Any) -> Graph:
+    """The graph of a model with its loss: inputs `x` and `labels`, or the names of the dicts."""
+    if inputs is None or loss is None:
+        missing = 'inputs=ws.Spec(("batch", 784))' if inputs is None else 'loss="cross_entropy"'
+        raise UsageError(f"a session over a model needs to know its inputs, targets and loss; add {missing}.")
+    with recording(Graph()) as graph:
+        graph.recorded_by = loss if callable(loss) else None  # modules that it calls have the names of its variables
+        trace_of(graph, model)
+        outputs = record_outputs(model, inputs, record_inputs(graph, inputs))
+        aims = record_inputs(graph, {"labels": targets} if isinstance(targets, Spec) else targets or {})
+        graph.set_outputs({"loss": _loss(loss, outputs, aims), **outputs})
+    share_state(graph, model)
+    return graph
+
+
+def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> Tensor:
+    """A loss by name or function; a dict has one for each output, whose target has the output's name."""
+    weight = {"sample_weight": aims.pop("sample_weight")} if "sample_weight" in aims else {}
+    if isinstance(loss, Mapping) and ("kind" not in loss or "kind" in outputs):  # else the to_config() of one loss
+        for name in loss:
+            if name not in outputs or name not in aims:
+                known = f"outputs: {', '.join(outputs)}; targets: {', '.join(aims) or 'none'}"
+                raise UsageError(f"loss[{name!r}] needs an output and a target of that name; there are {known}.")
+        functions = {name: _weighing(losses.get(one), weight) for name, one in loss.items()}
+        first, *rest = (one(outputs[name], aims[name], **weight) for name, one in functions.items())
+        return sum(rest, start=first)
+    function = _weighing(losses.get(loss), weight)
+    if len(outputs) == 1 and len(aims) <= 1:
+        return function(*outputs.values(), *aims.values(), **weight)
+    if isinstance(function, losses.Loss):
+        raise UsageError(
+            f"{function.kind} is of one output and one target; there are the outputs {', '.join(outputs)} and the "
+            f"targets {', '.join(aims) or 'none'}. Give a loss for each, loss={{{next(iter(outputs))!r}: "
+            f"{function.kind!r}, ...}}, or a function of both dicts."
+        )
+    return function(dict(outputs), dict(aims), **weight)
+
+
+def _weighing(function: LossFunction, weight: Mapping[str, Tensor]) -> LossFunction:
+    """A loss; where rows have weights, one that takes them: a loss of the user's own says itself what they mean."""
+    if not weight or isinstance(function, losses.Loss):
+        return function
+    known = inspect.signature(function).parameters.values()
+    if not any(p.name == "sample_weight" or p.kind is p.VAR_KEYWORD for p in known):
+        name = getattr(function, "__name__", type(function).__name__)
+        raise UsageError(
+            f"the data has sample weights, and the loss {name} does not take them: give it a third argument, "
+            f"def {name}(output, target, sample_weight), or leave the weights out."
+        )
+    return function
+
+
+def only_module(graph: Graph) -> Module | None:
+    """The module of a step, None where it has none; an error names them where there are several."""
+    roots = trace_of(graph).roots()
+    if len(roots) > 1:
+        one = next(iter(roots))
+        raise UsageError(
+            f"this step has several modules: {', '.join(roots)}. Say which is to predict: session.predict({one}, ...) "
+            f"or {one}.predict(...)."
+        )
+    return next(iter(roots.values()), None)

@@ -1,0 +1,84 @@
+"""The numbers behind a step: the one State of a model, first values, and the counts of updates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from wholestep.compiler.frontend.clocks import RAW, Clocks
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.initializers import is_zero, materialize
+from wholestep.compiler.frontend.step import Step
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.state import State
+from wholestep.nn.module import Module
+
+# What a module, graph or step has beside the numbers of modules: every session over it borrows the same State.
+_STATES: WeakKeyDictionary[Any, State] = WeakKeyDictionary()
+
+
+def state_of(model: object) -> State:
+    """The one State of a module, graph or step."""
+    return _STATES.setdefault(model, State())
+
+
+def share_state(graph: Graph, model: object) -> None:
+    """The moments and metrics of a graph are those of the module that was recorded in it."""
+    _STATES[graph] = state_of(model)
+
+
+def has_numbers(model: Module) -> bool:
+    """Has the model been built, loaded or read?"""
+    return any(owned.slot is not None for owned in model.named_arrays().values())
+
+
+def structure(model: Module) -> tuple[int, ...]:
+    """What a model is made of, by identity: a session that was compiled for other parts is not used."""
+    parts = [part for _, part in model.named_modules()]
+    return (*map(id, parts), *(id(owned) for part in parts for owned in part.__dict__.get("_owned", {}).values()))
+
+
+def state_with_numbers(model: Module, seed: int = 0) -> State:
+    """The model's state, with the first value of everything it lacks drawn from (seed, name)."""
+    arrays, state = model.named_arrays(), state_of(model)
+
+    def first(name: str) -> AnyArray:
+        owned = arrays[name]
+        return materialize(owned.init, owned.shape, owned.dtype, seed, name)
+
+    state.add({name: owned.type for name, owned in arrays.items()}, first, arrays)
+    return state
+
+
+def numbers(model: Module) -> dict[str, AnyArray]:
+    """Copies of all parameters and buffers."""
+    state = state_with_numbers(model)
+    return {name: state.get(name) for name in model.named_arrays()}
+
+
+# -- first values and counts -------------------------------------------------------------------------------------
+
+
+def clocks_of(model: Graph | Step, count_of: Callable[[str], int] | None = None) -> Clocks:
+    """What a program over the model counts: what is recorded in the graph itself, and the rest by the model's state."""
+    return Clocks(model.clocks if isinstance(model, Graph) else None, count_of or state_of(model).updates_of)
+
+
+def nonzero_values(plan: Plan, seed: int) -> Callable[[str], AnyArray | None]:
+    """The first value of each state of a plan; None where it is zero, as memory that was just mapped."""
+    zero = {name for (name, _), init in zip(plan.states, plan.initial, strict=True) if is_zero(init)}
+    value = first_values(plan, seed)
+    return lambda name: None if name in zero else value(name)
+
+
+def first_values(plan: Plan, seed: int) -> Callable[[str], AnyArray]:
+    """The first value of each state of a plan: a function of (seed, name)."""
+    how = {name: (plan.buffers[id].type, init) for (name, id), init in zip(plan.states, plan.initial, strict=True)}
+
+    def value(name: str) -> AnyArray:
+        type, init = how[name]
+        return materialize(init, tuple(int(e) for e in type.shape), type.dtype, seed, name.removesuffix(RAW))
+
+    return value

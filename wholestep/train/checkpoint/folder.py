@@ -1,0 +1,97 @@
+"""Checkpoints as they lie in the folder of a run: finding, ranking, rotating them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+from wholestep.errors import CheckpointError, OptionError
+from wholestep.train.checkpoint.format import MANIFEST, NAME, REMOVING, SUPERSEDED, WRITING, read_manifest
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint in a folder, by its name."""
+
+    path: Path
+    step: int
+    attempt: int
+
+
+def checkpoints_in(folder: str | PathLike[str]) -> list[Found]:
+    """The checkpoints of a run, oldest first; whether they are whole is seen when they are read."""
+    found = [(p, NAME.fullmatch(p.name)) for p in Path(folder).glob("step-*")]
+    listed = [Found(p, int(m[1]), int(m[2] or 0)) for p, m in found if m]
+    return sorted(listed, key=lambda f: (f.step, f.attempt))
+
+
+def ranked(order: list[Found], monitor: str, mode: str) -> list[Found]:
+    """Those that know a number, best first."""
+    if mode not in ("min", "max"):
+        raise OptionError(f"mode is 'min' or 'max'; received {mode!r}.")
+    known: list[tuple[float, Found]] = []
+    for found in order:
+        with contextlib.suppress(CheckpointError):
+            value = read_manifest(found.path)["logs"].get(monitor)
+            if isinstance(value, int | float) and value == value:
+                known.append((value, found))
+    return [f for _, f in sorted(known, key=lambda k: k[0], reverse=mode == "max")]
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Is this one checkpoint, rather than the folder of a run?"""
+    return NAME.fullmatch(path.name) is not None or (path / MANIFEST).exists()
+
+
+# -- rotation ----------------------------------------------------------------------------------------------------
+
+
+def rotate(folder: Path, writer: str, last: int, best: int, monitor: str, mode: str) -> None:
+    """Remove what one writer wrote but for its last ones and its best ones; only whole ones count as kept."""
+    own = [f for f in checkpoints_in(folder) if _written_by(f.path, writer)]
+    newest = {f.step: f for f in own}  # the last attempt of each step
+    order = list(newest.values())
+    keep = {f.path for f in order[max(len(order) - last, 0) :]}
+    keep |= {f.path for f in ranked(order, monitor, mode)[:best]}
+    keep |= {own[-1].path} if own else set()
+    for found in own:
+        if found.path not in keep:
+            _remove(found.path)
+
+
+def set_aside(found: Sequence[Found]) -> None:
+    """Move checkpoints out of a run's folder, each by one rename: the newest that is left is where the run goes on."""
+    for each in found:
+        aside = each.path.parent / SUPERSEDED
+        aside.mkdir(exist_ok=True)
+        attempt = 0
+        while (target := aside / (f"{each.path.name}-{attempt}" if attempt else each.path.name)).exists():
+            attempt += 1
+        with contextlib.suppress(FileNotFoundError):  # another callback of the run was there first
+            each.path.rename(target)
+
+
+def _written_by(path: Path, writer: str) -> bool:
+    try:
+        return bool(read_manifest(path)["writer"] == writer)
+    except CheckpointError:
+        return False  # damaged: it is left for someone to look at
+
+
+def _remove(path: Path) -> None:
+    """Out of sight by one rename, then deleted: a kill leaves no half checkpoint."""
+    hidden = path.with_name(f"{REMOVING}{path.name}-{os.getpid()}")
+    path.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed run left half written or half removed."""
+    for prefix in (WRITING, REMOVING):
+        for path in folder.glob(f"{prefix}*"):
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,154 @@
+"""Checkpoints: a run at one moment, in a folder of its own, from which it goes on to the same bits.
+
+    runs/digits/
+      plans/<digest>.plan         the plans that the run was made under, each once
+      step-00000120/
+        weights.safetensors       what the model owns, under the names that `model.save` and torch use
+        training.safetensors      optimizer, metrics, counters, runtime scalars, arrays of callbacks
+        manifest.json             position, data, history, callbacks, configuration, versions, checksums
+
+A checkpoint is written under a temporary name, synced to the disk, and appears by one rename: none is half written.
+Nothing in it is executed when it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wholestep.errors import CheckpointError, UsageError
+from wholestep.train.checkpoint.tensors import Array
+from wholestep.train.values import is_count, is_measure, is_number
+
+FORMAT, VERSION = "wholestep checkpoint", 1
+MANIFEST = "manifest.json"
+WEIGHTS, TRAINING = "weights.safetensors", "training.safetensors"
+PLANS = "plans"
+WRITING, REMOVING = ".writing-", ".removing-"
+SUPERSEDED = "superseded"  # where checkpoints lie that a run, started before them, has taken the place of
+STEP = "session/step"  # the array that counts updates
+CALLBACKS = "callbacks/"  # prefix of their arrays
+NAME = re.compile(r"step-(\d+)(?:\.(\d+))?")
+
+# -- what stands in a manifest -----------------------------------------------------------------------------------
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is dict:
+        return all(_is_plain(v) for v in value.values())
+    return (
+        value is None or type(value) in (str, bool, int, float) or (type(value) is list and all(map(_is_plain, value)))
+    )
+
+
+def _is_dict_of(each: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: type(value) is dict and all(each(v) for v in value.values())
+
+
+def _is_position(value: Any) -> bool:
+    whole = _is_dict_of(is_number)(value) and value.keys() == {"epoch", "step", "loss_sum", "rows"}
+    return whole and all(is_count(value[name]) for name in ("epoch", "step", "rows"))
+
+
+def _are_files(value: Any) -> bool:
+    """Our own names alone: a manifest names no file outside of its folder."""
+    return _is_dict_of(lambda v: type(v) is str)(value) and value.keys() == {WEIGHTS, TRAINING}
+
+
+FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "step": is_count,
+    "position": _is_position,
+    "identity": _is_dict_of(_is_plain),
+    "data": _is_dict_of(lambda v: type(v) is int),
+    "logs": _is_dict_of(is_measure),
+    "history": _is_dict_of(_is_plain),
+    "callbacks": _is_dict_of(_is_plain),
+    "config": _is_dict_of(_is_plain),
+    "versions": _is_dict_of(lambda v: type(v) is str),
+    "writer": lambda v: type(v) is str,
+    "files": _are_files,
+}
+
+
+def wrong_field(body: Any) -> str:
+    """What is wrong with what a manifest says; nothing where it has the form of ours."""
+    if type(body) is not dict or body.keys() != FIELDS.keys():
+        return f"it has other fields than {', '.join(FIELDS)}"
+    return next((f"{name} is {str(body[name])[:60]!r}" for name, fits in FIELDS.items() if not fits(body[name])), "")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint, checked."""
+    file = folder / MANIFEST
+    try:
+        whole = json.loads(file.read_bytes())
+        body = whole["manifest"]
+        if whole["format"] != FORMAT or whole["version"] != VERSION:
+            raise CheckpointError(
+                f"{folder} has format {whole['format']!r} version {whole['version']!r}; this Wholestep reads "
+                f"{FORMAT!r} version {VERSION}."
+            )
+        intact = whole["checksum"] == _body_checksum(body)
+    except CheckpointError:
+        raise
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder} is no checkpoint: there is no {MANIFEST} in it.") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"the checkpoint {folder} is damaged: {MANIFEST} cannot be read ({error}).") from None
+    if not intact:
+        raise CheckpointError(f"the checkpoint {folder} is damaged: the checksum of {MANIFEST} does not match.")
+    wrong = wrong_field(body)
+    if wrong:
+        raise CheckpointError(
+            f"the checkpoint {folder} is not one of ours: {wrong} in {MANIFEST}. Take another checkpoint of the run."
+        )
+    assert isinstance(body, dict)
+    return body
+
+
+def manifest_bytes(body: Mapping[str, Any]) -> bytes:
+    """A manifest with the checksum of what it says."""
+    head = {"format": FORMAT, "version": VERSION, "checksum": _body_checksum(body)}
+    return json.dumps({**head, "manifest": body}, indent=1).encode()
+
+
+def _body_checksum(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+# -- the states of callbacks ----------------------------------------------------------------------------------------
+
+
+def without_arrays(states: Mapping[str, Any]) -> tuple[Any, dict[str, Array]]:
+    """Callbacks' states with names in the place of arrays, and the arrays by these names."""
+    arrays: dict[str, Array] = {}
+
+    def walk(value: Any, path: str) -> Any:
+        if isinstance(value, np.ndarray):
+            arrays[path] = value
+            return {"$array": path}
+        if isinstance(value, Mapping):
+            return {str(k): walk(v, f"{path}/{k}") for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [walk(v, f"{path}/{i}") for i, v in enumerate(value)]
+        plain = value.item() if isinstance(value, np.generic) else value
+        if plain is not None and not isinstance(plain, str | int | float):
+            raise UsageError(f"{path}: a callback's state is made of JSON values and arrays; received {value!r}.")
+        return plain
+
+    return {name: walk(state, CALLBACKS + name) for name, state in states.items()}, arrays
+
+
+def with_arrays(value: Any, arrays: Mapping[str, Array]) -> Any:
+    """Callbacks' states as they were, from names and arrays."""
+    if isinstance(value, dict):
+        if value.keys() == {"$array"}:
+            return arrays[value["$array"]]
+        return {k: with_arrays(v, arrays) for k, v in value.items()}
+    return [with_arrays(v, arrays) for v in value] if isinstance(value, list) else value

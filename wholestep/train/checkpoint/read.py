@@ -1,0 +1,104 @@
+"""Reading checkpoints: every file is held against its checksum, and nothing in them is executed."""
+
+from __future__ import annotations
+
+import json
+import logging
+from os import PathLike
+from pathlib import Path
+
+from wholestep.callbacks.base import Position, canonical
+from wholestep.errors import CheckpointError, InputError
+from wholestep.schedules.modes import known_mode, mode_of
+from wholestep.train.checkpoint.folder import checkpoints_in, is_checkpoint, ranked
+from wholestep.train.checkpoint.format import CALLBACKS, MANIFEST, STEP, WEIGHTS, read_manifest, with_arrays
+from wholestep.train.checkpoint.resume import Checkpoint
+from wholestep.train.checkpoint.tensors import Array, checksum
+from wholestep.train.history import TrainHistory
+
+log = logging.getLogger("wholestep")
+
+
+def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode: str | None = None) -> Checkpoint:
+    """Read a checkpoint, or the newest whole one of a run's folder.
+
+    Args:
+        path: "runs/digits", or one checkpoint in it, "runs/digits/step-00000120".
+        best: of a run's folder, the checkpoint that is best in this number, e.g. "val_loss", instead of the newest.
+        mode: "min" or "max"; None goes by the number's name.
+
+    A damaged checkpoint is refused by name; of a run's folder the one before it is then used, and the log says so.
+
+    Example::
+
+        ws.load_checkpoint("runs/digits").restore(session)
+    """
+    folder = Path(path)
+    if is_checkpoint(folder):
+        return read_checkpoint(folder)
+    order = everything = checkpoints_in(folder)[::-1]
+    if best is not None:
+        order = ranked(order, canonical(best), mode or known_mode(best) or "min")
+        if order and mode is None:
+            mode_of("load_checkpoint", best)
+    problems = []
+    for found in order:
+        try:
+            return read_checkpoint(found.path)
+        except CheckpointError as error:
+            problems.append(str(error))
+            log.warning("%s The checkpoint before it is used.", error)
+    if problems:
+        raise CheckpointError(f"no checkpoint in {folder} is whole:\n  " + "\n  ".join(problems))
+    if everything and best is not None:
+        known = dict.fromkeys(name for found in everything for name in read_manifest(found.path)["logs"])
+        raise CheckpointError(
+            f"no checkpoint in {folder} knows the number {best!r}; they know: {', '.join(known) or 'none'}."
+        )
+    raise CheckpointError(f"there is no checkpoint in {folder}; expected folders like {folder}/step-00000120.")
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """One checkpoint, with every file checked against its checksum."""
+    body = read_manifest(folder)
+    files = {name: checked_arrays(folder, name, wanted) for name, wanted in body["files"].items()}
+    arrays = {n: a for found in files.values() for n, a in found.items()}
+    counted = arrays.get(STEP)
+    if counted is None or counted.shape != () or counted != body["step"]:
+        raise CheckpointError(
+            f"the checkpoint {folder} is not one of ours: its files count other steps than {MANIFEST}."
+        )
+    try:
+        callbacks = with_arrays(body["callbacks"], arrays)
+        history = TrainHistory.from_json(json.dumps(body["history"]))
+    except (LookupError, TypeError, InputError) as error:
+        raise CheckpointError(f"the checkpoint {folder} is not one of ours: {error} in {MANIFEST}.") from None
+    return Checkpoint(
+        arrays={n: a for n, a in arrays.items() if not n.startswith(CALLBACKS)},
+        position=Position(**body["position"]),
+        identity=body["identity"],
+        history=history,
+        data=body["data"],
+        callbacks=callbacks,
+        config=body["config"],
+        logs=body["logs"],
+        versions=body["versions"],
+        writer=body["writer"],
+        own=tuple(files[WEIGHTS]),
+        path=folder,
+    )
+
+
+def checked_arrays(folder: Path, name: str, wanted: str) -> dict[str, Array]:
+    """The arrays of a file whose checksum is as it was when it was written."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        if checksum(folder / name) != wanted:
+            raise CheckpointError(f"the checkpoint {folder} is damaged: the checksum of {name} does not match.")
+        return load_file(folder / name)
+    except (OSError, SafetensorError, ValueError, TypeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"the checkpoint {folder} is damaged: {name} cannot be read ({error}).") from None

@@ -1,0 +1,131 @@
+"""Going on from a checkpoint: it fits a session, or one error says every reason why not before anything is written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wholestep.callbacks.base import CallbackList, Position, Value
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.errors import CheckpointError
+from wholestep.session.state_dict import SESSION
+from wholestep.train.checkpoint.format import STEP
+from wholestep.train.checkpoint.identity import differences, identity_of
+from wholestep.train.checkpoint.tensors import Array
+from wholestep.train.history import TrainHistory
+
+if TYPE_CHECKING:
+    from wholestep.session import Session
+
+log = logging.getLogger("wholestep")
+
+SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run at one moment: every number, and where in the data it stands."""
+
+    arrays: Mapping[str, Array]  # as `session.state_dict` names them
+    position: Position
+    identity: Mapping[str, Any]  # what the bits depend on: version, code, target, seed, plan, data
+    history: TrainHistory = field(default_factory=TrainHistory)
+    data: Mapping[str, int] = field(default_factory=dict)  # of `DataLoader.state_dict`
+    callbacks: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)  # what the run was started with
+    logs: Mapping[str, Value] = field(default_factory=dict)  # of the last epoch
+    versions: Mapping[str, str] = field(default_factory=dict)
+    writer: str = ""
+    own: tuple[str, ...] = ()  # the arrays that are the model's own: its weights
+    plans: tuple[Plan, ...] = ()  # that it ran under; of one from a file they lie in the run's folder
+    path: Path | None = None  # None: not from a file
+
+    @property
+    def step(self) -> int:
+        """Updates done, over all epochs."""
+        return int(self.arrays[STEP])
+
+    def restore(
+        self, session: Session, callbacks: CallbackList | None = None, loader: Any = None, *, exact: bool = False
+    ) -> None:
+        """Give a session (and callbacks) these numbers; all of it is checked before the first is written.
+
+        Args:
+            exact: refuse where the run could not go on to the same bits, and say why.
+        """
+        session.prepare_to_load(self.arrays)
+        found = differences(self.identity, identity_of(session, loader))
+        if found and exact:
+            listed = "\n  ".join(found)
+            raise CheckpointError(
+                f"{self._name} cannot be continued exactly:\n  {listed}\n"
+                "Run it where and as it was made, or resume without exact=True (--exact)."
+            )
+        check_fits(self.arrays, session, self._name)
+        asked = dict(session.scalars.items())
+        if callbacks is not None:
+            self._restore_callbacks(callbacks)
+        session.load_state_dict(self.arrays)
+        for name, value in session.scalars.items():
+            if asked[name] != value:
+                log.warning(
+                    "%s is %g, as in the checkpoint, rather than %g, as this run asks: a resumed run keeps its own; "
+                    "to train with other numbers give its weights to a new run: model.load('%s/weights.safetensors')",
+                    *(name, value, asked[name], self._name),
+                )
+        for difference in found:
+            log.warning("resumed, but bits may differ from an uninterrupted run: %s", difference)
+
+    def _restore_callbacks(self, callbacks: CallbackList) -> None:
+        """All of them, or none: a state that a callback does not understand leaves each as it was."""
+        before = callbacks.state_dict()
+        try:
+            callbacks.load_state_dict(self.callbacks)
+        except Exception as error:
+            callbacks.load_state_dict(before)
+            raise CheckpointError(
+                f"{self._name} holds what a callback cannot go on from: {error!r}. Nothing was loaded. Resume with the "
+                "callbacks of the run, or leave them out."
+            ) from error
+
+    @property
+    def _name(self) -> str:
+        return str(self.path) if self.path is not None else "the checkpoint"
+
+
+def check_fits(arrays: Mapping[str, Array], session: Session, name: str) -> None:
+    """CheckpointError where names or shapes differ: another model, or another optimizer or metrics."""
+    states = session.lasting_states
+    here = {n: tuple(int(e) for e in session.state.slot(n).type.shape) for n in states}
+    there = {n: a.shape for n, a in arrays.items() if not n.startswith(SESSION)}
+    own = {n for n, is_own in states.items() if is_own}
+    wrong = [f"{n} is {there[n]} in it and {here[n]} here" for n in here if n in there and there[n] != here[n]]
+    missing = [n for n in here if n not in there]
+    unexpected = [n for n in there if n not in here]
+    if wrong or any(n in own for n in missing):
+        what = f"{name} is of another model: " + "; ".join(_listed(wrong, missing, unexpected))
+        raise CheckpointError(
+            f"{what}. Nothing was loaded. Build the model as it was, or start anew in another folder."
+        )
+    if missing or unexpected:
+        what = f"{name} was made with another model, optimizer or metrics: " + "; ".join(
+            _listed([], missing, unexpected)
+        )
+        raise CheckpointError(
+            f"{what}. Nothing was loaded. Train as before, or take the weights alone: "
+            f"model.load('{name}/weights.safetensors')."
+        )
+
+
+def _listed(wrong: list[str], missing: list[str], unexpected: list[str]) -> list[str]:
+    parts = [_some(wrong)] if wrong else []
+    parts += [f"it lacks {_some(missing)}"] if missing else []
+    return [*parts, *([f"it has {_some(unexpected)} too"] if unexpected else [])]
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

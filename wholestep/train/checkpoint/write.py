@@ -1,0 +1,168 @@
+"""Writing checkpoints: under a temporary name, synced to the disk, published by one rename."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wholestep.callbacks.base import CallbackList, Position, Value
+from wholestep.compiler.plan import serialize
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.errors import CheckpointError, UsageError
+from wholestep.train.checkpoint.format import (
+    MANIFEST,
+    PLANS,
+    TRAINING,
+    WEIGHTS,
+    WRITING,
+    manifest_bytes,
+    with_arrays,
+    without_arrays,
+)
+from wholestep.train.checkpoint.identity import identity_of, plan_digest, versions
+from wholestep.train.checkpoint.resume import Checkpoint
+from wholestep.train.checkpoint.tensors import sync_folder, write_parts, write_tensors
+from wholestep.train.history import TrainHistory
+
+if TYPE_CHECKING:
+    from wholestep.session import Session
+
+
+def capture(
+    session: Session,
+    *,
+    position: Position | None = None,
+    history: TrainHistory | None = None,
+    loader: Any = None,
+    callbacks: CallbackList | None = None,
+    config: Mapping[str, Any] | None = None,
+    logs: Mapping[str, Value] | None = None,
+    writer: str = "",
+) -> Checkpoint:
+    """A run as it is now, in memory; what happens to the run afterwards does not change it."""
+    keep, past = session.lasting_states, history or TrainHistory()
+    numbers = session.state_dict()
+    return Checkpoint(
+        arrays={n: a for n, a in numbers.items() if n in keep or n not in session.state},
+        position=position or Position(epoch=session.state.epoch),
+        identity=identity_of(session, loader),
+        history=TrainHistory(list(past.epochs), past.stopped_by),
+        data=loader.state_dict() if hasattr(loader, "state_dict") else {},
+        callbacks={} if callbacks is None else with_arrays(*without_arrays(callbacks.state_dict())),
+        config=dict(config or {}),
+        logs=dict(logs or {}),
+        versions=versions(),
+        writer=writer,
+        own=tuple(n for n, is_own in keep.items() if is_own),
+        plans=session.plans,
+    )
+
+
+def save_checkpoint(folder: str | PathLike[str], session: Session, **run: Any) -> Path:
+    """Write a checkpoint of a session into the folder of its run; the folder of the checkpoint.
+
+    Args:
+        folder: of the run, e.g. "runs/digits"; the checkpoint becomes `runs/digits/step-00000120`.
+        run: what else goes on where it was: `position, history, loader, callbacks, config, logs`.
+
+    A folder that cannot be written, or a full disk, is a `CheckpointError`; what was there before is still there.
+
+    Example::
+
+        path = ws.save_checkpoint("runs/digits", session)
+        ws.load_checkpoint("runs/digits").restore(session)
+    """
+    return write_checkpoint(Path(folder), capture(session, **run))
+
+
+_WRITING = threading.Lock()  # temporary names are this process's: one writer at a time
+
+
+def write_checkpoint(folder: Path, taken: Checkpoint) -> Path:
+    """Write what `capture` took; any thread may do it."""
+    try:
+        with _WRITING:
+            folder.mkdir(parents=True, exist_ok=True)
+            _keep_plans(folder, taken.plans)
+            return _publish(folder, taken)
+    except OSError as error:
+        raise CheckpointError(
+            f"the checkpoint of step {taken.step} could not be written to {folder}: {error}. Those before it are "
+            "untouched. Free some space, or name a folder that can be written."
+        ) from error
+
+
+def _publish(folder: Path, taken: Checkpoint) -> Path:
+    temporary = folder / f"{WRITING}{taken.step:08d}-{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        callbacks, extra = without_arrays(taken.callbacks)
+        weights = {n: taken.arrays[n] for n in taken.own}
+        training = {**{n: a for n, a in taken.arrays.items() if n not in weights}, **extra}
+        sums = {
+            name: write_tensors(temporary / name, arrays) for name, arrays in ((WEIGHTS, weights), (TRAINING, training))
+        }
+        write_parts(temporary / MANIFEST, [_manifest(taken, callbacks, sums)])
+        sync_folder(temporary)
+        target = _free_name(folder, taken.step)
+        temporary.rename(target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_folder(folder)
+    return target
+
+
+def _free_name(folder: Path, step: int) -> Path:
+    """A second one of the same step gets a name of its own: there is never a moment without either."""
+    name, attempt = folder / f"step-{step:08d}", 0
+    while (target := name.with_name(f"{name.name}.{attempt}") if attempt else name).exists():
+        attempt += 1
+    return target
+
+
+def _manifest(taken: Checkpoint, callbacks: Any, sums: Mapping[str, str]) -> bytes:
+    body = {
+        "step": taken.step,
+        "position": asdict(taken.position),
+        "identity": taken.identity,
+        "data": taken.data,
+        "logs": taken.logs,
+        "history": json.loads(taken.history.to_json()),
+        "callbacks": callbacks,
+        "config": taken.config,
+        "versions": taken.versions,
+        "writer": taken.writer,
+        "files": sums,
+    }
+    try:
+        return manifest_bytes(body)
+    except TypeError as error:
+        raise UsageError(
+            f"a checkpoint's configuration is made of JSON values: {error}; received {taken.config!r}."
+        ) from None
+
+
+def _keep_plans(folder: Path, ran: Sequence[Plan]) -> None:
+    """Store the plans of a run, each under its fingerprint, once."""
+    plans = folder / PLANS
+    for plan in ran:
+        target = plans / f"{plan_digest(plan)[:16]}.plan"
+        if target.exists():
+            continue
+        plans.mkdir(exist_ok=True)
+        temporary = plans / f"{WRITING}{target.name}-{os.getpid()}"
+        temporary.unlink(missing_ok=True)
+        try:
+            write_parts(temporary, [serialize.dump(plan)])
+            temporary.rename(target)
+        finally:
+            temporary.unlink(missing_ok=True)
