@@ -11,6 +11,7 @@ from pathlib import Path
 
 from wholestep.compiler.backends.cpu.compiler import (
     EVERY_FLAG,
+    HALF_SOURCE,
     LIBRARY_HEADERS,
     NATIVE,
     OBJECT_SUFFIX,
@@ -69,6 +70,20 @@ class Gemm(Structure):
         *[(name, c_long) for name in ("c_m", "c_p", "add")],
         ("ahead", POINTER(Ahead)),
         ("aheads", c_long),
+    ]
+
+
+class Pairs(Structure):
+    """`ws_pairs` of ws.h: rows of half elements side by side, strides in elements."""
+
+    _fields_ = [
+        ("rows", c_long),
+        ("columns", c_long),
+        ("source", c_void_p),
+        ("source_k", c_long),
+        ("source_p", c_long),
+        ("to", c_void_p),
+        ("to_p", c_long),
     ]
 
 
@@ -173,6 +188,7 @@ class Library:
         self.api: int = ctypes.addressof(ctypes.c_byte.in_dll(self.dll, "ws_api_table"))
         self.gemm_f32 = self._function("ws_gemm_f32", None, POINTER(Gemm))
         self.gemm_f64 = self._function("ws_gemm_f64", None, POINTER(Gemm))
+        self.half: HalfLibrary | None = None  # once a plan needs it
         self.barrier = self._function("ws_barrier", None)
         self.order = self._function("ws_order", c_uint64, c_uint64, c_uint64, c_uint64, c_uint64)
         self._pool_run = self._function("ws_pool_run", c_int, c_void_p, c_void_p, c_int)
@@ -217,6 +233,19 @@ class Library:
         _check(self._pool_run(ctypes.cast(body, c_void_p), argument, threads), threads)
 
 
+class HalfLibrary:
+    """Products of bfloat16 and float16; they are added to the table that plans see."""
+
+    def __init__(self, path: Path, library: Library) -> None:
+        self.dll, self.library = ctypes.CDLL(os.fspath(path)), library  # it multiplies with that one's products
+        self.gemm_bf16, self.gemm_f16, self.pair_rows = (
+            getattr(self.dll, f"ws_{name}") for name in ("gemm_bf16", "gemm_f16", "pair_rows")
+        )
+        for function, argument in ((self.gemm_bf16, Gemm), (self.gemm_f16, Gemm), (self.pair_rows, Pairs)):
+            function.restype, function.argtypes = None, [POINTER(argument)]
+        self.dll.ws_add_half(c_void_p(library.api))
+
+
 def _check(error: int, threads: int) -> None:
     if error == 0:
         return
@@ -229,16 +258,18 @@ def _check(error: int, threads: int) -> None:
     raise OSError(error, f"could not start {threads} threads: {os.strerror(error)}; use fewer with threads=")
 
 
-def library_sources() -> dict[str, str]:
-    """The text of every file of the library, by name."""
-    names = {path.name for path in NATIVE.glob("*.c")} | LIBRARY_HEADERS | {"ws.h"}
+def library_sources(half: bool = False) -> dict[str, str]:
+    """The text of every file of the library, or of its part for half elements, by name."""
+    compiled = {HALF_SOURCE} if half else {path.name for path in NATIVE.glob("*.c")} - {HALF_SOURCE}
+    names = compiled | LIBRARY_HEADERS | {"ws.h", "half.h"}
     return {name: (NATIVE / name).read_text() for name in sorted(names)}
 
 
-def build_library(cache: Cache, compiler: Compiler, target: Target) -> Path:
-    """The library's shared object, from the cache or compiled into it."""
-    sources = library_sources()
+def build_library(cache: Cache, compiler: Compiler, target: Target, half: bool = False) -> Path:
+    """The library's shared object, or that of its part for half elements, from the cache or compiled into it."""
+    sources = library_sources(half)
     names = [text for pair in sources.items() for text in pair]
+    names += [(NATIVE / "gemm.c").read_text()] if half else []  # it includes that one
     key = key_of("library", *names, *EVERY_FLAG, *target.flags, compiler.fingerprint)
     found = cache.get(key, OBJECT_SUFFIX)
     if found is not None:

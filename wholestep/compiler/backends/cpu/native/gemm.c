@@ -86,7 +86,6 @@ static long lines_ahead(const ws_gemm *g) {
 #ifndef WS_DOUBLE
 #define REAL float
 #define BITS int
-#define NAME(x) x##_f32
 #define SUFFIX "ps"
 #define BROADCAST "vbroadcastss"
 #define TO_ALL "1to16"
@@ -97,6 +96,17 @@ static long lines_ahead(const ws_gemm *g) {
 #define SUFFIX "pd"
 #define BROADCAST "vbroadcastsd"
 #define TO_ALL "1to8"
+#endif
+#ifdef WS_PAIRS                                       /* two bfloat16 in the place of a float: see gemm_half.c */
+#define NAME(x) x##_pairs
+#define MULTIPLY_ADD "vdpbf16ps"
+#define A_PANEL (PANEL / 2)                           /* steps of k of a panel of A */
+#else
+#define A_PANEL PANEL
+#ifndef WS_DOUBLE
+#define NAME(x) x##_f32
+#endif
+#define MULTIPLY_ADD "vfmadd231" SUFFIX
 #endif
 #include "gemm_tile.h"
 

@@ -2,7 +2,7 @@
 #define WIDTH (BYTES / (int)sizeof(REAL))
 #include "gemm_vector.h"
 
-/* A tile's operands.  Steps are in elements; A's k index runs in segments (whole, or panels of 16). */
+/* A tile's operands.  Steps are in elements; A's k index runs in segments (whole, or panels). */
 typedef struct {
   const REAL *a; long a_row, a_k, a_skip;             /* a_skip: from the end of one segment to the next */
   long segment;
@@ -99,7 +99,7 @@ INLINE void NAME(pack_rows)(REAL *to, const REAL *from, long a_k, long k, long r
 
 /* For all strips: a block in one piece, whose lines are then read once, or every tile for itself. */
 static void NAME(pack_a)(REAL *to, const ws_gemm *g, long k0, long k, long tile0, long tile1, long tiles) {
-  const REAL *from = (const REAL *)g->a + k0 / PANEL * g->a_kp;
+  const REAL *from = (const REAL *)g->a + k0 / A_PANEL * g->a_kp;
   const long tiles_in_piece = PACKS_BLOCKS ? tile1 - tile0 : 1;
   for (long i = tile0; i < tile1; i += tiles_in_piece, to += PACKED * K_BLOCK) {
     const long row = tile_start(i, tiles, g->m), rows = tile_start(i + tiles_in_piece, tiles, g->m) - row;
@@ -115,7 +115,7 @@ static long NAME(packed_at)(const ws_gemm *g, long tile0, long tile, long tiles)
 
 static int NAME(packs_a)(const ws_gemm *g) {
   const long stride = g->a_k * (long)sizeof(REAL);
-  return g->a_m == 1 && g->a_kp == PANEL * g->a_k && g->n > PACK_A_STRIPS * 2 * WIDTH && g->k >= PACK_A_K &&
+  return g->a_m == 1 && g->a_kp == A_PANEL * g->a_k && g->n > PACK_A_STRIPS * 2 * WIDTH && g->k >= PACK_A_K &&
          stride >= PACK_A_STRIDE && stride % PACK_A_STEP == 0;
 }
 
@@ -132,7 +132,7 @@ static void NAME(strip)(const ws_gemm *g, NAME(tile) *t, const REAL *packed_a, l
   const long within = column % PANEL, panel = column / PANEL;
   const REAL *b = (const REAL *)g->b + panel * g->b_p + within + k0 * g->b_k;
   REAL *c = (REAL *)g->c + panel * g->c_p + within;
-  const REAL *a = (const REAL *)g->a + k0 / PANEL * g->a_kp;
+  const REAL *a = (const REAL *)g->a + k0 / A_PANEL * g->a_kp;
   const int vectors = columns > WIDTH ? 2 : 1, masked = BYTES == 64 || columns % WIDTH != 0;
   NAME(kernel) *const *kernels = NAME(kernels)[vectors - 1][masked];
   t->valid = NAME(first)(columns - (vectors - 1) * WIDTH);
@@ -166,16 +166,16 @@ void NAME(ws_gemm)(const ws_gemm *g) {
     return;
   }
   const long rows = NAME(tile_rows)(g), tiles = (g->m + rows - 1) / rows, k_block = block_length(g->k);
-  const int whole = g->a_kp == PANEL * g->a_k, pack = NAME(packs_a)(g);
+  const int whole = g->a_kp == A_PANEL * g->a_k, pack = NAME(packs_a)(g);
   _Alignas(64) REAL packed[pack ? PACKED_PIECES * PACKED * K_BLOCK : 1];
   NAME(tile) t = {.a_row = g->a_m, .a_k = g->a_k, .c_row = g->c_m, .c_vector = g->c_p};
   if (pack) t.a_k = PACKED;
-  const long segment = !whole ? PANEL : g->aheads ? AHEAD_STEP : k_block;
+  const long segment = !whole ? A_PANEL : g->aheads ? AHEAD_STEP : k_block;
   if (g->aheads) NAME(deal_out)(g, &t, tiles * ((g->k + segment - 1) / segment));
   for (long k0 = 0; k0 < g->k; k0 += k_block) {
     t.k = g->k - k0 < k_block ? g->k - k0 : k_block;
     t.segment = segment;
-    t.a_skip = whole ? 0 : g->a_kp - PANEL * g->a_k;
+    t.a_skip = whole ? 0 : g->a_kp - A_PANEL * g->a_k;
     t.add = k0 > 0 || g->add;
     for (long tile0 = 0; tile0 < tiles; tile0 += TILES_IN_BLOCK) {
       long tile1 = tiles - tile0 < TILES_IN_BLOCK ? tiles : tile0 + TILES_IN_BLOCK;

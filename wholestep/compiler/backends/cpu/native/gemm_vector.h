@@ -17,7 +17,7 @@ static MASK NAME(first)(long columns) { return (MASK)(columns < WIDTH ? (1u << c
 INLINE void NAME(multiply)(V *sum, const REAL *p, const V *y, const int vectors) {
 #pragma GCC unroll 2
   for (int v = 0; v < vectors; v++)
-    __asm__("vfmadd231" SUFFIX " %2%{" TO_ALL "%},%1,%0" : "+v"(sum[v]) : "v"(y[v]), "m"(*p));
+    __asm__(MULTIPLY_ADD " %2%{" TO_ALL "%},%1,%0" : "+v"(sum[v]) : "v"(y[v]), "m"(*p));
 }
 #else
 typedef BITS NAME(mask) __attribute__((vector_size(BYTES)));

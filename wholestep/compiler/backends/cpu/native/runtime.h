@@ -122,5 +122,5 @@ WS_EXPORT long ws_run_windows(ws_windows *);
 /* The row at position i of an epoch over n rows: a keyed bijection on [0, n). */
 WS_EXPORT uint64_t ws_order(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
 
-WS_EXPORT extern const ws_api ws_api_table;
+WS_EXPORT extern ws_api ws_api_table;         /* what products of half elements need is added by gemm_half.c */
 #endif

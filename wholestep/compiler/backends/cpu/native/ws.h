@@ -18,11 +18,23 @@ typedef struct {
   const ws_ahead *ahead; long aheads;   /* fetched meanwhile, since a product leaves memory idle; changes no value */
 } ws_gemm;
 
-/* The runtime library, as a plan sees it. */
+/* The right operand of a product of half elements, two rows side by side: to(k, 16p+l) at to + p*to_p + (k/2)*32 + 2*l +
+   k%2, with zeros behind an odd row and in the columns that fill the last panel.  Strides are in elements. */
+typedef struct {
+  long rows, columns;
+  const void *from; long from_k, from_p;  /* as B of ws_gemm */
+  void *to; long to_p;
+} ws_pairs;
+
+/* The runtime library, as a plan sees it.  Products of half elements have C in float; the strides of B are those of
+   ws_pairs: b_k is from one pair of rows to the next. */
 typedef struct {
   void (*gemm_f32)(const ws_gemm *);
   void (*gemm_f64)(const ws_gemm *);
   void (*barrier)(void);                /* among the threads of the current run */
+  void (*gemm_bf16)(const ws_gemm *);   /* these are there once ws_add_half was called */
+  void (*gemm_f16)(const ws_gemm *);
+  void (*pair_rows)(const ws_pairs *);
 } ws_api;
 
 /* One call of an entry point. */

@@ -1,0 +1,35 @@
+/* bfloat16 and float16 in memory are bits in a uint16_t; arithmetic is in float.  Branch-free, so that loops over them
+   are vectorised, and integer arithmetic, so that every instruction set gives the same bits.
+   To the nearest, ties to even; NaN stays one and becomes quiet.  A bfloat16 has the range of a float: what is subnormal
+   counts as zero, as everywhere inside a step (and as vcvtneps2bf16 has it).  A float16 keeps its subnormal numbers. */
+#ifndef WS_HALF_H
+#define WS_HALF_H
+#include <stdint.h>
+
+#define WS_HALF static inline __attribute__((always_inline))
+
+WS_HALF uint32_t ws_bits(float x) { uint32_t u; __builtin_memcpy(&u, &x, 4); return u; }
+WS_HALF float ws_from_bits(uint32_t u) { float x; __builtin_memcpy(&x, &u, 4); return x; }
+
+WS_HALF float ws_f32_bf16(uint16_t h) { return ws_from_bits((uint32_t)h << 16); }
+WS_HALF uint16_t ws_bf16_f32(float x) {
+  const uint32_t u = ws_bits(x), magnitude = u & 0x7fffffffu;
+  const uint32_t rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
+  const uint32_t number = magnitude < 0x00800000u ? u >> 16 & 0x8000u : rounded;
+  return (uint16_t)(magnitude > 0x7f800000u ? u >> 16 | 0x40u : number);
+}
+
+WS_HALF float ws_f32_f16(uint16_t h) {
+  const uint32_t magnitude = (uint32_t)(h & 0x7fffu) << 13, exponent = magnitude & 0x0f800000u;
+  const uint32_t wide = magnitude + (exponent == 0x0f800000u ? 0x70000000u : 0x38000000u);
+  const float small = ws_from_bits(magnitude + 0x38800000u) - 0x1p-14f;   /* exact: a multiple of 2^-24 */
+  return ws_from_bits((uint32_t)(h & 0x8000u) << 16 | (exponent ? wide : ws_bits(small)));
+}
+WS_HALF uint16_t ws_f16_f32(float x) {
+  const uint32_t sign = ws_bits(x) & 0x80000000u, u = ws_bits(x) ^ sign;
+  const uint32_t small = ws_bits(ws_from_bits(u) + 0.5f) - 0x3f000000u;   /* the sum rounds to a multiple of 2^-24 */
+  const uint32_t number = (u + 0xc8000fffu + (u >> 13 & 1u)) >> 13;
+  const uint32_t large = u > 0x7f800000u ? 0x7e00u | (u >> 13 & 0x3ffu) : 0x7c00u;
+  return (uint16_t)(sign >> 16 | (u >= 0x47800000u ? large : u < 0x38800000u ? small : number));
+}
+#endif
