@@ -347,12 +347,12 @@ class Heap(ctypes.Structure):
 def test_the_native_step_allocates_nothing_after_the_first() -> None:
     session = ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=16)
     session.step(**data(16))
-    program = session._main.program
+    program, sizes = session._main.program, session._main.inputs.sizes
     libc = ctypes.CDLL(None)
     libc.mallinfo2.restype = Heap
     before = libc.mallinfo2()
     for _ in range(50):
-        program.run()
+        program.launch(sizes)
     after = libc.mallinfo2()
     assert (after.uordblks, after.hblkhd) == (before.uordblks, before.hblkhd)
 

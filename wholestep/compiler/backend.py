@@ -1,19 +1,26 @@
-"""What a device is: something that loads a plan and gives back a program that runs it."""
+"""What a backend is: it loads plans and gives back programs that run them.  No caller sees an address."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from wholestep.compiler.ir.types import Dim, Shape
+import numpy as np
+
+from wholestep.compiler.ir.types import Dim, Shape, TensorType, evaluate
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import Scratch
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import OptionError
 from wholestep.options import CompileOptions
+
+SLICE_SECONDS = 0.05  # signals, progress and callbacks wait no longer than this
+IN_FLIGHT = 8  # launches of an epoch that are begun before the oldest is waited for
 
 
 @dataclass(frozen=True)
@@ -28,64 +35,171 @@ class Place:
     profile: bool = False  # kernels note when they begin and end; the bits are the same
 
 
-@dataclass
-class Epoch:
-    """A pass over data: which rows, in which order, and how far it has come.  `order` None keeps the rows' order."""
-
-    sources: Mapping[str, AnyArray]  # input -> all its rows
-    rows: int
-    batch: int  # rows of a step
-    symbol: int | None  # the symbolic dimension that holds them
-    order: int | None  # the epoch's key for shuffling
-    seed: int  # the other key
-    losses: AnyArray  # float64, one per update
-    position: int = 0  # in rows
-    done: int = 0  # updates
-    most: int | None = None  # updates of a slice
+# -- programs ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class IndexBound:
-    """The values of an input, `count` integers of `bytes` bytes, are indices from 0 to `limit` - 1."""
-
-    input: str
-    count: int
-    limit: int
-    bytes: int
+class IndexRefusedError(Exception):
+    """An input holds an index outside its bound; nothing was run.  Whoever launched knows which one to tell of."""
 
 
-class Program(Protocol):
-    """A plan on a device.  Sizes, input addresses and scalars are written in place; `run` makes one step of them."""
+class Ticket(Protocol):
+    """A launch, which may still be under way."""
+
+    def wait(self) -> None:
+        """Return when the launch is done; raises what went wrong in it."""
+
+    def loss(self) -> float:
+        """The first output, where it is one number; waits."""
+
+    def read(self, name: str) -> AnyArray:
+        """A copy of an output, as the user sees it; waits."""
+
+    def keep(self) -> Ticket:
+        """The launch with its outputs, which may lie where the next launch writes: called before that one begins."""
+
+
+class Program(Ticket, Protocol):
+    """A plan on a device, and the ticket of its last launch; `wait` waits for all of them.
+
+    A step is `bind` of every input and one `launch`.  Launches take effect in the order in which they are made; one
+    that counts as an update advances `state.step` and the version of the state's family before it returns.
+    """
 
     plan: Plan
     mapped_bytes: int
-    dims: MutableSequence[int]  # of each symbol
-    addresses: MutableSequence[int]  # of each buffer that a call is given; inputs may be replaced
-    slots: Mapping[str, int]  # input -> its place in `addresses`
-    staging: Mapping[str, AnyArray]  # input -> a flat array to convert into
-    outputs: Mapping[str, AnyArray]  # output -> its flat stored array
+    synchronous: bool  # is a launch done when it returns?
+    outputs: Mapping[str, TensorType]  # by name, in order; the first one may be a loss
 
     @property
     def source(self) -> str:
         """The text that runs."""
 
-    def bind(self) -> None:
-        """Read the scratch memory's addresses again."""
-
-    def set_scalar(self, name: str, value: float) -> bool:
-        """Set a runtime scalar; False where the plan does not use it."""
-
-    def set_bounds(self, bounds: Sequence[IndexBound]) -> None:
-        """Which inputs hold indices, how many, and below what, from now on."""
+    def scalar(self, name: str, value: float) -> None:
+        """Set a runtime scalar for the launches from now on; one that the plan does not use is ignored."""
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Does a step count as an update?  Not where the output `unless` is not 0; `stop` ends an epoch there."""
+        """Does a launch count as an update?  Not where the output `unless` is not 0; `stop` ends a slice there."""
 
-    def run(self) -> bool:
-        """One step, to its end; False, with nothing run, where an index is out of its bound."""
+    def staging(self, name: str) -> AnyArray:
+        """A flat array on the host, as large as an input can be, to convert or hold one in."""
 
-    def run_epoch(self, epoch: Epoch) -> Iterator[None]:
-        """Steps until the epoch's end; yields about every 50 ms so that others may act."""
+    def bind(self, name: str, array: AnyArray) -> None:
+        """Give the next launch an input: of its dtype, rows contiguous.
+
+        It is read by the time the launch returns (an asynchronous device copies it); then it may change.
+        """
+
+    def launch(self, sizes: Mapping[str, int]) -> Ticket:
+        """Begin one step with these sizes of the symbols; IndexRefusedError, with nothing run, where an index is bad.
+
+        The mapping is not changed afterwards: the same one means the same sizes.
+        """
+
+    def epoch(self, epoch: Epoch) -> Iterator[Slice]:
+        """Steps over the rows of an epoch; gives what was done about every 50 ms, so that others may act."""
+
+
+def check_indices(plan: Plan, arrays: Mapping[str, AnyArray], sizes: Mapping[str, int]) -> None:
+    """IndexRefusedError where an input holds an index outside its bound: for programs without a check of their own."""
+    for bound in plan.bounds:
+        array = arrays[bound.input]
+        if bound.is_plain and array.size and not 0 <= array.min() <= array.max() < evaluate(bound.size, sizes):
+            raise IndexRefusedError(bound.input)
+
+
+# -- epochs ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A pass over data that the caller holds: which rows, in which order, and which updates of it are to be made."""
+
+    sources: Mapping[str, AnyArray]  # input -> all its rows
+    whole: Mapping[str, AnyArray]  # input -> what every step is given
+    sizes: Mapping[str, int]  # of every symbol, in a full batch
+    rows: int
+    batch: int  # rows of an update
+    symbol: str | None = None  # the symbolic dimension that holds them
+    order: int | None = None  # the epoch's key for shuffling; None keeps the rows' order
+    seed: int = 0  # the other key
+    number: int = 0  # of the run, from 0
+    first: int = 0  # the update to begin with
+    most: int | None = None  # updates in all
+    every: int | None = None  # updates of a slice
+
+    @property
+    def end(self) -> int:
+        """The update before which it ends."""
+        last = -(-self.rows // self.batch)
+        return last if self.most is None else min(last, self.first + self.most)
+
+    def rows_of(self, update: int) -> int:
+        """How many rows an update has: the last one may have fewer."""
+        return min(self.batch, self.rows - update * self.batch)
+
+    def sizes_of(self, update: int) -> Mapping[str, int]:
+        """The sizes of an update."""
+        rows = self.rows_of(update)
+        return self.sizes if self.symbol is None or rows == self.batch else {**self.sizes, self.symbol: rows}
+
+    def inputs_of(self, update: int) -> dict[str, AnyArray]:
+        """What an update is given, its rows gathered."""
+        from wholestep.compiler.runtime.order import epoch_order  # a native loop knows by itself
+
+        at = np.arange(update * self.batch, update * self.batch + self.rows_of(update))
+        rows = at if self.order is None else epoch_order(self.seed, self.order, self.rows, at)
+        return {**{name: source[rows] for name, source in self.sources.items()}, **self.whole}
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Some updates that were made one after the other."""
+
+    epoch: int  # of the run, from 0
+    first: int  # number of its first update in the epoch, from 0
+    losses: AnyArray  # float64, one per update
+    rows: AnyArray  # of each update
+
+    @staticmethod
+    def of(epoch: Epoch, first: int, losses: AnyArray) -> Slice:
+        """The slice that begins with the update `first`."""
+        rows = np.full(len(losses), epoch.batch)
+        rows[-1:] = epoch.rows_of(first + len(losses) - 1)
+        return Slice(epoch.number, first, losses, rows)
+
+    @property
+    def end(self) -> int:
+        """The update that comes next."""
+        return self.first + len(self.losses)
+
+
+def epoch_of_launches(program: Program, epoch: Epoch, stop_at: str | None = None) -> Iterator[Slice]:
+    """An epoch as a loop over launches, for programs without a loop of their own.
+
+    Losses are read some launches late, so that an asynchronous device never waits for the host.  `stop_at` is the
+    output that ends a slice where it is not 0.
+    """
+    first = epoch.first
+    while first < epoch.end:
+        deadline, end = time.monotonic() + SLICE_SECONDS, min(epoch.end, first + (epoch.every or epoch.end))
+        losses: list[float] = []
+        begun: deque[Ticket] = deque()
+        for update in range(first, end):
+            ticket = _launched(program, epoch, update)
+            begun.append(ticket if program.synchronous else ticket.keep())
+            if program.synchronous or len(begun) == IN_FLIGHT:
+                losses.append(begun.popleft().loss())
+            if (stop_at is not None and ticket.read(stop_at)) or time.monotonic() >= deadline:
+                break
+        losses += [ticket.loss() for ticket in begun]
+        yield Slice.of(epoch, first, np.array(losses))
+        first += len(losses)
+
+
+def _launched(program: Program, epoch: Epoch, update: int) -> Ticket:
+    for name, array in epoch.inputs_of(update).items():
+        program.bind(name, array)
+    return program.launch(epoch.sizes_of(update))
 
 
 @dataclass(frozen=True)
@@ -99,6 +213,9 @@ class WindowShape:
     def is_cut(self, shape: Shape) -> bool:
         """Does an input of this shape have one row for each of the batch?"""
         return bool(shape) and shape[0] == Dim.symbol(self.batch)
+
+
+# -- backends ----------------------------------------------------------------------------------------------------
 
 
 def nothing() -> None:

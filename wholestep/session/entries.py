@@ -110,7 +110,7 @@ class Programs:
         self._begin_averages()
         for name, start in self._starts().items():
             for entry in self._entries.values():
-                entry.program.set_scalar(name, start)
+                entry.program.scalar(name, start)
         self._turn.keys = tuple(self._clocks.starts)
         self.state.take_turn(self._turn)
 
@@ -199,12 +199,11 @@ class Programs:
         part, last = plans[f"{kind}.part"][0], plans[names[-1]][0]
         shape, outside = window_shape(source, kind), seen_from_outside(source, kind, part, last)
         program = self._device.load_window(outside, programs, self._place, shape)
-        program.bind()  # loading one may have moved the memory of those before
         if name == "main":
             self._programs = programs
         self._measured[name] = Measured(self._recipe, self.state, part, EVALUATE if kind == EVALUATE else "")
         self._measured.setdefault(kind, self._measured[name])
-        return self._keep(name, EntryPoint(program, self._turns, self._measured[name], programs[-1]))
+        return self._keep(name, EntryPoint(program, self._turns, self._measured[name]))
 
     def _keep(self, name: str, entry: EntryPoint) -> EntryPoint:
         if self._device.runs:
@@ -219,11 +218,11 @@ class Programs:
             program = self._device.load(plan, self._place, key, partial(self._reserve, plan))
         for scalar in plan.scalars:
             if not is_counter(scalar.name):
-                program.set_scalar(scalar.name, self._scalars.declare(scalar.name, scalar.default))
+                program.scalar(scalar.name, self._scalars.declare(scalar.name, scalar.default))
         return program
 
     def _reserve(self, plan: Plan) -> None:
-        """Memory for the states and scratch that a plan needs; programs loaded before follow if addresses changed."""
+        """Memory for the states and scratch that a plan needs; a backend tells programs whose memory it moves."""
         types = {name: plan.buffers[id].type for name, id in plan.states}
         owners = {} if self._source is None else self._source.graph.owners
         kept = [name for name in types if (owners[name].slot is not None if name in owners else name in self.state)]
@@ -231,8 +230,6 @@ class Programs:
             log.info("%d states are the model's own and keep their numbers: %s", len(kept), ", ".join(kept))
         self.state.add(types, nonzero_values(plan, self._place.seed), owners)
         self._place.scratch.reserve(plan.arena_bytes, plan.work_bytes, self._place.threads)
-        for entry in self._entries.values():
-            entry.program.bind()
 
 
 def _broadcast(entries: Mapping[str, EntryPoint]) -> Callable[[str, float], None]:
@@ -240,6 +237,6 @@ def _broadcast(entries: Mapping[str, EntryPoint]) -> Callable[[str, float], None
 
     def changed(name: str, value: float) -> None:
         for entry in entries.values():
-            entry.program.set_scalar(name, value)
+            entry.program.scalar(name, value)
 
     return changed

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from wholestep.compiler.backend import Epoch
+from wholestep.compiler.backend import Epoch, Slice
 from wholestep.compiler.ir.types import Dim, Extent, shape_text, symbols_of
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -110,22 +110,12 @@ class Look:
 
     every: int
     see: Callable[[Mapping[str, object]], None]
-    longest: int | None  # the most updates of a slice, whoever looks
 
-    def before(self, step: int, data: DataSet, epoch: Epoch) -> None:
-        """Show the batch that comes next, if it is its turn; the slice then ends before the next one that is seen."""
+    def before(self, step: int, epoch: Epoch) -> Epoch:
+        """Show the batch that comes next, if it is its turn; the epoch then ends before the next one that is seen."""
         if step % self.every == 0:
-            self.see(_next_batch(data, epoch))
-        gap = self.every - step % self.every
-        epoch.most = gap if self.longest is None else min(gap, self.longest)
-
-
-def _next_batch(data: DataSet, epoch: Epoch) -> dict[str, AnyArray]:
-    from wholestep.compiler.runtime.order import epoch_order  # only observers ask which rows come next
-
-    positions = np.arange(epoch.position, min(epoch.position + epoch.batch, epoch.rows))
-    rows = positions if epoch.order is None else epoch_order(epoch.seed, epoch.order, epoch.rows, positions)
-    return {**{name: source[rows] for name, source in data.sources.items()}, **data.whole}
+            self.see(epoch.inputs_of(epoch.first))
+        return replace(epoch, most=self.every - step % self.every)
 
 
 @dataclass(frozen=True)
@@ -140,16 +130,6 @@ class RunOptions:
     every: int | None = None  # the most updates of a slice
     seed: int = 0  # of the order
     look: Look | None = None
-
-
-@dataclass(frozen=True)
-class Slice:
-    """Some updates that were made natively, one after the other."""
-
-    epoch: int  # of the run, from 0
-    first: int  # number of its first update in the epoch, from 0
-    losses: AnyArray
-    rows: AnyArray  # of each update
 
 
 def batches(entry: EntryPoint, arrays: Mapping[str, object]) -> Iterator[dict[str, AnyArray]]:
@@ -175,61 +155,38 @@ def run_in_slices(
     _check_options(options, updates)
     for size in (min(batch, data.rows), (data.rows - 1) % batch + 1):
         inputs.check_least({**data.sizes, **({} if rows.symbol is None else {rows.symbol: size})})
+    epoch = Epoch(
+        sources=data.sources,
+        whole=data.whole,
+        sizes=data.sizes if rows.symbol is None else {**data.sizes, rows.symbol: batch},
+        rows=data.rows,
+        batch=batch,
+        symbol=rows.symbol,
+        seed=options.seed,
+        every=options.every,
+    )
     for number in range(options.epochs):
-        skipped = 0 if number else options.start
-        if not skipped:
+        done = 0 if number else options.start
+        if not done:
             options.begin_epoch()
-        epoch = Epoch(
-            sources=data.sources,
-            rows=data.rows,
-            batch=batch,
-            symbol=None if rows.symbol is None else plan.symbols.index(rows.symbol),
-            order=state.epoch if options.shuffle else None,
-            seed=options.seed,
-            losses=np.zeros(updates - skipped),
-            position=skipped * batch,
-            most=options.every,
-        )
-        for part in _slices(entry, state, rows, data, epoch, options):
-            if options.raises:
-                raise_if_refused(entry, state)
-            if plan.updated and epoch.position >= epoch.rows:
-                state.epoch += 1
-            yield replace(part, epoch=number, first=part.first + skipped)
-
-
-def _slices(
-    entry: EntryPoint, state: State, rows: Rows, data: DataSet, epoch: Epoch, options: RunOptions
-) -> Iterator[Slice]:
-    """One epoch.  What a call reads is set anew before each slice: whoever looked in between may have made steps."""
-    slices = entry.program.run_epoch(epoch)
-    while epoch.position < epoch.rows:
-        first, position = epoch.done, epoch.position
-        if options.look is not None:
-            options.look.before(state.step, data, epoch)
-        with entry.turns:
-            entry.release()
-            try:
-                _place(entry, rows, data, epoch.batch)
-                options.begin_slice()
-                next(slices)
-            finally:
-                entry.inputs.forget()
-            entry.ran = True
-        count = epoch.done - first
-        sizes = np.full(count, epoch.batch)
-        if count and epoch.position >= epoch.rows:
-            sizes[-1] = epoch.rows - position - (count - 1) * epoch.batch
-        yield Slice(0, first, epoch.losses[first : epoch.done], sizes)
-
-
-def _place(entry: EntryPoint, rows: Rows, data: DataSet, batch: int) -> None:
-    """Write the sizes, and where the inputs are that are given whole."""
-    program = entry.program
-    for i, symbol in enumerate(entry.plan.symbols):
-        program.dims[i] = batch if symbol == rows.symbol else data.sizes[symbol]
-    for name, array in data.whole.items():
-        program.addresses[program.slots[name]] = array.ctypes.data
+        epoch = replace(epoch, number=number, order=state.epoch if options.shuffle else None)
+        while done < updates:
+            now = replace(epoch, first=done)
+            if options.look is not None:
+                now = options.look.before(state.step, now)
+            slices = entry.program.epoch(now)
+            while done < now.end:
+                with entry.turns:
+                    entry.release()
+                    options.begin_slice()
+                    part = next(slices)
+                    entry.ran = True
+                done = part.end
+                if options.raises:
+                    raise_if_refused(entry, state)
+                if plan.updated and done == updates:
+                    state.epoch += 1
+                yield part
 
 
 def evaluate_rows(entry: EntryPoint, arrays: Mapping[str, object]) -> StepResult:
@@ -237,13 +194,12 @@ def evaluate_rows(entry: EntryPoint, arrays: Mapping[str, object]) -> StepResult
     plan, inputs = entry.plan, entry.inputs
     rows = rows_of(inputs, plan)
     data = prepare(inputs, rows, arrays, plan.sizes)
+    sizes = data.sizes if rows.symbol is None else {**data.sizes, rows.symbol: data.rows}
     with entry.turns:
         entry.release()
-        _place(entry, rows, data, data.rows)
-        for _ in entry.program.run_epoch(Epoch(data.sources, data.rows, data.rows, None, None, 0, np.zeros(1))):
+        for _ in entry.program.epoch(Epoch(data.sources, data.whole, sizes, data.rows, data.rows, rows.symbol)):
             entry.ran = True
-        inputs.forget()
-        return StepResult(entry, inputs.sizes, entry.loss())
+        return entry.result()
 
 
 def _check_options(options: RunOptions, updates: int) -> None:

@@ -1,14 +1,13 @@
-"""From the user's arrays to the addresses and sizes of a call: everything is validated before anything runs."""
+"""From the user's arrays to the inputs and sizes of a launch: everything is validated before anything runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ctypes import addressof, c_char
 from typing import Any, NoReturn
 
 import numpy as np
 
-from wholestep.compiler.backend import IndexBound, Program
+from wholestep.compiler.backend import Program
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, evaluate, shape_text
 from wholestep.compiler.plan.kernel import Bound, Plan
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
@@ -26,9 +25,8 @@ class Input:
     def __init__(self, name: str, type: TensorType, bounds: Sequence[Bound]) -> None:
         self.name, self.type, self.what = name, type, f"the input {name!r}"
         self.dtype: np.dtype[Any] = type.dtype.numpy
-        plain = [b for b in bounds if b.excused is None and not b.part]
-        self.bounds = tuple(b.size for b in plain)  # its values are indices below each of these
-        self.partial = tuple(b for b in bounds if b not in plain)  # the same of some elements, or but for one value
+        self.bounds = tuple(b.size for b in bounds if b.is_plain)  # its values are indices below each of these
+        self.partial = tuple(b for b in bounds if not b.is_plain)  # the same of some elements, or but for one value
         self.shape: tuple[int, ...] | None = None
 
     def accept(self, value: object) -> AnyArray:
@@ -95,11 +93,10 @@ class Inputs:
         plan = program.plan
         self._program = program
         self._capacity = plan.sizes
-        self._symbols = {s: i for i, s in enumerate(plan.symbols)}
         bounds = {name: [b for b in plan.bounds if b.input == name] for name, _ in plan.inputs}
         self.all = tuple(Input(name, plan.buffers[id].type, bounds[name]) for name, id in plan.inputs)
         self._partial = [i for i in self.all if i.partial]  # a native step does not check these
-        self._slot_of = [(i, program.slots.get(i.name, 0)) for i in self.all]
+        self._bind = program.bind
         self.sizes: dict[str, int] = dict(self._capacity)  # of the last call; replaced, never changed
         self._fixed: dict[str, int] = {}  # sizes that no array tells
         _need_inferable(plan, self.all)
@@ -111,15 +108,14 @@ class Inputs:
                 return i
         raise self._unknown([name])
 
-    def bind(self, given: Mapping[str, object]) -> None:
-        """Validate what a step is given and write its addresses and sizes.
+    def bind(self, given: Mapping[str, object]) -> Mapping[str, int]:
+        """Validate what a step is given and hand it to the program; the sizes of its launch.
 
         The common case is a handful of comparisons: arrays of the right dtype, readable in place, shaped as last time.
         """
-        addresses = self._program.addresses
-        if len(given) != len(self._slot_of):
+        if len(given) != len(self.all):
             return self._bind_any(given)
-        for item, slot in self._slot_of:
+        for item in self.all:
             array: Any = given.get(item.name)
             if (
                 type(array) is not np.ndarray
@@ -128,52 +124,45 @@ class Inputs:
                 or not array.flags.carray  # contiguous, aligned and writeable
             ):
                 return self._bind_any(given)
-            # A quarter of the time of array.ctypes.data; the stubs do not know that arrays are buffers.
-            addresses[slot] = addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
+            self._bind(item.name, array)
         for item in self._partial:
             item.check_bounds(given[item.name], self.sizes)  # type: ignore[arg-type]
-        return None
+        return self.sizes
 
     def refuse_indices(self, given: Mapping[str, object]) -> NoReturn:
-        """Say which index the native step has refused."""
+        """Say which index the program has refused."""
         arrays = self.check(given)
         for item in self.all:
             item.check_bounds(arrays[item.name], self.sizes)
-        raise AssertionError("the native step refused indices that are in range")
+        raise AssertionError("the program refused indices that are in range")
 
-    def _bind_any(self, given: Mapping[str, object]) -> None:
+    def _bind_any(self, given: Mapping[str, object]) -> Mapping[str, int]:
         arrays = self.check(given)
         sizes = self.solve(arrays)
         self._check_sizes(sizes)
         self.check_least(sizes)
         for item in self.all:
             item.check_bounds(arrays[item.name], sizes)
-        self._program.dims[:] = [sizes[s] for s in self._symbols] or self._program.dims[:]
-        for item, slot in self._slot_of:
+        for item in self.all:
             array = arrays[item.name]
             if not item.is_readable(array):
                 array = self.stage(item, array)
-            self._program.addresses[slot] = array.ctypes.data
+            self._bind(item.name, array)
             item.shape = array.shape
-        self._program.set_bounds(
-            [
-                IndexBound(i.name, arrays[i.name].size, min(evaluate(b, sizes) for b in i.bounds), i.dtype.itemsize)
-                for i in self.all
-                if i.bounds
-            ]
-        )
-        self.sizes = sizes
+        if sizes != self.sizes:  # the same mapping tells a program that nothing has changed
+            self.sizes = sizes
+        return self.sizes
 
     def stage(self, item: Input, array: AnyArray) -> AnyArray:
         """The array, converted, in the session's own memory."""
-        staged = self._program.staging[item.name][: array.size].reshape(array.shape)
+        staged = self._program.staging(item.name)[: array.size].reshape(array.shape)
         np.copyto(staged, array, casting="unsafe")  # check_dtype has seen that the values fit
         return staged
 
     def hold(self, item: Input, value: object) -> AnyArray:
         """A copy of a value in the session's own memory, for a later step."""
         array = item.accept(value)
-        if array.size > self._program.staging[item.name].size:
+        if array.size > self._program.staging(item.name).size:
             limits = tuple(evaluate(e, self._capacity) for e in item.type.shape)
             raise InputError(
                 f"{item.what} takes at most {limits}; received {array.shape}. Build with a larger capacity."
@@ -184,13 +173,8 @@ class Inputs:
         """Say the sizes that no array tells, where a window's program runs by itself."""
         if sizes != self._fixed:
             self._fixed = sizes
-            self.forget()
-
-    def forget(self) -> None:
-        """Someone else has changed the call's sizes: read them, and validate in full next time."""
-        self.sizes = {s: self._program.dims[i] for s, i in self._symbols.items()} or self.sizes
-        for item in self.all:
-            item.shape = None
+            for item in self.all:
+                item.shape = None  # the next step is validated in full
 
     def check(self, given: Mapping[str, object]) -> dict[str, AnyArray]:
         """Arrays by input, in order; an error where a name, dtype or rank is wrong."""

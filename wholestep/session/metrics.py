@@ -48,7 +48,7 @@ class Measured:
 
 def raise_if_refused(entry: EntryPoint, state: State) -> None:
     """Of nonfinite="raise": the last step met a gradient that is not finite and changed nothing."""
-    bad = float(entry.read(NONFINITE, entry.inputs.sizes))
+    bad = float(entry.read(NONFINITE))
     if bad:
         raise NonFiniteError(
             f"step {state.step}: {bad:.0f} elements of the loss and the gradients are infinite or not a number. No "

@@ -1,4 +1,4 @@
-"""What a step gives back: the loss at once, everything else when it is read."""
+"""What a step gives back.  Numbers are read when they are asked for; on a device that goes on by itself that waits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any, NoReturn, Protocol
 from weakref import ref
 
-from wholestep.compiler.backend import Program
-from wholestep.compiler.ir.types import TensorType, evaluate
-from wholestep.compiler.plan.kernel import Layout
-from wholestep.compiler.plan.layout import unpack
+from wholestep.compiler.backend import IndexRefusedError, Program, Ticket
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import HabitError, UnknownNameError, UsageError
 from wholestep.session.inputs import Inputs
@@ -31,46 +28,46 @@ class Readings(Protocol):
 class EntryPoint:
     """A loaded program with inputs and outputs as the user knows them."""
 
-    def __init__(
-        self, program: Program, turns: Turns, readings: Readings | None = None, last: Program | None = None
-    ) -> None:
+    def __init__(self, program: Program, turns: Turns, readings: Readings | None = None) -> None:
         self.program = program
         self.turns = turns  # of the threads that share the session
         self._take, self._give_back = turns.take_now, turns.give_back
         self.readings = readings
-        results = last or program  # of a window's programs, the last one leaves the outputs
         self.plan = program.plan
         self.inputs = Inputs(program)
-        self.outputs = tuple(Outlet(name, results) for name, _ in results.plan.outputs)
-        first = self.outputs[0] if self.outputs else None
-        self.has_loss = first is not None and first.type.shape == () and first.type.dtype.is_float
-        # The bound method of a one-element view: reading the loss costs one call.
-        stored = first.stored if first is not None and self.has_loss else None
-        self._item = _reader(stored)
+        self._bind, self._launch = self.inputs.bind, program.launch
+        self.outputs = program.outputs
+        first = next(iter(self.outputs.values()), None)
+        self.has_loss = first is not None and first.shape == () and first.dtype.is_float
+        # Where a step is done when it returns, its loss is read at once; else when somebody asks.
+        self._loss_now = program.loss if self.has_loss and program.synchronous else _not_yet
         self.ran = False
-        self._last: ref[StepResult] | None = None
+        self._last: Callable[[], StepResult | None] = _nobody
 
     def __call__(self, given: Mapping[str, object]) -> StepResult:
-        """One step."""
+        """One step, or its beginning on a device that goes on by itself."""
         try:
             self._take()
         except IndexError:
             self.turns.wait()
         try:
-            self.inputs.bind(given)
-            self.release()
-            if not self.program.run():
-                self.inputs.refuse_indices(given)
+            sizes = self._bind(given)
+            held = self._last()
+            if held is not None:
+                held.detach()
+            ticket = self._launch(sizes)
             self.ran = True
-            result = StepResult(self, self.inputs.sizes, self._item() if self.has_loss else None)
+            result = StepResult(self, ticket, self._loss_now())
             self._last = ref(result)
             return result
+        except IndexRefusedError:
+            self.inputs.refuse_indices(given)
         finally:
             self._give_back(None)
 
     def parts(self, given: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
         """What is given, cut into parts that fit the capacity; whole where it fits or cannot be cut by rows."""
-        leading = {t.shape[:1] for t in (*(i.type for i in self.inputs.all), *(o.type for o in self.outputs))}
+        leading = {t.shape[:1] for t in (*(i.type for i in self.inputs.all), *self.outputs.values())}
         rows = {len(a) for a in given.values() if isinstance(a, Sized)}
         symbol = str(next(iter(leading))[0]) if len(leading) == 1 and () not in leading else ""
         most = self.plan.sizes.get(symbol, 0)
@@ -82,54 +79,40 @@ class EntryPoint:
 
     def loss(self) -> float:
         """The loss of the last step."""
-        return self._item()
+        return self.program.loss() if self.has_loss else _no_loss()
 
     def release(self) -> None:
-        """Copy what the last result has not read yet, if anyone still holds it: its buffers are written next."""
-        if self._last is not None and (held := self._last()) is not None:
+        """Keep the outputs of the last result, if anyone still holds it: they are written next."""
+        if (held := self._last()) is not None:
             held.detach()
-        self._last = None
+        self._last = _nobody
 
-    def read(self, name: str, sizes: Mapping[str, int]) -> AnyArray:
+    def result(self) -> StepResult:
+        """What the program's last step, or epoch, has left."""
+        result = StepResult(self, self.program, self._loss_now())
+        self._last = ref(result)
+        return result
+
+    def read(self, name: str) -> AnyArray:
         """An output of the last step, copied."""
-        for outlet in self.outputs:
-            if outlet.name == name:
-                return outlet.read(sizes)
-        raise self.unknown(name)
+        return self.program.read(self.known(name))
 
-    def unknown(self, name: str) -> UnknownNameError:
-        known = ", ".join(repr(o.name) for o in self.outputs) or "none"
-        return UnknownNameError(
-            f"there is no output named {name!r}; there are: {known}. Keep a tensor to read it: tensor.keep()."
-        )
-
-
-class Outlet:
-    """An output: its type and where a program leaves it."""
-
-    def __init__(self, name: str, program: Program) -> None:
-        buffer = program.plan.buffers[dict(program.plan.outputs)[name]]
-        self.name = name
-        self.type: TensorType = buffer.type
-        self.layout: Layout = buffer.layout
-        self.stored: AnyArray | None = program.outputs.get(name)
-        if self.stored is not None and self.type.shape == ():
-            self.stored = self.stored[:1]  # one number, without what pads its buffer
-
-    def copy(self) -> AnyArray:
-        """The stored bytes as they are now."""
-        assert self.stored is not None, "a device that cannot run has no outputs"
-        return self.stored.copy()
-
-    def read(self, sizes: Mapping[str, int], stored: AnyArray | None = None) -> AnyArray:
-        """The output as the user sees it, from what is stored now or was stored before."""
-        source = self.stored if stored is None else stored
-        assert source is not None, "a device that cannot run has no outputs"
-        return unpack(source, [evaluate(e, sizes) for e in self.type.shape], self.layout)
+    def known(self, name: str) -> str:
+        """The name of an output; UnknownNameError where there is none."""
+        if name not in self.outputs:
+            listed = ", ".join(map(repr, self.outputs)) or "none"
+            raise UnknownNameError(
+                f"there is no output named {name!r}; there are: {listed}. Keep a tensor to read it: tensor.keep()."
+            )
+        return name
 
 
-def _reader(stored: AnyArray | None) -> Callable[[], float]:
-    return _no_loss if stored is None else stored.item  # type: ignore[return-value]
+def _nobody() -> None:
+    """No result is held."""
+
+
+def _not_yet() -> None:
+    """The loss of a step that may be under way."""
 
 
 def _no_loss() -> NoReturn:
@@ -147,16 +130,24 @@ class StepResult:
         print(result.loss, result["logits"].argmax(axis=1))
     """
 
-    __slots__ = ("__weakref__", "_entry", "_kept", "_loss", "_sizes")
+    __slots__ = ("__weakref__", "_entry", "_loss", "_ticket")
 
-    def __init__(self, entry: EntryPoint, sizes: Mapping[str, int], loss: float | None) -> None:
-        self._entry, self._sizes, self._loss = entry, sizes, loss
-        self._kept: tuple[AnyArray, ...] | None = None  # the outputs' bytes, once the session's are another step's
+    def __init__(self, entry: EntryPoint, ticket: Ticket, loss: float | None) -> None:
+        self._entry, self._ticket, self._loss = entry, ticket, loss
 
     @property
     def loss(self) -> float:
-        """The first output."""
-        return _no_loss() if self._loss is None else self._loss
+        """The first output; waits for the step."""
+        if self._loss is None:
+            if not self._entry.has_loss:
+                _no_loss()
+            with self._entry.turns:
+                self._loss = self._ticket.loss()
+        return self._loss
+
+    def wait(self) -> None:
+        """Return when the step is done; raises what went wrong in it."""
+        self._ticket.wait()
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -167,19 +158,16 @@ class StepResult:
     @property
     def outputs(self) -> dict[str, AnyArray]:
         """All outputs by name."""
-        return {o.name: self[o.name] for o in self._entry.outputs}
+        return {name: self[name] for name in self._entry.outputs}
 
     def detach(self) -> None:
-        """Keep the outputs as they are stored; the session's memory is written next."""
-        if self._kept is None:
-            self._kept = tuple(o.copy() for o in self._entry.outputs)
+        """Keep the outputs apart; where they are, the next step writes."""
+        self._ticket = self._ticket.keep()
 
     def __getitem__(self, name: str) -> AnyArray:
-        for i, outlet in enumerate(self._entry.outputs):
-            if outlet.name == name:
-                with self._entry.turns:  # another thread's step would write while this is read
-                    return outlet.read(self._sizes, None if self._kept is None else self._kept[i])
-        raise self._entry.unknown(name)
+        known = self._entry.known(name)
+        with self._entry.turns:  # another thread's step would write while this is read
+            return self._ticket.read(known)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -195,4 +183,4 @@ class StepResult:
         return self.loss
 
     def __repr__(self) -> str:
-        return "StepResult()" if self._loss is None else f"StepResult(loss={self._loss:.6g})"
+        return f"StepResult(loss={self.loss:.6g})" if self._entry.has_loss else "StepResult()"

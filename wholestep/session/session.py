@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from wholestep.compiler.backend import Place, device_named
+from wholestep.compiler.backend import Place, Slice, device_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.plan.kernel import Plan
@@ -26,7 +26,7 @@ from wholestep.nn.module import Module
 from wholestep.options import CompileOptions, thread_count
 from wholestep.session.by_hand import Staged
 from wholestep.session.check.verdict import Verdict
-from wholestep.session.epochs import Look, RunOptions, Slice, batches, evaluate_rows, run_in_slices
+from wholestep.session.epochs import Look, RunOptions, batches, evaluate_rows, run_in_slices
 from wholestep.session.metrics import raise_if_refused
 from wholestep.session.results import StepResult
 from wholestep.session.source import Source
@@ -198,7 +198,7 @@ class Session(Staged):
             epochs, shuffle, start, batch_size, self.reset_metrics, begin_slice, self._raises, every, seed
         )
         if self._observer is not None:
-            look = Look(max(1, getattr(self._observer, "every", 1)), self._observe, every)
+            look = Look(max(1, getattr(self._observer, "every", 1)), self._observe)
             options = replace(options, look=look)
         return run_in_slices(main, self.state, arrays, options)
 
@@ -299,7 +299,9 @@ class Session(Staged):
         self._held[name] = self._main.inputs.hold(item, array)
 
     def wait(self) -> None:
-        """Return when all steps are done; on a CPU they are."""
+        """Return when all steps are done, which on a CPU they are; raises what went wrong in one of them."""
+        for entry in self._entries.values():
+            entry.program.wait()
 
     def read_loss(self) -> float:
         """The first output of the last step."""
@@ -313,7 +315,7 @@ class Session(Staged):
         """A copy of a parameter or state, or of an output or kept tensor of the last step."""
         if name in self.state:
             return self.state.get(name)
-        outputs = [o.name for o in self._main.outputs]
+        outputs = list(self._main.outputs)
         if name not in outputs:
             known = ", ".join(map(repr, [*self.state.names, *outputs])) or "none"
             raise UnknownNameError(
@@ -321,7 +323,7 @@ class Session(Staged):
             )
         if not self._main.ran:
             raise UsageError(f"the output {name!r} has no value yet: call session.step first.")
-        return self._main.read(name, self._main.inputs.sizes)
+        return self._main.read(name)
 
     def set(self, name: str, array: object) -> None:
         """Replace a parameter or state."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from wholestep.compiler.backend import Epoch, IndexBound, Place, Program, WindowShape, nothing
+from wholestep.compiler.backend import Epoch, Place, Program, Slice, WindowShape, nothing
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import UsageError
@@ -17,34 +17,44 @@ class NullProgram:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.mapped_bytes = 0
-        self.dims: list[int] = list(plan.capacity)
-        self.addresses: list[int] = [0 for _ in plan.pointer_buffers()]
-        self.slots: dict[str, int] = {}
-        self.staging: dict[str, AnyArray] = {}
-        self.outputs: dict[str, AnyArray] = {}
+        self.outputs = {name: plan.buffers[id].type for name, id in plan.outputs}
+
+    mapped_bytes = 0
+    synchronous = True
 
     @property
     def source(self) -> str:
         return _refuse("has no source")
 
-    def bind(self) -> None:
-        """It has no memory to bind."""
-
-    def set_scalar(self, name: str, value: float) -> bool:
-        return any(s.name == name for s in self.plan.scalars)
-
-    def set_bounds(self, bounds: Sequence[IndexBound]) -> None:
-        """It is never given anything."""
+    def scalar(self, name: str, value: float) -> None:
+        """It computes with no scalar."""
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
         """It makes no steps."""
 
-    def run(self) -> bool:
+    def staging(self, name: str) -> AnyArray:
+        return _refuse("takes no inputs")
+
+    def bind(self, name: str, array: AnyArray) -> None:
+        """It reads no input."""
+
+    def launch(self, sizes: Mapping[str, int]) -> NullProgram:
         return _refuse("cannot step")
 
-    def run_epoch(self, epoch: Epoch) -> Iterator[None]:
-        _refuse("cannot run")
+    def epoch(self, epoch: Epoch) -> Iterator[Slice]:
+        return _refuse("cannot run")
+
+    def wait(self) -> None:
+        """It has begun nothing."""
+
+    def loss(self) -> float:
+        return _refuse("has no loss")
+
+    def read(self, name: str) -> AnyArray:
+        return _refuse("has no outputs")
+
+    def keep(self) -> NullProgram:
+        return self
 
 
 def _refuse(what: str) -> NoReturn:

@@ -294,6 +294,11 @@ class Bound:
     # The elements meant, where not all are: (start, stop, step) of each axis; below 0 from its end, a stop of 0 at it
     part: tuple[tuple[int, int, int], ...] = ()
 
+    @property
+    def is_plain(self) -> bool:
+        """Are all elements meant, and all values?"""
+        return self.excused is None and not self.part
+
 
 @dataclass(frozen=True)
 class Least:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
 import numpy as np
 
@@ -115,18 +116,28 @@ def _advice(plan: Plan, needed: int) -> str:
     )
 
 
+class User(Protocol):
+    """A program that knows addresses of scratch memory."""
+
+    def place_scratch(self) -> None:
+        """Read them again."""
+
+
 class Scratch:
     """The arena and the threads' workspaces: shared by the entry points of a session, as large as the largest needs."""
 
     def __init__(self) -> None:
         self.segments = Segments()
         self.region = Region(0)
+        self.users: WeakSet[User] = WeakSet()
 
     def reserve(self, arena: int, work: int, threads: int) -> None:
-        """Make room.  Addresses may change: programs read them again afterwards."""
+        """Make room.  Where addresses change, the programs that use it are told."""
         wanted = self.segments.grown(arena, work, threads)
         if wanted != self.segments:
             self.segments, self.region = wanted, Region(wanted.total)
+            for user in self.users:
+                user.place_scratch()
 
     @property
     def arena(self) -> int:

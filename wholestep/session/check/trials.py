@@ -155,7 +155,7 @@ class Bench:
     def run(self, trial: Trial) -> Result:
         """One native step."""
         for name, value in trial.scalars.items():
-            self._entry.program.set_scalar(name, value)
+            self._entry.program.scalar(name, value)
         self._state.step = STEP
         self._entry.inputs.fix({s: n for s, n in trial.sizes.items() if s in WINDOW_DIMS})
         outputs = self._entry(trial.inputs).outputs

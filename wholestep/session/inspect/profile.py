@@ -98,13 +98,13 @@ def _profiled(session: Session) -> tuple[EntryPoint, list[Recorder]]:
         programs: list[Program] = [device.load(plan, place) for plan in session.plans]
     for program in programs:
         for name, value in (*session.scalars.items(), *session._starts().items()):
-            program.set_scalar(name, value)
+            program.scalar(name, value)
     main = programs[0]
     if session._programs:
         source = session._need_source("windows")
         main = device.load_window(session.plan, programs, place, window_shape(source, "train"))
     main.count_steps(bool(session.plan.updated))
-    return EntryPoint(main, session._turns, None, programs[-1]), [_recorder_of(p) for p in programs]
+    return EntryPoint(main, session._turns), [_recorder_of(p) for p in programs]
 
 
 def _recorder_of(program: Program) -> Recorder:

@@ -36,6 +36,7 @@ __all__ = [
     "Loop",
     "LoopInput",
     "Phase",
+    "Step",
     "Windows",
     "SEQUENTIAL",
     "SHUFFLED",
@@ -116,6 +117,19 @@ class Bound(Structure):
     _fields_ = [("slot", c_void_p), ("count", c_long), ("limit", c_uint64), ("bytes", c_int)]
 
 
+class Step(Structure):
+    """`ws_step_call` of runtime.h: one step."""
+
+    _fields_ = [
+        ("prologue", c_void_p),
+        ("entry", c_void_p),
+        ("call", POINTER(Call)),
+        ("bounds", POINTER(Bound)),
+        ("bound_count", c_int),
+        ("threads", c_int),
+    ]
+
+
 class Loop(Structure):
     """`ws_loop` of runtime.h: many steps of one epoch."""
 
@@ -192,7 +206,7 @@ class Library:
         self.barrier = self._function("ws_barrier", None)
         self.order = self._function("ws_order", c_uint64, c_uint64, c_uint64, c_uint64, c_uint64)
         self._pool_run = self._function("ws_pool_run", c_int, c_void_p, c_void_p, c_int)
-        self._step = self._function("ws_step", c_int, c_void_p, c_void_p, POINTER(Call), c_int, c_void_p, c_int)
+        self.step = self.dll.ws_step  # of byref(Step); without types to convert to, a call is quickest
         self._run_loop = self._function("ws_run_loop", c_long, POINTER(Loop))
         self._run_windows = self._function("ws_run_windows", c_long, POINTER(Windows))
 
@@ -201,23 +215,15 @@ class Library:
         function.restype, function.argtypes = result, list(arguments)
         return function  # type: ignore[no-any-return]
 
-    def run_step(
-        self, prologue: int | None, entry: int, call: Call, threads: int, bounds: int | None = None, count: int = 0
-    ) -> bool:
-        """Run one step: the prologue, then `entry` on every thread.  `call.step` is the caller's to advance.
-
-        False, with nothing run, where an index is outside one of the `count` bounds at the address `bounds`.
-        """
-        error = self._step(prologue, entry, call, threads, bounds, count)
-        if error == errno.EDOM:
-            return False
-        _check(error, threads)
-        return True
+    def run_step(self, prologue: int | None, entry: int, call: Call, threads: int) -> None:
+        """Run one step: the prologue, then `entry` on every thread.  `call.step` is the caller's to advance."""
+        step = Step(prologue=prologue, entry=entry, call=ctypes.pointer(call), threads=threads)
+        check(self.step(ctypes.byref(step)), threads)
 
     def run_loop(self, loop: Loop) -> int:
         """Run steps until `loop.steps`, the end of the epoch or the time limit; returns how many were done."""
         done: int = self._run_loop(loop)
-        _check(max(0, -done), loop.threads)
+        check(max(0, -done), loop.threads)
         return done
 
     def run_windows(self, windows: Windows) -> int | None:
@@ -225,12 +231,12 @@ class Library:
         done: int = self._run_windows(windows)
         if done == -errno.EDOM:
             return None
-        _check(max(0, -done), windows.threads)
+        check(max(0, -done), windows.threads)
         return done
 
     def pool_run(self, body: int | ctypes._CFunctionType, argument: int | None, threads: int) -> None:
         """Call `body(argument, id, threads)` on every thread of the pool and wait for all of them."""
-        _check(self._pool_run(ctypes.cast(body, c_void_p), argument, threads), threads)
+        check(self._pool_run(ctypes.cast(body, c_void_p), argument, threads), threads)
 
 
 class HalfLibrary:
@@ -246,7 +252,8 @@ class HalfLibrary:
         self.dll.ws_add_half(c_void_p(library.api))
 
 
-def _check(error: int, threads: int) -> None:
+def check(error: int, threads: int) -> None:
+    """Raise what an error number of the library means; nothing where it is 0."""
     if error == 0:
         return
     if error == errno.EINVAL and not 1 <= threads <= MAX_THREADS:

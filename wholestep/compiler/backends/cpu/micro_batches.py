@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
-from ctypes import c_void_p
+from collections.abc import Mapping, Sequence
+from ctypes import addressof, c_void_p
 from dataclasses import dataclass
+from functools import partial
 
-from wholestep.compiler.backend import Epoch, IndexBound, Place, WindowShape
+from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, Place, WindowShape
 from wholestep.compiler.backends.cpu import library as native
-from wholestep.compiler.backends.cpu.program import SLICE_SECONDS, CpuProgram
+from wholestep.compiler.backends.cpu.program import CpuEpoch, CpuProgram, Kept, bounds_of
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import Region
-
-POINTER = ctypes.sizeof(c_void_p)
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,8 @@ class Phase:
 class WindowProgram:
     """The programs of a window as one program.  `plan` is what callers see: inputs as large as a window."""
 
+    synchronous = True
+
     def __init__(self, plan: Plan, programs: Sequence[CpuProgram], place: Place, shape: WindowShape) -> None:
         self.plan, self.shape, self._place, self._state = plan, shape, place, place.state
         self._library = programs[0].library
@@ -38,13 +39,13 @@ class WindowProgram:
         self._types = types
         self._phases = [self._phase(p) for p in programs]
         self._native = (native.Phase * len(programs))(*(self._as_native(p) for p in self._phases))
-        self.addresses = (c_void_p * max(1, len(types)))()
-        self.slots = {name: i for i, name in enumerate(types)}
-        self.dims: list[int] = list(plan.capacity)
-        self.outputs: Mapping[str, AnyArray] = programs[-1].outputs
+        self._addresses = (c_void_p * max(1, len(types)))()
+        self._slots = {name: i for i, name in enumerate(types)}
+        self._bounded: Mapping[str, int] | None = None  # the sizes for which bounds were counted
+        self._last = programs[-1]  # it leaves the outputs
+        self.outputs, self.loss = self._last.outputs, self._last.loss
         self._stage()
         self.mapped_bytes = self._region.size + sum(p.mapped_bytes for p in programs)
-        self._bounds = (native.Bound * 0)()
         self.count_steps(True)
 
     def _phase(self, program: CpuProgram) -> Phase:
@@ -61,9 +62,9 @@ class WindowProgram:
         """Room for what a step is given in another dtype or layout than it is read in."""
         sizes = {n: t.bytes(self.plan.sizes) for n, t in self._types.items()}
         self._region, offset = Region(sum(-(-s // 64) * 64 for s in sizes.values())), 0
-        self.staging: dict[str, AnyArray] = {}
+        self._staging: dict[str, AnyArray] = {}
         for name, type in self._types.items():
-            self.staging[name] = self._region.view(offset, sizes[name] // type.dtype.size, type.dtype.numpy)
+            self._staging[name] = self._region.view(offset, sizes[name] // type.dtype.size, type.dtype.numpy)
             offset += -(-sizes[name] // 64) * 64
 
     @property
@@ -71,71 +72,87 @@ class WindowProgram:
         """The C that runs, program after program."""
         return "\n".join(p.program.source for p in self._phases)
 
-    def bind(self) -> None:
-        """Read the scratch memory's addresses again."""
+    def scalar(self, name: str, value: float) -> None:
+        """Set a runtime scalar of every program that uses it."""
         for phase in self._phases:
-            phase.program.bind()
-
-    def set_scalar(self, name: str, value: float) -> bool:
-        """Set a runtime scalar; False where no program uses it."""
-        used = [phase.program.set_scalar(name, value) for phase in self._phases]
-        return any(used)
-
-    def set_bounds(self, bounds: Sequence[IndexBound]) -> None:
-        """Which inputs hold indices, how many, and below what, from now on."""
-        base = ctypes.addressof(self.addresses)
-        found = [native.Bound(base + self.slots[b.input] * POINTER, b.count, b.limit, b.bytes) for b in bounds]
-        self._bounds = (native.Bound * len(found))(*found)
+            phase.program.scalar(name, value)
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
         """Is a window an update?  Not where the output `unless` is not 0; `stop` ends an epoch there."""
         self._advances, self._stops = advances, stop
-        self._refused = None if unless is None else self.outputs[unless][:1]
+        self._refused = None if unless is None else self._last.stored_output(unless)
 
     # -- running -------------------------------------------------------------------------------------------------
 
-    def run(self) -> bool:
-        """One window over what `addresses` and `dims` say; False, with nothing run, where an index is out of bounds."""
-        sizes = dict(zip(self.plan.symbols, self.dims, strict=True))
+    def staging(self, name: str) -> AnyArray:
+        """Where an input is converted or held."""
+        return self._staging[name]
+
+    def bind(self, name: str, array: AnyArray) -> None:
+        """Let the next window read an input where it lies."""
+        self._addresses[self._slots[name]] = array.ctypes.data
+
+    def launch(self, sizes: Mapping[str, int]) -> WindowProgram:
+        """One window, to its end."""
+        if sizes is not self._bounded:
+            self._bounds = bounds_of(self.plan, sizes, self._addresses, self._slots)
+            self._bounded = sizes
         self._place_whole(sizes)
         for phase in self._phases:
             for item, name in zip(phase.inputs, phase.rows, strict=False):
                 type = self._types[name]
-                item.source = self.addresses[self.slots[name]]
+                item.source = self._addresses[self._slots[name]]
                 item.row_bytes = type.bytes(sizes) // sizes[self.shape.batch]
         rows = sizes[self.shape.batch]
         windows = self._windows(rows, rows)
-        windows.steps, windows.bounds, windows.bound_count = 1, ctypes.addressof(self._bounds), len(self._bounds)
-        return self._advance(windows) is not None
+        windows.steps, windows.bounds, windows.bound_count = 1, addressof(self._bounds), len(self._bounds)
+        self._advance(windows)
+        return self
+
+    def wait(self) -> None:
+        """A window is done when it returns."""
+
+    def read(self, name: str) -> AnyArray:
+        """An output of the last window, copied."""
+        return self._last.read(name)
+
+    def keep(self) -> Kept:
+        """The outputs of the last window, copied as they are stored."""
+        return self._last.keep()
 
     def _place_whole(self, sizes: Mapping[str, int]) -> None:
         for phase in self._phases:
-            program = phase.program
-            for i, symbol in enumerate(program.plan.symbols):
-                if symbol in sizes:
-                    program.dims[i] = sizes[symbol]
+            phase.program.set_sizes(sizes)
             for name in phase.whole:
-                program.addresses[program.slots[name]] = self.addresses[self.slots[name]]
-            program.set_epoch()
+                phase.program.bind_address(name, self._addresses[self._slots[name]])
+            phase.program.set_epoch()
 
-    def run_epoch(self, epoch: Epoch) -> Iterator[None]:
-        """Windows until the epoch's end, in slices of about 50 ms; yields after each."""
+    def epoch(self, epoch: Epoch) -> CpuEpoch:
+        """Windows until the epoch's end, in slices of about 50 ms."""
+        return CpuEpoch(epoch, partial(self._run_slice, epoch, self._loop(epoch)))
+
+    def _loop(self, epoch: Epoch) -> native.Windows:
+        """What the native loop needs to know of an epoch, but for where a slice begins."""
         windows = self._windows(epoch.rows, epoch.batch)
         windows.seconds = SLICE_SECONDS
         if epoch.order is not None:
             windows.order_kind, windows.order_epoch, windows.order_seed = native.SHUFFLED, epoch.order, epoch.seed
-        while epoch.position < epoch.rows:
-            self._place_sources(epoch)  # whoever looked between two slices may have made steps of other rows
-            left = len(epoch.losses) - epoch.done
-            windows.position, windows.steps = epoch.position, min(left, epoch.most or left)
-            windows.losses = epoch.losses.ctypes.data + epoch.done * epoch.losses.itemsize
-            done = self._advance(windows)
-            assert done is not None, "an epoch's indices were checked before"
-            epoch.position, epoch.done = windows.position, epoch.done + done
-            yield
+        return windows
+
+    def _run_slice(self, epoch: Epoch, loop: native.Windows, losses: AnyArray, done: int) -> int:
+        """Some windows of an epoch; returns how many.  Whoever looked before may have made steps of other rows."""
+        self._place_sources(epoch)
+        loop.position, loop.steps = (
+            (epoch.first + done) * epoch.batch,
+            min(len(losses) - done, epoch.every or len(losses)),
+        )
+        loop.losses = losses.ctypes.data + done * losses.itemsize
+        return self._advance(loop)
 
     def _place_sources(self, epoch: Epoch) -> None:
-        self._place_whole(dict(zip(self.plan.symbols, self.dims, strict=True)))
+        for name, array in epoch.whole.items():
+            self.bind(name, array)
+        self._place_whole(epoch.sizes)
         for phase in self._phases:
             for item, name in zip(phase.inputs, phase.rows, strict=False):
                 source = epoch.sources[name]
@@ -149,7 +166,7 @@ class WindowProgram:
         return native.Windows(
             phases=self._native,
             phase_count=len(self._phases),
-            loss=self.outputs[last.outputs[0][0]].ctypes.data,
+            loss=self._last.stored_output(last.outputs[0][0]).ctypes.data,
             refused=None if self._refused is None else self._refused.ctypes.data,
             losses=ctypes.addressof(self._loss),
             rows=rows,
@@ -161,11 +178,13 @@ class WindowProgram:
             threads=self._place.threads,
         )
 
-    def _advance(self, windows: native.Windows) -> int | None:
+    def _advance(self, windows: native.Windows) -> int:
         state = self._state
         windows.step = state.step
         done = self._library.run_windows(windows)
-        if done is not None and self._advances:
+        if done is None:
+            raise IndexRefusedError
+        if self._advances:
             state.step = windows.step
             state.family.version += max(done, 1)
         return done

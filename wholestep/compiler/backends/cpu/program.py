@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
-from ctypes import byref, c_double, c_long, c_void_p
-from functools import cached_property
+from ctypes import addressof, byref, c_char, c_double, c_long, c_void_p
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from wholestep.compiler.backend import Epoch, IndexBound, Place, WindowShape, nothing
+from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, Place, Slice, WindowShape, nothing
 from wholestep.compiler.backends.cpu import library as native
 from wholestep.compiler.backends.cpu.compiler import OBJECT_SUFFIX, Compiler, compile_c, detect_target, find_compiler
+from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.footprint import footprint, staging_bytes
 from wholestep.compiler.plan.kernel import Buffer, Layout, Plan, Space
-from wholestep.compiler.plan.layout import aligned
+from wholestep.compiler.plan.layout import aligned, unpack
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.cache import key_of
 from wholestep.compiler.runtime.memory import Region
@@ -33,11 +37,14 @@ if TYPE_CHECKING:
     from wholestep.compiler.backends.cpu.recorder import Recorder
     from wholestep.compiler.backends.cpu.render.c import Source
 
-SLICE_SECONDS = 0.05  # signals, progress and callbacks wait no longer than this
-
 
 class CpuProgram:
-    """A plan in this process.  Everything a step needs is laid out here once; `run` is one native call."""
+    """A plan in this process.  Everything a step needs is laid out here once; `launch` is one native call.
+
+    It is the ticket of its last launch: that one is done, and its outputs are where the next one writes.
+    """
+
+    synchronous = True
 
     def __init__(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> None:
         self.plan, self._place, self._state = plan, place, place.state
@@ -51,7 +58,8 @@ class CpuProgram:
         self._seen = -1  # the version of the state that the copies show
         self._lay_out()
         self._make_call()
-        self.bind()
+        self.place_scratch()
+        place.scratch.users.add(self)
 
     @cached_property
     def source(self) -> str:
@@ -92,12 +100,20 @@ class CpuProgram:
                 end += aligned(buffer.bytes)
         for id, data in plan.constants:
             self._region.view(self._offset[id], len(data), np.dtype(np.uint8))[:] = np.frombuffer(data, np.uint8)
-        self.staging: dict[str, AnyArray] = {}
+        self._staging: dict[str, AnyArray] = {}
         for name, id in plan.inputs:
             size, dtype = staging_bytes(plan, plan.buffers[id]), plan.buffers[id].type.dtype
-            self.staging[name] = self._region.view(end, size // dtype.size, dtype.numpy)
+            self._staging[name] = self._region.view(end, size // dtype.size, dtype.numpy)
             end += size
-        self.outputs = {name: self._stored(plan.buffers[id]) for name, id in plan.outputs}
+        self.outputs = {name: plan.buffers[id].type for name, id in plan.outputs}
+        self._outlets = {name: self._outlet(plan.buffers[id]) for name, id in plan.outputs}
+        first = next(iter(self._outlets.values()), None)
+        # The bound method of a one-element view: reading the loss costs one call.
+        self.loss: Callable[[], float] = _no_loss if first is None else first.stored[:1].item  # type: ignore[assignment]
+
+    def _outlet(self, buffer: Buffer) -> Outlet:
+        stored = self._stored(buffer)
+        return Outlet(buffer, stored[:1] if buffer.type.shape == () else stored)  # one number, without what pads it
 
     def _stored(self, buffer: Buffer) -> AnyArray:
         """The flat array behind a buffer that outlives the step."""
@@ -110,15 +126,16 @@ class CpuProgram:
         plan = self.plan
         pointers = plan.pointer_buffers()
         state_names = {id: name for name, id in plan.states}
-        self.addresses = (c_void_p * max(1, len(pointers)))()
+        self._addresses = (c_void_p * max(1, len(pointers)))()
         for i, buffer in enumerate(pointers):
             if buffer.space is Space.STATE:
-                self.addresses[i] = self._state.slot(state_names[buffer.id]).address
+                self._addresses[i] = self._state.slot(state_names[buffer.id]).address
             elif buffer.space is not Space.INPUT:
-                self.addresses[i] = self._region.address + self._offset[buffer.id]
+                self._addresses[i] = self._region.address + self._offset[buffer.id]
         place_of = {buffer.id: i for i, buffer in enumerate(pointers)}
-        self.slots = {name: place_of[id] for name, id in plan.inputs}
-        self.dims = (c_long * max(1, len(plan.symbols)))(*plan.capacity)
+        self._slots = {name: place_of[id] for name, id in plan.inputs}
+        self._dims = (c_long * max(1, len(plan.symbols)))(*plan.capacity)
+        self._sizes: Mapping[str, int] | None = None  # those that the call has; None: an epoch has changed them
         self._scalars = (c_double * max(1, len(plan.scalars)))(*(s.default for s in plan.scalars))
         self._scalar_index = {s.name: i for i, s in enumerate(plan.scalars)}
         self._step_index = self._scalar_index.get("step")
@@ -126,61 +143,86 @@ class CpuProgram:
         self._derived = (c_double * max(1, plan.slots))()
         self._call = native.Call(
             api=self.library.api,
-            dims=self.dims,
-            buffers=self.addresses,
+            dims=self._dims,
+            buffers=self._addresses,
             scalars=self._scalars,
             derived=self._derived,
             seed=self._place.seed,
         )
         self._call_reference = byref(self._call)
-        self.set_bounds(())
+        self._step = native.Step(
+            prologue=self._object.prologue,
+            entry=self._object.entry,
+            call=ctypes.pointer(self._call),
+            threads=self._place.threads,
+        )
+        self._run, self._step_reference = self.library.step, byref(self._step)
         self.count_steps(bool(plan.updated))
 
-    def bind(self) -> None:
+    def place_scratch(self) -> None:
         """Read the scratch memory's addresses again."""
         scratch = self._place.scratch
         self._call.arena, self._call.work, self._call.work_bytes = scratch.arena, scratch.work, scratch.segments.work
 
-    def set_scalar(self, name: str, value: float) -> bool:
-        """Set a runtime scalar; False where the plan does not use it."""
+    def scalar(self, name: str, value: float) -> None:
+        """Set a runtime scalar; one that the plan does not use is ignored."""
         index = self._scalar_index.get(name)
         if index is not None:
             self._scalars[index] = value
-        return index is not None
-
-    def set_bounds(self, bounds: Sequence[IndexBound]) -> None:
-        """Which inputs hold indices, how many, and below what, from now on."""
-        slot = ctypes.sizeof(c_void_p)
-        base = ctypes.addressof(self.addresses)
-        found = [native.Bound(base + self.slots[b.input] * slot, b.count, b.limit, b.bytes) for b in bounds]
-        self._bounds = (native.Bound * len(found))(*found)
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
         """Does a step count as an update?  Not where the output `unless` is not 0; `stop` ends an epoch there."""
         self._advances, self._stops = advances, stop
-        self._refused = None if unless is None else self.outputs[unless][:1]
+        self._refused = None if unless is None else self.stored_output(unless)
 
-    def run(self) -> bool:
-        """One step, to its end; False, with nothing run, where an index is out of its bound."""
+    # -- one step ------------------------------------------------------------------------------------------------
+
+    def staging(self, name: str) -> AnyArray:
+        """Where an input is converted, held or gathered."""
+        return self._staging[name]
+
+    def bind(self, name: str, array: AnyArray) -> None:
+        """Let the next step read an input where it lies."""
+        try:
+            # A quarter of the time of array.ctypes.data; the stubs do not know that arrays are buffers.
+            self._addresses[self._slots[name]] = addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
+        except (TypeError, ValueError):  # of what is read-only
+            self._addresses[self._slots[name]] = array.ctypes.data
+
+    def launch(self, sizes: Mapping[str, int]) -> CpuProgram:
+        """One step, to its end."""
+        if sizes is not self._sizes:
+            self._resize(sizes)
         state = self._state
-        if state.family.version != self._seen:
+        family = state.family
+        if family.version != self._seen:
             self._refresh()
-        self._call.step = state.step
+        step = self._call.step = state.step
         if self._step_index is not None:
-            self._scalars[self._step_index] = state.step
-        self.set_epoch()
-        code = self._object
-        bounds = self._bounds
-        if not self.library.run_step(
-            code.prologue, code.entry, self._call, self._place.threads, ctypes.addressof(bounds), len(bounds)
-        ):
-            return False
+            self._scalars[self._step_index] = step
+        if self._epoch_index is not None:
+            self._scalars[self._epoch_index] = state.epoch
+        error = self._run(self._step_reference)
+        if error:
+            self._refuse(error)
         if self._advances:
-            state.step += self._refused is None or not self._refused[0]
-            family = state.family
-            family.version += 1
-            self._seen = family.version
-        return True
+            if self._refused is None or not self._refused[0]:
+                state.step = step + 1
+            self._seen = family.version = family.version + 1
+        return self
+
+    def _refuse(self, error: int) -> NoReturn:
+        if error == errno.EDOM:
+            raise IndexRefusedError
+        native.check(error, self._place.threads)
+        raise AssertionError(f"error {error} of a step means nothing")
+
+    def _resize(self, sizes: Mapping[str, int]) -> None:
+        """Write the sizes of the next steps, and how many indices of theirs are below what."""
+        self._dims[: len(self.plan.symbols)] = [sizes[s] for s in self.plan.symbols]
+        self._bounds = bounds_of(self.plan, sizes, self._addresses, self._slots)
+        self._step.bounds, self._step.bound_count = self._bounds, len(self._bounds)
+        self._sizes = sizes
 
     def _refresh(self) -> None:
         """Rewrite the second layouts of states that someone else has changed."""
@@ -188,37 +230,59 @@ class CpuProgram:
             self._object.refresh(self._call_reference)
         self._seen = self._state.family.version
 
-    def run_epoch(self, epoch: Epoch) -> Iterator[None]:
-        """Steps until the epoch's end, in slices of about 50 ms; yields after each."""
-        loop = self._loop(epoch)
+    # -- what it leaves ------------------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """A step is done when it returns."""
+
+    def read(self, name: str) -> AnyArray:
+        """An output of the last step, copied."""
+        return self._outlets[name].read(self._sizes_now())
+
+    def keep(self) -> Kept:
+        """The outputs of the last step, copied as they are stored."""
+        return Kept({name: o.copy() for name, o in self._outlets.items()}, self._sizes_now())
+
+    def _sizes_now(self) -> dict[str, int]:
+        return dict(zip(self.plan.symbols, self._dims, strict=False))
+
+    # -- many steps ----------------------------------------------------------------------------------------------
+
+    def epoch(self, epoch: Epoch) -> CpuEpoch:
+        """Steps until the epoch's end, in slices of about 50 ms."""
+        return CpuEpoch(epoch, partial(self._run_slice, epoch, self._loop(epoch)))
+
+    def _run_slice(self, epoch: Epoch, loop: native.Loop, losses: AnyArray, done: int) -> int:
+        """Some steps of an epoch; returns how many.  All that a call reads is set anew: others may have made steps."""
+        self.set_sizes(epoch.sizes)
+        for name, array in epoch.whole.items():
+            self.bind(name, array)
+        if self._state.family.version != self._seen:
+            self._refresh()
         self.set_epoch()
-        while epoch.position < epoch.rows:
-            if self._state.family.version != self._seen:
-                self._refresh()
-            self._call.step = self._state.step
-            left = len(epoch.losses) - epoch.done
-            loop.position, loop.steps = epoch.position, min(left, epoch.most or left)
-            loop.losses = epoch.losses.ctypes.data + epoch.done * epoch.losses.itemsize
-            done = self.library.run_loop(loop)
-            epoch.position, epoch.done = loop.position, epoch.done + done
-            if self._advances:
-                self._state.step = self._call.step
-                self._state.family.version += done
-                self._seen = self._state.family.version
-            yield
+        self._call.step = self._state.step
+        loop.position, loop.steps = (
+            (epoch.first + done) * epoch.batch,
+            min(len(losses) - done, epoch.every or len(losses)),
+        )
+        loop.losses = losses.ctypes.data + done * losses.itemsize
+        made = self.library.run_loop(loop)
+        if self._advances:
+            self._state.step = self._call.step
+            self._state.family.version += made
+            self._seen = self._state.family.version
+        return made
 
     def rows_of_inputs(self, names: Sequence[str]) -> ctypes.Array[native.LoopInput]:
         """What the native loop needs to know to take these inputs row by row, but for where their rows are."""
         inputs = (native.LoopInput * max(1, len(names)))()
         for item, name in zip(inputs, names, strict=False):
-            item.slot = ctypes.addressof(self.addresses) + self.slots[name] * ctypes.sizeof(c_void_p)
-            item.staging = self.staging[name].ctypes.data
+            item.slot = addressof(self._addresses) + self._slots[name] * ctypes.sizeof(c_void_p)
+            item.staging = self._staging[name].ctypes.data
         return inputs
 
     def as_phase(self, symbols: Mapping[str, str], once: bool) -> native.Phase:
         """This program as a phase of a window; `symbols` says which field of the phase holds which dimension."""
-        long, base = ctypes.sizeof(c_long), ctypes.addressof(self.dims)
-        places = {s: base + i * long for i, s in enumerate(self.plan.symbols)}
         copies = [self._as_copy(b) for b in self.plan.buffers if b.space is Space.COPY]
         self._copies = (native.Copy * max(1, len(copies)))(*copies)
         return native.Phase(
@@ -229,8 +293,13 @@ class CpuProgram:
             copies=self._copies,
             copy_count=len(copies),
             once=once,
-            **{name: places.get(symbol) for name, symbol in symbols.items()},
+            **{name: self._dim(symbol) for name, symbol in symbols.items()},
         )
+
+    def _dim(self, symbol: str | None) -> int | None:
+        """Where the size of a symbol stands."""
+        at = self.plan.symbols.index(symbol) if symbol in self.plan.symbols else None
+        return None if at is None else addressof(self._dims) + at * ctypes.sizeof(c_long)
 
     def _as_copy(self, copy: Buffer) -> native.Copy:
         state = next(b for b in self.plan.buffers if b.id == copy.source)
@@ -246,7 +315,21 @@ class CpuProgram:
 
     def _step_scalar(self) -> int | None:
         at = self._step_index
-        return None if at is None else ctypes.addressof(self._scalars) + at * ctypes.sizeof(c_double)
+        return None if at is None else addressof(self._scalars) + at * ctypes.sizeof(c_double)
+
+    def set_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Sizes of some symbols, past `launch`."""
+        self._sizes = None
+        for i, symbol in enumerate(self.plan.symbols):
+            self._dims[i] = sizes.get(symbol, self._dims[i])
+
+    def bind_address(self, name: str, address: int | None) -> None:
+        """An input where somebody else found it."""
+        self._addresses[self._slots[name]] = address
+
+    def stored_output(self, name: str) -> AnyArray:
+        """The flat array of an output."""
+        return self._outlets[name].stored
 
     def set_epoch(self) -> None:
         """Tell the program which epoch it is, where it asks."""
@@ -254,6 +337,7 @@ class CpuProgram:
             self._scalars[self._epoch_index] = self._state.epoch
 
     def _loop(self, epoch: Epoch) -> native.Loop:
+        """What the native loop needs to know of an epoch, but for where a slice begins."""
         inputs = self.rows_of_inputs(list(epoch.sources))
         for item, source in zip(inputs, epoch.sources.values(), strict=False):
             item.source, item.row_bytes = source.ctypes.data, source.nbytes // len(source)
@@ -262,9 +346,7 @@ class CpuProgram:
             prologue=self._object.prologue,
             entry=self._object.entry,
             call=ctypes.pointer(self._call),
-            batch_dim=None
-            if epoch.symbol is None
-            else ctypes.addressof(self.dims) + epoch.symbol * ctypes.sizeof(c_long),
+            batch_dim=self._dim(epoch.symbol),
             inputs=inputs,
             loss=self._stored(loss).ctypes.data,
             refused=None if self._refused is None else self._refused.ctypes.data,
@@ -280,6 +362,84 @@ class CpuProgram:
             stop_on_refusal=self._stops,
             threads=self._place.threads,
         )
+
+
+def bounds_of(
+    plan: Plan, sizes: Mapping[str, int], addresses: ctypes.Array[c_void_p], slots: Mapping[str, int]
+) -> ctypes.Array[native.Bound]:
+    """What a native step checks: how many values of which input are indices, and below what."""
+    found = []
+    for name, id in plan.inputs:
+        type = plan.buffers[id].type
+        limits = [evaluate(b.size, sizes) for b in plan.bounds if b.input == name and b.is_plain]
+        if limits:
+            count = math.prod(evaluate(e, sizes) for e in type.shape)
+            slot = addressof(addresses) + slots[name] * ctypes.sizeof(c_void_p)
+            found.append(native.Bound(slot, count, min(limits), type.dtype.size))
+    return (native.Bound * len(found))(*found)
+
+
+class CpuEpoch:
+    """The slices of an epoch, made when they are asked for."""
+
+    def __init__(self, epoch: Epoch, run: Callable[[AnyArray, int], int]) -> None:
+        """`run` makes updates after so many, writes their losses, and says how many there were."""
+        self._epoch, self._run, self._done = epoch, run, 0
+        self._losses = np.zeros(epoch.end - epoch.first)
+
+    def __iter__(self) -> CpuEpoch:
+        return self
+
+    def __next__(self) -> Slice:
+        epoch, done = self._epoch, self._done
+        if done == len(self._losses):
+            raise StopIteration
+        self._done += self._run(self._losses, done)
+        return Slice.of(epoch, epoch.first + done, self._losses[done : self._done])
+
+
+@dataclass(frozen=True)
+class Outlet:
+    """An output: its type, how it is laid out, and its bytes."""
+
+    buffer: Buffer
+    stored: AnyArray
+
+    def copy(self) -> Outlet:
+        """The same with bytes of its own."""
+        return Outlet(self.buffer, self.stored.copy())
+
+    def read(self, sizes: Mapping[str, int]) -> AnyArray:
+        """The output as the user sees it, copied."""
+        type = self.buffer.type
+        return unpack(self.stored, [evaluate(e, sizes) for e in type.shape], self.buffer.layout)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A step whose outputs were put aside."""
+
+    outlets: Mapping[str, Outlet]
+    sizes: Mapping[str, int]
+
+    def wait(self) -> None:
+        """It is done."""
+
+    def loss(self) -> float:
+        """The first output."""
+        return float(next(iter(self.outlets.values())).stored[0])
+
+    def read(self, name: str) -> AnyArray:
+        """An output, copied."""
+        return self.outlets[name].read(self.sizes)
+
+    def keep(self) -> Kept:
+        """As it is."""
+        return self
+
+
+def _no_loss() -> NoReturn:
+    raise AssertionError("a program without outputs has no loss")
 
 
 def _recorder(compiled: Path, threads: int) -> Recorder:

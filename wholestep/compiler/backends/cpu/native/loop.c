@@ -3,24 +3,17 @@
 #include "loop.h"
 #include <errno.h>
 
-typedef struct {
-  ws_entry_fn entry;
-  const ws_call *call;
-} step_job;
-
-static void step_body(void *job, int id, int threads) {
-  const step_job *j = job;
-  j->entry(j->call, id, threads);
+static void step_body(void *step, int id, int threads) {
+  const ws_step_call *s = step;
+  s->entry(s->call, id, threads);
 }
 
-int ws_step(ws_prologue_fn prologue, ws_entry_fn entry, const ws_call *call, int threads, const ws_bound *bounds,
-            int bound_count) {
-  if (!ws_in_bounds(bounds, bound_count)) return EDOM;
+int ws_step(const ws_step_call *s) {
+  if (!ws_in_bounds(s->bounds, s->bound_count)) return EDOM;
   unsigned mode = ws_flush_denormals();
-  if (prologue) prologue(call);
+  if (s->prologue) s->prologue(s->call);
   ws_restore_denormals(mode);
-  step_job job = {entry, call};
-  return ws_pool_run(step_body, &job, threads);
+  return ws_pool_run(step_body, (void *)s, s->threads);
 }
 
 typedef struct {

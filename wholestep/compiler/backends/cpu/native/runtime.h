@@ -36,7 +36,6 @@ static inline void ws_restore_denormals(unsigned before) {
 WS_EXPORT void ws_gemm_f32(const ws_gemm *);
 WS_EXPORT void ws_gemm_f64(const ws_gemm *);
 
-/* One step: the prologue, then the entry point on every thread.  It leaves call->step alone.  0 or an errno. */
 /* Indices that a step is given: read as unsigned, each is below `limit`. */
 typedef struct {
   const void *const *slot;                            /* &buffers[i]: where the plan looks for them */
@@ -45,9 +44,17 @@ typedef struct {
   int bytes;                                          /* of one index: 1, 4 or 8 */
 } ws_bound;
 
-/* EDOM, with nothing run, where an index is out of its bound. */
-WS_EXPORT int ws_step(ws_prologue_fn prologue, ws_entry_fn entry, const ws_call *call, int threads,
-                      const ws_bound *bounds, int bound_count);
+/* One step: the prologue, then the entry point on every thread.  It leaves call->step alone. */
+typedef struct {
+  ws_prologue_fn prologue;
+  ws_entry_fn entry;
+  const ws_call *call;
+  const ws_bound *bounds;
+  int bound_count, threads;
+} ws_step_call;
+
+/* 0 or an errno: EDOM, with nothing run, where an index is out of its bound. */
+WS_EXPORT int ws_step(const ws_step_call *);
 
 /* An input whose batches the loop takes from `source`, row by row, in the order of the epoch. */
 typedef struct {
