@@ -65,7 +65,7 @@ from wholestep.compiler.frontend.sequences import cumsum, flip, rotary, split
 from wholestep.compiler.frontend.step import Spec, Step, step
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.windows import avg_pool2d, conv1d, conv2d, global_avg_pool2d, max_pool2d
-from wholestep.compiler.ir.types import Dim, float32, float64, int32, int64, uint8
+from wholestep.compiler.ir.types import Dim, bfloat16, float16, float32, float64, int32, int64, uint8
 from wholestep.options import CompileOptions
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def __dir__() -> list[str]:
 __all__ = [
     # describing a network
     "Graph", "Tensor", "Dim", "Spec", "Step", "step", "gradients", "stop_gradient", "custom_gradient", "runtime",
-    "float32", "float64", "int32", "int64", "uint8",
+    "float32", "float64", "bfloat16", "float16", "int32", "int64", "uint8",
     # functions of tensors
     "abs", "arange", "attention", "concat", "cos", "dropout", "erf", "exp", "exp2", "expm1", "floor", "gather",
     "gelu", "group_norm", "iota", "layer_norm", "less_than", "log", "log1p", "log2", "log_softmax", "logsumexp",

@@ -25,6 +25,7 @@ from wholestep.compiler.passes.keep_rows import keep_rows
 from wholestep.compiler.passes.lookups import project_tables
 from wholestep.compiler.passes.pixels import sum_pixels
 from wholestep.compiler.passes.pooling import drop_pools_of_one, relu_behind_pool, through_pools
+from wholestep.compiler.passes.precision import widen_half_arithmetic
 from wholestep.compiler.passes.regroup import regroup
 from wholestep.compiler.passes.remake import remake
 from wholestep.compiler.passes.row_writes import lower_row_writes
@@ -73,6 +74,7 @@ STAGES = (
     Stage("simplify", SIMPLIFY),
     # The cheapest equal program was chosen for the whole step.  Skipped by optimize=False.
     Stage("optimize_full", (), egraph=True),
+    # Only casts round to half types, and only contractions read them.
     # Only primitives and composites with kernels are left; reductions have one axis, ratios are divisions, and what
     # follows a product of flattened rows is flat as well; parts that fill a whole are put side by side, not added.
     # Images have their channels last, and the adjoint of a pool goes straight into the adjoints of its convolution.
@@ -81,6 +83,7 @@ STAGES = (
     Stage(
         "lower",
         (
+            widen_half_arithmetic,
             sink_lookups,
             lower_row_writes,
             decompose_composites,

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wholestep.compiler.ir.masks import refuse_mask
+from wholestep.compiler.ir.types import letter_of
 from wholestep.data.table import Array, Batch, Table, as_table, is_table_like
 from wholestep.errors import InputError, UsageError
 
@@ -163,7 +164,7 @@ def load_npy(path: Path_, mmap_mode: Literal["r"] | None = None) -> Array:
     if not isinstance(found, np.ndarray):
         names = ", ".join(found)
         raise InputError(f"{path} holds several arrays, {names}; save the one you need: {advice}.")
-    if found.dtype.kind not in "fiub":
+    if letter_of(found.dtype) not in "fiub":
         raise InputError(f"{path} is not a .npy file of numbers: it holds {found.dtype}; {advice}.")
     return found
 

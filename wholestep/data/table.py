@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir.masks import refuse_mask
+from wholestep.compiler.ir.types import letter_of
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError
 
 Array = np.ndarray[Any, Any]
@@ -163,7 +164,7 @@ def _short(value: object) -> str:
 def check_finite(table: Table) -> None:
     """Refuse NaN and infinity, naming the first place.  A memory map is left alone: a pass would read all of it."""
     for name, array in table.columns.items():
-        if array.dtype.kind != "f" or isinstance(array, np.memmap):
+        if letter_of(array.dtype) != "f" or isinstance(array, np.memmap):
             continue
         with np.errstate(all="ignore"):
             suspect = not np.isfinite(np.add.reduce(array, axis=None))  # a sum keeps every NaN and infinity

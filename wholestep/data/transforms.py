@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from wholestep.compiler.ir.types import letter_of
 from wholestep.data.order import keyed_uniform
 from wholestep.errors import OptionError, ShapeError
 
@@ -111,5 +112,5 @@ class Noise:
     std: float
 
     def __call__(self, x: Array, draw: Draw) -> Array:
-        kind = x.dtype if x.dtype.kind == "f" else np.dtype(np.float32)
+        kind = x.dtype if letter_of(x.dtype) == "f" else np.dtype(np.float32)
         return (x + self.std * draw.normal(x.shape[1:])).astype(kind)

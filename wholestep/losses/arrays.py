@@ -14,7 +14,7 @@ from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.masks import refuse_mask
-from wholestep.compiler.ir.types import shape_text
+from wholestep.compiler.ir.types import letter_of, shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
 from wholestep.losses.table import Loss, LossFunction, get
 
@@ -48,7 +48,7 @@ def value_and_grad(
         options, chosen = {**chosen.options, **options}, chosen.function
     arrays = {"prediction": p, "target": np.asarray(target)}
     arrays |= {name: np.asarray(v) for name, v in options.items() if isinstance(v, np.ndarray | list)}
-    arrays = {name: a.astype(p.dtype) if a.dtype.kind == "f" else a for name, a in arrays.items()}
+    arrays = {name: a.astype(p.dtype) if letter_of(a.dtype) == "f" else a for name, a in arrays.items()}
     plain = tuple(sorted((k, v) for k, v in options.items() if k not in arrays))
     program = _Program(chosen, plain, _signature(arrays), _capacity(p))
     _need_hash(program)

@@ -15,7 +15,7 @@ import numpy as np
 from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.types import Shape, product, shape_text
+from wholestep.compiler.ir.types import Shape, letter_of, product, shape_text
 from wholestep.errors import DTypeError, InputError, ShapeError
 from wholestep.losses.forms import Meaning, aligned, class_axis, without
 from wholestep.metrics.base import Array, Metric
@@ -43,7 +43,7 @@ class Kind:
     def of(x: Array | Tensor) -> Kind:
         if isinstance(x, Tensor):
             return Kind(x.shape, not x.dtype.is_float)
-        return Kind(x.shape, x.dtype.kind in "iub")
+        return Kind(x.shape, letter_of(x.dtype) in "iub")
 
     def __str__(self) -> str:
         return f"{'whole numbers' if self.whole else 'floats'} of shape {shape_text(self.shape)}"

@@ -11,7 +11,7 @@ import numpy as np
 from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail, user_line
-from wholestep.compiler.ir.types import Extent, Shape, product
+from wholestep.compiler.ir.types import Extent, Shape, letter_of, product
 from wholestep.errors import OptionError, TrainingWarning
 from wholestep.metrics.base import Array
 from wholestep.metrics.reading import Form, OfScores, Seen, check_range, row_count
@@ -91,7 +91,7 @@ class Reading:
             return p.argmax(-1), t.argmax(-1)
         if seen.form is Form.CLASSES:
             return p, t
-        plain = t.dtype.kind in "iub" and self._no == 0.5
+        plain = letter_of(t.dtype) in "iub" and self._no == 0.5
         return p > self.limit(), t if plain else t > self._no
 
     def _width(self, seen: Seen[Any], top: int) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wholestep.compiler.ir.types import letter_of
 from wholestep.compiler.runtime.arrays import as_array
 from wholestep.errors import CheckpointError, DTypeError, InputError, ShapeError, UnknownNameError
 
@@ -75,11 +76,12 @@ def load_state_dict(model: Module, values: Mapping[str, object], strict: bool) -
 
 def _converted(array: Array, wanted: np.dtype[Any], name: str) -> Array:
     """The array in the model's dtype: rounded where floats are shorter there, and never another number."""
-    if array.dtype.kind == "f" and wanted.kind != "f":
+    floats = letter_of(wanted) == "f"
+    if letter_of(array.dtype) == "f" and not floats:
         raise DTypeError(f"{name!r} is {wanted} in the model; received {array.dtype}. Nothing was loaded.")
     with np.errstate(over="ignore"):
         found = array.astype(wanted, copy=False)
-    kept = np.isfinite(found) | ~np.isfinite(array) if wanted.kind == "f" else found == array
+    kept = np.isfinite(found) | ~np.isfinite(array) if floats else found == array
     if not np.all(kept):
         at = tuple(int(i) for i in np.argwhere(~np.atleast_1d(kept))[0])
         raise InputError(

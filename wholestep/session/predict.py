@@ -11,7 +11,7 @@ import numpy as np
 
 from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.types import Shape, int32, symbols_of
+from wholestep.compiler.ir.types import Shape, int32, letter_of, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array
 from wholestep.errors import OptionError, ShapeError, UsageError
 from wholestep.nn.module import Module
@@ -128,10 +128,10 @@ def _arrays(model: Module, inputs: Sequence[object], named: Mapping[str, object]
 def _spec(model: Module, array: AnyArray, rows: str) -> Spec:
     """One symbolic axis of rows, the rest as it came; floats in the dtype that the model computes in."""
     shape: Shape | tuple[object, ...] = (rows, *array.shape[1:])
-    if array.dtype.kind == "f":
+    if letter_of(array.dtype) == "f":
         kinds = [p.dtype for p in model.parameters().values()]
         return Spec(shape, kinds[0] if kinds else "float32")
-    return Spec(shape, int32 if array.dtype.kind in "iu" else array.dtype.name)
+    return Spec(shape, int32 if letter_of(array.dtype) in "iu" else array.dtype.name)
 
 
 def _symbols(arrays: Mapping[str, AnyArray]) -> dict[int, str]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from wholestep import losses
 from wholestep.compiler.frontend.step import Spec
+from wholestep.compiler.ir.types import letter_of
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Array, Batch, Table, check_finite
 from wholestep.errors import DTypeError, InputError, ShapeError, UsageError, WholestepError
@@ -48,16 +49,18 @@ class Described:
 
     def _spec(self, array: Array) -> Spec:
         shape = ("batch", *array.shape[1:])
-        if array.dtype.kind == "f":
+        if letter_of(array.dtype) == "f":
             return Spec(shape, self._dtype)
-        return Spec(shape, "int32" if array.dtype.kind in "iu" else array.dtype.name)
+        return Spec(shape, "int32" if letter_of(array.dtype) in "iu" else array.dtype.name)
 
     def build(self, build: Callable[..., Session], **options: Any) -> Session:
         """A session for this data; integers that a model multiplies are explained as what they are: data."""
         try:
             return build(self.model, inputs=self.inputs(), targets=self.targets(), loss=self.loss, **options)
         except DTypeError as error:
-            named = {n: a for n, a in self.batch.named().items() if a.dtype.kind in "iu" and n not in self.targets()}
+            named = {
+                n: a for n, a in self.batch.named().items() if letter_of(a.dtype) in "iu" and n not in self.targets()
+            }
             if not named:
                 raise
             name, array = next(iter(named.items()))
@@ -109,7 +112,7 @@ class Described:
         outputs = {name: session.plan.buffers[id].type.shape for name, id in session.plan.outputs}
         for name, loss in self._losses().items():
             y, scores = table.targets.get(name), outputs.get("output" if name == "labels" else name)
-            if y is None or scores is None or loss.kind not in INDEXED or y.dtype.kind not in "iu":
+            if y is None or scores is None or loss.kind not in INDEXED or letter_of(y.dtype) not in "iu":
                 continue
             shape = (*scores[:1], *y.shape[1:])
             if loss.kind in ANSWERS and aligned(scores, shape):

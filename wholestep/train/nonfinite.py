@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wholestep.callbacks.base import EpochStats, Position
+from wholestep.compiler.ir.types import letter_of
 from wholestep.errors import NonFiniteError, OptionError, WholestepError
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def spoilt(session: Session) -> list[str]:
 
 
 def _is_finite(stored: Any) -> bool:
-    if stored.dtype.kind != "f":
+    if letter_of(stored.dtype) != "f":
         return True
     with np.errstate(all="ignore"):
         return bool(np.isfinite(stored.sum())) or bool(np.isfinite(stored).all())
@@ -223,7 +224,7 @@ def _of_inputs(batch: Mapping[str, Any]) -> str:
     """What is wrong with the data, if anything is."""
     for name, array in batch.items():
         given = np.asarray(array)
-        if given.dtype.kind == "f" and not np.isfinite(given).all():
+        if letter_of(given.dtype) == "f" and not np.isfinite(given).all():
             row = int(np.argwhere(~np.isfinite(given))[0][0]) if given.ndim else 0
             return f"the input {name!r} holds what is not finite, first in row {row} of the batch"
     return ""

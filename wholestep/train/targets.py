@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from wholestep.compiler.ir.types import letter_of
 from wholestep.data.table import Array
 from wholestep.errors import InputError
 from wholestep.losses import Loss
@@ -24,7 +25,7 @@ def check_targets(loss: Loss, y: Array) -> None:
 
 
 def _are_numbers(loss: Loss, y: Array) -> None:
-    if y.dtype.kind not in "fiub":
+    if letter_of(y.dtype) not in "fiub":
         raise InputError(
             f"the labels are of dtype {y.dtype}, not numbers; number the classes: names, y = np.unique(y, "
             "return_inverse=True)."
@@ -32,24 +33,24 @@ def _are_numbers(loss: Loss, y: Array) -> None:
 
 
 def _are_classes(loss: Loss, y: Array) -> None:
-    if y.dtype.kind == "f" and (y.ndim == 1 or y.shape[1:] == (1,)):
+    if letter_of(y.dtype) == "f" and (y.ndim == 1 or y.shape[1:] == (1,)):
         raise InputError(
             "the labels are floats; classes are whole numbers: y.astype('int32'). For yes or no with one score use "
             "loss='bce', for numbers loss='mse'."
         )
-    if y.dtype.kind in "iub" and y.ndim == 2 and y.shape[1] > 1 and (y.sum(axis=1) == 1).all() and y.max() <= 1:
+    if letter_of(y.dtype) in "iub" and y.ndim == 2 and y.shape[1] > 1 and (y.sum(axis=1) == 1).all() and y.max() <= 1:
         raise InputError(
             "the labels are one-hot integers; give class numbers, y.argmax(axis=1), or probabilities as floats, "
             "y.astype('float32')."
         )
-    if y.dtype.kind == "b":
+    if letter_of(y.dtype) == "b":
         raise InputError("the labels are booleans; classes are whole numbers: y.astype('int32').")
 
 
 def _sum_to_one(loss: Loss, y: Array) -> None:
     """Of floats, which are probabilities."""
     axis = loss.options.get("axis", -1 if y.ndim == 2 or loss.kind == "kl_div" else None)
-    if y.dtype.kind != "f" or y.ndim < 2 or axis is None:  # without an axis the loss itself will ask for it
+    if letter_of(y.dtype) != "f" or y.ndim < 2 or axis is None:  # without an axis the loss itself will ask for it
         return
     sums = y.sum(axis)
     wrong = ~np.isclose(sums, 1.0, atol=1e-3) | (y.min(axis) < 0)
@@ -63,14 +64,14 @@ def _sum_to_one(loss: Loss, y: Array) -> None:
 
 
 def _are_answers(loss: Loss, y: Array) -> None:
-    if y.dtype.kind != "b":
+    if letter_of(y.dtype) != "b":
         _refuse_others(
             loss, y, (y < 0) | (y > 1), "targets from 0 (no) to 1 (yes)", "(y + 1) / 2 makes them of -1 and 1"
         )
 
 
 def _floats_are_answers(loss: Loss, y: Array) -> None:
-    if y.dtype.kind == "f":
+    if letter_of(y.dtype) == "f":
         _are_answers(loss, y)
 
 
@@ -79,7 +80,7 @@ def _are_signs(loss: Loss, y: Array) -> None:
 
 
 def _floats_are_signs(loss: Loss, y: Array) -> None:
-    if y.dtype.kind in "fb":
+    if letter_of(y.dtype) in "fb":
         _are_signs(loss, y)
 
 

@@ -152,7 +152,7 @@ def test_arrays_keep_every_bit(value):
         ("(%0, %1)", "(%1, %0)", "inner dimensions differ"),
         ("[0.5, -0.0]", "[0.5]", r"no array of float32\[2\]"),
         ("[0.5, -0.0]", 'base64 "!"', r"no array of float32\[2\]"),
-        ("float32[4, 2], init", "float16[4, 2], init", "'float16' is no dtype"),
+        ("float32[4, 2], init", "float8[4, 2], init", "'float8' is no dtype"),
         ("index=0", "index=0.5", "expected an integer, received '0.5'"),
         ('"x"', '"\\x"', "a string that is not JSON"),
         ('output "y"', "output y", "expected a string, received 'y'"),

@@ -10,7 +10,7 @@ from wholestep.compiler.frontend.promote import constant, reshape
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.types import Dim, Extent, int32, shape_text
+from wholestep.compiler.ir.types import Dim, Extent, int32, letter_of, shape_text
 from wholestep.errors import DTypeError, ShapeError, UsageError
 
 Item = int | slice | None | EllipsisType | Dim
@@ -56,7 +56,7 @@ def gather(node: Node, key: Node | np.ndarray | list[int], axis: int) -> Node:
 
 def _constant_indices(key: np.ndarray, node: Node, axis: int) -> Node:
     extent = node.type.shape[axis]
-    if key.dtype.kind not in "iu":
+    if letter_of(key.dtype) not in "iu":
         fail(
             DTypeError,
             f"an index array must hold integers; received {key.dtype}. Select with ws.where instead of a mask.",

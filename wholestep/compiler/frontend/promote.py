@@ -26,6 +26,7 @@ from wholestep.compiler.ir.types import (
     float64,
     int32,
     int64,
+    letter_of,
     shape_text,
 )
 from wholestep.errors import DTypeError, ShapeError
@@ -42,7 +43,7 @@ def constant(value: object, dtype: DType, name: str = "") -> Node:
     with np.errstate(over="ignore"):
         try:
             raw = np.asarray(value)
-            array = raw.astype(dtype.numpy) if raw.dtype.kind != "O" else np.asarray(value, dtype.numpy)
+            array = raw.astype(dtype.numpy) if letter_of(raw.dtype) != "O" else np.asarray(value, dtype.numpy)
         except (TypeError, ValueError, OverflowError):
             fail(DTypeError, f"{value!r} is neither a number nor a rectangular array of numbers.")
     if dtype.is_integer and not np.array_equal(array, raw):
@@ -65,9 +66,9 @@ def natural_dtype(value: object) -> DType:
     array = np.asarray(value)
     if isinstance(value, np.ndarray | np.generic):
         return as_dtype(array.dtype)
-    if array.dtype.kind == "f":
+    if letter_of(array.dtype) == "f":
         return float64 if array.ndim == 0 else float32
-    if array.dtype.kind == "b":
+    if letter_of(array.dtype) == "b":
         return boolean
     return int64 if array.ndim == 0 else int32
 
@@ -89,7 +90,7 @@ def convert(node: Node, dtype: DType) -> Node:
 def _literal(value: Literal, dtype: DType) -> Node:
     if isinstance(value, Dim):
         return convert(size(value), dtype)
-    is_float = np.asarray(value).dtype.kind == "f"
+    is_float = letter_of(np.asarray(value).dtype) == "f"
     if is_float and not dtype.is_float:
         fail(
             DTypeError,

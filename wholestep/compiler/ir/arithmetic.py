@@ -1,4 +1,8 @@
-"""Type rules of the arithmetic: pointwise ops, reductions, the product, softmax and its loss."""
+"""Type rules of the arithmetic: pointwise ops, reductions, the product, softmax and its loss.
+
+A sum or a product has the dtype that it accumulates in: of half operands that is float32, and rounding the result to
+half is a cast of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Callable
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.attrs import Attrs
-from wholestep.compiler.ir.require import need, need_axis, need_float, need_number, need_same
+from wholestep.compiler.ir.require import need, need_accumulate, need_axis, need_float, need_number, need_same
 from wholestep.compiler.ir.types import TensorType, Type, boolean, int32, shape_text, without
 from wholestep.errors import DTypeError
 
@@ -78,8 +82,8 @@ def _reduce_axes(op: str, axes: tuple[int, ...], x: TensorType) -> None:
 def sum_(a: at.SumAttrs, x: TensorType) -> Type:
     _reduce_axes("sum", a.axes, x)
     need_number("sum", x)
-    need(a.accumulate == x.dtype, f"sum of {x.dtype} accumulates in {x.dtype}; received {a.accumulate}.", DTypeError)
-    return without(x, a.axes)
+    need_accumulate("sum", x, a.accumulate)
+    return without(x, a.axes, a.accumulate)
 
 
 def max_(a: at.MaxAttrs, x: TensorType) -> Type:
@@ -97,7 +101,7 @@ def argmax(a: at.ArgmaxAttrs, x: TensorType) -> Type:
 def matmul(a: at.MatmulAttrs, x: TensorType, y: TensorType) -> Type:
     need_float("matmul", x, y)
     need(x.dtype == y.dtype, f"matmul needs equal dtypes; received {x.dtype} and {y.dtype}.", DTypeError)
-    need(a.accumulate == x.dtype, f"matmul of {x.dtype} accumulates in {x.dtype}; received {a.accumulate}.", DTypeError)
+    need_accumulate("matmul", x, a.accumulate)
     need(
         x.rank == y.rank >= 2 and x.shape[:-2] == y.shape[:-2],
         f"matmul needs operands of one rank (at least 2) with equal leading axes; "
@@ -106,7 +110,7 @@ def matmul(a: at.MatmulAttrs, x: TensorType, y: TensorType) -> Type:
     m, k = (x.shape[-1], x.shape[-2]) if a.transpose_a else (x.shape[-2], x.shape[-1])
     k2, n = (y.shape[-1], y.shape[-2]) if a.transpose_b else (y.shape[-2], y.shape[-1])
     need(k == k2, f"matmul: inner dimensions differ: {k} of {shape_text(x.shape)} and {k2} of {shape_text(y.shape)}.")
-    return TensorType((*x.shape[:-2], m, n), x.dtype)
+    return TensorType((*x.shape[:-2], m, n), a.accumulate)
 
 
 def softmax(a: at.SoftmaxAttrs, x: TensorType) -> Type:

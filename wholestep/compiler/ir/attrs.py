@@ -105,6 +105,8 @@ class CastAttrs(Attrs):
 
 @dataclass(frozen=True)
 class SumAttrs(Attrs):
+    """`accumulate` is the dtype of the sum while it is added up, and of the result."""
+
     axes: tuple[int, ...]
     accumulate: DType
 
@@ -175,7 +177,10 @@ class ScatterAddAttrs(Attrs):
 
 @dataclass(frozen=True)
 class MatmulAttrs(Attrs):
-    """(..., m, k) x (..., k, n) -> (..., m, n); a flag says that an operand is stored with its last two swapped."""
+    """(..., m, k) x (..., k, n) -> (..., m, n); a flag says that an operand is stored with its last two swapped.
+
+    `accumulate` is the dtype of the sums along k, and of the result.
+    """
 
     transpose_a: bool
     transpose_b: bool

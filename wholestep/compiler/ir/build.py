@@ -150,8 +150,8 @@ def cast(x: Node, dtype: DType) -> Node:
 
 
 def sum_axes(x: Node, axes: Sequence[int]) -> Node:
-    """The sum over some axes, which disappear."""
-    return make("sum", (x,), at.SumAttrs(tuple(sorted(axes)), x.type.dtype)) if axes else x
+    """The sum over some axes, which disappear, in the dtype that it accumulates in."""
+    return make("sum", (x,), at.SumAttrs(tuple(sorted(axes)), x.type.dtype.accumulate)) if axes else x
 
 
 def max_axes(x: Node, axes: Sequence[int]) -> Node:
@@ -229,8 +229,11 @@ def write_rows(x: Node, rows: Node, start: Node) -> Node:
     return make("write_rows", (x, rows, start))
 
 
-def matmul(a: Node, b: Node, transpose_a: bool = False, transpose_b: bool = False) -> Node:
-    return make("matmul", (a, b), at.MatmulAttrs(transpose_a, transpose_b, a.type.dtype))
+def matmul(
+    a: Node, b: Node, transpose_a: bool = False, transpose_b: bool = False, accumulate: DType | None = None
+) -> Node:
+    """The product, in the dtype that it accumulates in."""
+    return make("matmul", (a, b), at.MatmulAttrs(transpose_a, transpose_b, accumulate or a.type.dtype.accumulate))
 
 
 # -- composites --------------------------------------------------------------------------------------------------

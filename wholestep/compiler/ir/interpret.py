@@ -1,6 +1,7 @@
 """Any graph, run in float64 NumPy: the oracle for everything below the IR.  What each op means is in values.py.
 
-Float tensors are computed in float64 whatever their dtype; integers, bools and random bits are exact.
+Float tensors are computed in float64 whatever their dtype, and half types rounded where they arise; integers, bools and
+random bits are exact.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir.graph import Graph, Node, held_graph
-from wholestep.compiler.ir.types import Dim, Extent, evaluate
-from wholestep.compiler.ir.values import VALUES, Array, Run, computed_dtype, evaluate_graph
+from wholestep.compiler.ir.types import Dim, Extent, evaluate, letter_of
+from wholestep.compiler.ir.values import VALUES, Array, Run, computed_dtype, evaluate_graph, rounded
 from wholestep.errors import InputError, UnknownNameError
 
 __all__ = ["VALUES", "Result", "infer_sizes", "interpret"]
@@ -124,7 +125,7 @@ def _accept(node: Node, given: Array, sizes: Mapping[str, int]) -> Array:
     expected = tuple(evaluate(e, sizes) for e in node.type.shape)
     if array.shape != expected:
         raise InputError(f"{node.op} {name!r} is {node.type}, here of shape {expected}; received {array.shape}.")
-    value = array.astype(computed_dtype(dtype))
-    if not dtype.is_float and not (array.dtype.kind in "iub" and np.array_equal(value, array)):
+    value = rounded(array, dtype) if dtype.is_half else array.astype(computed_dtype(dtype))
+    if not dtype.is_float and not (letter_of(array.dtype) in "iub" and np.array_equal(value, array)):
         raise InputError(f"{node.op} {name!r} is {node.type}; received values of {array.dtype} that it cannot hold.")
     return value

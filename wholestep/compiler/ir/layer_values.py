@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -133,10 +134,21 @@ def _scores(a: at.AttentionAttrs, q: Array, k: Array, mask: tuple[Array, ...]) -
 
 
 def attention(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *mask: Array) -> Array:
+    return _rounded_attention(_keep, a, q, k, v, *mask)
+
+
+Round = Callable[[Array], Array]  # to the type of the operands of the products
+
+
+def _keep(x: Array) -> Array:
+    return x
+
+
+def _rounded_attention(half: Round, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *mask: Array) -> Array:
     scores = _scores(a, q, k, mask)
     weights = np.exp(scores - _most(scores))
     total = weights.sum(axis=-1, keepdims=True)
-    out: Array = weights / np.where(total == 0, 1.0, total) @ _per_query_head(v, q)
+    out: Array = half(weights / np.where(total == 0, 1.0, total)) @ _per_query_head(v, q)
     return out
 
 
@@ -156,10 +168,21 @@ def attention_lse(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, 
 
 
 def attention_grad(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *rest: Array) -> tuple[Array, ...]:
+    return _rounded_attention_grad(_keep, a, q, k, v, *rest)
+
+
+def _rounded_attention_grad(
+    half: Round, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *rest: Array
+) -> tuple[Array, ...]:
     mask, lse, upstream = rest[:-2], rest[-2], rest[-1]
     p = np.exp(_scores(a, q, k, mask) - lse[..., None])
     dp = upstream @ _swap(_per_query_head(v, q))
     scores = p * (dp - (p * dp).sum(axis=-1, keepdims=True))
-    dq = a.scale * scores @ _per_query_head(k, q)
-    dk, dv = _per_group(a.scale * _swap(scores) @ q, k), _per_group(_swap(p) @ upstream, v)
+    ds = half(a.scale * scores)
+    dq = ds @ _per_query_head(k, q)
+    dk, dv = _per_group(_swap(ds) @ q, k), _per_group(_swap(half(p)) @ upstream, v)
     return dq, dk, dv, *[scores] * len(mask)
+
+
+# Ops whose products have operands that are no inputs of theirs: of half inputs these are rounded as well.
+ROUNDED: dict[str, Callable[..., Any]] = {"attention": _rounded_attention, "attention_grad": _rounded_attention_grad}

@@ -115,6 +115,7 @@ def dropout(_: at.DropoutAttrs, x: TensorType, rate: TensorType) -> Type:
 def attention(_: at.AttentionAttrs, q: TensorType, k: TensorType, v: TensorType, *mask: TensorType) -> Type:
     """(..., T, d), (..., S, d), (..., S, e), maybe (..., T, S) to add to the scores -> (..., T, e).
 
+    Scores, their mask and the result have the dtype that products of q accumulate in.
     Of the last leading axis, the heads, there may be fewer keys and values: each serves a group of queries in a row.
     """
     need_float("attention", q, k, v)
@@ -140,16 +141,16 @@ def attention(_: at.AttentionAttrs, q: TensorType, k: TensorType, v: TensorType,
         f"attention: every key has one value, but there are {k.shape[-2]} keys and {v.shape[-2]} values; "
         f"received {shapes}.",
     )
+    scores = TensorType((*q.shape[:-1], k.shape[-2]), q.dtype.accumulate)
     assert len(mask) <= 1, f"attention takes 4 inputs at most, not {3 + len(mask)}"
     for m in mask:
-        need_same_dtype("attention", q, m)
-        expected = (*q.shape[:-1], k.shape[-2])
+        need_same_dtype("attention", scores, m)
         need(
-            m.shape == expected,
-            f"attention: a mask has one element per query and key, {shape_text(expected)}; received "
+            m.shape == scores.shape,
+            f"attention: a mask has one element per query and key, {shape_text(scores.shape)}; received "
             f"{shape_text(m.shape)} for {shapes}.",
         )
-    return TensorType((*q.shape[:-1], v.shape[-1]), q.dtype)
+    return TensorType((*q.shape[:-1], v.shape[-1]), scores.dtype)
 
 
 def heads_in_group(q: TensorType, k: TensorType) -> int:
@@ -164,14 +165,17 @@ def heads_in_group(q: TensorType, k: TensorType) -> int:
 def attention_lse(a: at.AttentionAttrs, q: TensorType, *others: TensorType) -> Type:
     """The inputs of attention -> one number per query, of which its gradient makes the probabilities again."""
     attention(a, q, *others)
-    return TensorType(q.shape[:-1], q.dtype)
+    return TensorType(q.shape[:-1], q.dtype.accumulate)
 
 
 def attention_grad(a: at.AttentionAttrs, q: TensorType, *rest: TensorType) -> Type:
-    """The inputs of attention, their attention_lse, then the upstream gradient -> gradients of the inputs."""
+    """The inputs of attention, their attention_lse, then the upstream gradient -> gradients of the inputs.
+
+    The upstream gradient is an operand of products, and has the dtype of q; what they give accumulates.
+    """
     *others, lse, upstream = rest
     result = attention(a, q, *others)
     assert isinstance(result, TensorType)
-    need_same("attention_grad", result, upstream)
-    need_same("attention_grad", TensorType(q.shape[:-1], q.dtype), lse)
-    return TupleType((q, *others))
+    need_same("attention_grad", TensorType(result.shape, q.dtype), upstream)
+    need_same("attention_grad", TensorType(q.shape[:-1], result.dtype), lse)
+    return TupleType(tuple(TensorType(t.shape, result.dtype) for t in (q, *others)))

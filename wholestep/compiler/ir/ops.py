@@ -53,6 +53,8 @@ class Trait(enum.Flag):
     QUOTIENT = enum.auto()  # a division by hand is a mean as well
     EXACT = enum.auto()  # on integers and conditions too, rules that hold for floats hold
     TRANSCENDENTAL = enum.auto()  # a polynomial and more: worth wide vectors
+    PRODUCT = enum.auto()  # reads half operands as they are and accumulates in a wider type, which its result has
+    COPIES = enum.auto()  # computes nothing: of half operands it gives their own bits; a cast, its one rounding
     LAYER = enum.auto()  # what people call a layer where no module says so: observers look at its output
 
 
@@ -106,6 +108,12 @@ def _iota(a: at.IotaAttrs) -> Type:
 
 def _random(a: at.RandomAttrs) -> Type:
     need_float("random", a.type)
+    need(
+        not a.type.dtype.is_half,
+        f"random numbers are drawn in float32 or float64; {a.type.dtype} would round some up to 1. Cast what is drawn: "
+        f".astype('{a.type.dtype}').",
+        DTypeError,
+    )
     return a.type
 
 
@@ -255,6 +263,11 @@ _TRAITS = {
     Trait.TRANSCENDENTAL: (
         *("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "erf", "pow", "tanh", "sigmoid"),
     ),
+    Trait.PRODUCT: (
+        *("matmul", "conv2d", "conv2d_grad_input", "conv2d_grad_weight", "pooled_grad_weight", "pooled_grad_input"),
+        *("attention", "attention_lse", "attention_grad"),
+    ),
+    Trait.COPIES: ("cast", "where", "gather", "write_rows"),
     Trait.LAYER: (
         *(*_ACTIVATIONS, "gelu", "softmax", "matmul", "conv2d", "attention", "max_pool2d", "gather"),
         *("layer_norm", "rms_norm", "group_norm", "batch_norm"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.ir.types import TensorType, boolean, shape_text
+from wholestep.compiler.ir.types import DType, TensorType, boolean, shape_text
 from wholestep.errors import DTypeError, ShapeError
 
 
@@ -38,6 +38,12 @@ def need_same(op: str, *types: TensorType) -> None:
             f"{op} needs equal shapes; received {shape_text(first.shape)} and {shape_text(t.shape)}.",
         )
         need_same_dtype(op, first, t)
+
+
+def need_accumulate(op: str, x: TensorType, accumulate: DType) -> None:
+    """Terms are added in the dtype that the table of dtypes says: those of half types in float32."""
+    expected = x.dtype.accumulate
+    need(accumulate == expected, f"{op} of {x.dtype} accumulates in {expected}; received {accumulate}.", DTypeError)
 
 
 def need_axis(op: str, axis: int, t: TensorType) -> None:

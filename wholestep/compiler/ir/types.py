@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from math import prod
 from typing import Any, NoReturn
 
@@ -13,45 +14,89 @@ import numpy as np
 from wholestep.errors import DTypeError, ShapeError, UsageError
 
 
+class DKind(enum.Enum):
+    """What an element type counts as, whatever NumPy calls it."""
+
+    FLOAT = "float"
+    INTEGER = "integer"
+    BOOL = "bool"
+
+
 @dataclass(frozen=True)
 class DType:
-    """An element type: its name is NumPy's."""
+    """An element type: a row of `DTYPES`.  Its name is NumPy's (bfloat16: that of `ml_dtypes`)."""
 
     name: str
+    bits: int = field(compare=False)
+    kind: DKind = field(compare=False)
+    eps: float = field(compare=False, default=0.0)  # the step from 1 to the next larger number; 0 of what is exact
+    largest: float = field(compare=False, default=0.0)  # the largest finite number
+    wider: DType | None = field(compare=False, default=None, repr=False)  # of a half type, what its sums are added in
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        return np.dtype(self.name)
+        return _numpy(self.name)
 
     @property
     def size(self) -> int:
-        return self.numpy.itemsize
+        return self.bits // 8
 
     @property
     def is_float(self) -> bool:
-        return self.numpy.kind == "f"
+        return self.kind is DKind.FLOAT
+
+    @property
+    def is_half(self) -> bool:
+        """A float of 16 bits: its sums are accumulated in a wider type."""
+        return self.wider is not None
+
+    @property
+    def accumulate(self) -> DType:
+        """What sums of its terms, and products of its matrices, are added up in."""
+        return self.wider or self
 
     @property
     def is_integer(self) -> bool:
-        return self.numpy.kind in "iu"
+        return self.kind is DKind.INTEGER
 
     def __str__(self) -> str:
         return self.name
 
 
-float32, float64 = DType("float32"), DType("float64")
-int32, int64, uint8, boolean = DType("int32"), DType("int64"), DType("uint8"), DType("bool")
-DTYPES = {d.name: d for d in (float32, float64, int32, int64, uint8, boolean)}
+@cache
+def _numpy(name: str) -> np.dtype[Any]:
+    if name == "bfloat16":
+        import ml_dtypes  # registers the name with NumPy; programs of float32 never load it
+
+        found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return found
+    return np.dtype(name)
+
+
+float32 = DType("float32", 32, DKind.FLOAT, 2.0**-23, float.fromhex("0x1.fffffep127"))
+float64 = DType("float64", 64, DKind.FLOAT, 2.0**-52, float.fromhex("0x1.fffffffffffffp1023"))
+bfloat16 = DType("bfloat16", 16, DKind.FLOAT, 2.0**-7, float.fromhex("0x1.fep127"), float32)
+float16 = DType("float16", 16, DKind.FLOAT, 2.0**-10, 65504.0, float32)
+int32, int64 = DType("int32", 32, DKind.INTEGER), DType("int64", 64, DKind.INTEGER)
+uint8, boolean = DType("uint8", 8, DKind.INTEGER), DType("bool", 8, DKind.BOOL)
+DTYPES = {d.name: d for d in (float32, float64, int32, int64, uint8, boolean, bfloat16, float16)}
 
 
 def as_dtype(value: object) -> DType:
     """The element type named by a string, a NumPy dtype or a DType."""
     if isinstance(value, DType):
         return value
+    if isinstance(value, str) and value in DTYPES:
+        return DTYPES[value]
     try:
         return DTYPES[np.dtype(value).name]  # type: ignore[call-overload]
     except (TypeError, KeyError):
         raise DTypeError(f"{value!r} is not a dtype Wholestep computes with; use one of {', '.join(DTYPES)}.") from None
+
+
+def letter_of(dtype: np.dtype[Any]) -> str:
+    """NumPy's letter for the kind of an array's dtype; bfloat16, which NumPy calls "V", is an "f" as well."""
+    return "f" if dtype.kind == "V" and dtype.name == "bfloat16" else dtype.kind
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The reference meaning of every op: one row each, a NumPy function of its attributes and inputs.
 
-Float tensors are computed in float64 whatever their dtype; integers, bools and random bits are exact.
+Float tensors are computed in float64 whatever their dtype; integers, bools and random bits are exact.  A value of a
+half type is rounded to it where it arises: at casts, and at any other op whose result is of that type.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from wholestep.compiler.ir import layer_values, window_values
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.random import uniform
 from wholestep.compiler.ir.scan import scan_value
-from wholestep.compiler.ir.types import DType, Extent, TensorType, TupleType, evaluate
+from wholestep.compiler.ir.types import DType, Extent, TensorType, TupleType, evaluate, letter_of
 from wholestep.errors import GradientError
 
 Array = np.ndarray[Any, Any]
@@ -48,7 +49,7 @@ def evaluate_graph(graph: Graph, run: Run) -> dict[Node, Any]:
     """The value of every node."""
     values: dict[Node, Any] = {}
     for node in graph.nodes:
-        value = VALUES[node.op](run, node.attrs, *(values[i] for i in node.inputs))
+        value = value_of(node, run, [values[i] for i in node.inputs])
         if isinstance(node.result, TupleType):
             values[node] = tuple(_settle(node, t, v, run) for t, v in zip(node.result.items, value, strict=True))
         else:
@@ -56,8 +57,25 @@ def evaluate_graph(graph: Graph, run: Run) -> dict[Node, Any]:
     return values
 
 
+def value_of(node: Node, run: Run, given: Sequence[Any]) -> Any:
+    """What a node computes of the values of its inputs, before its own rounding."""
+    if node.op in layer_values.ROUNDED and node.inputs[0].type.dtype.is_half:
+        kind = node.inputs[0].type.dtype
+        return layer_values.ROUNDED[node.op](lambda x: rounded(x, kind), node.attrs, *given)
+    return VALUES[node.op](run, node.attrs, *given)
+
+
+def rounded(value: Any, dtype: DType) -> Array:
+    """The value in the dtype that the interpreter computes in; of a half type, the nearest number that it holds."""
+    out: Array = np.asarray(value, dtype=computed_dtype(dtype))
+    if not dtype.is_half:
+        return out
+    with np.errstate(all="ignore"):  # what is too large becomes infinite
+        return out.astype(dtype.numpy).astype(np.float64)
+
+
 def _settle(node: Node, type: TensorType, value: Array, run: Run) -> Array:
-    out = np.asarray(value, dtype=computed_dtype(type.dtype))
+    out = rounded(value, type.dtype)
     assert out.shape == run.shape(type.shape), f"{node} gave shape {out.shape} at sizes {dict(run.sizes)}"
     return out
 
@@ -106,7 +124,7 @@ def _gelu(run: Run, a: at.GeluAttrs, x: Array) -> Any:
 
 
 def _cast(run: Run, a: at.CastAttrs, x: Array) -> Any:
-    if x.dtype.kind != "f" or not a.dtype.is_integer:
+    if letter_of(x.dtype) != "f" or not a.dtype.is_integer:
         return x.astype(computed_dtype(a.dtype))
     # A float is cut off towards 0; what the integers do not hold becomes the nearest that they do, and NaN 0.
     limits = np.iinfo(a.dtype.numpy)
@@ -119,7 +137,7 @@ def _sum(run: Run, a: at.SumAttrs, x: Array) -> Any:
 
 
 def _max(run: Run, a: at.MaxAttrs, x: Array) -> Any:
-    lowest = -math.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    lowest = -math.inf if letter_of(x.dtype) == "f" else np.iinfo(x.dtype).min
     return x.max(axis=a.axes, initial=lowest)
 
 

@@ -97,12 +97,16 @@ def conv2d(a: at.ConvAttrs, x: TensorType, weight: TensorType) -> Type:
     assert isinstance(out, int), "the number of outputs is a number"
     _check_numbers("conv2d", a)
     _check_channels("conv2d", a.groups, channels, out, inner, weight)
-    return TensorType(joined(n, out, _counts("conv2d", a, size, kernel), a.last), x.dtype)
+    return TensorType(joined(n, out, _counts("conv2d", a, size, kernel), a.last), x.dtype.accumulate)
 
 
 def _need_result(op: str, a: at.ConvGradAttrs, x: TensorType, weight: TensorType, g: TensorType) -> None:
+    """Is `g` the gradient of the convolution's result, in the dtype of the product's other operand?"""
+    need_same_dtype(op, g, x, weight)
     result = conv2d(a.forward, x, weight)
-    need(result == g, f"{op}: the gradient of {x} under a weight {weight} is {result}; received {g}.")
+    assert isinstance(result, TensorType)
+    expected = TensorType(result.shape, g.dtype)
+    need(expected == g, f"{op}: the gradient of {x} under a weight {weight} is {expected}; received {g}.")
 
 
 def conv2d_grad_input(a: at.ConvGradAttrs, g: TensorType, weight: TensorType) -> Type:
@@ -110,7 +114,7 @@ def conv2d_grad_input(a: at.ConvGradAttrs, g: TensorType, weight: TensorType) ->
     _, inner, _ = _images("conv2d_grad_input", "a weight", weight, a.last)
     x = TensorType(joined(n, inner * a.groups, a.size, a.last), g.dtype)
     _need_result("conv2d_grad_input", a, x, weight, g)
-    return x
+    return TensorType(x.shape, g.dtype.accumulate)
 
 
 def conv2d_grad_weight(a: at.ConvGradAttrs, x: TensorType, g: TensorType) -> Type:
@@ -118,7 +122,7 @@ def conv2d_grad_weight(a: at.ConvGradAttrs, x: TensorType, g: TensorType) -> Typ
     _, out, _ = _images("conv2d_grad_weight", "a gradient", g, a.last)
     weight = TensorType(joined(out, channels // a.groups, a.size, a.last), g.dtype)
     _need_result("conv2d_grad_weight", a, x, weight, g)
-    return weight
+    return TensorType(weight.shape, g.dtype.accumulate)
 
 
 # -- max pooling -------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from wholestep.compiler.ir.build import attrs_of, constant_value
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import DType, TupleType, float32, float64
-from wholestep.compiler.ir.values import VALUES, Run
+from wholestep.compiler.ir.values import Run, value_of
 
 LARGEST_CONSTANT = 64  # elements; a longer one costs more memory than the arithmetic it saves
 
@@ -61,13 +61,13 @@ def _compute(node: Node) -> Node | None:
         return None
     arrays = [_constant_array(i, in_float64=node.host) for i in node.inputs]
     with np.errstate(all="ignore"):  # infinities and NaN are values like others
-        value = VALUES[node.op](_NO_RUN, node.attrs, *arrays)
-        return b.constant(value, node.type.dtype)
+        return b.constant(value_of(node, _NO_RUN, arrays), node.type.dtype)
 
 
 def _constant_array(node: Node, in_float64: bool) -> np.ndarray[Any, Any]:
     array = attrs_of(node, at.ConstantAttrs).array.value
-    return array.astype(np.float64) if in_float64 and node.type.dtype.is_float else array
+    dtype = node.type.dtype
+    return array.astype(np.float64) if dtype.is_half or (in_float64 and dtype.is_float) else array
 
 
 def _fixed_size(node: Node) -> Node | None:
@@ -188,6 +188,8 @@ def _cast(node: Node) -> Node | None:
 
 def _holds(wide: DType, narrow: DType) -> bool:
     """Does a detour through `wide` keep every value of `narrow`?"""
+    if narrow.is_half:
+        return wide in (float32, float64)
     return wide == float64 and (narrow == float32 or narrow.name in ("int32", "uint8", "bool"))
 
 
@@ -237,7 +239,7 @@ def _matmul(node: Node) -> Node | None:
     if not (flip_x or flip_y):
         return None
     x, y = x.inputs[0] if flip_x else x, y.inputs[0] if flip_y else y
-    return b.matmul(x, y, a.transpose_a ^ flip_x, a.transpose_b ^ flip_y)
+    return b.matmul(x, y, a.transpose_a ^ flip_x, a.transpose_b ^ flip_y, a.accumulate)
 
 
 def _is_transpose(node: Node) -> bool:

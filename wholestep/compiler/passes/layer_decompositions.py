@@ -9,7 +9,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.layers import heads_in_group, values_per_channel
-from wholestep.compiler.ir.types import product
+from wholestep.compiler.ir.types import TensorType, product
 
 # -- norms -------------------------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ def attention(y: Node) -> Node:
     p = b.softmax(scores, scores.type.rank - 1)
     if mask:
         p = b.where(_rows(_nowhere(scores), p), b.zeros_like(p), p)
-    return b.matmul(p, _per_query_head(v, q))
+    return b.matmul(b.cast(p, v.type.dtype), _per_query_head(v, q))
 
 
 def _nowhere(scores: Node) -> Node:
@@ -242,7 +242,8 @@ def attention_grad(y: Node) -> tuple[Node, ...]:
     inner = _rows(b.sum_axes(b.mul(p, dp), (p.type.rank - 1,)), p)
     ds = b.mul(p, b.sub(dp, inner))
     dq, dk = _of_scores(ds, q, k, a)
-    return dq, dk, _per_group(b.matmul(p, g, transpose_a=True), v), *[ds] * len(mask)
+    dv = b.matmul(b.cast(p, g.type.dtype), g, transpose_a=True)
+    return dq, dk, _per_group(dv, v), *[ds] * len(mask)
 
 
 def _weights(q: Node, k: Node, mask: list[Node], lse: Node, a: at.AttentionAttrs) -> Node:
@@ -252,7 +253,7 @@ def _weights(q: Node, k: Node, mask: list[Node], lse: Node, a: at.AttentionAttrs
 
 def _of_scores(ds: Node, q: Node, k: Node, a: at.AttentionAttrs) -> tuple[Node, Node]:
     """The gradients of queries and keys, given that of the scores."""
-    scaled = b.scale(ds, a.scale)
+    scaled = b.cast(b.scale(ds, a.scale), q.type.dtype)  # of half inputs, the operands of products are half as well
     return b.matmul(scaled, _per_query_head(k, q)), _per_group(b.matmul(scaled, q, transpose_a=True), k)
 
 
@@ -261,4 +262,4 @@ def attention_lse_gradients(y: Node, g: Node) -> tuple[Node, ...]:
     (q, k, v, *mask), a = y.inputs, attrs_of(y, at.AttentionAttrs)
     p = _weights(q, k, mask, y, a)
     ds = b.mul(p, _rows(g, p))
-    return *_of_scores(ds, q, k, a), b.zeros_like(v), *[ds] * len(mask)
+    return *_of_scores(ds, q, k, a), b.full(0.0, TensorType(v.type.shape, ds.type.dtype)), *[ds] * len(mask)

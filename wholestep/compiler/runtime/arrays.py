@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir.masks import refuse_mask
+from wholestep.compiler.ir.types import DTYPES, letter_of
 from wholestep.errors import DTypeError, InputError
 
 log = logging.getLogger("wholestep")
 
 AnyArray = np.ndarray[Any, Any]
-_FLOATS = ("float16", "float32", "float64")
 _rounding_said: set[tuple[str, str]] = set()
 
 
@@ -27,11 +27,11 @@ def as_array(value: object, what: str) -> AnyArray:
             f"{what} takes an array of numbers; received {type(value).__name__}, of which NumPy makes none: {error}. "
             "Give rows of one length, of numbers."
         ) from None
-    if array.dtype.kind not in "fiub":
+    if letter_of(array.dtype) not in "fiub":
         raise DTypeError(
             f"{what} takes an array of numbers; received {type(value).__name__} of dtype {array.dtype}. "
             "Pass a NumPy array (or None of this input at all)."
-            if array.dtype.kind != "O"
+            if letter_of(array.dtype) != "O"
             else f"{what} takes an array of numbers; received {type(value).__name__}, which NumPy reads as objects. "
             "Pass a NumPy array."
         )
@@ -42,8 +42,8 @@ def check_dtype(array: AnyArray, wanted: np.dtype[Any], what: str) -> None:
     """May the array be converted to `wanted`?  Floats may be rounded (said once); integers must fit."""
     if array.dtype == wanted:
         return
-    kind, target = array.dtype.kind, wanted.kind
-    if target == "f" and array.dtype.name in _FLOATS:
+    kind, target = letter_of(array.dtype), letter_of(wanted)
+    if target == "f" and array.dtype.name in DTYPES and kind == "f":
         _say_rounding(array.dtype, wanted, what)
     elif target in "iu" and kind in "iu":
         _check_fits(array, wanted, what)
@@ -52,7 +52,7 @@ def check_dtype(array: AnyArray, wanted: np.dtype[Any], what: str) -> None:
 
 
 def _say_rounding(given: np.dtype[Any], wanted: np.dtype[Any], what: str) -> None:
-    if given.itemsize > wanted.itemsize and (what, given.name) not in _rounding_said:
+    if not np.can_cast(given, wanted) and (what, given.name) not in _rounding_said:
         _rounding_said.add((what, given.name))
         log.warning("%s: %s is rounded to %s (said once). Pass %s to avoid the copy.", what, given, wanted, wanted)
 

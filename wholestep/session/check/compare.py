@@ -11,14 +11,15 @@ import numpy as np
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.interpret import Result
 from wholestep.compiler.ir.ops import Trait, having
-from wholestep.compiler.ir.types import TensorType, TupleType, float32
+from wholestep.compiler.ir.types import TensorType, TupleType, as_dtype, bfloat16, float16, float32, float64, letter_of
 from wholestep.session.check.draw import scale
 from wholestep.session.check.meaning import is_large, positions
 
 Array = np.ndarray[Any, Any]
 
 # Of a tensor's scale.  Sums of thousands of terms and chains of dozens of layers stay below it, a wrong term does not.
-TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
+# Of half types it is one rounding up where the interpreter rounds down: a float32 sum may lie on either side of a tie.
+TOLERANCE = {float64: 1e-9, float32: 1e-4, float16: 2 * float16.eps, bfloat16: 2 * bfloat16.eps}
 WIDENED = {"bitwise": 1.0, "reassociating": 1.0, "approximate": 10.0}
 ROUNDINGS = 8.0  # that the last operations on a state may lose, in units of the state's own scale
 SHAKEN = 4.0  # times the dtype's rounding: what a node's value is off by, in the noisy evaluation
@@ -89,7 +90,7 @@ class Tensor:
     def error(self, tolerance: float) -> Array:
         """The error at every position relative to the tensor's scale; infinite where one value alone is finite."""
         got, wanted = self.got.astype(np.float64), self.wanted.astype(np.float64)
-        if self.got.dtype.kind != "f":
+        if letter_of(self.got.dtype) != "f":
             return self._beyond_noise(np.abs(got - wanted))
         with np.errstate(all="ignore"):
             wanted = wanted.astype(self.got.dtype).astype(np.float64)  # what it cannot hold is infinite in both
@@ -102,7 +103,7 @@ class Tensor:
             return scale(wanted)
         with np.errstate(all="ignore"):
             moved = scale(wanted - self.before)
-        rounding = ROUNDINGS * float(np.finfo(self.got.dtype).eps)
+        rounding = ROUNDINGS * as_dtype(self.got.dtype).eps
         return moved + rounding / tolerance * max(scale(wanted), scale(self.before))
 
     def _beyond_noise(self, off: Array) -> Array:
@@ -115,7 +116,7 @@ class Tensor:
 def tolerance_of(graph: Graph, exactness: str) -> float:
     """By the coarsest dtype that the graph computes in."""
     types = [t for n in graph.nodes if not n.host for t in n.results]
-    coarse = "float32" if any(t.dtype == float32 for t in types) else "float64"
+    coarse = max((t.dtype for t in types if t.dtype.is_float), key=lambda d: d.eps, default=float64)
     return TOLERANCE[coarse] * WIDENED[exactness]
 
 
@@ -169,6 +170,8 @@ def _distances(a: dict[str, Array], b: dict[str, Array]) -> dict[str, Array]:
 def _shaken(node: Node, type: TensorType, value: Array, rng: np.random.Generator) -> Array:
     if node.host or not type.dtype.is_float or node.op in MOVES:
         return value
-    rounding = SHAKEN * float(np.finfo(type.dtype.numpy).eps)
-    shaken: Array = value.astype(type.dtype.numpy) * (1.0 + rng.uniform(-rounding, rounding, value.shape))
+    rounding = type.dtype.eps * (1.0 if type.dtype.is_half else SHAKEN)  # a half type is one rounding off at most
+    shaken: Array = value.astype(type.dtype.numpy).astype(np.float64) * (
+        1.0 + rng.uniform(-rounding, rounding, value.shape)
+    )
     return shaken

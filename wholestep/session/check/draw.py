@@ -13,7 +13,7 @@ from wholestep.compiler.frontend.clocks import is_counter
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.interpret import Result
-from wholestep.compiler.ir.types import Extent, TensorType, evaluate
+from wholestep.compiler.ir.types import Extent, TensorType, evaluate, letter_of
 from wholestep.compiler.plan.kernel import Bound, Least
 from wholestep.session.check.meaning import is_large
 
@@ -163,7 +163,7 @@ def _rate(graph: Graph, first: Mapping[str, Array], moved: Mapping[str, float]) 
 
 def scale(array: Array) -> float:
     """The largest finite magnitude."""
-    finite = np.abs(array[np.isfinite(array)]) if array.dtype.kind == "f" else np.abs(array)
+    finite = np.abs(array[np.isfinite(array)]) if letter_of(array.dtype) == "f" else np.abs(array)
     return float(finite.max(initial=0))
 
 

@@ -19,7 +19,7 @@ from wholestep.compiler.ir.graph import Graph, Node, held_graph
 from wholestep.compiler.ir.interpret import Result
 from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.types import TupleType, evaluate
-from wholestep.compiler.ir.values import VALUES, Run, computed_dtype
+from wholestep.compiler.ir.values import Run, rounded, value_of
 
 Array = np.ndarray[Any, Any]
 Settle = Callable[[Node, Any], Any]
@@ -133,7 +133,14 @@ def _value(node: Node, run: Run, given: list[Any]) -> Any:
     """As the interpreter has it; a product with a large matrix in float32, whose rounding no check would notice."""
     if node.op == "matmul" and any(a.dtype == np.float32 for a in given):
         given = [a.astype(np.float32, copy=False) for a in given]
-    return VALUES[node.op](run, node.attrs, *given)
+    if _is_half_copy(node) and given[0].dtype == np.float32:
+        return given[0].astype(node.type.dtype.numpy).astype(np.float32)
+    return value_of(node, run, given)
+
+
+def _is_half_copy(node: Node) -> bool:
+    """A cast to a half type, of which float32 holds every value: large weights stay as short as they are."""
+    return node.op == "cast" and node.type.dtype.is_half
 
 
 def _keep(node: Node, known: Evaluation, values: dict[Node, Any], picks: dict[Node, Array]) -> None:
@@ -162,7 +169,7 @@ def _picked(
         rows, columns = (positions(n) for n in shape)
         value = a[rows] @ b[:, columns]
     else:
-        value = VALUES[node.op](run, node.attrs, *(picks[i] for i in node.inputs))
+        value = value_of(node, run, [picks[i] for i in node.inputs])
     out: Array = _settled(node, value, settle)
     return out
 
@@ -173,11 +180,11 @@ def _operands(node: Node) -> list[tuple[Node, bool]]:
 
 
 def _settled(node: Node, value: Any, settle: Settle | None) -> Any:
-    if node.op in VIEWS and value.dtype == np.float32:
+    if (node.op in VIEWS or _is_half_copy(node)) and value.dtype == np.float32:
         return value if settle is None else settle(node, value)
     several = isinstance(node.result, TupleType)
     given = value if several else (value,)
-    arrays = [np.asarray(v, dtype=computed_dtype(t.dtype)) for v, t in zip(given, node.results, strict=True)]
+    arrays = [rounded(v, t.dtype) for v, t in zip(given, node.results, strict=True)]
     out: Any = tuple(arrays) if several else arrays[0]
     return out if settle is None else settle(node, out)
 

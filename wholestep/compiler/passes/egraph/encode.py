@@ -118,7 +118,11 @@ class _Encoder:
 
     def define(self, nodes: Sequence[Node], defined: frozenset[str]) -> Iterator[Equality]:
         """The definitions, and those of the composites that they use; of several results, one by one."""
-        waiting = [n for n in nodes if n in self.term_of and _composite_of(n).op in defined and n not in self.cuts]
+        waiting = [
+            n
+            for n in nodes
+            if n in self.term_of and _composite_of(n).op in defined and n not in self.cuts and not _rounds(n)
+        ]
         parts: dict[int, tuple[Node, ...]] = {}
         for node in waiting:  # grows
             composite = _composite_of(node)
@@ -132,6 +136,11 @@ class _Encoder:
             if isinstance(node.result, TensorType):
                 result = parts[self.term_of[composite]][index]
                 yield Equality(f"define-{composite.op}", self.term_of[node], self.term_of[result])
+
+
+def _rounds(node: Node) -> bool:
+    """Is a composite, or that of which the node is a result, one of half inputs?"""
+    return any(t.dtype.is_half for t in _types(_composite_of(node)))
 
 
 def _compares_indices(node: Node) -> bool:
@@ -199,12 +208,14 @@ def full_value(node: Node) -> float | None:
 
 
 def is_opaque(node: Node) -> bool:
-    """Rules speak of float arithmetic, of movement, and of comparisons; the rest is carried along untouched."""
+    """Rules speak of arithmetic in float32 or wider, of movement, and of comparisons; the rest is left untouched."""
     family = OPS[node.op].family
     if (family is Family.LEAF and node.op != "iota") or family is Family.CONTROL:
         return True
     if not isinstance(node.result, TensorType) or max(t.rank for t in _types(node)) > RANK:
         return True
+    if family is not Family.MOVEMENT and any(t.dtype.is_half for t in _types(node)):
+        return True  # each rounds: no law about numbers that are not rounded holds of it, nor across a cast
     arithmetic = family in (Family.POINTWISE, Family.REDUCE, Family.RATIO)
     return arithmetic and not node.result.dtype.is_float and node.op not in _EXACT_ON_INTEGERS
 

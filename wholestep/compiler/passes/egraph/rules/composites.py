@@ -283,7 +283,7 @@ def _naming_rule(
 ) -> Rule:
     dtype = definition.type.dtype
     # Users round a constant such as 1/√2 in their own way.
-    tolerance = 0.0 if exactness is Exactness.BITWISE else 4 * (1.2e-7 if dtype == float32 else 2.3e-16)
+    tolerance = 0.0 if exactness is Exactness.BITWISE else 4 * dtype.eps
     left, right = side(definition, tables, tolerance), side(name, tables)
     return Rule(
         f"name-{label}",

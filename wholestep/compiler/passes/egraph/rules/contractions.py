@@ -70,8 +70,8 @@ def _signature(node: Node, position: int) -> Hashable:
 def _regrouped(node: Node, position: int) -> Node | None:
     """The product with the other grouping, where its operand at `position` is a product and it is cheaper."""
     inner = node.inputs[position]
-    if inner.op != "matmul":
-        return None
+    if inner.op != "matmul" or any(i.type.dtype != node.type.dtype for i in (*inner.inputs, *node.inputs)):
+        return None  # the operands of a product in half precision are rounded, those of another order would not be
     (f, g), (p, q) = _flags(node), _flags(inner)
     x, y = inner.inputs
     if position == 0:
