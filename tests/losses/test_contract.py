@@ -20,6 +20,17 @@ def test_every_loss_of_the_table_has_a_case() -> None:
     assert {case.loss for case in CASES.values()} == set(LOSSES)
 
 
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_loss_takes_class_numbers_where_its_row_says_so(kind: str) -> None:
+    g = ws.Graph()
+    scores, labels = g.input("p", ("batch", 3)), g.input("labels", ("batch",), dtype="int32")
+    if LOSSES[kind].takes_classes:
+        assert ws.losses.get(kind)(scores, labels).shape == ()
+    else:
+        with pytest.raises(ws.errors.WholestepError, match=r"labels|target|shape|dtype"):
+            ws.losses.get(kind)(scores, labels)
+
+
 @pytest.mark.parametrize("rows", [5, CAPACITY])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", CASES)

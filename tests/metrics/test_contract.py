@@ -13,6 +13,7 @@ import wholestep as ws
 from tests.compilers import judged_by_an_oracle
 from tests.metrics.cases import CASES, IN_STEP, ROWS, case_data, expected
 from wholestep import metrics as M
+from wholestep.schedules.modes import known_mode
 
 CUTS = [0, 1, 8, 9, 24, ROWS]
 
@@ -25,6 +26,14 @@ def batches(name: str, dtype: str = "float64"):
 
 def test_every_metric_of_the_table_has_a_case() -> None:
     assert {case.make().kind for case in CASES.values()} == set(M.METRICS) - {"loss"}
+
+
+def test_every_metric_of_the_table_says_what_is_better() -> None:
+    falling = {"log_loss", "perplexity", "mse", "rmse", "mae", "loss"}
+    better = {kind: cls.__dict__["higher_is_better"] for kind, cls in M.METRICS.items()}
+    assert better == {kind: kind not in falling for kind in M.METRICS} | {"confusion_matrix": None}
+    for kind, up in better.items():
+        assert known_mode(f"val_{kind}") == {True: "max", False: "min", None: None}[up]
 
 
 @pytest.mark.parametrize("name", CASES)

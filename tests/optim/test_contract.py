@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from tests.optim.table import ROWS, Row, Torch, Transcript, assert_near, given_g
 from tests.sessions import assert_same_bits
 from wholestep.compiler.backends.cpu.compiler import compile_counter
 from wholestep.optim import Optimizer
+from wholestep.optim.config import trial_values
+from wholestep.optim.options import RANGE, trials_of
 
 STEPS = 100
 WITH_VALLEY = [name for name, row in ROWS.items() if row.valley is not None]
@@ -21,6 +23,21 @@ WITH_VALLEY = [name for name, row in ROWS.items() if row.valley is not None]
 
 def pair(row: Row) -> tuple[ws.Session, Torch | Transcript]:
     return ws.build_session(given_gradients(row)), row.theirs({n: start(n) for n in names(row)})
+
+
+def test_every_number_of_an_optimizer_says_what_it_is_tried_with() -> None:
+    found: dict[str, float] = {}
+    exported = [getattr(ws.optim, name) for name in ws.optim.__all__]
+    for cls in (c for c in exported if isinstance(c, type) and issubclass(c, Optimizer)):
+        for f in fields(cls):
+            limits = f.metadata.get(RANGE)
+            if limits is None or limits.structural or f.name == "lr":  # of a rate the check itself finds a good one
+                continue
+            assert limits.trial is not None, f"{cls.__name__}.{f.name} lacks trial="
+        for name, value in trials_of(cls).items():
+            assert found.setdefault(name, value) == value, f"{cls.__name__}: {name} has two trials"
+    assert found["beta1"] == 0.6
+    assert found.keys() <= trial_values().keys()
 
 
 @pytest.mark.parametrize("name", ROWS)

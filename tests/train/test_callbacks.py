@@ -57,6 +57,13 @@ def test_an_exception_ends_the_run_and_reaches_the_caller(event: str, error: Exc
     assert ended == (["end"] if event == "on_train_end" else [error, "end"])
 
 
+def test_a_metric_under_any_name_says_what_is_better_of_it() -> None:
+    stopping, saving = ws.EarlyStopping("val_quality"), ws.EarlyStopping("val_quality", mode="min")
+    history = fit(epochs=2, metrics=[ws.metrics.Recall(name="quality")], callbacks=[stopping, saving])
+    assert (stopping.mode, saving.mode) == ("max", "min")
+    assert stopping.best.value == max(e.logs["val_quality"] for e in history.epochs)
+
+
 def test_trainers_and_loops_hand_it_on_too() -> None:
     session = ws.build_session(
         mlp(), inputs=ws.Spec(("batch", 3)), targets=ws.Spec(("batch",), "int32"), loss="cross_entropy", batch_size=8
@@ -131,7 +138,10 @@ def test_the_mode_follows_from_the_name(monitor: str, mode: str) -> None:
 
 
 def test_a_name_that_does_not_tell_is_asked_about() -> None:
-    renamed = [ws.metrics.Accuracy(name="rightness")]
+    class Own(ws.metrics.Accuracy):
+        kind, higher_is_better = "own", None
+
+    renamed = [Own(name="rightness")]
     for callback in (ws.EarlyStopping("val_rightness"), ws.ModelCheckpoint("never", "val_rightness")):
         with pytest.raises(ws.errors.UsageError, match=r"watches 'val_rightness', .* Say mode='min' or mode='max'"):
             fit(metrics=renamed, callbacks=callback)

@@ -65,6 +65,7 @@ class ModelCheckpoint(Callback):
             raise OptionError("ModelCheckpoint: best=0 and last=0 keep nothing; one of them is at least 1.")
         if (place := folder if filepath is None else filepath) is None or None not in (folder, filepath):
             raise UsageError("ModelCheckpoint takes one place to write to: ModelCheckpoint('runs/digits').")
+        self._asks = mode is None  # the metric that it watches, what is better
         if mode is None:
             mode = known_mode(monitor) or ("" if best else "min")
         Best(mode)  # refuses another word
@@ -89,8 +90,9 @@ class ModelCheckpoint(Callback):
         self._written = time.monotonic()
         if self.best and self.run is not None and self.run.names:  # a misspelt name is told before the first epoch
             read_monitor("ModelCheckpoint", self.monitor, dict.fromkeys(self.run.names, 0.0))
-        if not self.mode:
-            mode_of("ModelCheckpoint", self.monitor)
+        if self._asks:
+            said = self.run.modes.get(self.monitor) if self.run is not None else None
+            self.mode = said or self.mode or mode_of("ModelCheckpoint", self.monitor)
         self._need_folder()
         sweep(self.folder)
         self._superseded = [f for f in checkpoints_in(self.folder) if f.step > session.state.step]

@@ -36,6 +36,7 @@ class EarlyStopping(Callback):
             raise OptionError(f"EarlyStopping: patience is a whole number of at least 1; received {patience!r}.")
         self.monitor, self.patience, self.restore_best = canonical(monitor), patience, restore_best
         self.best = Best(known_mode(monitor) or "" if mode is None else mode, min_delta)
+        self._asks = mode is None  # the metric that it watches, what is better
         self.wait, self.stopped_epoch, self.best_epoch = 0, None, None
         self._weights: dict[str, Any] = {}
 
@@ -49,12 +50,14 @@ class EarlyStopping(Callback):
     def on_train_begin(self) -> None:
         if self.run is not None and self.monitor in self.run.names:
             self._need_mode()
+        if self.run is not None and self._asks:
+            self.best.mode = self.run.modes.get(self.monitor, self.mode)
         if self.wait >= self.patience:  # a resumed run that was over
             self._stop()
 
     def _need_mode(self) -> None:
         if not self.mode:
-            mode_of("EarlyStopping", self.monitor)
+            self.best.mode = mode_of("EarlyStopping", self.monitor, self.run.modes if self.run else None)
 
     def _stop(self) -> None:
         if self.run is not None:

@@ -26,6 +26,7 @@ class Entry:
     function: LossFunction
     aliases: tuple[str, ...]
     separable: bool = True
+    takes_classes: bool = False  # may its targets be the numbers of classes?
 
 
 LOSSES: dict[str, Entry] = {
@@ -38,15 +39,17 @@ LOSSES: dict[str, Entry] = {
     "quantile": Entry(r.quantile_loss, ("quantile_loss", "pinball")),
     "poisson_nll": Entry(r.poisson_nll_loss, ("poisson_nll_loss", "poisson")),
     "gaussian_nll": Entry(r.gaussian_nll_loss, ("gaussian_nll_loss", "gaussian")),
-    "cross_entropy": Entry(c.cross_entropy, ("cross_entropy_loss", "cross_entropy_with_logits_loss")),
+    "cross_entropy": Entry(
+        c.cross_entropy, ("cross_entropy_loss", "cross_entropy_with_logits_loss"), takes_classes=True
+    ),
     "kl_div": Entry(c.kl_div_with_logits_loss, ("kl_div_with_logits_loss", "kl")),
     "binary_cross_entropy": Entry(
         c.binary_cross_entropy_with_logits_loss, ("binary_cross_entropy_with_logits_loss", "bce", "bce_with_logits")
     ),
-    "focal": Entry(c.focal_loss, ("focal_loss",)),
-    "hinge": Entry(c.hinge_loss, ("hinge_loss",)),
+    "focal": Entry(c.focal_loss, ("focal_loss",), takes_classes=True),
+    "hinge": Entry(c.hinge_loss, ("hinge_loss",), takes_classes=True),
     "cosine_embedding": Entry(s.cosine_embedding_loss, ("cosine_embedding_loss", "cosine")),
-    "dice": Entry(s.dice_loss, ("dice_loss",), separable=False),
+    "dice": Entry(s.dice_loss, ("dice_loss",), separable=False, takes_classes=True),
     "info_nce": Entry(s.info_nce_loss, ("info_nce_loss",), separable=False),
 }
 ALIASES = {alias: name for name, entry in LOSSES.items() for alias in entry.aliases}
@@ -92,6 +95,11 @@ class Loss:
     def separable(self) -> bool:
         """Whether a batch may be cut into parts; Dice and InfoNCE see it as a whole."""
         return LOSSES[self.kind].separable
+
+    @property
+    def takes_classes(self) -> bool:
+        """Whether targets may be the numbers of classes, as well as scores or answers."""
+        return LOSSES[self.kind].takes_classes
 
     def __call__(self, prediction: Tensor, target: Any, sample_weight: Tensor | None = None) -> Tensor:
         if sample_weight is None:

@@ -53,6 +53,7 @@ class Accuracy(RightRows):
     """
 
     kind: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool | None] = True
     threshold: float | None = None
     ignore_index: int | None = None
     exact: bool = field(default=False, kw_only=True)
@@ -99,6 +100,7 @@ class TopKAccuracy(RightRows):
     """
 
     kind: ClassVar[str] = "top_k_accuracy"
+    higher_is_better: ClassVar[bool | None] = True
     k: int = 5
     ignore_index: int | None = None
 

@@ -35,7 +35,8 @@ class Metric(ABC):
     """A number (or array) about predictions and targets, exact whatever the batches.
 
     `name` is how results and states are called; two metrics of one session need two names.  Where `takes_loss`, the
-    "prediction" that `record` is given is the loss itself.
+    "prediction" that `record` is given is the loss itself.  `higher_is_better` tells callbacks that watch the metric
+    what to hope for.
 
     Example::
 
@@ -45,6 +46,7 @@ class Metric(ABC):
     """
 
     kind: ClassVar[str] = ""
+    higher_is_better: ClassVar[bool | None] = None  # None: it is no single number, or nobody says
     takes_loss: ClassVar[bool] = False
 
     name: str = field(default="", kw_only=True)

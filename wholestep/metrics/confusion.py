@@ -69,6 +69,7 @@ class ConfusionMatrix(OfClasses):
     """
 
     kind: ClassVar[str] = "confusion_matrix"
+    higher_is_better: ClassVar[bool | None] = None
     classes: int | None = None
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
@@ -172,6 +173,7 @@ class Precision(_ByClass):
     """
 
     kind: ClassVar[str] = "precision"
+    higher_is_better: ClassVar[bool | None] = True
 
     def score(self, right: Array, predicted: Array, actual: Array) -> Array:
         return _quotient(right, predicted)
@@ -185,6 +187,7 @@ class Recall(_ByClass):
     """
 
     kind: ClassVar[str] = "recall"
+    higher_is_better: ClassVar[bool | None] = True
 
     def score(self, right: Array, predicted: Array, actual: Array) -> Array:
         return _quotient(right, actual)
@@ -198,6 +201,7 @@ class F1(_ByClass):
     """
 
     kind: ClassVar[str] = "f1"
+    higher_is_better: ClassVar[bool | None] = True
 
     def score(self, right: Array, predicted: Array, actual: Array) -> Array:
         return _quotient(2.0 * right, predicted + actual)

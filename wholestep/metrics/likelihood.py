@@ -29,6 +29,7 @@ class LogLoss(OfScores, Mean):
     """
 
     kind: ClassVar[str] = "log_loss"
+    higher_is_better: ClassVar[bool | None] = False
     from_logits: bool = True
     ignore_index: int | None = None
 
@@ -117,6 +118,7 @@ class Perplexity(LogLoss):
     """
 
     kind: ClassVar[str] = "perplexity"
+    higher_is_better: ClassVar[bool | None] = False
 
     def result(self, states: States) -> float:
         with np.errstate(over="ignore"):  # of a model that is lost: infinite

@@ -37,6 +37,7 @@ class LossTracker(Mean):
     """
 
     kind: ClassVar[str] = "loss"
+    higher_is_better: ClassVar[bool | None] = False
     takes_loss: ClassVar[bool] = True
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
@@ -105,6 +106,7 @@ class MSE(OfErrors):
     """
 
     kind: ClassVar[str] = "mse"
+    higher_is_better: ClassVar[bool | None] = False
 
     def size(self, error: Tensor) -> Tensor:
         return error * error
@@ -121,6 +123,7 @@ class RMSE(MSE):
     """
 
     kind: ClassVar[str] = "rmse"
+    higher_is_better: ClassVar[bool | None] = False
 
     def result(self, states: States) -> float:
         return float(np.sqrt(super().result(states)))
@@ -134,6 +137,7 @@ class MAE(OfErrors):
     """
 
     kind: ClassVar[str] = "mae"
+    higher_is_better: ClassVar[bool | None] = False
 
     def size(self, error: Tensor) -> Tensor:
         return fn.abs(error)

@@ -28,6 +28,7 @@ class R2(Metric):
     """
 
     kind: ClassVar[str] = "r2"
+    higher_is_better: ClassVar[bool | None] = True
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         check_numbers(self.kind, Kind.of(prediction), Kind.of(target))

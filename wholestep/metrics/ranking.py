@@ -263,6 +263,7 @@ class RocAuc(Ranked):
     """
 
     kind: ClassVar[str] = "roc_auc"
+    higher_is_better: ClassVar[bool | None] = True
 
     def score(self, curve: Curve) -> float:
         if not (curve.hits[-1] > 0 and curve.misses[-1] > 0):
@@ -280,6 +281,7 @@ class AveragePrecision(Ranked):
     """
 
     kind: ClassVar[str] = "average_precision"
+    higher_is_better: ClassVar[bool | None] = True
 
     def score(self, curve: Curve) -> float:
         if not curve.hits[-1] > 0:

@@ -12,7 +12,7 @@ from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.optim.base import Optimizer
-from wholestep.optim.options import Number, number, numbers, with_aliases
+from wholestep.optim.options import EPS_TRIED, Number, number, numbers, with_aliases
 
 
 @with_aliases(learning_rate="lr")
@@ -39,10 +39,10 @@ class Adafactor(Optimizer):
     """
 
     lr: Number = number(1e-2)
-    beta2_decay: Number = number(-0.8, low=float("-inf"), high=0.0)
-    eps: tuple[Number | None, Number] = numbers((None, 1e-3), ("eps1", "eps2"), none=True)
-    d: Number = number(1.0)
-    weight_decay: Number = number(0.0, optional=True)
+    beta2_decay: Number = number(-0.8, low=float("-inf"), high=0.0, trial=-0.8)
+    eps: tuple[Number | None, Number] = numbers((None, 1e-3), ("eps1", "eps2"), none=True, trial=(EPS_TRIED, EPS_TRIED))
+    d: Number = number(1.0, trial=1.0)
+    weight_decay: Number = number(0.0, optional=True, trial=0.1)
 
     slot: ClassVar[str] = "adafactor"
 

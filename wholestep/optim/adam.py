@@ -10,10 +10,10 @@ from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.optim.base import Optimizer, Scalars
-from wholestep.optim.options import Number, number, numbers, with_aliases
+from wholestep.optim.options import EPS_TRIED, Number, number, numbers, with_aliases
 
 ALIASES = {"learning_rate": "lr", "beta1": "betas[0]", "beta2": "betas[1]", "epsilon": "eps"}
-BETAS = ("beta1", "beta2")
+BETAS, BETAS_TRIED = ("beta1", "beta2"), (0.6, 0.7)
 
 
 @with_aliases(**ALIASES)
@@ -35,9 +35,9 @@ class Adam(Optimizer):
     """
 
     lr: Number = number(1e-3)
-    betas: tuple[Number, Number] = numbers((0.9, 0.999), BETAS, below=1.0)
-    eps: Number = number(1e-8)
-    weight_decay: Number = number(0.0, optional=True)
+    betas: tuple[Number, Number] = numbers((0.9, 0.999), BETAS, below=1.0, trial=BETAS_TRIED)
+    eps: Number = number(1e-8, trial=EPS_TRIED)
+    weight_decay: Number = number(0.0, optional=True, trial=0.1)
     amsgrad: bool = False
 
     slot: ClassVar[str] = "adam"
@@ -82,7 +82,7 @@ class AdamW(Adam):
     Example: `ws.AdamW(lr=1e-3, weight_decay=0.01)`.
     """
 
-    weight_decay: Number = number(0.01, optional=True)
+    weight_decay: Number = number(0.01, optional=True, trial=0.1)
 
     def _decayed(self, s: Scalars, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         return self.shrunk(s, w), g

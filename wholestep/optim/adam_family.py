@@ -9,9 +9,9 @@ from typing import ClassVar
 from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.optim.adam import ALIASES, BETAS
+from wholestep.optim.adam import ALIASES, BETAS, BETAS_TRIED
 from wholestep.optim.base import Optimizer, Scalars
-from wholestep.optim.options import Number, number, numbers, with_aliases
+from wholestep.optim.options import EPS_TRIED, Number, number, numbers, with_aliases
 
 
 @with_aliases(**ALIASES)
@@ -37,10 +37,10 @@ class NAdam(Optimizer):
     """
 
     lr: Number = number(2e-3)
-    betas: tuple[Number, Number] = numbers((0.9, 0.999), BETAS, below=1.0)
-    eps: Number = number(1e-8)
-    weight_decay: Number = number(0.0, optional=True)
-    momentum_decay: Number = number(4e-3)
+    betas: tuple[Number, Number] = numbers((0.9, 0.999), BETAS, below=1.0, trial=BETAS_TRIED)
+    eps: Number = number(1e-8, trial=EPS_TRIED)
+    weight_decay: Number = number(0.0, optional=True, trial=0.1)
+    momentum_decay: Number = number(4e-3, trial=4e-3)
     decoupled_weight_decay: bool = False
 
     slot: ClassVar[str] = "nadam"
@@ -100,9 +100,9 @@ class RAdam(Optimizer):
     """
 
     lr: Number = number(1e-3)
-    betas: tuple[Number, Number] = numbers((0.9, 0.999), BETAS, below=1.0)
-    eps: Number = number(1e-8)
-    weight_decay: Number = number(0.0, optional=True)
+    betas: tuple[Number, Number] = numbers((0.9, 0.999), BETAS, below=1.0, trial=BETAS_TRIED)
+    eps: Number = number(1e-8, trial=EPS_TRIED)
+    weight_decay: Number = number(0.0, optional=True, trial=0.1)
     decoupled_weight_decay: bool = False
 
     slot: ClassVar[str] = "radam"

@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any
 from wholestep.compiler.frontend.configs import reading_config
 from wholestep.errors import OptionError, UsageError
 from wholestep.optim.groups import Group, group_from_config
-from wholestep.optim.options import Runtime
+from wholestep.optim.options import Runtime, trials_of
 
 if TYPE_CHECKING:
     from wholestep.optim.base import Optimizer
 
 # Every optimizer by the name of its class; a user's own joins when its class is made.
 REGISTRY: dict[str, type[Optimizer]] = {}
+
+
+def trial_values() -> dict[str, float]:
+    """What a new plan is tried with, by the last part of a runtime scalar's name: of every optimizer that is loaded."""
+    return {name: value for cls in REGISTRY.values() for name, value in trials_of(cls).items()}
 
 
 def as_config(value: object) -> Any:

@@ -9,9 +9,9 @@ from typing import ClassVar
 from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.optim.adam import ALIASES, BETAS
+from wholestep.optim.adam import ALIASES, BETAS, BETAS_TRIED
 from wholestep.optim.base import Optimizer
-from wholestep.optim.options import Number, number, numbers, with_aliases
+from wholestep.optim.options import EPS_TRIED, Number, number, numbers, with_aliases
 
 
 @with_aliases(**ALIASES)
@@ -32,9 +32,9 @@ class LAMB(Optimizer):
     """
 
     lr: Number = number(1e-3)
-    betas: tuple[Number, Number] = numbers((0.9, 0.999), BETAS, below=1.0)
-    eps: Number = number(1e-6)
-    weight_decay: Number = number(0.0, optional=True)
+    betas: tuple[Number, Number] = numbers((0.9, 0.999), BETAS, below=1.0, trial=BETAS_TRIED)
+    eps: Number = number(1e-6, trial=EPS_TRIED)
+    weight_decay: Number = number(0.0, optional=True, trial=0.1)
 
     slot: ClassVar[str] = "lamb"
 

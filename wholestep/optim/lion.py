@@ -9,7 +9,7 @@ from typing import ClassVar
 from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.optim.adam import BETAS
+from wholestep.optim.adam import BETAS, BETAS_TRIED
 from wholestep.optim.base import Optimizer
 from wholestep.optim.options import Number, number, numbers, with_aliases
 
@@ -30,8 +30,8 @@ class Lion(Optimizer):
     """
 
     lr: Number = number(1e-4)
-    betas: tuple[Number, Number] = numbers((0.9, 0.99), BETAS, below=1.0)
-    weight_decay: Number = number(0.0, optional=True)
+    betas: tuple[Number, Number] = numbers((0.9, 0.99), BETAS, below=1.0, trial=BETAS_TRIED)
+    weight_decay: Number = number(0.0, optional=True, trial=0.1)
 
     slot: ClassVar[str] = "lion"
 

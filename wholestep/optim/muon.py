@@ -13,7 +13,7 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError
 from wholestep.optim.base import Optimizer, Scalars
-from wholestep.optim.options import Number, number, numbers, whole, with_aliases
+from wholestep.optim.options import EPS_TRIED, Number, number, numbers, whole, with_aliases
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ADJUST = ("original", "match_rms_adamw", "none")
@@ -46,11 +46,13 @@ class Muon(Optimizer):
     """
 
     lr: Number = number(1e-3)
-    weight_decay: Number = number(0.1, optional=True)
-    momentum: Number = number(0.95, below=1.0)
+    weight_decay: Number = number(0.1, optional=True, trial=0.1)
+    momentum: Number = number(0.95, below=1.0, trial=0.6)
     nesterov: bool = True
-    ns_coefficients: tuple[Number, Number, Number] = numbers(COEFFICIENTS, ("ns_a", "ns_b", "ns_c"), low=float("-inf"))
-    eps: Number = number(1e-7)
+    ns_coefficients: tuple[Number, Number, Number] = numbers(
+        COEFFICIENTS, ("ns_a", "ns_b", "ns_c"), low=float("-inf"), trial=COEFFICIENTS
+    )
+    eps: Number = number(1e-7, trial=EPS_TRIED)
     ns_steps: int = whole(5)
     adjust_lr_fn: str = "original"
 

@@ -30,6 +30,8 @@ def runtime(value: float) -> Runtime:
 Number = float | Runtime
 C = TypeVar("C", bound=type[Any])
 RANGE = "range"
+# Far above any default, so that a gradient that is zero but for rounding does not decide a quotient.
+EPS_TRIED = 1e-3
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Range:
     whole: bool = False
     none: bool = False  # None stands for a default that depends on the parameter
     parts: tuple[str, ...] = ()
+    # What a new plan is tried with: with these numbers an update depends on all that it reads about equally.
+    trial: float | tuple[float, ...] | None = None
 
     def check(self, kind: str, what: str, value: object) -> None:
         """An error that names the option where `value` is no number of this range."""
@@ -65,7 +69,7 @@ class Range:
 
 
 def number(default: float, **limits: Any) -> Any:
-    """A field that holds a runtime scalar: `lr: Number = number(1e-3)`."""
+    """A field that holds a runtime scalar: `momentum: Number = number(0.9, below=1.0, trial=0.6)`."""
     return field(default=default, metadata={RANGE: Range(**limits)})
 
 
@@ -140,6 +144,17 @@ def parts_of(cls: type[Any], option: str) -> tuple[str, ...]:
     """The names of the runtime scalars that an option holds: `betas` has beta1 and beta2."""
     limits = next(f.metadata.get(RANGE) for f in fields(cls) if f.name == option)
     return limits.parts if limits is not None and limits.parts else (option,)
+
+
+def trials_of(cls: type[Any]) -> dict[str, float]:
+    """The numbers that a plan with this optimizer is tried with, by the name of the runtime scalar."""
+    out: dict[str, float] = {}
+    for f in fields(cls):
+        limits = f.metadata.get(RANGE)
+        if limits is not None and limits.trial is not None:
+            values = limits.trial if limits.parts else (limits.trial,)
+            out.update(zip(limits.parts or (f.name,), values, strict=True))
+    return out
 
 
 def is_off(value: object) -> bool:

@@ -10,7 +10,7 @@ from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.optim.base import Optimizer, Scalars
-from wholestep.optim.options import Number, number, with_aliases
+from wholestep.optim.options import EPS_TRIED, Number, number, with_aliases
 
 
 @with_aliases(learning_rate="lr", epsilon="eps")
@@ -35,10 +35,10 @@ class RMSprop(Optimizer):
     """
 
     lr: Number = number(1e-2)
-    alpha: Number = number(0.99, below=1.0)
-    eps: Number = number(1e-8)
-    weight_decay: Number = number(0.0, optional=True)
-    momentum: Number = number(0.0, optional=True)
+    alpha: Number = number(0.99, below=1.0, trial=0.7)
+    eps: Number = number(1e-8, trial=EPS_TRIED)
+    weight_decay: Number = number(0.0, optional=True, trial=0.1)
+    momentum: Number = number(0.0, optional=True, trial=0.6)
     centered: bool = False
 
     slot: ClassVar[str] = "rmsprop"
@@ -85,10 +85,10 @@ class Adagrad(Optimizer):
     """
 
     lr: Number = number(1e-2)
-    lr_decay: Number = number(0.0)
-    weight_decay: Number = number(0.0, optional=True)
+    lr_decay: Number = number(0.0, trial=0.1)
+    weight_decay: Number = number(0.0, optional=True, trial=0.1)
     initial_accumulator_value: float = number(0.0, structural=True)
-    eps: Number = number(1e-10)
+    eps: Number = number(1e-10, trial=EPS_TRIED)
 
     slot: ClassVar[str] = "adagrad"
 

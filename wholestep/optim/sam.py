@@ -35,7 +35,7 @@ class SAM(Wrapper):
     Example: `ws.optim.SAM(ws.SGD(lr=0.1, momentum=0.9), rho=0.05)`.
     """
 
-    rho: Number = number(0.05)
+    rho: Number = number(0.05, trial=0.05)
     adaptive: bool = False
     name: str = field(default="sam", kw_only=True)
 

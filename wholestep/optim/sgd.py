@@ -33,9 +33,9 @@ class SGD(Optimizer):
     """
 
     lr: Number = number(0.01)
-    momentum: Number = number(0.0, optional=True)
-    dampening: Number = number(0.0, optional=True)
-    weight_decay: Number = number(0.0, optional=True)
+    momentum: Number = number(0.0, optional=True, trial=0.6)
+    dampening: Number = number(0.0, optional=True, trial=0.3)
+    weight_decay: Number = number(0.0, optional=True, trial=0.1)
     nesterov: bool = False
 
     slot: ClassVar[str] = "sgd"

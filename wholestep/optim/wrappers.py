@@ -83,7 +83,7 @@ class EMA(Wrapper):
     Example: `ws.optim.EMA(ws.AdamW(lr=1e-3), decay=0.999)`.
     """
 
-    decay: Number = number(0.999, high=1.0)
+    decay: Number = number(0.999, high=1.0, trial=0.999)
     name: str = field(default="ema", kw_only=True)
 
     slot: ClassVar[str] = "ema"
@@ -113,8 +113,8 @@ class Lookahead(Wrapper):
     Example: `ws.optim.Lookahead(ws.Adam(lr=1e-3), k=5, alpha=0.5)`.
     """
 
-    k: Number = number(5, low=1)
-    alpha: Number = number(0.5, high=1.0)
+    k: Number = number(5, low=1, trial=5)
+    alpha: Number = number(0.5, high=1.0, trial=0.7)
     name: str = field(default="lookahead", kw_only=True)
 
     slot: ClassVar[str] = "lookahead"

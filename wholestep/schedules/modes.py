@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
+
 from wholestep.errors import UsageError
 
 ALIASES = {"acc": "accuracy", "val_acc": "val_accuracy"}
 
-# Words of names, between underscores.  A name with a word of both kinds is of the first: "log_loss" falls.
+# Words, between underscores, in the names of numbers that people measure themselves; our own metrics say what is better
+# of them.  A name with a word of both kinds is of the first: "log_loss" falls.
 # fmt: off
 FALLING = frozenset({
-    "loss", "error", "errors", "mse", "rmse", "mae", "mape", "perplexity", "nll", "bce", "kl", "divergence", "deviance",
-    "cost", "hinge", "brier", "wer", "cer",
+    "error", "errors", "mape", "nll", "bce", "kl", "divergence", "deviance", "cost", "hinge", "brier", "wer", "cer",
 })
 RISING = frozenset({
-    "accuracy", "acc", "precision", "recall", "sensitivity", "specificity", "f1", "fbeta", "auc", "ap", "map", "r2",
-    "iou", "miou", "dice", "jaccard", "mcc", "kappa", "pearson", "spearman", "bleu", "rouge", "ndcg", "mrr", "score",
+    "acc", "sensitivity", "specificity", "fbeta", "ap", "map", "iou", "miou", "dice", "jaccard", "mcc", "kappa",
+    "pearson", "spearman", "bleu", "rouge", "ndcg", "mrr", "score",
 })
 # fmt: on
 
@@ -26,13 +29,24 @@ def canonical(monitor: str) -> str:
 
 def known_mode(monitor: str) -> str | None:
     """ "min" or "max"; None where the name does not tell."""
+    falling, rising = _words()
     words = set(canonical(monitor).lower().split("_"))
-    return "min" if words & FALLING else "max" if words & RISING else None
+    return "min" if words & falling else "max" if words & rising else None
 
 
-def mode_of(kind: str, monitor: str) -> str:
-    """What is better of a number that somebody watches and says no more about."""
-    found = known_mode(monitor)
+@cache
+def _words() -> tuple[frozenset[str], frozenset[str]]:
+    """The words of names that fall and of those that rise: the last ones of our metrics' names, and other people's."""
+    from wholestep.metrics.table import METRICS  # a step that nobody watches starts without them
+
+    own = {kind.rpartition("_")[2]: cls.higher_is_better for kind, cls in METRICS.items()}
+    falling, rising = ({word for word, up in own.items() if up is way} for way in (False, True))
+    return FALLING | falling, RISING | rising
+
+
+def mode_of(kind: str, monitor: str, known: Mapping[str, str] | None = None) -> str:
+    """What is better of a number that somebody watches and says no more about; `known` are the run's own numbers."""
+    found = (known or {}).get(canonical(monitor)) or known_mode(monitor)
     if found is None:
         raise UsageError(
             f"{kind} watches {monitor!r}, of which it cannot tell whether less or more is better. Say mode='min' or "

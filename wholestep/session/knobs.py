@@ -128,6 +128,12 @@ class Tunable(Programs):
             raise UsageError(f"metrics of {entry!r}: expected 'main', or 'evaluate' after session.evaluate.")
         return self._measured[entry].values()
 
+    @property
+    def metric_modes(self) -> dict[str, str]:
+        """Of every metric that says it: is less of it better, "min", or more, "max"?"""
+        known = {m.metric.name: m.metric.higher_is_better for m in self._recipe.measures}
+        return {name: "max" if up else "min" for name, up in known.items() if up is not None}
+
     def reset_metrics(self, entry: str = "main") -> None:
         """Count anew; `run` does it before each epoch, `evaluate` each time."""
         if entry in self._measured:

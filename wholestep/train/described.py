@@ -19,8 +19,6 @@ from wholestep.nn.module import Module
 from wholestep.session import Session
 from wholestep.train.targets import ANSWERS, check_targets
 
-INDEXED = ("cross_entropy", "focal", "dice", "hinge")  # losses whose targets may be class numbers
-
 
 @dataclass(frozen=True)
 class Described:
@@ -112,7 +110,7 @@ class Described:
         outputs = {name: session.plan.buffers[id].type.shape for name, id in session.plan.outputs}
         for name, loss in self._losses().items():
             y, scores = table.targets.get(name), outputs.get("output" if name == "labels" else name)
-            if y is None or scores is None or loss.kind not in INDEXED or letter_of(y.dtype) not in "iu":
+            if y is None or scores is None or not loss.takes_classes or letter_of(y.dtype) not in "iu":
                 continue
             shape = (*scores[:1], *y.shape[1:])
             if loss.kind in ANSWERS and aligned(scores, shape):

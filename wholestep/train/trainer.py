@@ -159,6 +159,7 @@ class Trainer:
             epochs,
             length(loader),
             self._names(),
+            modes={prefix + name: mode for name, mode in self.session.metric_modes.items() for prefix in ("", "val_")},
             position=position,
             began=position,
             history=self.history,

@@ -15,6 +15,7 @@ from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.interpret import Result
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate, letter_of
 from wholestep.compiler.plan.kernel import Bound, Least
+from wholestep.optim.config import trial_values
 from wholestep.session.check.meaning import is_large
 
 Array = np.ndarray[Any, Any]
@@ -26,19 +27,8 @@ SEED = 7
 INTEGERS = 8  # values of an integer input that is no index
 TILE = 65521  # numbers drawn for a large state, which repeats them: a prime, so that no two of its rows are alike
 
-# Hyper-parameters by the last part of their names: with these an update depends on all that it reads about equally.
-# eps is far above its default, so that a gradient that is zero but for rounding does not decide a quotient.
-SCALARS = {
-    "beta1": 0.6,
-    "beta2": 0.7,
-    "momentum": 0.6,
-    "dampening": 0.3,
-    "alpha": 0.7,
-    "weight_decay": 0.1,
-    "eps": 1e-3,
-}
 RATE = "lr"
-UNKNOWN = 0.1  # a scalar without a row whose default, 0, means off
+UNKNOWN = 0.1  # a scalar that no optimizer has an opinion of, and whose default, 0, means off
 
 
 @dataclass(frozen=True)
@@ -73,8 +63,9 @@ class Recipe:
         rng = np.random.default_rng(seed)
         inputs = {n.attrs.name: self._input(n, sizes, rng) for n in self.graph.inputs}  # type: ignore[attr-defined]
         state = {name: self._state(node, rng) for name, node in self.graph.states().items()}
+        tried = trial_values()
         scalars = {
-            name: _scalar(name, node.attrs.default, self.rate)  # type: ignore[attr-defined]
+            name: _scalar(name, node.attrs.default, self.rate, tried)  # type: ignore[attr-defined]
             for name, node in self.graph.leaves("scalar").items()
             if not is_counter(name)
         }
@@ -127,11 +118,12 @@ _DRAWS: dict[str, Callable[..., Array]] = {
 }
 
 
-def _scalar(name: str, default: float, rate: float) -> float:
+def _scalar(name: str, default: float, rate: float, tried: Mapping[str, float]) -> float:
+    """By the last part of its name, as the optimizers say that they are to be tried."""
     kind = name.rpartition(".")[2]
     if kind == RATE:
         return rate
-    return SCALARS.get(kind, default if default != 0.0 else UNKNOWN)
+    return tried.get(kind, default if default != 0.0 else UNKNOWN)
 
 
 # -- a first look ------------------------------------------------------------------------------------------------
