@@ -12,31 +12,19 @@ import numpy as np
 from wholestep.compiler.backends.cpu.compiler import compile_c
 from wholestep.compiler.backends.cpu.library import Call, load_library
 from wholestep.compiler.backends.cpu.render.c import render
-from wholestep.compiler.backends.cpu.render.language import KEPT_COMPOSITES
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.passes.channels_last import channels_last
-from wholestep.compiler.passes.cse import share_common_nodes
-from wholestep.compiler.passes.decompose import decompose, lower_ratio, lower_reductions
-from wholestep.compiler.passes.flatten import flatten
-from wholestep.compiler.passes.fold import fold
-from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
-from wholestep.compiler.passes.keep_rows import keep_rows
-from wholestep.compiler.passes.pooling import through_pools
-from wholestep.compiler.passes.regroup import regroup
-from wholestep.compiler.passes.row_writes import lower_row_writes
+from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.plan.layout import pack, unpack
+from wholestep.options import CompileOptions
 
 Flat = np.ndarray[Any, Any]
 
 
-def lower(graph: Graph) -> Graph:
-    """What the pipeline does between autodiff and planning."""
-    graph = lower_row_writes(strip_stop_gradients(inline_calls(graph)))
-    graph = through_pools(channels_last(decompose(graph, keep=KEPT_COMPOSITES)))
-    graph = lower_ratio(lower_reductions(graph))
-    return share_common_nodes(fold(keep_rows(regroup(flatten(graph)))))
+def lower(graph: Graph, *, egraph: bool = True) -> Graph:
+    """The graph that the planner gets: the pipeline's own stages, with both rewritings by the e-graph."""
+    return Compiler(CompileOptions(egraph=egraph)).run_stages(graph)
 
 
 FENCE = 256  # bytes that nobody may write, between buffers and behind them

@@ -10,17 +10,9 @@ from native import lower
 
 import wholestep as ws
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.dead_code import drop_dead_code
-from wholestep.compiler.passes.pooling import relu_behind_pool
 from wholestep.steps.train import train_graph
 
 Array = np.ndarray[Any, Any]
-
-
-def lowered(graph: Graph) -> Graph:
-    """What the pipeline does before planning."""
-    return drop_dead_code(lower(expand_gradients(graph)))
 
 
 def classifier(*widths: int) -> ws.Graph:
@@ -39,12 +31,12 @@ def kept_scores_step(*widths: int, room: int = 60) -> Graph:
     g = classifier(*widths)
     labels = g.input("classes", ("batch",), dtype="int32")
     ws.metrics.RocAuc(capacity=room).record(g, g.outputs["logits"], labels)
-    return lowered(train_graph(g, ws.Adam(lr=1e-3)))
+    return lower(train_graph(g, ws.Adam(lr=1e-3)))
 
 
 def mlp_step(*widths: int, optimizer: Any = None) -> Graph:
     """Forward, backward and update of an MLP."""
-    return lowered(train_graph(classifier(*widths), optimizer or ws.Adam(lr=1e-3)))
+    return lower(train_graph(classifier(*widths), optimizer or ws.Adam(lr=1e-3)))
 
 
 def clipped_step(*widths: int, max_norm: float = 0.5) -> Graph:
@@ -58,7 +50,7 @@ def clipped_step(*widths: int, max_norm: float = 0.5) -> Graph:
     for p, grad in zip(params, grads, strict=True):
         g.update(p, p - 0.1 * scale * grad)
     g.keep(norm, "norm")
-    return lowered(g.to_ir())
+    return lower(g.to_ir())
 
 
 def attention_step(heads: int = 2, shared: int = 1, time: int = 20, width: int = 16) -> Graph:
@@ -72,7 +64,7 @@ def attention_step(heads: int = 2, shared: int = 1, time: int = 20, width: int =
     mixed = ws.attention(q, k, v, causal=True).transpose(1, 2).reshape(x.shape[0], time, heads * width)
     logits = (mixed @ g.parameter("w1", (heads * width, 10))).sum(1)
     g.set_outputs({"loss": ws.losses.cross_entropy(logits, labels)})
-    return lowered(train_graph(g, ws.Adam(lr=1e-3)))
+    return lower(train_graph(g, ws.Adam(lr=1e-3)))
 
 
 def example(rows: int, inputs: int, classes: int, seed: int = 0) -> dict[str, Array]:
@@ -91,7 +83,7 @@ def tiles_step() -> Graph:
     h = ws.relu(ws.conv2d(h, g.parameter("w1", (17, 20, 3, 3)), padding=1))
     logits = h.reshape(-1, 17 * 7 * 6) @ g.parameter("w2", (17 * 7 * 6, 10))
     g.set_outputs({"loss": ws.losses.cross_entropy(logits, labels)})
-    return lowered(train_graph(g, ws.Adam(lr=1e-3)))
+    return lower(train_graph(g, ws.Adam(lr=1e-3)))
 
 
 def convolution_step() -> Graph:
@@ -104,4 +96,4 @@ def convolution_step() -> Graph:
     h = ws.max_pool2d(ws.relu(ws.conv2d(h, g.parameter("w2", (18, 5, 2, 2)))), 2)  # (batch, 18, 2, 2)
     logits = h.reshape(-1, 72) @ g.parameter("w3", (72, 5))
     g.set_outputs({"loss": ws.losses.cross_entropy(logits, labels), "logits": logits})
-    return lowered(relu_behind_pool(train_graph(g, ws.Adam(lr=1e-3))))
+    return lower(train_graph(g, ws.Adam(lr=1e-3)))

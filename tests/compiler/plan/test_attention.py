@@ -13,7 +13,6 @@ from native import Loaded, lower
 from oracles import assert_close
 from ownership import violations
 from random_graphs import example_values
-from step_graphs import lowered
 
 import wholestep as ws
 from wholestep.compiler.backends.cpu.render.c import render
@@ -144,7 +143,7 @@ def test_a_row_of_a_batch_does_not_depend_on_the_others(compiled: Mapping[str, t
 
 def gpt_plan(layers: int, width: int = 64, context: int = 96, batch: int = 16) -> Plan:
     graph = gpt2(Config(layers, width, 4, 65, context), NAMED)
-    return make_plan(lowered(train_graph(graph, ws.AdamW())), {"batch": batch})
+    return make_plan(lower(train_graph(graph, ws.AdamW())), {"batch": batch})
 
 
 def calls(plan: Plan) -> list[Kernel]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from step_graphs import lowered
+from native import lower
 
 import wholestep as ws
 from wholestep.compiler.plan import delay
@@ -21,7 +21,7 @@ def plan(batch: int, convolutions: int = 3) -> Plan:
         gain = g.parameter(f"gain{i}", (16,), 1.0)
         h = ws.relu(ws.batch_norm(ws.conv2d(h, g.parameter(f"w{i}", (16, 16, 3, 3)), padding=1), gain))
     g.set_outputs({"loss": (h * h).mean()})
-    made = make_plan(lowered(train_graph(g, ws.SGD(lr=0.1))), {"batch": batch})
+    made = make_plan(lower(train_graph(g, ws.SGD(lr=0.1))), {"batch": batch})
     check(made)
     return made
 

@@ -72,7 +72,7 @@ def written_over(kernel: Kernel, old: int, new: int) -> bool:
 @settings(max_examples=60)
 @given(GRAPHS, st.booleans())
 def test_live_buffers_never_overlap(graph: Graph, fused: bool) -> None:
-    plan = make_plan(lower(graph), CAPACITY, fused=fused)
+    plan = make_plan(lower(graph, egraph=False), CAPACITY, fused=fused)
     check(plan)
     touching: dict[int, list[Kernel]] = {}
     for k in plan.kernels:
@@ -97,7 +97,7 @@ def test_live_buffers_never_overlap(graph: Graph, fused: bool) -> None:
 @settings(max_examples=60)
 @given(GRAPHS, st.booleans())
 def test_reads_follow_writes_and_splits_are_legal(graph: Graph, fused: bool) -> None:
-    plan = make_plan(lower(graph), CAPACITY, fused=fused)
+    plan = make_plan(lower(graph, egraph=False), CAPACITY, fused=fused)
     written: set[int] = set()
     for k in plan.kernels:
         own = {b for b, write in touched(k) if write}
@@ -150,7 +150,7 @@ def arithmetic(node: Node) -> int:
 @settings(max_examples=60)
 @given(GRAPHS)
 def test_flops_are_those_of_the_graph(graph: Graph) -> None:
-    lowered = lower(graph)
+    lowered = lower(graph, egraph=False)
     if any(n.op == "random" for n in lowered.nodes):  # drawn again by each reader
         return
     plan = make_plan(lowered, CAPACITY, fused=False)
@@ -197,7 +197,7 @@ def enumerated_bytes(plan: Plan, kernel: Kernel) -> tuple[int, bool]:
 @settings(max_examples=60)
 @given(GRAPHS, st.booleans())
 def test_bytes_are_those_of_the_elements_touched(graph: Graph, fused: bool) -> None:
-    plan = make_plan(lower(graph), CAPACITY, fused=fused)
+    plan = make_plan(lower(graph, egraph=False), CAPACITY, fused=fused)
     for k in plan.kernels:
         expected, exact = enumerated_bytes(plan, k)
         assert type(k.bytes) is int
@@ -279,7 +279,8 @@ def test_a_plan_is_the_same_in_every_process() -> None:
 @settings(max_examples=30)
 @given(GRAPHS, st.booleans())
 def test_a_plan_is_the_same_every_time(graph: Graph, fused: bool) -> None:
-    assert make_plan(lower(graph), CAPACITY, fused=fused) == make_plan(lower(graph), CAPACITY, fused=fused)
+    once, again = (make_plan(lower(graph, egraph=False), CAPACITY, fused=fused) for _ in range(2))
+    assert once == again
 
 
 # -- effort ----------------------------------------------------------------------------------------------------------

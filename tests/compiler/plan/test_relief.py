@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from native import lower
 from ownership import violations
-from step_graphs import lowered
 
 import wholestep as ws
 from tests.models.gpt2 import Config, gpt2
@@ -20,7 +20,7 @@ NEVER = 1 << 60
 
 def plan(monkeypatch: pytest.MonkeyPatch, worth: int, layers: int = 4) -> Plan:
     monkeypatch.setattr(relief, "WORTH", worth)
-    graph = lowered(train_graph(gpt2(Config(layers, 32, 2, 17, 8)), ws.AdamW()))
+    graph = lower(train_graph(gpt2(Config(layers, 32, 2, 17, 8)), ws.AdamW()))
     made = make_plan(graph, {"batch": 24})
     check(made)
     return made

@@ -38,7 +38,8 @@ def state(name: str, *shape: Extent, dtype: DType = float32) -> Node:
 
 def step(*outputs: Node, **updates: Node) -> Graph:
     named = tuple(Output(f"out{i}", n) for i, n in enumerate(outputs))
-    return Graph(named, tuple(Update(name, n) for name, n in updates.items()))
+    whole = Graph(named, tuple(Update(name, n) for name, n in updates.items()))
+    return Graph(whole.outputs, whole.updates, tuple(n for n in whole.nodes if n.op == "input"))
 
 
 def append(columns: tuple[int, ...], dtype: DType, length: int = LENGTH) -> Graph:

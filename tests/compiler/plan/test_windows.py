@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from native import Loaded, fenced
+from native import Loaded, fenced, lower
 from oracles import assert_close
 from ownership import violations
 from random_graphs import example_values
-from step_graphs import convolution_step, lowered
+from step_graphs import convolution_step
 
 import wholestep as ws
 from wholestep.compiler.backends.cpu.render.c import render
@@ -110,7 +110,7 @@ def _convolution(groups: int, channels: int, outputs: int) -> Graph:
     weight = g.parameter("w", (groups * outputs, channels, 3, 3))
     y = ws.conv2d(x * one, weight, groups=groups, padding=1)
     g.set_outputs({"loss": (y * y).sum()})
-    return lowered(train_graph(g, ws.SGD(lr=1e-3)))
+    return lower(train_graph(g, ws.SGD(lr=1e-3)))
 
 
 GROUPED = ((9, 1, 1), (17, 1, 1), (2, 18, 3), (2, 3, 18), (3, 1, 5), (1, 18, 9))
