@@ -93,7 +93,7 @@ def with_instr(plan: Plan, change: Callable[[Instr], Instr]) -> Plan:
 
     def changed(kernel: Kernel) -> Kernel:
         levels = (replace(v, row=tuple(map(change, v.row)), body=tuple(map(change, v.body))) for v in kernel.levels)
-        return replace(kernel, levels=tuple(levels))
+        return replace(kernel, body=replace(kernel.body, levels=tuple(levels)))
 
     return replace(plan, kernels=tuple(map(changed, plan.kernels)))
 

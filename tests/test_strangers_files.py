@@ -60,8 +60,8 @@ def with_command(data: bytes, pwned: Path) -> bytes:
     """A plan file of attention in which a name of an extent is a piece of C."""
     head, _, body = data.partition(b"\n")
     tree = json.loads(body)
-    kernel = next(k for k in tree["kernels"] if k.get("call"))
-    kernel["call"]["extents"][0][0] = INJECTED.format(pwned)
+    kernel = next(k for k in tree["kernels"] if k["body"]["kind"] == "call")
+    kernel["body"]["extents"][0][0] = INJECTED.format(pwned)
     header = {**json.loads(head), "checksum": json.loads(forged(tree).partition(b"\n")[0])["checksum"]}
     return json.dumps(header).encode() + b"\n" + forged(tree).partition(b"\n")[2]
 
@@ -87,36 +87,54 @@ def test_a_command_in_a_plan_is_not_run_by_build_session_cached(tmp_path: Path) 
     assert not pwned.exists()
 
 
-def kernel_with(tree: Any, part: str) -> Any:
-    return next(k[part] for k in tree["kernels"] if k.get(part))
+def body(tree: Any, kind: str) -> Any:
+    return next(k["body"] for k in tree["kernels"] if k["body"]["kind"] == kind)
+
+
+def inner(tree: Any, kind: str) -> Any:
+    return next(k["schedule"]["inner"] for k in tree["kernels"] if k["body"]["kind"] == kind)
 
 
 def convolution(tree: Any) -> Any:
-    return next(k["window"] for k in tree["kernels"] if (k.get("window") or {}).get("op") == "conv2d")
+    return next(k["body"] for k in tree["kernels"] if k["body"].get("op") == "conv2d")
+
+
+def tiles(tree: Any) -> Any:
+    return next(k["schedule"]["inner"] for k in tree["kernels"] if k["body"].get("op") == "conv2d")
+
+
+def twice(level: Any) -> None:
+    level["stores"] = level["stores"] * 2
 
 
 # Each of them made a step die, or stands for what would.
 BROKEN: list[tuple[str, Callable[[Any], Any]]] = [
-    ("dense", lambda t: kernel_with(t, "dot").update(rows=4800)),
-    ("dense", lambda t: kernel_with(t, "dot").update(columns=6400)),
-    ("dense", lambda t: kernel_with(t, "dot").update(block=0)),
+    ("dense", lambda t: inner(t, "dot").update(rows=4800)),
+    ("dense", lambda t: inner(t, "dot").update(columns=6400)),
+    ("dense", lambda t: inner(t, "dot").update(work=0)),
     ("pooled", lambda t: convolution(t).update(low=[10**6, 1])),
     ("pooled", lambda t: convolution(t).update(low=[-1, -1])),
     ("pooled", lambda t: convolution(t).update(stride=[10**5, 1])),
     ("pooled", lambda t: convolution(t).update(dilation=[1, 99])),
     ("pooled", lambda t: convolution(t).update(pool=[200, 200])),
+    ("pooled", lambda t: convolution(t).update(high=[10**6, 1])),
+    ("pooled", lambda t: convolution(t).update(middle=[10**6, 1])),
+    ("pooled", lambda t: convolution(t).update(middle=[1])),
+    ("pooled", lambda t: tiles(t).update(granule=10**6)),
+    ("pooled", lambda t: t["kernels"][0]["schedule"].update(inner={"kind": "blocks"})),
+    ("dense", lambda t: t["kernels"][0]["schedule"].pop("inner")),
     ("grouped", lambda t: convolution(t).update(groups=4)),
-    ("tiles", lambda t: convolution(t).update(tile_rows=64)),
-    ("tiles", lambda t: convolution(t)["work"].reverse()),
-    ("tiles", lambda t: convolution(t)["work"][0].__setitem__(0, "block; system()")),
-    ("attention", lambda t: kernel_with(t, "call")["extents"][2].__setitem__(1, 10**7)),
-    ("attention", lambda t: kernel_with(t, "call")["extents"][6].__setitem__(1, 10**4)),
-    ("attention", lambda t: kernel_with(t, "call").update(routine="attention; system()")),
-    ("attention", lambda t: kernel_with(t, "call")["operands"][0].update(name="q = 0, .k")),
-    ("attention", lambda t: kernel_with(t, "call")["numbers"][0].__setitem__(0, "scale = system(), .x")),
-    ("attention", lambda t: kernel_with(t, "scatter").update(at=1)),
-    ("pooled", lambda t: t["kernels"][0]["levels"][1]["stores"].extend(t["kernels"][0]["levels"][1]["stores"])),
-    ("dense", lambda t: t["kernels"][0].update(granule=0)),
+    ("tiles", lambda t: tiles(t).update(rows=64)),
+    ("tiles", lambda t: tiles(t)["work"].reverse()),
+    ("tiles", lambda t: tiles(t)["work"][0].__setitem__(0, "block; system()")),
+    ("attention", lambda t: body(t, "call")["extents"][2].__setitem__(1, 10**7)),
+    ("attention", lambda t: inner(t, "call").update(block=10**4)),
+    ("attention", lambda t: body(t, "call").update(routine="attention; system()")),
+    ("attention", lambda t: body(t, "call")["operands"][0].update(name="q = 0, .k")),
+    ("attention", lambda t: body(t, "call")["numbers"][0].__setitem__(0, "scale = system(), .x")),
+    ("attention", lambda t: body(t, "scatter").update(at=1)),
+    ("pooled", lambda t: twice(t["kernels"][0]["body"]["levels"][1])),
+    ("dense", lambda t: t["kernels"][0]["schedule"].update(granule=0)),
     ("dense", lambda t: t["kernels"][0].update(id=7)),
     ("dense", lambda t: t["inputs"].pop()),
     ("dense", lambda t: t["buffers"][0].update(bytes=10**7)),
@@ -142,7 +160,9 @@ def test_a_body_that_is_no_plan(body: object) -> None:
 def test_a_bound_holds_at_every_size_and_not_at_the_capacity_alone() -> None:
     """capacity - batch is 0 where memory is measured, and 3 in a step of one row."""
     tree = json.loads(serialize.dump(plans()["dense"]).partition(b"\n")[2])
-    load = next(i["load"] for k in tree["kernels"] for v in k["levels"] for i in v["body"] if i.get("load"))
+    load = next(
+        i["load"] for k in tree["kernels"] for v in k["body"].get("levels", ()) for i in v["body"] if i.get("load")
+    )
     load["index"][-1]["offset"] = {"dim": [[[], 4], [["batch"], -1]]}
     with pytest.raises(PlanError, match="at every size"):
         serialize.load(forged(tree))

@@ -23,7 +23,9 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir.types import Dim, evaluate
-from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Instr, Kernel, Kind, Layout, Load, Plan, Space
+from wholestep.compiler.plan.bodies import Call, Columns, Dot, Scatter, Window
+from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Instr, Kernel, Layout, Load, Plan, Space
+from wholestep.compiler.plan.scheduled import schedule_of
 
 Array = np.ndarray[Any, Any]
 Sizes = Mapping[str, int]
@@ -64,10 +66,11 @@ def owned(extent: int, granule: int, thread: int, threads: int) -> range:
 def ranges(kernel: Kernel, sizes: Sizes, thread: int, threads: int) -> list[range] | None:
     """What a thread runs over, axis by axis; None if it has no part in the kernel."""
     spans = [range(evaluate(e, sizes)) for e in kernel.axes]
-    if kernel.split is None:
+    how = schedule_of(kernel)
+    if how.split is None:
         return spans if thread == 0 else None
-    spans[kernel.split] = owned(len(spans[kernel.split]), kernel.granule, thread, threads)
-    return spans if len(spans[kernel.split]) else None
+    spans[how.split] = owned(len(spans[how.split]), how.granule, thread, threads)
+    return spans if len(spans[how.split]) else None
 
 
 def grid(spans: Sequence[range], axes: Sequence[int]) -> dict[int, Array]:
@@ -159,13 +162,12 @@ class Walk:
         self.plan, self.kernel, self.sizes, self.spans = plan, kernel, sizes, spans
         self.events: list[Event] = []
         self.levels()
-        if kernel.dot:
-            d = kernel.dot
+        if isinstance(d := kernel.body, Dot):
             self.touch(d.a, False, BEFORE_LEVELS, (*d.batch, d.m, d.k))
             self.touch(d.b, False, BEFORE_LEVELS, (*d.batch, d.k, d.n))
-        if kernel.scatter:
-            self.scatter()
-        if called := kernel.call or kernel.window:
+        if isinstance(kernel.body, Scatter):
+            self.scatter(kernel.body)
+        if isinstance(called := kernel.body, Call | Window):
             for item, write in [(o, False) for o in called.operands] + [(o, True) for o in called.results]:
                 used = sorted({a for i in item.load.index for a, _ in i.terms})
                 self.touch(item.load, write, STORE if write else BEFORE_LEVELS, used)
@@ -174,13 +176,13 @@ class Walk:
         k = self.kernel
         for number, level in enumerate(k.levels):
             inner = (*k.rows, *([] if k.vector is None else [k.vector]))
-            if k.kind is Kind.COLUMNS and number == 0:
-                assert k.reduced is not None
-                inner = (*inner, k.reduced)
-            if k.kind is Kind.DOT and number:  # sums of the columns of the right operand; what follows them
-                assert k.dot is not None
-                inner = (k.dot.n, k.dot.k) if number == 1 else (k.dot.n,)
-            if k.window and k.window.pooled is not None and number == 0:  # every pixel of a pool's window
+            if isinstance(k.body, Columns) and number == 0:
+                inner = (*inner, k.body.reduced)
+            if isinstance(k.body, Dot) and number:  # sums of the columns of the right operand; what follows them
+                inner = (k.body.n, k.body.k) if number == 1 else (k.body.n,)
+            if (
+                isinstance(k.body, Window) and k.body.pooled is not None and number == 0
+            ):  # every pixel of a pool's window
                 inner = (*inner, 4, 5)
             first = number * PHASES
             self.loads(level.row, first + ROW_LOAD, k.rows)
@@ -195,10 +197,8 @@ class Walk:
             if i.load is not None:
                 self.touch(i.load, False, phase, axes, i.guards)
 
-    def scatter(self) -> None:
+    def scatter(self, s: Scatter) -> None:
         """The whole indexed dimension of the target is zeroed, then added to."""
-        s = self.kernel.scatter
-        assert s is not None
         self.touch(s.updates, False, BEFORE_LEVELS, range(len(self.kernel.axes)))
         self.touch(s.index, False, BEFORE_LEVELS, s.over)
         anywhere = (*s.target.index[: s.at], Index(value=0), *s.target.index[s.at + 1 :])
@@ -305,7 +305,7 @@ def violations(plan: Plan, sizes: Sizes | None = None, threads: int = 3) -> list
 
 def _violations(plan: Plan, sizes: Sizes, threads: int) -> Iterator[str]:
     memory = Memory(plan)
-    order = [k.region for k in plan.kernels]
+    order = [schedule_of(k).region for k in plan.kernels]
     if order != sorted(order):
         yield f"kernels are not in the order of their regions: {order}"
         return
@@ -319,7 +319,8 @@ def _violations(plan: Plan, sizes: Sizes, threads: int) -> Iterator[str]:
                 if spans is not None:
                     yield from _run(memory, kernel, here, spans, thread)
         if shared := memory.shared_bytes():
-            yield f"region {stretch[0][0].region}: {shared} bytes are written by one thread and touched by another"
+            region = schedule_of(stretch[0][0]).region
+            yield f"region {region}: {shared} bytes are written by one thread and touched by another"
     yield from _incomplete(memory, sizes)
 
 
@@ -332,15 +333,15 @@ def stretches(plan: Plan, sizes: Sizes) -> Iterator[list[Turn]]:
     for loop, group in groupby(plan.kernels, key=lambda k: k.loop):
         kernels = list(group)
         if loop is None:
-            for _, region in groupby(kernels, key=lambda k: k.region):
+            for _, region in groupby(kernels, key=lambda k: schedule_of(k).region):
                 yield [(k, sizes, frozenset()) for k in region]
             continue
         steps = steps_of(plan, loop, kernels, sizes)
         if plan.loops[loop].barrier:
             for step in steps:
-                for _, region in groupby(step, key=lambda turn: turn[0].region):
+                for _, region in groupby(step, key=lambda turn: schedule_of(turn[0]).region):
                     yield list(region)
-        elif len({k.region for k in kernels}) == 1:
+        elif len({schedule_of(k).region for k in kernels}) == 1:
             yield [turn for step in steps for turn in step]
         else:
             raise AssertionError(f"loop {loop} has barriers inside and none between its steps")
@@ -365,12 +366,12 @@ def accessed(kernel: Kernel) -> list[Load]:
     """Every place that a kernel reads or writes."""
     found = [i.load for level in kernel.levels for i in (*level.row, *level.body) if i.load is not None]
     found += [s.load for level in kernel.levels for s in (*level.row_stores, *level.stores)]
-    if kernel.dot:
-        found += [kernel.dot.a, kernel.dot.b]
-    if kernel.scatter:
-        found += [kernel.scatter.target, kernel.scatter.updates, kernel.scatter.index]
-    if kernel.call:
-        found += [o.load for o in (*kernel.call.operands, *kernel.call.results)]
+    if isinstance(kernel.body, Dot):
+        found += [kernel.body.a, kernel.body.b]
+    if isinstance(kernel.body, Scatter):
+        found += [kernel.body.target, kernel.body.updates, kernel.body.index]
+    if isinstance(kernel.body, Call | Window):
+        found += [o.load for o in (*kernel.body.operands, *kernel.body.results)]
     return found
 
 

@@ -23,9 +23,11 @@ from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.types import DType, Extent, TensorType, as_shape, evaluate, float32, float64
 from wholestep.compiler.plan import relief
 from wholestep.compiler.plan.attention import BLOCK_BYTES
+from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kernel, Kind, Layout, Plan, Space
+from wholestep.compiler.plan.scheduled import queries_of
 from wholestep.compiler.plan.serialize import dump, load
 from wholestep.steps.train import train_graph
 
@@ -152,7 +154,7 @@ def calls(plan: Plan) -> list[Kernel]:
 
 def test_a_layer_has_one_kernel_forward_and_one_backward_and_no_scores() -> None:
     plan = gpt_plan(layers=2)
-    assert [k.call.routine for k in calls(plan) if k.call] == ["attention"] * 2 + ["attention_grad"] * 2
+    assert [k.body.routine for k in calls(plan)] == ["attention"] * 2 + ["attention_grad"] * 2
     scores = 16 * 4 * 96 * 96
     for buffer in plan.buffers:
         assert 96 * 96 not in buffer.type.shape
@@ -167,7 +169,7 @@ def test_heads_are_read_and_written_in_place(monkeypatch: pytest.MonkeyPatch) ->
     """Queries, keys and values are columns of one product, their gradients columns of one: nothing is copied."""
     monkeypatch.setattr(relief, "WORTH", 1 << 60)  # barriers that must be, not those that free bytes
     plan = gpt_plan(layers=1)
-    forward, backward = (k.call for k in calls(plan))
+    forward, backward = (k.body for k in calls(plan))
     assert forward is not None
     assert backward is not None
     read = {o.name: o.load.buffer for o in forward.operands}
@@ -176,7 +178,7 @@ def test_heads_are_read_and_written_in_place(monkeypatch: pytest.MonkeyPatch) ->
     assert written["dq"] == written["dk"] == written["dv"]
     assert plan.buffers[written["dq"]].layout is Layout.PANELS  # the weight's gradient reads it by columns
     (out,) = (o.load.buffer for o in forward.results if o.name == "out")
-    readers = [k for k in plan.kernels if k.dot and out in (k.dot.a.buffer, k.dot.b.buffer)]
+    readers = [k for k in plan.kernels if isinstance(k.body, Dot) and out in (k.body.a.buffer, k.body.b.buffer)]
     assert len(readers) == 2  # the projection, and the gradient of its weight
     assert not [k for k in plan.kernels if set(k.origin) & {"cast", "gradient of slice", "gradient of permute"}]
     assert plan.regions == 2  # no barrier around attention
@@ -184,9 +186,7 @@ def test_heads_are_read_and_written_in_place(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_block_of_queries_shrinks_with_the_number_of_keys() -> None:
     short, long = (attention(*[heads(1, t, 16)] * 3) for t in (64, 4096))
-    blocks = [
-        dict(k.call.extents)["block"] for g in (short, long) for k in calls(make_plan(lower(g), {"batch": 2})) if k.call
-    ]
+    blocks = [queries_of(k).block for g in (short, long) for k in calls(make_plan(lower(g), {"batch": 2}))]
     assert blocks == [64, 64, 16, 16]
 
 
@@ -202,8 +202,7 @@ def test_gradients_that_nobody_reads_are_not_computed() -> None:
     graph = CASES["full"]
     some = Graph(graph.outputs[:3], (), graph.inputs)  # the result, the statistic and the queries' gradient
     _, backward = calls(make_plan(lower(some), CAPACITY))
-    assert backward.call is not None
-    assert [o.name for o in backward.call.results] == ["dq"]
+    assert [o.name for o in backward.body.results] == ["dq"]
 
 
 def test_a_small_gpt_needs_no_more_than_it_did(request: pytest.FixtureRequest) -> None:

@@ -25,11 +25,13 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import Dim, TensorType, evaluate, float32, int32
+from wholestep.compiler.plan.bodies import Call, Dot, Scatter, Window
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.call import Assembled, assemble, is_call
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kernel, Kind, Load, Plan, Space
 from wholestep.compiler.plan.prepare import prepare
+from wholestep.compiler.plan.scheduled import schedule_of
 from wholestep.compiler.plan.serialize import dump
 from wholestep.compiler.plan.split import Splitter
 from wholestep.compiler.plan.traffic import loads, stores
@@ -41,20 +43,18 @@ GRAPHS = graphs(max_nodes=16)
 
 def touched(kernel: Kernel) -> Iterator[tuple[int, bool]]:
     """(buffer, is it written) of every load and store."""
+    body = kernel.body
     for level in kernel.levels:
         yield from ((i.load.buffer, False) for i in (*level.row, *level.body) if i.load)
         yield from ((s.load.buffer, True) for s in (*level.row_stores, *level.stores))
-    if kernel.dot:
-        yield from ((load.buffer, False) for load in (kernel.dot.a, kernel.dot.b))
-    if kernel.scatter:
-        yield from ((load.buffer, False) for load in (kernel.scatter.updates, kernel.scatter.index))
-        yield kernel.scatter.target.buffer, True
-    if kernel.call:
-        yield from ((o.load.buffer, False) for o in kernel.call.operands)
-        yield from ((o.load.buffer, True) for o in kernel.call.results)
-    if kernel.window:
-        yield from ((o.load.buffer, False) for o in kernel.window.operands)
-        yield from ((o.load.buffer, True) for o in kernel.window.results)
+    if isinstance(body, Dot):
+        yield from ((load.buffer, False) for load in (body.a, body.b))
+    if isinstance(body, Scatter):
+        yield from ((load.buffer, False) for load in (body.updates, body.index))
+        yield body.target.buffer, True
+    if isinstance(body, Call | Window):
+        yield from ((o.load.buffer, False) for o in body.operands)
+        yield from ((o.load.buffer, True) for o in body.results)
 
 
 # -- memory and order ------------------------------------------------------------------------------------------------
@@ -87,7 +87,9 @@ def test_live_buffers_never_overlap(graph: Graph, fused: bool) -> None:
             assert written_over(after[0], *((a.id, b.id) if before is touching[a.id] else (b.id, a.id)))
         else:
             assert before[-1].id < after[0].id, f"buffers {a.id} and {b.id}"
-        if before[-1].region == after[0].region:  # the same bytes, owner by owner: ownership.py checks who touches them
+        if (
+            schedule_of(before[-1]).region == schedule_of(after[0]).region
+        ):  # the same bytes, owner by owner: ownership.py checks who touches them
             assert (a.offset, a.bytes) == (b.offset, b.bytes)
     for b in arena:
         assert b.offset % 64 == 0
@@ -105,12 +107,14 @@ def test_reads_follow_writes_and_splits_are_legal(graph: Graph, fused: bool) -> 
             computed = plan.buffers[b].space in (Space.ARENA, Space.OUTPUT)
             assert write or not computed or b in written or b in own, f"kernel {k.id} reads buffer {b} too early"
         written |= own
-        summed = {k.reduced, k.dot.k if k.dot else None, *(k.scatter.over if k.scatter else ())} - {None}
-        assert k.split not in summed, f"kernel {k.id} is split along an axis that it sums over"
+        split = schedule_of(k).split
+        summed = {getattr(k.body, "reduced", None), getattr(k.body, "k", None), *getattr(k.body, "over", ())} - {None}
+        assert split not in summed, f"kernel {k.id} is split along an axis that it sums over"
         if k.kind is Kind.NEST and any(level.reduces for level in k.levels):
-            assert k.split is None or k.split != k.vector
+            assert split is None or split != k.vector
     assert [k.id for k in plan.kernels] == list(range(len(plan.kernels)))
-    assert [k.region for k in plan.kernels] == sorted(k.region for k in plan.kernels)
+    regions = [schedule_of(k).region for k in plan.kernels]
+    assert regions == sorted(regions)
 
 
 def test_the_arena_is_reused_across_regions() -> None:
@@ -154,8 +158,8 @@ def test_flops_are_those_of_the_graph(graph: Graph) -> None:
     if any(n.op == "random" for n in lowered.nodes):  # drawn again by each reader
         return
     plan = make_plan(lowered, CAPACITY, fused=False)
-    routines = sum(k.flops for k in plan.kernels if k.call)  # counted by hand in test_attention.py
-    routines += sum(k.window.flops for k in plan.kernels if k.window)  # by the formula of their op
+    routines = sum(k.flops for k in plan.kernels if k.kind is Kind.CALL)  # counted by hand in test_attention.py
+    routines += sum(k.body.work for k in plan.kernels if k.kind is Kind.WINDOW)  # by the formula of their op
     counted = [n for n in prepare(assemble(lowered)).nodes if not (is_call(n) or isinstance(n, Assembled))]
     assert plan.flops - routines == sum(arithmetic(n) for n in counted)
 

@@ -12,8 +12,10 @@ from races import NoThreadSanitizerError, build, driver, need_thread_sanitizer, 
 import wholestep as ws
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.pipeline import Compiler
+from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Plan, Space
+from wholestep.compiler.plan.scheduled import blocks_of, in_region, schedule_of
 from wholestep.compiler.plan.serialize import dump, load
 from wholestep.errors import PlanError
 
@@ -55,14 +57,15 @@ def test_units_are_shared_out_where_there_are_few_rows(few_rows: Plan) -> None:
 def test_what_is_copied_before_it_is_multiplied_is_copied_for_more_columns(units: int, columns: int) -> None:
     """The gates' gradients of all steps, 4 x 128 floats apart, are read down their columns."""
     plan = plan_of(units=units, layers=1)
-    blocks = {k.dot.columns for k in plan.kernels if k.dot is not None and k.dot.a.index[-1].plain == k.dot.m}
+    products = [k for k in plan.kernels if isinstance(k.body, Dot)]
+    blocks = {blocks_of(k).columns for k in products if k.body.a.index[-1].plain == k.body.m}
     assert blocks == {columns}
 
 
 def test_the_checker_finds_a_missing_barrier(few_rows: Plan) -> None:
     """All steps of each loop as one stretch, without the barriers inside."""
-    regions = {k.loop: k.region for k in reversed(few_rows.kernels)}
-    kernels = tuple(k if k.loop is None else replace(k, region=regions[k.loop]) for k in few_rows.kernels)
+    regions = {k.loop: schedule_of(k).region for k in reversed(few_rows.kernels)}
+    kernels = tuple(k if k.loop is None else in_region(k, regions[k.loop]) for k in few_rows.kernels)
     loops = tuple(replace(loop, barrier=False) for loop in few_rows.loops)
     assert violations(replace(few_rows, kernels=kernels, loops=loops), {"time": 3, "batch": 1}, 3)
 

@@ -19,6 +19,7 @@ from wholestep.compiler.ir.text import print_graph
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
+from wholestep.compiler.plan.scheduled import in_region, schedule_of
 
 THREADS = (1, 2, 3, 7)
 CAPACITY = {"batch": 40, "time": 5}
@@ -74,28 +75,32 @@ def plan() -> Plan:
 
 def with_kernel(plan: Plan, at: int, **changes: object) -> Plan:
     kernels = list(plan.kernels)
-    kernels[at] = replace(kernels[at], **changes)  # type: ignore[arg-type]
-    return replace(plan, kernels=tuple(sorted(kernels, key=lambda k: k.region)))
+    kernels[at] = replace(kernels[at], schedule=replace(kernels[at].schedule, **changes))
+    return replace(plan, kernels=tuple(sorted(kernels, key=region)))
+
+
+def region(kernel: Kernel) -> int:
+    return schedule_of(kernel).region
 
 
 def test_a_dropped_barrier_is_seen(plan: Plan) -> None:
     assert plan.regions >= 3
     for gone in range(1, plan.regions):
-        merged = tuple(replace(k, region=k.region - (k.region >= gone)) for k in plan.kernels)
+        merged = tuple(in_region(k, region(k) - (region(k) >= gone)) for k in plan.kernels)
         found = violations(replace(plan, kernels=merged))
         assert any("written by one thread and touched by another" in v for v in found), f"barrier {gone} was not missed"
 
 
 def test_a_kernel_one_region_earlier_is_seen(plan: Plan) -> None:
     """Regions are longest paths, so every kernel with a predecessor in the region before needs its barrier."""
-    late = [i for i, k in enumerate(plan.kernels) if k.region > 0]
-    missed = [i for i in late if not violations(with_kernel(plan, i, region=plan.kernels[i].region - 1))]
+    late = [i for i, k in enumerate(plan.kernels) if region(k) > 0]
+    missed = [i for i in late if not violations(with_kernel(plan, i, region=region(plan.kernels[i]) - 1))]
     assert missed == []
 
 
 def test_a_read_before_its_write_is_seen(plan: Plan) -> None:
     """On one thread too, where no barrier matters."""
-    first = max(i for i, k in enumerate(plan.kernels) if k.region == plan.regions - 1)
+    first = max(i for i, k in enumerate(plan.kernels) if region(k) == plan.regions - 1)
     found = violations(with_kernel(plan, first, region=0), threads=1)
     assert any("where nobody has written it" in v for v in found)
 
@@ -115,11 +120,12 @@ def other_splits(plan: Plan) -> list[tuple[int, int | None]]:
         return -(-evaluate(k.axes[axis], plan.sizes) // 16)
 
     loops = [(i, k, (*k.rows, *([] if k.vector is None else [k.vector]))) for i, k in enumerate(plan.kernels)]
-    return [(i, a) for i, k, axes in loops for a in axes if a != k.split and k.split is not None and parts(k, a) > 1]
+    splits = {k.id: schedule_of(k).split for k in plan.kernels}
+    return [(i, a) for i, k, axes in loops for a in axes if splits[k.id] not in (a, None) and parts(k, a) > 1]
 
 
 def test_another_split_is_seen(plan: Plan) -> None:
-    """A kernel that is dealt out along another axis than its neighbours without a barrier reads what is not its own."""
+    """A kernel partitioned along another axis than its neighbours without a barrier reads what is not its own."""
     seen = [(i, a) for i, a in other_splits(plan) if violations(with_kernel(plan, i, split=a, granule=16))]
     assert seen, "no kernel of this plan depends on its split"
 

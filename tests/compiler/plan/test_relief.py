@@ -13,6 +13,7 @@ from wholestep.compiler.plan import relief
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kind, Plan, Space
+from wholestep.compiler.plan.scheduled import schedule_of
 from wholestep.steps.train import train_graph
 
 NEVER = 1 << 60
@@ -50,7 +51,7 @@ def test_every_byte_has_one_owner_between_barriers(monkeypatch: pytest.MonkeyPat
 
 def test_bytes_change_hands_inside_a_region_that_one_of_their_buffers_outlives(monkeypatch: pytest.MonkeyPatch) -> None:
     made = plan(monkeypatch, NEVER)
-    region = [k.region for k in made.kernels]
+    region = [schedule_of(k).region for k in made.kernels]
     arena = [b for b in made.buffers if b.space is Space.ARENA]
     handed = [
         (a, b)

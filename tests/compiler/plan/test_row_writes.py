@@ -19,7 +19,8 @@ from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.types import Dim, DType, Extent, TensorType, float32, float64, int32, int64
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
-from wholestep.compiler.plan.kernel import Index, Kernel, Plan, Store
+from wholestep.compiler.plan.kernel import Index, Kernel, Level, Plan, Store
+from wholestep.compiler.plan.scheduled import schedule_of
 from wholestep.compiler.plan.serialize import dump, load
 from wholestep.errors import PlanError
 
@@ -165,12 +166,16 @@ def test_the_kernel_moves_the_rows_that_come_however_many_the_state_has() -> Non
 
 
 def test_threads_share_the_rows() -> None:
-    assert writer(plan_of(append((), int32))).split == 0
+    assert schedule_of(writer(plan_of(append((), int32)))).split == 0
 
 
 def test_the_plan_is_read_from_a_file_as_it_was_written() -> None:
     plan = plan_of(append((10,), float32))
     assert load(dump(plan)) == plan
+
+
+def with_level(kernel: Kernel, level: Level) -> Kernel:
+    return replace(kernel, body=replace(kernel.body, levels=(level,)))
 
 
 def with_store(plan: Plan, index: Index) -> Plan:
@@ -179,7 +184,7 @@ def with_store(plan: Plan, index: Index) -> Plan:
     (level,) = kernel.levels
     (store,) = level.stores
     wrong = replace(store, load=replace(store.load, index=(index, *store.load.index[1:])))
-    broken = replace(kernel, levels=(replace(level, stores=(wrong,)),))
+    broken = with_level(kernel, replace(level, stores=(wrong,)))
     return replace(plan, kernels=tuple(broken if k is kernel else k for k in plan.kernels))
 
 
@@ -196,7 +201,7 @@ def test_a_read_behind_a_start_is_refused() -> None:
     first = next(i for i in level.body if i.load is not None)
     assert first.load is not None
     moved = replace(first, load=replace(first.load, index=(Index(((0, 1),), value=first.id), *first.load.index[1:])))
-    broken = replace(kernel, levels=(replace(level, body=tuple(moved if i is first else i for i in level.body)),))
+    broken = with_level(kernel, replace(level, body=tuple(moved if i is first else i for i in level.body)))
     with pytest.raises(PlanError, match="clamped"):
         check(replace(plan, kernels=tuple(broken if k is kernel else k for k in plan.kernels)))
 

@@ -17,8 +17,10 @@ from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan import build
+from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
+from wholestep.compiler.plan.scheduled import schedule_of
 from wholestep.compiler.plan.siblings import MOST_SUMS
 from wholestep.steps.train import train_graph
 
@@ -100,8 +102,8 @@ def test_the_columns_of_a_wide_product_are_dealt_out() -> None:
     """A sum belongs to whoever owns its column: no other axis of such a kernel can be split."""
     plan = make_plan(mlp_step(36, 72, 10), CAPACITY)
     (kernel,) = with_sums(plan)
-    assert kernel.dot is not None
-    assert (kernel.split, kernel.axes[kernel.dot.n]) == (kernel.dot.n, 72)
+    assert isinstance(kernel.body, Dot)
+    assert (schedule_of(kernel).split, kernel.axes[kernel.body.n]) == (kernel.body.n, 72)
 
 
 def test_narrow_products_keep_to_themselves() -> None:

@@ -20,6 +20,7 @@ from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.frames import backward_taps
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
+from wholestep.compiler.plan.scheduled import schedule_of, tiles_of
 from wholestep.compiler.plan.serialize import dump, load
 from wholestep.errors import PlanError
 from wholestep.steps.train import train_graph
@@ -37,14 +38,14 @@ def windows(plan: Plan) -> list[Kernel]:
 
 
 def ops(plan: Plan) -> list[str]:
-    return [k.window.op for k in windows(plan) if k.window]
+    return [k.body.op for k in windows(plan)]
 
 
 def test_a_pool_stands_in_the_kernel_of_its_convolution_and_its_adjoint_in_those_of_theirs(plan: Plan) -> None:
     assert sorted(ops(plan)) == [
         *["conv2d"] * 3, "conv2d_grad_input", "conv2d_grad_weight", "pooled_grad_input", *["pooled_grad_weight"] * 2,
     ]  # fmt: skip
-    assert [k.window.pooled is not None for k in windows(plan) if k.window and k.window.op == "conv2d"].count(True) == 2
+    assert [k.body.pooled is not None for k in windows(plan) if k.body.op == "conv2d"].count(True) == 2
 
 
 def test_what_is_pooled_is_never_stored(plan: Plan) -> None:
@@ -67,14 +68,13 @@ def test_every_byte_has_one_owner(plan: Plan, threads: int, rows: int) -> None:
 
 def test_gradients_of_weights_are_dealt_out_by_outputs_and_images_by_the_batch(plan: Plan) -> None:
     for k in windows(plan):
-        assert k.window is not None
-        of_weight = k.window.op.endswith("grad_weight")
-        assert k.split == 0
-        assert k.granule == (k.window.granule if of_weight else 8)
+        how, of_weight = schedule_of(k), k.body.op.endswith("grad_weight")
+        assert how.split == 0
+        assert how.granule == (tiles_of(k).granule if of_weight else 8)
 
 
 def test_flops_count_every_multiply_and_add(plan: Plan) -> None:
-    (plain,) = (k for k in windows(plan) if k.window and k.window.op == "conv2d" and k.window.pooled is None)
+    (plain,) = (k for k in windows(plan) if k.body.op == "conv2d" and k.body.pooled is None)
     pixels = 20 * 5 * 5
     assert plain.flops == pixels * 5 * (2 * 9 * 5) + 2 * pixels * 5  # the residual and the relu are one each
     assert all(k.bytes > 0 for k in windows(plan))
@@ -86,7 +86,6 @@ def test_a_plan_survives_a_file(plan: Plan) -> None:
 
 def test_an_operand_outside_of_its_buffer_is_refused(plan: Plan) -> None:
     kernel = windows(plan)[0]
-    assert kernel.window is not None
     axes = (kernel.axes[0] * 2, *kernel.axes[1:])
     with pytest.raises(PlanError, match=f"kernel {kernel.id} stays inside buffer"):
         check(replace(plan, kernels=tuple(replace(k, axes=axes) if k is kernel else k for k in plan.kernels)))

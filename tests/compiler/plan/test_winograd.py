@@ -15,7 +15,8 @@ from sessions import assert_same_bits
 import wholestep as ws
 from wholestep.compiler.backends.cpu.render import ahead
 from wholestep.compiler.ir.types import float32, float64
-from wholestep.compiler.plan.kernel import Kernel, Plan
+from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
+from wholestep.compiler.plan.scheduled import tiles_of
 from wholestep.compiler.plan.serialize import dump, load
 from wholestep.compiler.plan.winograd import block_rows, position_step, takes
 
@@ -59,7 +60,7 @@ def plan() -> Plan:
 
 
 def by_tiles(plan: Plan) -> list[Kernel]:
-    return [k for k in plan.kernels if k.window is not None and k.window.tile_rows]
+    return [k for k in plan.kernels if k.kind is Kind.WINDOW and tiles_of(k).rows]
 
 
 # -- which -------------------------------------------------------------------------------------------------------------
@@ -102,11 +103,10 @@ def test_positions_do_not_share_the_sets_of_a_cache() -> None:
 
 
 def test_all_convolutions_and_their_adjoints_are_by_tiles_and_take_four_ninths_of_the_products() -> None:
-    kernels = {k.window.op: k for k in by_tiles(plan()) if k.window is not None}
+    kernels = {k.body.op: k for k in by_tiles(plan())}
     assert set(kernels) == {"conv2d", "conv2d_grad_input", "conv2d_grad_weight"}
-    adjoint = next(k for k in by_tiles(plan()) if k.window and k.window.op == "conv2d_grad_input" and k.axes[3] == 16)
-    assert adjoint.window is not None
-    assert adjoint.window.flops == 2 * CAPACITY * 8 * 7 * 16 * (16 * 20)  # images of 15 x 13
+    adjoint = next(k for k in by_tiles(plan()) if k.body.op == "conv2d_grad_input" and k.axes[3] == 16)
+    assert adjoint.body.work == 2 * CAPACITY * 8 * 7 * 16 * (16 * 20)  # images of 15 x 13
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

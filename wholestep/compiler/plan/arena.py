@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from wholestep.compiler.ir.types import Dim, Extent
 from wholestep.compiler.plan.kernel import Buffer, Kernel, Layout, Space
 from wholestep.compiler.plan.overwrite import overwrites
+from wholestep.compiler.plan.scheduled import schedule_of
 from wholestep.compiler.plan.touch import Touch, Way
 
 Owners = tuple[object, ...]  # a way of dealing out bytes to threads
@@ -44,12 +45,12 @@ def lives(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> Lives:
     owners: dict[tuple[int, int], frozenset[Owners]] = {}
     in_loops: set[int] = set()
     for k in kernels:
-        touch = Touch(k, buffers)
+        touch, split, region = Touch(k, buffers), schedule_of(k).split, schedule_of(k).region
         for id in touch.by_buffer:
             span[id] = (span.get(id, (k.id, k.id))[0], k.id)
-            ways = touch.walked(k.split, id) if k.split is not None else frozenset[Way]()
+            ways = touch.walked(split, id) if split is not None else frozenset[Way]()
             mine = frozenset(owned_bytes(buffers[id], way) for way in ways)
-            owners[id, k.region] = owners.get((id, k.region), mine) & mine
+            owners[id, region] = owners.get((id, region), mine) & mine
         if k.loop is not None:
             in_loops |= touch.by_buffer.keys()
     cover_loops(span, kernels, buffers)
@@ -87,15 +88,13 @@ def owned_bytes(buffer: Buffer, way: Way) -> Owners:
 def slots(alive: Lives, kernels: Sequence[Kernel]) -> list[Slot]:
     """The buffers of the arena, put one after the other where they meet in a region in which their owners agree."""
     out: list[Slot] = []
-    region = [k.region for k in kernels]
+    region = [schedule_of(k).region for k in kernels]
     for b in sorted((b for b in alive.buffers if b.space is Space.ARENA), key=lambda b: (b.first, b.id)):
         first, last = region[b.first], region[b.last]
         at_first, at_last = (alive.owners.get((b.id, r), frozenset()) for r in (first, last))
         for slot in out:
             before = slot.buffers[-1]
-            meet = (
-                (slot.last, slot.bytes) == (first, b.bytes) and slot.owners & at_first and follows(kernels, before, b)
-            )
+            meet = (slot.last, slot.bytes) == (first, b.bytes) and slot.owners & at_first
             # A loop comes back to its first region: there a slot stays within one.
             stays = slot.first == last or not {before.id, b.id} & alive.in_loops
             if meet and stays and follows(kernels, before, b):

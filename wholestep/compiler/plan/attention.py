@@ -11,10 +11,12 @@ from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.layers import heads_in_group
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate, product
 from wholestep.compiler.plan.access import Indices
+from wholestep.compiler.plan.bodies import Call
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.fuse import Cluster
-from wholestep.compiler.plan.kernel import LANES, Call, Index, Kernel, Kind, Operand
+from wholestep.compiler.plan.kernel import LANES, Index, Kernel, Operand
 from wholestep.compiler.plan.place import operand, result
+from wholestep.compiler.plan.scheduled import CpuSchedule, Queries
 
 BLOCK_BYTES = 128 << 10  # of the scores of a block of queries: two such stay in a second-level cache
 MOST_QUERIES = 64  # in a block, and so few at least that a product has whole tiles
@@ -75,10 +77,10 @@ class Head:
         fitting = BLOCK_BYTES // (dtype_size * (evaluate(self.keys, sizes) + LANES))
         return max(LANES, min(MOST_QUERIES, fitting // LANES * LANES))
 
-    def extents(self, causal: bool, block: int) -> tuple[tuple[str, Extent], ...]:
+    def extents(self, causal: bool) -> tuple[tuple[str, Extent], ...]:
         names = ("group", "queries", "keys", "width", "values")
         own = zip(names, self.axes[len(self.lead) :], strict=True)
-        return (*own, ("causal", int(causal)), ("block", block))
+        return (*own, ("causal", int(causal)))
 
 
 @dataclass(frozen=True)
@@ -171,11 +173,11 @@ def _kernel(
     call = Call(
         routine,
         dtype,
+        head.rows,
         tuple(operands),
         tuple(results),
-        head.extents(attrs.causal, block),
+        head.extents(attrs.causal),
         (("scale", attrs.scale),),
-        work,
         head.pairs(attrs.causal, sizes) * evaluate(each, sizes),
     )
-    return Kernel(id, Kind.CALL, head.axes, head.rows, None, (), call=call)
+    return Kernel(id, head.axes, call, CpuSchedule(inner=Queries(block, work)))

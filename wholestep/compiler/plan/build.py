@@ -19,6 +19,7 @@ from wholestep.compiler.plan.loops import in_slots, open_loops
 from wholestep.compiler.plan.merge import merge_maps
 from wholestep.compiler.plan.order import place_updates, topological
 from wholestep.compiler.plan.prepare import prepare
+from wholestep.compiler.plan.scheduled import schedule_of
 from wholestep.compiler.plan.siblings import join_column_sums
 from wholestep.compiler.plan.traffic import bytes_moved, flops
 from wholestep.compiler.plan.windows import emit_window
@@ -103,7 +104,7 @@ def make_plan(
         arena_bytes=arena_bytes,
         copy_bytes=copy_bytes,
         work_bytes=buffers.work_bytes,
-        regions=max((k.region for k in kernels), default=0) + 1,
+        regions=max((schedule_of(k).region for k in kernels), default=0) + 1,
         loops=tuple(loops),
         least=tuple(least),
     )

@@ -15,8 +15,10 @@ from math import prod
 from wholestep.compiler.frontend.initializers import is_meant
 from wholestep.compiler.ir.types import DType, Extent, TensorType, evaluate, symbols_of
 from wholestep.compiler.plan.arena import follows
+from wholestep.compiler.plan.bodies import Columns, Read, Scatter, Window
 from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Kernel, Kind, Layout, Load, Plan, Space
 from wholestep.compiler.plan.layout import ALIGNMENT, layout_bytes, state_layout
+from wholestep.compiler.plan.scheduled import schedule_of
 from wholestep.compiler.plan.touch import kernel_granule
 from wholestep.errors import PlanError
 
@@ -143,20 +145,20 @@ def _check_owned_names(plan: Plan) -> None:
 
 def _check_split(kernel: Kernel) -> None:
     """Threads begin where native code may: at whole granules."""
-    where = f"kernel {kernel.id}"
-    if kernel.split is None:
-        _need(kernel.granule >= 1, f"{where} has a granule")
+    where, how = f"kernel {kernel.id}", schedule_of(kernel)
+    if how.split is None:
+        _need(how.granule >= 1, f"{where} has a granule")
         return
-    dealt = (
+    looped = (
         range(len(kernel.axes))
-        if kernel.scatter
+        if isinstance(kernel.body, Scatter)
         else (*kernel.rows, *(() if kernel.vector is None else (kernel.vector,)))
     )
     _need(
-        kernel.split in dealt and (kernel.window is None or kernel.split == 0),
-        f"{where} is dealt out along an axis it loops over",
+        how.split in looped and (not isinstance(kernel.body, Window) or how.split == 0),
+        f"{where} is partitioned along an axis it loops over",
     )
-    _need(kernel.granule == kernel_granule(kernel, kernel.split), f"{where} has the granule of its axis")
+    _need(how.granule == kernel_granule(kernel, how.split), f"{where} has the granule of its axis")
 
 
 def _check_copies(plan: Plan, kernel: Kernel) -> None:
@@ -200,7 +202,8 @@ def _check_loops(plan: Plan) -> None:
         _need(evaluate(loop.length, plan.sizes) >= 0, f"loop {loop.id} has a length")
     seen: list[int | None] = []
     for before, after in pairwise(plan.kernels):
-        _need(before.loop == after.loop or before.region < after.region, f"a barrier stands before kernel {after.id}")
+        barrier = schedule_of(before).region < schedule_of(after).region
+        _need(before.loop == after.loop or barrier, f"a barrier stands before kernel {after.id}")
         if before.loop != after.loop:
             _need(after.loop is None or after.loop not in seen, f"the kernels of loop {after.loop} stand together")
             seen.append(before.loop)
@@ -248,7 +251,7 @@ def _check_arena(plan: Plan) -> None:
                 follows(plan.kernels, before, after),
                 f"buffers {a.id} and {b.id} overlap in the arena while both are alive",
             )
-            barrier = plan.kernels[before.last].region < plan.kernels[after.first].region
+            barrier = schedule_of(plan.kernels[before.last]).region < schedule_of(plan.kernels[after.first]).region
             _need(
                 barrier or (a.offset, a.bytes) == (b.offset, b.bytes),
                 f"buffers {a.id} and {b.id} have one place where bytes change hands without a barrier",
@@ -294,8 +297,9 @@ def _check_kernel(plan: Plan, kernel: Kernel) -> None:
     where = f"kernel {kernel.id}"
     axes = range(len(kernel.axes))
     _need_symbols(plan, kernel.axes, where)
-    _need(0 <= kernel.region < plan.regions, f"{where} is in region {kernel.region} of {plan.regions}")
-    named = (*kernel.rows, *(a for a in (kernel.vector, kernel.reduced, kernel.split) if a is not None))
+    how, reduced = schedule_of(kernel), kernel.body.reduced if isinstance(kernel.body, Columns) else None
+    _need(0 <= how.region < plan.regions, f"{where} is in region {how.region} of {plan.regions}")
+    named = (*kernel.rows, *(a for a in (kernel.vector, reduced, how.split) if a is not None))
     _need(all(a in axes for a in named), f"{where} has axes {tuple(axes)}")
     for load, guards in _loads(kernel):
         buffer = _buffer(plan, load.buffer, f"what {where} reads or writes")
@@ -360,20 +364,10 @@ def _check_index(plan: Plan, kernel: Kernel, index: Index) -> None:
     _need_symbols(plan, [index.offset, *(c for _, c in index.terms)], f"kernel {kernel.id}")
 
 
-def _loads(kernel: Kernel) -> Iterator[tuple[Load, tuple[Guard, ...]]]:
+def _loads(kernel: Kernel) -> Iterator[Read]:
     """Everything that a kernel reads or writes, and under which conditions."""
-    for level in kernel.levels:
-        yield from ((i.load, i.guards) for i in (*level.row, *level.body) if i.load is not None)
-        yield from ((s.load, ()) for s in (*level.row_stores, *level.stores))
-    if kernel.dot is not None:
-        yield from ((kernel.dot.a, ()), (kernel.dot.b, ()))
-    if kernel.scatter is not None:
-        scatter = kernel.scatter
-        yield from ((scatter.target, ()), (scatter.updates, ()), (scatter.index, ()))
-    if kernel.window is not None:
-        yield from ((o.load, ()) for o in (*kernel.window.operands, *kernel.window.results))
-    if kernel.call is not None:
-        yield from ((o.load, ()) for o in (*kernel.call.operands, *kernel.call.results))
+    yield from kernel.body.reads()
+    yield from ((load, ()) for load in kernel.body.stores())
 
 
 def _buffer(plan: Plan, id: int | None, what: str) -> Buffer:

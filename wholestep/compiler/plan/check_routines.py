@@ -12,10 +12,12 @@ from math import isfinite
 
 from wholestep.compiler.ir.types import Extent, evaluate
 from wholestep.compiler.plan.attention import Head, room_of
+from wholestep.compiler.plan.bodies import Call, Columns, Dot, Scatter
 from wholestep.compiler.plan.call import keeps_panels
-from wholestep.compiler.plan.emit import block_size, is_direct
-from wholestep.compiler.plan.kernel import LANES, Buffer, Call, Kernel, Kind, Layout, Load, Operand, Plan, Space
+from wholestep.compiler.plan.emit import block_size
+from wholestep.compiler.plan.kernel import LANES, Buffer, Kernel, Kind, Layout, Load, Operand, Plan, Space
 from wholestep.compiler.plan.layout import layout_bytes
+from wholestep.compiler.plan.scheduled import Blocks, Queries, Tiles, blocks_of, queries_of, schedule_of
 
 Need = Callable[[bool, str], None]
 
@@ -57,11 +59,11 @@ INNER_AXES = 5  # group, queries, keys, width, values
 
 def check_call(plan: Plan, kernel: Kernel, need: Need) -> None:
     """A call of a routine: its operands, extents and numbers are those that the routine declares."""
-    call, where = kernel.call, f"the call of kernel {kernel.id}"
-    assert call is not None
+    call, queries, where = kernel.body, queries_of(kernel), f"the call of kernel {kernel.id}"
+    assert isinstance(call, Call)
     need(call.routine in ROUTINES, f"{where} is of a routine; received {call.routine!r}")
     routine, lead = ROUTINES[call.routine], len(kernel.axes) - INNER_AXES
-    need(lead >= 0 and kernel.rows == tuple(range(lead)) and kernel.vector is None, f"{where} runs over its rows")
+    need(lead >= 0 and call.rows == tuple(range(lead)), f"{where} runs over its rows")
     group = kernel.axes[lead]
     need(isinstance(group, int) and call.dtype.is_float, f"{where} has a number of heads and a dtype of floats")
     assert isinstance(group, int)
@@ -78,18 +80,16 @@ def check_call(plan: Plan, kernel: Kernel, need: Need) -> None:
         need(declared is not None and item.axes == head.inner(*declared), f"{where} takes {item.name!r} along its axes")
         _check_view(plan, kernel, item, need)
     block = head.block(call.dtype.size, plan.sizes)
-    need(
-        call.extents in (head.extents(False, block), head.extents(True, block)), f"{where} has the extents of its axes"
-    )
+    need(call.extents in (head.extents(False), head.extents(True)), f"{where} has the extents of its axes")
+    need(queries.block == block, f"{where} has blocks of {block} queries")
     need([n for n, _ in call.numbers] == ["scale"] and isfinite(call.numbers[0][1]), f"{where} has a scale")
     need("dmask" not in results or "mask" in given, f"{where} has the gradient of a mask that it has")
     room = room_of(head, routine.blocks, block)
-    check_room(plan, call.work, room, call, where, need)
+    check_room(plan, queries.work, room, call, where, need)
 
 
-def check_room(plan: Plan, id: int | None, room: Extent, call: Call, where: str, need: Need) -> None:
-    need(id is not None and 0 <= id < len(plan.buffers), f"{where} has a workspace")
-    assert id is not None
+def check_room(plan: Plan, id: int, room: Extent, call: Call, where: str, need: Need) -> None:
+    need(0 <= id < len(plan.buffers), f"{where} has a workspace")
     work = plan.buffers[id]
     need(work.space is Space.WORK and work.layout is Layout.ROWS, f"{where} has a workspace of the thread's")
     need(work.type.dtype == call.dtype, f"{where} has a workspace of its dtype")
@@ -100,9 +100,9 @@ def check_room(plan: Plan, id: int | None, room: Extent, call: Call, where: str,
 
 def _check_view(plan: Plan, kernel: Kernel, item: Operand, need: Need) -> None:
     """Along its last axis an operand lies element by element, or in panels of which it has whole ones."""
-    assert kernel.call is not None
+    assert isinstance(kernel.body, Call)
     where, buffer = f"{item.name!r} of kernel {kernel.id}", plan.buffers[item.load.buffer]
-    need(buffer.type.dtype == kernel.call.dtype, f"{where} has the dtype of the call")
+    need(buffer.type.dtype == kernel.body.dtype, f"{where} has the dtype of the call")
     known = {*kernel.rows, *item.axes}
     need(all(a in known for i in item.load.index for a, _ in i.terms), f"{where} moves along its axes")
     need(all(i.value is None and i.over == 1 for i in item.load.index), f"{where} has indices of axes")
@@ -122,12 +122,11 @@ def _check_view(plan: Plan, kernel: Kernel, item: Operand, need: Need) -> None:
 
 def check_dot(plan: Plan, kernel: Kernel, need: Need) -> None:
     """A product: axes, layouts and blocks are those that its operands ask for."""
-    dot, where = kernel.dot, f"the product of kernel {kernel.id}"
-    assert dot is not None
+    dot, blocks, where = kernel.body, blocks_of(kernel), f"the product of kernel {kernel.id}"
+    assert isinstance(dot, Dot)
     rank = len(kernel.axes) - 1
     need(rank >= 2 and dot.batch == tuple(range(rank - 2)), f"{where} has its batch first")
     need((dot.m, dot.n, dot.k) == (rank - 2, rank - 1, rank), f"{where} has rows, columns and a depth")
-    need(kernel.rows == tuple(range(rank - 1)) and kernel.vector == dot.n, f"{where} is looped over so")
     need(len(kernel.levels) in (1, 3), f"{where} has an epilogue, and column sums and theirs")
     a, b = (plan.buffers[x.buffer] for x in (dot.a, dot.b))
     need(a.type.dtype.is_float and a.type.dtype == b.type.dtype, f"{where} is of floats of one dtype")
@@ -137,22 +136,23 @@ def check_dot(plan: Plan, kernel: Kernel, need: Need) -> None:
     down = a.layout is Layout.PANELS
     need(not down or dot.a.index[-1].plain in (dot.m, dot.k), f"{where} reads its left operand by whole panels")
     need(_has_columns(dot.b, dot.n, b), f"{where} reads its right operand row by row")
-    need((dot.rows, dot.columns) == block_size(dot.a, a, dot.m), f"{where} has blocks as its operands ask for")
+    wanted = block_size(dot.a, a, dot.m)
+    need((blocks.rows, blocks.columns) == (wanted.rows, wanted.columns), f"{where} has blocks as its operands ask for")
     level = kernel.levels[0]
     sources = [i for i in level.body if i.op == "acc"]
     need(len(sources) == 1 and sources[0].dtype == a.type.dtype, f"{where} is what one value is")
-    if is_direct(kernel):
+    if dot.is_direct:
         (store,) = level.stores
         target = plan.buffers[store.load.buffer]
         need(store.value == sources[0].id and target.type.dtype == a.type.dtype, f"{where} is stored as it is")
         need(_has_columns(store.load, dot.n, target), f"{where} is stored row by row")
         need(all(i.value is None and i.over == 1 for i in store.load.index), f"{where} is stored at its place")
         return
-    need(dot.block is not None and 0 <= dot.block < len(plan.buffers), f"{where} has a block of workspace")
-    assert dot.block is not None
-    block = plan.buffers[dot.block]
+    need(blocks.work is not None and 0 <= blocks.work < len(plan.buffers), f"{where} has a block of workspace")
+    assert blocks.work is not None
+    block = plan.buffers[blocks.work]
     need(block.space is Space.WORK and block.type.dtype == a.type.dtype, f"{where} has a block of the thread's")
-    wide = -(-dot.columns // LANES) * LANES * dot.rows * block.type.dtype.size
+    wide = -(-blocks.columns // LANES) * LANES * blocks.rows * block.type.dtype.size
     need(layout_bytes(block.type, block.layout, plan.sizes) >= wide, f"{where} has room for a block")
 
 
@@ -169,8 +169,8 @@ def _has_columns(load: Load, axis: int, buffer: Buffer) -> bool:
 
 def check_scatter(plan: Plan, kernel: Kernel, need: Need) -> None:
     """A scatter: one dimension of the target is looked up, the others are axes of the updates."""
-    scatter, where = kernel.scatter, f"the scatter of kernel {kernel.id}"
-    assert scatter is not None
+    scatter, where = kernel.body, f"the scatter of kernel {kernel.id}"
+    assert isinstance(scatter, Scatter)
     target, axes = scatter.target, range(len(kernel.axes))
     need(all(a in axes for a in scatter.over), f"{where} runs over its axes")
     need(0 <= scatter.at < len(target.index), f"{where} looks up a dimension of its target")
@@ -189,20 +189,13 @@ def check_scatter(plan: Plan, kernel: Kernel, need: Need) -> None:
 
 
 def check_shape_of_kind(kernel: Kernel, need: Need) -> None:
-    """A kernel has what its kind has, and nothing of another's."""
-    parts = {
-        Kind.DOT: kernel.dot,
-        Kind.SCATTER: kernel.scatter,
-        Kind.CALL: kernel.call,
-        Kind.WINDOW: kernel.window,
-    }
+    """A kernel is scheduled as its kind is, and has the levels of its kind."""
+    scheduled = {Kind.DOT: Blocks, Kind.CALL: Queries, Kind.WINDOW: Tiles}
     where = f"kernel {kernel.id}"
-    need(kernel.kind is not Kind.LOOP, f"{where} has a kind that is planned")
-    need(
-        all((part is not None) == (kernel.kind is kind) for kind, part in parts.items()), f"{where} is a {kernel.kind}"
-    )
-    need((kernel.reduced is not None) == (kernel.kind is Kind.COLUMNS), f"{where} sums columns if it says so")
-    inner = [a for a in (kernel.vector, kernel.reduced) if a is not None]
+    expected = scheduled.get(kernel.kind, type(None))
+    need(isinstance(schedule_of(kernel).inner, expected), f"{where} is scheduled as a {kernel.kind.value} is")
+    reduced = kernel.body.reduced if isinstance(kernel.body, Columns) else None
+    inner = [a for a in (kernel.vector, reduced) if a is not None]
     if kernel.kind in (Kind.NEST, Kind.COLUMNS):
         whole = [*kernel.rows, *inner]
         need(sorted(whole) == list(range(len(kernel.axes))), f"{where} loops over each of its axes once")
@@ -211,8 +204,6 @@ def check_shape_of_kind(kernel: Kernel, need: Need) -> None:
         levels == 2 if kernel.kind is Kind.COLUMNS else kernel.kind is not Kind.NEST or levels >= 1,
         f"{where} has levels",
     )
-    need(kernel.kind not in (Kind.SCATTER, Kind.CALL) or not levels, f"{where} has no levels")
-    need(kernel.kind is not Kind.COLUMNS or kernel.vector is not None, f"{where} has columns")
     with_sums = {Kind.NEST: range(levels), Kind.COLUMNS: range(1), Kind.DOT: range(1, 2)}.get(kernel.kind, range(0))
     for n, level in enumerate(kernel.levels):
         need(not level.reduces or n in with_sums, f"{where} reduces where it can")

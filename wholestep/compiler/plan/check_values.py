@@ -12,8 +12,8 @@ from math import isfinite
 from wholestep.compiler.ir.attrs import NONE, CastAttrs
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import DType, TensorType, boolean
+from wholestep.compiler.plan.bodies import Dot, Window
 from wholestep.compiler.plan.kernel import HostValue, Index, Instr, Kernel, Kind, Level, Plan
-from wholestep.compiler.plan.traffic import level_axes
 from wholestep.errors import WholestepError
 
 Need = Callable[[bool, str], None]
@@ -49,7 +49,7 @@ def check_values(plan: Plan, kernel: Kernel, need: Need) -> None:
     need(len(set(ids)) == len(ids) and min(ids, default=0) >= 0, f"the values of {where} have numbers of their own")
     dtypes.update({i.id: i.dtype for i in instrs} | {r.id: r.dtype for r in reduces})
     _check_scope(kernel, need)
-    for n, (level, axes) in enumerate(zip(kernel.levels, level_axes(kernel), strict=True)):
+    for n, (level, axes) in enumerate(zip(kernel.levels, kernel.body.level_axes(), strict=True)):
         for instr, around in [*((i, kernel.rows) for i in level.row), *((i, axes) for i in level.body)]:
             _check_instr(plan, kernel, n, instr, dtypes, around, need)
         stores = (*level.row_stores, *level.stores)
@@ -129,11 +129,12 @@ def _check_instr(
 
 
 def _has_source(kernel: Kernel, level: int, op: str) -> bool:
-    if kernel.window is None:
-        return kernel.dot is not None and level == 0 and op == "acc"
+    body = kernel.body
+    if not isinstance(body, Window):
+        return isinstance(body, Dot) and level == 0 and op == "acc"
     if op == "acc":
         return True
-    return level == 1 if kernel.window.pooled is not None else kernel.window.op in ("max_pool2d", "max_pool2d_index")
+    return level == 1 if body.pooled is not None else body.op in ("max_pool2d", "max_pool2d_index")
 
 
 def is_integral(value: float, dtype: DType) -> bool:

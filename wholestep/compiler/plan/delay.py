@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wholestep.compiler.plan.bodies import Window
 from wholestep.compiler.plan.kernel import Kernel, Kind
 from wholestep.compiler.plan.window_ops import WEIGHTS
 
@@ -47,7 +48,7 @@ def hold_back(splitter: Splitter, split: Sequence[int | None], regions: Sequence
 
 
 def _can_wait(kernel: Kernel) -> bool:
-    return kernel.window is not None and kernel.window.op in WEIGHTS
+    return isinstance(kernel.body, Window) and kernel.body.op in WEIGHTS
 
 
 def _second_pass(splitter: Splitter, i: int, regions: Sequence[int]) -> int | None:

@@ -9,13 +9,15 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.access import identity, resolve
+from wholestep.compiler.plan.bodies import Columns, Dot, Nest, Scatter
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.call import ROUTINES
 from wholestep.compiler.plan.emitter import Emitter
 from wholestep.compiler.plan.fuse import Cluster, reduced_axis
-from wholestep.compiler.plan.kernel import LANES, Buffer, Dot, Index, Instr, Kernel, Kind, Layout, Load, Reduce, Scatter
+from wholestep.compiler.plan.kernel import LANES, Buffer, Index, Instr, Kernel, Kind, Layout, Load, Reduce
 from wholestep.compiler.plan.moved import moved
 from wholestep.compiler.plan.routines import EMIT_CALL
+from wholestep.compiler.plan.scheduled import Blocks, CpuSchedule
 
 # Bytes: in such steps a column lies in a few sets of the caches, and the product copies its blocks (gemm.c).  With more
 # columns at a time it copies less often: 1024 columns 75 -> 105 GFLOP/s a core.
@@ -29,7 +31,7 @@ def emit_nest(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     emitter = Emitter(cluster, buffers, vector)
     for node in cluster.nodes:
         emitter.place(node)
-    return Kernel(id, Kind.NEST, cluster.shape, tuple(range(rank)), vector, emitter.levels())
+    return Kernel(id, cluster.shape, Nest(tuple(range(rank)), vector, emitter.levels()), CpuSchedule())
 
 
 def emit_columns(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
@@ -54,7 +56,8 @@ def emit_columns(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
         if node not in heads:
             emitter.place(node)
     axes = (*cluster.shape, source.type.shape[axis])
-    return Kernel(id, Kind.COLUMNS, axes, tuple(range(rank - 1)), rank - 1, emitter.levels(), reduced=rank)
+    body = Columns(tuple(range(rank - 1)), rank - 1, rank, emitter.levels())
+    return Kernel(id, axes, body, CpuSchedule())
 
 
 def _dot_operand(node: Node, axes: list[int], transposed: bool, buffers: Buffers, right: bool) -> Load:
@@ -81,32 +84,25 @@ def emit_dot(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     for node in rest:
         emitter.place(node)
     depth = head.inputs[0].type.shape[rank - 2 if attrs.transpose_a else rank - 1]
-    dot = Dot(a, b, tuple(batch), m, n, k, *block_size(a, buffers.all[a.buffer], m))
     levels = emitter.levels()
     if cluster.sums is not None:  # its axes are (n, k), ours (m, n, k)
         levels += tuple(moved(level, 1, emitter.count) for level in emit_columns(id, cluster.sums, buffers).levels)
-    kernel = Kernel(id, Kind.DOT, (*head.type.shape, depth), tuple(range(rank - 1)), n, levels, dot=dot)
-    if is_direct(kernel):
-        return kernel
-    block = buffers.work(TensorType((dot.rows, dot.columns), head.type.dtype), Layout.PANELS)
-    return replace(kernel, dot=replace(dot, block=block))
+    dot, blocks = Dot(a, b, tuple(batch), m, n, k, levels), block_size(a, buffers.all[a.buffer], m)
+    if not dot.is_direct:
+        work = buffers.work(TensorType((blocks.rows, blocks.columns), head.type.dtype), Layout.PANELS)
+        blocks = replace(blocks, work=work)
+    return Kernel(id, (*head.type.shape, depth), dot, CpuSchedule(inner=blocks))
 
 
-def block_size(a: Load, buffer: Buffer, m: int) -> tuple[int, int]:
+def block_size(a: Load, buffer: Buffer, m: int) -> Blocks:
     """Rows and columns of a block: a left operand that is read down its columns decides."""
     if not a.index or a.index[-1].plain != m:  # a scalar in all places has no index
-        return Dot.rows, Dot.columns
+        return Blocks()
     if buffer.layout is Layout.PANELS:
-        return LANES, Dot.columns
+        return Blocks(rows=LANES)
     stride = a.shape[-1] * buffer.type.dtype.size
     copied = isinstance(stride, int) and stride >= COPIED_STRIDE and stride % COPIED_STEP == 0
-    return Dot.rows, COPIED_FOR if copied else Dot.columns
-
-
-def is_direct(kernel: Kernel) -> bool:
-    """Is the product stored as it is, in one place?"""
-    level = kernel.levels[0]
-    return len(level.body) == 1 and len(level.stores) == 1 and not level.row
+    return Blocks(columns=COPIED_FOR) if copied else Blocks()
 
 
 def emit_scatter(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
@@ -125,7 +121,7 @@ def emit_scatter(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
         over,
         axis,
     )
-    return Kernel(id, Kind.SCATTER, updates.type.shape, (), None, (), scatter=scatter)
+    return Kernel(id, updates.type.shape, scatter, CpuSchedule())
 
 
 def emit_call(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:

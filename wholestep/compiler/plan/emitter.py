@@ -178,8 +178,7 @@ class Emitter:
             known[node] = self.read(level, in_row, resolve(node.inputs[1], identity(node.type.rank)))
         else:
             args = tuple(self.read(level, in_row, resolve(i, identity(i.type.rank))) for i in node.inputs)
-            approximate = isinstance(node.attrs, at.GeluAttrs) and node.attrs.approximate
-            self.add(level, in_row, node, lambda i: Instr(i, node.op, node.type.dtype, args, approximate=approximate))
+            self.add(level, in_row, node, lambda i: Instr(i, node.op, node.type.dtype, args))
         return known[node]
 
     def gather(self, level: int, in_row: bool, node: Node) -> int:

@@ -9,9 +9,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, evaluate
+
+if TYPE_CHECKING:
+    from wholestep.compiler.plan.bodies import Body
 
 POOL_AXES = (4, 5)  # of a kernel with a pool behind a convolution: row and column in the pool's window
 LANES = 16  # logical lanes of every reduction, and columns of a panel
@@ -118,7 +122,6 @@ class Instr:
     slot: int = 0
     index: Index | None = None
     key: int = 0
-    approximate: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,76 +152,12 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Dot:
-    """acc[batch.., m, n] = sum over k of a * b, in blocks of `rows` x `columns`."""
-
-    a: Load
-    b: Load
-    batch: tuple[int, ...]
-    m: int
-    n: int
-    k: int
-    rows: int = 48
-    columns: int = 64
-    block: int | None = None  # workspace for one block, where an epilogue follows
-
-
-@dataclass(frozen=True)
-class Scatter:
-    """Rows of `updates` added into `target` at `index`, in order."""
-
-    target: Load
-    updates: Load
-    index: Load
-    over: tuple[int, ...]  # the kernel's axes that run over the indices
-    at: int  # the dimension of the target that is indexed
-
-
-@dataclass(frozen=True)
 class Operand:
     """What a routine reads or writes: `load` is the element where the routine's own `axes` begin, in their order."""
 
     name: str
     load: Load
     axes: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Call:
-    """A native routine, called once for each point of the kernel's `rows`; it runs over the other axes itself."""
-
-    routine: str
-    dtype: DType
-    operands: tuple[Operand, ...]
-    results: tuple[Operand, ...]
-    extents: tuple[tuple[str, Extent], ...] = ()  # under the names that the routine gives them
-    numbers: tuple[tuple[str, float], ...] = ()
-    work: int | None = None  # a thread's workspace
-    flops: int = 0  # at capacity
-
-
-@dataclass(frozen=True)
-class Window:
-    """A convolution, a pool or an adjoint of one: an op of the IR with channels as the last axis.
-
-    Operands run over axes of their own; those of images have the batch first.  Level 0 is the epilogue of an op that
-    makes images, pixel by pixel, with `acc` what the op computes.  Where a pool follows in the same kernel, level 0
-    stands before it, over axes of the unpooled pixel, and level 1 behind it.
-    """
-
-    op: str
-    operands: tuple[Operand, ...]
-    results: tuple[Operand, ...] = ()  # of an op without an epilogue
-    stride: tuple[int, ...] = (1, 1)
-    low: tuple[int, ...] = (0, 0)
-    dilation: tuple[int, ...] = (1, 1)
-    groups: int = 1
-    pool: tuple[int, ...] = ()  # the window of a pool: behind a convolution, or before its adjoint
-    pooled: int | None = None  # the value of level 0 that a pool in this kernel takes the maximum of
-    tile_rows: int = 0  # rows of tiles computed at a time, where few products do (winograd.py); 0: pixel by pixel
-    work: tuple[tuple[str, int], ...] = ()  # pieces of a thread's workspace, by name
-    granule: int = 0  # of axis 0, where it is not the one of its extent
-    flops: int = 0  # at capacity
 
 
 class Kind(enum.Enum):
@@ -232,25 +171,40 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True)
+class Schedule:
+    """How a backend runs a kernel: a record of the backend's own.  A draft's kernels have none."""
+
+
+@dataclass(frozen=True)
 class Kernel:
+    """A loop nest over `axes`: what it computes, and how the backend runs it."""
+
     id: int
-    kind: Kind
     axes: Shape  # extents of the iteration space
-    rows: tuple[int, ...]  # axes looped outside
-    vector: int | None  # the axis looped inside
-    levels: tuple[Level, ...]
-    reduced: int | None = None  # COLUMNS: the axis summed over
-    dot: Dot | None = None
-    scatter: Scatter | None = None
-    call: Call | None = None
-    window: Window | None = None
+    body: Body
+    schedule: Schedule = Schedule()
     loop: int | None = None  # the loop over steps that it runs in
-    split: int | None = None  # the axis dealt out to the threads; None: one thread
-    granule: int = 1
-    region: int = 0
     flops: int = 0
     bytes: int = 0  # each distinct buffer read plus written once, at capacity
     origin: tuple[str, ...] = ()  # the nodes it came from, for people
+
+    @property
+    def kind(self) -> Kind:
+        return self.body.kind
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The axes looped outside."""
+        return self.body.rows
+
+    @property
+    def vector(self) -> int | None:
+        """The axis looped inside."""
+        return self.body.vector
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        return self.body.levels
 
 
 @dataclass(frozen=True)

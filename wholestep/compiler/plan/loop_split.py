@@ -12,6 +12,7 @@ from itertools import groupby
 
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.kernel import Buffer, Kernel, Loop
+from wholestep.compiler.plan.scheduled import in_region, schedule_of, shared
 from wholestep.compiler.plan.split import Prices, Splitter, split_kernels
 from wholestep.compiler.plan.touch import kernel_granule
 
@@ -29,13 +30,13 @@ def split_with_loops(
     out: list[Kernel] = []
     found: dict[int, Loop] = {}
     for number, group in groupby(kernels, key=lambda k: k.loop):
-        stretch, region = list(group), out[-1].region + 1 if out else 0
+        stretch, region = list(group), schedule_of(out[-1]).region + 1 if out else 0
         if number is None:
             chosen = split_kernels(stretch, buffers, sizes, prices)
         else:
             splitter = LoopSplitter(stretch, buffers, sizes, prices or Prices(), loops[number])
             chosen, found[number] = splitter.search_loop()
-        out += [replace(k, id=len(out) + i, region=region + k.region) for i, k in enumerate(chosen)]
+        out += [replace(in_region(k, region + schedule_of(k).region), id=len(out) + i) for i, k in enumerate(chosen)]
     return out, [found.get(loop.id, replace(loop, barrier=False)) for loop in loops]
 
 
@@ -81,10 +82,10 @@ class LoopSplitter(Splitter):
         best = min((self.improved(list(s)) for s in self.starts()), key=self.loop_price)
         regions = self.regions(best)
         chosen = [
-            replace(k, split=s, granule=1 if s is None else kernel_granule(k, s), region=r)
+            shared(k, s, 1 if s is None else kernel_granule(k, s), r)
             for k, s, r in zip(self.kernels, best, regions, strict=True)
         ]
-        return sorted(chosen, key=lambda k: k.region), replace(self.loop, barrier=self.meets(best))
+        return sorted(chosen, key=lambda k: schedule_of(k).region), replace(self.loop, barrier=self.meets(best))
 
     def improved(self, split: list[int | None]) -> list[int | None]:
         price, changed = self.loop_price(split), True

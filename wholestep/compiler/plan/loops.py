@@ -18,11 +18,10 @@ from wholestep.compiler.ir.graph import Graph, Node, Update
 from wholestep.compiler.ir.types import Dim, Extent, product, symbols_of
 from wholestep.compiler.plan.access import VIEWS, Indices
 from wholestep.compiler.plan.beside import laid, lay_beside, parts
+from wholestep.compiler.plan.bodies import Body
 from wholestep.compiler.plan.fuse import Cluster, accesses, fuse, is_op
 from wholestep.compiler.plan.kernel import (
     Buffer,
-    Call,
-    Dot,
     Index,
     Instr,
     Kernel,
@@ -31,9 +30,7 @@ from wholestep.compiler.plan.kernel import (
     Load,
     Loop,
     Operand,
-    Scatter,
     Store,
-    Window,
 )
 from wholestep.compiler.plan.merge import merge_maps
 from wholestep.compiler.plan.order import topological
@@ -181,11 +178,8 @@ def in_slots(kernel: Kernel, slots: Mapping[int, Extent], buffers: Sequence[Buff
             return Load(value.buffer, (stack.shape[0], *value.shape), (Index(offset=slots[value.buffer]), *value.index))
         if isinstance(value, tuple):
             return tuple(map(moved, value))
-        if isinstance(value, Instr | Store | Level | Dot | Scatter | Call | Window | Operand):
+        if isinstance(value, Instr | Store | Level | Operand | Body):
             return replace(value, **{f.name: moved(getattr(value, f.name)) for f in fields(value)})
         return value
 
-    return replace(kernel, **{name: moved(getattr(kernel, name)) for name in _HOLD_LOADS})
-
-
-_HOLD_LOADS = ("levels", "dot", "scatter", "call", "window")
+    return replace(kernel, body=moved(kernel.body))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.plan.footprint import Footprint, footprint
 from wholestep.compiler.plan.kernel import Kernel, Plan, Space
+from wholestep.compiler.plan.scheduled import schedule_of
 from wholestep.compiler.plan.traffic import stores
 
 NAMES_WIDTH = 56
@@ -71,8 +72,9 @@ class PlanReport:
 
 
 def _kernel_line(kernel: Kernel, plan: Plan) -> str:
-    split = "-" if kernel.split is None else f"axis {kernel.split}"
-    place = f"{kernel.id:>6}  {kernel.kind.value:<8}{kernel.region:>6}  {split:<7}"
+    how = schedule_of(kernel)
+    split = "-" if how.split is None else f"axis {how.split}"
+    place = f"{kernel.id:>6}  {kernel.kind.value:<8}{how.region:>6}  {split:<7}"
     return f"{place}{kernel.flops:>14,}{kernel.bytes:>12,}  {described(kernel, plan)}"
 
 

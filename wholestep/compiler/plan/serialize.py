@@ -21,20 +21,29 @@ from typing import Any
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.types import DTYPES, Dim, DType, Extent, TensorType
 from wholestep.compiler.plan import kernel as k
+from wholestep.compiler.plan.bodies import BODIES
 from wholestep.compiler.plan.check import check, check_file
-from wholestep.compiler.plan.kernel import Kind, Layout, Plan, Space
+from wholestep.compiler.plan.kernel import Layout, Plan, Space
+from wholestep.compiler.plan.scheduled import Blocks, CpuSchedule, Queries, Tiles
 from wholestep.errors import PlanError
 
-FORMAT, VERSION = "wholestep plan", 1
+FORMAT, VERSION = "wholestep plan", 2
 # What reading and judging a body that is no plan may end in; a plan of ours ends in none of them.
 NOT_A_PLAN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, RecursionError)
 
 # The dataclasses that a plan is made of.
 RECORDS = (
     *(Initializer, TensorType, k.Buffer, k.Index, k.Guard, k.Load, k.Instr, k.Store, k.Reduce, k.Level),
-    *(k.Dot, k.Scatter, k.Operand, k.Call, k.Window, k.Kernel, k.Loop, k.HostValue, k.Scalar, k.Bound, k.Least),
-    Plan,
+    *(k.Operand, *BODIES.values(), Blocks, Queries, Tiles, CpuSchedule, k.Kernel, k.Loop, k.HostValue, k.Scalar),
+    *(k.Bound, k.Least, Plan),
 )
+# A field that may hold one of several records says which, under "kind".
+UNIONS: dict[str, dict[str, type]] = {
+    "Body": {kind.value: cls for kind, cls in BODIES.items()},
+    "Schedule": {"cpu": CpuSchedule},
+    "Inner | None": {"blocks": Blocks, "queries": Queries, "tiles": Tiles},
+}
+KINDS = {cls: kind for union in UNIONS.values() for kind, cls in union.items()}
 FIELDS = {cls: dataclasses.fields(cls) for cls in RECORDS}
 
 Decoder = Callable[[Any], Any]
@@ -119,7 +128,8 @@ def encode(value: Any) -> Any:
     if hasattr(value, "item"):  # a NumPy scalar
         return value.item()
     fields = {f.name: (getattr(value, f.name), f.default) for f in FIELDS[type(value)]}
-    return {name: encode(v) for name, (v, default) in fields.items() if v != default or repr(v) == "-0.0"}
+    told = {name: encode(v) for name, (v, default) in fields.items() if v != default or repr(v) == "-0.0"}
+    return {"kind": KINDS[type(value)], **told} if type(value) in KINDS else told
 
 
 # -- reading: one row per annotation of a field --------------------------------------------------------------------
@@ -179,6 +189,18 @@ def _record(cls: type) -> Decoder:
     return decode
 
 
+def _union(classes: dict[str, type]) -> Decoder:
+    """One of several dataclasses, told apart by "kind"."""
+    decoders = {kind: _record(cls) for kind, cls in classes.items()}
+
+    def decode(value: Any) -> Any:
+        if type(value) is not dict or value.get("kind") not in decoders:
+            raise TypeError(f"{value!r} stands where one of {', '.join(decoders)} was expected")
+        return decoders[value["kind"]]({name: v for name, v in value.items() if name != "kind"})
+
+    return decode
+
+
 _integer, _string, _float = _exactly(int), _exactly(str), _exactly(float)
 
 DECODERS: dict[str, Decoder] = {
@@ -201,8 +223,9 @@ DECODERS: dict[str, Decoder] = {
     "tuple[tuple[str, Extent], ...]": _many(_each(_string, _extent)),
     "tuple[tuple[int, bytes], ...]": _many(_each(_integer, lambda text: base64.b64decode(text, validate=True))),
     "tuple[tuple[int, int | None], ...]": _many(_each(_integer, _optional(_integer))),
-    **{cls.__name__: cls for cls in (Space, Layout, Kind)},
+    **{cls.__name__: cls for cls in (Space, Layout)},
     **{cls.__name__: _record(cls) for cls in RECORDS},
     **{f"tuple[{cls.__name__}, ...]": _many(_record(cls)) for cls in RECORDS},
     **{f"{cls.__name__} | None": _optional(_record(cls)) for cls in RECORDS},
+    **{name: _optional(_union(classes)) if "None" in name else _union(classes) for name, classes in UNIONS.items()},
 }

@@ -12,9 +12,11 @@ from functools import cache
 from heapq import heappop, heappush
 
 from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.delay import hold_back
 from wholestep.compiler.plan.kernel import Buffer, Kernel, Kind, Space
 from wholestep.compiler.plan.relief import relieve
+from wholestep.compiler.plan.scheduled import shared
 from wholestep.compiler.plan.touch import Touch, free, kernel_granule
 
 PIECE = 800  # kernels whose splits are searched together
@@ -137,8 +139,8 @@ class Splitter:
 
     def _repeated(self, i: int, split: int | None) -> float:
         """Of two splits of a product that cost the same, threads share the larger operand in the better one."""
-        dot = self.kernels[i].dot
-        if dot is None or split is None:
+        dot = self.kernels[i].body
+        if not isinstance(dot, Dot) or split is None:
             return 0.0
         read_by_all = [x.buffer for x in (dot.a, dot.b) if all(a != split for i in x.index for a, _ in i.terms)]
         return sum(self.buffers[b].bytes for b in read_by_all) * self.prices.repeated_byte
@@ -200,7 +202,7 @@ class Splitter:
         split = self.best_split()
         schedule = hold_back(self, split, relieve(self, split))
         chosen = [
-            replace(k, split=s, granule=1 if s is None else kernel_granule(k, s), region=r)
+            shared(k, s, 1 if s is None else kernel_granule(k, s), r)
             for k, s, r in zip(self.kernels, split, schedule.regions, strict=True)
         ]
         return [chosen[i] for i in schedule.order()]

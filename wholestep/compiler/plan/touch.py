@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wholestep.compiler.ir.types import Dim, Extent, product
+from wholestep.compiler.plan.bodies import Scatter
 from wholestep.compiler.plan.kernel import LANES, Buffer, Index, Kernel, Kind, Layout, Load, Space
+from wholestep.compiler.plan.scheduled import Tiles, schedule_of
 from wholestep.compiler.plan.traffic import loads, stores
 
 SYMBOLIC_GRANULE = 8
@@ -30,8 +32,13 @@ def granule(extent: Extent) -> int:
 
 def kernel_granule(kernel: Kernel, axis: int) -> int:
     """The unit in which an axis of a kernel is dealt out."""
-    own = kernel.window.granule if kernel.window else 0
-    return own or granule(kernel.axes[axis])
+    return own_granule(kernel) or granule(kernel.axes[axis])
+
+
+def own_granule(kernel: Kernel) -> int:
+    """The unit of a kernel's own, where native code asks for one; else 0."""
+    inner = schedule_of(kernel).inner
+    return inner.granule if isinstance(inner, Tiles) else 0
 
 
 def shared(accesses: Sequence[Load], buffers: Sequence[Buffer]) -> list[Load]:
@@ -68,9 +75,9 @@ class Touch:
     def ways(self, axis: int, load: Load) -> frozenset[Way]:
         buffer, extent = self.buffers[load.buffer], self.kernel.axes[axis]
         own, found = buffer.type.shape, set[Way]()
-        if self.kernel.window and self.kernel.window.granule:  # its own way of dealing out: nobody else's
+        if unit := own_granule(self.kernel):  # its own way of dealing out: nobody else's
             places = [d for d, i in enumerate(load.index) if i.plain == axis and load.shape == own]
-            return frozenset((f"dimension in {self.kernel.window.granule}s", d) for d in places)
+            return frozenset((f"dimension in {unit}s", d) for d in places)
         for d, index in enumerate(load.index):
             if index.is_behind_start and index.terms == ((axis, 1),):
                 found.add(("behind a start", d))  # one start for all rows; nobody else touches the state
@@ -101,9 +108,8 @@ class Touch:
         if k.kind is Kind.NEST and (any(level.reduces or level.row_stores for level in k.levels)):
             inner = []
         candidates = [*k.rows, *inner]
-        if k.kind is Kind.SCATTER:
-            assert k.scatter is not None
-            candidates = [a for a in range(len(k.axes)) if a not in k.scatter.over]
+        if isinstance(k.body, Scatter):
+            candidates = [a for a in range(len(k.axes)) if a not in k.body.over]
         if k.kind is Kind.WINDOW:
             candidates = [0]  # images, or outputs of a weight
         useful = [a for a in candidates if k.axes[a] != 1 and all(self.walked(a, b) for b in self.written_ids)]

@@ -10,8 +10,11 @@ from wholestep.compiler.ir.types import DType, Extent, TensorType, evaluate
 from wholestep.compiler.ir.windows import window_products
 from wholestep.compiler.plan import winograd
 from wholestep.compiler.plan.access import linear, resolve
+from wholestep.compiler.plan.bodies import Window
 from wholestep.compiler.plan.buffers import Buffers
-from wholestep.compiler.plan.kernel import Index, Load, Operand, Window
+from wholestep.compiler.plan.kernel import Index, Kernel, Load, Operand
+from wholestep.compiler.plan.scheduled import CpuSchedule, Tiles
+from wholestep.compiler.plan.window_ops import geometry
 
 
 class Draft:
@@ -23,6 +26,7 @@ class Draft:
         self.operands: list[Operand] = []
         self.work: list[tuple[str, int]] = []
         self.pool: tuple[int, ...] = (1, 1)  # the window of a pool in this kernel
+        self.flops: int | None = None  # where tiles take fewer than the op
 
     def images(self, name: str, node: Node, batch: int | None) -> tuple[int, int, int]:
         """Images that are read whole, over axes of their own but for the batch; gives (H, W, C)."""
@@ -64,11 +68,16 @@ class Draft:
         down, across = winograd.tiles_of(size)
         return evaluate(batch * (2 * winograd.POSITIONS * down * across * pair), self.buffers.sizes)
 
-    def window(self, **fields: object) -> Window:
+    def kernel(self, id: int, tiles: Tiles, **fields: object) -> Kernel:
+        """The kernel of what was put together; `fields` are those of its body that the op's attributes do not tell."""
+        work = self.flops_of_op() if self.flops is None else self.flops
+        body = Window(self.head.op, tuple(self.operands), work=work, **(geometry(self.head.attrs) | fields))  # type: ignore[arg-type]
+        return Kernel(id, tuple(self.axes), body, CpuSchedule(inner=replace(tiles, work=tuple(self.work))))
+
+    def flops_of_op(self) -> int:
         types, last = tuple(i.type for i in self.head.inputs), True
         products = window_products(self.head.op, types, self.head.type, last)
-        flops = evaluate(products * (1 if self.head.op.startswith("max_pool2d") else 2), self.buffers.sizes)
-        return replace(Window(self.head.op, tuple(self.operands), work=tuple(self.work), flops=flops), **fields)  # type: ignore[arg-type]
+        return evaluate(products * (1 if self.head.op.startswith("max_pool2d") else 2), self.buffers.sizes)
 
 
 def area(size: Sequence[int], low: Sequence[int], high: Sequence[int]) -> int:

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.types import Shape
 from wholestep.compiler.ir.windows import SMALL_WINDOW
+from wholestep.compiler.plan.bodies import Window
 
 WINDOWS = frozenset(name for name, op in OPS.items() if op.family is Family.WINDOW)
 WEIGHTS = frozenset({"conv2d_grad_weight", "pooled_grad_weight"})  # no epilogue: they add up over all images
@@ -33,3 +35,29 @@ def stays_inside(nodes: Sequence[Node], pool: Node, readers: Mapping[Node, Seque
     """Is everything that stands before a pool in its kernel read by that kernel alone?"""
     inside, key = set(nodes), pool_of(pool)
     return all(n not in roots and all(r in inside or pool_of(r) == key for r in readers[n]) for n in nodes)
+
+
+def geometry(attrs: at.Attrs) -> dict[str, object]:
+    """What a window's body says of the attributes of its op: all but the size of its result."""
+    if isinstance(attrs, at.ConvAttrs | at.ConvGradAttrs):
+        names = ("stride", "low", "high", "dilation", "groups")
+        return {name: getattr(attrs, name) for name in names}
+    if isinstance(attrs, at.PooledConvAttrs):
+        return {"low": attrs.low, "high": attrs.high, "pool": attrs.window, "middle": attrs.middle}
+    assert isinstance(attrs, at.PoolAttrs | at.PoolGradAttrs)
+    return {"stride": attrs.stride, "low": attrs.low, "high": attrs.high, "pool": attrs.window}
+
+
+def window_attrs(window: Window, made: Shape) -> at.Attrs:
+    """The attributes of the op that a window kernel computes, of which `made` is the shape of the result."""
+    w = window
+    if w.op in POOLS or w.op == "max_pool2d_pick":
+        return at.PoolAttrs(w.pool, w.stride, w.low, w.high, True)
+    size: tuple[int, ...] = tuple(made[-3:-1])  # type: ignore[arg-type]
+    if w.op == "conv2d":
+        return at.ConvAttrs(w.stride, w.low, w.high, w.dilation, w.groups, True)
+    if w.op == "max_pool2d_grad":
+        return at.PoolGradAttrs(w.pool, w.stride, w.low, w.high, True, size)
+    if w.op in ("pooled_grad_weight", "pooled_grad_input"):
+        return at.PooledConvAttrs(w.low, w.high, w.pool, w.middle, size)
+    return at.ConvGradAttrs(w.stride, w.low, w.high, w.dilation, w.groups, True, size)

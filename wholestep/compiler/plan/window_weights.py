@@ -9,26 +9,26 @@ from wholestep.compiler.ir.types import Extent
 from wholestep.compiler.plan import winograd
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.frames import SLACK, TILE_OUTPUTS, forward_margin, rounded, runs
-from wholestep.compiler.plan.kernel import LANES, Kernel, Kind, Operand
+from wholestep.compiler.plan.kernel import LANES, Kernel, Operand
+from wholestep.compiler.plan.scheduled import Tiles
 from wholestep.compiler.plan.window_draft import Draft, area
 
 
 def emit_weight(id: int, head: Node, buffers: Buffers) -> Kernel:
     """The kernel of a weight's gradient: it has no epilogue, since it adds up over all images."""
     draft = Draft(head, buffers, head.type.shape)
-    fields = weight_fields(draft)
+    tiles = weight_tiles(draft)
     (target,) = buffers.targets(head)
-    window = draft.window(results=(Operand("result", target, tuple(range(head.type.rank))),), **fields)
-    return Kernel(id, Kind.WINDOW, tuple(draft.axes), (0,), None, (), window=window)
+    return draft.kernel(id, tiles, results=(Operand("result", target, tuple(range(head.type.rank))),))
 
 
-def weight_fields(draft: Draft) -> dict[str, object]:
-    """Operands and workspace of a weight's gradient; gives what the window says of them."""
+def weight_tiles(draft: Draft) -> Tiles:
+    """Operands and workspace of a weight's gradient; gives how it is computed."""
     head = draft.head
-    fields = _pooled_weight(draft) if head.op == "pooled_grad_weight" else _plain_weight(draft)
-    if not fields.get("tile_rows"):
+    tiles = _pooled_weight(draft) if head.op == "pooled_grad_weight" else _plain_weight(draft)
+    if not tiles.rows:
         draft.room("sums", _sums(head, draft.axes[draft.operands[0].axes[3]]))
-    return fields
+    return tiles
 
 
 def _sums(head: Node, channels: Extent) -> int:
@@ -39,7 +39,7 @@ def _sums(head: Node, channels: Extent) -> int:
     return outputs * height * of.count * rounded(of.length) + SLACK
 
 
-def _plain_weight(draft: Draft) -> dict[str, object]:
+def _plain_weight(draft: Draft) -> Tiles:
     x, g = draft.head.inputs
     a = attrs_of(draft.head, at.ConvGradAttrs)
     height, width, channels = draft.images("x", x, None)
@@ -55,10 +55,10 @@ def _plain_weight(draft: Draft) -> dict[str, object]:
     tile = TILE_OUTPUTS
     while (outputs // a.groups) % tile and a.groups > 1:
         tile //= 2
-    return {"stride": a.stride, "low": a.low, "dilation": a.dilation, "groups": a.groups, "granule": tile}
+    return Tiles(granule=tile)
 
 
-def _weight_by_tiles(draft: Draft, a: at.ConvGradAttrs) -> dict[str, object]:
+def _weight_by_tiles(draft: Draft, a: at.ConvGradAttrs) -> Tiles:
     (batch, height, width, channels), (_, rows, columns, outputs) = (i.type.shape for i in draft.head.inputs)
     assert isinstance(height, int) and isinstance(width, int) and isinstance(channels, int)  # noqa: PT018
     assert isinstance(rows, int) and isinstance(columns, int) and isinstance(outputs, int)  # noqa: PT018
@@ -70,15 +70,15 @@ def _weight_by_tiles(draft: Draft, a: at.ConvGradAttrs) -> dict[str, object]:
     if even != (rows, columns) or outputs % LANES or not draft.is_dense(draft.operands[1]):
         draft.room("around", even[0] * even[1] * outputs + SLACK)
     tile_rows = winograd.reserve_weight(draft.room, (rows, columns), channels, outputs)
-    flops = draft.flops_of_tiles(batch, (rows, columns), channels * outputs)
-    return {"low": a.low, "granule": winograd.TILE_OUTPUTS, "tile_rows": tile_rows, "flops": flops}
+    draft.flops = draft.flops_of_tiles(batch, (rows, columns), channels * outputs)
+    return Tiles(tile_rows, winograd.TILE_OUTPUTS)
 
 
-def _pooled_weight(draft: Draft) -> dict[str, object]:
+def _pooled_weight(draft: Draft) -> Tiles:
     x, g, index = draft.head.inputs
     a = attrs_of(draft.head, at.PooledConvAttrs)
     height, width, channels = draft.images("x", x, None)
     draft.images("g", g, None)
     draft.images("index", index, None)
     draft.room("frame", area((height, width), a.low, a.high) * channels + SLACK)
-    return {"low": a.low, "pool": a.window, "granule": 1}
+    return Tiles(granule=1)

@@ -26,6 +26,7 @@ from wholestep.compiler.plan.frames import (
 )
 from wholestep.compiler.plan.fuse import Cluster
 from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Kind, Level, Load, Store
+from wholestep.compiler.plan.scheduled import Tiles
 from wholestep.compiler.plan.window_draft import Draft, area
 from wholestep.compiler.plan.window_ops import POOLED, POOLS, WEIGHTS
 from wholestep.compiler.plan.window_weights import emit_weight
@@ -44,10 +45,9 @@ def _emit_images(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     if head.op in POOLED and any(n.op in POOLS for n in cluster.nodes):
         return _emit_pooled(id, cluster, buffers)
     draft = Draft(head, buffers, head.type.shape)
-    fields = FRAMES[head.op](draft)
+    tiles = FRAMES[head.op](draft)
     emitter = _epilogue(cluster, cluster.nodes, [n for n in cluster.nodes if n is head or n.op in POOLS], buffers)
-    window = draft.window(**fields)
-    return Kernel(id, Kind.WINDOW, tuple(draft.axes), (0, 1, 2), 3, emitter.levels(), window=window)
+    return draft.kernel(id, tiles, levels=emitter.levels())
 
 
 def _emit_pooled(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
@@ -57,7 +57,7 @@ def _emit_pooled(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     size, shape = attrs_of(pools[0], at.PoolAttrs).window, pools[0].type.shape
     draft = Draft(head, buffers, (*shape, *size))
     draft.pool = size
-    fields = FRAMES[head.op](draft)
+    tiles = FRAMES[head.op](draft)
     before = [n for n in cluster.nodes if n.type.shape == head.type.shape]
     behind = [n for n in cluster.nodes if n not in before]
     full = Cluster(Kind.WINDOW, head.type.shape[:-1], head.type.shape[-1], before)
@@ -67,8 +67,7 @@ def _emit_pooled(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     (level,) = first.levels()
     second = _epilogue(cluster, behind, pools, buffers, first.count)
     levels = (_unpooled(level, size), *second.levels())
-    window = draft.window(pool=size, pooled=value, **fields)
-    return Kernel(id, Kind.WINDOW, tuple(draft.axes), (0, 1, 2), 3, levels, window=window)
+    return draft.kernel(id, tiles, levels=levels, pool=size, middle=head.type.shape[1:3], pooled=value)
 
 
 def _epilogue(
@@ -115,7 +114,7 @@ def _unpooled(level: Level, window: Sequence[int]) -> Level:
     return replace(level, body=body, stores=())
 
 
-def _conv2d(draft: Draft) -> dict[str, object]:
+def _conv2d(draft: Draft) -> Tiles:
     x, weight = draft.head.inputs
     a = attrs_of(draft.head, at.ConvAttrs)
     height, width, channels = draft.images("x", x, 0)
@@ -139,17 +138,17 @@ def _conv2d(draft: Draft) -> dict[str, object]:
     if max(*a.low, *margins) > 0 or not draft.is_dense(draft.operands[0]) or spills:
         draft.room("frame", area((height, width), a.low, margins) * channels + SLACK)
     _pack(draft, a.groups, outputs, kernel_height * kernel_width * inner)
-    fields: dict[str, object] = {"stride": a.stride, "low": a.low, "dilation": a.dilation, "groups": a.groups}
     if by_tiles:
         size = rows // draft.pool[0] * draft.pool[0], columns // draft.pool[1] * draft.pool[1]
-        return fields | _by_tiles(draft, batch, size, channels, outputs)
+        return _by_tiles(draft, batch, size, channels, outputs)
     draft.room("block", draft.pool[0] * columns * panel_columns(a.groups, outputs, inner))
-    return fields
+    return Tiles()
 
 
-def _by_tiles(draft: Draft, batch: Extent, size: Sequence[int], depth: int, outputs: int) -> dict[str, object]:
+def _by_tiles(draft: Draft, batch: Extent, size: Sequence[int], depth: int, outputs: int) -> Tiles:
     rows = winograd.reserve(draft.room, size, depth, outputs, draft.pool[0])
-    return {"tile_rows": rows, "flops": draft.flops_of_tiles(batch, size, depth * outputs)}
+    draft.flops = draft.flops_of_tiles(batch, size, depth * outputs)
+    return Tiles(rows)
 
 
 def _pack(draft: Draft, groups: int, channels: int, depth: int) -> None:
@@ -158,7 +157,7 @@ def _pack(draft: Draft, groups: int, channels: int, depth: int) -> None:
     draft.room("packed", groups * rounded(channels // groups, panel) * depth)
 
 
-def _conv2d_grad_input(draft: Draft) -> dict[str, object]:
+def _conv2d_grad_input(draft: Draft) -> Tiles:
     g, weight = draft.head.inputs
     a = attrs_of(draft.head, at.ConvGradAttrs)
     rows, columns, outputs = draft.images("g", g, 0)
@@ -176,14 +175,13 @@ def _conv2d_grad_input(draft: Draft) -> dict[str, object]:
     if max(*before, *behind) > 0 or not draft.is_dense(draft.operands[0]) or spills:
         draft.room("frame", area((rows, columns), before, behind) * outputs + SLACK)
     _pack(draft, a.groups, channels, kernel_height * kernel_width * (outputs // a.groups))
-    fields: dict[str, object] = {"stride": a.stride, "low": a.low, "dilation": a.dilation, "groups": a.groups}
     if by_tiles:
-        return fields | _by_tiles(draft, g.type.shape[0], a.size, outputs, channels)
+        return _by_tiles(draft, g.type.shape[0], a.size, outputs, channels)
     draft.room("block", a.size[1] * panel_columns(a.groups, channels, outputs // a.groups))
-    return fields
+    return Tiles()
 
 
-def _pooled_grad_input(draft: Draft) -> dict[str, object]:
+def _pooled_grad_input(draft: Draft) -> Tiles:
     g, index, weight = draft.head.inputs
     a = attrs_of(draft.head, at.PooledConvAttrs)
     _, _, outputs = draft.images("g", g, 0)
@@ -191,7 +189,7 @@ def _pooled_grad_input(draft: Draft) -> dict[str, object]:
     kernel_height, _, channels = draft.weight(weight)
     draft.room("image", area(a.size, a.low, a.high) * channels + framed_row(draft.head) + SLACK)
     draft.room("packed", outputs * (kernel_height + 2 * a.window[0] - 2) * framed_row(draft.head) + SLACK)
-    return {"low": a.low, "pool": a.window}
+    return Tiles()
 
 
 def framed_row(head: Node) -> int:
@@ -205,28 +203,27 @@ def framed_length(width: int, channels: int, window: int, lanes: int) -> int:
     return (window - 1) * channels + rounded((width + window - 1) * channels, lanes)
 
 
-def _pool(draft: Draft) -> dict[str, object]:
+def _pool(draft: Draft) -> Tiles:
     a = attrs_of(draft.head, at.PoolAttrs)
     _, _, channels = draft.images("x", draft.head.inputs[0], 0)
     draft.room("best", channels, draft.head.inputs[0].type.dtype)
     draft.room("positions", channels, index_dtype(a.window))
-    return {"stride": a.stride, "low": a.low, "pool": a.window}
+    return Tiles()
 
 
-def _pool_grad(draft: Draft) -> dict[str, object]:
+def _pool_grad(draft: Draft) -> Tiles:
     a = attrs_of(draft.head, at.PoolGradAttrs)
     _, _, channels = draft.images("g", draft.head.inputs[0], 0)
     draft.images("index", draft.head.inputs[1], 0)
     draft.room("image", a.size[0] * a.size[1] * channels)
-    return {"stride": a.stride, "low": a.low, "pool": a.window}
+    return Tiles()
 
 
-def _pool_pick(draft: Draft) -> dict[str, object]:
-    a = attrs_of(draft.head, at.PoolAttrs)
+def _pool_pick(draft: Draft) -> Tiles:
     _, _, channels = draft.images("x", draft.head.inputs[0], 0)
     draft.images("index", draft.head.inputs[1], 0)
     draft.room("best", channels)
-    return {"stride": a.stride, "low": a.low, "pool": a.window}
+    return Tiles()
 
 
 FRAMES = {

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from wholestep.compiler.backend import Device
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate, product
+from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Kernel, Plan
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import Spans
@@ -78,7 +79,7 @@ def _reason_to_skip(subject: Subject) -> str:
 def estimated_seconds(plan: Plan) -> float:
     """What a check at capacity will take: a function of the plan, so that equal builds decide alike."""
     nodes = sum(len(k.origin) for k in plan.kernels)
-    dots = sum(k.flops for k in plan.kernels if k.dot is not None)
+    dots = sum(k.flops for k in plan.kernels if isinstance(k.body, Dot))
     elements = sum(plan.buffers[id].bytes // plan.buffers[id].type.dtype.size for _, id in plan.states)
     slow = sum(
         _elements(k, plan.sizes) for k in plan.kernels for level in k.levels for i in level.body if i.op == SLOW_OP
@@ -88,7 +89,7 @@ def estimated_seconds(plan: Plan) -> float:
 
 def _elements(kernel: Kernel, sizes: Sizes) -> int:
     """How often a kernel's body runs: a contraction's, once for each of its results."""
-    summed = kernel.dot.k if kernel.dot is not None else None
+    summed = kernel.body.k if isinstance(kernel.body, Dot) else None
     return evaluate(product(e for axis, e in enumerate(kernel.axes) if axis != summed), sizes)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import wholestep as ws
 from wholestep.compiler.backends.cpu.render import ahead
+from wholestep.compiler.plan.bodies import Dot
 
 
 def network(width: int, **options: Any) -> ws.Session:
@@ -66,9 +67,9 @@ def test_an_update_keeps_the_transpose_true(width: int) -> None:
 def test_what_lies_between_two_products_is_in_panels() -> None:
     """gelu's derivative: one product's epilogue writes it, another's reads it, both by blocks."""
     plan = network(64).plan
-    products = [k for k in plan.kernels if k.dot is not None]
+    products = [k for k in plan.kernels if isinstance(k.body, Dot)]
     written = {s.load.buffer for k in products for s in k.levels[0].stores}
-    operands = {load.buffer for k in products if k.dot for load in (k.dot.a, k.dot.b)}
+    operands = {load.buffer for k in products for load in (k.body.a, k.body.b)}
     read = {i.load.buffer for k in products for i in k.levels[0].body if i.load is not None}
     between = [plan.buffers[b] for b in sorted((written & read) - operands)]
     assert "arena" in {b.space.value for b in between}

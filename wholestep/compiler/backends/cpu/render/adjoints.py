@@ -28,7 +28,7 @@ def _finish_weight(pen: Pen, lo: str, hi: str, tall: int, count: int, length: in
 def render_conv2d_grad_weight(w: Writer) -> None:
     pen = Pen(w)
     a = pen.window
-    if a.tile_rows:
+    if pen.tiles.rows:
         render_weight_by_tiles(pen)
         return
     height, width, channels = pen.sizes("x")
@@ -63,7 +63,7 @@ def render_conv2d_grad_weight(w: Writer) -> None:
                     *(x, a.stride[0] * row, a.stride[1] * channels, rows, columns),
                 )
 
-        _in_tiles(w, a.granule, outputs, tile)
+        _in_tiles(w, pen.tiles.granule, outputs, tile)
     _finish_weight(pen, lo, hi, tall, of.count, of.length, padded)
 
 

@@ -7,6 +7,7 @@ from math import prod
 
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import LANES, Layout, Load, Operand, Space
 
 # Bytes from which on a step cannot keep its data in the second-level caches: below, there is nothing to fetch.
@@ -39,8 +40,8 @@ def is_large(w: Writer) -> bool:
 
 def entry(w: Writer, load: Load) -> str:
     """The block of one matrix, in pieces as it lies in memory; nothing where it is not a plain matrix of the block."""
-    dot, buffer = w.kernel.dot, w.buffers[load.buffer]
-    assert dot is not None
+    dot, buffer = w.kernel.body, w.buffers[load.buffer]
+    assert isinstance(dot, Dot)
     across = {dot.m: "mb", dot.n: "nb"}
     places = [index.plain for index in load.index[-2:]]
     if len(places) != 2 or set(places) != set(across):

@@ -11,6 +11,7 @@ from wholestep.compiler.backends.cpu.render.language import HOST, STORED, cast_t
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.ir.types import float64
 from wholestep.compiler.plan.kernel import LANES, Buffer, HostValue, Kernel, Layout, Loop, Plan, Space
+from wholestep.compiler.plan.scheduled import schedule_of
 
 PRELUDE = """\
 #include "ws.h"
@@ -117,17 +118,18 @@ def entry(plan: Plan, calls: Mapping[int, str], prefix: str, barrier: str) -> st
     for k in plan.kernels:
         if k.loop != loop:
             lines += [] if loop is None else close_loop(plan.loops[loop], barrier)
-        if k.region != region:
-            region = k.region
+        how = schedule_of(k)
+        if how.region != region:
+            region = how.region
             lines.append(f"  {barrier}  /* region {region} */")
         if k.loop != loop:
             loop = k.loop
             lines += [] if loop is None else open_loop(plan.loops[loop], plan.symbols)
-        if k.split is None:
+        if how.split is None:
             lines.append(f"  lo = hi = 0; if (id == 0) {calls[k.id]}")
         else:
-            extent = extent_text(k.axes[k.split], plan.symbols)
-            lines.append(f"  ws_own({extent}, {k.granule}, id, threads, &lo, &hi); if (lo < hi) {calls[k.id]}")
+            extent = extent_text(k.axes[how.split], plan.symbols)
+            lines.append(f"  ws_own({extent}, {how.granule}, id, threads, &lo, &hi); if (lo < hi) {calls[k.id]}")
     lines += [] if loop is None else close_loop(plan.loops[loop], barrier)
     return "\n".join([*lines, "}"])
 

@@ -8,7 +8,9 @@ from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.ahead import ahead_of_next, is_large
 from wholestep.compiler.backends.cpu.render.language import SUFFIX
 from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.plan.bodies import Call, Window
 from wholestep.compiler.plan.kernel import LANES, Kernel, Operand
+from wholestep.compiler.plan.scheduled import queries_of
 
 # Where each routine is defined.
 HEADERS = {"attention": "attention.h", "attention_grad": "attention.h"}
@@ -16,13 +18,13 @@ HEADERS = {"attention": "attention.h", "attention_grad": "attention.h"}
 
 def headers(kernels: tuple[Kernel, ...]) -> list[str]:
     """The native headers that a plan's calls need."""
-    windows = {"conv.h" for k in kernels if k.window is not None}
-    return sorted(windows | {HEADERS[k.call.routine] for k in kernels if k.call is not None})
+    windows = {"conv.h" for k in kernels if isinstance(k.body, Window)}
+    return sorted(windows | {HEADERS[k.body.routine] for k in kernels if isinstance(k.body, Call)})
 
 
 def render_call(w: Writer) -> None:
-    k, call = w.kernel, w.kernel.call
-    assert call is not None
+    k, call = w.kernel, w.kernel.body
+    assert isinstance(call, Call)
     suffix = SUFFIX[call.dtype]
     with ExitStack() as stack:
         for axis in k.rows:
@@ -35,10 +37,10 @@ def render_call(w: Writer) -> None:
             w.emit(f"  .{item.name} = {view_text(w, item)},")
         for name, extent in call.extents:
             w.emit(f"  .{name} = {w.scope.extent(extent)},")
+        w.emit(f"  .block = {queries_of(k).block},")
         for name, number in call.numbers:
             w.emit(f"  .{name} = {number.hex()},")
-        if call.work is not None:
-            w.emit("  .work = work,")
+        w.emit("  .work = work,")
         if ahead:
             w.emit(f"  .ahead = ahead, .aheads = {len(ahead)},")
         w.emit("};")

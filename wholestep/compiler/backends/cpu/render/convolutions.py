@@ -45,7 +45,7 @@ def render_conv2d(w: Writer) -> None:
     assert isinstance(rows, int), "type rules ask for numbers"
     assert isinstance(columns, int), "type rules ask for numbers"
     full = _full_counts(pen)
-    seen = tuple(rounded(n, 2) for n in full) if a.tile_rows else full
+    seen = tuple(rounded(n, 2) for n in full) if pen.tiles.rows else full
     below, right = (
         forward_margin(*of) for of in zip((height, width), seen, (tall, wide), a.stride, a.low, a.dilation, strict=True)
     )
@@ -53,12 +53,12 @@ def render_conv2d(w: Writer) -> None:
     row = (a.low[1] + width + right) * channels if framed else pen.steps("x")[0]
     taps = (pen.table("down", range(tall)), tall, pen.table("across", range(wide)), wide)
     size = pack(pen, panels, taps, inner, 0, turned=False)
-    if a.tile_rows:
+    if pen.tiles.rows:
         take_weights_apart(pen, panels, channels)
     clear_frame(pen, (a.low[0] + height + below) * row + 16)
     with w.loop("i0", *w.span(0)):
         stage(pen, "x", a.low, row)
-        if a.tile_rows:
+        if pen.tiles.rows:
             image_by_tiles(pen, panels, channels, full, "frame", row, partial(_rows_of_tiles, pen, panels, full, pool))
             return
         with ExitStack() as stack:
@@ -76,7 +76,7 @@ def render_conv2d(w: Writer) -> None:
 
 def _rows_of_tiles(pen: Pen, panels: Panels, size: tuple[int, int], pool: Sequence[int], first: str) -> None:
     """The epilogue of the rows that lie in `block`, from row `first` on; the last tiles may reach over the edge."""
-    w, made = pen.w, 2 * pen.window.tile_rows
+    w, made = pen.w, 2 * pen.tiles.rows
     across = 2 * tiles_of(size)[1]
     rows, some = size[0] // pool[0], made // pool[0]
     begin = first if pool[0] == 1 else f"{first}/{pool[0]}"
@@ -147,17 +147,17 @@ def render_conv2d_grad_input(w: Writer) -> None:
     height, width, channels = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
     down, above, below = backward_taps(height, rows, tall, a.stride[0], a.low[0], a.dilation[0])
     across, left, right = backward_taps(width, columns, wide, a.stride[1], a.low[1], a.dilation[1])
-    if a.tile_rows:
+    if pen.tiles.rows:
         below, right = below + height % 2, right + width % 2
     panels = Panels(a.groups, channels, outputs // a.groups)
     row = (left + columns + right) * outputs if "frame" in pen.work else pen.steps("g")[0]
     places, sizes = _pack_phases(pen, panels, down, across, outputs // a.groups)
-    if a.tile_rows:
+    if pen.tiles.rows:
         take_weights_apart(pen, panels, outputs)
     clear_frame(pen, (above + rows + below) * row + 16)
     with w.loop("i0", *w.span(0)):
         stage(pen, "g", (above, left), row)
-        if a.tile_rows:
+        if pen.tiles.rows:
             start, size = f"frame + {down[0].start * row + across[0].start * outputs}", (height, width)
             image_by_tiles(pen, panels, outputs, size, start, row, partial(_rows_of_tiles, pen, panels, size, (1, 1)))
             return

@@ -10,8 +10,10 @@ from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.language import LOCAL, STORED, SUFFIX
 from wholestep.compiler.backends.cpu.render.writer import Writer, simd
 from wholestep.compiler.ir.types import DType, Extent
+from wholestep.compiler.plan.bodies import Window
 from wholestep.compiler.plan.frames import columns_of
 from wholestep.compiler.plan.kernel import Instr, Layout, Level, Load, Operand, Store
+from wholestep.compiler.plan.scheduled import tiles_of
 
 COLUMN = 2  # the axis of a pixel's column in kernels that make images
 
@@ -20,13 +22,13 @@ class Pen:
     """What all window kernels ask of their kernel: sizes, steps and addresses."""
 
     def __init__(self, w: Writer) -> None:
-        assert w.kernel.window is not None
-        self.w, self.window = w, w.kernel.window
+        assert isinstance(w.kernel.body, Window)
+        self.w, self.window, self.tiles = w, w.kernel.body, tiles_of(w.kernel)
         self.operands: Mapping[str, Operand] = {o.name: o for o in (*self.window.operands, *self.window.results)}
         self.images = "g" if "g" in self.operands else "x"
         self.dtype = w.buffers[self.operands[self.images].load.buffer].type.dtype
         self.suffix, self.real = SUFFIX[self.dtype], STORED[self.dtype]
-        self.work = {name for name, _ in self.window.work}
+        self.work = {name for name, _ in self.tiles.work}
 
     def sizes(self, name: str) -> tuple[int, int, int]:
         """Rows, columns and channels of images, or of a weight."""

@@ -14,8 +14,9 @@ from wholestep.compiler.backends.cpu.render.transposes import render_transpose, 
 from wholestep.compiler.backends.cpu.render.windows import render_window
 from wholestep.compiler.backends.cpu.render.writer import REDUCE_SUFFIX, Writer, panel
 from wholestep.compiler.ir.types import product
-from wholestep.compiler.plan.emit import is_direct
+from wholestep.compiler.plan.bodies import Columns, Dot, Scatter
 from wholestep.compiler.plan.kernel import LANES, Kind, Layout, Level, Load, Reduce
+from wholestep.compiler.plan.scheduled import blocks_of
 
 
 def render_nest(w: Writer) -> None:
@@ -65,15 +66,14 @@ def render_panels_outside(w: Writer) -> None:
 
 def render_columns(w: Writer) -> None:
     """Sums along an outer axis, 16 columns at a time: element i of a column goes to lane i % 16, as in a row."""
-    k = w.kernel
-    sums, epilogue = k.levels
-    assert k.vector is not None
-    assert k.reduced is not None
-    lo, hi = w.span(k.vector)
+    body = w.kernel.body
+    assert isinstance(body, Columns)
+    sums, epilogue = body.levels
+    lo, hi = w.span(body.vector)
     with ExitStack() as stack:
-        for axis in k.rows:
+        for axis in body.rows:
             stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
-        column_panels(w, sums, epilogue, k.reduced, lo, hi)
+        column_panels(w, sums, epilogue, body.reduced, lo, hi)
 
 
 def column_panels(w: Writer, sums: Level, epilogue: Level, along: int, lo: str, hi: str) -> None:
@@ -141,27 +141,30 @@ def add_to_column(w: Writer, r: Reduce, along: int) -> None:
 
 def render_dot(w: Writer) -> None:
     """Blocks of the product, each followed by its epilogue while it is in the first-level cache."""
-    k, dot = w.kernel, w.kernel.dot
-    assert dot is not None
+    dot, blocks = dot_of(w), blocks_of(w.kernel)
     with ExitStack() as stack:
         for axis in dot.batch:
             stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
-        for name, axis, size in (("n", dot.n, dot.columns), ("m", dot.m, dot.rows)):
+        for name, axis, size in (("n", dot.n, blocks.columns), ("m", dot.m, blocks.rows)):
             lo, hi = w.span(axis)
             stack.enter_context(w.loop(f"{name}0", lo, hi, str(size)))
             w.emit(f"const long {name}b = {hi} - {name}0 < {size} ? {hi} - {name}0 : {size};")
-            if axis == dot.n and len(k.levels) > 1:  # the columns that the blocks below read again from the cache
-                column_panels(w, k.levels[1], k.levels[2], dot.k, "n0", "n0 + nb")
+            if axis == dot.n and len(dot.levels) > 1:  # the columns that the blocks below read again from the cache
+                column_panels(w, dot.levels[1], dot.levels[2], dot.k, "n0", "n0 + nb")
         w.scope.axes[dot.m], w.scope.axes[dot.n], w.scope.axes[dot.k] = "m0", "n0", "0"
-        call_gemm(w, *direct_target(w) if is_direct(k) else block_target(w))
-        if not is_direct(k):
+        call_gemm(w, *direct_target(w) if dot.is_direct else block_target(w))
+        if not dot.is_direct:
             render_epilogue(w)
+
+
+def dot_of(w: Writer) -> Dot:
+    assert isinstance(w.kernel.body, Dot)
+    return w.kernel.body
 
 
 def direct_target(w: Writer) -> tuple[str, str, str]:
     """The product goes where it is wanted: (pointer, stride of rows, stride of panels)."""
-    dot, target = w.kernel.dot, w.kernel.levels[0].stores[0].load
-    assert dot is not None
+    dot, target = dot_of(w), w.kernel.levels[0].stores[0].load
     buffer = w.buffers[target.buffer]
     row, _ = axis_stride(target, dot.m, buffer)
     step = target.shape[-2] * LANES if buffer.layout is Layout.PANELS else LANES
@@ -169,13 +172,11 @@ def direct_target(w: Writer) -> tuple[str, str, str]:
 
 
 def block_target(w: Writer) -> tuple[str, str, str]:
-    assert w.kernel.dot is not None
-    return "block", str(LANES), str(w.kernel.dot.rows * LANES)
+    return "block", str(LANES), str(blocks_of(w.kernel).rows * LANES)
 
 
 def call_gemm(w: Writer, c: str, c_m: str, c_p: str) -> None:
-    dot = w.kernel.dot
-    assert dot is not None
+    dot = dot_of(w)
     a, b = w.buffers[dot.a.buffer], w.buffers[dot.b.buffer]
     (a_m, _), (a_k, by_panels) = axis_stride(dot.a, dot.m, a), axis_stride(dot.a, dot.k, a)
     a_kp = dot.a.shape[-2] * LANES if by_panels else a_k * LANES
@@ -193,20 +194,19 @@ def call_gemm(w: Writer, c: str, c_m: str, c_p: str) -> None:
 
 
 def render_epilogue(w: Writer) -> None:
-    k, dot, whole = w.kernel, w.kernel.dot, w.kernel.levels[0]
-    assert dot is not None
+    dot, rows, whole = dot_of(w), blocks_of(w.kernel).rows, w.kernel.levels[0]
     turned = transposes(w)
     level = replace(whole, stores=tuple(s for s in whole.stores if s not in turned))
     w.scope.axes[dot.m] = f"i{dot.m}"
     w.scope.axes[dot.k] = f"i{dot.k}"
     (acc,) = (i.id for i in level.body if i.op == "acc")
     w.values[acc] = "acc[l]"
-    extent = k.axes[dot.n]
+    extent = w.kernel.axes[dot.n]
     with w.loop("q", "0", f"(nb + {LANES - 1})/{LANES}"):
         if isinstance(extent, int):
             w.emit(f"const long p = n0/{LANES} + q;")
         with w.loop(f"i{dot.m}", "m0", "m0 + mb"):
-            w.emit(f"const {STORED[w.dtypes[acc]]} *const acc = block + (q*{dot.rows} + i{dot.m} - m0)*{LANES};")
+            w.emit(f"const {STORED[w.dtypes[acc]]} *const acc = block + (q*{rows} + i{dot.m} - m0)*{LANES};")
             base = "" if isinstance(extent, int) else f"n0 + q*{LANES}"
             if isinstance(extent, int) and (extent % LANES == 0 or extent < LANES):
                 w.lanes(level, str(min(extent, LANES)), "p", base)
@@ -222,8 +222,8 @@ def render_epilogue(w: Writer) -> None:
 
 def render_scatter(w: Writer) -> None:
     """Zeros, then every update in order; threads share out an axis that is not indexed."""
-    k, scatter = w.kernel, w.kernel.scatter
-    assert scatter is not None
+    k, scatter = w.kernel, w.kernel.body
+    assert isinstance(scatter, Scatter)
     target, at = scatter.target, scatter.at
     with ExitStack() as stack:
         for d, index in enumerate(target.index):

@@ -12,7 +12,7 @@ from wholestep.compiler.plan.frames import columns_of
 
 def _position(pen: Pen) -> str:
     """The suffix of positions in a window of this pool."""
-    buffer = pen.w.buffers[dict(pen.window.work)["positions"]]
+    buffer = pen.w.buffers[dict(pen.tiles.work)["positions"]]
     return "u8" if buffer.type.dtype == uint8 else "i32"
 
 

@@ -16,6 +16,7 @@ from wholestep.compiler.backends.cpu.render.pools import (
     render_max_pool2d_pick,
 )
 from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.plan.bodies import Window
 
 _RENDER: Mapping[str, Callable[[Writer], None]] = {
     "conv2d": render_conv2d,
@@ -32,5 +33,5 @@ _RENDER: Mapping[str, Callable[[Writer], None]] = {
 
 def render_window(w: Writer) -> None:
     """The loops of a window kernel."""
-    assert w.kernel.window is not None
-    _RENDER[w.kernel.window.op](w)
+    assert isinstance(w.kernel.body, Window)
+    _RENDER[w.kernel.body.op](w)

@@ -28,7 +28,7 @@ def image_by_tiles(
     pen: Pen, panels: Panels, depth: int, size: tuple[int, int], frame: str, row: int, finish: Callable[[str], None]
 ) -> None:
     """All tiles of an image, some rows at a time; `finish` gets the first of the rows of pixels that lie in `block`."""
-    w, some = pen.w, pen.window.tile_rows
+    w, some = pen.w, pen.tiles.rows
     down, across = tiles_of(size)
     tiles, padded, line = some * across, rounded(depth), 2 * across * LANES
     step, product_step = position_step(tiles, depth), position_step(tiles, LANES)
@@ -108,7 +108,7 @@ def _stage_gradient(pen: Pen, across: int) -> int:
 
 def _tiles_of_weight(pen: Pen, row: int, g_row: int) -> None:
     """What one image adds to the sums of this thread's outputs."""
-    w, some = pen.w, pen.window.tile_rows
+    w, some = pen.w, pen.tiles.rows
     rows, columns, outputs = pen.sizes("g")
     channels = pen.sizes("x")[2]
     (down, across), padded, lanes = tiles_of((rows, columns)), rounded(channels), rounded(outputs)

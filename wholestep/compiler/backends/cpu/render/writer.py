@@ -10,6 +10,7 @@ from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS, 
 from wholestep.compiler.backends.cpu.render.narrow import can_widen, widened_lanes
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import DType, Extent, float32, float64, int32, int64, uint8
+from wholestep.compiler.plan.bodies import Window
 from wholestep.compiler.plan.kernel import (
     LANES,
     Buffer,
@@ -23,6 +24,7 @@ from wholestep.compiler.plan.kernel import (
     Space,
     Store,
 )
+from wholestep.compiler.plan.scheduled import Blocks, Inner, Queries, schedule_of
 from wholestep.compiler.plan.traffic import loads, stores
 
 TRANSCENDENTAL = having(Trait.TRANSCENDENTAL)
@@ -42,12 +44,8 @@ class Writer:
         used = dict.fromkeys(access.buffer for access in (*loads(kernel), *stores(kernel)))
         names = {place: f"x{i}" for i, place in enumerate(dict.fromkeys(self.place(b) for b in used))}
         self.params = {b: names[self.place(b)] for b in used}
-        if kernel.dot and kernel.dot.block is not None:
-            self.params[kernel.dot.block] = "block"
-        if kernel.call and kernel.call.work is not None:
-            self.params[kernel.call.work] = "work"
-        if kernel.window:
-            self.params.update({b: name for name, b in kernel.window.work})
+        self.schedule = schedule_of(kernel)
+        self.params.update(workspace(self.schedule.inner))
         self.values: dict[int, str] = {}
         self.dtypes: dict[int, DType] = {}
         self.instrs = [i for level in kernel.levels for i in (*level.row, *level.body)]
@@ -81,7 +79,7 @@ class Writer:
 
     def span(self, axis: int) -> tuple[str, str]:
         """The range of an axis that this thread runs over."""
-        return ("lo", "hi") if axis == self.kernel.split else ("0", self.scope.extent(self.kernel.axes[axis]))
+        return ("lo", "hi") if axis == self.schedule.split else ("0", self.scope.extent(self.kernel.axes[axis]))
 
     # -- values ----------------------------------------------------------------------------------------------------
     def element(self, load: Load) -> str:
@@ -226,7 +224,7 @@ class Writer:
         return out
 
     def function(self, name: str) -> str:
-        kept_apart = KEPT_APART if self.kernel.window else ""
+        kept_apart = KEPT_APART if isinstance(self.kernel.body, Window) else ""
         step = "" if self.kernel.loop is None else f", long d{len(self.symbols) - 1}"  # its number is the last symbol
         head = [f"static {kept_apart}void {name}(const ws_call *call, long lo, long hi{step}{self.parameters()}) {{"]
         text = "\n".join(self.lines)
@@ -237,6 +235,15 @@ class Writer:
         for slot, dtype in slots:
             head.append(f"  const {LOCAL[dtype]} s{slot} = ({LOCAL[dtype]})call->derived[{slot}];")
         return "\n".join([*head, *self.lines, "}"])
+
+
+def workspace(inner: Inner | None) -> dict[int, str]:
+    """The pieces of a thread's workspace that native code is given, and the names of their parameters."""
+    if isinstance(inner, Blocks):
+        return {} if inner.work is None else {inner.work: "block"}
+    if isinstance(inner, Queries):
+        return {inner.work: "work"}
+    return {} if inner is None else {b: name for name, b in inner.work}
 
 
 def simd(level: Level) -> str:

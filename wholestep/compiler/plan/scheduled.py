@@ -1,0 +1,79 @@
+"""How the CPU runs a kernel: which axis its threads share, in which region, and how one thread walks its part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from wholestep.compiler.plan.kernel import Kernel, Schedule
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A product is computed in blocks of `rows` x `columns`; `work` holds one where an epilogue follows."""
+
+    rows: int = 48
+    columns: int = 64
+    work: int | None = None
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Attention: so many queries at a time; `work` holds their scores."""
+
+    block: int
+    work: int
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A convolution, a pool or an adjoint."""
+
+    rows: int = 0  # of tiles computed at a time, where fewer products do (winograd.py); 0: pixel by pixel
+    granule: int = 0  # of axis 0, where it is not the one of its extent
+    work: tuple[tuple[str, int], ...] = ()  # pieces of a thread's workspace, by name
+
+
+@dataclass(frozen=True)
+class CpuSchedule(Schedule):
+    """Threads own whole granules of the axis `split`; between two regions all threads meet at a barrier."""
+
+    split: int | None = None  # the axis partitioned among the threads; None: one thread
+    granule: int = 1
+    region: int = 0
+    inner: Inner | None = None
+
+
+Inner = Blocks | Queries | Tiles
+
+
+def schedule_of(kernel: Kernel) -> CpuSchedule:
+    """The schedule of a kernel that the CPU has scheduled."""
+    assert isinstance(kernel.schedule, CpuSchedule), f"kernel {kernel.id} is scheduled for another backend"
+    return kernel.schedule
+
+
+def blocks_of(kernel: Kernel) -> Blocks:
+    inner = schedule_of(kernel).inner
+    assert isinstance(inner, Blocks), f"kernel {kernel.id} is no product"
+    return inner
+
+
+def queries_of(kernel: Kernel) -> Queries:
+    inner = schedule_of(kernel).inner
+    assert isinstance(inner, Queries), f"kernel {kernel.id} is no attention"
+    return inner
+
+
+def tiles_of(kernel: Kernel) -> Tiles:
+    inner = schedule_of(kernel).inner
+    assert isinstance(inner, Tiles), f"kernel {kernel.id} is no window"
+    return inner
+
+
+def shared(kernel: Kernel, split: int | None, granule: int, region: int) -> Kernel:
+    """The kernel with its axis `split` partitioned among the threads, in a region."""
+    return replace(kernel, schedule=replace(schedule_of(kernel), split=split, granule=granule, region=region))
+
+
+def in_region(kernel: Kernel, region: int) -> Kernel:
+    return replace(kernel, schedule=replace(schedule_of(kernel), region=region))
