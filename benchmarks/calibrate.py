@@ -1,7 +1,7 @@
 """Measures the costs that the e-graph chooses by, with our own kernels, and writes the table that is shipped.
 
     python -m benchmarks.calibrate                 prints the table
-    python -m benchmarks.calibrate --write         replaces wholestep/compiler/passes/egraph/costs/cpu.json
+    python -m benchmarks.calibrate --write         replaces wholestep/compiler/backends/cpu/costs.json
 
 Run it on a quiet machine, once per target and whenever kernels get much faster; the table is data, so that the same
 graph gives the same plan everywhere.  One thread, float32.  An op's price is the time that `COPIES` of it add to a
@@ -19,7 +19,8 @@ from pathlib import Path
 import wholestep as ws
 
 ROOT = Path(__file__).parents[1]
-TABLE = ROOT / "wholestep" / "compiler" / "passes" / "egraph" / "costs" / "cpu.json"
+TABLE = ROOT / "wholestep" / "compiler" / "backends" / "cpu" / "costs.json"
+ORIGIN = "measured: python -m benchmarks.calibrate, one thread, float32"
 ROWS, COLUMNS, COPIES = 128, 256, 6  # a tensor stays in the cache
 LARGE = (1024, 1024)  # 4 MB, as the activations of a layer: this one goes through the outer caches
 CALLS, ROUNDS = 12, 15
@@ -124,6 +125,7 @@ def measure() -> dict[str, object]:
     add, plain = addition_ns(), pointwise(lambda x: x)
     weights = {op: max(1.0, round(2 * per_element_ns(f, plain) / add) / 2) for op, f in UNARY.items()}
     return {
+        "origin": ORIGIN,
         "operation": rounded(add),
         "byte": rounded(byte_ns()),
         "product": rounded(product_ns()),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wholestep.compiler.backends.cpu.compiler import compile_c
+from wholestep.compiler.backends.cpu.target import detect_target
 
 SUMS, CHAINS, ROUNDS = 2_000_000, 96, 7  # chains: twelve registers of eight, enough to hide the latency of each
 STREAM_BYTES = 64 << 20
@@ -41,7 +42,7 @@ class Limits:
 
 def measure(threads: int) -> Limits:
     """The best of several rounds: a limit is what was reached once."""
-    code = ctypes.CDLL(str(compile_c(SOURCE)))
+    code = ctypes.CDLL(str(compile_c(SOURCE, target=detect_target().name)))
     code.multiply_add.argtypes = (ctypes.c_long, ctypes.c_float, ctypes.c_float)
     code.multiply_add.restype = ctypes.c_float
     code.in_place.argtypes = (ctypes.c_void_p, ctypes.c_long)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from oracles import assert_close
 
 import wholestep as ws
+from tests.compiler.targets import HERE
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.ir.graph import Graph, held_graph
 from wholestep.compiler.ir.interpret import interpret
@@ -65,7 +66,7 @@ def sequence(time: int, batch: int) -> np.ndarray:
 
 
 def plan_of(graph: ws.Graph, capacity: dict[str, int], **options: Any) -> Plan:
-    return Compiler(ws.CompileOptions(**options)).plan(graph.to_ir(), capacity, "cpu")[0]
+    return Compiler(ws.CompileOptions(**options)).plan(graph.to_ir(), capacity, HERE)[0]
 
 
 # -- values ----------------------------------------------------------------------------------------------------------

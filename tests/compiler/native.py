@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.backends.cpu.compiler import compile_c
-from wholestep.compiler.backends.cpu.library import Call, load_library
+from tests.compiler.targets import HERE, compile_c, load_library
+from wholestep.compiler.backends.cpu.library import Call
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate
@@ -24,7 +24,7 @@ Flat = np.ndarray[Any, Any]
 
 def lower(graph: Graph, *, egraph: bool = True) -> Graph:
     """The graph that the planner gets: the pipeline's own stages, with both rewritings by the e-graph."""
-    return Compiler(CompileOptions(egraph=egraph)).run_stages(graph)
+    return Compiler(CompileOptions(egraph=egraph)).run_stages(graph, HERE)
 
 
 FENCE = 256  # bytes that nobody may write, between buffers and behind them

@@ -8,7 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from wholestep.compiler.backends.cpu.compiler import NATIVE, detect_target, find_compiler
+from tests.compiler.targets import HERE
+from wholestep.compiler.backends.cpu.compiler import NATIVE, find_compiler, flags_of
 from wholestep.compiler.backends.cpu.render.language import STORED
 from wholestep.compiler.plan.kernel import Buffer, Plan
 
@@ -65,7 +66,7 @@ def build(source: str, main: str, folder: Path) -> Path:
     (folder / "main.c").write_text(main)
     program = folder / "step"
     files = [folder / "plan.c", folder / "main.c", *sorted(NATIVE.glob("*.c"))]
-    command = [*find_compiler().command, *FLAGS, *detect_target().flags, f"-iquote{NATIVE}"]
+    command = [*find_compiler().command, *FLAGS, *flags_of(HERE.name), f"-iquote{NATIVE}"]
     done = subprocess.run(
         [*command, *map(str, files), "-o", str(program), "-lm", "-pthread"], capture_output=True, text=True, check=False
     )

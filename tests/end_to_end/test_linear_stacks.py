@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import wholestep as ws
+from tests.compiler.targets import HERE
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan import split
 from wholestep.compiler.plan.kernel import Plan
@@ -24,7 +25,7 @@ def planned(widths: list[int], bias: bool = True) -> tuple[Plan, OptimizeReport]
     g = ws.Graph()
     x, y = g.input("x", ("batch", widths[0])), g.input("y", ("batch", widths[-1]))
     g.set_outputs({"loss": ws.losses.mse_loss(stack(widths, bias)(x), y)})
-    return Compiler().plan(train_graph(g, ws.SGD()), {"batch": 4}, "cpu")
+    return Compiler().plan(train_graph(g, ws.SGD()), {"batch": 4}, HERE)
 
 
 FOUND = [[8, 8, 8, 2], [64, 64, 4, 3], [2, 2, 2, 1], [100, 50, 10, 2]]

@@ -34,7 +34,7 @@ def rows() -> list[tuple[str, Callable[[], str]]]:
         ("python", lambda: f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         ("numpy", lambda: metadata.version("numpy")),
         ("others", _others),
-        ("target", _target),
+        ("device", _device),
         ("cores", lambda: f"{_cores()} of {os.cpu_count()} may be used"),
         ("threads", _threads),
         ("compiler", _compiler),
@@ -63,10 +63,11 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _target() -> str:
-    from wholestep.compiler.backends.cpu.compiler import detect_target
+def _device() -> str:
+    from wholestep.compiler.devices import device_named
 
-    return detect_target().name
+    found = device_named("cpu")
+    return f"cpu, target {found.target.name}"
 
 
 def _threads() -> str:

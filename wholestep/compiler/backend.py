@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import Scratch
 from wholestep.compiler.runtime.state import State
-from wholestep.errors import OptionError
+from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
 
 SLICE_SECONDS = 0.05  # signals, progress and callbacks wait no longer than this
@@ -223,9 +222,10 @@ def nothing() -> None:
 
 
 class Device(Protocol):
-    """A kind of machine."""
+    """A kind of machine, as the target that plans are made for."""
 
-    name: str
+    name: str  # as `device=` names it
+    target: Target
     runs: bool
 
     def prepare(self, options: CompileOptions) -> None:
@@ -242,14 +242,3 @@ class Device(Protocol):
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         """The key under which caches hold what `load` makes of a plan."""
-
-
-_DEVICES = {"cpu": "wholestep.compiler.backends.cpu.program", "null": "wholestep.compiler.backends.null"}
-
-
-def device_named(name: str) -> Device:
-    """The device called `name`."""
-    if name not in _DEVICES:
-        raise OptionError(f"device={name!r}: expected one of {', '.join(map(repr, _DEVICES))}.")
-    device: Device = importlib.import_module(_DEVICES[name]).DEVICE
-    return device

@@ -11,6 +11,7 @@ from wholestep.compiler.passes.egraph.optimize import Request, Rewriting, rewrit
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 from wholestep.compiler.passes.egraph.saturate import Budget, SaturationError, Worker
 from wholestep.compiler.pipeline import STAGES
+from wholestep.compiler.target import Target
 from wholestep.errors import UnknownNameError
 from wholestep.options import CompileOptions
 
@@ -59,8 +60,8 @@ def _step_text(step: ExplainedStep) -> str:
     return f"  {step.rule} [{step.exactness}]: {step.node}{where}\n    {law}\n    {step.reason}"
 
 
-def explain_tensor(graph: Graph, options: CompileOptions, name: str) -> Explanation:
-    """Run the e-graph's stages again and tell what they did for one output, update, state or gradient."""
+def explain_tensor(graph: Graph, options: CompileOptions, target: Target, name: str) -> Explanation:
+    """Run the e-graph's stages for a target again and tell what they did for one output, update, state or gradient."""
     known = _named_nodes(graph)
     if name not in known:
         raise UnknownNameError(
@@ -68,12 +69,12 @@ def explain_tensor(graph: Graph, options: CompileOptions, name: str) -> Explanat
         )
     told: list[ExplainedStage] = []
     with Worker() as worker:
-        runner = _Runner(options, worker)
+        runner = _Runner(options, worker, target)
         forward = runner.rewrite(graph, before_autodiff=True)
         if forward is not None:
             told.append(runner.stage("before autodiff", forward, [known[name]]))
         graph = graph if forward is None else forward.after
-        step, ends = _expanded(graph, name)
+        step, ends = _expanded(graph, name, target)
         whole = runner.rewrite(step, before_autodiff=False)
         if whole is not None:
             told.append(runner.stage("whole step", whole, ends))
@@ -84,6 +85,7 @@ def explain_tensor(graph: Graph, options: CompileOptions, name: str) -> Explanat
 class _Runner:
     options: CompileOptions
     worker: Worker
+    target: Target
 
     def rewrite(self, graph: Graph, *, before_autodiff: bool) -> Rewriting | None:
         """What the compiler's stage did; None where it does not run or gave up."""
@@ -91,7 +93,7 @@ class _Runner:
         if not options.uses_egraph or (before_autodiff and options.exactness == "bitwise"):
             return None
         budget = Budget(options.egraph_rounds, options.egraph_nodes)
-        request = Request({}, Exactness(options.exactness), before_autodiff, budget)
+        request = Request({}, self.target.costs, Exactness(options.exactness), before_autodiff, budget)
         try:
             return rewrite_by_equality(graph, request, self.worker, {})
         except SaturationError:
@@ -113,13 +115,13 @@ def _named_nodes(graph: Graph) -> dict[str, Node]:
     return found
 
 
-def _expanded(graph: Graph, name: str) -> tuple[Graph, list[Node]]:
+def _expanded(graph: Graph, name: str, target: Target) -> tuple[Graph, list[Node]]:
     """The step with its gradients written out, as the compiler's stages leave it, and the node of one name in it."""
     node = _named_nodes(graph)[name]
     marked = Graph((*graph.outputs, Output("explained", node)), graph.updates, graph.inputs)
     for stage in STAGES:
         if stage.name in ("autodiff", "simplify"):
-            for rewrite in stage.passes:
+            for rewrite in stage.passes_for(target):
                 marked = rewrite(marked)
     *outputs, last = marked.outputs
     step = Graph(tuple(outputs), marked.updates, marked.inputs)

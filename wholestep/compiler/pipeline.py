@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 
-from wholestep.compiler.backends.cpu.render.language import KEPT_COMPOSITES
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.channels_last import channels_last
 from wholestep.compiler.passes.cse import share_common_nodes
 from wholestep.compiler.passes.dead_code import drop_dead_code
 from wholestep.compiler.passes.decompose import decompose, lower_ratio, lower_reductions
@@ -23,11 +23,9 @@ from wholestep.compiler.passes.fold import fold
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.passes.keep_rows import keep_rows
 from wholestep.compiler.passes.lookups import project_tables
-from wholestep.compiler.passes.pixels import sum_pixels
-from wholestep.compiler.passes.pooling import drop_pools_of_one, relu_behind_pool, through_pools
+from wholestep.compiler.passes.pooling import drop_pools_of_one, relu_behind_pool
 from wholestep.compiler.passes.precision import widen_half_arithmetic
 from wholestep.compiler.passes.regroup import regroup
-from wholestep.compiler.passes.remake import remake
 from wholestep.compiler.passes.row_writes import lower_row_writes
 from wholestep.compiler.passes.scans import hoist_projections, in_bodies, merge_scans, sink_lookups
 from wholestep.compiler.passes.unroll import unroll_inner_loops
@@ -37,6 +35,7 @@ from wholestep.compiler.plan.check import check
 from wholestep.compiler.plan.footprint import footprint
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.spans import Integers, OptimizeReport, Spans
+from wholestep.compiler.target import OwnPass, Target
 from wholestep.errors import GraphError
 from wholestep.options import CompileOptions
 
@@ -45,8 +44,30 @@ log = logging.getLogger("wholestep")
 Pass = Callable[[Graph], Graph]
 
 
-def decompose_composites(graph: Graph) -> Graph:
-    return decompose(graph, keep=KEPT_COMPOSITES)
+@dataclass(frozen=True)
+class Own:
+    """A place among the passes where a target has its own."""
+
+    passes: Callable[[Target], tuple[Pass, ...]]
+
+
+@cache
+def decompose_for(target: Target) -> Pass:
+    """Write out every composite that a target has no kernel for."""
+    return _named("decompose", lambda graph: decompose(graph, keep=target.composites))
+
+
+@cache
+def own_pass(found: OwnPass, target: Target) -> Pass:
+    """A pass that a target names."""
+    module, _, name = found.path.partition(":")
+    rewrite: Callable[..., Graph] = getattr(import_module(module), name)
+    return _named(name, lambda graph: rewrite(graph, target)) if found.takes_target else rewrite
+
+
+def _named(name: str, rewrite: Pass) -> Pass:
+    rewrite.__name__ = name
+    return rewrite
 
 
 @dataclass(frozen=True)
@@ -54,15 +75,22 @@ class Stage:
     """A group of passes under the name of its span."""
 
     name: str
-    passes: tuple[Pass, ...]
+    passes: tuple[Pass | Own, ...]
     egraph: bool = False  # rewritten by equality saturation afterwards, where the options say so
 
+    def passes_for(self, target: Target) -> tuple[Pass, ...]:
+        """The passes, a target's own among them."""
+        return tuple(p for each in self.passes for p in (each.passes(target) if isinstance(each, Own) else (each,)))
+
+
+DECOMPOSE = Own(lambda target: (decompose_for(target),))
+OWN_WINDOWS = Own(lambda target: tuple(own_pass(p, target) for p in target.lowering.windows))
+OWN_PRIMITIVES = Own(lambda target: tuple(own_pass(p, target) for p in target.lowering.primitives))
 
 BEFORE_GRADIENTS = (
     *(inline_calls, unroll_inner_loops, drop_pools_of_one),
     *(relu_behind_pool, hoist_projections, project_tables),
 )
-IMAGES = (channels_last, through_pools)
 SIMPLIFY = (fold, share_common_nodes, drop_dead_code)
 
 STAGES = (
@@ -75,31 +103,30 @@ STAGES = (
     # The cheapest equal program was chosen for the whole step.  Skipped by optimize=False.
     Stage("optimize_full", (), egraph=True),
     # Only casts round to half types, and only contractions read them.
-    # Only primitives and composites with kernels are left; reductions have one axis, ratios are divisions, and what
-    # follows a product of flattened rows is flat as well; parts that fill a whole are put side by side, not added.
-    # Images have their channels last, and the adjoint of a pool goes straight into the adjoints of its convolution.
-    # What follows a norm element by element is computed in its rows.  Every reader of x - mean of a batch has its own,
-    # and sums over pixels have one axis.  Rows are written into a state in place, or else into a copy of it.
+    # Only primitives and composites with kernels on the target are left; reductions have one axis, ratios are
+    # divisions, and what follows a product of flattened rows is flat as well; parts that fill a whole are put side by
+    # side, not added.  Images have their channels last.  What follows a norm element by element is computed in its
+    # rows.  Rows are written into a state in place, or else into a copy of it.  The target's own passes are done.
     Stage(
         "lower",
         (
             widen_half_arithmetic,
             sink_lookups,
             lower_row_writes,
-            decompose_composites,
-            *IMAGES,
+            DECOMPOSE,
+            OWN_WINDOWS,
             lower_reductions,
             lower_ratio,
             flatten,
             regroup,
             keep_rows,
             *SIMPLIFY,
-            remake,
-            sum_pixels,
+            OWN_PRIMITIVES,
         ),
     ),
 )
-# What only makes a program faster.  The others are needed: the planner counts on what they leave.
+# What only makes a program faster.  The others are needed: the planner counts on what they leave.  A target says which
+# of its own are.
 OPTIONAL = frozenset[Pass](
     (
         relu_behind_pool,
@@ -108,15 +135,19 @@ OPTIONAL = frozenset[Pass](
         merge_scans,
         *SIMPLIFY,
         sink_lookups,
-        through_pools,
         flatten,
         regroup,
         keep_rows,
-        remake,
-        sum_pixels,
     )
 )
 PLAN = "compile"  # the last stage: kernels, order and bytes are decided
+
+
+@cache
+def optional_passes(target: Target) -> frozenset[Pass]:
+    """The passes whose failure costs speed alone."""
+    own = (*target.lowering.windows, *target.lowering.primitives)
+    return OPTIONAL | {own_pass(p, target) for p in own if not p.needed}
 
 
 @dataclass
@@ -125,39 +156,37 @@ class Compiler:
 
     options: CompileOptions = field(default_factory=CompileOptions)
     spans: Spans = field(default_factory=Spans)
-    capacity: Mapping[str, int] = field(default_factory=dict)
-    target: str = "cpu"
     egraph_reports: list[EGraphReport] = field(default_factory=list)
     worker: Worker = field(default_factory=Worker)
     given_up: list[str] = field(default_factory=list)  # passes that failed and were left out, and why
 
-    def run_stages(self, graph: Graph, until: str | None = None) -> Graph:
-        """The graph after the stage `until`, or after all of them."""
+    def run_stages(self, graph: Graph, target: Target, until: str | None = None) -> Graph:
+        """The graph for a target after the stage `until`, or after all of them."""
         assert until is None or until in [s.name for s in STAGES], f"there is no stage {until!r}"
         with self.worker:
             for stage in STAGES:
                 if stage.name != "optimize_full" or self.options.optimize:
-                    graph = self._run_stage(stage, graph)
+                    graph = self._run_stage(stage, graph, target)
                 if stage.name == until:
                     break
         return graph
 
-    def _run_stage(self, stage: Stage, graph: Graph) -> Graph:
+    def _run_stage(self, stage: Stage, graph: Graph, target: Target) -> Graph:
         with self.spans.span(stage.name) as span:
             span.nodes_before = len(graph.nodes)
-            for rewrite in stage.passes:
-                graph = self._apply(rewrite, graph)
+            for rewrite in stage.passes_for(target):
+                graph = self._apply(rewrite, graph, target)
             if stage.egraph and self.options.uses_egraph:
-                graph = self._rewrite(stage, graph)
+                graph = self._rewrite(stage, graph, target)
             span.nodes_after = len(graph.nodes)
         return graph
 
-    def _apply(self, rewrite: Pass, graph: Graph) -> Graph:
+    def _apply(self, rewrite: Pass, graph: Graph, target: Target) -> Graph:
         """The graph after a pass; where one that only makes a program faster fails, the graph as it was."""
         try:
             return self._checked(in_bodies(rewrite)(graph))
         except Exception as error:
-            if rewrite not in OPTIONAL:
+            if rewrite not in optional_passes(target):
                 raise
             self.given_up.append(f"{rewrite.__name__} was left out: {described(error)}")
             log.warning("%s", self.given_up[-1], exc_info=True)
@@ -168,7 +197,7 @@ class Compiler:
             verify(graph)
         return graph
 
-    def _rewrite(self, stage: Stage, graph: Graph) -> Graph:
+    def _rewrite(self, stage: Stage, graph: Graph, target: Target) -> Graph:
         """The program that the e-graph chooses; what it did, or why it did not, is kept for the report."""
         before_autodiff = stage.name == "optimize_forward"
         if before_autodiff and self.options.exactness == "bitwise":
@@ -179,7 +208,7 @@ class Compiler:
             exactness=Exactness(self.options.exactness),
             before_autodiff=before_autodiff,
             budget=Budget(self.options.egraph_rounds, self.options.egraph_nodes),
-            target=self.target,
+            costs=target.costs,
             worker=self.worker,
         )
         try:
@@ -191,14 +220,14 @@ class Compiler:
             log.warning("%s: %s", stage.name, report)
         return rewritten
 
-    def plan(self, graph: Graph, capacity: Mapping[str, int], target: str) -> tuple[Plan, OptimizeReport]:
-        """The plan of one entry point and what was done to get it."""
+    def plan(self, graph: Graph, capacity: Mapping[str, int], target: Target) -> tuple[Plan, OptimizeReport]:
+        """The plan of one entry point for a target and what was done to get it."""
         log.info("traced graph: %d nodes", len(graph.nodes))
         self._checked(graph)
         # Indices are bounded by what the user wrote: a rewrite may replace a lookup by arithmetic on its index.
         bounds, least = index_bounds(graph), least_sizes(graph)
-        self.capacity, self.target, self.egraph_reports, self.given_up = capacity, target, [], []
-        lowered = self.run_stages(graph)
+        self.egraph_reports, self.given_up = [], []
+        lowered = self.run_stages(graph, target)
         with self.spans.span(PLAN):
             plan = make_plan(lowered, capacity, fused=self.options.fuse, bounds=bounds, least=least, target=target)
             check(plan)

@@ -10,7 +10,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wholestep.compiler.backend import device_named
+from wholestep.compiler.devices import device_named, target_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir.fingerprint import fingerprint
@@ -19,6 +19,7 @@ from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.cache import CacheWarning
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.compiler.spans import OptimizeReport
+from wholestep.compiler.target import Target
 from wholestep.errors import OptionError, PlanError, UsageError
 from wholestep.nn.module import Module
 from wholestep.optim import SGD, Optimizer
@@ -86,7 +87,8 @@ def build_session(
             it is (`session.skipped_steps` counts), or "raise" an error.
         unused: names, or patterns of names, of parameters that the loss need not depend on; they are not trained.
         seed: keys initial values, random nodes and the order of epochs.
-        device: "cpu", or "null" to plan and report only.
+        device: "cpu", as the best target that this machine has, or "cpu/portable" and the like, as that one; "null" to
+            plan and report only, for this CPU or, "null:cuda/sm_90", for a target that need not be here.
         threads: None uses the cores that this process may run on.
 
     Example::
@@ -107,7 +109,7 @@ def build_session(
         tuple(unused),
     )
     model = as_graph(model_or_graph, inputs, targets, loss)
-    session, report = _build(_source(model, optimizer, batch_size, capacity, recipe), target)
+    session, report = _build(_source(model, optimizer, target.target, batch_size, capacity, recipe), target)
     log.info("%s", report)
     return session
 
@@ -138,7 +140,7 @@ def build_inference_session(
     """A session that computes the graph's outputs: no backward pass, no optimizer, nothing changes."""
     _need_graph(graph, "build_inference_session")
     target = Destination(seed, device, threads, options or CompileOptions()).prepared()
-    return _build(_sized(Source(graph, None, {}), batch_size, capacity), target)[0]
+    return _build(_sized(Source(graph, None, target.target), batch_size, capacity), target)[0]
 
 
 def build_measuring_session(
@@ -149,13 +151,15 @@ def build_measuring_session(
     loss: Any,
     metrics: Any = (),
     batch_size: int,
+    device: str = "cpu",
     threads: int | None = None,
     options: CompileOptions | None = None,
 ) -> Session:
     """A session that evaluates a model: the loss, the outputs and the metrics, and nothing that trains."""
     recipe = Recipe(measures=as_measures(metrics))
-    source = Source(training_graph(model, inputs, targets, loss), None, {}, recipe, measures_only=True)
-    target = Destination(0, "cpu", threads, options or CompileOptions())
+    target = Destination(0, device, threads, options or CompileOptions())
+    graph = training_graph(model, inputs, targets, loss)
+    source = Source(graph, None, target.target, recipe=recipe, measures_only=True)
     return _build(_sized(source, batch_size, None), target)[0]
 
 
@@ -194,15 +198,16 @@ def compile_training_graph(
     optimizer: Optimizer | None = None,
     batch_size: int | None = None,
     capacity: Mapping[str, int] | None = None,
+    device: str = "cpu",
     options: CompileOptions | None = None,
 ) -> tuple[Plan, OptimizeReport]:
-    """The plan of a training step and what was done to get it; needs neither a device nor a C compiler.
+    """The plan of a training step and what was done to get it; needs neither the device nor a C compiler.
 
     Example::
 
-        plan, report = ws.compile_training_graph(g, batch_size=32)
+        plan, report = ws.compile_training_graph(g, batch_size=32, device="null:cuda/sm_90")
     """
-    source = _source(as_graph(graph, inputs, targets, loss), optimizer, batch_size, capacity)
+    source = _source(as_graph(graph, inputs, targets, loss), optimizer, target_named(device), batch_size, capacity)
     return source.plan_with_report("train", replace(options or CompileOptions(), cache=False))
 
 
@@ -250,6 +255,11 @@ class Destination:
     threads: int | None
     options: CompileOptions
 
+    @property
+    def target(self) -> Target:
+        """What its plans are made for."""
+        return target_named(self.device)
+
     def prepared(self) -> Destination:
         """The same, with the device's own work begun: a first start traces and plans beside it."""
         device_named(self.device).prepare(self.options)
@@ -282,7 +292,7 @@ def _split(
     target = Destination(seed, device, threads, options or CompileOptions())
     known = Recipe(measures=as_measures(metrics), schedules=as_schedules(schedule), **recipe)
     model = as_graph(model_or_graph, inputs, targets, loss)
-    return _source(model, optimizer, batch_size, capacity, known), target
+    return _source(model, optimizer, target.target, batch_size, capacity, known), target
 
 
 def as_graph(model: Model, inputs: Inputs | None, targets: Inputs | None, loss: Any) -> Graph | Step:
@@ -297,6 +307,7 @@ def as_graph(model: Model, inputs: Inputs | None, targets: Inputs | None, loss: 
 def _source(
     model: Graph | Step,
     optimizer: Optimizer | None,
+    target: Target,
     batch_size: int | None,
     capacity: Mapping[str, int] | None,
     recipe: Recipe = PLAIN,
@@ -309,11 +320,11 @@ def _source(
                 "a @ws.step function records its own clipping, metrics and windows (ws.optim.clip_by_global_norm, "
                 "metric.record); of these options it takes schedule= alone."
             )
-        return _sized(Source(model, None, {}, recipe), batch_size, capacity)
+        return _sized(Source(model, None, target, recipe=recipe), batch_size, capacity)
     _need_graph(model, "build_session")
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         raise UsageError(f"optimizer is a description such as ws.Adam(lr=1e-3); received {optimizer!r}.")
-    return _sized(Source(model, optimizer or SGD(), {}, recipe), batch_size, capacity)
+    return _sized(Source(model, optimizer or SGD(), target, recipe=recipe), batch_size, capacity)
 
 
 def _need_graph(model: object, what: str) -> None:

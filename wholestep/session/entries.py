@@ -14,6 +14,7 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.counting import Counting, Turn
 from wholestep.compiler.runtime.memory import explained
 from wholestep.compiler.runtime.state import State
+from wholestep.compiler.target import Target
 from wholestep.errors import UsageError
 from wholestep.schedules.bind import scalar_name
 from wholestep.session.metrics import Measured
@@ -56,6 +57,16 @@ class Programs:
     @property
     def threads(self) -> int:
         return self._place.threads
+
+    @property
+    def device(self) -> str:
+        """What runs its steps, as `device=` names it: "cpu/portable", "null:cuda/sm_90"."""
+        return self._device.name
+
+    @property
+    def target(self) -> Target:
+        """What its plans are made for."""
+        return self._device.target
 
     @property
     def seed(self) -> int:

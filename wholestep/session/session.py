@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from wholestep.compiler.backend import Place, Slice, device_named
+from wholestep.compiler.backend import Place, Slice
+from wholestep.compiler.devices import device_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.plan.kernel import Plan

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.backend import Device
-from wholestep.compiler.backends.cpu.compiler import detect_target
 from wholestep.compiler.frontend.clocks import Clocks
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
@@ -17,6 +16,7 @@ from wholestep.compiler.runtime.plans import find_plan, find_report, plan_key, s
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import OptimizeReport, Spans
+from wholestep.compiler.target import Target
 from wholestep.errors import OptionError, UsageError
 from wholestep.optim import SGD, Optimizer
 from wholestep.options import CompileOptions
@@ -57,11 +57,12 @@ class Stand:
 
 @dataclass(frozen=True)
 class Source:
-    """A graph or step, its optimizer (None: inference), and the largest sizes to compile for."""
+    """A graph or step, its optimizer (None: inference), the target and the largest sizes to compile for."""
 
     model: Graph | Step
     optimizer: Optimizer | None
-    capacity: Mapping[str, int]
+    target: Target  # what its plans are made for
+    capacity: Mapping[str, int] = field(default_factory=dict)
     recipe: Recipe = PLAIN
     measures_only: bool = False  # is `evaluate` what `step` runs?
     cuts: dict[str, Cut] = field(default_factory=dict)  # what `window` found
@@ -207,7 +208,7 @@ class Source:
     def key(self, entry: str, options: CompileOptions) -> str:
         """The key of an entry point's plan, from its trace."""
         graph = self.trace(entry)
-        return plan_key(graph, self.sizes_of(graph), options, detect_target().name)
+        return plan_key(graph, self.sizes_of(graph), options, self.target)
 
     def plan(self, entry: str, options: CompileOptions, stand: Stand) -> tuple[Plan, str]:
         """The plan of an entry point, from the cache or compiled, and its key."""
@@ -219,7 +220,6 @@ class Source:
         """The plan and what was done to get it.  A new one is checked where it will run, before it is kept."""
         graph = self.trace(entry)
         capacity = self.sizes_of(graph)
-        target = detect_target().name
         store = cache_of(options) if options.cache else None
         key = self.key(entry, options) if store is not None else ""
         found = find_plan(store, key) if store is not None else None
@@ -231,7 +231,7 @@ class Source:
             return found, self.reports[entry]
         from wholestep.compiler.pipeline import Compiler  # a hit needs no pass: it starts without loading them
 
-        plan, report = Compiler(options, self.spans).plan(graph, capacity, target)
+        plan, report = Compiler(options, self.spans).plan(graph, capacity, self.target)
         self.check(entry, plan, options, stand, new=True)
         self.reports[entry] = report
         if store is not None and report.complete:
@@ -250,7 +250,7 @@ class Source:
 
             graph = self.trace(entry)
             plain = Compiler(replace(options, egraph=False), Spans())
-            _, without = plain.plan(graph, self.sizes_of(graph), detect_target().name)
+            _, without = plain.plan(graph, self.sizes_of(graph), self.target)
             report = self.reports[entry] = replace(report, before=without.after)
             if options.cache and report.complete:
                 store_report(cache_of(options), self.key(entry, options), report)
@@ -260,7 +260,7 @@ class Source:
         """Why a tensor of an entry point is computed as it is."""
         from wholestep.compiler.explain import explain_tensor
 
-        return explain_tensor(self.trace(entry), options, name)
+        return explain_tensor(self.trace(entry), options, self.target, name)
 
     def check(self, entry: str, plan: Plan, options: CompileOptions, stand: Stand | None, *, new: bool) -> None:
         """Run a plan against the interpreter unless that was done, is not wanted, or there is nowhere to run it."""

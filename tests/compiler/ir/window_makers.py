@@ -72,7 +72,7 @@ def make_pooled_adjoint(p: Pool) -> None:
     index = p.node("max_pool2d_index", _fit(p, n, *middle, outputs, exact=True), attrs=pool)
     g = _fit(p, *index.type.shape)
     if p.chance():
-        attrs = at.PooledConvAttrs(low, high, window, middle, kernel)
+        attrs = at.PooledConvAttrs(low, high, window, middle, kernel, parts=p.pick([1, 3, 16]))
         parts = p.node("pooled_grad_weight", _fit(p, n, *size, channels), g, index, attrs=attrs)
         node = p.node("sum", parts, attrs=at.SumAttrs((0,), parts.type.dtype))
     else:

@@ -79,7 +79,7 @@ CASES = {
         at.PoolAttrs(*POOL), (PICTURES, PLACES), lambda x, i: adjoint((2, 4, 3, 3), lambda g: spread(g, i), x),
     ),
     "pooled_grad_weight": (
-        at.PooledConvAttrs((1, 1), (1, 1), (2, 2), (6, 7), (3, 3)),
+        at.PooledConvAttrs((1, 1), (1, 1), (2, 2), (6, 7), (3, 3), parts=16),
         (PICTURES[:, :2].transpose(LAST), CELLS.transpose(LAST), PLACES.transpose(LAST)),
         by_parts,
     ),

@@ -11,6 +11,7 @@ import wholestep as ws
 from tests.compiler.ir.random_graphs import graphs
 from tests.compiler.passes.common import assert_same_values, graph_of, leaf, ops_of, parameter, total
 from tests.compiler.step_graphs import classifier
+from tests.compiler.targets import HERE, make_plan
 from tests.models.gpt2 import NAMED, PRIMITIVE, Config, Words, gpt2
 from wholestep.compiler import pipeline
 from wholestep.compiler.ir import attrs as at
@@ -26,7 +27,6 @@ from wholestep.compiler.passes.decompose import decompose, lower_ratio, lower_re
 from wholestep.compiler.passes.flatten import flatten
 from wholestep.compiler.passes.fold import fold
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
-from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.steps.train import train_graph
 
@@ -41,7 +41,7 @@ def simplified(graph: Graph) -> Graph:
 def lowered(graph: Graph) -> Graph:
     """As the pipeline has it when this pass runs."""
     graph = simplified(strip_stop_gradients(expand_gradients(inline_calls(graph))))
-    return lower_ratio(lower_reductions(pipeline.decompose_composites(graph)))
+    return lower_ratio(lower_reductions(pipeline.decompose_for(HERE)(graph)))
 
 
 def plans(graph: Graph) -> tuple[Plan, Plan]:

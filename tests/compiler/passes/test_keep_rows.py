@@ -14,10 +14,10 @@ from ownership import violations
 from step_graphs import lowered
 
 import wholestep as ws
+from tests.compiler.targets import make_plan
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.passes.keep_rows import keep_rows
-from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Instr, Plan
 from wholestep.compiler.plan.serialize import dump, load

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
+from tests.compiler.targets import HERE
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
@@ -93,7 +94,7 @@ def test_without_images_nothing_changes() -> None:
 
 def test_adjoints_take_the_pooled_gradient(expected: dict[str, np.ndarray]) -> None:
     moved = channels_last(expand_gradients(relu_behind_pool(network())))
-    through = drop_dead_code(through_pools(moved))
+    through = drop_dead_code(through_pools(moved, HERE))
     assert ops(through).count("pooled_grad_weight") == 2
     assert ops(through).count("pooled_grad_input") == 1
     assert "max_pool2d_grad" not in ops(through)
@@ -102,7 +103,7 @@ def test_adjoints_take_the_pooled_gradient(expected: dict[str, np.ndarray]) -> N
 
 def test_kernels_too_large_for_the_cache_are_convolved_with_the_gradient_spread_out() -> None:
     moved = channels_last(expand_gradients(relu_behind_pool(network(wide=True))))
-    through = drop_dead_code(through_pools(moved))
+    through = drop_dead_code(through_pools(moved, HERE))
     assert "conv2d_grad_input" in ops(through)
     assert "pooled_grad_input" not in ops(through)
     assert_equal(through, values(expand_gradients(network(wide=True))))

@@ -15,6 +15,7 @@ from ownership import violations
 from random_graphs import example_values
 
 import wholestep as ws
+from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
@@ -24,7 +25,6 @@ from wholestep.compiler.ir.types import DType, Extent, TensorType, as_shape, eva
 from wholestep.compiler.plan import relief
 from wholestep.compiler.plan.attention import BLOCK_BYTES
 from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kernel, Kind, Layout, Plan, Space
 from wholestep.compiler.plan.scheduled import queries_of

@@ -11,6 +11,7 @@ from oracles import assert_close
 from ownership import violations
 from random_graphs import example_values
 
+from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
@@ -30,7 +31,6 @@ from wholestep.compiler.ir.types import (
     uint8,
 )
 from wholestep.compiler.ir.verify import verify
-from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Layout, Plan, Space
 

@@ -10,8 +10,8 @@ from ownership import violations
 from step_graphs import clipped_step
 
 import wholestep as ws
+from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.c import render
-from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.kernel import Kernel, Kind, Layout, Plan, Space
 
 ROWS, WIDTHS = 40, (48, 64, 32)

@@ -6,8 +6,8 @@ import pytest
 from native import lower
 
 import wholestep as ws
+from tests.compiler.targets import make_plan
 from wholestep.compiler.plan import delay
-from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kernel, Plan
 from wholestep.steps.train import train_graph

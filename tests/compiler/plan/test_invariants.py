@@ -21,12 +21,12 @@ from random_graphs import graphs
 from step_graphs import clipped_step, mlp_step
 
 import wholestep as ws
+from tests.compiler.targets import make_plan
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import Dim, TensorType, evaluate, float32, int32
 from wholestep.compiler.plan.bodies import Call, Dot, Scatter, Window
-from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.call import Assembled, assemble, is_call
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kernel, Kind, Load, Plan, Space
@@ -260,7 +260,7 @@ def test_the_benchmark_step_by_hand(name: str, batch: int) -> None:
 PRINT_PLANS = """
 import hashlib
 from step_graphs import clipped_step, mlp_step
-from wholestep.compiler.plan.build import make_plan
+from tests.compiler.targets import make_plan
 from wholestep.compiler.plan.serialize import dump
 for graph in (mlp_step(20, 24, 5), clipped_step(20, 24, 17, 5)):
     print(hashlib.sha256(dump(make_plan(graph, {"batch": 16}))).hexdigest())

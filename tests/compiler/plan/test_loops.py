@@ -10,6 +10,7 @@ from ownership import violations
 from races import NoThreadSanitizerError, build, driver, need_thread_sanitizer, races, without_barriers
 
 import wholestep as ws
+from tests.compiler.targets import HERE
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.bodies import Dot
@@ -31,7 +32,7 @@ def plan_of(
     loss = (out * out).mean()
     grads = ws.gradients(loss, model)
     g.set_outputs({"loss": loss, **{f"{name}.grad": d for name, d in grads.items()}})
-    return Compiler(ws.CompileOptions(fuse=fuse)).plan(g.to_ir(), capacity, "cpu")[0]
+    return Compiler(ws.CompileOptions(fuse=fuse)).plan(g.to_ir(), capacity, HERE)[0]
 
 
 @pytest.fixture(scope="module")

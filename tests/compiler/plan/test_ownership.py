@@ -14,10 +14,10 @@ from random_graphs import graphs
 from step_graphs import clipped_step, mlp_step
 
 import wholestep as ws
+from tests.compiler.targets import make_plan
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.text import print_graph
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
 from wholestep.compiler.plan.scheduled import in_region, schedule_of
 

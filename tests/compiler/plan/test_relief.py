@@ -7,10 +7,10 @@ from native import lower
 from ownership import violations
 
 import wholestep as ws
+from tests.compiler.targets import make_plan
 from tests.models.gpt2 import Config, gpt2
 from wholestep.compiler.plan import arena as arena_module
 from wholestep.compiler.plan import relief
-from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kind, Plan, Space
 from wholestep.compiler.plan.scheduled import schedule_of

@@ -11,13 +11,13 @@ import pytest
 from native import Loaded, lower
 from ownership import violations
 
+from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.types import Dim, DType, Extent, TensorType, float32, float64, int32, int64
-from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Index, Kernel, Level, Plan, Store
 from wholestep.compiler.plan.scheduled import schedule_of

@@ -13,12 +13,12 @@ from ownership import violations
 from step_graphs import clipped_step, mlp_step
 
 import wholestep as ws
+from tests.compiler.targets import make_plan
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan import build
 from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
 from wholestep.compiler.plan.scheduled import schedule_of
 from wholestep.compiler.plan.siblings import MOST_SUMS

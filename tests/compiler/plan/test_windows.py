@@ -13,10 +13,10 @@ from random_graphs import example_values
 from step_graphs import convolution_step
 
 import wholestep as ws
+from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import interpret
-from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.frames import backward_taps
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wholestep.compiler.backends.cpu.library import load_library
+from tests.compiler.targets import load_library
 from wholestep.compiler.runtime.order import epoch_order
 
 

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 
 import pytest
 
+from tests.compiler.targets import HERE
 from wholestep.compiler.backends.cpu import program as cpu
 from wholestep.compiler.runtime.together import Background, run_all
 from wholestep.errors import CompilerError
@@ -57,15 +58,15 @@ def test_a_library_that_could_not_be_prepared_is_tried_again(monkeypatch: pytest
     """A build with a compiler that does not exist must not spoil the next one."""
     tried: list[str | None] = []
 
-    def load(options: CompileOptions) -> str:
+    def load(target: str, options: CompileOptions) -> str:
         tried.append(options.compiler)
         if options.compiler == "none":
             raise CompilerError("there is no such compiler")
         return "the library"
 
     monkeypatch.setattr(cpu, "load_library", load)
-    monkeypatch.setattr(cpu.native, "is_loaded", lambda: False)
-    device = cpu.CpuDevice()
+    monkeypatch.setattr(cpu.native, "is_loaded", lambda target: False)
+    device = cpu.CpuDevice(HERE)
     device.prepare(CompileOptions(compiler="none"))
     device.prepare(CompileOptions(compiler="none"))  # one attempt at a time
     assert device.library(CompileOptions()) == "the library"

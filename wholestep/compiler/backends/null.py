@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from wholestep.compiler.backend import Epoch, Place, Program, Slice, WindowShape, nothing
+from wholestep.compiler.backends.cpu.target import detect_target
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.target import Target
 from wholestep.errors import UsageError
 from wholestep.options import CompileOptions
 
@@ -62,8 +64,13 @@ def _refuse(what: str) -> NoReturn:
 
 
 class NullDevice:
-    name = "null"
+    """Plans for a target, which need not be here."""
+
     runs = False
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.name = f"null:{target.name}"
 
     def prepare(self, options: CompileOptions) -> None:
         """Nothing is needed."""
@@ -78,4 +85,11 @@ class NullDevice:
         return _refuse("compiles nothing")
 
 
-DEVICE = NullDevice()
+def default_target() -> Target:
+    """What `device="null"` plans for: this machine's CPU."""
+    return detect_target()
+
+
+def make_device(target: Target) -> NullDevice:
+    """A device that plans for any target."""
+    return NullDevice(target)

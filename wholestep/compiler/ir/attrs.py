@@ -345,3 +345,6 @@ class PooledConvAttrs(Attrs):
     window: tuple[int, ...]
     middle: tuple[int, ...]  # height and width between the convolution and the pool
     size: tuple[int, ...]  # height and width of the result
+    parts: int = (
+        1  # of the batch, whose gradients of a weight are made apart: part p of n images begins at ⌊p·n / parts⌋
+    )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.windows import BATCH_PARTS, conv_grad_attrs, index_dtype, pool_grad_attrs
+from wholestep.compiler.ir.windows import conv_grad_attrs, index_dtype, pool_grad_attrs
 
 Array = np.ndarray[Any, Any]
 
@@ -119,7 +119,7 @@ def max_pool2d_grad(run: Any, a: at.PoolGradAttrs, g: Array, index: Array) -> Ar
 
 def pooled_grad_weight(run: Any, a: at.PooledConvAttrs, x: Array, g: Array, index: Array) -> Array:
     middle = max_pool2d_grad(run, pool_grad_attrs(a), g, index)
-    cuts = [p * len(x) // BATCH_PARTS for p in range(BATCH_PARTS + 1)]
+    cuts = [p * len(x) // a.parts for p in range(a.parts + 1)]
     attrs = conv_grad_attrs(a)
     return np.stack([conv2d_grad_weight(run, attrs, x[lo:hi], middle[lo:hi]) for lo, hi in pairwise(cuts)])
 

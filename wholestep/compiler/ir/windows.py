@@ -10,7 +10,6 @@ from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, Type, 
 from wholestep.errors import DTypeError, OptionError
 
 SMALL_WINDOW = 256  # positions in a window up to this size fit in a byte
-BATCH_PARTS = 16  # of a gradient that threads add up apart: part p of n images begins at image p·n / 16, rounded down
 
 
 def index_dtype(window: tuple[int, ...]) -> DType:
@@ -186,7 +185,8 @@ def pooled_grad_weight(a: at.PooledConvAttrs, x: TensorType, g: TensorType, inde
     assert isinstance(middle, TensorType)
     weight = conv2d_grad_weight(conv_grad_attrs(a), x, middle)
     assert isinstance(weight, TensorType)
-    return TensorType((BATCH_PARTS, *weight.shape), weight.dtype)
+    need(a.parts >= 1, f"pooled_grad_weight: a batch has at least one part; received {a.parts}.", OptionError)
+    return TensorType((a.parts, *weight.shape), weight.dtype)
 
 
 def pooled_grad_input(a: at.PooledConvAttrs, g: TensorType, index: TensorType, weight: TensorType) -> Type:

@@ -7,15 +7,14 @@ are: one gathers the windows that won, the other scatters kernels to where they 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
-from wholestep.compiler.ir.windows import BATCH_PARTS, SMALL_WINDOW, parts
-
-# Where these stay in the first-level cache, one multiply-add through the pool costs about two dense ones.
-KERNEL_BYTES = 32 * 1024  # framed kernels, read once for every pixel of the pool
-IMAGE_BYTES = 64 * 1024  # one image, read once for every output
+from wholestep.compiler.ir.windows import SMALL_WINDOW, parts
+from wholestep.compiler.target import Limits, Target
 
 
 def drop_pools_of_one(graph: Graph) -> Graph:
@@ -57,12 +56,12 @@ def relu_behind_pool(graph: Graph) -> Graph:
     )
 
 
-def through_pools(graph: Graph) -> Graph:
+def through_pools(graph: Graph, target: Target) -> Graph:
     """Adjoints of convolutions and sums take the gradient of a pool as it is, not written out."""
-    return rewrite(graph, _through_pool)
+    return rewrite(graph, lambda node: _through_pool(node, target.limits))
 
 
-def _through_pool(node: Node) -> Node:
+def _through_pool(node: Node, limits: Limits) -> Node:
     if node.op == "sum" and node.inputs[0].op == "max_pool2d_grad":
         return _sum(node)
     position = {"conv2d_grad_weight": 1, "conv2d_grad_input": 0}.get(node.op)
@@ -74,14 +73,17 @@ def _through_pool(node: Node) -> Node:
         return node
     g, index = spread.inputs
     attrs = at.PooledConvAttrs(a.low, a.high, pool.window, pool.size, a.size)
+    # What is read again and again stays near: then one multiply-add through the pool costs about two dense ones.
+    near = limits.nearest_cache
     with b.origin(node):
         if node.op == "conv2d_grad_weight":
-            if not _fits_image(node.inputs[0]):
+            if not _fits_image(node.inputs[0], 2 * near):
                 return node
+            attrs = replace(attrs, parts=limits.batch_parts)
             in_parts = b.make("pooled_grad_weight", (node.inputs[0], g, index), attrs)
-            flat = b.reshape(in_parts, (BATCH_PARTS, node.type.elements))  # one long row of columns to add up
+            flat = b.reshape(in_parts, (limits.batch_parts, node.type.elements))  # one long row of columns to add up
             return b.reshape(b.sum_axes(flat, (0,)), node.type.shape)
-        if not _fits_kernels(node.inputs[1], pool):
+        if not _fits_kernels(node.inputs[1], pool, near):
             return node
         return b.make("pooled_grad_input", (g, index, node.inputs[1]), attrs)
 
@@ -105,20 +107,22 @@ def _tiles(pool: at.PoolGradAttrs) -> bool:
     return pool.window == pool.stride and max(*pool.low, *pool.high) == 0 and small
 
 
-def _fits_image(x: Node) -> bool:
+def _fits_image(x: Node, most: int) -> bool:
+    """Has one image, which is read once for every output, at most so many bytes?"""
     _, *size = x.type.shape
     elements = 1
     for e in size:
         assert isinstance(e, int), "type rules ask for numbers"
         elements *= e
-    return elements * x.type.dtype.size <= IMAGE_BYTES
+    return elements * x.type.dtype.size <= most
 
 
-def _fits_kernels(weight: Node, pool: at.PoolGradAttrs) -> bool:
+def _fits_kernels(weight: Node, pool: at.PoolGradAttrs, most: int) -> bool:
+    """Have the framed kernels, which are read once for every pixel of the pool, at most so many bytes?"""
     outputs, channels, (height, width) = parts(weight.type, last=True)
     assert isinstance(outputs, int), "type rules ask for numbers"
     assert isinstance(channels, int), "type rules ask for numbers"
     assert isinstance(height, int), "type rules ask for numbers"
     assert isinstance(width, int), "type rules ask for numbers"
     rows, columns = height + 2 * (pool.window[0] - 1), width + 2 * (pool.window[1] - 1)
-    return outputs * rows * columns * channels * weight.type.dtype.size <= KERNEL_BYTES
+    return outputs * rows * columns * channels * weight.type.dtype.size <= most

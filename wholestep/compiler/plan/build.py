@@ -23,6 +23,7 @@ from wholestep.compiler.plan.scheduled import schedule_of
 from wholestep.compiler.plan.siblings import join_column_sums
 from wholestep.compiler.plan.traffic import bytes_moved, flops
 from wholestep.compiler.plan.windows import emit_window
+from wholestep.compiler.target import Target
 from wholestep.errors import GraphError
 
 VERSION = 1
@@ -36,7 +37,7 @@ def make_plan(
     fused: bool = True,
     bounds: Sequence[Bound] = (),
     least: Sequence[Least] = (),
-    target: str = "cpu",
+    target: Target,
 ) -> Plan:
     """Plan one entry point: a graph of primitives (no composites but those with kernels, no control nodes)."""
     missing = [s for s in graph.symbols if s not in capacity]
@@ -80,7 +81,7 @@ def make_plan(
     updated = tuple(dict.fromkeys(u.name for u in updates))
     return Plan(
         version=VERSION,
-        target=target,
+        target=target.name,
         symbols=prepared.symbols,
         capacity=tuple(sizes[s] for s in prepared.symbols),
         buffers=tuple(placed),

@@ -18,6 +18,7 @@ from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.cache import Cache, CacheWarning, key_of
 from wholestep.compiler.spans import OptimizeReport, parse_report
+from wholestep.compiler.target import Target
 from wholestep.errors import PlanError
 from wholestep.options import CompileOptions
 
@@ -25,11 +26,11 @@ SUFFIX = ".plan"
 REPORT, BEFORE = ".report", ".before"  # what the build did; the same with the integers of the plan without the e-graph
 
 
-def plan_key(graph: Graph, capacity: Mapping[str, int], options: CompileOptions, target: str) -> str:
+def plan_key(graph: Graph, capacity: Mapping[str, int], options: CompileOptions, target: Target) -> str:
     """The key of a build, from the traced graph alone."""
     sizes = [text for symbol in sorted(capacity) for text in (symbol, str(capacity[symbol]))]
     egglog = [f"egglog {egglog_version()}"] if options.uses_egraph else []  # it decides what the e-graph finds
-    return key_of("plan", fingerprint(graph), *sizes, options.plan_key(), target, compiler_version(), *egglog)
+    return key_of("plan", fingerprint(graph), *sizes, options.plan_key(), target.key, compiler_version(), *egglog)
 
 
 @cache

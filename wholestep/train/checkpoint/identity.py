@@ -12,7 +12,7 @@ from weakref import ref
 
 import numpy as np
 
-from wholestep.compiler.backends.cpu.compiler import NATIVE, detect_target
+from wholestep.compiler.backends.cpu.compiler import NATIVE
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.data.loader import DataLoader
@@ -41,7 +41,7 @@ def identity_of(session: Session, loader: Any = None) -> dict[str, Any]:
     return {
         "version": __version__,
         "code": code_version(),
-        "target": detect_target().name,
+        "target": session.target.name,
         "seed": session.seed,
         "plan": [plan_digest(p) for p in session.plans],
         "data": describe_data(loader),

@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.compiler.targets import compile_c
 from wholestep.compiler.backends.cpu import compiler as compiler_module
-from wholestep.compiler.backends.cpu.compiler import (
+from wholestep.compiler.backends.cpu import target as target_module
+from wholestep.compiler.backends.cpu.compiler import compile_counter, find_compiler
+from wholestep.compiler.backends.cpu.target import (
     AVX2,
     AVX512,
+    AVX512BF16,
     PORTABLE,
-    Target,
     available_targets,
-    compile_c,
-    compile_counter,
     detect_target,
-    find_compiler,
 )
 from wholestep.compiler.runtime.cache import Cache
+from wholestep.compiler.target import Target
 from wholestep.errors import CompilerError
 
 ANSWER = '__attribute__((visibility("default"))) int answer(void) { return %d; }\n'
@@ -44,11 +45,11 @@ def test_the_key_follows_source_target_and_compiler(tmp_path: Path) -> None:
     cache, before = Cache(tmp_path), compile_counter.value
     gcc = find_compiler()
     other = compiler_module.Compiler(gcc.command, gcc.fingerprint + " newer")
-    compile_c(ANSWER % 1, cache=cache, target=PORTABLE)
-    compile_c(ANSWER % 2, cache=cache, target=PORTABLE)
-    compile_c(ANSWER % 1, cache=cache, target=PORTABLE, compiler=other)
+    compile_c(ANSWER % 1, cache=cache, target=PORTABLE.name)
+    compile_c(ANSWER % 2, cache=cache, target=PORTABLE.name)
+    compile_c(ANSWER % 1, cache=cache, target=PORTABLE.name, compiler=other)
     assert compile_counter.value == before + 3
-    compile_c(ANSWER % 1, cache=cache, target=PORTABLE)
+    compile_c(ANSWER % 1, cache=cache, target=PORTABLE.name)
     assert compile_counter.value == before + 3
 
 
@@ -109,12 +110,13 @@ def test_the_zig_wheel_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> No
         ("sse4_2 avx", [PORTABLE]),
         ("avx2 fma avx512f avx512dq", [AVX2, PORTABLE]),
         ("avx2 fma avx512f avx512dq avx512bw", [AVX512, AVX2, PORTABLE]),
+        ("avx2 fma avx512f avx512dq avx512bw avx512_bf16", [AVX512BF16, AVX512, AVX2, PORTABLE]),
     ],
 )
 def test_the_target_follows_the_features_of_the_processor(
     monkeypatch: pytest.MonkeyPatch, features: str, expected: list[Target]
 ) -> None:
-    monkeypatch.setattr(compiler_module.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(target_module.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(Path, "read_text", lambda _: f"processor\t: 0\nflags\t\t: fpu {features}\n")
     available_targets.cache_clear()
     try:

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wholestep.compiler.backends.cpu.compiler import AVX2, AVX512, PORTABLE, Target, available_targets, find_compiler
+from wholestep.compiler.backends.cpu.compiler import find_compiler
 from wholestep.compiler.backends.cpu.library import Ahead, Gemm, Library, build_library
+from wholestep.compiler.backends.cpu.target import AVX2, AVX512, PORTABLE, available_targets
 from wholestep.compiler.runtime.cache import Cache
+from wholestep.compiler.target import Target
 
 Array = np.ndarray[Any, Any]
 PANEL = 16
@@ -87,7 +89,7 @@ VECTOR_TARGETS = [target for target in available_targets() if target != PORTABLE
 
 
 def library_for(target: Target, factory: pytest.TempPathFactory) -> Library:
-    return Library(build_library(Cache(factory.mktemp("library")), find_compiler(), target))
+    return Library(build_library(Cache(factory.mktemp("library")), find_compiler(), target.name))
 
 
 @pytest.fixture(scope="module", params=VECTOR_TARGETS or [PORTABLE], ids=lambda target: target.name)

@@ -11,8 +11,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from wholestep.compiler.backends.cpu.compiler import NATIVE, available_targets, find_compiler
+from wholestep.compiler.backends.cpu.compiler import NATIVE, find_compiler
 from wholestep.compiler.backends.cpu.library import Ahead, Gemm, HalfLibrary, Library, Pairs, build_library
+from wholestep.compiler.backends.cpu.target import available_targets
 from wholestep.compiler.runtime.cache import Cache
 
 Array = np.ndarray[Any, Any]
@@ -34,8 +35,8 @@ BEST, *OTHERS = available_targets()
 @pytest.fixture(scope="module", params=[BEST, *OTHERS[-2:]], ids=lambda target: target.name)
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> HalfLibrary:
     cache, compiler = Cache(tmp_path_factory.mktemp("library")), find_compiler()
-    whole = Library(build_library(cache, compiler, request.param))
-    return HalfLibrary(build_library(cache, compiler, request.param, half=True), whole)
+    whole = Library(build_library(cache, compiler, request.param.name))
+    return HalfLibrary(build_library(cache, compiler, request.param.name, half=True), whole)
 
 
 def paired(library: HalfLibrary, b: Array) -> Array:

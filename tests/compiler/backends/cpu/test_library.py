@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wholestep.compiler.backends.cpu.compiler import compile_c, detect_target, find_compiler
+from tests.compiler.targets import HERE, compile_c, load_library
+from wholestep.compiler.backends.cpu.compiler import find_compiler
 from wholestep.compiler.backends.cpu.library import (
     EXPLICIT,
     SEQUENTIAL,
@@ -22,7 +23,6 @@ from wholestep.compiler.backends.cpu.library import (
     LoopInput,
     build_library,
     default_threads,
-    load_library,
     load_plan_object,
 )
 from wholestep.compiler.runtime import threads as threads_module
@@ -104,10 +104,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_library_is_built_once_and_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(tmp_path)
-    path = build_library(cache, find_compiler(), detect_target())
+    path = build_library(cache, find_compiler(), HERE.name)
     loaded = load_library()
     monkeypatch.setattr(subprocess, "run", None)
-    assert build_library(cache, find_compiler(), detect_target()) == path
+    assert build_library(cache, find_compiler(), HERE.name) == path
     assert load_library() is loaded
 
 

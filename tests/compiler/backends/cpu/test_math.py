@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from wholestep.compiler.backends.cpu.compiler import AVX2, AVX512, Target, available_targets, compile_c
+from wholestep.compiler.backends.cpu.compiler import compile_c
+from wholestep.compiler.backends.cpu.target import AVX2, AVX512, available_targets
 from wholestep.compiler.runtime.cache import Cache
+from wholestep.compiler.target import Target
 
 Array = np.ndarray[Any, Any]
 INF, NAN = math.inf, math.nan
@@ -60,7 +62,7 @@ EXPORT double uniform_f64(uint64_t s, uint64_t t, uint64_t k, uint64_t e) { retu
 @pytest.fixture(scope="module", params=available_targets(), ids=lambda target: target.name)
 def native(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     target: Target = request.param
-    return ctypes.CDLL(str(compile_c(DRIVER, cache=Cache(tmp_path_factory.mktemp("math")), target=target)))
+    return ctypes.CDLL(str(compile_c(DRIVER, cache=Cache(tmp_path_factory.mktemp("math")), target=target.name)))
 
 
 def pointer(x: Array) -> ctypes.c_void_p:
@@ -179,7 +181,7 @@ def test_error_in_ulps(native: ctypes.CDLL, name: str, dtype: Any) -> None:
 def test_avx2_and_avx512_give_the_same_bits(tmp_path: Path, lanes: str) -> None:
     source = DRIVER.replace("omp simd", "omp simd" + lanes)
     narrow, wide = (
-        ctypes.CDLL(str(compile_c(source, cache=Cache(tmp_path), target=target))) for target in (AVX2, AVX512)
+        ctypes.CDLL(str(compile_c(source, cache=Cache(tmp_path), target=target.name))) for target in (AVX2, AVX512)
     )
     for dtype, name in itertools.product((np.float32, np.float64), FUNCTIONS):
         x = samples(dtype)

@@ -8,20 +8,14 @@ import pytest
 from oracles import assert_close
 from step_graphs import attention_step, example, mlp_step, tiles_step
 
-from wholestep.compiler.backends.cpu.compiler import (
-    AVX2,
-    AVX512,
-    PORTABLE,
-    Target,
-    available_targets,
-    compile_c,
-    find_compiler,
-)
+from tests.compiler.targets import make_plan
+from wholestep.compiler.backends.cpu.compiler import compile_c, find_compiler
 from wholestep.compiler.backends.cpu.library import Library, build_library
+from wholestep.compiler.backends.cpu.target import AVX2, AVX512, PORTABLE, available_targets
 from wholestep.compiler.ir.interpret import interpret
-from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.cache import Cache
+from wholestep.compiler.target import Target
 
 STEPS = {"mlp": (lambda: mlp_step(49, 70, 10), 49), "attention": (attention_step, 320), "tiles": (tiles_step, 672)}
 
@@ -29,9 +23,9 @@ STEPS = {"mlp": (lambda: mlp_step(49, 70, 10), 49), "attention": (attention_step
 def run_on(
     target: Target, plan: Plan, inputs: int, state: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> native.Ran:
-    library = Library(build_library(Cache(), find_compiler(), target))
+    library = Library(build_library(Cache(), find_compiler(), target.name))
     monkeypatch.setattr(native, "load_library", lambda: library)
-    monkeypatch.setattr(native, "compile_c", lambda source: compile_c(source, target=target))
+    monkeypatch.setattr(native, "compile_c", lambda source: compile_c(source, target=target.name))
     return native.run_plan(plan, example(21, inputs, 10), state, {"batch": 21}, step=3)
 
 

@@ -6,18 +6,20 @@ import pytest
 
 from benchmarks import calibrate
 from tests.compiler.passes.common import graph_of, leaf
+from tests.compiler.targets import COSTS
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.attrs import GeluAttrs
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.types import float64
 from wholestep.compiler.passes.cse import share_common_nodes
 from wholestep.compiler.passes.decompose import DECOMPOSITIONS
-from wholestep.compiler.passes.egraph.cost import CostModel, cost_table
+from wholestep.compiler.passes.egraph.cost import CostModel
 from wholestep.compiler.passes.egraph.encode import Tables
 from wholestep.compiler.passes.fold import fold
+from wholestep.compiler.target import read_costs
 
-MODEL = CostModel(Tables(), {"n": 64})
-TABLE = cost_table("cpu")
+TABLE = COSTS
+MODEL = CostModel(Tables(), {"n": 64}, TABLE)
 
 
 def test_pointwise_work_counts_elements_at_capacity() -> None:
@@ -38,7 +40,8 @@ def test_the_table_is_what_the_benchmark_measures() -> None:
     assert set(TABLE.weights) == set(calibrate.UNARY) <= set(OPS)
     assert calibrate.TABLE.is_file()
     assert min(TABLE.operation, TABLE.byte, TABLE.product, TABLE.pass_over, *TABLE.weights.values()) > 0
-    assert cost_table("a target that nobody measured") == TABLE
+    assert read_costs(calibrate.TABLE) == TABLE
+    assert TABLE.origin == calibrate.ORIGIN
 
 
 def test_a_name_is_not_dearer_than_its_definition_whatever_was_measured() -> None:

@@ -11,6 +11,7 @@ from tests.compiler.passes.common import graph_of, leaf
 from tests.compiler.passes.egraph.common import BY_HAND, cross_entropy, example, gelu, saturated, softmax
 from tests.compiler.passes.egraph.ilp import optimal_cost
 from tests.compiler.passes.egraph.test_families import BCE, layer_norm, recorded
+from tests.compiler.targets import COSTS
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import int32
@@ -62,7 +63,7 @@ GRAPHS = {**_several(), **_families()}
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_search_finds_the_optimum(name: str, worker: Worker) -> None:
     encoded, egraph = saturated(GRAPHS[name], worker)
-    model = CostModel(encoded.tables, {"n": 64})
+    model = CostModel(encoded.tables, {"n": 64}, COSTS)
     found = extract(egraph, lambda node: model.cost(node, egraph))
     best = optimal_cost(egraph, lambda node: model.cost(node, egraph))
     print(f"{name}: modelled cost {found.before:.1f} -> {found.after:.1f}, optimum {best:.1f}")
@@ -129,6 +130,6 @@ def test_a_banned_node_is_left_whatever_it_costs_and_kept_where_it_is_alone() ->
 def test_all_examples_get_cheaper_or_stay(worker: Worker) -> None:
     for name in BY_HAND:
         encoded, egraph = saturated(graph_of(example(name)), worker)
-        model = CostModel(encoded.tables, {"n": 64})
+        model = CostModel(encoded.tables, {"n": 64}, COSTS)
         found = extract(egraph, lambda node, m=model, e=egraph: m.cost(node, e))
         assert found.after <= found.before, name

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import wholestep as ws
+from tests.compiler.targets import HERE
 from wholestep.compiler import pipeline
 from wholestep.compiler.ir.graph import Graph, Output
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.passes.egraph import optimize, rules
 from wholestep.compiler.passes.egraph.rules import contractions
 from wholestep.compiler.passes.egraph.rules.expression import Expression
-from wholestep.compiler.pipeline import OPTIONAL, STAGES, Compiler
+from wholestep.compiler.pipeline import STAGES, Compiler, optional_passes
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import GraphError
 from wholestep.steps.train import train_graph
@@ -47,7 +48,7 @@ def images() -> ws.Graph:
 
 
 def plan(layers: int = 2) -> OptimizeReport:
-    return Compiler().plan(train_graph(network(layers), ws.SGD()), CAPACITY, "cpu")[1]
+    return Compiler().plan(train_graph(network(layers), ws.SGD()), CAPACITY, HERE)[1]
 
 
 def raise_assertion(*_: Any, **__: Any) -> Any:
@@ -76,12 +77,14 @@ def test_a_step_that_fails_leaves_the_program_as_it_was(step: str, monkeypatch: 
 
 @pytest.mark.parametrize("step", ["Replay.graph", "Replay.changed"])
 def test_so_does_a_replay_over_the_copies_of_an_outlined_graph(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = Compiler(ws.CompileOptions(egraph=False)).run_stages(train_graph(network(8), ws.SGD()), until="simplify")
-    rewritten, report = optimize.optimize(graph, CAPACITY, outline_from=0)
+    graph = Compiler(ws.CompileOptions(egraph=False)).run_stages(
+        train_graph(network(8), ws.SGD()), HERE, until="simplify"
+    )
+    rewritten, report = optimize.optimize(graph, CAPACITY, costs=HERE.costs, outline_from=0)
     assert report.entered < report.nodes_before
     assert rewritten is not graph
     monkeypatch.setattr(optimize.Replay, step.split(".")[1], raise_assertion)
-    rewritten, report = optimize.optimize(graph, CAPACITY, outline_from=0)
+    rewritten, report = optimize.optimize(graph, CAPACITY, costs=HERE.costs, outline_from=0)
     assert rewritten is graph
     assert "made to fail" in report.failure
 
@@ -124,7 +127,7 @@ def test_a_program_that_is_wrong_itself_is_an_error() -> None:
     graph = train_graph(network(), ws.SGD())
     wrong = Graph((*graph.outputs, Output(graph.outputs[0].name, graph.outputs[0].node)), graph.updates, graph.inputs)
     with pytest.raises(GraphError):
-        Compiler().plan(wrong, CAPACITY, "cpu")
+        Compiler().plan(wrong, CAPACITY, HERE)
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
@@ -135,6 +138,9 @@ def test_an_interruption_is_no_failure(interruption: type[BaseException], monkey
     monkeypatch.setattr(optimize, "extract", interrupt)
     with pytest.raises(interruption):
         plan()
+
+
+OPTIONAL = optional_passes(HERE)
 
 
 # -- passes ----------------------------------------------------------------------------------------------------------
@@ -153,20 +159,20 @@ def test_a_pass_that_only_saves_time_may_fail(name: str, monkeypatch: pytest.Mon
     rng = np.random.default_rng(0)
     state = {n: rng.normal(size=[int(e) for e in s.shape]) for n, s in graph.states().items()}
     inputs = {"x": rng.normal(size=(4, 2, 8, 8)), "labels": np.array([0, 4, 2, 1], np.int32)}
-    expected = interpret(Compiler(options).run_stages(graph, until="autodiff"), inputs=inputs, state=state)
+    expected = interpret(Compiler(options).run_stages(graph, HERE, until="autodiff"), inputs=inputs, state=state)
     monkeypatch.setattr(pipeline, "in_bodies", failing(which))
     compiler = Compiler(options)
-    _, report = compiler.plan(graph, CAPACITY, "cpu")
+    _, report = compiler.plan(graph, CAPACITY, HERE)
     assert f"{name} was left out: AssertionError: made to fail" in str(report)
     assert not report.complete
-    found = interpret(compiler.run_stages(graph), inputs=inputs, state=state)
+    found = interpret(compiler.run_stages(graph, HERE), inputs=inputs, state=state)
     for key, value in expected.state.items():
         np.testing.assert_allclose(found.state[key], value, rtol=1e-7, atol=1e-9, err_msg=key)
 
 
 def test_a_pass_that_a_plan_needs_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    needed = [p for stage in STAGES for p in stage.passes if p not in OPTIONAL]
-    assert {p.__name__ for p in needed} >= {"expand_gradients", "decompose_composites", "lower_reductions"}
+    needed = [p for stage in STAGES for p in stage.passes_for(HERE) if p not in OPTIONAL]
+    assert {p.__name__ for p in needed} >= {"expand_gradients", "decompose", "lower_reductions"}
     assert {p.__name__ for p in needed} >= {"channels_last", "unroll_inner_loops"}  # kernels exist for nothing else
     monkeypatch.setattr(pipeline, "in_bodies", failing(needed[0]))
     with pytest.raises(AssertionError, match="made to fail"):

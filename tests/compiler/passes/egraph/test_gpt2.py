@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
+from tests.compiler.targets import HERE
 from tests.models.gpt2 import NAMED, PRIMITIVE, Config, Words, gpt2
 from tests.recording import initial_state
 from wholestep.compiler.ir.graph import Graph
@@ -26,8 +27,8 @@ def step(words: Words, optimizer: object = None) -> Graph:
 
 
 def stages(words: Words, until: str, egraph: bool = True) -> Counter[str]:
-    compiler = Compiler(ws.CompileOptions(egraph=egraph), capacity=CAPACITY)
-    return Counter(n.op for n in compiler.run_stages(step(words), until=until).nodes)
+    compiler = Compiler(ws.CompileOptions(egraph=egraph))
+    return Counter(n.op for n in compiler.run_stages(step(words), HERE, until=until).nodes)
 
 
 def integers(plan: Plan) -> tuple[int, int, int]:
@@ -44,8 +45,8 @@ def test_every_name_is_found() -> None:
     found = stages(PRIMITIVE, "optimize_forward")
     assert (found["layer_norm"], found["attention"], found["gelu"], found["cross_entropy"]) == (5, 2, 2, 1)
     assert found["softmax"] == found["exp"] == found["max"] == 0
-    compiler = Compiler(ws.CompileOptions(egraph=True), capacity=CAPACITY)
-    compiler.run_stages(step(PRIMITIVE), until="optimize_forward")
+    compiler = Compiler(ws.CompileOptions(egraph=True))
+    compiler.run_stages(step(PRIMITIVE), HERE, until="optimize_forward")
     counts = compiler.egraph_reports[0].applied
     names = ("layer_norm", "attention", "gelu", "cross_entropy")
     assert [counts[f"name-{n}"] for n in names] == [found[n] for n in names]
@@ -53,7 +54,7 @@ def test_every_name_is_found() -> None:
 
 def test_both_have_the_same_plan_integers() -> None:
     def plan(words: Words, egraph: bool) -> tuple[int, int, int]:
-        return integers(Compiler(ws.CompileOptions(egraph=egraph)).plan(step(words), CAPACITY, "cpu")[0])
+        return integers(Compiler(ws.CompileOptions(egraph=egraph)).plan(step(words), CAPACITY, HERE)[0])
 
     named, primitive = plan(NAMED, True), plan(PRIMITIVE, True)
     assert primitive == named
@@ -68,7 +69,7 @@ def test_updates_are_those_of_the_plain_program(words: Words) -> None:
     batch = {n: rng.integers(0, 11, (3, 5)).astype(np.int32) for n in ("tokens", "labels")}
     state = {n: v + 0.1 * rng.normal(size=v.shape) for n, v in initial_state(graph).items()}
     plain, rewritten = (
-        interpret(Compiler(ws.CompileOptions(egraph=on)).run_stages(graph), inputs=batch, state=state)
+        interpret(Compiler(ws.CompileOptions(egraph=on)).run_stages(graph, HERE), inputs=batch, state=state)
         for on in (False, True)
     )
     for name, value in plain.state.items():

@@ -11,6 +11,7 @@ from tests.compiler.ir.random_graphs import example_values, graphs
 from tests.compiler.passes.common import assert_same_values
 from tests.compiler.passes.egraph.rule_cases import run_in_own_dtype
 from tests.compiler.passes.test_autodiff_random import with_gradients
+from tests.compiler.targets import HERE
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import float64
 from wholestep.compiler.passes.decompose import decompose
@@ -21,8 +22,8 @@ TOLERANCE = {"reassociating": 1e-7, "approximate": 1e-5}
 
 
 def step(graph: Graph, exactness: str, until: str, egraph: bool) -> Graph:
-    compiler = Compiler(ws.CompileOptions(egraph=egraph, exactness=exactness), capacity=dict.fromkeys(graph.symbols, 8))
-    rewritten = compiler.run_stages(graph, until=until)
+    compiler = Compiler(ws.CompileOptions(egraph=egraph, exactness=exactness))
+    rewritten = compiler.run_stages(graph, HERE, until=until)
     assert not [r.failure for r in compiler.egraph_reports if r.failure]
     return rewritten
 

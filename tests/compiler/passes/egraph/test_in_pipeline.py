@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
+from tests.compiler.targets import HERE
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.pipeline import Compiler
@@ -62,7 +63,7 @@ def step(activation: str, optimizer: Any = None) -> Graph:
 
 
 def compiled(graph: Graph, **options: Any) -> Plan:
-    return Compiler(ws.CompileOptions(**options)).plan(graph, CAPACITY, "cpu")[0]
+    return Compiler(ws.CompileOptions(**options)).plan(graph, CAPACITY, HERE)[0]
 
 
 def integers(plan: Plan) -> tuple[int, int, int]:
@@ -96,7 +97,9 @@ def test_updates_are_those_of_the_plain_program(name: str, exactness: str) -> No
     state = {n: rng.normal(size=[int(e) for e in s.type.shape]) for n, s in graph.states().items()}
     results = [
         interpret(
-            Compiler(ws.CompileOptions(egraph=on, exactness=exactness)).run_stages(graph), inputs=batch, state=state
+            Compiler(ws.CompileOptions(egraph=on, exactness=exactness)).run_stages(graph, HERE),
+            inputs=batch,
+            state=state,
         )
         for on in (False, True)
     ]
@@ -111,7 +114,7 @@ def test_updates_are_those_of_the_plain_program(name: str, exactness: str) -> No
 
 def test_the_report_tells_both_runs() -> None:
     compiler = Compiler(ws.CompileOptions(egraph=True))
-    _, report = compiler.plan(step("gelu by hand"), CAPACITY, "cpu")
+    _, report = compiler.plan(step("gelu by hand"), CAPACITY, HERE)
     assert report.complete
     assert len(report.egraph) == 2
     assert "name-gelu" in report.fusions_applied
@@ -120,15 +123,15 @@ def test_the_report_tells_both_runs() -> None:
 
 
 def test_what_is_not_chosen_is_not_applied() -> None:
-    _, report = Compiler(ws.CompileOptions(egraph=True)).plan(step("relu"), CAPACITY, "cpu")
+    _, report = Compiler(ws.CompileOptions(egraph=True)).plan(step("relu"), CAPACITY, HERE)
     assert sum(sum(r.fired.values()) for r in report.egraph) > 0
     assert report.fusions_applied == ()
 
 
 def test_without_it_nothing_is_reported() -> None:
-    _, report = Compiler(ws.CompileOptions(egraph=False)).plan(step("gelu"), CAPACITY, "cpu")
+    _, report = Compiler(ws.CompileOptions(egraph=False)).plan(step("gelu"), CAPACITY, HERE)
     assert (report.egraph, report.fusions_applied) == ((), ())
-    _, skipped = Compiler(ws.CompileOptions(egraph=True, optimize=False)).plan(step("gelu"), CAPACITY, "cpu")
+    _, skipped = Compiler(ws.CompileOptions(egraph=True, optimize=False)).plan(step("gelu"), CAPACITY, HERE)
     assert skipped.egraph == ()
 
 
@@ -136,7 +139,7 @@ def test_a_dead_worker_gives_the_plain_plan_and_says_so(caplog: pytest.LogCaptur
     compiler = Compiler(ws.CompileOptions(egraph=True))
     compiler.worker.command = (sys.executable, "-S", "-c", "raise SystemExit(9)")
     with caplog.at_level(logging.WARNING, "wholestep"):
-        plan, report = compiler.plan(step("gelu by hand"), CAPACITY, "cpu")
+        plan, report = compiler.plan(step("gelu by hand"), CAPACITY, HERE)
     assert plan == compiled(step("gelu by hand"), egraph=False)
     assert not report.complete
     assert "status 9" in caplog.text
@@ -155,7 +158,7 @@ def test_the_key_holds_what_the_rewriting_depends_on(monkeypatch: pytest.MonkeyP
     graph = step("gelu")
 
     def key(**options: Any) -> str:
-        return plan_key(graph, CAPACITY, ws.CompileOptions(**options), "cpu")
+        return plan_key(graph, CAPACITY, ws.CompileOptions(**options), HERE)
 
     base = key(egraph=True)
     others = {key(egraph=False), key(egraph=True, exactness="bitwise"), key(egraph=True, egraph_rounds=3)}

@@ -12,6 +12,7 @@ from tests.compiler.ir.random_graphs import example_values, graphs
 from tests.compiler.passes.common import assert_same_values, graph_of, leaf, ops_of, parameter
 from tests.compiler.passes.egraph.common import BY_HAND, DTYPES, cross_entropy, example, silu, softmax
 from tests.compiler.passes.egraph.rule_cases import run_in_own_dtype
+from tests.compiler.targets import HERE, optimize
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine, Update
@@ -20,7 +21,6 @@ from wholestep.compiler.ir.text import print_graph
 from wholestep.compiler.ir.types import DType, TensorType, float32, float64, int32
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.decompose import decompose
-from wholestep.compiler.passes.egraph.optimize import optimize
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 from wholestep.compiler.passes.egraph.saturate import Worker
 from wholestep.compiler.pipeline import STAGES
@@ -45,7 +45,7 @@ def optimized(graph: Graph, exactness: str = "reassociating", before_autodiff: b
 
 
 def lowered(graph: Graph) -> Graph:
-    for rewrite in STAGES[-1].passes:
+    for rewrite in STAGES[-1].passes_for(HERE):
         graph = rewrite(graph)
     return graph
 

@@ -12,6 +12,7 @@ import wholestep as ws
 from tests.compiler.ir.random_graphs import graphs
 from tests.compiler.passes.common import assert_same_values, graph_of, leaf, ops_of
 from tests.compiler.passes.egraph.common import gelu, silu, softmax
+from tests.compiler.targets import HERE, optimize
 from tests.models.gpt2 import NAMED, PRIMITIVE, Config, Words, gpt2
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
@@ -19,7 +20,6 @@ from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine, rewrite
 from wholestep.compiler.ir.types import TensorType, float64
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.decompose import decompose
-from wholestep.compiler.passes.egraph.optimize import optimize
 from wholestep.compiler.passes.egraph.outline import outline
 from wholestep.compiler.passes.egraph.report import EGraphReport
 from wholestep.compiler.passes.egraph.saturate import Worker
@@ -51,7 +51,7 @@ def transformer(words: Words, layers: int, until: str = "") -> Graph:
     graph = train_graph(gpt2(config, words), ws.AdamW())
     if not until:
         return graph
-    return Compiler(ws.CompileOptions(egraph=False), capacity=CAPACITY).run_stages(graph, until=until)
+    return Compiler(ws.CompileOptions(egraph=False)).run_stages(graph, HERE, until=until)
 
 
 def side_by_side(copies: int, part: Callable[[Node, int], Node]) -> Graph:

@@ -14,13 +14,13 @@ import pytest
 import wholestep as ws
 from tests.compiler.passes.common import graph_of, leaf
 from tests.compiler.passes.egraph.rule_cases import Case, ExactCase
+from tests.compiler.targets import optimize
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.ir.values import VALUES, Run
 from wholestep.compiler.passes.egraph.egraph import ENode
 from wholestep.compiler.passes.egraph.encode import FULL, Tables
-from wholestep.compiler.passes.egraph.optimize import optimize
 from wholestep.compiler.passes.egraph.rebuild import make_node
 from wholestep.compiler.passes.egraph.rules import INSTANCE_LAWS, LAWS
 from wholestep.compiler.passes.egraph.rules.expression import MODERATE, is_moderate, is_normal

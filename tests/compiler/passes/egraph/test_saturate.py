@@ -11,9 +11,9 @@ import pytest
 
 from tests.compiler.passes.common import graph_of, leaf
 from tests.compiler.passes.egraph.common import example, saturated
+from tests.compiler.targets import optimize
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.passes.egraph.encode import encode
-from wholestep.compiler.passes.egraph.optimize import optimize
 from wholestep.compiler.passes.egraph.rules import rules_for
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows
 from wholestep.compiler.passes.egraph.saturate import Budget, SaturationError, Worker, saturate
@@ -112,6 +112,7 @@ def test_an_error_of_egglog_is_an_answer() -> None:
 
 PROGRAM = """
 import wholestep as ws
+from tests.compiler.targets import HERE
 from tests.models.gpt2 import PRIMITIVE, Config, gpt2
 from wholestep.compiler.ir.text import print_graph
 from wholestep.compiler.passes.egraph.outline import outline
@@ -119,7 +120,7 @@ from wholestep.compiler.pipeline import Compiler
 from wholestep.steps.train import train_graph
 step = train_graph(gpt2(Config(layers=2, width=8, heads=2, vocabulary=11, context=5), PRIMITIVE), ws.AdamW())
 assert outline(step) is not None
-print(print_graph(Compiler(ws.CompileOptions(egraph=True)).run_stages(step, until="optimize_full")))
+print(print_graph(Compiler(ws.CompileOptions(egraph=True)).run_stages(step, HERE, until="optimize_full")))
 """
 
 

@@ -14,7 +14,7 @@ from wholestep.compiler.runtime.cache import Cache, key_of
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.compiler.runtime.together import run_all
 from wholestep.compiler.spans import inner_span
-from wholestep.errors import CompilerError
+from wholestep.errors import CompilerError, PlanError
 
 NATIVE = Path(__file__).parent / "native"
 OBJECT_SUFFIX = ".so"
@@ -40,26 +40,26 @@ LIBRARIES = ("-lm", "-pthread")
 EVERY_FLAG = (*FLAGS, *LINK, *LIBRARIES)
 
 
-@dataclass(frozen=True)
-class Target:
-    """An instruction set: part of every cache key, since bits depend on it."""
-
-    name: str
-    flags: tuple[str, ...]
-    needs: frozenset[str] = frozenset()  # what /proc/cpuinfo calls the features
-
-
-AVX2 = Target("avx2+fma", ("-mavx2", "-mfma", "-mtune=native"), frozenset({"avx2", "fma"}))
+_AVX2 = ("-mavx2", "-mfma", "-mtune=native")
 # The same bits as AVX2.  The library's products use 64-byte vectors; a plan's loop does so where it asks for 16 lanes
 # (simdlen), which is 1.4-1.6 times as fast for elementary functions and 3-9 % slower where memory is the limit.
 # Without avx512vl narrower loops are AVX2's own: with it, epilogues that select take up to 1.4 times as long (Zen 4).
-AVX512 = Target(
-    "avx512",
-    ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mprefer-vector-width=256", *AVX2.flags),
-    AVX2.needs | {"avx512f", "avx512dq", "avx512bw"},
-)
-PORTABLE = Target("portable", ())
-TARGETS = (AVX512, AVX2, PORTABLE)  # best first
+_AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512bw", "-mprefer-vector-width=256", *_AVX2)
+# What the C compiler is told of each target.
+TARGET_FLAGS: Mapping[str, tuple[str, ...]] = {
+    "cpu/avx512bf16": ("-mavx512bf16", *_AVX512),
+    "cpu/avx512": _AVX512,
+    "cpu/avx2": _AVX2,
+    "cpu/portable": (),
+}
+
+
+def flags_of(target: str) -> tuple[str, ...]:
+    """What the C compiler is told of a target; a plan for another device is refused."""
+    if target not in TARGET_FLAGS:
+        known = ", ".join(map(repr, TARGET_FLAGS))
+        raise PlanError(f"a plan for {target!r} cannot be compiled for a CPU; expected one of {known}. Plan it again.")
+    return TARGET_FLAGS[target]
 
 
 @dataclass(frozen=True)
@@ -141,45 +141,22 @@ def _zig() -> Compiler | None:
     return Compiler((sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-{system}"), f"ziglang {version}")
 
 
-@lru_cache(maxsize=1)
-def available_targets() -> tuple[Target, ...]:
-    """The instruction sets that this machine has and Wholestep has kernels for, best first."""
-    features = _cpu_features() if platform.machine() in ("x86_64", "AMD64") else frozenset()
-    return tuple(target for target in TARGETS if target.needs <= features)
-
-
-def _cpu_features() -> frozenset[str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return frozenset()
-    return frozenset(
-        next((line.split(":", 1)[1].split() for line in text.splitlines() if line.startswith("flags")), [])
-    )
-
-
-def detect_target() -> Target:
-    """The best instruction set that this machine has and Wholestep has kernels for."""
-    return available_targets()[0]
-
-
 def compile_c(
     source: str,
     *,
     files: Mapping[str, str] | None = None,
     cache: Cache | None = None,
     compiler: Compiler | None = None,
-    target: Target | None = None,
+    target: str,
 ) -> Path:
-    """The shared object of a plan's C `source`: from the cache, or compiled and cached.
+    """The shared object of a plan's C `source` for a target by name: from the cache, or compiled and cached.
 
     The source may include the headers of `native` that are not the library's own; their text is part of the key.
     `files` are the same program cut into several, which are compiled side by side.
     """
     compiler = compiler or find_compiler()
-    target = target or detect_target()
     cache = cache or Cache()
-    key = key_of("plan", source, *_plan_headers(), *target.flags, *EVERY_FLAG, compiler.fingerprint)
+    key = key_of("plan", source, *_plan_headers(), *flags_of(target), *EVERY_FLAG, compiler.fingerprint)
     found = cache.get(key, OBJECT_SUFFIX)
     if found is not None:
         return found
@@ -197,7 +174,7 @@ def _plan_headers() -> tuple[str, ...]:
     return tuple(text for path in headers for text in (path.name, path.read_text()))
 
 
-def run_compiler(compiler: Compiler, target: Target, sources: Mapping[str, str]) -> bytes:
+def run_compiler(compiler: Compiler, target: str, sources: Mapping[str, str]) -> bytes:
     """Compile `sources` (file name -> text) into one shared object and return its bytes.
 
     Files are compiled side by side, one for each core at a time.
@@ -208,7 +185,7 @@ def run_compiler(compiler: Compiler, target: Target, sources: Mapping[str, str])
         for name, text in sources.items():
             Path(folder, name).write_text(text)
         names = [name for name in sources if name.endswith(".c")]
-        common = [*compiler.command, *compiler.flags, *target.flags, f"-iquote{NATIVE}"]
+        common = [*compiler.command, *compiler.flags, *flags_of(target), f"-iquote{NATIVE}"]
         with inner_span("gcc"):
             if len(names) == 1:
                 _run([*common, *LINK, names[0], "-o", "out.so", *LIBRARIES], folder)

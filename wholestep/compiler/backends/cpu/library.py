@@ -16,10 +16,9 @@ from wholestep.compiler.backends.cpu.compiler import (
     NATIVE,
     OBJECT_SUFFIX,
     Compiler,
-    Target,
     compile_counter,
-    detect_target,
     find_compiler,
+    flags_of,
     run_compiler,
 )
 from wholestep.compiler.runtime.cache import Cache, key_of
@@ -272,12 +271,12 @@ def library_sources(half: bool = False) -> dict[str, str]:
     return {name: (NATIVE / name).read_text() for name in sorted(names)}
 
 
-def build_library(cache: Cache, compiler: Compiler, target: Target, half: bool = False) -> Path:
-    """The library's shared object, or that of its part for half elements, from the cache or compiled into it."""
+def build_library(cache: Cache, compiler: Compiler, target: str, half: bool = False) -> Path:
+    """The library's shared object for a target by name, or that of its part for half elements, cached."""
     sources = library_sources(half)
     names = [text for pair in sources.items() for text in pair]
     names += [(NATIVE / "gemm.c").read_text()] if half else []  # it includes that one
-    key = key_of("library", *names, *EVERY_FLAG, *target.flags, compiler.fingerprint)
+    key = key_of("library", *names, *EVERY_FLAG, *flags_of(target), compiler.fingerprint)
     found = cache.get(key, OBJECT_SUFFIX)
     if found is not None:
         return found
@@ -285,7 +284,7 @@ def build_library(cache: Cache, compiler: Compiler, target: Target, half: bool =
         return cache.get(key, OBJECT_SUFFIX) or cache.put(key, run_compiler(compiler, target, sources), OBJECT_SUFFIX)
 
 
-_loaded: Library | None = None
+_loaded: dict[str, Library] = {}  # by target: products of `cpu/portable` have other bits than those of its neighbours
 _loading = threading.Lock()
 
 
@@ -298,18 +297,17 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def is_loaded() -> bool:
-    """Does this process have the library?"""
-    return _loaded is not None
+def is_loaded(target: str) -> bool:
+    """Does this process have the library of a target?"""
+    return target in _loaded
 
 
-def load_library(cache: Cache | None = None, compiler: Compiler | None = None, target: Target | None = None) -> Library:
-    """The library of this process.  The first call decides how it is built: there is one pool, ever."""
-    global _loaded
+def load_library(target: str, cache: Cache | None = None, compiler: Compiler | None = None) -> Library:
+    """The library of a target in this process.  The first call decides how it is built: a target has one pool, ever."""
     with _loading:
-        if _loaded is None:
-            _loaded = Library(build_library(cache or Cache(), compiler or find_compiler(), target or detect_target()))
-        return _loaded
+        if target not in _loaded:
+            _loaded[target] = Library(build_library(cache or Cache(), compiler or find_compiler(), target))
+        return _loaded[target]
 
 
 def load_plan_object(path: Path) -> tuple[int | None, int]:

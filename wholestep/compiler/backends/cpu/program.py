@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from ctypes import addressof, byref, c_char, c_double, c_long, c_void_p
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -18,7 +18,8 @@ import numpy as np
 
 from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, Place, Slice, WindowShape, nothing
 from wholestep.compiler.backends.cpu import library as native
-from wholestep.compiler.backends.cpu.compiler import OBJECT_SUFFIX, Compiler, compile_c, detect_target, find_compiler
+from wholestep.compiler.backends.cpu.compiler import OBJECT_SUFFIX, Compiler, compile_c, find_compiler
+from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_available
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.footprint import footprint, staging_bytes
@@ -30,6 +31,8 @@ from wholestep.compiler.runtime.memory import Region
 from wholestep.compiler.runtime.plans import compiler_version
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.runtime.together import Background
+from wholestep.compiler.target import Target
+from wholestep.errors import PlanError
 from wholestep.options import CompileOptions
 
 if TYPE_CHECKING:
@@ -48,11 +51,12 @@ class CpuProgram:
 
     def __init__(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> None:
         self.plan, self._place, self._state = plan, place, place.state
-        DEVICE.prepare(place.options)  # a cold start compiles the library and the plan side by side
+        device = device_for(plan.target)
+        device.prepare(place.options)  # a cold start compiles the library and the plan side by side
         coming = Background(lambda: self._find_or_compile(key))
         meanwhile()
         compiled = coming.result()
-        self.library = DEVICE.library(place.options)
+        self.library = device.library(place.options)
         self._object = PlanObject(compiled)
         self.recorder = _recorder(compiled, place.threads) if place.profile else None
         self._seen = -1  # the version of the state that the copies show
@@ -77,14 +81,14 @@ class CpuProgram:
     def _find_or_compile(self, key: str) -> Path:
         """The plan's shared object.  Its key is the plan: a hit neither renders nor compiles."""
         options = self._place.options
-        store, compiler, target = cache_of(options), _compiler(options), detect_target()
+        store, compiler = cache_of(options), _compiler(options)
         key = program_key(self.plan, options, key)
         key = key_of("profiled", key) if self._place.profile else key
         found = store.get(key, OBJECT_SUFFIX)
         if found is not None:
             return found
         source = self._rendered
-        compiled = compile_c(source.text, files=source.files, cache=store, compiler=compiler, target=target)
+        compiled = compile_c(source.text, files=source.files, cache=store, compiler=compiler, target=self.plan.target)
         return store.put(key, compiled.read_bytes(), OBJECT_SUFFIX)
 
     def _lay_out(self) -> None:
@@ -461,13 +465,13 @@ class PlanObject:
 
 def program_key(plan: Plan, options: CompileOptions, key: str = "") -> str:
     """What a plan's compiled code depends on: the plan, for which `key` may stand, our version, the C compiler."""
-    compiler, target = _compiler(options), detect_target()
-    return key_of("program", key or serialize.dump(plan), compiler_version(), compiler.fingerprint, target.name)
+    fingerprint = _compiler(options).fingerprint
+    return key_of("program", key or serialize.dump(plan), compiler_version(), fingerprint, plan.target)
 
 
-def load_library(options: CompileOptions) -> native.Library:
-    """The runtime library of this process."""
-    return native.load_library(cache_of(options), _compiler(options))
+def load_library(target: str, options: CompileOptions) -> native.Library:
+    """The runtime library of a target in this process."""
+    return native.load_library(target, cache_of(options), _compiler(options))
 
 
 def _compiler(options: CompileOptions) -> Compiler:
@@ -475,26 +479,35 @@ def _compiler(options: CompileOptions) -> Compiler:
 
 
 class CpuDevice:
-    name = "cpu"
     runs = True
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.name = target.name
         self._coming: Background[native.Library] | None = None
 
     def prepare(self, options: CompileOptions) -> None:
         """Find or compile the runtime library on a thread of its own."""
-        if self._coming is None and not native.is_loaded():
+        if self._coming is None and not native.is_loaded(self.name):
             # In no context: its spans are no part of the build that happens to come first.
-            self._coming = Background(lambda: Context().run(load_library, options))
+            self._coming = Background(lambda: Context().run(load_library, self.name, options))
 
     def library(self, options: CompileOptions) -> native.Library:
         """The library, once it is there.  Where `prepare` failed, perhaps with another compiler, it is tried again."""
         coming, self._coming = self._coming, None
         if coming is not None:
             coming.wait()
-        return load_library(options)
+        return load_library(self.name, options)
 
     def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> CpuProgram:
+        """The program of a plan, compiled for the target that the plan was made for."""
+        if plan.target != self.name:
+            if plan.target not in TARGETS:
+                raise PlanError(
+                    f"the plan is for {plan.target!r} and cannot run on {self.name!r}; plan it again with "
+                    f"device={self.name!r}."
+                )
+            need_available(TARGETS[plan.target])
         return CpuProgram(plan, place, key, meanwhile)
 
     def load_window(
@@ -508,4 +521,18 @@ class CpuDevice:
         return program_key(plan, options, key)
 
 
-DEVICE = CpuDevice()
+@cache
+def device_for(name: str) -> CpuDevice:
+    """The device of a target by name: one in a process, since it has the library coming."""
+    return CpuDevice(TARGETS[name])
+
+
+def default_target() -> Target:
+    """What `device="cpu"` means on this machine."""
+    return detect_target()
+
+
+def make_device(target: Target) -> CpuDevice:
+    """The CPU as a target; an error where this machine is no such CPU."""
+    need_available(target)
+    return device_for(target.name)

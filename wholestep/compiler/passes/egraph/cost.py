@@ -1,7 +1,7 @@
 """What an e-node costs on a target, at capacity: arithmetic, and bytes where a value goes through memory.
 
-The prices are a table per target, measured once with our own kernels (`python -m benchmarks.calibrate`) and shipped in
-`costs/`: the same graph gives the same plan on every machine.
+The prices are the target's table, measured once with our own kernels (`python -m benchmarks.calibrate`) and shipped
+with its backend: the same graph gives the same plan on every machine.
 
 The planner decides which ops share a kernel; here its habits are only modelled.  Arithmetic on elements is paid where
 it is done.  A pointwise value with one reader stays in a register; with more it is written once and read again.
@@ -11,12 +11,9 @@ nothing.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.attrs import InputAttrs, MatmulAttrs
@@ -27,35 +24,10 @@ from wholestep.compiler.ir.windows import window_products
 from wholestep.compiler.passes.cse import share_common_nodes
 from wholestep.compiler.passes.decompose import decomposition_over_leaves
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode
-from wholestep.compiler.passes.egraph.encode import FULL, OPAQUE, Tables, op_of
+from wholestep.compiler.passes.egraph.encode import FULL, OPAQUE, Tables
 from wholestep.compiler.passes.egraph.rebuild import make_node
 from wholestep.compiler.passes.fold import fold
-
-
-@dataclass(frozen=True)
-class CostTable:
-    """Nanoseconds on one target."""
-
-    operation: float  # an addition, per element, vectorised
-    byte: float  # to or from memory
-    product: float  # one multiply-add of a contraction
-    pass_over: float  # starting a reduction, a contraction or a lookup
-    scalar: float  # an operation of the scalar prologue
-    view: float  # a movement: nothing is done, but one less is easier to read
-
-    weights: Mapping[str, float]  # of ops dearer than an addition, in additions
-
-
-DEFAULT_TARGET = "cpu"
-
-
-@cache
-def cost_table(target: str) -> CostTable:
-    """The table of a target; of one that was not measured, the CPU's."""
-    folder = files(__package__) / "costs"
-    found = folder / f"{target}.json"
-    return CostTable(**json.loads((found if found.is_file() else folder / f"{DEFAULT_TARGET}.json").read_text()))
-
+from wholestep.compiler.target import CostTable
 
 NAMED = 0.92  # a composite costs less than its definition: what a rule saves inside is not worth the name
 
@@ -69,11 +41,11 @@ class Cost:
 
 
 class CostModel:
-    """Costs of e-nodes for one target and capacity."""
+    """Costs of e-nodes by the table of one target, at one capacity."""
 
-    def __init__(self, tables: Tables, capacity: Mapping[str, int], target: str = "cpu") -> None:
+    def __init__(self, tables: Tables, capacity: Mapping[str, int], costs: CostTable) -> None:
         self.tables, self.capacity = tables, capacity
-        self.table = cost_table(target)
+        self.table = costs
         self._known: dict[tuple[object, ...], Cost] = {}
 
     def cost(self, node: ENode, egraph: EGraph) -> Cost:
@@ -151,8 +123,3 @@ def _as_product(node: Node) -> Node:
 def _placeholder(name: str, type: object) -> Node:
     assert isinstance(type, TensorType), type
     return Node("input", (), InputAttrs(name, type))
-
-
-def op_name(node: ENode) -> str:
-    """The op of an e-node, for reports."""
-    return op_of(node.head)

@@ -25,6 +25,7 @@ from wholestep.compiler.passes.egraph.rules import rules_for
 from wholestep.compiler.passes.egraph.rules.composites import defined_composites
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
 from wholestep.compiler.passes.egraph.saturate import Budget, Saturated, SaturationError, Worker, saturate
+from wholestep.compiler.target import CostTable
 
 log = logging.getLogger("wholestep")
 
@@ -38,10 +39,10 @@ class Request:
     """How to run the pass."""
 
     capacity: Mapping[str, int]  # the sizes that costs are taken at
+    costs: CostTable
     exactness: Exactness = Exactness.REASSOCIATING
     before_autodiff: bool = False
     budget: Budget = field(default_factory=Budget)
-    target: str = "cpu"
     outline_from: int = FEWEST_NODES  # nodes: smaller graphs enter the e-graph as they are
 
     @property
@@ -69,15 +70,15 @@ def optimize(
     graph: Graph,
     capacity: Mapping[str, int],
     *,
+    costs: CostTable,
     exactness: Exactness = Exactness.REASSOCIATING,
     before_autodiff: bool = False,
     budget: Budget | None = None,
-    target: str = "cpu",
     worker: Worker | None = None,
     outline_from: int = FEWEST_NODES,
 ) -> tuple[Graph, EGraphReport]:
     """The cheapest equal program that the rules reach, and a report; the graph itself where there is none."""
-    request = Request(capacity, exactness, before_autodiff, budget or Budget(), target, outline_from)
+    request = Request(capacity, costs, exactness, before_autodiff, budget or Budget(), outline_from)
     with _without_collections():
         if worker is not None:
             return _told(graph, request, worker)
@@ -141,7 +142,7 @@ def rewrite_by_equality(
     clock("worker")
     seconds |= {f"worker: {part}": s for part, s in result.seconds.items()}
     sizes = {symbol: request.capacity.get(symbol, TYPICAL_SIZE) for symbol in graph.symbols}
-    model = CostModel(encoded.tables, sizes, request.target)
+    model = CostModel(encoded.tables, sizes, request.costs)
     egraph = result.egraph
     extraction = extract(egraph, lambda node: model.cost(node, egraph), replaced_nodes(egraph, rules, result.emitted))
     clock("extract")

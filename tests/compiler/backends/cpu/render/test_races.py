@@ -9,9 +9,9 @@ import pytest
 from races import NoThreadSanitizerError, build, driver, need_thread_sanitizer, races, without_barriers
 from step_graphs import attention_step, clipped_step, convolution_step, kept_scores_step, mlp_step
 
+from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.plan.build import make_plan
 
 THREADS, CAPACITY = 3, 40
 ROWS = (CAPACITY, 13, CAPACITY)  # a partial batch between two full ones

@@ -12,9 +12,9 @@ from random_graphs import example_values, graphs
 from step_graphs import mlp_step
 
 import wholestep as ws
+from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.plan.build import make_plan
 
 CAPACITY = {"batch": 20, "time": 5}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from wholestep.compiler.backends.cpu.render.images import Pen, clear_frame, image_epilogue, stage
 from wholestep.compiler.backends.cpu.render.winograd import render_weight_by_tiles
 from wholestep.compiler.backends.cpu.render.writer import Writer
-from wholestep.compiler.ir.windows import BATCH_PARTS, SMALL_WINDOW
+from wholestep.compiler.ir.windows import SMALL_WINDOW
 from wholestep.compiler.plan.frames import forward_margin, rounded, runs
 from wholestep.compiler.plan.windows import VECTOR_BYTES, framed_length
 
@@ -90,10 +90,11 @@ def render_pooled_grad_weight(w: Writer) -> None:
     pen.table("offsets", places, SMALL_WINDOW)  # whatever byte a position is, it is a place of the table
     clear_frame(pen, elements)
     images = w.scope.extent(w.kernel.axes[pen.operands["x"].axes[0]])
+    parts = w.kernel.axes[0]
     with w.loop("q", *w.span(0)):
         w.scope.axes[0] = "q"
         pen.call(f"ws_clear_{pen.suffix}", "sums", outputs * tall * padded)
-        with w.loop("n", f"q*{images}/{BATCH_PARTS}", f"(q + 1)*{images}/{BATCH_PARTS}"):
+        with w.loop("n", f"q*{images}/{parts}", f"(q + 1)*{images}/{parts}"):
             stage(pen, "x", a.low, row, "n")
             _winning_windows(pen, row, padded)
         _finish_weight(pen, "0", str(outputs), tall, 1, wide * channels, padded)

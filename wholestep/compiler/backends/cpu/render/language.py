@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from wholestep.compiler.ir.types import Dim, DType, Extent, boolean, float32, float64, int32, int64, uint8
-from wholestep.compiler.plan.call import ROUTINES
 
 # In memory, and as a local variable (a comparison is an int, so that it keeps the width of what it selects).
 STORED = {float32: "float", float64: "double", int32: "int32_t", int64: "int64_t", uint8: "uint8_t", boolean: "uint8_t"}
@@ -109,9 +108,6 @@ OPS: dict[str, Row] = {
     "logical_not": lambda t, x: f"(!{x[0]})",
     "where": lambda t, x: f"({x[0]} ? {x[1]} : {x[2]})",
 }
-
-# Composites with a row here or a routine of their own: not decomposed for this target.
-KEPT_COMPOSITES = frozenset({"relu", "sigmoid", "tanh"}) | frozenset(ROUTINES)
 
 
 def cast_text(value: str, of: DType, to: DType) -> str:

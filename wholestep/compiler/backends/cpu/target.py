@@ -1,0 +1,82 @@
+"""The CPUs that plans are made for, and which of them this machine is."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+
+from wholestep.compiler.target import Fusion, Limits, Lowering, OwnPass, Target, read_costs
+from wholestep.errors import OptionError
+
+PASSES = "wholestep.compiler.passes"
+COMPUTED = ("float32", "float64", "int32", "int64", "uint8", "bool")  # each is added up in itself
+
+# All CPUs plan alike: a step has the same bits on AVX2 and AVX-512, and the same loops everywhere.
+PORTABLE = Target(
+    "cpu/portable",
+    dtypes=MappingProxyType({name: name for name in COMPUTED}),
+    # They have a text of their own in render/language.py, or a native routine.
+    composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
+    costs=read_costs(Path(__file__).parent / "costs.json"),
+    lowering=Lowering(
+        windows=(
+            OwnPass(f"{PASSES}.channels_last:channels_last", needed=True),
+            OwnPass(f"{PASSES}.pooling:through_pools", takes_target=True),
+        ),
+        primitives=(OwnPass(f"{PASSES}.remake:remake"), OwnPass(f"{PASSES}.pixels:sum_pixels")),
+    ),
+    fusion=Fusion(),
+    limits=Limits(threads=2, batch_parts=16),
+)
+AVX2 = replace(PORTABLE, name="cpu/avx2")
+AVX512 = replace(PORTABLE, name="cpu/avx512")
+AVX512BF16 = replace(AVX512, name="cpu/avx512bf16", dtypes=MappingProxyType({**PORTABLE.dtypes, "bfloat16": "float32"}))
+ORDER = (AVX512BF16, AVX512, AVX2, PORTABLE)  # best first
+TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in ORDER})
+
+# What /proc/cpuinfo calls the features that a target's code needs.
+_AVX2 = frozenset({"avx2", "fma"})
+_AVX512 = _AVX2 | {"avx512f", "avx512dq", "avx512bw"}
+NEEDS: Mapping[str, frozenset[str]] = {
+    AVX512BF16.name: _AVX512 | {"avx512_bf16"},
+    AVX512.name: _AVX512,
+    AVX2.name: _AVX2,
+    PORTABLE.name: frozenset(),
+}
+
+
+@lru_cache(maxsize=1)
+def available_targets() -> tuple[Target, ...]:
+    """The CPUs whose code this machine runs, best first."""
+    features = _cpu_features() if platform.machine() in ("x86_64", "AMD64") else frozenset()
+    return tuple(target for target in ORDER if NEEDS[target.name] <= features)
+
+
+def _cpu_features() -> frozenset[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    return frozenset(
+        next((line.split(":", 1)[1].split() for line in text.splitlines() if line.startswith("flags")), [])
+    )
+
+
+def detect_target() -> Target:
+    """The best CPU whose code this machine runs."""
+    return available_targets()[0]
+
+
+def need_available(target: Target) -> None:
+    """Refuse a target whose code this machine does not run."""
+    if target not in available_targets():
+        usable = ", ".join(repr(t.name) for t in available_targets())
+        missing = ", ".join(sorted(NEEDS[target.name] - _cpu_features())) or "an x86-64 processor"
+        raise OptionError(
+            f"device={target.name!r}: this machine cannot run it, it lacks {missing}. Here run {usable}, of which "
+            f"device='cpu' takes the first; to plan for it without running: device='null:{target.name}'."
+        )

@@ -1,0 +1,53 @@
+"""The GPUs that plans are made for; none needs to be here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from wholestep.compiler.target import Fusion, Limits, Lowering, OwnPass, Target, read_costs
+
+COSTS = Path(__file__).parent / "costs"
+PASSES = "wholestep.compiler.passes"
+WARP = 32
+
+DTYPES = MappingProxyType(
+    {
+        **{name: name for name in ("float32", "float64", "int32", "int64", "uint8", "bool")},
+        **dict.fromkeys(("bfloat16", "float16"), "float32"),
+    }
+)
+
+
+def describe(kind: str, multiprocessors: int, shared: int, cache: int) -> Target:
+    """A GPU by its compute capability; the rest is the same for all."""
+    return Target(
+        f"cuda/{kind}",
+        dtypes=DTYPES,
+        composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
+        costs=read_costs(COSTS / f"{kind}.json"),
+        lowering=Lowering(
+            windows=(OwnPass(f"{PASSES}.channels_last:channels_last", needed=True),),
+            primitives=(OwnPass(f"{PASSES}.remake:remake"),),
+        ),
+        # An epilogue takes as long as a pass of its own, and libraries make plain products and convolutions.
+        fusion=Fusion(dot_epilogues=False, sums_in_dots=False, pools_in_convolutions=False),
+        limits=Limits(
+            lanes=WARP,
+            alignment=256,
+            page=2 << 20,
+            threads=multiprocessors,
+            nearest_cache=shared,
+            cache=cache,
+        ),
+    )
+
+
+_DESCRIBED = (
+    describe("sm_90", multiprocessors=132, shared=227 << 10, cache=50 << 20),
+    describe("sm_89", multiprocessors=128, shared=99 << 10, cache=72 << 20),
+    describe("sm_86", multiprocessors=82, shared=99 << 10, cache=6 << 20),
+    describe("sm_80", multiprocessors=108, shared=163 << 10, cache=40 << 20),
+)
+TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _DESCRIBED})

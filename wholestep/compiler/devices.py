@@ -1,0 +1,116 @@
+"""What `device=` says: a backend that runs plans, and the target that they are made for.
+
+cpu                this machine's CPU, as the best target that it has
+cpu/portable       the CPU as this target
+reference          the backend that runs plans in NumPy, with its own target
+null               plans and reports for this machine's CPU, and runs nothing
+null:cuda/sm_90    the same for a target that need not be here
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+from wholestep.compiler.backend import Device
+from wholestep.compiler.target import Target
+from wholestep.errors import OptionError
+
+
+class BackendModule(Protocol):
+    """What the module of a backend has."""
+
+    def default_target(self) -> Target:
+        """The target of the backend's own name alone."""
+
+    def make_device(self, target: Target) -> Device:
+        """The device as a target; an OptionError where it cannot run here."""
+
+
+# Name -> the module, loaded when it is first asked for.
+BACKENDS: dict[str, str | BackendModule] = {
+    "cpu": "wholestep.compiler.backends.cpu.program",
+    "null": "wholestep.compiler.backends.null",
+}
+# Family of targets -> the module whose TARGETS are its records; a family may have no backend yet.
+FAMILIES: dict[str, str | Mapping[str, Target]] = {
+    "cpu": "wholestep.compiler.backends.cpu.target",
+    "cuda": "wholestep.compiler.backends.cuda.target",
+}
+ANY_TARGET = ("null",)  # backends that take targets of every family, after a colon
+
+
+def device_named(name: str) -> Device:
+    """The device that `device=name` means."""
+    backend, target = _read(name)
+    module = _backend(backend)
+    return module.make_device(module.default_target() if target is None else target)
+
+
+def target_named(name: str) -> Target:
+    """The target that plans for `device=name` are made for; the device itself need not be here."""
+    backend, target = _read(name)
+    return _backend(backend).default_target() if target is None else target
+
+
+def _read(name: object) -> tuple[str, Target | None]:
+    """The backend's name, and the target where one is given."""
+    if not isinstance(name, str):
+        raise OptionError(f"device={name!r}: expected {known_devices()}.")
+    backend, colon, target = name.partition(":")
+    if colon:
+        if backend not in ANY_TARGET:
+            raise OptionError(f"device={name!r}: only {', '.join(ANY_TARGET)} takes a target after a colon.")
+        return backend, _target(name, target)
+    family, slash, _ = name.partition("/")
+    if name in BACKENDS:
+        return name, None
+    if not slash and family in FAMILIES:
+        raise OptionError(_no_backend(name, family))
+    if not slash:
+        raise OptionError(f"device={name!r}: expected {known_devices()}.")
+    target_record = _target(name, name)
+    if family not in BACKENDS:
+        raise OptionError(_no_backend(name, family))
+    return family, target_record
+
+
+def _target(device: str, name: str) -> Target:
+    family = name.partition("/")[0]
+    if family in FAMILIES:
+        known = _targets(family)
+        if name in known:
+            return known[name]
+        raise OptionError(f"device={device!r}: there is no target {name!r}; there are: {', '.join(known)}.")
+    every = ", ".join(n for f in FAMILIES for n in _targets(f))
+    raise OptionError(f"device={device!r}: there is no target {name!r}; there are: {every}.")
+
+
+def _no_backend(device: str, family: str) -> str:
+    example = next(iter(_targets(family)))
+    return (
+        f"device={device!r}: nothing in this version of Wholestep runs {family!r}; it only plans for it, with "
+        f"device='null:{example}'. Train with device='cpu'."
+    )
+
+
+def known_devices() -> str:
+    """What `device=` may be, as a sentence."""
+    names = [repr(name) for name in BACKENDS]
+    cpus = ", ".join(map(repr, _targets("cpu")))
+    plans = ", ".join(repr(f"null:{name}") for family in FAMILIES if family != "cpu" for name in _targets(family))
+    return f"one of {', '.join(names)}; a CPU as one target, {cpus}; or, to plan without running, {plans}"
+
+
+def _backend(name: str) -> BackendModule:
+    found = BACKENDS[name]
+    return cast(BackendModule, importlib.import_module(found)) if isinstance(found, str) else found
+
+
+def _targets(family: str) -> Mapping[str, Target]:
+    found = FAMILIES[family]
+    if isinstance(found, str):
+        targets: Mapping[str, Target] = importlib.import_module(found).TARGETS
+        return targets
+    return found

@@ -1,0 +1,128 @@
+"""What a plan is made for: a record of plain data, importable without the device, part of every plan and cache key.
+
+A target says what a device computes with, which composites it has kernels for, which passes it wants of its own, what
+may share a kernel, how large its memories are, and what things cost there.  The compiler reads these fields and nothing
+else about a device: what is no field of a target is the business of its backend.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+
+from wholestep.errors import OptionError
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Nanoseconds on one target: what the e-graph chooses by."""
+
+    origin: str  # where the numbers are from: measured, or estimated from what
+    operation: float  # an addition, per element, vectorised
+    byte: float  # to or from memory
+    product: float  # one multiply-add of a contraction
+    pass_over: float  # starting a reduction, a contraction or a lookup
+    scalar: float  # an operation of the scalar prologue
+    view: float  # a movement: nothing is done, but one less is easier to read
+
+    weights: Mapping[str, float] = field(hash=False)  # of ops dearer than an addition, in additions
+
+
+def read_costs(path: Path) -> CostTable:
+    """The table in a file; a target without one cannot be planned for."""
+    if not path.is_file():
+        raise OptionError(
+            f"there is no cost table {path}, and without prices nothing can be chosen for its target. Measure one "
+            "(python -m benchmarks.calibrate) or give the target another's: costs=read_costs(...)."
+        )
+    values = json.loads(path.read_text())
+    return CostTable(**{**values, "weights": MappingProxyType(values["weights"])})
+
+
+@dataclass(frozen=True)
+class OwnPass:
+    """A pass of a target by where it is imported from, "package.module:function"; the record stays plain data."""
+
+    path: str
+    takes_target: bool = False  # is it called as (graph, target), not as (graph)?
+    needed: bool = False  # does the planner count on what it leaves?  Another one is left out where it fails
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """The target's own passes, by where in the common ones they stand."""
+
+    windows: tuple[OwnPass, ...] = ()  # over convolutions and pools, before reductions have one axis
+    primitives: tuple[OwnPass, ...] = ()  # at the end, over primitives
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """What may share a kernel on a target."""
+
+    dot_epilogues: bool = True  # what follows a contraction element by element is computed in it
+    sums_in_dots: bool = True  # sums over columns of a contraction's result are made in it
+    pools_in_convolutions: bool = True  # a pool may follow a convolution in one kernel
+    most_buffers: int = 16  # that one loop reads and writes
+    most_sums: int = 8  # that one loop makes
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes of a target; bytes unless a field says otherwise."""
+
+    lanes: int = 16  # elements that a reduction adds up side by side: part of what the bits are
+    alignment: int = 64  # every buffer begins at a multiple of it, and fills whole ones
+    page: int = 4096  # memory is mapped in multiples of it
+    threads: int = 1  # that plans are priced for; a plan runs on any number
+    batch_parts: int = 1  # of a weight's gradient that are added up apart: part of what the bits are
+    nearest_cache: int = 32 << 10  # what one core (or block) has for itself, reached without waiting
+    cache: int = 1 << 20  # the next larger one
+    largest_buffer: int | None = None  # that a kernel may be given; None: as much as there is
+
+
+@dataclass(frozen=True)
+class Target:
+    """What plans are made for.  Two targets that differ in anything have different keys."""
+
+    name: str  # family/kind: "cpu/portable", "cuda/sm_90"
+    dtypes: Mapping[str, str] = field(hash=False)  # what it computes with -> what it accumulates in
+    composites: frozenset[str]  # it has kernels for these; all others are decomposed
+    costs: CostTable
+    lowering: Lowering = Lowering()
+    fusion: Fusion = Fusion()
+    limits: Limits = Limits()
+
+    @cached_property
+    def key(self) -> str:
+        """The name and a digest of every field: what stands for the target in caches."""
+        return f"{self.name} {hashlib.sha256(_text(self).encode()).hexdigest()[:16]}"
+
+    @property
+    def family(self) -> str:
+        """The part of the name before the slash."""
+        return self.name.partition("/")[0]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _text(value: object) -> str:
+    """A text of plain data that is the same in every process."""
+    if is_dataclass(value):
+        return (
+            f"{type(value).__name__}({', '.join(f'{f.name}={_text(getattr(value, f.name))}' for f in fields(value))})"
+        )
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{k!r}: {_text(value[k])}' for k in sorted(value))}}}"
+    if isinstance(value, frozenset):
+        return f"{{{', '.join(sorted(map(_text, value)))}}}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_text, value))})"
+    assert value is None or isinstance(value, str | int | float | bool), f"{value!r} is no plain data"
+    return repr(value)
