@@ -175,10 +175,13 @@ def test_planning_stays_in_proportion_to_the_depth(monkeypatch: pytest.MonkeyPat
 
 def test_written_from_primitives_it_is_the_same_plan() -> None:
     """The e-graph finds the names; without it, every score is stored."""
-    named, primitive, off = plan_of(12), plan_of(12, PRIMITIVE, REWRITTEN), plan_of(2, PRIMITIVE)
-    show("12 layers by name", named)
+    named, primitive, off = plan_of(12, NAMED, REWRITTEN), plan_of(12, PRIMITIVE, REWRITTEN), plan_of(2, PRIMITIVE)
+    show("12 layers by name, e-graph on", named)
     show("12 layers from primitives, e-graph on", primitive)
     show("2 layers by name", plan_of(2))
     show("2 layers from primitives, e-graph off", off)
     assert integers(primitive) == integers(named)
+    (kernels, flops, moved), plain = integers(primitive), integers(plan_of(12))
+    assert (kernels, moved) == (plain[0], plain[2])
+    assert flops <= plain[1]
     assert all(a < b for a, b in zip(integers(plan_of(2)), integers(off), strict=True))

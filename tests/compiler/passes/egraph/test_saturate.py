@@ -67,7 +67,7 @@ def test_spent_rounds_are_reported_and_what_was_found_is_used() -> None:
 
 def test_where_rules_go_on_for_ever_the_busiest_are_set_aside_and_what_was_found_is_used() -> None:
     endless = FamilyRows("endless")
-    for name, factor in (("twice", 2.0), ("thrice", 3.0)):
+    for name, factor in (("twice", 2.0), ("more", 2.5)):
         law = f"x * const(c) = (x * const(c * {factor})) * const({1 / factor!r})"
         endless.rule(name, law, "for ever", Exactness.REASSOCIATING)
     encoded = encode(graph_of(b.scale(leaf("x", ("n", 5)), 0.7), example("silu")))

@@ -23,7 +23,7 @@ from wholestep.compiler.passes.egraph import worker
 from wholestep.compiler.passes.egraph.egraph import EGraph, ENode, Rows, canonical
 from wholestep.compiler.passes.egraph.encode import FULL, Encoded
 from wholestep.compiler.passes.egraph.rules import LAWS
-from wholestep.compiler.passes.egraph.rules.emit import Constructor, EmittedRule, emit, signatures, symbol
+from wholestep.compiler.passes.egraph.rules.emit import DECLARATIONS, Constructor, EmittedRule, emit, signatures, symbol
 from wholestep.compiler.passes.egraph.rules.rule import Rule
 
 
@@ -166,6 +166,7 @@ def saturate(encoded: Encoded, rules: Sequence[Rule], budget: Budget, process: W
         "program": _program(emitted, tables),
         "rulesets": {e.name: f"only-{e.relation}" for e in emitted},
         "terms": [[symbol(t.head), t.children, [*t.slots, t.type]] for t in encoded.terms],
+        "own": len(encoded.terms) if any(rule.scaled for rule in rules) else 0,
         "equal": [[e.left, e.right] for e in encoded.definitions],
         "tables": {c.symbol: [c.children, [*c.kinds, "i64"]] for c in tables.values()},
         "certificates": {e.relation: [len(e.tensors), [k for _, k in e.numbers]] for e in emitted},
@@ -187,7 +188,7 @@ def saturate(encoded: Encoded, rules: Sequence[Rule], budget: Budget, process: W
 
 def _program(rules: Sequence[EmittedRule], tables: Mapping[str, Constructor]) -> str:
     """Everything but the terms: sorts, constructors, certificates, and each rule in a ruleset of its own."""
-    lines = ["(sort T)", "(function type_of (T) i64 :merge old)", *(c.declaration() for c in tables.values())]
+    lines = [*DECLARATIONS, *(c.declaration() for c in tables.values())]
     for rule in rules:
         lines += [f"(ruleset only-{rule.relation})", rule.declaration(), rule.text]
     return "\n".join(lines)

@@ -3,7 +3,7 @@
 It reads one JSON request per line and writes one JSON answer per line, until its input ends:
 
     request  {"program": text, "terms": [[head, [children], [slots]], ...], "equal": [[i, j], ...],
-              "tables": {name: [children, kinds]},
+              "own": n (the first n terms are values of the program), "tables": {name: [children, kinds]},
               "certificates": {name: [children, kinds]}, "rulesets": {rule: ruleset},
               "rounds": n, "nodes": n, "grown": n}
     answer   {"nodes": {name: rows}, "certificates": {name: rows}, "matches": {rule: n}, "rounds": n,
@@ -78,11 +78,14 @@ class Saturation:
         actions = []
         kinds = {name: kinds for name, (_, kinds) in self.request["tables"].items()}
         literal = {"i64": b.Int, "f64": b.Float}
+        one = b.Lit(span, b.Float(1.0))
         for i, (head, children, slots) in enumerate(self.request["terms"]):
             numbers = [b.Lit(span, literal[k](s)) for k, s in zip(kinds[head], slots, strict=True)]
             call = b.Call(span, head, [*(b.Var(span, f"n{c}") for c in children), *numbers])
             actions.append(b.Let(span, f"n{i}", call))
             actions.append(b.Set(span, "type_of", [b.Var(span, f"n{i}")], numbers[-1]))
+            if i < self.request["own"]:
+                actions += [b.Set(span, f, [b.Var(span, f"n{i}")], one) for f in ("most_above", "most_below")]
         for left, right in self.request["equal"]:
             actions.append(b.Union(span, b.Var(span, f"n{left}"), b.Var(span, f"n{right}")))
         self.run_text("(ruleset insert)")

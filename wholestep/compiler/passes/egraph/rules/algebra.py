@@ -4,8 +4,8 @@ Rules that only bring a program into the form that another rule looks for are he
 a product, so that x/√2, 0.5·x·y and (x·a)·b meet the definitions of gelu and of scaled attention.
 
 No rule of the first two classes leaves the range of the dtype where the program does not: a number that a law makes is
-a normal one, a factor that moves past other tensors is a moderate one, and where only the sizes of unknown tensors tell
-(x·y + x·z = x·(y + z): what if y + z is too large?) the law is approximate.
+a normal one, the factors that move past other tensors are moderate, all together, and where only the sizes of unknown
+tensors tell (x·y + x·z = x·(y + z): what if y + z is too large?) the law is approximate.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ rule(
     "(x * const(c)) * y = (x * y) * const(c)",
     "a constant factor comes last",
     R,
-    guard="is_moderate(c)",
-    refused=({"c": 1e-20}, {"c": 1e20}, {"c": 0.0}),
+    scaled=("x * y", "(x * const(c)) * y", "1.0 / c"),
+    refused=({"c": 1e-3}, {"c": 3.0}, {"c": 0.0}),
     scope=ANY,
     samples=({"c": 0.3},),
 )
@@ -177,10 +177,10 @@ rule(
     "(x * y) * const(c) = (x * const(c)) * y",
     "a constant factor meets another inside",
     R,
-    guard="is_moderate(c)",
-    refused=({"c": 1e-20}, {"c": 1e20}, {"c": 0.0}),
+    scaled=("x * const(c)", "x", "c"),
+    refused=({"c": 0.4}, {"c": 200.0}, {"c": 0.0}),
     scope=ANY,
-    samples=({"c": 0.3},),
+    samples=({"c": 1.7},),
 )
 rule(
     "shift-shift",

@@ -6,9 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from wholestep.compiler.passes.egraph.encode import FULL
+from wholestep.compiler.passes.egraph.rules.expression import MOST_ABOVE, MOST_BELOW
 from wholestep.compiler.passes.egraph.rules.rule import Rule
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable, subtrees
 from wholestep.compiler.passes.egraph.rules.typing import Types
+
+# The type of a term, and how far a value may lie outside those of the program.
+DECLARATIONS = (
+    "(sort T)",
+    "(function type_of (T) i64 :merge old)",
+    "(function most_above (T) f64 :merge (min old new))",
+    "(function most_below (T) f64 :merge (min old new))",
+)
 
 
 def symbol(head: str) -> str:
@@ -86,6 +95,7 @@ class _Emitter:
         self._check_variables()
         self._pin_types()
         right = self._build(self.rule.right)
+        self._keep_in_range()
         numbers = {**self.numbers, **dict.fromkeys(self.type_names.values(), "i64")}
         row = " ".join(["root", *self.tensors.values(), *numbers])
         text = (
@@ -175,6 +185,19 @@ class _Emitter:
         self.actions.append(f"(set (type_of {name}) {type})")
         return name
 
+    def _keep_in_range(self) -> None:
+        """What is made may be `above` times larger and `below` times smaller than a value of the program."""
+        if self.rule.scaled is None:
+            return
+        made, of, factor = self.rule.scaled.made, self.rule.scaled.of, self.rule.scaled.factor
+        known = self.tensors[of.name] if isinstance(of, Variable) else self.node_names[of]
+        size = f"(abs {factor.egglog(self._number)})"
+        above, below = f"(* above {size})", f"(/ below {size})"
+        self.facts += [f"(= above (most_above {known}))", f"(= below (most_below {known}))"]
+        self.conditions += [f"(<= {above} {MOST_ABOVE!r})", f"(<= {below} {MOST_BELOW!r})"]
+        new = self.made[made]
+        self.actions += [f"(set (most_above {new}) {above})", f"(set (most_below {new}) {below})"]
+
     def _check_variables(self) -> None:
         """Types of tensors that only the right side asks for come from a table of terms and what rules made of them.
 
@@ -228,8 +251,7 @@ def program(rules: Iterable[Rule], constructors: Iterable[Constructor]) -> tuple
     emitted = [emit(rule, i) for i, rule in enumerate(rules)]
     heads = {c.head: c for c in [*constructors, *(h for e in emitted for h in e.heads)]}
     lines = [
-        "(sort T)",
-        "(function type_of (T) i64 :merge old)",
+        *DECLARATIONS,
         *(c.declaration() for c in heads.values()),
         "(ruleset main)",
     ]

@@ -117,7 +117,9 @@ def _swaps_last_text(order: str, type: str) -> str:
 # A law may make a number, or move one past other tensors: it must not leave the range of the dtype on the way.  The
 # range is float32's, whatever the dtype: what is refused in float64 for nothing costs nothing that was measured.
 SMALLEST_NORMAL, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
-MODERATE = 2.0**24  # a factor up to this, or one over it, moves a value by 24 of the 253 binary orders of magnitude
+# A value that only a rewrite makes is at most so many times larger, and smaller, than some value of the program: enough
+# for the mean of an 8x8 image behind a product, for the scale of attention and for gelu.
+MOST_ABOVE, MOST_BELOW = 128.0, 2.0
 
 
 def is_normal(number: float) -> bool:
@@ -130,12 +132,12 @@ def _is_normal_text(number: str) -> str:
 
 
 def is_moderate(number: float) -> bool:
-    """May the factor be applied earlier or later?"""
-    return number != 0 and 1 / MODERATE <= abs(number) <= MODERATE
+    """May a rewrite make a value that is so many times as large as one of the program?"""
+    return 1 / MOST_BELOW <= abs(number) <= MOST_ABOVE
 
 
 def _is_moderate_text(number: str) -> str:
-    return f"(<= (max (abs {number}) (/ 1.0 (abs {number}))) {MODERATE!r})"
+    return f"(<= (max (/ (abs {number}) {MOST_ABOVE!r}) (/ {1 / MOST_BELOW!r} (abs {number}))) 1.0)"
 
 
 # name -> (Python, egglog)

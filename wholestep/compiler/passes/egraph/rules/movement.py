@@ -158,8 +158,8 @@ rule(
     "matmul(a * const(c), b, F, G) = matmul(a, b, F, G) * const(c)",
     "a factor of one operand is one of the product",
     R,
-    guard="is_moderate(c)",
-    refused=({"c": 1e-20}, {"c": 1e20}),
+    scaled=("matmul(a, b, F, G)", "matmul(a * const(c), b, F, G)", "1.0 / c"),
+    refused=({"c": 1e-3}, {"c": 3.0}, {"c": 0.0}),
     scope=ANY,
     samples=_SCALED,
 )
@@ -168,8 +168,8 @@ rule(
     "matmul(a, b * const(c), F, G) = matmul(a, b, F, G) * const(c)",
     "a factor of one operand is one of the product",
     R,
-    guard="is_moderate(c)",
-    refused=({"c": 1e-20}, {"c": 1e20}),
+    scaled=("matmul(a, b, F, G)", "matmul(a, b * const(c), F, G)", "1.0 / c"),
+    refused=({"c": 1e-3}, {"c": 3.0}, {"c": 0.0}),
     scope=ANY,
     samples=_SCALED,
 )

@@ -38,6 +38,19 @@ Sample = tuple[int | str, ...] | int | float  # the shape of a tensor or a type;
 
 
 @dataclass(frozen=True)
+class Scaled:
+    """A value that the right side makes: `of`, the root or a tensor of the left side, times `factor`.
+
+    Both are kept with a class: how many times larger, and how many times smaller, it may be than a value of the
+    program.  So the factors that several rules move multiply, and none is moved too far.
+    """
+
+    made: Tree
+    of: Tree
+    factor: Expression
+
+
+@dataclass(frozen=True)
 class Rule:
     """left = right, read from left to right."""
 
@@ -56,6 +69,7 @@ class Rule:
     simplifies: bool = False  # the left side is of no more use to other rules: they stop looking at it
     types: tuple[tuple[str, int], ...] = ()  # exact types, by id: of type names, and of tensors (lower case)
     beside: Tree | None = None  # a term that must be there as well; it tells tensors that the left side does not
+    scaled: Scaled | None = None  # what must stay in range
 
     @property
     def law(self) -> str:
@@ -84,10 +98,17 @@ class FamilyRows:
         positive: tuple[str, ...] = (),
         replaces: bool = False,
         simplifies: bool = False,
+        scaled: tuple[str, str, str] | None = None,
     ) -> None:
-        """Add `law`, written as "left = right"."""
+        """Add `law`, written as "left = right"; `scaled`: (made, of, factor), which is the guard as well."""
         left, right = law.split(" = ")
         condition = Expression(guard) if guard else None
+        makes = None
+        if scaled is not None:
+            made, of, factor = scaled
+            makes = Scaled(parse(made), parse(of), Expression(factor))
+            assert condition is None, f"{name}: what is scaled is its guard"
+            condition = Expression(f"is_moderate({factor})")
         self.rows.append(
             Rule(
                 name,
@@ -103,5 +124,6 @@ class FamilyRows:
                 positive,
                 replaces,
                 simplifies,
+                scaled=makes,
             )
         )
