@@ -35,6 +35,11 @@ def leaf(*shape: int | str, dtype: str = "float64", kind: str = "input", key: in
     return Op("leaf", (), {"shape": list(shape), "kind": kind, "dtype": dtype, "below": 0, "key": key})
 
 
+def extreme(*shape: int | str, key: int) -> Op:
+    """Positive numbers of a magnitude that the key tells."""
+    return leaf(*shape, dtype="float32", key=key)
+
+
 def whole(dtype: str, *ops: Op) -> Program:
     """Over all corners of a dtype, some of them twice."""
     return Program("integers", (leaf(40, dtype=dtype), *ops), (len(ops),), "int32")
@@ -84,6 +89,12 @@ NETWORKS: dict[str, Network] = {
     "max pool of 1 after a convolution": network(
         ("batch", 2, 5, 5), conv(3), layer("pool", by="max", window=[1, 1], stride=None, padding=0)
     ),
+    # the gradients of a norm of one number are 0, and so is the sign of them
+    "Lion over a layer norm of one number": network(("batch", 5, 1), layer("layer norm", axes=1), optimizer="lion"),
+    "Lion over a linear layer before a norm of one number": network(
+        (4, 3, 5), layer("linear", outputs=1, bias=True), layer("layer norm", axes=1), classes=17,
+        loss="cross_entropy", optimizer="lion",
+    ),
     # the gradient of a bias before a batch norm is 0 but for rounding, and must not be refused
     "maximum behind a batch norm": network(
         (4, 3, 20), conv(16, 1), layer("batch norm"), layer("reduce", axis=2, by="max"), classes=10, optimizer="adamw",
@@ -114,6 +125,14 @@ GRAPHS: dict[str, Program] = {
         (leaf("time", 51, 1, 2), leaf(6, 17, 1, 2, kind="parameter"),
          Op("conv", (0, 1), {"groups": 3, "stride": 1, "padding": 1}), Op("permute", (2,), {"order": [3, 2, 0, 1]})),
         (3,), order=2,
+    ),
+    # two factors of 565 moved past 1e-29: what was left of 3e-33 became 0, and 1e21 infinite
+    "factors that move one after another": Program(
+        "extreme",
+        (extreme("time", key=551692), extreme("time", key=434229), Op("mul", (0, 1)), Op("over", (2,), {"c": 0.00177}),
+         Op("mul", (3, 0)), Op("mul", (4, 3)), Op("over", (5,), {"c": 6.51e-21}), Op("mul", (4, 1)),
+         Op("mul", (4, 3)), Op("over", (5,), {"c": 34.1}), Op("under", (6,), {"c": 6.34e8})),
+        (7, 8, 9, 10), "float32",
     ),
     # attention that a product reads transposed
     "attention read transposed": Program(

@@ -13,7 +13,7 @@ import torch
 import wholestep as ws
 from tests.fuzz import twins
 from tests.fuzz.layer import SIZES, Made, Row, Shape, fixed, nothing, some_axis
-from tests.fuzz.twins import TorchOnly
+from tests.fuzz.twins import TorchNormOfOne, TorchOnly
 
 # -- products ----------------------------------------------------------------------------------------------------
 
@@ -132,7 +132,8 @@ def layer_norm(shape: Shape, axes: int) -> Made | None:
     if len(shape) <= axes or not fixed(shape, *range(-axes, 0)):
         return None
     of = shape[-axes:] if axes > 1 else shape[-1]
-    return Made(ws.nn.LayerNorm(of, 1e-3), torch.nn.LayerNorm(of, 1e-3), shape)
+    theirs = TorchNormOfOne if math.prod(shape[-axes:]) == 1 else torch.nn.LayerNorm
+    return Made(ws.nn.LayerNorm(of, 1e-3), theirs(of, 1e-3), shape)
 
 
 def rms_norm(shape: Shape) -> Made | None:

@@ -12,7 +12,7 @@ import torch
 import wholestep as ws
 from tests.fuzz import twins
 from tests.fuzz.layer import Made, Row, Shape, fixed, nothing, of_both, some_axis
-from tests.fuzz.twins import Only, TorchOnly
+from tests.fuzz.twins import Only, TorchNormOfOne, TorchOnly
 
 # -- sequences ---------------------------------------------------------------------------------------------------
 
@@ -114,6 +114,8 @@ def block(shape: Shape, count: int, hidden: int) -> Made | None:
         return None
     width, count = shape[-1], count if shape[-1] % count == 0 else 1
     theirs = torch.nn.TransformerEncoderLayer(width, count, hidden, 0.0, "gelu", batch_first=True, norm_first=True)
+    if width == 1:
+        theirs.norm1, theirs.norm2 = TorchNormOfOne(1), TorchNormOfOne(1)
     return Made(ws.nn.TransformerBlock(width, count, hidden), theirs, shape)
 
 

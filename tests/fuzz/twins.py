@@ -94,6 +94,18 @@ class TorchOnly(torch.nn.Module):
         return self.function(self.layer(query, key, value, padding, weights, mask))
 
 
+class TorchNormOfOne(torch.nn.LayerNorm):
+    """Written out, x - mean(x) of one number is 0, and so are its gradients: torch's kernel leaves what rounding does.
+
+    It computes x/s - mean/s, 1e-15 instead of 0, and Lion takes the sign of that.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        axes = tuple(range(-len(self.normalized_shape), 0))
+        centred = x - x.mean(axes, keepdim=True)
+        return centred / (centred.square().mean(axes, keepdim=True) + self.eps).sqrt() * self.weight + self.bias
+
+
 class TorchResidual(torch.nn.Module):
     def __init__(self, body: torch.nn.Module, shortcut: torch.nn.Module | None = None) -> None:
         super().__init__()
