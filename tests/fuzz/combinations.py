@@ -202,7 +202,18 @@ def against_torch(c: Combination, made: Made) -> tuple[Trained, list[Trained]] |
     want, *near = (networks.train_torch(c.network, made, parts, *run) for run in runs)
     if not np.isfinite(want.losses).all():
         raise Unfit("the loss of torch is not finite")
+    if c.shuffle and batch_may_count_nothing(c, made, y):
+        raise Unfit("a batch of rows that all count nothing: the mean over them is not finite, torch's neither")
     return None if c.shuffle or c.dropout else (want, near)
+
+
+def batch_may_count_nothing(c: Combination, made: Made, labels: Array) -> bool:
+    """Could the smallest batch be of such rows alone, in some order?"""
+    counts = LOSSES[c.network.loss].counts
+    if counts is None:
+        return False
+    rows = counts(labels, int(made.shape[-1])).reshape(len(labels), -1).any(axis=1)
+    return int((~rows).sum()) >= (c.rows % c.batch_size or c.batch_size)
 
 
 # -- as text, and smaller ----------------------------------------------------------------------------------------

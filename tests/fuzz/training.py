@@ -26,6 +26,7 @@ class LossRow:
     theirs: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     target: Callable[[np.random.Generator, tuple[int, ...]], Array]
     classes: bool = False
+    counts: Callable[[Array, int], Array] | None = None  # which rows of labels count, of so many classes; None: all
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -84,8 +85,8 @@ LOSSES: dict[str, LossRow] = {
     "bce": LossRow("binary_cross_entropy", F.binary_cross_entropy_with_logits, yes_or_no),
     "cross_entropy": LossRow(LAST, _of_rows(), labels, True),
     "smoothed": LossRow({**LAST, "label_smoothing": 0.2}, _of_rows(label_smoothing=0.2), labels, True),
-    "ignoring": LossRow({**LAST, "ignore_index": 1}, _of_rows(ignore_index=1), labels, True),
-    "weighted": LossRow(_weighted, _torch_weighted, labels, True),
+    "ignoring": LossRow({**LAST, "ignore_index": 1}, _of_rows(ignore_index=1), labels, True, lambda t, _: t != 1),
+    "weighted": LossRow(_weighted, _torch_weighted, labels, True, lambda t, classes: _weights(classes)[t] != 0),
     "soft": LossRow(LAST, lambda o, t: F.cross_entropy(_rows(o), _rows(t)), shares, True),
     "kl": LossRow(
         "kl_div",

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import wholestep as ws
 from wholestep.errors import NonFiniteError, OptionError
@@ -64,6 +65,31 @@ def test_a_run_that_diverges_ends_and_says_why() -> None:
     assert "Lower the learning rate (it is 1e+04), clip the gradients (clip_norm=1.0)" in text
     assert "nonfinite='skip' leaves such steps out" in text
     assert all(np.isfinite(v).all() for v in model.state_dict().values())
+
+
+WEIGHTS = np.array([0.0, 1.0, 2.0], np.float32)
+COUNTS_NOTHING = [{"class_weight": WEIGHTS}, {"class_weight": WEIGHTS, "label_smoothing": 0.1}, {"ignore_index": 0}]
+
+
+@pytest.mark.parametrize("options", COUNTS_NOTHING, ids=["weights of 0", "smoothed", "ignored"])
+def test_a_mean_over_rows_that_count_nothing_is_not_finite_as_in_torch(options: dict[str, Any]) -> None:
+    """The second batch is all of a class that has no weight: 0/0, which is no reason to train on."""
+    labels = np.repeat(np.array([1, 0, 2], np.int32), 8)
+    names = {"class_weight": "weight"}
+    theirs = {names.get(k, k): torch.tensor(v) if isinstance(v, np.ndarray) else v for k, v in options.items()}
+    rows = [torch.nn.functional.cross_entropy(torch.zeros(8, 3), torch.tensor(labels[i : i + 8]).long(), **theirs)
+            for i in (0, 8, 16)]  # fmt: skip
+    assert [bool(torch.isfinite(r)) for r in rows] == [True, False, True]
+
+    def loss(o: ws.Tensor, t: ws.Tensor) -> ws.Tensor:
+        return ws.losses.cross_entropy(o, t, **options)
+
+    model = ws.nn.Linear(3, 3)
+    with pytest.raises(NonFiniteError, match=r"the loss of step 1 of epoch 0 \(both counted from 0\) is"):
+        fit(model, (X[:24], labels), loss=loss)
+    assert all(np.isfinite(v).all() for v in model.state_dict().values())
+    found = fit(ws.nn.Linear(3, 3), (X[:24], labels), loss=loss, nonfinite="skip")
+    assert math.isfinite(found["loss"][-1])
 
 
 def test_ignoring_it_trains_on_as_before() -> None:
