@@ -9,6 +9,7 @@ import pytest
 import wholestep as ws
 from tests.compiler.passes.common import graph_of, leaf
 from tests.compiler.passes.egraph.common import BY_HAND, example, gelu, silu
+from tests.compiler.targets import HERE
 from tests.models.gpt2 import PRIMITIVE, Config, gpt2
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
@@ -28,7 +29,7 @@ def _worker() -> Iterator[None]:
 
 
 def rewritten(graph: Graph, **request: object) -> Rewriting:
-    found = rewrite_by_equality(graph, Request(dict.fromkeys(graph.symbols, 8), **request), WORKER, {})  # type: ignore[arg-type]
+    found = rewrite_by_equality(graph, Request(dict.fromkeys(graph.symbols, 8), HERE.costs, **request), WORKER, {})  # type: ignore[arg-type]
     assert found is not None
     return found
 

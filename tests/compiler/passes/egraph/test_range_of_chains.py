@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.compiler.passes.common import graph_of
+from tests.compiler.targets import HERE
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
@@ -164,7 +165,7 @@ def lost_values(graph: Graph, worker: Worker) -> tuple[int, int, list[str]]:
     """How many draws and classes were looked at, and the classes that are out of range."""
     feed = feed_of(graph, np.random.default_rng(0))
     stand = rows_that_stand(graph, feed)
-    found = rewrite_by_equality(graph, Request({}), worker, {}) if stand.any() else None
+    found = rewrite_by_equality(graph, Request({}, HERE.costs), worker, {}) if stand.any() else None
     if found is None:
         return 0, 0, []
     classes, lost = 0, []
