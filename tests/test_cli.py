@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import wholestep as ws
 from wholestep.cli import app
+from wholestep.compiler.backends.cpu.target import available_targets
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -30,7 +31,10 @@ def test_doctor_finds_a_working_installation() -> None:
     assert code == 0, text
     rows = dict(line.split(maxsplit=1) for line in text.splitlines())
     assert rows["self-test"] == "ok"
-    assert {"wholestep", "python", "numpy", "target", "threads", "compiler", "cache"} <= rows.keys()
+    assert {"wholestep", "python", "numpy", "threads", "compiler", "cache"} <= rows.keys()
+    assert rows["device"].startswith("cpu")
+    best, *others = available_targets()
+    assert rows["target"] == f"{best.name} (also {', '.join(t.name for t in others)})" if others else best.name
 
 
 def test_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

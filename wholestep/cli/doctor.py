@@ -35,6 +35,7 @@ def rows() -> list[tuple[str, Callable[[], str]]]:
         ("numpy", lambda: metadata.version("numpy")),
         ("others", _others),
         ("device", _device),
+        ("target", _target),
         ("cores", lambda: f"{_cores()} of {os.cpu_count()} may be used"),
         ("threads", _threads),
         ("compiler", _compiler),
@@ -64,10 +65,18 @@ def _cores() -> int:
 
 
 def _device() -> str:
+    from wholestep.compiler.devices import BACKENDS
+
+    return f"cpu unless device= says otherwise; there are {', '.join(BACKENDS)}"
+
+
+def _target() -> str:
+    from wholestep.compiler.backends.cpu.target import available_targets
     from wholestep.compiler.devices import device_named
 
-    found = device_named("cpu")
-    return f"cpu, target {found.target.name}"
+    target = device_named("cpu").target
+    others = [each.name for each in available_targets() if each is not target]
+    return target.name + (f" (also {', '.join(others)})" if others else "")
 
 
 def _threads() -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wholestep.cli.shared import experiment_of, parse_settings, told
+from wholestep.cli.shared import Device, experiment_of, parse_settings, told
 from wholestep.errors import PlanError, UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def explain(
     script: Annotated[Path, typer.Argument(help="A Python file whose build() returns a ws.Experiment.")],
     name: Annotated[str, typer.Argument(help="An output, a state that the step changes, or a gradient: w1.grad.")],
     set: Annotated[list[str] | None, typer.Option("--set", help="e.g. batch_size=128 or a parameter of build.")] = None,
+    device: Device = None,
 ) -> None:
     """Say why a tensor of a step is computed as it is."""
-    trainer, _ = experiment_of(script, parse_settings(set or [])).trainer()
+    trainer, _ = experiment_of(script, parse_settings(set or [], device)).trainer()
     print(trainer.session.explain(name))

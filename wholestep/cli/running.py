@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wholestep.cli.shared import experiment_in, experiment_of, parse_settings, told
+from wholestep.cli.shared import Device, experiment_in, experiment_of, parse_settings, told
 from wholestep.errors import CheckpointError, TrainingInterrupted, UsageError
 
 if TYPE_CHECKING:
@@ -31,18 +31,19 @@ def train(
     folder: Annotated[Path | None, typer.Option(help="Where to keep the run (runs/<script> unless given).")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     said: Script = None,
+    device: Device = None,
     exact: Annotated[bool, typer.Option("--exact", help="Refuse to resume where bits could differ.")] = False,
     progress: Annotated[bool, typer.Option(help="Show how training goes.")] = True,
 ) -> None:
     """Train what a script describes, keeping checkpoints; or go on where a run stopped."""
-    settings = parse_settings(set or [])
+    settings = parse_settings(set or [], device if resume is None else None)
     if resume is not None:
         if script is not None or settings:
             raise UsageError(
                 "a resumed run goes on with its own script and settings; leave them out, or start another run with "
-                "--folder. Only --epochs may change."
+                "--folder. Only --epochs and --device may change."
             )
-        _resume(said, resume, epochs, exact, progress)
+        _resume(said, resume, epochs, device, exact, progress)
         return
     if script is None:
         raise UsageError(
@@ -55,7 +56,9 @@ def train(
     _fit(experiment_of(script, settings), script, settings, target, None, exact, progress)
 
 
-def _resume(script: Path | None, run: Path, epochs: int | None, exact: bool, progress: bool) -> None:
+def _resume(
+    script: Path | None, run: Path, epochs: int | None, device: str | None, exact: bool, progress: bool
+) -> None:
     from wholestep.cli.trust import started_as
     from wholestep.train import load_checkpoint
     from wholestep.train.checkpoint.folder import is_checkpoint
@@ -65,6 +68,7 @@ def _resume(script: Path | None, run: Path, epochs: int | None, exact: bool, pro
     own_script, own_settings = started_as(stored.config, run, stored.path.parent, script)
     if epochs is not None:
         own_settings["epochs"] = epochs
+    own_settings |= parse_settings([], device)
     asked = epochs if epochs is not None else stored.config.get("epochs", 0)
     if stored.position.epoch >= asked:
         print(f"all {asked} epochs are done; to go on give more: --resume {run} --epochs {2 * asked}")
@@ -110,11 +114,11 @@ def _fit(
 
 
 @told
-def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = None) -> None:
+def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = None, device: Device = None) -> None:
     """Measure a run's weights on its test data, or on its validation data where it has no other."""
     from wholestep.train.feeding import table_of
 
-    experiment, path = experiment_in(run, which=best, mode=mode, script=script)
+    experiment, path = experiment_in(run, which=best, mode=mode, script=script, device=device)
     trainer, _ = experiment.trainer()
     held, name = trainer.validation, "validation"
     if experiment.test is not None:
@@ -137,13 +141,14 @@ def predict(
     best: Best = None,
     mode: Mode = None,
     script: Script = None,
+    device: Device = None,
 ) -> None:
     """Write a model's outputs for the rows of a file."""
     import numpy as np
 
     from wholestep.data.sources import load_npy
 
-    experiment, path = experiment_in(run, which=best, mode=mode, script=script)
-    found = np.asarray(experiment.model.predict(load_npy(inputs)))
+    experiment, path = experiment_in(run, which=best, mode=mode, script=script, device=device)
+    found = np.asarray(experiment.model.predict(load_npy(inputs), device=experiment.device))
     np.save(output, found, allow_pickle=False)
     print(f"{path}: {output} holds {' x '.join(map(str, found.shape))} numbers")

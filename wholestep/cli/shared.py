@@ -12,7 +12,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
@@ -25,6 +25,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 BUILD = "build"
+Device = Annotated[
+    str | None, typer.Option(help="What runs it: cpu, one CPU (cpu/portable), or null:cuda/sm_90 to plan only.")
+]
 
 
 def told(command: Callable[P, R]) -> Callable[P, R]:
@@ -52,9 +55,9 @@ def _without_own_lines(text: str) -> str:
     )
 
 
-def parse_settings(given: Sequence[str]) -> dict[str, Any]:
-    """`["optimizer.lr=3e-4", "name=x"]` by name; values are JSON, and text where they are not."""
-    settings = {}
+def parse_settings(given: Sequence[str], device: str | None = None) -> dict[str, Any]:
+    """`["optimizer.lr=3e-4", "name=x"]` by name, `--device` too; values are JSON, and text where they are not."""
+    settings: dict[str, Any] = {} if device is None else {"device": device}
     for item in given:
         name, equals, text = item.partition("=")
         if not equals or not name.strip():
@@ -114,7 +117,12 @@ def _blamed(script: Path) -> Iterator[None]:
 
 
 def experiment_in(
-    run: Path, *, which: str | None = None, mode: str | None = None, script: Path | None = None
+    run: Path,
+    *,
+    which: str | None = None,
+    mode: str | None = None,
+    script: Path | None = None,
+    device: str | None = None,
 ) -> tuple[Experiment, Path]:
     """The experiment of a run that `wholestep train` made, with the weights of one of its checkpoints, and which.
 
@@ -126,6 +134,7 @@ def experiment_in(
 
     stored = load_checkpoint(run, best=which, mode=mode)
     assert stored.path is not None
-    experiment = experiment_of(*started_as(stored.config, run, stored.path.parent, script))
+    own_script, settings = started_as(stored.config, run, stored.path.parent, script)
+    experiment = experiment_of(own_script, {**settings, **parse_settings([], device)})
     experiment.model.load(stored.path / WEIGHTS)
     return experiment, stored.path

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
 
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.cse import share_common_nodes
 from wholestep.compiler.passes.dead_code import drop_dead_code
-from wholestep.compiler.passes.decompose import decompose, lower_ratio, lower_reductions
+from wholestep.compiler.passes.decompose import decompose_for, lower_ratio, lower_reductions
 from wholestep.compiler.passes.egraph.optimize import optimize
 from wholestep.compiler.passes.egraph.report import EGraphReport, described
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
@@ -35,63 +34,19 @@ from wholestep.compiler.plan.check import check
 from wholestep.compiler.plan.footprint import footprint
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.spans import Integers, OptimizeReport, Spans
-from wholestep.compiler.target import OwnPass, Target
+from wholestep.compiler.stage import ForTarget, Pass, Stage, own, own_pass, passes_at, with_target
+from wholestep.compiler.target import Target
 from wholestep.errors import GraphError
 from wholestep.options import CompileOptions
 
 log = logging.getLogger("wholestep")
-
-Pass = Callable[[Graph], Graph]
-
-
-@dataclass(frozen=True)
-class Own:
-    """A place among the passes where a target has its own."""
-
-    passes: Callable[[Target], tuple[Pass, ...]]
-
-
-@cache
-def decompose_for(target: Target) -> Pass:
-    """Write out every composite that a target has no kernel for."""
-    return _named("decompose", lambda graph: decompose(graph, keep=target.composites))
-
-
-@cache
-def own_pass(found: OwnPass, target: Target) -> Pass:
-    """A pass that a target names."""
-    module, _, name = found.path.partition(":")
-    rewrite: Callable[..., Graph] = getattr(import_module(module), name)
-    return _named(name, lambda graph: rewrite(graph, target)) if found.takes_target else rewrite
-
-
-def _named(name: str, rewrite: Pass) -> Pass:
-    rewrite.__name__ = name
-    return rewrite
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A group of passes under the name of its span."""
-
-    name: str
-    passes: tuple[Pass | Own, ...]
-    egraph: bool = False  # rewritten by equality saturation afterwards, where the options say so
-
-    def passes_for(self, target: Target) -> tuple[Pass, ...]:
-        """The passes, a target's own among them."""
-        return tuple(p for each in self.passes for p in (each.passes(target) if isinstance(each, Own) else (each,)))
-
-
-DECOMPOSE = Own(lambda target: (decompose_for(target),))
-OWN_WINDOWS = Own(lambda target: tuple(own_pass(p, target) for p in target.lowering.windows))
-OWN_PRIMITIVES = Own(lambda target: tuple(own_pass(p, target) for p in target.lowering.primitives))
 
 BEFORE_GRADIENTS = (
     *(inline_calls, unroll_inner_loops, drop_pools_of_one),
     *(relu_behind_pool, hoist_projections, project_tables),
 )
 SIMPLIFY = (fold, share_common_nodes, drop_dead_code)
+FLATTEN = with_target(flatten)
 
 STAGES = (
     # Named ops stand where the user wrote out their definition, steady formulas where he did not.
@@ -113,21 +68,21 @@ STAGES = (
             widen_half_arithmetic,
             sink_lookups,
             lower_row_writes,
-            DECOMPOSE,
-            OWN_WINDOWS,
-            lower_reductions,
+            with_target(decompose_for),
+            own("windows"),
+            with_target(lower_reductions),
             lower_ratio,
-            flatten,
+            FLATTEN,
             regroup,
             keep_rows,
             *SIMPLIFY,
-            OWN_PRIMITIVES,
+            own("primitives"),
         ),
     ),
 )
 # What only makes a program faster.  The others are needed: the planner counts on what they leave.  A target says which
 # of its own are.
-OPTIONAL = frozenset[Pass](
+OPTIONAL = frozenset[Pass | ForTarget](
     (
         relu_behind_pool,
         hoist_projections,
@@ -135,7 +90,7 @@ OPTIONAL = frozenset[Pass](
         merge_scans,
         *SIMPLIFY,
         sink_lookups,
-        flatten,
+        FLATTEN,
         regroup,
         keep_rows,
     )
@@ -146,8 +101,9 @@ PLAN = "compile"  # the last stage: kernels, order and bytes are decided
 @cache
 def optional_passes(target: Target) -> frozenset[Pass]:
     """The passes whose failure costs speed alone."""
-    own = (*target.lowering.windows, *target.lowering.primitives)
-    return OPTIONAL | {own_pass(p, target) for p in own if not p.needed}
+    common = {p for place in OPTIONAL for p in passes_at(place, target)}
+    named = (*target.lowering.windows, *target.lowering.primitives)
+    return frozenset(common | {own_pass(p, target) for p in named if not p.needed})
 
 
 @dataclass

@@ -94,6 +94,7 @@ class Target:
     dtypes: Mapping[str, str] = field(hash=False)  # what it computes with -> what it accumulates in
     composites: frozenset[str]  # it has kernels for these; all others are decomposed
     costs: CostTable
+    blocks_columns: bool = False  # do products and matrices among the states lie in blocks of columns, not in rows?
     lowering: Lowering = Lowering()
     fusion: Fusion = Fusion()
     limits: Limits = Limits()

@@ -217,18 +217,18 @@ class Module:
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
-    def predict(self, *inputs: object, batch_size: int = 256, **named: object) -> Any:
+    def predict(self, *inputs: object, batch_size: int = 256, device: str = "cpu", **named: object) -> Any:
         """The outputs for arrays, with the model's numbers as they are now; nothing is dropped or changed.
 
         Rows are taken `batch_size` at a time, so that many of them need no more memory than one batch; all at once
         where the output of a row depends on other rows.  Compiled for the next power of two of the batch, once.  A
-        tuple from `forward` is a tuple here, a dict a dict.
+        tuple from `forward` is a tuple here, a dict a dict.  `device` is that of `ws.build_session`.
 
         Example: `logits = model.predict(images)`.
         """
         from wholestep.session.predict import predict
 
-        return predict(self, inputs, named, batch_size)
+        return predict(self, inputs, named, batch_size, device)
 
     def evaluate(
         self,
@@ -239,6 +239,7 @@ class Module:
         metrics: Any = (),
         sample_weight: object = None,
         batch_size: int = 256,
+        device: str = "cpu",
     ) -> dict[str, Any]:
         """The loss and the metrics of the model over data, by name; nothing is dropped or changed.
 
@@ -249,13 +250,14 @@ class Module:
             metrics: names or objects, e.g. `["accuracy"]`.
             sample_weight: how much each row counts.
             batch_size: rows that are computed at once; a mean is over all rows whatever it is.
+            device: as of `ws.build_session`.
 
         Example: `model.evaluate(images, labels, loss="cross_entropy", metrics=["accuracy"])["accuracy"]`.
         """
         from wholestep.train.measuring import evaluate
 
         data = x if y is None else (x, y) if sample_weight is None else (x, y, sample_weight)
-        return evaluate(self, data, loss, metrics, batch_size)
+        return evaluate(self, data, loss, metrics, batch_size, device)
 
     def state_dict(self) -> dict[str, np.ndarray[Any, Any]]:
         """Copies of all parameters and buffers by name; tied ones under each of their names."""

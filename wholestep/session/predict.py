@@ -49,8 +49,8 @@ class Predictors:
     apart: dict[object, bool]  # may rows be taken part by part?
 
 
-def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object], batch_size: int) -> Any:
-    """Run a model on arrays: `batch_size` rows at a time, all at once where rows depend on each other."""
+def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object], batch_size: int, device: str) -> Any:
+    """Run a model on arrays on a device: `batch_size` rows at a time, all at once where rows depend on each other."""
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         fail(OptionError, f"batch_size={batch_size!r}: expected a whole number of rows, at least 1.")
     arrays = _arrays(model, inputs, named)
@@ -63,10 +63,10 @@ def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]
         kept.apart[form] = len(symbols) == 1 and _rows_apart(model, specs)
     at_once = batch_size if rows > batch_size and kept.apart[form] else max(*symbols, 1)  # else every input whole
     capacity = {symbol: 1 << max(min(count, at_once) - 1, 0).bit_length() for count, symbol in symbols.items()}
-    key = (form, tuple(capacity.items()))
+    key = (form, tuple(capacity.items()), device)
     if key not in kept.known:
         try:
-            kept.known[key] = _predictor(model, specs, capacity)
+            kept.known[key] = _predictor(model, specs, capacity, device)
         except ShapeError as error:
             if len(symbols) == 1:
                 raise
@@ -86,14 +86,15 @@ def _as_one(specs: dict[str, Spec]) -> Inputs:
     return specs["x"] if list(specs) == ["x"] else specs
 
 
-def _predictor(model: Module, specs: dict[str, Spec], capacity: dict[str, int]) -> Predictor:
+def _predictor(model: Module, specs: dict[str, Spec], capacity: dict[str, int], device: str) -> Predictor:
     from wholestep.session.build import build_inference_session
 
     state_with_numbers(model)
     graph, out = forward_graph(model, _as_one(specs))
     form = _form("output", out) if isinstance(out, tuple | list) else None
     used = {s for t in graph.inputs.values() for s in symbols_of(t.shape)}
-    return Predictor(build_inference_session(graph, capacity={s: n for s, n in capacity.items() if s in used}), form)
+    sizes = {s: n for s, n in capacity.items() if s in used}
+    return Predictor(build_inference_session(graph, capacity=sizes, device=device), form)
 
 
 def _form(name: str, out: Any) -> Any:

@@ -49,6 +49,7 @@ class Experiment:
     nonfinite: str = "raise"
     shuffle: bool = True
     seed: int = 0
+    device: str = "cpu"
     threads: int | None = None
     callbacks: Sequence[Callback] = ()
     observer: Observer | None = None

@@ -24,7 +24,7 @@ from wholestep.train.feeding import table_of, with_room
 KEPT = 4  # sessions of a model; one that was dropped is loaded from the cache again
 
 
-def evaluate(model: Module, data: object, loss: Any, metrics: Any, batch_size: int) -> dict[str, Any]:
+def evaluate(model: Module, data: object, loss: Any, metrics: Any, batch_size: int, device: str) -> dict[str, Any]:
     """The loss and the metrics over all rows, by name."""
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         raise OptionError(f"evaluate: batch_size is a whole number of at least 1; received {batch_size!r}.")
@@ -32,7 +32,7 @@ def evaluate(model: Module, data: object, loss: Any, metrics: Any, batch_size: i
     described = Described(model, table.take(np.arange(1)), loss)
     described.check(DataLoader(table, shuffle=False))
     capacity = min(batch_size, _power_of_two(len(table)))
-    session, names = _session(model, described, table, metrics, capacity)
+    session, names = _session(model, described, table, metrics, capacity, device)
     described.check_classes(session, table)
     found = session.evaluate_all(table.columns)
     return {names.get(name, name): value for name, value in found.items()}
@@ -43,7 +43,7 @@ def _power_of_two(rows: int) -> int:
 
 
 def _session(
-    model: Module, described: Described, table: Table, metrics: Any, capacity: int
+    model: Module, described: Described, table: Table, metrics: Any, capacity: int, device: str
 ) -> tuple[Session, dict[str, str]]:
     """A session for data of this form, made once, and the names that metrics have in it.
 
@@ -54,7 +54,7 @@ def _session(
     known: dict[object, tuple[Session, dict[str, str]]] = model.__dict__.setdefault("_evaluators", {})
     targets = tuple(described.targets().items())
     what = (_key(described.inputs()), targets, _key(described.loss), _key(metrics))
-    key = (*what, capacity, rows, structure(model))
+    key = (*what, capacity, rows, structure(model), device)
     if key not in known:
         sized, names = list(with_room(metrics, rows)), {}
         for i, measure in enumerate(as_measures(metrics)):
@@ -66,7 +66,8 @@ def _session(
         state_with_numbers(model)
         if len(known) >= KEPT:
             known.pop(next(iter(known)))
-        known[key] = described.build(build_measuring_session, metrics=sized, batch_size=capacity), names
+        session = described.build(build_measuring_session, metrics=sized, batch_size=capacity, device=device)
+        known[key] = session, names
     return known[key]
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 
 from tests.compiler.ir.random_graphs import graphs
 from tests.compiler.passes.common import assert_same_values, graph_of, leaf, ops_of
+from tests.compiler.targets import HERE
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, SourceLine
@@ -101,7 +104,7 @@ def test_lowered_nodes_carry_name_and_line() -> None:
 @pytest.mark.parametrize("reduce", [b.sum_axes, b.max_axes])
 def test_reductions_become_single_axis_last_first(reduce: object) -> None:
     graph = graph_of(reduce(leaf("x", (2, "batch", 3, 4)), (0, 1, 3)))  # type: ignore[operator]
-    lowered = lower_reductions(graph)
+    lowered = lower_reductions(graph, HERE)
     axes = [n.attrs.axes for n in lowered.nodes if n.op in ("sum", "max")]  # type: ignore[attr-defined]
     assert axes == [(3,), (1,), (0,)]
     assert_same_values(graph, lowered)
@@ -111,11 +114,13 @@ def test_sums_of_what_lies_in_panels_begin_with_their_columns() -> None:
     x, w = leaf("x", (6, 5)), leaf("w", (4, 5))
     gradient = b.matmul(x, w, transpose_b=True)
     graph = graph_of(b.sum_axes(b.mul(gradient, gradient), (0, 1)))
-    lowered = lower_reductions(graph)
+    lowered = lower_reductions(graph, HERE)
     assert [n.type.shape for n in lowered.nodes if n.op == "sum"] == [(4,), ()]
     assert_same_values(graph, lowered)
+    in_rows = lower_reductions(graph, replace(HERE, blocks_columns=False))
+    assert [n.type.shape for n in in_rows.nodes if n.op == "sum"] == [(6,), ()]
     beside_rows = graph_of(b.sum_axes(b.mul(gradient, x_like(gradient)), (0, 1)))
-    assert [n.type.shape for n in lower_reductions(beside_rows).nodes if n.op == "sum"] == [(6,), ()]
+    assert [n.type.shape for n in lower_reductions(beside_rows, HERE).nodes if n.op == "sum"] == [(6,), ()]
 
 
 def x_like(node: Node) -> Node:
@@ -133,4 +138,4 @@ def test_ratio_becomes_a_division() -> None:
 
 @given(graphs(dtype=float64))
 def test_values_are_kept(graph: Graph) -> None:
-    assert_same_values(graph, lower_ratio(lower_reductions(decompose(graph))), rtol=1e-8)
+    assert_same_values(graph, lower_ratio(lower_reductions(decompose(graph), HERE)), rtol=1e-8)

@@ -13,7 +13,6 @@ from tests.compiler.passes.common import assert_same_values, graph_of, leaf, ops
 from tests.compiler.step_graphs import classifier
 from tests.compiler.targets import HERE, make_plan
 from tests.models.gpt2 import NAMED, PRIMITIVE, Config, Words, gpt2
-from wholestep.compiler import pipeline
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.attrs import NONE
@@ -23,7 +22,7 @@ from wholestep.compiler.ir.types import Dim, Shape, TensorType, float64, int32, 
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.cse import share_common_nodes
 from wholestep.compiler.passes.dead_code import drop_dead_code
-from wholestep.compiler.passes.decompose import decompose, lower_ratio, lower_reductions
+from wholestep.compiler.passes.decompose import decompose, decompose_for, lower_ratio, lower_reductions
 from wholestep.compiler.passes.flatten import flatten
 from wholestep.compiler.passes.fold import fold
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
@@ -41,13 +40,13 @@ def simplified(graph: Graph) -> Graph:
 def lowered(graph: Graph) -> Graph:
     """As the pipeline has it when this pass runs."""
     graph = simplified(strip_stop_gradients(expand_gradients(inline_calls(graph))))
-    return lower_ratio(lower_reductions(pipeline.decompose_for(HERE)(graph)))
+    return lower_ratio(lower_reductions(decompose_for(graph, HERE), HERE))
 
 
 def plans(graph: Graph) -> tuple[Plan, Plan]:
     """Without and with the pass."""
     before = simplified(graph)
-    after = simplified(flatten(graph))
+    after = simplified(flatten(graph, HERE))
     assert_same_values(before, after)
     capacity = {s: CAPACITY[s] for s in graph.symbols}
     return make_plan(before, capacity), make_plan(after, capacity)
@@ -142,7 +141,7 @@ def test_numbers_per_row_with_their_axis_kept() -> None:
 def test_two_splits_of_two_symbols() -> None:
     x = leaf("x", ("batch", "time", 8))
     q, k = (product_of_rows(x, parameter(n, (8, 8))) for n in ("q", "k"))
-    after = flatten(graph_of(b.reshape(b.mul(q, k), (B * T, 8))))
+    after = flatten(graph_of(b.reshape(b.mul(q, k), (B * T, 8))), HERE)
     (y,) = [n for n in after.nodes if n.op == "mul"]
     assert y.type.shape == (B * T, 8)
     assert after.outputs[0].node is y
@@ -150,8 +149,8 @@ def test_two_splits_of_two_symbols() -> None:
 
 def test_sums_over_all_parts_are_one_sum() -> None:
     y = linear()
-    gradient = lower_reductions(graph_of(b.sum_axes(y, (0, 1)), b.sum_axes(y, (0, 1, 2))))
-    after = flatten(gradient)
+    gradient = lower_reductions(graph_of(b.sum_axes(y, (0, 1)), b.sum_axes(y, (0, 1, 2))), HERE)
+    after = flatten(gradient, HERE)
     assert_same_values(gradient, after)
     assert [n.type.shape for n in after.nodes if n.op == "sum"] == [(8,), (B * T,), ()]
 
@@ -163,7 +162,7 @@ def test_rows_and_what_is_made_of_them() -> None:
     at_top = b.equal(b.iota(y.type.shape, 2), b.restore_axes(place, (2,), y.type.shape))
     chosen = b.where(at_top, distance, y)
     graph = graph_of(b.reshape(chosen, (B * T, 8)))
-    after = flatten(graph)
+    after = flatten(graph, HERE)
     assert_same_values(graph, after)
     assert all(
         n.type.shape[0] == B * T for n in after.nodes if n.op in ("max", "argmax", "exp", "sub", "equal", "where")
@@ -186,7 +185,7 @@ def count_along_time() -> Node:
 @pytest.mark.parametrize("make", [positions, count_along_time])
 def test_what_needs_a_part_keeps_it(make: Callable[[], Node]) -> None:
     graph = graph_of(b.reshape(make(), (B * T, 8)))
-    after = flatten(graph)
+    after = flatten(graph, HERE)
     assert_same_values(graph, after)
     assert ops_of(after).count("reshape") == 3
     assert all(n.type.shape == (B, T, 8) for n in after.nodes if n.op == "add")  # with the op that needs the part
@@ -194,25 +193,25 @@ def test_what_needs_a_part_keeps_it(make: Callable[[], Node]) -> None:
 
 def test_an_output_is_computed_in_its_own_shape() -> None:
     graph = graph_of(linear())
-    assert flatten(graph) is graph
+    assert flatten(graph, HERE) is graph
 
 
 def test_a_split_of_a_leaf_stays() -> None:
     x = b.unary("exp", b.reshape(Node("input", (), at.InputAttrs("x", TensorType((B * T, 8), float64))), (B, T, 8)))
     graph = graph_of(b.reshape(b.unary("sin", x), (B * T * 8,)))
-    assert flatten(graph) is graph
+    assert flatten(graph, HERE) is graph
 
 
 def test_leading_axes_behind_nothing_are_no_split() -> None:
     x = b.unary("exp", leaf("x", (6, 0)))
     graph = graph_of(b.unary("exp", b.sum_axes(b.reshape(x, (2, 2, 0)), (2,))))
-    assert flatten(graph) is graph
+    assert flatten(graph, HERE) is graph
 
 
 @pytest.mark.parametrize("optimizer", [ws.SGD(lr=0.1), ws.AdamW()])
 def test_an_mlp_is_left_alone(optimizer: ws.optim.Optimizer) -> None:
     graph = lowered(train_graph(classifier(7, 6, 5), optimizer))
-    assert flatten(graph) is graph
+    assert flatten(graph, HERE) is graph
 
 
 # -- whole programs ----------------------------------------------------------------------------------------------
@@ -224,12 +223,12 @@ def test_gpt2_has_fewer_kernels_and_moves_less(words: Words, time: str | None) -
     model = gpt2(Config(layers=2, width=16, heads=2, vocabulary=11, context=8), words, "float64", time)
     graph = lowered(train_graph(model, ws.AdamW()))
     sizes = {s: n for s, n in CAPACITY.items() if s in graph.symbols}
-    before, after = simplified(graph), simplified(flatten(graph))
+    before, after = simplified(graph), simplified(flatten(graph, HERE))
     assert_same_values(before, after, sizes, rtol=1e-8)
     without, with_pass = make_plan(before, sizes), make_plan(after, sizes)
     assert len(with_pass.kernels) < 0.85 * len(without.kernels)
     assert with_pass.bytes_moved < without.bytes_moved
-    assert flatten(after) is after or len(make_plan(simplified(flatten(after)), sizes).kernels) <= len(
+    assert flatten(after, HERE) is after or len(make_plan(simplified(flatten(after, HERE)), sizes).kernels) <= len(
         with_pass.kernels
     )
 
@@ -254,12 +253,12 @@ def with_splits(graph: Graph) -> Graph:
 
 @given(graphs(max_nodes=20))
 def test_values_of_random_graphs(graph: Graph) -> None:
-    before = with_splits(lower_ratio(lower_reductions(decompose(graph))))
-    assert_same_values(before, flatten(before))
+    before = with_splits(lower_ratio(lower_reductions(decompose(graph), HERE)))
+    assert_same_values(before, flatten(before, HERE))
 
 
 def test_random_graphs_reach_the_pass() -> None:
-    reached = find(graphs(max_nodes=20), lambda g: changes_a_shape(with_splits(lower_reductions(decompose(g)))))
+    reached = find(graphs(max_nodes=20), lambda g: changes_a_shape(with_splits(lower_reductions(decompose(g), HERE))))
     assert reached.outputs
 
 
@@ -267,4 +266,4 @@ def changes_a_shape(graph: Graph) -> bool:
     def kinds(g: Graph) -> set[tuple[str, Shape]]:
         return {(n.op, n.type.shape) for n in g.nodes if OPS[n.op].family in (Family.POINTWISE, Family.REDUCE)}
 
-    return kinds(graph) != kinds(flatten(graph))
+    return kinds(graph) != kinds(flatten(graph, HERE))

@@ -12,6 +12,7 @@ from wholestep.compiler.ir.graph import Graph, Node, rewrite
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes import layer_decompositions as layers
+from wholestep.compiler.target import Target
 
 # -- one row per composite ---------------------------------------------------------------------------------------
 
@@ -170,10 +171,15 @@ def decompose(graph: Graph, keep: frozenset[str] = frozenset()) -> Graph:
     return _until_stable(graph, lower)  # a decomposition may itself use a composite
 
 
-def lower_reductions(graph: Graph) -> Graph:
+def decompose_for(graph: Graph, target: Target) -> Graph:
+    """Replace every composite that a target has no kernel for."""
+    return decompose(graph, keep=target.composites)
+
+
+def lower_reductions(graph: Graph, target: Target) -> Graph:
     """Replace every sum and max over several axes by one per axis, the last axis first: it is the contiguous one.
 
-    Of what lies in panels the columns are: there the outer axis is first.
+    Of what a target stores in blocks of columns the columns are: there the outer axis is first.
     """
 
     def lower(node: Node) -> Node:
@@ -184,7 +190,7 @@ def lower_reductions(graph: Graph) -> Graph:
         if len(axes) == 1:
             return node
         (x,) = node.inputs
-        outer_first = axes == (0, 1) and _lies_in_panels(x)
+        outer_first = axes == (0, 1) and target.blocks_columns and _is_of_products(x)
         with b.origin(node):
             for axis in (0, 0) if outer_first else reversed(axes):
                 x = reduce(x, (axis,))
@@ -193,7 +199,7 @@ def lower_reductions(graph: Graph) -> Graph:
     return rewrite(graph, lower)
 
 
-def _lies_in_panels(x: Node) -> bool:
+def _is_of_products(x: Node) -> bool:
     """Is a matrix computed element by element from products and states, such as the square of a weight's gradient?"""
     sources: dict[Node, None] = {}
     stack = [x] if x.type.rank == 2 and all(isinstance(extent, int) for extent in x.type.shape) else []

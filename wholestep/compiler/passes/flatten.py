@@ -24,12 +24,13 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, having
 from wholestep.compiler.ir.types import Shape, TensorType, boolean, product
+from wholestep.compiler.target import Target
 
 REDUCTIONS = frozenset(name for name, op in OPS.items() if op.family is Family.REDUCE)
 VIEWS = having(Trait.VIEW)
 
 
-def flatten(graph: Graph) -> Graph:
+def flatten(graph: Graph, target: Target) -> Graph:
     """Move splits of leading axes behind the ops that follow them; the same graph where nothing moves.
 
     Moves that turn out not to bring an op next to another are taken back, until all that are left do: each round
@@ -37,7 +38,7 @@ def flatten(graph: Graph) -> Graph:
     """
     stays: set[Node] = set()
     while True:
-        attempt = _Attempt(graph, stays)
+        attempt = _Attempt(graph, stays, target)
         taken_back = attempt.moved_in_vain() | attempt.moved_apart()
         if not taken_back:
             return attempt.result()
@@ -98,8 +99,8 @@ def is_reinterpretation(node: Node) -> bool:
 class _Attempt:
     """The graph with every op moved that can be, except those in `stays`."""
 
-    def __init__(self, graph: Graph, stays: set[Node]) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, stays: set[Node], target: Target) -> None:
+        self.graph, self.target = graph, target
         self.consumers = graph.consumers()
         self.roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
         self.stored: set[Node] = set()  # new nodes that are in memory anyway, since several read them
@@ -274,8 +275,9 @@ class _Attempt:
         return None if flat is None else b.expand_to(flat, whole, [*range(len(split.whole)), *behind])
 
     def _is_in_memory(self, node: Node) -> bool:
-        # A matrix among the states lies in panels: another shape of it is a copy.
-        dense = node.op in having(Trait.GIVEN) or (node.is_state and node.type.rank > 2)
+        # Another shape of a matrix that lies in blocks of columns is a copy.
+        blocked = self.target.blocks_columns and node.type.rank <= 2
+        dense = node.op in having(Trait.GIVEN) or (node.is_state and not blocked)
         return dense or (node in self.stored and _is_stored_op(node))
 
 

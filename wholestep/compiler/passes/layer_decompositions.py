@@ -112,7 +112,7 @@ def group_norm_grad(y: Node) -> tuple[Node, ...]:
     return dx, *(_weight_gradients(flat, g, 1, with_bias=True) if weight else ())
 
 
-# First over each example, then over the batch: a channel may be too narrow to be dealt out, examples are not
+# First over each example, then over the batch: channels may be too few to be shared, examples are not
 def _sum_per_channel(x: Node) -> Node:
     return b.sum_axes(b.sum_axes(x, tuple(range(2, x.type.rank))), (0,))
 

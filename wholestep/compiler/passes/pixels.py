@@ -1,7 +1,7 @@
 """Sums over the pixels of images, (N, H, W, C): rows and columns are one axis, and what only they read is made there.
 
 Sums over W, then H, would add up as many short columns as an image has rows; a sum over H·W adds up one long one.  The
-images stay apart: channels may be too few to be dealt out to threads, images are not.
+images stay apart: channels may be too few to be shared, images are not.
 """
 
 from __future__ import annotations

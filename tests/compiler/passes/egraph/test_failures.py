@@ -172,7 +172,7 @@ def test_a_pass_that_only_saves_time_may_fail(name: str, monkeypatch: pytest.Mon
 
 def test_a_pass_that_a_plan_needs_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = [p for stage in STAGES for p in stage.passes_for(HERE) if p not in OPTIONAL]
-    assert {p.__name__ for p in needed} >= {"expand_gradients", "decompose", "lower_reductions"}
+    assert {p.__name__ for p in needed} >= {"expand_gradients", "decompose_for", "lower_reductions"}
     assert {p.__name__ for p in needed} >= {"channels_last", "unroll_inner_loops"}  # kernels exist for nothing else
     monkeypatch.setattr(pipeline, "in_bodies", failing(needed[0]))
     with pytest.raises(AssertionError, match="made to fail"):

@@ -535,4 +535,4 @@ def default_target() -> Target:
 def make_device(target: Target) -> CpuDevice:
     """The CPU as a target; an error where this machine is no such CPU."""
     need_available(target)
-    return device_for(target.name)
+    return device_for(target.name) if target == TARGETS[target.name] else CpuDevice(target)

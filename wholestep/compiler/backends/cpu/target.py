@@ -22,6 +22,7 @@ PORTABLE = Target(
     # They have a text of their own in render/language.py, or a native routine.
     composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
     costs=read_costs(Path(__file__).parent / "costs.json"),
+    blocks_columns=True,
     lowering=Lowering(
         windows=(
             OwnPass(f"{PASSES}.channels_last:channels_last", needed=True),
@@ -73,7 +74,7 @@ def detect_target() -> Target:
 
 def need_available(target: Target) -> None:
     """Refuse a target whose code this machine does not run."""
-    if target not in available_targets():
+    if target.name not in [each.name for each in available_targets()]:
         usable = ", ".join(repr(t.name) for t in available_targets())
         missing = ", ".join(sorted(NEEDS[target.name] - _cpu_features())) or "an x86-64 processor"
         raise OptionError(
