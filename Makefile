@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
-# make fuzz SECONDS=600 SEED=7 MODE=networks,graphs JOBS=1
+# make fuzz SECONDS=600 SEED=7 MODE=networks,graphs JOBS=1 DEVICE=reference
 SECONDS ?= 60
 SEED ?= 1
 JOBS ?= 2
@@ -29,7 +29,7 @@ test-all: check
 	$(PY) -m pytest -n 2 --dist loadfile -q -m "long or not long"
 
 fuzz: $(VENV)/.test
-	$(PY) -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) --jobs $(JOBS) --mode $(MODE)
+	$(PY) -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) --jobs $(JOBS) --mode $(MODE) $(if $(DEVICE),--device $(DEVICE))
 
 check: $(VENV)/.test
 	$(PY) -m ruff format --check .

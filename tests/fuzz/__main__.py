@@ -33,6 +33,7 @@ class Run:
     seed: int
     modes: tuple[str, ...]
     until: float
+    device: str | None = None  # of networks and graphs; None: now one, now the other
     lock: threading.Lock = field(default_factory=threading.Lock)
     spent: Counter[str] = field(default_factory=Counter)  # seconds by mode
     begun: Counter[str] = field(default_factory=Counter)  # cases by mode
@@ -47,7 +48,7 @@ class Run:
             index = self.begun[mode]
             self.begun[mode] += 1
             self.spent[mode] += 1e-3  # two threads begin with different modes
-            return {"ask": "check", "mode": mode, "seed": self.seed, "index": index}
+            return {"ask": "check", "mode": mode, "seed": self.seed, "index": index, "device": self.device}
 
     def done(self, mode: str, result: str, seconds: float) -> None:
         with self.lock:
@@ -79,6 +80,7 @@ def told(request: dict[str, Any], reply: dict[str, Any]) -> str:
     again = f"python -m tests.fuzz --mode {request['mode']} "
     if "index" in request:
         again += f"--seed {request['seed']} --index {request['index']}"
+        again += f" --device {request['device']}" if request["device"] else ""
     else:
         again += f"--case '{json.dumps(request['data'])}'"
     text = indented(reply.get("text", ""))
@@ -119,7 +121,7 @@ def one_case(arguments: argparse.Namespace, child: Child) -> int:
         is_file = not arguments.case.lstrip().startswith("{")
         request["data"] = json.loads(given.read_text() if is_file else arguments.case)
     else:
-        request |= {"seed": arguments.seed, "index": arguments.index}
+        request |= {"seed": arguments.seed, "index": arguments.index, "device": arguments.device}
     reply = child.ask(request, HANG)
     if reply["result"] != "failed":
         print(f"{reply['result']} {reply.get('message', '')}\n{case_text(child, request)}")
@@ -136,6 +138,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--device", help="where networks and graphs run: cpu, reference; unless given, now one, now the other"
+    )
     parser.add_argument("--index", type=int, help="repeat this case")
     parser.add_argument("--case", help="repeat a case given as JSON, or as a file of it")
     parser.add_argument("--whole", action="store_true", help="do not make a repeated case smaller")
@@ -149,7 +154,7 @@ def main() -> int:
         try:
             if arguments.index is not None or arguments.case is not None:
                 return one_case(arguments, children[0])
-            run = Run(arguments.seed, modes, time.monotonic() + arguments.seconds)
+            run = Run(arguments.seed, modes, time.monotonic() + arguments.seconds, arguments.device)
             threads = [threading.Thread(target=work, args=(run, child)) for child in children]
             for thread in threads:
                 thread.start()

@@ -39,6 +39,7 @@ class Program:
     verify: bool = False
     threads: int = 1
     seed: int = 0
+    device: str = "cpu"
 
 
 # -- drawing -----------------------------------------------------------------------------------------------------
@@ -211,6 +212,7 @@ def failures(programs: list[Program], names: list[str]) -> dict[str, str]:
     session = ws.build_inference_session(
         graph,
         capacity={s: n + first.room for s, n in sizes.items() if s in graph.to_ir().symbols},
+        device=first.device,
         threads=first.threads,
         options=ws.CompileOptions(compiler=FAST, verify=None if first.verify else False),
     )
@@ -263,7 +265,7 @@ def smaller(p: Program) -> Iterator[Program]:
             if p.ops[a].name != "leaf":
                 yield without_dead(replace(p, outputs=tuple(a if o == i else o for o in p.outputs)))
     yield from _with_leaves(p)
-    for name, plain in (("room", 0), ("verify", False), ("threads", 1)):
+    for name, plain in (("room", 0), ("verify", False), ("threads", 1), ("device", "cpu")):
         if getattr(p, name) != plain:
             yield replace(p, **{name: plain})
     for s, n in (p.sizes or SIZES).items():

@@ -32,6 +32,7 @@ class Network:
     verify: bool = False
     threads: int = 1
     seed: int = 0
+    device: str = "cpu"
 
 
 # -- drawing -----------------------------------------------------------------------------------------------------
@@ -128,7 +129,18 @@ def smaller(n: Network) -> Iterator[Network]:
     """Simpler ones, the boldest first."""
     yield from _fewer_layers(n)
     plain = Network(n.shape, n.layers, n.steps)
-    for name in ("accumulate", "schedule", "clip_norm", "frozen", "verify", "threads", "optimizer", "loss", "classes"):
+    for name in (
+        "device",
+        "accumulate",
+        "schedule",
+        "clip_norm",
+        "frozen",
+        "verify",
+        "threads",
+        "optimizer",
+        "loss",
+        "classes",
+    ):
         if getattr(n, name) != getattr(plain, name):
             yield at_once(n) if name == "accumulate" else replace(n, **{name: getattr(plain, name)})
     if len(n.steps) > 1:

@@ -172,6 +172,7 @@ def session_of(n: Network, made: Made, options: ws.CompileOptions | None = None,
         capacity=dict(n.capacity),
         clip_norm=n.clip_norm,
         accumulate=n.accumulate,
+        device=n.device,
         threads=n.threads,
         options=options or ws.CompileOptions(compiler=FAST, verify=None if n.verify else False),
     )

@@ -10,7 +10,8 @@ null:cuda/sm_90    the same for a target that need not be here
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 from wholestep.compiler.backend import Device
@@ -31,14 +32,44 @@ class BackendModule(Protocol):
 # Name -> the module, loaded when it is first asked for.
 BACKENDS: dict[str, str | BackendModule] = {
     "cpu": "wholestep.compiler.backends.cpu.program",
+    "reference": "wholestep.compiler.backends.reference.program",
     "null": "wholestep.compiler.backends.null",
 }
 # Family of targets -> the module whose TARGETS are its records; a family may have no backend yet.
 FAMILIES: dict[str, str | Mapping[str, Target]] = {
     "cpu": "wholestep.compiler.backends.cpu.target",
     "cuda": "wholestep.compiler.backends.cuda.target",
+    "reference": "wholestep.compiler.backends.reference.target",
 }
 ANY_TARGET = ("null",)  # backends that take targets of every family, after a colon
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A backend that somebody else has."""
+
+    target: Target
+    make: Callable[[Target], Device]
+
+    def default_target(self) -> Target:
+        return self.target
+
+    def make_device(self, target: Target) -> Device:
+        return self.make(target)
+
+
+def register(name: str, target: Target, make_device: Callable[[Target], Device]) -> None:
+    """Let `device=name` mean a backend from outside: plans are made for `target`, and the device runs them."""
+    if not name.isidentifier() or name in BACKENDS:
+        raise OptionError(f"a backend needs a name of its own, letters and digits; received {name!r}.")
+    BACKENDS[name], FAMILIES[name] = Registered(target, make_device), {target.name: target}
+
+
+def unregister(name: str) -> None:
+    """Take back what `register` did."""
+    if not isinstance(BACKENDS.get(name), Registered):
+        raise OptionError(f"{name!r} is no registered backend.")
+    del BACKENDS[name], FAMILIES[name]
 
 
 def device_named(name: str) -> Device:

@@ -87,8 +87,9 @@ def build_session(
             it is (`session.skipped_steps` counts), or "raise" an error.
         unused: names, or patterns of names, of parameters that the loss need not depend on; they are not trained.
         seed: keys initial values, random nodes and the order of epochs.
-        device: "cpu", as the best target that this machine has, or "cpu/portable" and the like, as that one; "null" to
-            plan and report only, for this CPU or, "null:cuda/sm_90", for a target that need not be here.
+        device: "cpu", as the best target that this machine has, or "cpu/portable" and the like, as that one;
+            "reference" to run in NumPy, slowly, without a C compiler; "null" to plan and report only, for this CPU or,
+            "null:cuda/sm_90", for a target that need not be here.
         threads: None uses the cores that this process may run on.
 
     Example::

@@ -59,7 +59,12 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[int, int]) -> 
 
 def words(seed: int, key: str, step: int, elements: Words) -> Words:
     """The 32-bit word of each element."""
-    mixed = key_hash(key) ^ splitmix64(seed)
+    return hashed_words(seed, key_hash(key), step, elements)
+
+
+def hashed_words(seed: int, hash: int, step: int, elements: Words) -> Words:
+    """The same, of a key that is given by its hash, as plans have it."""
+    mixed = hash ^ splitmix64(seed)
     block, lane = elements >> np.uint64(2), elements & np.uint64(3)
     step_low, step_high = np.uint64(step & 0xFFFFFFFF), np.uint64(step >> 32 & 0xFFFFFFFF)
     counter = (block & _LOW, block >> _HALF, np.full_like(block, step_low), np.full_like(block, step_high))
@@ -83,6 +88,11 @@ def _unit(word: Words) -> Floats:
 def uniform(seed: int, key: str, step: int, shape: tuple[int, ...], first: int = 0) -> Floats:
     """Numbers in [0, 1), multiples of 2^-24, which float32 and float64 both hold exactly; from element `first` on."""
     return _unit(consecutive_words(seed, key, step, prod(shape), first)).reshape(shape)
+
+
+def hashed_uniform(seed: int, hash: int, step: int, elements: Words) -> Floats:
+    """The numbers of these elements, under a key that is given by its hash."""
+    return _unit(hashed_words(seed, hash, step, elements))
 
 
 def normal(seed: int, key: str, step: int, shape: tuple[int, ...], first: int = 0) -> Floats:

@@ -1,0 +1,270 @@
+"""What a backend needs besides kernels, where its memory is the host's: programs over NumPy arrays.
+
+A backend of this kind is a target, and a program whose `run` has a flat array for every buffer.  The reference backend
+is one; so is the toy of docs/guides/your-own-backend.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from wholestep.compiler.backend import (
+    Epoch,
+    Place,
+    Program,
+    Slice,
+    WindowShape,
+    check_indices,
+    epoch_of_launches,
+    nothing,
+)
+from wholestep.compiler.backends.micro_batches import MicroBatches
+from wholestep.compiler.ir.attrs import NONE, CastAttrs
+from wholestep.compiler.ir.types import DType, Shape, TensorType, evaluate, float64
+from wholestep.compiler.ir.values import VALUES
+from wholestep.compiler.plan import serialize
+from wholestep.compiler.plan.kernel import Buffer, HostValue, Layout, Plan, Space
+from wholestep.compiler.plan.layout import pack
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.cache import key_of
+from wholestep.compiler.runtime.plans import compiler_version
+from wholestep.compiler.target import Target
+from wholestep.errors import PlanError, UsageError
+from wholestep.options import CompileOptions
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the kernels of one launch see."""
+
+    plan: Plan
+    arrays: Mapping[int, AnyArray]  # buffer -> its elements, flat, in dense rows; workspace has none
+    sizes: Mapping[str, int]  # of the symbols
+    slots: Sequence[float]  # what the scalar prologue has computed
+    seed: int
+    step: int
+
+    def shape(self, shape: Shape) -> tuple[int, ...]:
+        return tuple(evaluate(e, self.sizes) for e in shape)
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A launch that is done.  Its outputs are its own: the next one writes others."""
+
+    outputs: Mapping[str, AnyArray]
+
+    def wait(self) -> None:
+        """It is done."""
+
+    def loss(self) -> float:
+        """The first output."""
+        return float(next(iter(self.outputs.values())))
+
+    def read(self, name: str) -> AnyArray:
+        """A copy of an output."""
+        return self.outputs[name].copy()
+
+    def keep(self) -> Launched:
+        return self
+
+
+class HostProgram:
+    """A plan and the state that it changes; a backend says how kernels run."""
+
+    synchronous = True
+
+    def __init__(self, plan: Plan, place: Place, meanwhile: Callable[[], None] = nothing) -> None:
+        meanwhile()
+        self.plan, self._place = plan, place
+        self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
+        self._constants = {id: np.frombuffer(data, plan.buffers[id].type.dtype.numpy) for id, data in plan.constants}
+        self._staging = {name: self._empty(plan.buffers[id]) for name, id in plan.inputs}
+        self._inputs: dict[str, AnyArray] = {}
+        self._scalars = {s.name: s.default for s in plan.scalars}
+        self._last = Launched({})
+        held = (*self._constants.values(), *self._staging.values())
+        self.mapped_bytes = sum(array.nbytes for array in held)
+        self.count_steps(bool(plan.updated))
+
+    def run(self, memory: Memory) -> None:
+        """Run every kernel of the plan; states and outputs are written where `memory` has them."""
+        raise NotImplementedError
+
+    @property
+    def source(self) -> str:
+        raise UsageError(
+            f"a session on the device {self.plan.target!r} runs its plan as it is and has no source. Look at "
+            "session.plan, or build it with device='cpu'."
+        )
+
+    def scalar(self, name: str, value: float) -> None:
+        """Set a runtime scalar; one that the plan does not use is ignored."""
+        if name in self._scalars:
+            self._scalars[name] = value
+
+    def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
+        """Does a launch count as an update?  Not where the output `unless` is not 0; `stop` ends a slice there."""
+        self._advances, self._unless, self._stop = advances, unless, stop
+
+    def staging(self, name: str) -> AnyArray:
+        """Where an input is converted or held."""
+        return self._staging[name]
+
+    def bind(self, name: str, array: AnyArray) -> None:
+        """Let the next launch read an input where it lies."""
+        self._inputs[name] = array
+
+    # -- one step ------------------------------------------------------------------------------------------------
+
+    def launch(self, sizes: Mapping[str, int]) -> Launched:
+        """One step, to its end."""
+        plan, state = self.plan, self._place.state
+        check_indices(plan, self._inputs, sizes)
+        arrays = {b.id: self._array(b) for b in plan.buffers if b.space is not Space.WORK}
+        _copy_transposes(plan, arrays)
+        scalars = {**self._scalars, "step": float(state.step), "epoch": float(state.epoch)}
+        with np.errstate(all="ignore"):  # infinities and NaN are values like others
+            slots = prologue(plan, sizes, [scalars[s.name] for s in plan.scalars])
+            self.run(Memory(plan, arrays, sizes, slots, self._place.seed, state.step))
+        self._keep_states(arrays)
+        shapes = {name: [evaluate(e, sizes) for e in type.shape] for name, type in self.outputs.items()}
+        self._last = Launched({n: arrays[id][: prod(shapes[n])].reshape(shapes[n]) for n, id in plan.outputs})
+        if self._advances and (self._unless is None or not self._last.read(self._unless)):
+            state.step += 1
+        return self._last
+
+    def _array(self, buffer: Buffer) -> AnyArray:
+        """The flat array of a buffer for one step; states that lie in rows are changed where they are."""
+        if buffer.space is Space.INPUT:
+            return self._inputs[buffer.name].reshape(-1)
+        if buffer.space is Space.CONSTANT:
+            return self._constants[buffer.id]
+        if buffer.space is Space.STATE:
+            slot = self._place.state.slot(buffer.name)
+            return slot.stored if slot.layout is Layout.ROWS else slot.read().reshape(-1)
+        made = self._empty(buffer)
+        made[:] = np.nan if buffer.type.dtype.is_float else 1  # nothing may rely on what was there before
+        return made
+
+    def _empty(self, buffer: Buffer) -> AnyArray:
+        return np.empty(evaluate(buffer.type.elements, self.plan.sizes), buffer.type.dtype.numpy)
+
+    def _keep_states(self, arrays: Mapping[int, AnyArray]) -> None:
+        """Write back the states that were unpacked, and tell everyone that numbers have changed."""
+        state, ids = self._place.state, dict(self.plan.states)
+        for name in self.plan.updated:
+            slot = state.slot(name)
+            if slot.layout is not Layout.ROWS:
+                slot.write(pack(arrays[ids[name]].reshape(_numbers(slot.type.shape)), slot.layout))
+        state.family.version += bool(self.plan.updated)
+
+    # -- many steps, and what they leave -------------------------------------------------------------------------
+
+    def epoch(self, epoch: Epoch) -> Iterator[Slice]:
+        """Steps over the rows of an epoch, one launch after the other."""
+        return epoch_of_launches(self, epoch, self._unless if self._stop else None)
+
+    def wait(self) -> None:
+        """A launch is done when it returns."""
+
+    def loss(self) -> float:
+        """That of the last launch."""
+        return self._last.loss()
+
+    def read(self, name: str) -> AnyArray:
+        """A copy of an output of the last launch."""
+        return self._last.read(name)
+
+    def keep(self) -> Launched:
+        return self._last
+
+
+def _copy_transposes(plan: Plan, arrays: Mapping[int, AnyArray]) -> None:
+    for buffer in plan.buffers:
+        if buffer.space is Space.COPY:
+            assert buffer.source is not None, "a copy is one of a state"
+            shape = _numbers(plan.buffers[buffer.source].type.shape)
+            arrays[buffer.id][:] = arrays[buffer.source][: prod(shape)].reshape(shape).T.reshape(-1)
+
+
+def _numbers(shape: Shape) -> tuple[int, ...]:
+    """The shape of a state."""
+    return tuple(evaluate(e, {}) for e in shape)
+
+
+# -- scalars -----------------------------------------------------------------------------------------------------
+
+
+def prologue(plan: Plan, sizes: Mapping[str, int], scalars: Sequence[float]) -> list[float]:
+    """The number in every slot: expressions of runtime scalars and sizes, in float64."""
+    known: dict[int, AnyArray] = {}
+    slots = [0.0] * plan.slots
+    for value in plan.host:
+        known[value.id] = _host_value(value, [known[a] for a in value.args], sizes, scalars)
+        if value.slot is not None:
+            slots[value.slot] = float(known[value.id])
+    return slots
+
+
+def _host_value(
+    value: HostValue, args: Sequence[AnyArray], sizes: Mapping[str, int], scalars: Sequence[float]
+) -> AnyArray:
+    if value.op == "const":
+        return np.array(value.const, np.float64)
+    if value.op == "scalar":
+        return np.array(scalars[value.index], np.float64)
+    if value.op == "size":
+        return np.array(evaluate(value.extent, sizes), np.float64)
+    casts = value.op == "cast" and value.dtype is not None
+    found = pointwise(value.op, value.dtype if casts and value.dtype is not None else float64, args)
+    if value.dtype is not None and value.dtype.is_float:
+        found = found.astype(value.dtype.numpy)
+    return found.astype(np.float64)
+
+
+def pointwise(op: str, dtype: DType, args: Sequence[AnyArray]) -> AnyArray:
+    """An op of the IR, element by element, in the dtype of its result."""
+    if op == "cast" and not (args[0].dtype.kind not in "iub" and dtype.is_integer):
+        return args[0].astype(dtype.numpy)
+    attrs = CastAttrs(dtype) if op == "cast" else NONE
+    return np.asarray(VALUES[op](None, attrs, *args)).astype(dtype.numpy, copy=False)
+
+
+# -- the device --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HostDevice:
+    """A device that runs plans of its target with a program of this kind."""
+
+    target: Target
+    program: type[HostProgram]
+    runs = True
+
+    @property
+    def name(self) -> str:
+        return self.target.family
+
+    def prepare(self, options: CompileOptions) -> None:
+        """Nothing is compiled."""
+
+    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> HostProgram:
+        """The program of a plan that was made for this target."""
+        if plan.target != self.target.name:
+            raise PlanError(
+                f"the plan is for {plan.target!r} and cannot run on {self.name!r}; plan it again with "
+                f"device={self.name!r}."
+            )
+        return self.program(plan, place, meanwhile)
+
+    def load_window(self, plan: Plan, programs: Sequence[Program], place: Place, shape: WindowShape) -> MicroBatches:
+        return MicroBatches(plan, programs, place.state, shape)
+
+    def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
+        """The plan is what runs."""
+        return key_of(self.name, key or serialize.dump(plan), compiler_version())

@@ -1,0 +1,45 @@
+"""The reference backend: a plan in this process, run in NumPy.  Nothing is compiled, and nothing runs side by side.
+
+It is slow and plain on purpose.  What it computes follows from the plan alone, so it tells whether a plan is complete,
+and it shows what a backend has to have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
+
+from wholestep.compiler.backends.host import HostDevice, HostProgram, Memory
+from wholestep.compiler.backends.reference.kernels import run_kernel
+from wholestep.compiler.backends.reference.target import REFERENCE
+from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.plan.kernel import Loop
+from wholestep.compiler.target import Target
+
+
+class ReferenceProgram(HostProgram):
+    """Kernels in order; those of a loop once per step."""
+
+    def run(self, memory: Memory) -> None:
+        for loop, kernels in groupby(self.plan.kernels, attrgetter("loop")):
+            inside = tuple(kernels)
+            for scope in [memory] if loop is None else steps(self.plan.loops[loop], memory):
+                for kernel in inside:
+                    run_kernel(kernel, scope)
+
+
+def steps(loop: Loop, memory: Memory) -> Iterator[Memory]:
+    """What the kernels of a loop see in each step: its number is one more symbol."""
+    numbers = range(evaluate(loop.length, memory.sizes))
+    for number in reversed(numbers) if loop.reverse else numbers:
+        yield replace(memory, sizes={**memory.sizes, loop.symbol: number})
+
+
+def default_target() -> Target:
+    return REFERENCE
+
+
+def make_device(target: Target) -> HostDevice:
+    return HostDevice(target, ReferenceProgram)

@@ -1,0 +1,21 @@
+"""What the reference backend computes with: every dtype, every op that a plan may hold; sums in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from wholestep.compiler.target import Limits, Lowering, OwnPass, Target, read_costs
+
+REFERENCE = Target(
+    "reference",
+    dtypes=MappingProxyType(
+        {**{name: name for name in ("int32", "int64", "uint8", "bool")}, "float32": "float64", "float64": "float64"}
+    ),
+    composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
+    costs=read_costs(Path(__file__).parent / "costs.json"),
+    lowering=Lowering(windows=(OwnPass("wholestep.compiler.passes.channels_last:channels_last", needed=True),)),
+    limits=Limits(lanes=1),
+)
+TARGETS: Mapping[str, Target] = MappingProxyType({REFERENCE.name: REFERENCE})
