@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 
 from tests.compiler.targets import HERE, compile_c, load_library
-from wholestep.compiler.backends.cpu.library import Call
+from wholestep.compiler.backends.cpu.compiler import find_compiler
+from wholestep.compiler.backends.cpu.library import Call, add_half
+from wholestep.compiler.backends.cpu.program import has_half_products
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.plan.layout import pack, unpack
+from wholestep.compiler.runtime.cache import Cache
 from wholestep.options import CompileOptions
 
 Flat = np.ndarray[Any, Any]
@@ -79,8 +82,12 @@ class Loaded:
         threads: int = 2,
         seed: int = 0,
         step: int = 0,
+        times: int = 1,
     ) -> Ran:
+        """What a step computes; done several `times`, what the last one of them does."""
         plan, library, dtypes = self.plan, load_library(), {}
+        if has_half_products(plan):
+            add_half(library, HERE.name, Cache(), find_compiler())
         memory = {}
         constants = dict(plan.constants)
         for b in plan.pointer_buffers():
@@ -116,7 +123,8 @@ class Loaded:
         function = {n: getattr(self.dll, f"{self.prefix}_{n}") for n in ("prologue", "entry", "refresh")}
         function["refresh"](ctypes.byref(call))
         address = {n: ctypes.cast(f, ctypes.c_void_p).value for n, f in function.items()}
-        library.run_step(address["prologue"], address["entry"], call, threads)
+        for _ in range(times):
+            library.run_step(address["prologue"], address["entry"], call, threads)
         assert_fences_stand(plan, {Space.ARENA: arena, Space.WORK: work}, memory)
 
         def read(id: int) -> np.ndarray:

@@ -60,11 +60,16 @@ def _units(attrs: Any, shape: Shape, index: Indices) -> Indices:
     return tuple(Index() if e == 1 else next(kept) for e in shape)
 
 
+def _same(attrs: Any, _: Shape, index: Indices) -> Indices:
+    return index
+
+
 VIEWS: Mapping[str, Callable[[Any, Shape, Indices], Indices]] = {
     "expand": _expand,
     "permute": _permute,
     "slice": _slice,
     "reshape": _units,
+    "half_copy": _same,  # see HalfCopy in prepare.py: another stored form of a state
 }
 
 

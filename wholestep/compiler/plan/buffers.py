@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
-from wholestep.compiler.ir.types import Extent, TensorType
+from wholestep.compiler.ir.types import DType, Extent, TensorType
 from wholestep.compiler.plan.access import Access, identity, resolve
 from wholestep.compiler.plan.call import Assembled, composed, is_call, keeps_panels
 from wholestep.compiler.plan.fuse import REDUCTIONS, Cluster, accesses
@@ -40,7 +40,7 @@ class Buffers:
         self.all: list[Buffer] = []
         self.stored: dict[Node, int] = {}
         self.host = HostProgram()
-        self.copies: dict[int, int] = {}  # state -> its transpose
+        self.copies: dict[tuple[int, DType, bool], int] = {}  # (state, dtype, is it the transpose?) -> its copy
         self.work_used = 0
         self.work_bytes = 0
         self.slots: dict[int, Extent] = {}  # stack -> where in it a step reads what it has just computed
@@ -57,10 +57,16 @@ class Buffers:
 
     # -- making them -----------------------------------------------------------------------------------------------
     def new(
-        self, name: str, type: TensorType, space: Space, layout: Layout = Layout.ROWS, source: int | None = None
+        self,
+        name: str,
+        type: TensorType,
+        space: Space,
+        layout: Layout = Layout.ROWS,
+        source: int | None = None,
+        turned: bool = True,
     ) -> int:
         bytes = layout_bytes(type, layout, self.sizes)
-        self.all.append(Buffer(len(self.all), name, type, space, layout, bytes, source=source))
+        self.all.append(Buffer(len(self.all), name, type, space, layout, bytes, source=source, turned=turned))
         return len(self.all) - 1
 
     def _leaves(self, graph: Graph) -> None:
@@ -139,7 +145,8 @@ class Buffers:
                     wanted.add(a.base)
         refused |= {n for n in ops if isinstance(n, Assembled) and not n.keeps_panels}
         wanted, refused = ({self._outside(n) for n in found} for found in (wanted, refused))
-        return {n for n in wanted - refused if n.op not in STORED_LEAVES and n.op != "scatter_add"}
+        in_panels = wanted - refused - {n for n in wanted if n.type.dtype.is_half}  # those are packed in pairs
+        return {n for n in in_panels if n.op not in STORED_LEAVES and n.op != "scatter_add"}
 
     def _between_products(
         self, crossing: Iterable[Node], of: Mapping[Node, Cluster], clusters: Sequence[Cluster]
@@ -189,21 +196,24 @@ class Buffers:
         return [i.plain for i in access.index[-2:]] == [rank - 2, rank - 1]
 
     def _copies(self, clusters: Sequence[Cluster]) -> None:
-        """A state whose transpose is a right operand has that layout stored too; its update writes both."""
+        """A state whose transpose or half form is a right operand has that stored too; its update writes all."""
         for c in clusters:
             head = c.nodes[0]
             if head.op != "matmul":
                 continue
             assert isinstance(head.attrs, at.MatmulAttrs)
-            access = resolve(head.inputs[1], identity(head.type.rank))
+            access, dtype = resolve(head.inputs[1], identity(head.type.rank)), head.inputs[1].type.dtype
             column = head.type.rank - (2 if head.attrs.transpose_b else 1)
-            if access.index[-1].plain == column:
+            turned = access.index[-1].plain != column
+            if not turned and dtype == access.base.type.dtype:
                 continue
             state = self.stored[access.base]
-            if state not in self.copies:
-                type = self.all[state].type
-                turned = TensorType(tuple(reversed(type.shape)), type.dtype)
-                self.copies[state] = self.new(self.all[state].name, turned, Space.COPY, Layout.PANELS, source=state)
+            if (state, dtype, turned) not in self.copies:
+                shape = self.all[state].type.shape
+                type = TensorType(tuple(reversed(shape)) if turned else shape, dtype)
+                layout = Layout.PAIRS if dtype.is_half else Layout.PANELS
+                copy = self.new(self.all[state].name, type, Space.COPY, layout, state, turned)
+                self.copies[state, dtype, turned] = copy
 
     # -- asking for them -------------------------------------------------------------------------------------------
     def of(self, node: Node) -> int:
@@ -212,8 +222,8 @@ class Buffers:
     def space(self, node: Node) -> Space:
         return self.all[self.stored[node]].space
 
-    def transposed(self, state: Node) -> int:
-        return self.copies[self.stored[state]]
+    def copy(self, state: Node, dtype: DType, turned: bool) -> int:
+        return self.copies[self.stored[state], dtype, turned]
 
     def slot(self, node: Node) -> int:
         return self.host.slot(node)
@@ -233,13 +243,14 @@ class Buffers:
         for name in self.updates.get(node, []):
             state = self.states[name]
             loads.append(Load(state, node.type.shape, axes))
-            if state in self.copies:
-                loads.append(self.transposed_target(state, axes))
+            loads += self.copy_targets(state, axes)
         return loads
 
-    def transposed_target(self, state: int, axes: tuple[Index, ...]) -> Load:
-        copy = self.copies[state]
-        return Load(copy, self.all[copy].type.shape, tuple(reversed(axes)))
+    def copy_targets(self, state: int, axes: tuple[Index, ...]) -> list[Load]:
+        """Where else the new value of a state is stored."""
+        copies = [(copy, turned) for (of, _, turned), copy in self.copies.items() if of == state]
+        turns = tuple(reversed(axes))
+        return [Load(copy, self.all[copy].type.shape, turns if turned else axes) for copy, turned in copies]
 
     def start_kernel(self) -> None:
         self.work_used = 0

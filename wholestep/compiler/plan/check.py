@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import prod
 
 from wholestep.compiler.frontend.initializers import is_meant
-from wholestep.compiler.ir.types import DType, Extent, TensorType, evaluate, symbols_of
+from wholestep.compiler.ir.types import DType, Extent, evaluate, symbols_of
 from wholestep.compiler.plan.arena import follows
 from wholestep.compiler.plan.bodies import Columns, Read, Scatter, Window
 from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Kernel, Kind, Layout, Load, Plan, Space
@@ -108,9 +108,11 @@ def _check_storage(plan: Plan, buffer: Buffer) -> None:
     _need((buffer.source is not None) == (buffer.space is Space.COPY), f"{where} is a copy if it has a source")
     if buffer.space is Space.COPY:
         source = _buffer(plan, buffer.source, f"the source of {where}").type
-        turned = TensorType(tuple(reversed(source.shape)), source.dtype)
-        _need(source.rank == 2 and buffer.type == turned, f"{where} is the transpose of its state")
-        _need(buffer.layout is Layout.PANELS, f"{where} lies in panels")
+        half = buffer.type.dtype.is_half and not source.dtype.is_half
+        shape = tuple(reversed(source.shape)) if buffer.turned else source.shape
+        _need(source.rank == 2 and buffer.type.shape == shape, f"{where} is its state or the transpose of it")
+        _need(half or (buffer.turned and buffer.type.dtype == source.dtype), f"{where} differs from its state")
+        _need(buffer.layout is (Layout.PAIRS if half else Layout.PANELS), f"{where} lies in panels, or in pairs")
 
 
 def _check_owned_names(plan: Plan) -> None:
@@ -166,7 +168,8 @@ def _check_copies(plan: Plan, kernel: Kernel) -> None:
     for level in kernel.levels:
         into = {s.load.buffer: s.load for s in level.stores}
         for store in (*level.row_stores, *level.stores):
-            source = plan.buffers[store.load.buffer].source
+            copy = plan.buffers[store.load.buffer]
+            source = copy.source
             if source is None:
                 continue
             state = into.get(source)
@@ -176,8 +179,8 @@ def _check_copies(plan: Plan, kernel: Kernel) -> None:
                 and all(i.plain is not None for i in state.index)
                 and state.index[0] != state.index[1]
                 and state.shape == plan.buffers[source].type.shape
-                and store.load.index == tuple(reversed(state.index)),
-                f"kernel {kernel.id} writes the transpose of what it writes",
+                and store.load.index == (tuple(reversed(state.index)) if copy.turned else state.index),
+                f"kernel {kernel.id} writes the copy of what it writes",
             )
             assert state is not None
             span = {*kernel.rows[-1:], kernel.vector}

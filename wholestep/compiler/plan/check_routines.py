@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 
-from wholestep.compiler.ir.types import Extent, evaluate
+from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.attention import Head, room_of
 from wholestep.compiler.plan.bodies import Call, Columns, Dot, Scatter
 from wholestep.compiler.plan.call import keeps_panels
@@ -140,18 +140,26 @@ def check_dot(plan: Plan, kernel: Kernel, need: Need) -> None:
     need((blocks.rows, blocks.columns) == (wanted.rows, wanted.columns), f"{where} has blocks as its operands ask for")
     level = kernel.levels[0]
     sources = [i for i in level.body if i.op == "acc"]
-    need(len(sources) == 1 and sources[0].dtype == a.type.dtype, f"{where} is what one value is")
+    total = a.type.dtype.accumulate
+    need(len(sources) == 1 and sources[0].dtype == total, f"{where} is what one value is")
+    paired = b.type.dtype.is_half and b.layout is not Layout.PAIRS
+    need((blocks.pairs is not None) == paired, f"{where} has room for pairs where its right operand is not in them")
+    if blocks.pairs is not None:
+        need(0 <= blocks.pairs < len(plan.buffers), f"{where} has room for pairs")
+        pairs, columns = plan.buffers[blocks.pairs], TensorType((kernel.axes[dot.k], blocks.columns), b.type.dtype)
+        need(pairs.space is Space.WORK and pairs.layout is Layout.PAIRS, f"{where} has pairs of the thread's")
+        need(pairs.type == columns, f"{where} has room for its columns in pairs")
     if dot.is_direct:
         (store,) = level.stores
         target = plan.buffers[store.load.buffer]
-        need(store.value == sources[0].id and target.type.dtype == a.type.dtype, f"{where} is stored as it is")
+        need(store.value == sources[0].id and target.type.dtype == total, f"{where} is stored as it is")
         need(_has_columns(store.load, dot.n, target), f"{where} is stored row by row")
         need(all(i.value is None and i.over == 1 for i in store.load.index), f"{where} is stored at its place")
         return
     need(blocks.work is not None and 0 <= blocks.work < len(plan.buffers), f"{where} has a block of workspace")
     assert blocks.work is not None
     block = plan.buffers[blocks.work]
-    need(block.space is Space.WORK and block.type.dtype == a.type.dtype, f"{where} has a block of the thread's")
+    need(block.space is Space.WORK and block.type.dtype == total, f"{where} has a block of the thread's")
     wide = -(-blocks.columns // LANES) * LANES * blocks.rows * block.type.dtype.size
     need(layout_bytes(block.type, block.layout, plan.sizes) >= wide, f"{where} has room for a block")
 

@@ -36,6 +36,7 @@ class Space(enum.Enum):
 class Layout(enum.Enum):
     ROWS = "rows"  # dense, last axis contiguous
     PANELS = "panels"  # [..., columns/16][rows][16]: what contractions read without packing
+    PAIRS = "pairs"  # [..., columns/16][rows/2][16][2]: the same for those of half elements, two rows side by side
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Buffer:
     layout: Layout
     bytes: int  # at capacity, padding included
     offset: int = 0  # in its segment: the arena, the copies, or a thread's workspace
-    source: int | None = None  # of a COPY: the state it is the transpose of
+    source: int | None = None  # of a COPY: its state
+    turned: bool = True  # of a COPY: is it the state's transpose?
     first: int = 0  # the first and last kernel that touches it
     last: int = 0
 

@@ -37,11 +37,13 @@ def aligned(size: int) -> int:
 
 
 def stored_shape(shape: Sequence[int], layout: Layout) -> tuple[int, ...]:
-    """The shape of the stored array: the tensor's own, or (..., panels, rows, 16)."""
+    """The shape of the stored array: the tensor's own, (..., panels, rows, 16) or (..., panels, pairs, 16, 2)."""
     if layout is Layout.ROWS:
         return tuple(shape)
     assert len(shape) >= 2, f"panels need rows and columns; received shape {tuple(shape)}"
     *lead, rows, columns = shape
+    if layout is Layout.PAIRS:
+        return (*lead, -(-columns // LANES), -(-rows // 2), LANES, 2)
     return (*lead, -(-columns // LANES), rows, LANES)
 
 

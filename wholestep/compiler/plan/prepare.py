@@ -6,9 +6,12 @@ that reinterprets memory stands on something stored; a contraction's right opera
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.types import DType, TensorType
 from wholestep.compiler.plan.access import (
     VIEWS,
     Access,
@@ -36,6 +39,21 @@ STORED_LEAVES = having(Trait.STATE | Trait.GIVEN)
 
 def is_state(node: Node) -> bool:
     return node.is_state
+
+
+class HalfCopy(Node):
+    """A state rounded to a half type, kept beside it for products: whoever updates the state writes both."""
+
+    __slots__ = ()
+
+    def __init__(self, state: Node, dtype: DType) -> None:
+        # No op of the IR: it exists between here and the end of planning, as a view of its state.
+        self.op, self.inputs, self.attrs, self.name, self.line = "half_copy", (state,), at.NONE, state.name, state.line
+        self.result, self.host = TensorType(state.type.shape, dtype), False
+
+    def with_inputs(self, inputs: Sequence[Node]) -> HalfCopy:
+        (state,) = inputs
+        return HalfCopy(state, self.type.dtype)
 
 
 def is_generated(node: Node) -> bool:
@@ -97,9 +115,19 @@ def right_operand_is_direct(node: Node, transposed: bool) -> bool:
     return is_state(access.base) and access.shape == access.base.type.shape and plain == [column, row]
 
 
+def _from_half_copy(node: Node) -> Node:
+    """A right operand that is a matrix of state rounded to half, perhaps transposed, is read from the state's copy."""
+    if node.op == "permute":
+        inner = _from_half_copy(node.inputs[0])
+        return node if inner is node.inputs[0] else node.with_inputs([inner])
+    rounds = node.op == "cast" and node.type.dtype.is_half and node.type.rank == 2 and is_state(node.inputs[0])
+    return HalfCopy(node.inputs[0], node.type.dtype) if rounds else node
+
+
 def _matmul(node: Node) -> Node:
     a, b = node.inputs
     attrs = node.attrs
+    b = _from_half_copy(b)
     assert isinstance(attrs, at.MatmulAttrs)
     a, b, transpose_b = _operand(a), _operand(b), attrs.transpose_b
     if not right_operand_is_direct(b, transpose_b):

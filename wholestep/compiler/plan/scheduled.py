@@ -14,6 +14,7 @@ class Blocks:
     rows: int = 48
     columns: int = 64
     work: int | None = None
+    pairs: int | None = None  # workspace for the columns of a right operand of half elements that is not in pairs
 
 
 @dataclass(frozen=True)

@@ -151,16 +151,18 @@ class Loop(Structure):
     ]
 
 
+WHOLE, HALF = 0, {"bfloat16": 1, "float16": 2}
+
+
 class Copy(Structure):
-    """`ws_copy` of runtime.h: a stored transpose."""
+    """`ws_copy` of runtime.h: a stored transpose, or a half form."""
 
     _fields_ = [
         ("state", c_void_p),
         ("copy", c_void_p),
         ("rows", c_long),
         ("columns", c_long),
-        ("paneled", c_int),
-        ("bytes", c_int),
+        *[(name, c_int) for name in ("paneled", "bytes", "half", "turned")],
     ]
 
 
@@ -308,6 +310,13 @@ def load_library(target: str, cache: Cache | None = None, compiler: Compiler | N
         if target not in _loaded:
             _loaded[target] = Library(build_library(cache or Cache(), compiler or find_compiler(), target))
         return _loaded[target]
+
+
+def add_half(library: Library, target: str, cache: Cache, compiler: Compiler) -> None:
+    """Products of half elements for the plans of this process, once one of them has any."""
+    with _loading:
+        if library.half is None:
+            library.half = HalfLibrary(build_library(cache, compiler, target, half=True), library)
 
 
 def load_plan_object(path: Path) -> tuple[int | None, int]:

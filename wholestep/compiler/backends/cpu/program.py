@@ -22,6 +22,7 @@ from wholestep.compiler.backends.cpu.compiler import OBJECT_SUFFIX, Compiler, co
 from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_available
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan import serialize
+from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.footprint import footprint, staging_bytes
 from wholestep.compiler.plan.kernel import Buffer, Layout, Plan, Space
 from wholestep.compiler.plan.layout import aligned, unpack
@@ -57,6 +58,8 @@ class CpuProgram:
         meanwhile()
         compiled = coming.result()
         self.library = device.library(place.options)
+        if has_half_products(plan):
+            native.add_half(self.library, device.name, cache_of(place.options), _compiler(place.options))
         self._object = PlanObject(compiled)
         self.recorder = _recorder(compiled, place.threads) if place.profile else None
         self._seen = -1  # the version of the state that the copies show
@@ -315,6 +318,8 @@ class CpuProgram:
             columns=columns,
             paneled=state.layout is Layout.PANELS,
             bytes=state.type.dtype.size,
+            half=native.HALF[copy.type.dtype.name] if copy.type.dtype.is_half else native.WHOLE,
+            turned=copy.turned,
         )
 
     def _step_scalar(self) -> int | None:
@@ -476,6 +481,12 @@ def load_library(target: str, options: CompileOptions) -> native.Library:
 
 def _compiler(options: CompileOptions) -> Compiler:
     return find_compiler(options.compiler_command)
+
+
+def has_half_products(plan: Plan) -> bool:
+    """Does a plan call the library's products of half elements?"""
+    dots = (k.body for k in plan.kernels if isinstance(k.body, Dot))
+    return any(plan.buffers[dot.a.buffer].type.dtype.is_half for dot in dots)
 
 
 class CpuDevice:

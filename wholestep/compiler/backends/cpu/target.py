@@ -28,7 +28,12 @@ PORTABLE = Target(
             OwnPass(f"{PASSES}.channels_last:channels_last", needed=True),
             OwnPass(f"{PASSES}.pooling:through_pools", takes_target=True),
         ),
-        primitives=(OwnPass(f"{PASSES}.remake:remake"), OwnPass(f"{PASSES}.pixels:sum_pixels")),
+        primitives=(
+            OwnPass(f"{PASSES}.rounding:round_early"),
+            OwnPass(f"{PASSES}.rounding:widen_operands", needed=True),
+            OwnPass(f"{PASSES}.remake:remake"),
+            OwnPass(f"{PASSES}.pixels:sum_pixels"),
+        ),
     ),
     fusion=Fusion(),
     limits=Limits(threads=2, batch_parts=16),

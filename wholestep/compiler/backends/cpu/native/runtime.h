@@ -89,12 +89,15 @@ typedef struct {
 /* The number of steps done (at least one unless steps or rows are used up), or a negative errno. */
 WS_EXPORT long ws_run_loop(ws_loop *);
 
-/* A second layout of a state: its transpose in panels.  Rewritten at the start of a phase. */
+/* A second layout of a state: its transpose in panels, or its half form in pairs (ws_pairs), perhaps transposed.
+   Rewritten at the start of a phase. */
+enum { WS_WHOLE, WS_BF16, WS_F16 };
 typedef struct {
   const void *state;
   void *copy;
   long rows, columns;                                 /* of the state */
   int paneled, bytes;                                 /* is the state in panels?  of an element: 4 or 8 */
+  int half, turned;                                   /* WS_WHOLE, WS_BF16 or WS_F16; is it the transpose? */
 } ws_copy;
 
 /* A program that a window runs: for each of its parts, or once.  Dimensions and scalars it does not have are NULL. */

@@ -4,6 +4,7 @@
    computes the parts and adds their gradients, one updates.  All of it is one run of the pool. */
 #define _GNU_SOURCE
 #include "loop.h"
+#include "half.h"
 #include <errno.h>
 
 typedef struct {
@@ -31,12 +32,30 @@ static long least(long a, long b) { return a < b ? a : b; }
 TRANSPOSE(float)
 TRANSPOSE(double)
 
+/* A half form in pairs, of float. */
+#define PAIR(name)                                                                                                 \
+  static void pair_##name(const ws_copy *c, long lo, long hi) {                                                   \
+    const float *from = c->state;                                                                                 \
+    uint16_t *to = c->copy;                                                                                       \
+    const long rows = c->turned ? c->columns : c->rows, columns = c->turned ? c->rows : c->columns;               \
+    for (long k = 0; k < rows; k++)                                                                               \
+      for (long l = 16 * lo; l < least(16 * hi, columns); l++) {                                                  \
+        const long i = c->turned ? l : k, j = c->turned ? k : l;                                                  \
+        const long at = c->paneled ? (j / 16) * (c->rows * 16) + i * 16 + j % 16 : i * c->columns + j;            \
+        to[l / 16 * ((rows + 1) / 2 * 32) + k / 2 * 32 + l % 16 * 2 + k % 2] = ws_##name##_f32(from[at]);         \
+      }                                                                                                           \
+  }
+PAIR(bf16)
+PAIR(f16)
+
 static void refresh(const ws_phase *phase, int id, int threads) {
   for (int k = 0; k < phase->copy_count; k++) {
     const ws_copy *copy = &phase->copies[k];
     long lo, hi;
-    ws_own((copy->rows + 15) / 16, 1, id, threads, &lo, &hi);
-    if (copy->bytes == 4) transpose_float(copy, lo, hi);
+    ws_own(((copy->turned ? copy->rows : copy->columns) + 15) / 16, 1, id, threads, &lo, &hi);
+    if (copy->half == WS_BF16) pair_bf16(copy, lo, hi);
+    else if (copy->half == WS_F16) pair_f16(copy, lo, hi);
+    else if (copy->bytes == 4) transpose_float(copy, lo, hi);
     else transpose_double(copy, lo, hi);
   }
 }

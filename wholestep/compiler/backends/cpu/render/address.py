@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from wholestep.compiler.backends.cpu.render.language import extent_text
@@ -43,7 +43,7 @@ class Scope:
         return [t for t in terms if t != "0"]
 
     def offset(self, load: Load, buffer: Buffer) -> str:
-        terms = self.panel_terms(load) if buffer.layout is Layout.PANELS else self.row_terms(load)
+        terms = TERMS[buffer.layout](self, load)
         return " + ".join(terms) or "0"
 
     def row_terms(self, load: Load) -> list[str]:
@@ -69,6 +69,26 @@ class Scope:
         if not c:
             return out
         return [*out, self.times(f"(({c})/{LANES})", panel), f"(({c})%{LANES})"]
+
+    def pair_terms(self, load: Load) -> list[str]:
+        """Of a matrix: two rows side by side in each panel."""
+        rows, columns = load.shape
+        assert isinstance(rows, int), f"a matrix in pairs has a number of rows, not {rows}"
+        assert isinstance(columns, int), f"a matrix in pairs has a number of columns, not {columns}"
+        row, column = (" + ".join(self.index(i, e)) or "0" for i, e in zip(load.index, load.shape, strict=True))
+        return [
+            f"(({column})/{LANES})*{-(-rows // 2) * 2 * LANES}",
+            f"(({row})/2)*{2 * LANES}",
+            f"(({column})%{LANES})*2",
+            f"(({row})%2)",
+        ]
+
+
+TERMS: Mapping[Layout, Callable[[Scope, Load], list[str]]] = {
+    Layout.ROWS: Scope.row_terms,
+    Layout.PANELS: Scope.panel_terms,
+    Layout.PAIRS: Scope.pair_terms,
+}
 
 
 def axis_stride(load: Load, axis: int, buffer: Buffer) -> tuple[Extent, bool]:

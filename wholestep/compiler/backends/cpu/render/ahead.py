@@ -48,6 +48,8 @@ def entry(w: Writer, load: Load) -> str:
         return ""
     rows, columns = (across[p] for p in places if p is not None)
     size = buffer.type.dtype.size
+    if buffer.layout is Layout.PAIRS:
+        return ""
     if buffer.layout is Layout.PANELS:
         count, bytes = f"({columns} + {LANES - 1})/{LANES}", f"{rows}*{LANES * size}"
         step = w.scope.extent(load.shape[-2] * LANES * size)

@@ -75,7 +75,7 @@ def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> Source:
             functions[text] = name = f"{prefix}_k{kernel.id}"
             texts.append(text.replace("@", name, 1))
         calls[kernel.id] = noted(call_text(kernel, functions[text], writer), kernel.id, profile)
-    prelude = PRELUDE.format("".join(f'#include "{name}"\n' for name in headers(plan.kernels)))
+    prelude = PRELUDE.format("".join(f'#include "{name}"\n' for name in headers(plan)))
     notes = ['#include "profile.h"\n'] if profile else []
     barrier = noted("call->api->barrier();", BARRIER, profile)
     body = entry(plan, calls, prefix, barrier)
@@ -154,8 +154,11 @@ def host_text(value: HostValue, symbols: tuple[str, ...]) -> str:
     args = tuple(f"h{a}" for a in value.args)
     if value.op == "cast":
         assert value.dtype is not None
-        return f"(double){cast_text(args[0], float64, value.dtype)}"
+        rounded = cast_text(args[0], float64, value.dtype)
+        return cast_text(rounded, value.dtype, float64) if value.dtype.is_half else f"(double){rounded}"
     text = HOST[value.op].format(*args)
+    if value.dtype is not None and value.dtype.is_half:
+        return cast_text(cast_text(text, float64, value.dtype), value.dtype, float64)
     return f"(double)(float)({text})" if value.dtype is not None and value.dtype.name == "float32" else text
 
 
@@ -171,7 +174,7 @@ def prologue(plan: Plan, prefix: str) -> str:
 
 
 def refresh(plan: Plan, prefix: str) -> str:
-    """Rewrites every stored transpose from its state, after someone else has changed the state."""
+    """Rewrites every copy from its state, after someone else has changed the state."""
     lines = [f"WS_EXPORT void {prefix}_refresh(const ws_call *call) {{", "  const int id = 0; (void)id; (void)call;"]
     position = {b.id: i for i, b in enumerate(plan.pointer_buffers())}
     buffers = {b.id: b for b in plan.buffers}
@@ -181,12 +184,25 @@ def refresh(plan: Plan, prefix: str) -> str:
         assert copy.source is not None
         state = buffers[copy.source]
         rows, columns = state.type.shape
-        lines += [pointer(state, position), pointer(copy, position)]
+        lines += [p for p in (pointer(state, position), pointer(copy, position)) if p not in lines]
         at_state = f"i*{columns} + j" if state.layout is Layout.ROWS else panel_offset("i", "j", str(rows))
-        at_copy = panel_offset("j", "i", str(columns))
+        at_copy = copy_offset(copy)
         loops = f"for (long i = 0; i < {rows}; i++) for (long j = 0; j < {columns}; j++)"
-        lines.append(f"  {loops} b{copy.id}[{at_copy}] = b{state.id}[{at_state}];")
+        value = f"b{state.id}[{at_state}]"
+        if copy.type.dtype.is_half:
+            value = cast_text(value, state.type.dtype, copy.type.dtype)
+        lines.append(f"  {loops} b{copy.id}[{at_copy}] = {value};")
     return "\n".join([*lines, "}"])
+
+
+def copy_offset(copy: Buffer) -> str:
+    """Where element (i, j) of a state lies in its copy."""
+    rows, _ = copy.type.shape
+    row, column = ("j", "i") if copy.turned else ("i", "j")
+    if copy.layout is Layout.PANELS:
+        return panel_offset(row, column, str(rows))
+    assert isinstance(rows, int), f"a state has a number of rows, not {rows}"
+    return f"({column}/{LANES})*{-(-rows // 2) * 2 * LANES} + ({row}/2)*{2 * LANES} + {column}%{LANES}*2 + {row}%2"
 
 
 def panel_offset(row: str, column: str, rows: str) -> str:

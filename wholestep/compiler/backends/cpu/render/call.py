@@ -9,17 +9,25 @@ from wholestep.compiler.backends.cpu.render.ahead import ahead_of_next, is_large
 from wholestep.compiler.backends.cpu.render.language import SUFFIX
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.plan.bodies import Call, Window
-from wholestep.compiler.plan.kernel import LANES, Kernel, Operand
+from wholestep.compiler.plan.kernel import LANES, Operand, Plan
 from wholestep.compiler.plan.scheduled import queries_of
 
 # Where each routine is defined.
 HEADERS = {"attention": "attention.h", "attention_grad": "attention.h"}
 
 
-def headers(kernels: tuple[Kernel, ...]) -> list[str]:
-    """The native headers that a plan's calls need."""
-    windows = {"conv.h" for k in kernels if isinstance(k.body, Window)}
-    return sorted(windows | {HEADERS[k.body.routine] for k in kernels if isinstance(k.body, Call)})
+def headers(plan: Plan) -> list[str]:
+    """The native headers that a plan's calls and casts need."""
+    windows = {"conv.h" for k in plan.kernels if isinstance(k.body, Window)}
+    half = {"pair.h"} if has_half(plan) else set[str]()
+    return sorted(windows | half | {HEADERS[k.body.routine] for k in plan.kernels if isinstance(k.body, Call)})
+
+
+def has_half(plan: Plan) -> bool:
+    """Does a plan store or compute half elements?"""
+    computed = (i.dtype for k in plan.kernels for level in k.levels for i in (*level.row, *level.body))
+    hosted = (value.dtype for value in plan.host if value.dtype is not None)
+    return any(d.is_half for d in (*(b.type.dtype for b in plan.buffers), *computed, *hosted))
 
 
 def render_call(w: Writer) -> None:

@@ -13,7 +13,7 @@ from wholestep.compiler.backends.cpu.render.language import LOWEST, OPS, STORED,
 from wholestep.compiler.backends.cpu.render.transposes import render_transpose, transposes
 from wholestep.compiler.backends.cpu.render.windows import render_window
 from wholestep.compiler.backends.cpu.render.writer import REDUCE_SUFFIX, Writer, panel
-from wholestep.compiler.ir.types import product
+from wholestep.compiler.ir.types import Extent, product
 from wholestep.compiler.plan.bodies import Columns, Dot, Scatter
 from wholestep.compiler.plan.kernel import LANES, Kind, Layout, Level, Load, Reduce
 from wholestep.compiler.plan.scheduled import blocks_of
@@ -151,6 +151,8 @@ def render_dot(w: Writer) -> None:
             w.emit(f"const long {name}b = {hi} - {name}0 < {size} ? {hi} - {name}0 : {size};")
             if axis == dot.n and len(dot.levels) > 1:  # the columns that the blocks below read again from the cache
                 column_panels(w, dot.levels[1], dot.levels[2], dot.k, "n0", "n0 + nb")
+            if axis == dot.n and blocks_of(w.kernel).pairs is not None:
+                pair_columns(w)
         w.scope.axes[dot.m], w.scope.axes[dot.n], w.scope.axes[dot.k] = "m0", "n0", "0"
         call_gemm(w, *direct_target(w) if dot.is_direct else block_target(w))
         if not dot.is_direct:
@@ -160,6 +162,30 @@ def render_dot(w: Writer) -> None:
 def dot_of(w: Writer) -> Dot:
     assert isinstance(w.kernel.body, Dot)
     return w.kernel.body
+
+
+def pair_columns(w: Writer) -> None:
+    """The columns of a right operand of half elements, two rows side by side: all blocks below them read that."""
+    dot, t = dot_of(w), w.scope.extent
+    outside = dict(w.scope.axes)
+    w.scope.axes[dot.n], w.scope.axes[dot.k] = "n0", "0"
+    b_k, b_p = right_steps(w, dot)
+    depth = t(w.kernel.axes[dot.k])
+    w.emit(f"const ws_pairs columns = {{{depth}, nb, {operand_start(w, dot.b)}, {t(b_k)}, {t(b_p)},")
+    w.emit(f"  pairs, ({depth} + 1)/2*{2 * LANES}}};")
+    w.emit("call->api->pair_rows(&columns);")
+    w.scope.axes.update(outside)
+
+
+def right_steps(w: Writer, dot: Dot) -> tuple[Extent, Extent]:
+    """From one row of a right operand to the next (of pairs: to the next pair), and from one panel to the next."""
+    buffer = w.buffers[dot.b.buffer]
+    if buffer.layout is Layout.PAIRS:
+        rows = dot.b.shape[-2]
+        assert isinstance(rows, int), f"a matrix in pairs has a number of rows, not {rows}"
+        return 2 * LANES, -(-rows // 2) * 2 * LANES
+    b_k, _ = axis_stride(dot.b, dot.k, buffer)
+    return b_k, dot.b.shape[-2] * LANES if buffer.layout is Layout.PANELS else LANES
 
 
 def direct_target(w: Writer) -> tuple[str, str, str]:
@@ -177,19 +203,20 @@ def block_target(w: Writer) -> tuple[str, str, str]:
 
 def call_gemm(w: Writer, c: str, c_m: str, c_p: str) -> None:
     dot = dot_of(w)
-    a, b = w.buffers[dot.a.buffer], w.buffers[dot.b.buffer]
+    a = w.buffers[dot.a.buffer]
     (a_m, _), (a_k, by_panels) = axis_stride(dot.a, dot.m, a), axis_stride(dot.a, dot.k, a)
     a_kp = dot.a.shape[-2] * LANES if by_panels else a_k * LANES
-    b_k, _ = axis_stride(dot.b, dot.k, b)
-    b_p = dot.b.shape[-2] * LANES if b.layout is Layout.PANELS else LANES
     t, depth = w.scope.extent, w.scope.extent(w.kernel.axes[dot.k])
+    right = f"{operand_start(w, dot.b)}, {', '.join(map(t, right_steps(w, dot)))}"
+    if blocks_of(w.kernel).pairs is not None:
+        right = f"pairs, {2 * LANES}, ({depth} + 1)/2*{2 * LANES}"
     ahead = ahead_of_epilogue(w)
     if ahead:
         w.emit(f"const ws_ahead ahead[] = {{{', '.join(ahead)}}};")
     given = f", .ahead = ahead, .aheads = {len(ahead)}" if ahead else ""
     w.emit(f"const ws_gemm product = {{mb, nb, {depth},")
     w.emit(f"  {operand_start(w, dot.a)}, {t(a_m)}, {t(a_k)}, {t(a_kp)},")
-    w.emit(f"  {operand_start(w, dot.b)}, {t(b_k)}, {t(b_p)}, {c}, {c_m}, {c_p}{given}}};")
+    w.emit(f"  {right}, {c}, {c_m}, {c_p}{given}}};")
     w.emit(f"call->api->gemm_{SUFFIX[a.type.dtype]}(&product);")
 
 

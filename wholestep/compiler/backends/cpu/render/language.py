@@ -4,12 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wholestep.compiler.ir.types import Dim, DType, Extent, boolean, float32, float64, int32, int64, uint8
+from wholestep.compiler.ir.types import (
+    Dim,
+    DType,
+    Extent,
+    bfloat16,
+    boolean,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint8,
+)
 
 # In memory, and as a local variable (a comparison is an int, so that it keeps the width of what it selects).
-STORED = {float32: "float", float64: "double", int32: "int32_t", int64: "int64_t", uint8: "uint8_t", boolean: "uint8_t"}
+# Half types are their bits: they are moved, and cast from and to float (half.h).
+STORED = {
+    float32: "float",
+    float64: "double",
+    int32: "int32_t",
+    int64: "int64_t",
+    uint8: "uint8_t",
+    boolean: "uint8_t",
+    bfloat16: "uint16_t",
+    float16: "uint16_t",
+}
 LOCAL = {**STORED, boolean: "int"}
-SUFFIX = {float32: "f32", float64: "f64"}
+SUFFIX = {float32: "f32", float64: "f64", bfloat16: "bf16", float16: "f16"}
 INTEGER_SUFFIX = {int32: "i32", int64: "i64", uint8: "u8"}
 LOWEST = {
     float32: "-__builtin_inff()",
@@ -25,6 +47,8 @@ def literal(value: float, dtype: DType) -> str:
     if not dtype.is_float:
         lowest = dtype == int64 and int(value) == -(2**63)  # C has no negative literals, and 2**63 is none of int64
         return "INT64_MIN" if lowest else f"{int(value)}{'ll' if dtype == int64 else ''}"
+    if dtype.is_half:
+        return f"{int(dtype.numpy.type(value).view('uint16')):#06x}"
     f = "f" if dtype == float32 else ""
     if value != value:
         return f'__builtin_nan{f}("")'
@@ -112,6 +136,12 @@ OPS: dict[str, Row] = {
 
 def cast_text(value: str, of: DType, to: DType) -> str:
     """A float that an integer dtype does not hold becomes the nearest number it holds, NaN becomes 0."""
+    if of == to and of.is_half:
+        return value
+    if of.is_half:
+        value, of = f"ws_f32_{SUFFIX[of]}({value})", float32
+    if to.is_half:
+        return f"ws_{SUFFIX[to]}_f32({value})"
     if to == boolean:
         return f"({value} != 0)"
     if of.is_float and to.is_integer:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS
-from wholestep.compiler.plan.kernel import LANES, Layout, Level, Load, Space
+from wholestep.compiler.ir.types import float32
+from wholestep.compiler.plan.kernel import LANES, Instr, Layout, Level, Load, Space, Store
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cpu.render.writer import Writer
@@ -22,6 +23,29 @@ def can_widen(level: Level) -> bool:
     plain = all(not i.guards and all(x.value is None for x in i.load.index) for i in loads if i.load is not None)
     inside = all(not x.is_behind_start for s in level.stores for x in s.load.index)
     return plain and inside and all(r.op != "argmax" for r in level.reduces)
+
+
+def rounded_together(w: Writer, level: Level) -> dict[Store, Instr]:
+    """Stores of consecutive half elements, each with the cast that it stores and that nothing else reads."""
+    vector = w.kernel.vector
+    casts = {i.id: i for i in level.body if i.op == "cast" and i.dtype.is_half and w.dtypes[i.args[0]] == float32}
+    for i in level.body:
+        for a in i.args:
+            casts.pop(a, None)
+    for r in level.reduces:
+        casts.pop(r.value, None)
+    stores = {s: casts[s.value] for s in level.stores if s.value in casts}
+    for s in stores:
+        in_rows = w.buffers[s.load.buffer].layout is Layout.ROWS and bool(s.load.index)
+        if not in_rows or s.load.index[-1].plain != vector or _walks(s.load, vector):
+            casts.pop(s.value, None)
+    return {s: cast for s, cast in stores.items() if s.value in casts}
+
+
+def _walks(load: Load, axis: int | None) -> bool:
+    """Does another index than the last move along an axis, or is any of them computed?"""
+    moves = any(a == axis for i in load.index[:-1] for a, _ in i.terms)
+    return moves or any(i.value is not None for i in load.index)
 
 
 def is_padded(w: Writer, load: Load) -> bool:
@@ -56,5 +80,5 @@ def widened_lanes(w: Writer, level: Level, count: int, simd: str) -> None:
             w.emit(f"{lane} = {OPS['add' if r.op == 'sum' else 'maximum'](dtype, (lane, value))};")
         for s in level.stores:
             condition = "" if is_padded(w, s.load) else f"if ({exists}) "
-            w.emit(f"{condition}{w.element(s.load)} = {w.values[s.value]};")
+            w.emit(f"{condition}{w.element(s.load)} = {w.stored(s)};")
     w.values = kept

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from wholestep.compiler.backends.cpu.render.ahead import operand_start
+from wholestep.compiler.backends.cpu.render.language import SUFFIX, cast_text
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.ir.types import float32
 from wholestep.compiler.plan.kernel import LANES, Layout, Load, Store
@@ -24,17 +25,30 @@ def transposes(w: Writer) -> dict[Store, Store]:
 
 
 def render_transpose(w: Writer, copy: Load, state: Load, spans: Mapping[int, Span]) -> None:
-    """The part of a state that was just written, turned: 16 rows become one line of the copy at a time.
+    """The part of a state that was just written, in its second layout: 16 rows become one line of the copy at a time.
 
     `spans` has the part's rows and columns, by the kernel's axis; both begin at multiples of 16.
     """
     rows, columns = state.shape
     (m, row_span), (n, column_span) = ((i.plain, spans[i.plain]) for i in state.index if i.plain is not None)
     place = w.scope.axes.copy()
+    dtype = w.buffers[copy.buffer].type.dtype
     if turns_whole_blocks(w, state):
         w.scope.axes[m], w.scope.axes[n] = "i", "j"
         with w.loop("i", *row_span, str(LANES)), w.loop("j", *column_span, str(LANES)):
-            w.emit(f"ws_turn_16x16({operand_start(w, copy)}, {operand_start(w, state)}, {LANES});")
+            if dtype.is_half:
+                way = "plain" if copy.index == state.index else "turned"
+                to = block_of_pairs(copy, state)
+                w.emit(f"ws_pair_{way}_{SUFFIX[dtype]}({w.params[copy.buffer]} + {to}, {operand_start(w, state)});")
+            else:
+                w.emit(f"ws_turn_16x16({operand_start(w, copy)}, {operand_start(w, state)}, {LANES});")
+        w.scope.axes = place
+        return
+    if dtype.is_half:
+        w.scope.axes[m], w.scope.axes[n] = "i", "j"
+        with w.loop("i", *row_span), w.loop("j", *column_span):
+            value = cast_text(w.element(state), w.buffers[state.buffer].type.dtype, dtype)
+            w.emit(f"{w.element(copy)} = {value};")
         w.scope.axes = place
         return
     w.scope.axes[m], w.scope.axes[n] = "(i + l)", "j"
@@ -44,6 +58,13 @@ def render_transpose(w: Writer, copy: Load, state: Load, spans: Mapping[int, Spa
         target = f"{w.params[copy.buffer]}[(i/{LANES})*{columns}*{LANES} + j*{LANES} + l]"
         w.emit(f"for (long l = 0; l < w; l++) {target} = {source};")
     w.scope.axes = place
+
+
+def block_of_pairs(copy: Load, state: Load) -> str:
+    """Where the block of 16 x 16 elements begins in pairs, of a state with whole blocks."""
+    rows, _ = copy.shape
+    row, column = ("i", "j") if copy.index == state.index else ("j", "i")
+    return f"{column}*{rows} + {row}*{LANES}"
 
 
 def turns_whole_blocks(w: Writer, state: Load) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from wholestep.compiler.backends.cpu.render.address import Scope
-from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS, STORED, cast_text, literal
-from wholestep.compiler.backends.cpu.render.narrow import can_widen, widened_lanes
+from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS, STORED, SUFFIX, cast_text, literal
+from wholestep.compiler.backends.cpu.render.narrow import can_widen, rounded_together, widened_lanes
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import DType, Extent, float32, float64, int32, int64, uint8
 from wholestep.compiler.plan.bodies import Window
@@ -121,7 +121,12 @@ class Writer:
         for s in items:
             placed = [(i, e) for i, e in zip(s.load.index, s.load.shape, strict=True) if i.is_behind_start]
             inside = " && ".join(self.guard(i, 0, e) for i, e in placed)
-            self.emit(f"{f'if ({inside}) ' if inside else ''}{self.element(s.load)} = {self.values[s.value]};")
+            self.emit(f"{f'if ({inside}) ' if inside else ''}{self.element(s.load)} = {self.stored(s)};")
+
+    def stored(self, store: Store) -> str:
+        """The value as its buffer keeps it: a state's half form is written by whoever writes the state."""
+        of, to = self.dtypes[store.value], self.buffers[store.load.buffer].type.dtype
+        return cast_text(self.values[store.value], of, to) if to.is_half else self.values[store.value]
 
     # -- the vector axis -------------------------------------------------------------------------------------------
     def is_paneled(self, level: Level) -> bool:
@@ -172,12 +177,36 @@ class Writer:
             self.scope.panels[vector] = (p, "l")
         if count.isdigit() and int(count) < LANES and can_widen(level):
             widened_lanes(self, level, int(count), simd(level))
+        elif count == str(LANES) and (rounded := rounded_together(self, level)):
+            self.round_behind(level, rounded, p, base)
         else:
             self.emit(simd(level))
             with self.block(f"for (long l = 0; l < {count}; l++)"):
                 self.body(level)
         self.scope.axes[vector] = saved
         self.scope.panels.pop(vector, None)
+
+    def round_behind(self, level: Level, rounded: Mapping[Store, Instr], p: str, base: str) -> None:
+        """A whole panel of a level whose half results are rounded behind its loop, 16 at a time."""
+        vector, casts = self.kernel.vector, {cast.id for cast in rounded.values()}
+        assert vector is not None
+        for id in sorted(casts):
+            self.emit(f"float h{id}[{LANES}];")
+        self.emit(simd(level))
+        with self.block(f"for (long l = 0; l < {LANES}; l++)"):
+            for i in level.body:
+                if i.id in casts:
+                    self.emit(f"h{i.id}[l] = {self.values[i.args[0]]};")
+                else:
+                    self.instructions([i])
+            for r in level.reduces:
+                self.accumulate(r)
+            self.stores([s for s in level.stores if s not in rounded])
+        self.scope.axes[vector], self.scope.panels[vector] = base or f"{p}*{LANES}", (p, "0")
+        if base:
+            self.scope.panels.pop(vector)
+        for s, cast in rounded.items():
+            self.emit(f"ws_round_{SUFFIX[cast.dtype]}(&{self.element(s.load)}, h{cast.id});")
 
     def panels(self, level: Level, lo: str, hi: str) -> None:
         """A level over [lo, hi) of the vector axis in whole panels, then the lanes that are left."""
@@ -199,7 +228,7 @@ class Writer:
         assert vector is not None
         lo, hi = self.span(vector)
         self.start_reductions(level.reduces)
-        if level.reduces or self.is_paneled(level):
+        if level.reduces or self.is_paneled(level) or rounded_together(self, level):
             self.panels(level, lo, hi)
         else:
             self.emit(simd(level))
@@ -233,14 +262,17 @@ class Writer:
         head += [f"  const long d{k} = call->dims[{k}];" for k in used]
         slots = dict.fromkeys((i.slot, i.dtype) for i in self.instrs if i.op == "scalar")
         for slot, dtype in slots:
-            head.append(f"  const {LOCAL[dtype]} s{slot} = ({LOCAL[dtype]})call->derived[{slot}];")
+            value = f"call->derived[{slot}]"
+            value = cast_text(value, float64, dtype) if dtype.is_half else f"({LOCAL[dtype]}){value}"
+            head.append(f"  const {LOCAL[dtype]} s{slot} = {value};")
         return "\n".join([*head, *self.lines, "}"])
 
 
 def workspace(inner: Inner | None) -> dict[int, str]:
     """The pieces of a thread's workspace that native code is given, and the names of their parameters."""
     if isinstance(inner, Blocks):
-        return {} if inner.work is None else {inner.work: "block"}
+        pieces = {inner.work: "block", inner.pairs: "pairs"}
+        return {b: name for b, name in pieces.items() if b is not None}
     if isinstance(inner, Queries):
         return {inner.work: "work"}
     return {} if inner is None else {b: name for name, b in inner.work}

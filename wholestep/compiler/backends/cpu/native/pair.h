@@ -1,0 +1,56 @@
+/* A state's half form in pairs, from 16 x 16 floats whose rows are 16 apart (a block of panels): two rows of the result
+   side by side, [8][16][2], as they are or turned.  The rounding is that of half.h. */
+#ifndef WS_PAIR_H
+#define WS_PAIR_H
+#include "half.h"
+#include "turn.h"
+
+#define WS_PAIR(name)                                                                                              \
+  static inline uint32_t ws_two_##name(float x, float y) {                                                         \
+    return ws_##name##_f32(x) | (uint32_t)ws_##name##_f32(y) << 16;                                                \
+  }                                                                                                                \
+  static inline void ws_pair_plain_##name(uint16_t *to, const float *from) {                                       \
+    for (int k = 0; k < 16; k += 2)                                                                                \
+      for (int l = 0; l < 16; l++) {                                                                               \
+        const uint32_t two = ws_two_##name(from[16 * k + l], from[16 * k + 16 + l]);                               \
+        __builtin_memcpy(to + 16 * k + 2 * l, &two, 4);                                                            \
+      }                                                                                                            \
+  }                                                                                                                \
+  static inline void ws_pair_turned_##name(uint16_t *to, const float *from) {                                      \
+    uint32_t two[16][8];                                                                                           \
+    for (int i = 0; i < 16; i++)                                                                                   \
+      for (int l = 0; l < 8; l++) two[i][l] = ws_two_##name(from[16 * i + 2 * l], from[16 * i + 2 * l + 1]);       \
+    ws_turn_8x8((float *)(void *)to, (const float *)(const void *)two[0], 8);                                      \
+    ws_turn_8x8((float *)(void *)to + 8, (const float *)(const void *)two[8], 8);                                  \
+  }
+WS_PAIR(f16)
+
+#ifdef __AVX512BF16__
+typedef float ws_v16 __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t ws_h16 __attribute__((vector_size(32), aligned(2), may_alias));
+typedef uint16_t ws_h32 __attribute__((vector_size(64)));
+
+static inline void ws_pair_plain_bf16(uint16_t *to, const float *from) {
+  static const ws_h32 order = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
+                               8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+#pragma GCC unroll 8
+  for (int k = 0; k < 16; k += 2) {
+    ws_h32 rows;
+    __asm__("vcvtne2ps2bf16 %2,%1,%0" : "=v"(rows) : "v"(*(const ws_v16 *)(from + 16 * k + 16)), "vm"(*(const ws_v16 *)(from + 16 * k)));
+    rows = __builtin_shuffle(rows, order);
+    __builtin_memcpy(to + 16 * k, &rows, 64);
+  }
+}
+
+static inline void ws_pair_turned_bf16(uint16_t *to, const float *from) {
+  uint32_t two[16][8] __attribute__((aligned(64)));
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i++)
+    __asm__("vcvtneps2bf16 %1,%0" : "=v"(*(ws_h16 *)two[i]) : "vm"(*(const ws_v16 *)(from + 16 * i)));
+  ws_turn_8x8((float *)(void *)to, (const float *)(const void *)two[0], 8);
+  ws_turn_8x8((float *)(void *)to + 8, (const float *)(const void *)two[8], 8);
+}
+#else
+WS_PAIR(bf16)
+#endif
+#endif

@@ -1,0 +1,72 @@
+"""Where values become those of half types: in the kernel that computes them, so that nobody stores them whole first.
+
+Both passes are for targets whose kernels round as they store.
+"""
+
+from __future__ import annotations
+
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.graph import Graph, Node, Output, Update, rewrite
+from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.types import DType
+
+VIEWS = having(Trait.VIEW)
+ROUTINES = having(Trait.PRODUCT) - {"matmul"}
+
+
+def round_early(graph: Graph) -> Graph:
+    """cast(view(x)) = view(cast(x)): the rounding joins the kernel of x.
+
+    A slice stays before the rounding unless all that is read of x is rounded alike.
+    """
+    readers = graph.consumers()
+    roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
+    new: dict[Node, Node] = {}
+    early: dict[tuple[Node, DType], Node] = {}
+
+    def is_rounded(node: Node, dtype: DType) -> bool:
+        """Do all who read a node read it rounded, perhaps through views?"""
+        as_cast = all(r.op in VIEWS or (r.op == "cast" and r.type.dtype == dtype) for r in readers[node])
+        return node not in roots and as_cast and all(is_rounded(r, dtype) for r in readers[node] if r.op in VIEWS)
+
+    def rounded(node: Node, dtype: DType) -> Node:
+        if (node, dtype) not in early:
+            here = node.op not in VIEWS or (node.op == "slice" and not is_rounded(node.inputs[0], dtype))
+            early[node, dtype] = (
+                b.cast(new[node], dtype) if here else node.with_inputs([rounded(node.inputs[0], dtype)])
+            )
+        return early[node, dtype]
+
+    for node in graph.nodes:
+        rounds = node.op == "cast" and node.type.dtype.is_half
+        if rounds and node.inputs[0].op in VIEWS:
+            new[node] = rounded(node.inputs[0], node.type.dtype)
+            continue
+        new[node] = node.with_inputs([new[i] for i in node.inputs])
+        if rounds:
+            new[node] = early.setdefault((node.inputs[0], node.type.dtype), new[node])
+    if all(a is b for a, b in new.items()):
+        return graph
+    return Graph(
+        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
+        tuple(Update(u.name, new[u.node]) for u in graph.updates),
+        tuple(new[i] for i in graph.inputs),
+    )
+
+
+def widen_operands(graph: Graph) -> Graph:
+    """Half operands of convolutions and attention are widened where they are made: their routines read whole numbers.
+
+    The values are those of the half type, and a sum accumulates in the wider type anyway.
+    """
+    wide: dict[Node, Node] = {}
+
+    def widened(node: Node) -> Node:
+        if not node.type.dtype.is_half:
+            return node
+        if node not in wide:
+            inner = [widened(i) for i in node.inputs] if node.op in VIEWS else []
+            wide[node] = node.with_inputs(inner) if inner else b.cast(node, node.type.dtype.accumulate)
+        return wide[node]
+
+    return rewrite(graph, lambda n: n.with_inputs([widened(i) for i in n.inputs]) if n.op in ROUTINES else n)
