@@ -90,7 +90,7 @@ def tampered(path: list, value: object) -> dict:
         (["capacity", 0], 13.5),
         (["capacity", 0], True),
         (["buffers", 0, "space"], "elsewhere"),
-        (["buffers", 0, "type", "dtype"], "float16"),
+        (["buffers", 0, "type", "dtype"], "float8"),
         (["kernels", 0, "axes", 0], {"dim": "batch"}),
         (["kernels", 0, "surprise"], 1),
         (["inputs", 0], ["x"]),
