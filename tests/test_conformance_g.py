@@ -102,7 +102,7 @@ def test_g07_unoptimized_skips_the_whole_graph_pass_only() -> None:
     fresh = ws.CompileOptions(cache=False)
     with_pass, report = ws.build_session_with_report(mlp(), batch_size=4, options=fresh)
     without = ws.build_session_unoptimized(mlp(), batch_size=4, options=fresh)
-    names = without._source.spans.names()
+    names = without._programs.compiled.spans.names()
     assert "optimize_forward" in names
     assert "optimize_full" not in names
     assert "optimize_full" in [s.name for s in report.spans]
@@ -173,14 +173,14 @@ from test_conformance_g import small, small_input
 from wholestep.compiler.backends.cpu.compiler import compile_counter
 session = ws.build_session_cached(small(), {path!r}, options=ws.CompileOptions(cache_dir={cache!r}))
 loss = session.step(**small_input()).loss
-print(json.dumps([session._source.spans.names(), compile_counter.value, loss]))
+print(json.dumps([session._programs.compiled.spans.names(), compile_counter.value, loss]))
 """
 
 
 def test_g11_a_cached_session_skips_every_stage_in_a_new_process(tmp_path) -> None:
     path, cache = str(tmp_path / "small.plan"), str(tmp_path / "cache")
     session = ws.build_session_cached(small(), path, options=ws.CompileOptions(cache_dir=cache))
-    assert "autodiff" in session._source.spans.names()
+    assert "autodiff" in session._programs.compiled.spans.names()
     loss = session.step(**small_input()).loss
     script = textwrap.dedent(SECOND_PROCESS).format(path=path, cache=cache, paths=sys.path)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

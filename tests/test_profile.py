@@ -91,12 +91,12 @@ def test_a_profiled_build_computes_the_same_bits() -> None:
     from wholestep.session.inspect.profile import _profiled
 
     plain, profiled = (ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=16, threads=2) for _ in range(2))
-    entry, _ = _profiled(profiled)
+    entry, _ = _profiled(profiled._programs)
     for i in range(3):
         plain.step(data(16, seed=i))
         entry(data(16, seed=i))
     assert all(np.array_equal(plain.get(n), profiled.get(n)) for n in plain.state.names)
-    assert replace(profiled._place, profile=True).profile
+    assert replace(profiled._programs.place, profile=True).profile
 
 
 def test_clocks_are_off_by_default(session: ws.Session) -> None:

@@ -16,7 +16,6 @@ from sessions import data, mlp
 import wholestep as ws
 from wholestep.compiler import pipeline
 from wholestep.compiler.backends.cpu.target import detect_target
-from wholestep.compiler.devices import device_named
 from wholestep.compiler.ir.graph import Graph, Update
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.types import TensorType, float32
@@ -28,16 +27,22 @@ from wholestep.compiler.runtime.slot import Slot, slot_bytes
 from wholestep.errors import OptionError, VerificationError
 from wholestep.session.check import check as selfcheck
 from wholestep.session.check.check import Subject, check, estimated_seconds
-from wholestep.session.check.draw import SEED, STEP, Recipe, Tile, small_sizes
+from wholestep.session.check.draw import SEED, STEP, Draw, Tile, small_sizes
 from wholestep.session.check.meaning import Demand, demand_of, evaluation, grid, positions
-from wholestep.session.check.trials import Bench, Trials, _meaning, looked_at, repeat
+from wholestep.session.check.trials import Trials, TrialSession, _meaning, looked_at, repeat
 from wholestep.session.check.verdict import Verdict, parse_verdict
+from wholestep.session.where import where_to
 
 ALWAYS = ws.CompileOptions(cache=False, verify=True)
 
 
+def subject_of(session: ws.Session) -> Subject:
+    traced = session._programs.compiled.definition.trace("train")
+    return Subject(traced, session.plan, "", where_to("cpu", 1, 0, ALWAYS))
+
+
 def verdict(session: ws.Session) -> Verdict:
-    return session._source.verdicts["train"]
+    return session._programs.compiled.verdicts["train"]
 
 
 def note(session: ws.Session) -> str:
@@ -67,7 +72,7 @@ def test_the_models_numbers_are_not_touched() -> None:
 def test_random_graphs_pass(graph: Graph) -> None:
     capacity = dict.fromkeys(graph.symbols, 9)
     plan, _ = Compiler().plan(graph, capacity, detect_target())
-    check(Subject(graph, plan, "", device_named("cpu"), 2, ALWAYS))
+    check(Subject(graph, plan, "", where_to("cpu", 2, 0, ALWAYS)))
 
 
 def test_a_relu_that_rounding_flips_is_no_bug() -> None:
@@ -193,19 +198,19 @@ def refuse(subject: Subject) -> Verdict:
 def test_a_warm_start_does_not_check_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     options = ws.CompileOptions(cache_dir=str(tmp_path))
     first = ws.build_session(mlp(), batch_size=16, options=options)
-    assert "self_check" in first._source.spans.names()
+    assert "self_check" in first._programs.compiled.spans.names()
     monkeypatch.setattr(selfcheck, "check", refuse)
     second = ws.build_session(mlp(), batch_size=16, options=options)
     assert verdict(second) == verdict(first)
     assert note(second) == note(first)
-    assert "self_check" not in second._source.spans.names()
+    assert "self_check" not in second._programs.compiled.spans.names()
 
 
 def test_every_entry_point_is_checked() -> None:
     session = ws.build_session(mlp(), batch_size=16, options=ALWAYS)
     session.predict(x=data(4)["x"])
     session.evaluate(**data(4))
-    assert all(session._source.verdicts[entry].checked for entry in ("train", "predict", "evaluate"))
+    assert all(session._programs.compiled.verdicts[entry].checked for entry in ("train", "predict", "evaluate"))
 
 
 def test_verify_false_skips(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +223,7 @@ def test_a_plan_cached_unchecked_is_checked_when_asked(tmp_path: Path) -> None:
     unchecked = ws.CompileOptions(cache_dir=str(tmp_path), verify=False)
     ws.build_session(mlp(), batch_size=16, options=unchecked)
     session = ws.build_session(mlp(), batch_size=16, options=replace(unchecked, verify=True))
-    assert "autodiff" not in session._source.spans.names()
+    assert "autodiff" not in session._programs.compiled.spans.names()
     assert verdict(session).checked
 
 
@@ -284,12 +289,12 @@ def test_updates_on_a_grid_are_those_of_the_whole(optimizer: ws.Optimizer) -> No
     logits = ws.relu(x @ g.parameter("w", (190, 200)).T.T) @ g.parameter("u", (200, 10))
     g.set_outputs({"loss": ws.losses.cross_entropy(logits, labels)})
     session = ws.build_session(g, optimizer=optimizer, batch_size=8, options=ALWAYS)
-    graph = _meaning(session._source.trace("train"))
+    graph = _meaning(session._programs.compiled.definition.trace("train"))
     whole = Demand(frozenset(graph.nodes), frozenset())
     picked = demand_of(graph, {"batch": 3})
     assert next(u.node for u in graph.updates if u.name == "w") in picked.picked
-    trial = Recipe(graph, session.plan.bounds).trial({"batch": 3}, 0)
-    bench = Bench(Subject(session._source.trace("train"), session.plan, "", device_named("cpu"), 1, ALWAYS))
+    trial = Draw(graph, session.plan.bounds).trial({"batch": 3}, 0)
+    bench = TrialSession(subject_of(session))
     bench.place(trial)
     before, run = bench.looked_at(), bench.reading(graph, trial)
     some = evaluation(graph, picked, run, before).result(graph, before).state["w"]
@@ -345,9 +350,9 @@ def test_inputs_between_0_and_1_where_the_graph_needs_them() -> None:
 
 def test_indices_stay_in_their_bounds_and_variances_above_0() -> None:
     session = ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=16, options=ALWAYS)
-    trials = Trials(Subject(session._source.trace("train"), session.plan, "", device_named("cpu"), 1, ALWAYS))
+    trials = Trials(subject_of(session))
     trials.rehearse({"batch": 3})
-    trial = trials.recipe.trial({"batch": 16}, 0)
+    trial = trials.draw.trial({"batch": 16}, 0)
     state = {name: value for name, value in trial.state.items() if not isinstance(value, Tile)}
     assert set(trial.inputs["labels"]) <= set(range(5))
     assert state["w1.adam.v"].min() > 0

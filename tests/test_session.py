@@ -277,8 +277,8 @@ def test_further_entry_points_are_compiled_once_and_never_change_training() -> N
 
 
 def mapped(session: ws.Session) -> int:
-    programs = [e.program._region for e in session._entries.values()]
-    return sum(r.size for r in [*session.state._regions, session._place.scratch.region, *programs])
+    programs = [e.program._region for e in session._programs.entries.values()]
+    return sum(r.size for r in [*session.state._regions, session._programs.place.scratch.region, *programs])
 
 
 def test_the_bytes_mapped_are_the_bytes_planned() -> None:
@@ -305,7 +305,7 @@ def test_an_estimate_is_exact_and_compiles_nothing() -> None:
 
 def test_every_page_is_resident_before_the_first_step() -> None:
     session = ws.build_session(mlp(inputs=600, hidden=128), optimizer=ws.Adam(), batch_size=64)
-    address, size = session._place.scratch.region.address, session._place.scratch.region.size
+    address, size = session._programs.place.scratch.region.address, session._programs.place.scratch.region.size
     with open("/proc/self/pagemap", "rb") as pages:  # noqa: PTH123  seek in a device file
         for page in range(address // 4096, (address + size) // 4096):
             pages.seek(page * 8)
@@ -347,7 +347,7 @@ class Heap(ctypes.Structure):
 def test_the_native_step_allocates_nothing_after_the_first() -> None:
     session = ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=16)
     session.step(**data(16))
-    program, sizes = session._main.program, session._main.inputs.sizes
+    program, sizes = session._programs.main.program, session._programs.main.inputs.sizes
     libc = ctypes.CDLL(None)
     libc.mallinfo2.restype = Heap
     before = libc.mallinfo2()
@@ -377,7 +377,7 @@ def test_a_session_that_is_dropped_gives_its_memory_back_at_once() -> None:
     session = ws.build_session(mlp(), batch_size=16)
     session.step(**data(16))
     session.predict(x=data(16)["x"])
-    gone = weakref.ref(session), weakref.ref(session._main.program)
+    gone = weakref.ref(session), weakref.ref(session._programs.main.program)
     gc.disable()  # reference counts alone must do it
     try:
         del session
@@ -397,8 +397,8 @@ def test_the_source_names_nodes_in_comments_only() -> None:
     (x @ w).keep(f"k{evil}")
     g.set_outputs({f"loss{evil}": (x @ w).mean()})
     session = ws.build_session(g, optimizer=ws.SGD(lr=0.0), batch_size=4)
-    assert evil not in session._main.program.source
-    assert "evil" not in session._main.program.source
+    assert evil not in session._programs.main.program.source
+    assert "evil" not in session._programs.main.program.source
     assert "#error" not in [line.strip()[:6] for line in session.source.splitlines()]
     assert "evil" in session.source
     assert session.source.count("*/") == session.source.count("/*")

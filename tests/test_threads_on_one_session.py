@@ -73,7 +73,7 @@ def test_a_child_of_a_fork_does_not_wait_for_the_parents_threads(session: ws.Ses
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with session._turns:
+        with session._programs.turns:
             held.set()
             done.wait()
 

@@ -9,8 +9,9 @@ import torch
 import wholestep as ws
 from tests.recording import initial_state, run
 from wholestep.errors import GradientError, GraphError, OptionError, ShapeError
+from wholestep.steps.evaluate import evaluate_graph, predict_graph
 from wholestep.steps.recipe import Recipe
-from wholestep.steps.train import evaluate_graph, predict_graph, train_graph
+from wholestep.steps.train import train_graph
 
 RNG = np.random.default_rng(0)
 

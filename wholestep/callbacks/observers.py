@@ -11,8 +11,8 @@ from wholestep.callbacks.base import Callback, Logs
 from wholestep.errors import OptionError, UsageError
 
 if TYPE_CHECKING:
-    from wholestep.session.by_hand import Stats
     from wholestep.session.inspect.profile import Profile
+    from wholestep.session.inspect.statistics import Stats
 
 
 class Observer(Protocol):
@@ -31,7 +31,7 @@ class ConsoleObserver:
         self.every, self.file = every, file
 
     def on_activations(self, step: int, stats: Mapping[str, Stats]) -> None:
-        from wholestep.session.by_hand import table
+        from wholestep.session.inspect.statistics import table
 
         if step % self.every == 0:
             (self.file or sys.stdout).write(table(f"step {step}", list(stats.values())) + "\n")
@@ -48,7 +48,7 @@ class GradientStatistics(Callback):
         self.history: list[dict[str, Stats]] = []
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        from wholestep.session.by_hand import table
+        from wholestep.session.inspect.statistics import table
 
         found = self.session.gradient_stats(self.batch)
         self.history.append(found)

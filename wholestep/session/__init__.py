@@ -5,14 +5,12 @@ from wholestep.compiler.spans import OptimizeReport
 from wholestep.session.build import (
     build_inference_session,
     build_session,
-    build_session_cached,
     build_session_unoptimized,
     build_session_with_report,
     compile_training_graph,
     estimate,
-    load_plan,
-    save_plan,
 )
+from wholestep.session.plan_files import build_session_cached, load_plan, save_plan
 from wholestep.session.results import StepResult
 from wholestep.session.session import Session
 

@@ -1,35 +1,29 @@
-"""From a graph to a session: the same stages, different tuples."""
+"""Building sessions: each function here defines a step, has it planned, and loads it, or stops on the way."""
 
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from os import PathLike
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wholestep.compiler.devices import device_named, target_named
+from wholestep.compiler.devices import target_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
-from wholestep.compiler.ir.fingerprint import fingerprint
-from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.runtime.cache import CacheWarning
-from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.compiler.spans import OptimizeReport
-from wholestep.compiler.target import Target
-from wholestep.errors import OptionError, PlanError, UsageError
+from wholestep.errors import UsageError
 from wholestep.nn.module import Module
 from wholestep.optim import SGD, Optimizer
-from wholestep.options import CompileOptions, thread_count
+from wholestep.options import CompileOptions
+from wholestep.session.plans import Plans
 from wholestep.session.session import Session
-from wholestep.session.source import Source, Stand, merged_capacity
+from wholestep.session.where import Where, where_to
+from wholestep.steps.capacity import merged_capacity
+from wholestep.steps.definition import TRAIN, Definition
 from wholestep.steps.module import Inputs, training_graph
-from wholestep.steps.recipe import Recipe, as_measures, as_schedules
+from wholestep.steps.recipe import PLAIN, Recipe, as_measures, as_schedules
 from wholestep.steps.states import clocks_of, state_of
-from wholestep.steps.train import PLAIN
 
 if TYPE_CHECKING:
     from wholestep.compiler.plan.report import PlanReport
@@ -97,7 +91,7 @@ def build_session(
         session = ws.build_session(g, optimizer=ws.Adam(lr=1e-3), batch_size=32)
         print(float(session.step(x=xb, labels=yb)))
     """
-    target = Destination(seed, device, threads, options or CompileOptions()).prepared()
+    where = _prepared(where_to(device, threads, seed, options))
     recipe = Recipe(
         clip_norm,
         clip_value,
@@ -110,22 +104,21 @@ def build_session(
         tuple(unused),
     )
     model = as_graph(model_or_graph, inputs, targets, loss)
-    session, report = _build(_source(model, optimizer, target.target, batch_size, capacity, recipe), target)
+    session, report = build(_defined(model, optimizer, batch_size, capacity, recipe), where)
     log.info("%s", report)
     return session
 
 
 def build_session_with_report(model_or_graph: Model, **arguments: Any) -> tuple[Session, OptimizeReport]:
     """`build_session`, and what the build did."""
-    source, target = _split(model_or_graph, **arguments)
-    return _build(source, target.prepared())
+    definition, where = split_arguments(model_or_graph, **arguments)
+    return build(definition, _prepared(where))
 
 
 def build_session_unoptimized(model_or_graph: Model, **arguments: Any) -> Session:
     """`build_session` without the whole-graph pass, to tell its work from the rest."""
-    source, target = _split(model_or_graph, **arguments)
-    options = replace(target.options, optimize=False)
-    return _build(source, replace(target, options=options))[0]
+    definition, where = split_arguments(model_or_graph, **arguments)
+    return build(definition, replace(where, options=replace(where.options, optimize=False)))[0]
 
 
 def build_inference_session(
@@ -140,8 +133,8 @@ def build_inference_session(
 ) -> Session:
     """A session that computes the graph's outputs: no backward pass, no optimizer, nothing changes."""
     _need_graph(graph, "build_inference_session")
-    target = Destination(seed, device, threads, options or CompileOptions()).prepared()
-    return _build(_sized(Source(graph, None, target.target), batch_size, capacity), target)[0]
+    where = _prepared(where_to(device, threads, seed, options))
+    return build(_sized(Definition(graph, None), batch_size, capacity), where)[0]
 
 
 def build_measuring_session(
@@ -158,36 +151,8 @@ def build_measuring_session(
 ) -> Session:
     """A session that evaluates a model: the loss, the outputs and the metrics, and nothing that trains."""
     recipe = Recipe(measures=as_measures(metrics))
-    target = Destination(0, device, threads, options or CompileOptions())
-    graph = training_graph(model, inputs, targets, loss)
-    source = Source(graph, None, target.target, recipe=recipe, measures_only=True)
-    return _build(_sized(source, batch_size, None), target)[0]
-
-
-def build_session_cached(graph: Graph, path: str | PathLike[str], **arguments: Any) -> Session:
-    """`build_session` with the plan kept in a file of the caller's choice.
-
-    A file that fits the graph and arguments skips every stage after the trace; one that does not is replaced; one
-    that cannot be read or written is warned about.
-    """
-    source, target = _split(graph, **arguments)
-    if source.is_windowed:
-        raise UsageError(
-            "build_session_cached keeps one plan, and accumulate needs several; ws.build_session caches all."
-        )
-    key, file = source.key(source.main, target.options), Path(path)
-    plan = _read_cached(file, key)
-    if plan is not None:
-        source.check(source.main, plan, target.options, target.stand, new=False)
-        return _load(source, plan, target)
-    session, _ = _build(source, target)
-    try:
-        file.write_bytes(serialize.dump(session.plan, graph=_graph_key(graph), key=key))
-    except OSError as error:
-        warnings.warn(
-            f"the plan could not be written to {file}: {error}. The session works.", CacheWarning, stacklevel=2
-        )
-    return session
+    definition = Definition(training_graph(model, inputs, targets, loss), None, {}, recipe, measures_only=True)
+    return build(_sized(definition, batch_size, None), where_to(device, threads, 0, options))[0]
 
 
 def compile_training_graph(
@@ -208,8 +173,9 @@ def compile_training_graph(
 
         plan, report = ws.compile_training_graph(g, batch_size=32, device="null:cuda/sm_90")
     """
-    source = _source(as_graph(graph, inputs, targets, loss), optimizer, target_named(device), batch_size, capacity)
-    return source.plan_with_report("train", replace(options or CompileOptions(), cache=False))
+    definition = _defined(as_graph(graph, inputs, targets, loss), optimizer, batch_size, capacity)
+    compiled = Plans(definition, replace(options or CompileOptions(), cache=False), target_named(device))
+    return compiled.plan_with_report(TRAIN)
 
 
 def estimate(model_or_graph: Model, **arguments: Any) -> PlanReport:
@@ -221,58 +187,26 @@ def estimate(model_or_graph: Model, **arguments: Any) -> PlanReport:
 
         print(ws.estimate(model, inputs=x, targets=y, loss="mse", batch_size=64).peak_bytes)
     """
-    source, target = _split(model_or_graph, **arguments)
-    if source.is_windowed:
+    definition, where = split_arguments(model_or_graph, **arguments)
+    if definition.has_micro_batches:
         raise UsageError("estimate is about one plan, and accumulate needs several; build_session(...).peak_bytes.")
     from wholestep.compiler.plan.report import plan_report
 
-    plan, _ = source.plan_with_report(source.main, replace(target.options, cache=False))
-    return plan_report(plan, target.stand.threads, "estimate")
-
-
-def save_plan(plan: Plan, graph: Graph, path: str | PathLike[str]) -> None:
-    """Write a plan made from `graph` to a file."""
-    Path(path).write_bytes(serialize.dump(plan, graph=_graph_key(graph)))
-
-
-def load_plan(graph: Graph, path: str | PathLike[str]) -> Plan | None:
-    """The plan in a file; None where there is no file or it was made from another graph; PlanError if it is damaged."""
-    try:
-        data = Path(path).read_bytes()
-    except FileNotFoundError:
-        return None
-    return serialize.load(data) if serialize.read_header(data).graph == _graph_key(graph) else None
+    compiled = Plans(definition, replace(where.options, cache=False), where.device.target)
+    plan, _ = compiled.plan_with_report(definition.main)
+    return plan_report(plan, where.threads, "estimate")
 
 
 # -- what they share ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Destination:
-    """Where and how a plan is loaded."""
-
-    seed: int
-    device: str
-    threads: int | None
-    options: CompileOptions
-
-    @property
-    def target(self) -> Target:
-        """What its plans are made for."""
-        return target_named(self.device)
-
-    def prepared(self) -> Destination:
-        """The same, with the device's own work begun: a first start traces and plans beside it."""
-        device_named(self.device).prepare(self.options)
-        return self
-
-    @property
-    def stand(self) -> Stand:
-        """What runs the plan, and on how many threads."""
-        return Stand(device_named(self.device), thread_count(self.threads, default_threads(), MAX_THREADS))
+def _prepared(where: Where) -> Where:
+    """The same, with the device's own work begun: a first start traces and plans beside it."""
+    where.device.prepare(where.options)
+    return where
 
 
-def _split(
+def split_arguments(
     model_or_graph: Model,
     *,
     optimizer: Optimizer | None = None,
@@ -288,12 +222,12 @@ def _split(
     metrics: Any = (),
     schedule: Any = None,
     **recipe: Any,
-) -> tuple[Source, Destination]:
-    """The arguments of `build_session`, sorted."""
-    target = Destination(seed, device, threads, options or CompileOptions())
+) -> tuple[Definition, Where]:
+    """The arguments of `build_session`, sorted: what is trained, and where."""
+    where = where_to(device, threads, seed, options)
     known = Recipe(measures=as_measures(metrics), schedules=as_schedules(schedule), **recipe)
     model = as_graph(model_or_graph, inputs, targets, loss)
-    return _source(model, optimizer, target.target, batch_size, capacity, known), target
+    return _defined(model, optimizer, batch_size, capacity, known), where
 
 
 def as_graph(model: Model, inputs: Inputs | None, targets: Inputs | None, loss: Any) -> Graph | Step:
@@ -305,27 +239,26 @@ def as_graph(model: Model, inputs: Inputs | None, targets: Inputs | None, loss: 
     return model
 
 
-def _source(
+def _defined(
     model: Graph | Step,
     optimizer: Optimizer | None,
-    target: Target,
     batch_size: int | None,
     capacity: Mapping[str, int] | None,
     recipe: Recipe = PLAIN,
-) -> Source:
+) -> Definition:
     if isinstance(model, Step):
         if optimizer is not None:
             raise UsageError("a @ws.step function applies its own optimizers; leave optimizer= out.")
         if recipe != Recipe(schedules=recipe.schedules):
             raise UsageError(
-                "a @ws.step function records its own clipping, metrics and windows (ws.optim.clip_by_global_norm, "
-                "metric.record); of these options it takes schedule= alone."
+                "a @ws.step function records its own clipping, metrics and micro-batches "
+                "(ws.optim.clip_by_global_norm, metric.record); of these options it takes schedule= alone."
             )
-        return _sized(Source(model, None, target, recipe=recipe), batch_size, capacity)
+        return _sized(Definition(model, None, {}, recipe), batch_size, capacity)
     _need_graph(model, "build_session")
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         raise UsageError(f"optimizer is a description such as ws.Adam(lr=1e-3); received {optimizer!r}.")
-    return _sized(Source(model, optimizer or SGD(), target, recipe=recipe), batch_size, capacity)
+    return _sized(Definition(model, optimizer or SGD(), {}, recipe), batch_size, capacity)
 
 
 def _need_graph(model: object, what: str) -> None:
@@ -336,48 +269,25 @@ def _need_graph(model: object, what: str) -> None:
         )
 
 
-def _sized(source: Source, batch_size: int | None, capacity: Mapping[str, int] | None) -> Source:
-    source = replace(source, clocks=clocks_of(source.model))
-    graph = source.trace(source.main)
-    sizes = merged_capacity(graph, batch_size, capacity)
-    sized = replace(source, capacity=sizes)
+def _sized(definition: Definition, batch_size: int | None, capacity: Mapping[str, int] | None) -> Definition:
+    definition = replace(definition, clocks=clocks_of(definition.model))
+    graph = definition.trace(definition.main)
+    sized = replace(definition, capacity=merged_capacity(graph, batch_size, capacity))
     sized.sizes_of(graph)  # an error names what has none
     return sized
 
 
-def _build(source: Source, target: Destination) -> tuple[Session, OptimizeReport]:
-    with source.spans.span("build_session"):
-        plan, report = source.plan_with_report(source.main, target.options, target.stand)
-        session = _load(source, plan, target)
-    return session, replace(report, spans=tuple(source.spans.all))
+def build(definition: Definition, where: Where) -> tuple[Session, OptimizeReport]:
+    """Have the main entry point planned, and load it."""
+    compiled = Plans.made_for(definition, where)
+    with compiled.spans.span("build_session"):
+        plan, report = compiled.plan_with_report(definition.main)
+        session = load(compiled, plan)
+    return session, replace(report, spans=tuple(compiled.spans.all))
 
 
-def _load(source: Source, plan: Plan, target: Destination) -> Session:
-    if not isinstance(target.seed, int) or isinstance(target.seed, bool) or not 0 <= target.seed < 2**64:
-        raise OptionError(f"seed={target.seed!r}: expected a whole number from 0 to 2**64 - 1.")
-    with source.spans.span("device_init"):
-        return Session(
-            plan,
-            state=state_of(source.model),
-            seed=target.seed,
-            device=target.device,
-            threads=target.threads,
-            options=target.options,
-            source=source,
-            key=source.key(source.main, target.options),
-        )
-
-
-def _graph_key(graph: Graph) -> str:
-    return fingerprint(graph.to_ir())
-
-
-def _read_cached(file: Path, key: str) -> Plan | None:
-    try:
-        data = file.read_bytes()
-        return serialize.load(data) if serialize.read_header(data).key == key else None
-    except FileNotFoundError:
-        return None
-    except (OSError, PlanError) as error:
-        warnings.warn(f"the plan in {file} is not used: {error}", CacheWarning, stacklevel=3)
-        return None
+def load(compiled: Plans, plan: Plan) -> Session:
+    """A session over the model's own state."""
+    model, main = compiled.definition.model, compiled.definition.main
+    with compiled.spans.span("device_init"):
+        return Session(plan, state=state_of(model), compiled=compiled, key=compiled.key(main))

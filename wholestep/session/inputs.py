@@ -12,7 +12,7 @@ from wholestep.compiler.ir.types import Dim, Extent, TensorType, evaluate, shape
 from wholestep.compiler.plan.kernel import Bound, Plan
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
 from wholestep.errors import GraphError, InputError, ShapeError, UnknownNameError
-from wholestep.steps.micro_batch_names import WINDOW_DIMS
+from wholestep.steps.capacity import MICRO_BATCH_DIMS
 
 _READABLE = 0x1 | 0x100  # NumPy's flags for C-contiguous and aligned: such an array is read where it lies
 
@@ -223,7 +223,7 @@ class Inputs:
         """Some ops mean nothing over too few elements."""
         for least in self._program.plan.least:
             if (value := least.value(sizes)) < least.size:
-                given = ", ".join(f"{s}={n}" for s, n in sizes.items() if s not in WINDOW_DIMS)
+                given = ", ".join(f"{s}={n}" for s, n in sizes.items() if s not in MICRO_BATCH_DIMS)
                 raise InputError(
                     f"{least.why}: {least.extent} must be {least.size} or more, but is {value} in a step of {given}. "
                     "Give more rows; in a run, choose a batch_size that leaves no such batch at the end (nothing was "
@@ -258,7 +258,7 @@ def _solved(extent: Extent, length: int) -> tuple[str | None, int]:
 def _need_inferable(plan: Plan, inputs: Sequence[Input]) -> None:
     found = {_solved(e, 0)[0] for i in inputs for e in i.type.shape}
     for symbol in plan.symbols:
-        if symbol not in found and symbol not in WINDOW_DIMS:
+        if symbol not in found and symbol not in MICRO_BATCH_DIMS:
             raise GraphError(
                 f"no input has the dimension {symbol!r} as an axis of its own, so its size cannot be known when the "
                 f"program runs. Give an input that axis, or replace {symbol!r} by a number."

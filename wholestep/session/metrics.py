@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.state import State
-from wholestep.errors import NonFiniteError
+from wholestep.errors import NonFiniteError, UsageError
 from wholestep.session.results import EntryPoint, StepResult
 from wholestep.steps.recipe import Recipe
 from wholestep.steps.states import first_values
 from wholestep.steps.train import GRAD_NORM, NONFINITE
+
+if TYPE_CHECKING:
+    from wholestep.session.entries import Programs
 
 
 class Measured:
@@ -44,6 +47,37 @@ class Measured:
             for name, _ in self._plan.states:
                 if name.startswith(own):
                     self._state.set(name, fresh(name))
+
+
+class Measurements:
+    """The part of a session that reads what its steps have counted."""
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+
+    def metrics(self, entry: str = "main") -> dict[str, Any]:
+        """The metrics of the epoch so far; of the last `evaluate` where entry="evaluate"."""
+        if entry not in self._programs.measured:
+            raise UsageError(f"metrics of {entry!r}: expected 'main', or 'evaluate' after session.evaluate.")
+        return self._programs.measured[entry].values()
+
+    def reset_metrics(self, entry: str = "main") -> None:
+        """Count anew; `run` does it before each epoch, `evaluate` each time."""
+        if entry in self._programs.measured:
+            self._programs.measured[entry].reset()
+
+    def end_epoch(self) -> dict[str, Any]:
+        """Of a loop over `step`: the epoch's metrics, which start anew, and schedules in epochs advance."""
+        values = self.metrics()
+        self.reset_metrics()
+        self._programs.state.epoch += 1
+        return values
+
+    @property
+    def modes(self) -> dict[str, str]:
+        """Is less of a metric better, "min", or more, "max"?  Of those that say it."""
+        known = {m.metric.name: m.metric.higher_is_better for m in self._programs.recipe.measures}
+        return {name: "max" if up else "min" for name, up in known.items() if up is not None}
 
 
 def raise_if_refused(entry: EntryPoint, state: State) -> None:

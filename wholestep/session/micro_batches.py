@@ -1,4 +1,4 @@
-"""A window as the callers of a session see it: one program whose batch is as large as all its parts together."""
+"""A step over micro-batches as the callers of a session see it: one program whose batch is as large as all of them."""
 
 from __future__ import annotations
 
@@ -6,30 +6,27 @@ from dataclasses import replace
 
 from wholestep.compiler.backend import WindowShape
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.session.source import TRAIN, Source
-from wholestep.steps.micro_batch_names import FIRST, PARTS, ROWS, WINDOW_DIMS
+from wholestep.steps.capacity import FIRST, MICRO_BATCH_DIMS, PARTS, ROWS
+from wholestep.steps.definition import TRAIN, Definition
 
 
-def window_shape(source: Source, kind: str) -> WindowShape:
-    """How a window is cut."""
-    batch = source.window(kind).batch
+def shape_of(definition: Definition, kind: str) -> WindowShape:
+    """How a batch is split."""
+    batch = definition.micro_batches(kind).batch
     dims = {"batch_dim": batch, "first_dim": FIRST, "rows_dim": ROWS, "parts_dim": PARTS}
-    return WindowShape(batch, source.capacity[batch], dims)
+    return WindowShape(batch, definition.capacity[batch], dims)
 
 
-def seen_from_outside(source: Source, kind: str, part: Plan, update: Plan) -> Plan:
-    """The plan of a part with the inputs of a whole window and the states that the update changes."""
-    batch, parts = source.window(kind).batch, source.recipe.accumulate if kind == TRAIN else 1
-    sizes = {s: n for s, n in part.sizes.items() if s not in WINDOW_DIMS}
+def seen_from_outside(definition: Definition, kind: str, part: Plan, update: Plan) -> Plan:
+    """The plan of a micro-batch with the inputs of the whole step and the states that the update changes."""
+    parts = definition.recipe.accumulate if kind == TRAIN else 1
+    batch = definition.micro_batches(kind).batch
+    sizes = {s: n for s, n in part.sizes.items() if s not in MICRO_BATCH_DIMS}
     rows = sizes[batch]
     sizes[batch] = rows * parts
     notes = (
-        ()
-        if kind != TRAIN
-        else (
-            f"accumulate={parts}: these kernels run for each of up to {parts} batches of {rows}; the update, "
-            f"{len(update.kernels)} kernels that move {update.bytes_moved:,} bytes, runs once",
-        )
+        f"accumulate={parts}: these kernels run for each of up to {parts} batches of {rows}; the update, "
+        f"{len(update.kernels)} kernels that move {update.bytes_moved:,} bytes, runs once",
     )
     return replace(
         part,
@@ -37,5 +34,5 @@ def seen_from_outside(source: Source, kind: str, part: Plan, update: Plan) -> Pl
         capacity=tuple(sizes.values()),
         updated=update.updated,
         least=tuple(replace(least, batch=batch, part=rows) for least in part.least),
-        notes=(*part.notes, *notes),
+        notes=(*part.notes, *(notes if kind == TRAIN else ())),
     )

@@ -15,9 +15,9 @@ from wholestep.compiler.ir.types import Shape, int32, letter_of, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array
 from wholestep.errors import OptionError, ShapeError, UsageError
 from wholestep.nn.module import Module
+from wholestep.steps.evaluate import forward_only
 from wholestep.steps.module import Inputs, forward_graph
 from wholestep.steps.states import state_with_numbers, structure
-from wholestep.steps.train import forward_only
 
 if TYPE_CHECKING:
     from wholestep.session.session import Session

@@ -57,6 +57,10 @@ class Scalars:
     def items(self) -> list[tuple[str, float]]:
         return list(self._values.items())
 
+    def schedule(self, target: str, schedule: Schedule) -> Schedule:
+        """A schedule with its numbers as they are now."""
+        return schedule.with_numbers({k: self[scalar_name(target, k)] for k in schedule.numbers()})
+
 
 def checked_number(name: str, value: object) -> float:
     """`value` as a float; an error where it is no finite number."""

@@ -1,49 +1,52 @@
-"""A session: the entry points of a program, loaded over one state."""
+"""A session: the entry points of a program, loaded over one state.
+
+`Session` is what users see.  It holds the parts that do the work and hands each call to one of them:
+
+    Programs       entries.py     entry points, compiled when they are asked for; what their steps count for
+    Training       training.py    epochs over whole data sets
+    Evaluation     evaluate.py    measuring and predicting
+    Measurements   metrics.py     what steps have counted
+    Knobs          knobs.py       hyper-parameters, schedules, the optimizer
+    ByHand         by_hand.py     a step in four parts
+    Inspect        inspect/       reports, times, texts
+"""
 
 from __future__ import annotations
 
 import logging
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from os import PathLike
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Mapping
+from typing import Any, overload
 
-import numpy as np
-
-from wholestep.compiler.backend import Place, Slice
-from wholestep.compiler.devices import device_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.memory import Scratch
 from wholestep.compiler.runtime.state import State
-from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
-from wholestep.compiler.spans import OptimizeReport, Span
-from wholestep.errors import GraphError, UnknownNameError, UsageError
+from wholestep.compiler.spans import Span
+from wholestep.compiler.target import Target
+from wholestep.errors import UnknownNameError, UsageError
 from wholestep.nn.module import Module
-from wholestep.options import CompileOptions, thread_count
-from wholestep.session.by_hand import Staged
-from wholestep.session.check.verdict import Verdict
-from wholestep.session.epochs import Look, RunOptions, batches, evaluate_rows, run_in_slices
-from wholestep.session.metrics import raise_if_refused
+from wholestep.options import CompileOptions
+from wholestep.session.by_hand import ByHand
+from wholestep.session.delegate import delegate
+from wholestep.session.entries import Programs
+from wholestep.session.evaluate import Evaluation
+from wholestep.session.inspect.inspect import Inspect
+from wholestep.session.knobs import Knobs
+from wholestep.session.metrics import Measurements, raise_if_refused
+from wholestep.session.plans import Plans
 from wholestep.session.results import StepResult
-from wholestep.session.source import Source
+from wholestep.session.scalars import LiveOptimizer, LiveSchedule, Scalars
 from wholestep.session.state_dict import counts_in, load_state_dict, state_dict
+from wholestep.session.training import Training
+from wholestep.session.where import where_to
 from wholestep.steps.module import only_module
-from wholestep.steps.train import EVALUATE
-
-if TYPE_CHECKING:
-    from wholestep.compiler.explain import Explanation
-    from wholestep.compiler.plan.report import PlanReport
-    from wholestep.session.inspect.profile import Profile
+from wholestep.steps.train import SKIPPED
 
 log = logging.getLogger("wholestep")
 
 
-class Session(Staged):
+class Session:
     """A compiled step, ready to run.  `ws.build_session` makes one from a graph; `Session(plan)` from a plan alone.
 
     Threads may share a session: they take turns, and each gets the results of its own inputs.  To run side by side,
@@ -70,18 +73,22 @@ class Session(Staged):
         device: str = "cpu",
         threads: int | None = None,
         options: CompileOptions | None = None,
-        source: Source | None = None,
+        compiled: Plans | None = None,
         key: str = "",
     ) -> None:
-        count = thread_count(threads, default_threads(), MAX_THREADS)
-        place = Place(state or State(), Scratch(), count, seed, options or CompileOptions())
-        super().__init__(device_named(device), place, source)
-        self._averages = False  # does evaluate_all take batches one by one?
-        self._mixes_rows: str | None = None  # why predict needs all rows at once; None: nobody asked
-        self._main = self._load("main", plan, key)
-        if source is not None and isinstance(source.model, Graph):
-            source.model.sessions.add(self)
-        log.info("session: peak %d bytes on %d threads", self.peak_bytes, count)
+        known = None if compiled is None else compiled.where
+        where = known or where_to(device, threads, seed, options)
+        self._programs = programs = Programs(where, state or State(), compiled)
+        self._inspect = Inspect(programs)
+        self._measurements = Measurements(programs)
+        self._training = Training(programs, self._measurements, self._inspect)
+        self._evaluation = Evaluation(programs, self._measurements)
+        self._knobs = Knobs(programs)
+        self._by_hand = ByHand(programs, self._knobs)
+        programs.load_main(plan, key)
+        if compiled is not None and isinstance(compiled.definition.model, Graph):
+            compiled.definition.model.sessions.add(self)
+        log.info("session: peak %d bytes on %d threads", self.peak_bytes, where.threads)
 
     # -- running -------------------------------------------------------------------------------------------------
 
@@ -91,117 +98,23 @@ class Session(Staged):
         Inputs are named; a mapping may hold names that are no Python identifiers.  Inputs given by `set_input` hold
         until they are given here.
         """
+        programs = self._programs
         if given is not None:
-            inputs = {**self._mapping("step", given, more), **inputs}
-        if self._held:
-            inputs = self._with_held(inputs)
-        if self._observer is not None:
-            self._observe(inputs)
-        if self._counts.turn is not self._turn:
-            with self._turns:
-                self._take_turn()
-        result = self._main(inputs)
-        if self._raises:
-            raise_if_refused(self._main, self.state)
+            inputs = {**programs.by_name("step", given, more), **inputs}
+        if programs.held:
+            inputs = programs.with_held(inputs)
+        if programs.observer is not None:
+            self._inspect.observe(inputs)
+        if programs.counts.turn is not programs.turn:
+            with programs.turns:
+                programs.take_turn()
+        result = programs.main(inputs)
+        if programs.raises:
+            raise_if_refused(programs.main, programs.state)
         return result
 
-    def _mapping(self, what: str, given: object, more: tuple[object, ...] = ()) -> Mapping[str, object]:
-        if isinstance(given, Mapping) and not more:
-            return given
-        names = ", ".join(f"{i.name}=..." for i in self._main.inputs.all)
-        raise UsageError(
-            f"{what} takes its inputs by name: session.{what}({names}); received {1 + len(more)} by position."
-        )
-
-    def _with_held(self, inputs: dict[str, object]) -> dict[str, object]:
-        self._held = {name: a for name, a in self._held.items() if name not in inputs}
-        return {**self._held, **inputs}
-
-    def run(
-        self,
-        given: Mapping[str, object] | None = None,
-        /,
-        *more: object,
-        epochs: int = 1,
-        shuffle: bool = True,
-        start: int = 0,
-        batch_size: int | None = None,
-        **arrays: object,
-    ) -> AnyArray:
-        """Epochs over whole data sets; returns the loss of every update.
-
-        Batches are gathered inside the native loop.  The order of an epoch is a function of (seed, epochs done);
-        `start` skips that many updates of the first epoch, to go on where another run stopped.
-        """
-        if given is not None:
-            arrays = {**self._mapping("run", given, more), **arrays}
-        _refuse_typos(arrays, [i.name for i in self._main.inputs.all])
-        self._check_calls(arrays, epochs, batch_size)
-        found = [part.losses for part in self._slices(arrays, epochs, shuffle, start, batch_size)]
-        return np.concatenate(found) if found else np.zeros(0)
-
-    def _check_calls(self, arrays: Mapping[str, object], epochs: int, batch_size: int | None) -> None:
-        """A schedule under torch's names counts updates here: where epochs were meant, it ends early."""
-        called = {t: s for t, s in self._recipe.schedules.items() if s.unit == "call"}
-        if not called or not (rows := self._need_source("a schedule").rows_in(arrays)):
-            return
-        from wholestep.schedules.horizons import unlike
-
-        batch, most = rows
-        updates = epochs * -(-batch // (batch_size or most))
-        for target in called:
-            schedule = called[target].with_numbers(self.schedules[target].numbers())
-            if odd := unlike(schedule, updates, "step"):
-                warnings.warn(f"the schedule of {target}, {odd}", stacklevel=3)
-
-    def run_in_slices(
-        self,
-        arrays: Mapping[str, object],
-        *,
-        epochs: int = 1,
-        shuffle: bool = True,
-        start: int = 0,
-        batch_size: int | None = None,
-        every: int | None = None,
-        order_seed: int | None = None,
-    ) -> Iterator[Slice]:
-        """`run`, handing over the losses of every slice as it is done: about 50 ms of steps, `every` of them at most.
-
-        `order_seed` keys the order of the rows; None: the session's own seed does.  Between two slices the session may
-        be read, saved, evaluated; whoever stops iterating stops training there.
-
-        Example: `for part in session.run_in_slices({"x": X, "labels": Y}): print(part.losses[-1])`.
-        """
-        return self._slices(arrays, epochs, shuffle, start, batch_size, every, order_seed)
-
-    def _slices(
-        self,
-        arrays: Mapping[str, object],
-        epochs: int,
-        shuffle: bool,
-        start: int,
-        batch_size: int | None,
-        every: int | None = None,
-        order_seed: int | None = None,
-    ) -> Iterator[Slice]:
-        seed = self.seed if order_seed is None else order_seed
-        self._held = {}  # their memory is where batches are gathered
-        self._take_turn()
-        main = self._main
-
-        def begin_slice() -> None:
-            if self.state.turn is not self._turn:
-                self._take_turn()
-            if self._main is not main:
-                raise UsageError("the session was compiled anew between two slices of a run; start the run again.")
-
-        options = RunOptions(
-            epochs, shuffle, start, batch_size, self.reset_metrics, begin_slice, self._raises, every, seed
-        )
-        if self._observer is not None:
-            look = Look(max(1, getattr(self._observer, "every", 1)), self._observe)
-            options = replace(options, look=look)
-        return run_in_slices(main, self.state, arrays, options)
+    run = delegate("_training", Training.run)
+    run_in_slices = delegate("_training", Training.run_in_slices)
 
     @overload
     def predict(self, given: Module, /, *arrays: object, **inputs: object) -> Any: ...
@@ -219,33 +132,14 @@ class Session(Staged):
         """
         if isinstance(given, Module):
             return given.predict(*arrays, **inputs)
-        named = {**(self._mapping("predict", given, arrays) if given is not None else {}), **inputs}
-        if self._source is not None and isinstance(self._source.model, Step):
-            module = only_module(self._source.graph)
+        named = {**(self._programs.by_name("predict", given, arrays) if given is not None else {}), **inputs}
+        compiled = self._programs.compiled
+        if compiled is not None and isinstance(compiled.definition.model, Step):
+            module = only_module(compiled.definition.graph)
             if module is not None:
                 return module.predict(*named.values()) if len(named) == 1 else module.predict(**named)
-        outputs = self._predicted(named)
+        outputs = self._evaluation.predict(named)
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
-
-    def _predicted(self, named: Mapping[str, object]) -> dict[str, AnyArray]:
-        """The outputs of any number of rows, by name; an error where a part of them would have other outputs."""
-        entry = self._entry("predict")
-        given = list(entry.parts(named))
-        if len(given) > 1:
-            self._need_rows_apart()
-        parts = [entry(part).outputs for part in given]
-        return parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
-
-    def _need_rows_apart(self) -> None:
-        from wholestep.steps.by_rows import what_mixes_rows
-
-        if self._mixes_rows is None:
-            self._mixes_rows = what_mixes_rows(self._need_source("the entry point 'predict'").trace("predict"))
-        if self._mixes_rows:
-            raise UsageError(
-                f"predict was given more rows than the capacity, and parts of them would have other outputs: "
-                f"{self._mixes_rows}. Give fewer rows at once, or build the session with a larger batch_size."
-            )
 
     @overload
     def evaluate(self, given: Module, /, *data: object, **options: Any) -> dict[str, Any]: ...
@@ -262,69 +156,47 @@ class Session(Staged):
         """
         if isinstance(given, Module):
             return given.evaluate(*data, **inputs)
-        named = {**(self._mapping("evaluate", given, data) if given is not None else {}), **inputs}
-        fits = self._need_source("the entry point 'evaluate'").fits(named)
-        entry = self._entry(EVALUATE) if fits else self._entry_for_all_rows()
-        self.reset_metrics(EVALUATE)
-        return entry(named) if fits else evaluate_rows(entry, named)
+        named = {**(self._programs.by_name("evaluate", given, data) if given is not None else {}), **inputs}
+        return self._evaluation.evaluate(named)
 
-    def evaluate_all(self, arrays: Mapping[str, object]) -> dict[str, Any]:
-        """The loss over all rows of data sets of any length, and the metrics, with nothing changed.
-
-        A loss that cannot be cut into batches is averaged over them, by their rows, and a warning says so once.
-
-        Example: `session.evaluate_all({"x": X, "labels": Y})["loss"]`.
-        """
-        self._averages = self._averages or self._need_source("evaluate_all").has_fixed_batch
-        if not self._averages:
-            try:
-                return {"loss": self.evaluate(arrays).loss, **self.metrics(EVALUATE)}
-            except GraphError as error:
-                log.warning("the loss over all rows is the mean of the losses of batches, by rows: %s", error)
-                self._averages = True
-        loss = self._mean_of_batches(arrays)
-        return {"loss": loss, **self.metrics(EVALUATE)}
-
-    def _mean_of_batches(self, arrays: Mapping[str, object]) -> float:
-        entry = self._entry(EVALUATE)
-        self.reset_metrics(EVALUATE)
-        total = count = 0.0
-        for part in batches(entry, arrays):
-            rows = len(next(iter(part.values())))
-            total, count = total + rows * entry(part).loss, count + rows
-        return total / count
+    evaluate_all = delegate("_evaluation", Evaluation.evaluate_all)
 
     def set_input(self, name: str, array: object) -> None:
         """Give an input ahead of `step()`: it is copied, and holds until it is given again."""
-        item = self._main.inputs.named(name)
-        self._held[name] = self._main.inputs.hold(item, array)
+        inputs = self._programs.main.inputs
+        self._programs.held[name] = inputs.hold(inputs.named(name), array)
 
     def wait(self) -> None:
         """Return when all steps are done, which on a CPU they are; raises what went wrong in one of them."""
-        for entry in self._entries.values():
+        for entry in self._programs.entries.values():
             entry.program.wait()
 
     def read_loss(self) -> float:
         """The first output of the last step."""
-        if not self._main.ran:
+        if not self._programs.main.ran:
             raise UsageError("there is no loss yet: call session.step first.")
-        return self._main.loss()
+        return self._programs.main.loss()
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
+    @property
+    def state(self) -> State:
+        """Parameters and other states, shared by all sessions over the same model."""
+        return self._programs.state
+
     def get(self, name: str) -> AnyArray:
         """A copy of a parameter or state, or of an output or kept tensor of the last step."""
+        main = self._programs.main
         if name in self.state:
             return self.state.get(name)
-        outputs = list(self._main.outputs)
-        if name not in outputs:
-            known = ", ".join(map(repr, [*self.state.names, *outputs])) or "none"
+        if name not in main.outputs:
+            known = ", ".join(map(repr, [*self.state.names, *main.outputs])) or "none"
             raise UnknownNameError(
                 f"there is nothing named {name!r} to read; there are: {known}. Keep a tensor to read it: tensor.keep()."
             )
-        if not self._main.ran:
+        if not main.ran:
             raise UsageError(f"the output {name!r} has no value yet: call session.step first.")
-        return self._main.read(name)
+        return main.read(name)
 
     def set(self, name: str, array: object) -> None:
         """Replace a parameter or state."""
@@ -332,119 +204,145 @@ class Session(Staged):
 
     def state_dict(self) -> dict[str, AnyArray]:
         """Everything that a bit-exact resume needs: states, runtime scalars, counters."""
-        self._need_averages("state_dict")
-        return state_dict(self.state, self._scalars, self._turn, self._clocks)
+        self._programs.need_averages("state_dict")
+        return state_dict(self._programs)
 
     def prepare_to_load(self, values: Mapping[str, object]) -> None:
         """Compile the program that `values` were made by, where counts of updates differ that are one here."""
-        self._count_apart(counts_in(values))
+        self._programs.count_apart(counts_in(values))
 
     def load_state_dict(self, values: Mapping[str, object], *, strict: bool = True) -> None:
         """Restore what `state_dict` gave.  Nothing is written unless all of it fits."""
-        load_state_dict(self.state, self._scalars, self._turn, self._clocks, values, strict=strict)
+        load_state_dict(self._programs, values, strict=strict)
 
-    # -- inspection ----------------------------------------------------------------------------------------------
+    @property
+    def lasting_states(self) -> dict[str, bool]:
+        """The states that a step reads or writes and that mean something between steps; True: the model's own."""
+        return self._programs.lasting_states
+
+    # -- knobs ---------------------------------------------------------------------------------------------------
+
+    @property
+    def optimizer(self) -> LiveOptimizer:
+        """The live numbers of the optimizer: `session.optimizer.lr = 1e-4`."""
+        return self._knobs.optimizer
+
+    @property
+    def optimizers(self) -> dict[str, LiveOptimizer]:
+        """Every optimizer of the step by its name."""
+        return self._knobs.optimizers
+
+    @property
+    def schedule(self) -> LiveSchedule:
+        """The schedule of the learning rate, or the only one there is."""
+        return self._knobs.schedule
+
+    @property
+    def schedules(self) -> dict[str, LiveSchedule]:
+        """Every schedule by the runtime scalar that it governs."""
+        return self._knobs.schedules
+
+    @property
+    def scalars(self) -> Scalars:
+        """All runtime scalars by name."""
+        return self._programs.scalars
+
+    set_schedule = delegate("_knobs", Knobs.set_schedule)
+    set_learning_rate = delegate("_knobs", Knobs.set_learning_rate)
+    set_adam = delegate("_knobs", Knobs.set_adam)
+    set_optimizer = delegate("_knobs", Knobs.set_optimizer)
+    reset_optimizer = delegate("_knobs", Knobs.reset_optimizer)
+    restart_schedules = delegate("_knobs", Knobs.restart_schedules)
+
+    @property
+    def updates_made(self) -> int:
+        """By this session, since its optimizer or its schedules began."""
+        return self.state.updates_in(self._programs.turn)
+
+    @property
+    def nonfinite(self) -> str:
+        """What the step was built to do about gradients that are not finite: "ignore", "skip" or "raise"."""
+        return self._programs.recipe.nonfinite
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many steps changed nothing since a gradient was not finite (nonfinite="skip")."""
+        return int(self.state.get(SKIPPED)) if SKIPPED in self.state else 0
+
+    # -- metrics -------------------------------------------------------------------------------------------------
+
+    metrics = delegate("_measurements", Measurements.metrics)
+    reset_metrics = delegate("_measurements", Measurements.reset_metrics)
+    end_epoch = delegate("_measurements", Measurements.end_epoch)
+
+    @property
+    def metric_modes(self) -> dict[str, str]:
+        """Of every metric that says it: is less of it better, "min", or more, "max"?"""
+        return self._measurements.modes
+
+    # -- a step by hand ------------------------------------------------------------------------------------------
+
+    forward = delegate("_by_hand", ByHand.forward)
+    backward = delegate("_by_hand", ByHand.backward)
+    clip_gradients = delegate("_by_hand", ByHand.clip_gradients)
+    apply_gradients = delegate("_by_hand", ByHand.apply_gradients)
+    gradient_stats = delegate("_by_hand", ByHand.gradient_stats)
+    print_gradient_stats = delegate("_by_hand", ByHand.print_gradient_stats)
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    activation_stats = delegate("_inspect", Inspect.activation_stats)
+    set_observer = delegate("_inspect", Inspect.set_observer)
+    span = delegate("_inspect", Inspect.span)
+    profile = delegate("_inspect", Inspect.profile)
+    trace = delegate("_inspect", Inspect.trace)
+    report = delegate("_inspect", Inspect.report)
+    optimization = delegate("_inspect", Inspect.optimization)
+    explain = delegate("_inspect", Inspect.explain)
 
     @property
     def spans(self) -> tuple[Span, ...]:
         """What was timed so far: the stages of the builds, epochs, inputs."""
-        return () if self._source is None else tuple(self._source.spans.all)
-
-    def span(self, name: str) -> AbstractContextManager[Any]:
-        """Time what happens inside, under a name; it is listed with the spans of the build."""
-        return nullcontext() if self._source is None else self._source.spans.span(name)
-
-    def profile(self, given: Mapping[str, object] | None = None, /, *, steps: int = 10, **inputs: object) -> Profile:
-        """The time, GFLOP/s and GB/s of every kernel of a step, from some steps whose effects are undone.
-
-        It compiles the plan once more with clocks around its kernels; what `step` runs is not touched, nor are bits.
-
-        Example: `print(session.profile(x=xb, labels=yb))`.
-        """
-        from wholestep.session.inspect.profile import profile
-
-        named = {**(self._mapping("profile", given) if given is not None else {}), **inputs}
-        return profile(self, self._with_held(named) if self._held else named, steps)
-
-    def trace(self, path: str | PathLike[str], profile: Profile | None = None) -> None:
-        """Write the spans of builds and epochs, and the kernels of a profile, for Chrome's and Perfetto's viewers.
-
-        Example: `session.trace("trace.json", session.profile(x=xb, labels=yb))`.
-        """
-        from wholestep.session.inspect.trace import write_trace
-
-        source = self._need_source("spans")
-        write_trace(path, source.spans.all, source.spans.origin, profile)
+        return self._inspect.spans
 
     @property
     def plan(self) -> Plan:
         """The plan of the main entry point."""
-        return self._main.plan
+        return self._programs.main.plan
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans that a step runs: one, or those of micro-batches."""
+        return self._programs.plans
+
+    @property
+    def device(self) -> str:
+        """What runs its steps, as `device=` names it: "cpu/portable", "null:cuda/sm_90"."""
+        return self._programs.where.device.name
+
+    @property
+    def target(self) -> Target:
+        """What its plans are made for."""
+        return self._programs.where.device.target
+
+    @property
+    def threads(self) -> int:
+        return self._programs.where.threads
+
+    @property
+    def seed(self) -> int:
+        """Keys random nodes and the order of epochs."""
+        return self._programs.where.seed
 
     @property
     def peak_bytes(self) -> int:
         """The bytes that this session and its state map; known before the first step."""
-        if not self._device.runs:
-            return self.report().peak_bytes
-        programs = sum(e.program.mapped_bytes for e in self._entries.values())
-        return self.state.mapped_bytes + self._place.scratch.region.size + programs
-
-    def report(self) -> PlanReport:
-        """Kernels, flops, bytes moved, exact peak memory, and where each byte goes."""
-        heading = "train" if self.plan.updated else "inference"
-        from wholestep.compiler.plan.report import plan_report  # no step needs it
-
-        return plan_report(self.plan, self.threads, heading, self._verdict())
-
-    def _verdict(self) -> str:
-        """Whether the main plan was checked against the interpreter."""
-        known = self._source.verdicts if self._source is not None else {}
-        main = self._source.main if self._source is not None else ""
-        return str(known.get(main, Verdict(skipped="the session was made from a plan alone")))
-
-    def optimization(self) -> OptimizeReport:
-        """What the e-graph did: rules with counts, time by step, budgets, and the plan's integers before and after.
-
-        The integers without the e-graph are those of a second plan, which is made when this is first called and kept
-        in the cache; nothing else is compiled again.
-        """
-        source = self._need_source("the plan to compare with")
-        return source.optimization(source.main, self._place.options)
-
-    def explain(self, name: str) -> Explanation:
-        """Why a tensor is computed as it is: the rules behind it, with their numeric class, down to your lines.
-
-        Args:
-            name: an output, a kept tensor, a state that the step changes, or a gradient ("w1.grad").
-
-        Example::
-
-            print(session.explain("w1.grad"))
-        """
-        source = self._need_source("an explanation")
-        return source.explain(source.main, self._place.options, name)
+        return self._inspect.peak_bytes
 
     @property
     def source(self) -> str:
         """The C that runs, each kernel with the nodes it came from."""
-        from wholestep.session.inspect.listing import annotated  # no step needs it
-
-        if self._programs:
-            return "\n".join(annotated(p.source, p.plan) for p in self._programs)
-        return annotated(self._main.program.source, self.plan)
+        return self._inspect.source
 
     def __repr__(self) -> str:
         return f"<Session: {len(self.plan.kernels)} kernels, {self.threads} threads, {self.peak_bytes:,} bytes>"
-
-
-_RUN_OPTIONS = ("epochs", "shuffle", "start", "batch_size")
-
-
-def _refuse_typos(arrays: Mapping[str, object], inputs: Sequence[str]) -> None:
-    """An option of `run` that is misspelt would be taken for an input."""
-    from difflib import get_close_matches  # a start that makes single steps does without
-
-    for name in arrays:
-        close = get_close_matches(name, _RUN_OPTIONS, 1, 0.7)
-        if name not in inputs and close:
-            raise UsageError(f"run has no option {name!r}; did you mean {close[0]}={arrays[name]!r}?")

@@ -11,16 +11,18 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.counting import Turn
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UnknownNameError
-from wholestep.session.scalars import Scalars, checked_number
-from wholestep.steps.micro_batch_names import PREFIX
+from wholestep.session.entries import Programs
+from wholestep.session.scalars import checked_number
+from wholestep.steps.capacity import PREFIX
 
 SESSION = "session/"
 STEP, EPOCH = SESSION + "step", SESSION + "epoch"
 UPDATES = SESSION + "updates"  # that the session itself has made; UPDATES/w.adam: of a parameter by an optimizer
 
 
-def state_dict(state: State, scalars: Scalars, turn: Turn, clocks: Clocks) -> dict[str, AnyArray]:
+def state_dict(programs: Programs) -> dict[str, AnyArray]:
     """States, then counters and runtime scalars."""
+    state, scalars, turn, clocks = programs.state, programs.scalars, programs.turn, programs.clocks
     counts = {STEP: state.step, EPOCH: state.epoch, UPDATES: state.updates_in(turn)}
     counts |= {f"{UPDATES}/{key}": state.updates_of(key) for key in clocks.starts}
     counters = {name: np.array(count, np.int64) for name, count in counts.items()}
@@ -33,10 +35,9 @@ def _lasting(state: State) -> list[str]:
     return [name for name in state.names if not name.startswith(PREFIX)]
 
 
-def load_state_dict(
-    state: State, scalars: Scalars, turn: Turn, clocks: Clocks, values: Mapping[str, object], *, strict: bool
-) -> None:
+def load_state_dict(programs: Programs, values: Mapping[str, object], *, strict: bool) -> None:
     """Restore `values`; all of them are validated before the first is written."""
+    state, scalars, turn, clocks = programs.state, programs.scalars, programs.turn, programs.clocks
     numbers = [SESSION + name for name, _ in scalars.items()]
     counted = {UPDATES, *(f"{UPDATES}/{key}" for key in clocks.starts)}
     needed = {*_lasting(state), STEP, EPOCH, *numbers}

@@ -18,7 +18,7 @@ from wholestep.compiler.ir.ops import Trait, having
 from wholestep.errors import GraphError
 from wholestep.optim.base import Optimizer
 from wholestep.optim.techniques import clip_by_global_norm
-from wholestep.steps.train import loss_of
+from wholestep.steps.evaluate import loss_of
 
 PREFIX = "gradients."
 UPSTREAM = "grad_output"  # the input of `backward`

@@ -1,8 +1,9 @@
-"""Cutting a step into parts: the programs of a window, in which several batches make one update.
+"""A step over several micro-batches that make one update: its programs.
 
 The loss is read as  Σ weight·numerator/denominator + terms without data  (`passes/separate.py`).  Denominators are
-summed over the window first; each part adds the gradients of its numerators over these sums; the terms without data,
-and a function around one quotient (rmse), come with the update.  So a window equals the large batch.
+summed over all micro-batches first; each of them adds the gradients of its numerators over these sums; the terms
+without data, and a function around one quotient (rmse), come with the update.  So the step equals that of one large
+batch.
 """
 
 from __future__ import annotations
@@ -28,27 +29,20 @@ from wholestep.compiler.passes.inline import drop_custom_gradients, inline_calls
 from wholestep.compiler.passes.separate import Separation, Term, analyse
 from wholestep.errors import GraphError, UsageError
 from wholestep.optim import Optimizer
-from wholestep.steps.micro_batch_names import FIRST, PARTS, PREFIX, ROWS
+from wholestep.steps.capacity import FIRST, PARTS, PREFIX, ROWS, batch_symbol
+from wholestep.steps.evaluate import EVALUATE, loss_of, record_metrics
 from wholestep.steps.recipe import Recipe
-from wholestep.steps.train import (
-    EVALUATE,
-    Slopes,
-    declared_parameters,
-    finish,
-    loss_of,
-    reached_parameters,
-    record_metrics,
-)
+from wholestep.steps.train import Slopes, declared_parameters, finish, reached_parameters
 
 
 @dataclass(frozen=True)
-class Cut:
-    """The programs of a window: what to divide by (None where sizes tell), a part, the update; and the batch's name."""
+class MicroBatches:
+    """The programs of a step: what to divide by (None where sizes tell), a micro-batch (part), the update."""
 
     counts: ir.Graph | None
     part: ir.Graph
     update: ir.Graph
-    batch: str
+    batch: str  # the symbolic dimension that is split
 
     @property
     def phases(self) -> dict[str, ir.Graph]:
@@ -57,12 +51,12 @@ class Cut:
         return {name: graph for name, graph in found.items() if graph is not None}
 
 
-def cut(graph: Graph, optimizer: Optimizer | None, recipe: Recipe) -> Cut:
-    """The programs of a window over a user's graph; an error names the node that keeps the loss from being cut.
+def split_step(graph: Graph, optimizer: Optimizer | None, recipe: Recipe) -> MicroBatches:
+    """The programs of a step over a user's graph; an error names the node that keeps the loss from being split.
 
     Without an optimizer they evaluate: the last one gives the loss and changes nothing.
     """
-    return _Cutter(graph, optimizer, recipe).cut()
+    return _Splitter(graph, optimizer, recipe).split()
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,7 @@ class _Sum:
     of: Tensor | None = None
 
 
-class _Cutter:
+class _Splitter:
     def __init__(self, graph: Graph, optimizer: Optimizer | None, recipe: Recipe) -> None:
         self.graph, self.optimizer, self.recipe = graph, optimizer, recipe
         self.what = f"accumulate={recipe.accumulate}" if optimizer else "evaluating more rows than the capacity"
@@ -92,10 +86,10 @@ class _Cutter:
         whole = expand_gradients(inline_calls(traced))
         self.whole = whole if optimizer is not None else drop_custom_gradients(whole)
         self.loss = self.whole.outputs[0].node
-        self.totals: dict[Node, Tensor] = {}  # denominators -> their sums over the window
+        self.totals: dict[Node, Tensor] = {}  # denominators -> their sums over all micro-batches
         self.is_first = self._tensor(b.size(Dim.symbol(FIRST))) == 0
 
-    def cut(self) -> Cut:
+    def split(self) -> MicroBatches:
         read = self._read_loss()
         share = self._sum([self._share(t, self._total(t.denominator)) for t in read.terms])
         if share is None:
@@ -105,7 +99,7 @@ class _Cutter:
         sums = {p.name: self._add_up(f"grad/{p.name}", g) for p, g in zip(here, gradients(share, here), strict=True)}
         shadows = self._shadows(list(self._updates_of_parts()))
         counts = [self._add_up_in(state, d) for d, state in self.totals.items()]
-        return Cut(
+        return MicroBatches(
             self._program((), [c.update for c in counts]) if counts else None,
             self._program((), [s.update for s in (loss, *sums.values(), *shadows)], every_input=True),
             self._update(read, loss.state, {name: s.state for name, s in sums.items()}, shadows),
@@ -137,7 +131,7 @@ class _Cutter:
         )
 
     def _with_numbered_draws(self, read: Separation) -> Separation:
-        """Not separable where the elements of a random tensor cannot be numbered over the whole window."""
+        """Not separable where the elements of a random tensor cannot be numbered over all micro-batches."""
         for node in self.whole.nodes:
             if node.op in having(Trait.DRAWS) and self.batch in symbols_of(node.type.shape[1:]):
                 shape = shape_text(node.type.shape)
@@ -155,17 +149,17 @@ class _Cutter:
         return b.cast(value, self.loss.type.dtype)
 
     def _total(self, denominator: Node | None) -> Node | None:
-        """A denominator over the whole window."""
+        """A denominator over all micro-batches."""
         if denominator is None:
             return None
         if denominator.host:  # of sizes alone: what adds up over the parts is the value at the sum of their sizes
-            return _rewritten(denominator, self._at_window)
+            return _rewritten(denominator, self._of_all_rows)
         if denominator not in self.totals:
             name = f"{PREFIX}denominator{len(self.totals)}"
             self.totals[denominator] = self.step.state(name, (), 0.0, denominator.type.dtype)
         return self.totals[denominator].node
 
-    def _at_window(self, node: Node) -> Node:
+    def _of_all_rows(self, node: Node) -> Node:
         rest = divide(b.attrs_of(node, at.SizeAttrs).extent, Dim.symbol(self.batch)) if node.op == "size" else None
         return node if rest is None else b.make("size", (), at.SizeAttrs(rest * Dim.symbol(ROWS)))
 
@@ -192,7 +186,7 @@ class _Cutter:
             yield update
 
     def _shadows(self, updates: Sequence[ir.Update]) -> list[_Sum]:
-        """States that change with every part; beside themselves, where the update may refuse the whole window."""
+        """States that change with every part; beside themselves, where the update may refuse the whole step."""
         states = [self.step.states[u.name] for u in updates]
         if self.recipe.nonfinite == "ignore" or self.optimizer is None:
             return [_Sum(state, update) for state, update in zip(states, updates, strict=True)]
@@ -214,7 +208,7 @@ class _Cutter:
     # -- the update ----------------------------------------------------------------------------------------------
 
     def _update(self, read: Separation, loss: Tensor, sums: Mapping[str, Tensor], shadows: Sequence[_Sum]) -> ir.Graph:
-        total, slopes = self._window_loss(read, loss, sums)
+        total, slopes = self._whole_loss(read, loss, sums)
         if self.optimizer is None:
             return self._program([ir.Output(self.whole.outputs[0].name, total.node)], (), parts=False)
         final = self.step.copy(updates=False)
@@ -231,10 +225,10 @@ class _Cutter:
         outputs = [o for o in made.outputs if not self._depends_on_batch(o.node)]
         return self._program(outputs, made.updates, parts=False)
 
-    def _window_loss(
+    def _whole_loss(
         self, read: Separation, loss: Tensor, sums: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of the window and its gradients, from what the parts have added up."""
+        """The loss of the step and its gradients, from what the parts have added up."""
         if read.outer is not None:
             return self._outer(read.outer, read.terms[0], loss, sums)
         rest = self._sum([b.cast(n, loss.dtype) for n in read.rest])
@@ -270,7 +264,7 @@ class _Cutter:
         return rewrite(made, self._numbered) if parts else made
 
     def _numbered(self, node: Node) -> Node:
-        """Random numbers are those of the element's place in the window."""
+        """Random numbers are those of the element's place in the large batch."""
         if node.op not in having(Trait.DRAWS) or self.batch not in _symbols(node):
             return node
         a, row = node.attrs, divide(product(node.type.shape), Dim.symbol(self.batch))
@@ -300,25 +294,6 @@ def _added(sums: Mapping[str, Tensor], params: Sequence[Tensor], grads: Sequence
     for p, g in zip(params, grads, strict=True):
         out[p.name] = out[p.name] + g if p.name in out else g
     return out
-
-
-def batch_symbol(graph: Graph) -> str:
-    """The symbolic dimension that is cut: the first axis of the first input, and of every input that has it."""
-    first = next(iter(graph.inputs.values()), None)
-    extent = first.shape[0] if first is not None and first.shape else None
-    symbol = str(extent)
-    if not isinstance(extent, Dim) or extent != Dim.symbol(symbol):
-        shown = "no input" if first is None else f"{first.name!r} of shape {shape_text(first.shape)}"
-        fail(
-            GraphError,
-            "accumulate needs a first input whose first axis is the batch, e.g. g.input('x', ('batch', 4)); received "
-            f"{shown}.",
-        )
-    for name, tensor in graph.inputs.items():
-        if symbol in symbols_of(tensor.shape) and (tensor.shape[0] != extent or symbol in symbols_of(tensor.shape[1:])):
-            shape = shape_text(tensor.shape)
-            fail(GraphError, f"accumulate cuts inputs along {symbol!r}, their first axis; {name!r} has shape {shape}.")
-    return symbol
 
 
 def _need_plain_gradients(graph: Graph, optimizer: Optimizer, recipe: Recipe) -> None:

@@ -1,4 +1,4 @@
-"""How a step trains beyond its optimizer: clipping, windows, non-finite gradients, schedules, metrics."""
+"""How a step trains beyond its optimizer: clipping, micro-batches, non-finite gradients, schedules, metrics."""
 
 from __future__ import annotations
 
@@ -51,10 +51,8 @@ class Recipe:
         if not isinstance(self.accumulate, int) or isinstance(self.accumulate, bool) or self.accumulate < 1:
             fail(OptionError, f"accumulate={self.accumulate!r}: expected a whole number of at least 1 micro-batch.")
 
-    @property
-    def is_plain(self) -> bool:
-        """Is there nothing here that needs the gradients?"""
-        return self.clip_norm is self.clip_value is self.clip_each is None and self.nonfinite == "ignore"
+
+PLAIN = Recipe()
 
 
 def _is_number(value: object) -> bool:

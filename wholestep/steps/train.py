@@ -1,4 +1,4 @@
-"""From a forward graph to the entry points of a session: train, evaluate, predict."""
+"""The training step: gradients, clipping, the update, and leaving everything alone where gradients are not finite."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from fnmatch import fnmatchcase
 
 from wholestep.compiler.frontend.functions import where
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.layers import evaluated
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
-from wholestep.compiler.ir.types import shape_text
-from wholestep.errors import GradientError, GraphError, OptionError, ShapeError
+from wholestep.errors import GradientError, GraphError, OptionError
 from wholestep.optim.base import Optimizer
 from wholestep.optim.techniques import clip_by_global_norm, clip_by_norm, clip_by_value, count_nonfinite
-from wholestep.steps.recipe import Measure, Recipe
+from wholestep.steps.evaluate import loss_of, record_metrics
+from wholestep.steps.recipe import PLAIN, Recipe
 
-PLAIN = Recipe()
-GRAD_NORM, NONFINITE, SKIPPED, EVALUATE = "grad_norm", "nonfinite", "nonfinite.skipped", "evaluate"
-TARGETS = ("labels", "targets", "target", "y")
+GRAD_NORM, NONFINITE, SKIPPED = "grad_norm", "nonfinite", "nonfinite.skipped"
 
 
 def train_graph(
@@ -99,99 +96,7 @@ def _unless(fine: Tensor, new: Node, old: Tensor) -> Tensor:
     return where(fine, Tensor(new, old.graph), old)
 
 
-# -- metrics -----------------------------------------------------------------------------------------------------
-
-
-def record_metrics(step: Graph, measures: Sequence[Measure]) -> None:
-    """Let every metric count the batch."""
-    if not measures:
-        return
-    weight = step.inputs.get("sample_weight")
-    for measure in measures:
-        metric, target = measure.metric, _target(step, measure)
-        metric.record(step, loss_of(step) if metric.takes_loss else _prediction(step, measure), target, weight)
-
-
-def _prediction(step: Graph, measure: Measure) -> Tensor:
-    outputs = step.outputs
-    if measure.prediction is not None:
-        return _named("output", measure.prediction, outputs, measure)
-    if len(outputs) < 2:
-        fail(
-            GraphError,
-            f"the metric {measure.metric.name!r} needs a prediction, and the loss is the only output. Add one: "
-            "g.set_outputs([loss, logits]).",
-        )
-    return list(outputs.values())[1]
-
-
-def _target(step: Graph, measure: Measure) -> Tensor:
-    inputs = step.inputs
-    if measure.target is not None:
-        return _named("input", measure.target, inputs, measure)
-    found = next((name for name in TARGETS if name in inputs), None)
-    if found is None:
-        fail(
-            GraphError,
-            f"the metric {measure.metric.name!r} needs a target, and no input is called "
-            f"{' or '.join(map(repr, TARGETS))}. Name it: metrics=[(metric, output, input)]; inputs: {list(inputs)}.",
-        )
-    return inputs[found]
-
-
-def _named(kind: str, name: str, known: dict[str, Tensor], measure: Measure) -> Tensor:
-    if name not in known:
-        fail(GraphError, f"the metric {measure.metric.name!r} is about the {kind} {name!r}; there are: {list(known)}.")
-    return known[name]
-
-
-def evaluate_graph(graph: Graph, recipe: Recipe = PLAIN) -> ir.Graph:
-    """The outputs and kept tensors, and what metrics count, in states of their own; nothing else, nothing dropped."""
-    loss_of(graph)
-    if not recipe.measures:
-        return evaluated(graph.to_ir(updates=False))
-    counting = graph.copy()
-    with counting.scope(EVALUATE):
-        record_metrics(counting, recipe.measures)
-    whole, own = counting.to_ir(), graph.updates
-    return evaluated(ir.Graph(whole.outputs, tuple(u for u in whole.updates if u.name not in own), whole.inputs))
-
-
-def predict_graph(graph: Graph) -> ir.Graph:
-    """The outputs after the loss, with only the inputs that they need."""
-    outputs = list(graph.outputs.items())[1:]
-    if not outputs:
-        fail(
-            GraphError,
-            "there is nothing to predict: the loss is the only output. Add one: g.set_outputs([loss, logits]), or "
-            "return it from the step.",
-        )
-    needed = set(toposort([t.node for _, t in outputs]))
-    inputs = tuple(t.node for t in graph.inputs.values() if t.node in needed)
-    return evaluated(ir.Graph(tuple(ir.Output(name, t.node) for name, t in outputs), (), inputs))
-
-
-def forward_only(graph: Graph) -> ir.Graph:
-    """The outputs and kept tensors with the inputs that they need, without any update."""
-    whole = evaluated(graph.to_ir(updates=False))
-    if not graph.outputs:
-        raise GraphError("the graph has no outputs; say what it returns: g.set_outputs([logits]).")
-    needed = set(toposort([o.node for o in whole.outputs]))
-    return ir.Graph(whole.outputs, (), tuple(i for i in whole.inputs if i in needed))
-
-
-def loss_of(graph: Graph) -> Tensor:
-    """The first output, which must be a float scalar."""
-    outputs = list(graph.outputs.values())
-    if not outputs:
-        fail(GraphError, "the graph has no outputs; say what a step returns, the loss first: g.set_outputs([loss]).")
-    if outputs[0].shape != () or not outputs[0].dtype.is_float:
-        text = shape_text(outputs[0].shape)
-        fail(
-            ShapeError,
-            f"the first output is the loss, a float scalar; received {outputs[0].dtype}{text}. Reduce it: loss.mean().",
-        )
-    return outputs[0]
+# -- parameters ---------------------------------------------------------------------------------------------------
 
 
 def declared_parameters(graph: Graph, patterns: Sequence[str] | None = None) -> list[Tensor]:

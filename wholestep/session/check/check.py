@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wholestep.compiler.backend import Device
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate, product
 from wholestep.compiler.plan.bodies import Dot
@@ -20,8 +19,8 @@ from wholestep.compiler.plan.kernel import Kernel, Plan
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import Spans
 from wholestep.errors import PlanError, VerificationError
-from wholestep.options import CompileOptions
 from wholestep.session.check.verdict import Verdict, parse_verdict, sizes_text
+from wholestep.session.where import Where
 
 if TYPE_CHECKING:
     from wholestep.session.check.compare import Comparison
@@ -45,13 +44,11 @@ class Subject:
     graph: Graph  # as it was traced
     plan: Plan
     key: str
-    device: Device
-    threads: int
-    options: CompileOptions
+    where: Where
 
     @property
     def program_key(self) -> str:
-        return self.device.program_key(self.plan, self.options, self.key)
+        return self.where.device.program_key(self.plan, self.where.options, self.key)
 
 
 def verdict_on(subject: Subject, spans: Spans, *, new: bool) -> Verdict:
@@ -60,7 +57,7 @@ def verdict_on(subject: Subject, spans: Spans, *, new: bool) -> Verdict:
     A verdict is kept with the compiled program it is about: another C compiler's needs its own.
     """
     known = None if new else _find(subject)
-    if known is not None and (not subject.options.verify or subject.plan.sizes in known.sizes):
+    if known is not None and (not subject.where.options.verify or subject.plan.sizes in known.sizes):
         return known
     if reason := _reason_to_skip(subject):
         return Verdict(skipped=reason)
@@ -71,9 +68,9 @@ def verdict_on(subject: Subject, spans: Spans, *, new: bool) -> Verdict:
 
 
 def _reason_to_skip(subject: Subject) -> str:
-    if not subject.device.runs:
-        return f"device={subject.device.name!r} does not run plans"
-    return "verify=False" if subject.options.verify is False else ""
+    if not subject.where.device.runs:
+        return f"device={subject.where.device.name!r} does not run plans"
+    return "verify=False" if subject.where.options.verify is False else ""
 
 
 def estimated_seconds(plan: Plan) -> float:
@@ -94,9 +91,9 @@ def _elements(kernel: Kernel, sizes: Sizes) -> int:
 
 
 def _find(subject: Subject) -> Verdict | None:
-    if not subject.device.runs:
+    if not subject.where.device.runs:
         return None
-    path = cache_of(subject.options).get(subject.program_key, SUFFIX)
+    path = cache_of(subject.where.options).get(subject.program_key, SUFFIX)
     try:
         return None if path is None else parse_verdict(path.read_text())
     except (OSError, PlanError):
@@ -104,7 +101,7 @@ def _find(subject: Subject) -> Verdict | None:
 
 
 def _store(subject: Subject, verdict: Verdict) -> None:
-    cache_of(subject.options).put(subject.program_key, verdict.to_json().encode(), SUFFIX)
+    cache_of(subject.where.options).put(subject.program_key, verdict.to_json().encode(), SUFFIX)
 
 
 # -- the check ---------------------------------------------------------------------------------------------------
@@ -139,7 +136,7 @@ def _sizes_to_try(subject: Subject, graph: Graph) -> list[dict[str, int]]:
         small = small_sizes(graph, capacity, plan.least, first)
         if flops * math.prod(small.values()) <= HEAVY_FLOPS:
             break
-    wanted = subject.options.verify or estimated_seconds(plan) <= CHEAP_SECONDS
+    wanted = subject.where.options.verify or estimated_seconds(plan) <= CHEAP_SECONDS
     return [small, capacity] if wanted and small != capacity else [small]
 
 
@@ -156,6 +153,6 @@ def _complaint(comparison: Comparison, sizes: Sizes) -> str:
 
 
 def _forget(subject: Subject) -> None:
-    store = cache_of(subject.options)
+    store = cache_of(subject.where.options)
     for key in filter(None, (subject.program_key, subject.key)):
         store.discard(key)

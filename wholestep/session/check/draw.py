@@ -50,7 +50,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Draw:
     """How to draw trials for a graph whose gradients are expanded."""
 
     graph: Graph
@@ -129,11 +129,11 @@ def _scalar(name: str, default: float, rate: float, tried: Mapping[str, float]) 
 # -- a first look ------------------------------------------------------------------------------------------------
 
 
-def suited(recipe: Recipe, first: Mapping[str, Array], seen: Result) -> Recipe:
-    """The recipe whose updates depend on all that they read, from what a first step made of its states."""
-    graph = recipe.graph
+def suited(draw: Draw, first: Mapping[str, Array], seen: Result) -> Draw:
+    """The draw whose updates depend on all that they read, from what a first step made of its states."""
+    graph = draw.graph
     moved = {u.name: scale(seen.state[u.name] - first[u.name]) for u in graph.updates if u.node.type.dtype.is_float}
-    return replace(recipe, spread=moved, rate=_rate(graph, first, moved))
+    return replace(draw, spread=moved, rate=_rate(graph, first, moved))
 
 
 def changed_by_suiting(graph: Graph) -> set[str]:

@@ -23,11 +23,11 @@ from wholestep.compiler.runtime.slot import Slot
 from wholestep.compiler.runtime.state import State
 from wholestep.session.check.check import Subject
 from wholestep.session.check.compare import Comparison, compared, distances, shaking, tolerance_of
-from wholestep.session.check.draw import SEED, STEP, Recipe, Tile, Trial, all_finite, changed_by_suiting, suited
+from wholestep.session.check.draw import SEED, STEP, Draw, Tile, Trial, all_finite, changed_by_suiting, suited
 from wholestep.session.check.meaning import Evaluation, Settle, demand_of, depending_on, evaluation, grid, is_large
 from wholestep.session.results import EntryPoint
 from wholestep.session.turns import Turns
-from wholestep.steps.micro_batch_names import WINDOW_DIMS
+from wholestep.steps.capacity import MICRO_BATCH_DIMS
 
 Sizes = Mapping[str, int]
 
@@ -39,28 +39,28 @@ class Trials:
 
     def __init__(self, subject: Subject) -> None:
         self.graph, self._subject = _meaning(subject.graph), subject
-        self.recipe = Recipe(self.graph, subject.plan.bounds)
-        self._tolerance = tolerance_of(self.graph, subject.options.exactness)
+        self.draw = Draw(self.graph, subject.plan.bounds)
+        self._tolerance = tolerance_of(self.graph, subject.where.options.exactness)
         self._first: tuple[Sizes, Evaluation] | None = None
 
     def rehearse(self, sizes: Sizes) -> None:
         """Load the plan; meanwhile find out which numbers suit the step, from what a first draw does to its states."""
-        self._bench = Bench(self._subject, lambda bench: self._rehearse(bench, sizes))
+        self._session = TrialSession(self._subject, lambda session: self._rehearse(session, sizes))
 
-    def _rehearse(self, bench: Bench, sizes: Sizes) -> None:
-        self._bench = bench
+    def _rehearse(self, session: TrialSession, sizes: Sizes) -> None:
+        self._session = session
         found, before = self._rehearsed(sizes)
         if not all_finite(found.result(self.graph, before)):
             # Logarithms, roots, probabilities: numbers between 0 and 1 suit them.
-            self.recipe = replace(self.recipe, centred=False)
+            self.draw = replace(self.draw, centred=False)
             found, before = self._rehearsed(sizes)
-        self.recipe = suited(self.recipe, before, found.result(self.graph, before))
+        self.draw = suited(self.draw, before, found.result(self.graph, before))
         self._first = sizes, found
 
     def _rehearsed(self, sizes: Sizes) -> tuple[Evaluation, Mapping[str, AnyArray]]:
-        trial = self.recipe.trial(sizes, SEED)
-        self._bench.place(trial)
-        before = self._bench.looked_at()
+        trial = self.draw.trial(sizes, SEED)
+        self._session.place(trial)
+        before = self._session.looked_at()
         return self._evaluated(self.graph, trial, before), before
 
     def _evaluated(
@@ -69,7 +69,7 @@ class Trials:
         first = trial.seed == SEED and graph is self.graph
         later = depending_on(graph, changed_by_suiting(graph)) if first else frozenset()
         known = self._first[1] if first and self._first is not None and self._first[0] == trial.sizes else None
-        reading = self._bench.reading(graph, trial)
+        reading = self._session.reading(graph, trial)
         return evaluation(graph, demand_of(graph, trial.sizes), reading, before, settle, later, known)
 
     def settled(self, sizes: Sizes) -> Comparison:
@@ -79,12 +79,14 @@ class Trials:
         numbers cancel, float32 may be far from float64 and right.
         """
         for attempt in range(ATTEMPTS):
-            trial = self.recipe.trial(sizes, SEED + attempt)
-            self._bench.place(trial)
-            before = self._bench.looked_at()
+            trial = self.draw.trial(sizes, SEED + attempt)
+            self._session.place(trial)
+            before = self._session.looked_at()
             wanted = self._evaluated(self.graph, trial, before).result(self.graph, before)
             noise = self._noise(trial, before, attempt) if attempt else None
-            comparison = compared(self._bench.shapes, before, self._bench.run(trial), wanted, self._tolerance, noise)
+            comparison = compared(
+                self._session.shapes, before, self._session.run(trial), wanted, self._tolerance, noise
+            )
             if not comparison.mismatches:
                 return comparison
         return comparison
@@ -105,25 +107,25 @@ def _meaning(graph: Graph) -> Graph:
     return strip_stop_gradients(expand_gradients(inline_calls(graph)))
 
 
-class Bench:
-    """A plan loaded over a scratch state in memory of its own."""
+class TrialSession:
+    """A plan loaded over numbers and memory of its own, which nobody else sees."""
 
-    def __init__(self, subject: Subject, meanwhile: Callable[[Bench], None] = lambda bench: None) -> None:
+    def __init__(self, subject: Subject, meanwhile: Callable[[TrialSession], None] = lambda session: None) -> None:
         """`meanwhile` is called while the plan is compiled; it may use everything but `run`."""
         self._state, self._scratch = State(), Scratch()
-        place = Place(self._state, self._scratch, subject.threads, SEED, subject.options)
+        place = Place(self._state, self._scratch, subject.where.threads, SEED, subject.where.options)
 
         def get_ready() -> None:
             self._make_room(subject)
             meanwhile(self)
 
-        self._entry = EntryPoint(subject.device.load(subject.plan, place, subject.key, get_ready), Turns())
+        self._entry = EntryPoint(subject.where.device.load(subject.plan, place, subject.key, get_ready), Turns())
 
     def _make_room(self, subject: Subject) -> None:
         plan, scratch = subject.plan, self._scratch
-        with explained(plan, subject.threads):
+        with explained(plan, subject.where.threads):
             self._state.add({n: plan.buffers[id].type for n, id in plan.states}, lambda name: None)
-            scratch.reserve(plan.arena_bytes, plan.work_bytes, subject.threads)
+            scratch.reserve(plan.arena_bytes, plan.work_bytes, subject.where.threads)
         scratch.region.view(0, scratch.region.size, np.dtype(np.uint8))[:] = 255  # NaN: no kernel may rely on zeros
 
     @property
@@ -157,13 +159,13 @@ class Bench:
         for name, value in trial.scalars.items():
             self._entry.program.scalar(name, value)
         self._state.step = STEP
-        self._entry.inputs.fix({s: n for s, n in trial.sizes.items() if s in WINDOW_DIMS})
+        self._entry.inputs.fix({s: n for s, n in trial.sizes.items() if s in MICRO_BATCH_DIMS})
         outputs = self._entry(trial.inputs).outputs
         return Result(outputs, self.looked_at())
 
 
 class Whole(Mapping[str, AnyArray]):
-    """The states of a bench as the interpreter computes with them, converted when they are read; large ones are not."""
+    """The states of a trial as the interpreter computes with them, converted when they are read; large ones are not."""
 
     def __init__(self, state: State) -> None:
         self._state = state

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
@@ -13,12 +14,14 @@ from wholestep.compiler.backends.cpu.recorder import Event, Recorder
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.report import described
 from wholestep.errors import OptionError, UsageError
-from wholestep.session.micro_batches import window_shape
+from wholestep.session.entries import Programs
+from wholestep.session.micro_batches import shape_of
 from wholestep.session.results import EntryPoint
+from wholestep.session.state_dict import load_state_dict, state_dict
+from wholestep.steps.definition import TRAIN
 
 if TYPE_CHECKING:
     from wholestep.compiler.backend import Program
-    from wholestep.session.session import Session
 
 BARRIER = -1
 
@@ -27,7 +30,7 @@ BARRIER = -1
 class KernelTime:
     """One kernel of a step: the time of its slowest thread, and what it does in it at capacity (0: not at capacity)."""
 
-    program: int  # of a window; 0 where a step is one program
+    program: int  # of micro-batches; 0 where a step is one program
     kernel: int
     name: str
     seconds: float
@@ -72,39 +75,40 @@ class Profile:
         return f"{k.kernel:>6}  {1e6 * k.seconds:>7.1f} us  {share:>6.1%}  {rates}  {k.name}"
 
 
-def profile(session: Session, inputs: Mapping[str, object], steps: int) -> Profile:
+def profile(programs: Programs, inputs: Mapping[str, object], steps: int) -> Profile:
     """Run some steps with times noted.  The state is put back afterwards: training goes on as if nothing had been."""
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise OptionError(f"profile: steps is a whole number of at least 1; received {steps!r}.")
-    entry, recorders = _profiled(session)
-    session._take_turn()  # the steps are counted where they are taken back
-    before = session.state_dict(), {n: session.state.get(n) for n in session.state.names}
+    entry, recorders = _profiled(programs)
+    programs.take_turn()  # the steps are counted where they are taken back
+    counted, state = state_dict(programs), programs.state
+    before = {n: state.get(n) for n in state.names}
     try:
         entry(inputs)  # a first step pays for pages and caches
         runs = [_one_step(entry, recorders, inputs) for _ in range(steps)]
     finally:
-        for name, value in before[1].items():
-            session.state.set(name, value)
-        session.load_state_dict(before[0], strict=False)
-    return _summary(runs, session.plans, session.threads, full=_at_capacity(entry))
+        for name, value in before.items():
+            state.set(name, value)
+        load_state_dict(programs, counted, strict=False)
+    return _summary(runs, programs.plans, programs.where.threads, full=_at_capacity(entry))
 
 
-def _profiled(session: Session) -> tuple[EntryPoint, list[Recorder]]:
-    """The session's main entry point with profiled programs, over the same state and scratch memory; their logs."""
-    place, device = replace(session._place, profile=True), session._device
+def _profiled(programs: Programs) -> tuple[EntryPoint, list[Recorder]]:
+    """The main entry point with profiled programs, over the same state and scratch memory; their logs."""
+    place, device, main_plan = replace(programs.place, profile=True), programs.where.device, programs.main.plan
     if not device.runs:
         raise UsageError(f"device={device.name!r} does not run plans; profile a session on device='cpu'.")
-    with session.span("profiled_build"):
-        programs: list[Program] = [device.load(plan, place) for plan in session.plans]
-    for program in programs:
-        for name, value in (*session.scalars.items(), *session._starts().items()):
+    with nullcontext() if programs.compiled is None else programs.compiled.spans.span("profiled_build"):
+        profiled: list[Program] = [device.load(plan, place) for plan in programs.plans]
+    for program in profiled:
+        for name, value in (*programs.scalars.items(), *programs.starts().items()):
             program.scalar(name, value)
-    main = programs[0]
-    if session._programs:
-        source = session._need_source("windows")
-        main = device.load_window(session.plan, programs, place, window_shape(source, "train"))
-    main.count_steps(bool(session.plan.updated))
-    return EntryPoint(main, session._turns), [_recorder_of(p) for p in programs]
+    main = profiled[0]
+    if programs.of_micro_batches:
+        shape = shape_of(programs.need("micro-batches").definition, TRAIN)
+        main = device.load_window(main_plan, profiled, place, shape)
+    main.count_steps(bool(main_plan.updated))
+    return EntryPoint(main, programs.turns), [_recorder_of(p) for p in profiled]
 
 
 def _recorder_of(program: Program) -> Recorder:
@@ -150,7 +154,7 @@ def _summary(runs: Sequence[Run], plans: Sequence[Plan], threads: int, full: boo
 
 
 def _parts(events: Sequence[tuple[int, Event]], program: int, plan: Plan) -> int:
-    """How often a program runs in a step: once, or for each part of a window.  Kernels inside loops do not tell."""
+    """How often a program runs in a step: once, or for each micro-batch.  Kernels inside loops do not tell."""
     plain = {k.id for k in plan.kernels if k.loop is None}
     ran = Counter((e.kernel, e.thread) for i, e in events if i == program and e.kernel in plain)
     return max(ran.values(), default=1)

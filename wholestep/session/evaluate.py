@@ -1,0 +1,84 @@
+"""Measuring and predicting: entry points that change nothing, over any number of rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.errors import GraphError, UsageError
+from wholestep.session.entries import Programs
+from wholestep.session.epochs import batches, evaluate_rows
+from wholestep.session.metrics import Measurements
+from wholestep.session.results import StepResult
+from wholestep.steps.evaluate import EVALUATE
+
+log = logging.getLogger("wholestep")
+
+
+class Evaluation:
+    """The part of a session that looks at a model as it is."""
+
+    def __init__(self, programs: Programs, measurements: Measurements) -> None:
+        self._programs, self._measurements = programs, measurements
+        self._averages = False  # does `evaluate_all` take batches one by one?
+        self._mixes_rows: str | None = None  # why `predict` needs all rows at once; None: nobody asked
+
+    def predict(self, named: Mapping[str, object]) -> dict[str, AnyArray]:
+        """The outputs of any number of rows, by name; an error where a part of them would have other outputs."""
+        entry = self._programs.entry("predict")
+        given = list(entry.parts(named))
+        if len(given) > 1:
+            self._need_rows_apart()
+        parts = [entry(part).outputs for part in given]
+        return parts[0] if len(parts) == 1 else {n: np.concatenate([p[n] for p in parts]) for n in parts[0]}
+
+    def _need_rows_apart(self) -> None:
+        from wholestep.steps.by_rows import what_mixes_rows
+
+        if self._mixes_rows is None:
+            graph = self._programs.need("the entry point 'predict'").definition.trace("predict")
+            self._mixes_rows = what_mixes_rows(graph)
+        if self._mixes_rows:
+            raise UsageError(
+                f"predict was given more rows than the capacity, and parts of them would have other outputs: "
+                f"{self._mixes_rows}. Give fewer rows at once, or build the session with a larger batch_size."
+            )
+
+    def evaluate(self, named: Mapping[str, object]) -> StepResult:
+        """The loss, outputs and metrics; of more rows than the capacity batch by batch."""
+        programs = self._programs
+        fits = programs.need("the entry point 'evaluate'").definition.fits(named)
+        entry = programs.entry(EVALUATE) if fits else programs.entry_for_all_rows()
+        self._measurements.reset_metrics(EVALUATE)
+        return entry(named) if fits else evaluate_rows(entry, named)
+
+    def evaluate_all(self, arrays: Mapping[str, object]) -> dict[str, Any]:
+        """The loss over all rows of data sets of any length, and the metrics, with nothing changed.
+
+        A loss that cannot be cut into batches is averaged over them, by their rows, and a warning says so once.
+
+        Example: `session.evaluate_all({"x": X, "labels": Y})["loss"]`.
+        """
+        has_fixed_batch = self._programs.need("evaluate_all").definition.has_fixed_batch
+        self._averages = self._averages or has_fixed_batch
+        if not self._averages:
+            try:
+                return {"loss": self.evaluate(arrays).loss, **self._measurements.metrics(EVALUATE)}
+            except GraphError as error:
+                log.warning("the loss over all rows is the mean of the losses of batches, by rows: %s", error)
+                self._averages = True
+        loss = self._mean_of_batches(arrays)
+        return {"loss": loss, **self._measurements.metrics(EVALUATE)}
+
+    def _mean_of_batches(self, arrays: Mapping[str, object]) -> float:
+        entry = self._programs.entry(EVALUATE)
+        self._measurements.reset_metrics(EVALUATE)
+        total = count = 0.0
+        for part in batches(entry, arrays):
+            rows = len(next(iter(part.values())))
+            total, count = total + rows * entry(part).loss, count + rows
+        return total / count

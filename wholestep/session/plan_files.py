@@ -1,0 +1,74 @@
+"""Plans in files of the caller's choice."""
+
+from __future__ import annotations
+
+import warnings
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.ir.fingerprint import fingerprint
+from wholestep.compiler.plan import serialize
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.cache import CacheWarning
+from wholestep.errors import PlanError, UsageError
+from wholestep.session.build import build, load, split_arguments
+from wholestep.session.plans import Plans
+from wholestep.session.session import Session
+
+
+def save_plan(plan: Plan, graph: Graph, path: str | PathLike[str]) -> None:
+    """Write a plan made from `graph` to a file."""
+    Path(path).write_bytes(serialize.dump(plan, graph=_graph_key(graph)))
+
+
+def load_plan(graph: Graph, path: str | PathLike[str]) -> Plan | None:
+    """The plan in a file; None where there is no file or it was made from another graph; PlanError if it is damaged."""
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        return None
+    return serialize.load(data) if serialize.read_header(data).graph == _graph_key(graph) else None
+
+
+def build_session_cached(graph: Graph, path: str | PathLike[str], **arguments: Any) -> Session:
+    """`build_session` with the plan kept in a file of the caller's choice.
+
+    A file that fits the graph and arguments skips every stage after the trace; one that does not is replaced; one
+    that cannot be read or written is warned about.
+    """
+    definition, where = split_arguments(graph, **arguments)
+    if definition.has_micro_batches:
+        raise UsageError(
+            "build_session_cached keeps one plan, and accumulate needs several; ws.build_session caches all."
+        )
+    compiled, file = Plans.made_for(definition, where), Path(path)
+    key = compiled.key(definition.main)
+    plan = _read_cached(file, key)
+    if plan is not None:
+        compiled.check(definition.main, plan, new=False)
+        return load(compiled, plan)
+    session, _ = build(definition, where)
+    try:
+        file.write_bytes(serialize.dump(session.plan, graph=_graph_key(graph), key=key))
+    except OSError as error:
+        warnings.warn(
+            f"the plan could not be written to {file}: {error}. The session works.", CacheWarning, stacklevel=2
+        )
+    return session
+
+
+def _graph_key(graph: Graph) -> str:
+    return fingerprint(graph.to_ir())
+
+
+def _read_cached(file: Path, key: str) -> Plan | None:
+    try:
+        data = file.read_bytes()
+        return serialize.load(data) if serialize.read_header(data).key == key else None
+    except FileNotFoundError:
+        return None
+    except (OSError, PlanError) as error:
+        warnings.warn(f"the plan in {file} is not used: {error}", CacheWarning, stacklevel=3)
+        return None

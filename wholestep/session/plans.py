@@ -1,0 +1,109 @@
+"""The plans of a session's entry points: from the cache or compiled, and checked where they will run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.plans import find_plan, find_report, plan_key, store_plan, store_report
+from wholestep.compiler.runtime.store import cache_of
+from wholestep.compiler.spans import OptimizeReport, Spans
+from wholestep.compiler.target import Target
+from wholestep.options import CompileOptions
+from wholestep.session.check.check import Subject, verdict_on
+from wholestep.session.check.verdict import Verdict
+from wholestep.session.where import Where
+from wholestep.steps.definition import Definition
+
+if TYPE_CHECKING:
+    from wholestep.compiler.explain import Explanation
+
+
+@dataclass(frozen=True)
+class Plans:
+    """A definition and how its entry points are compiled; without a `where` they are planned, and not checked."""
+
+    definition: Definition
+    options: CompileOptions
+    target: Target  # what the plans are made for
+    where: Where | None = None
+    spans: Spans = field(default_factory=Spans)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)  # entry point -> what is known of its plan's numbers
+    reports: dict[str, OptimizeReport] = field(default_factory=dict)  # entry point -> what its build did
+
+    @staticmethod
+    def made_for(definition: Definition, where: Where) -> Plans:
+        """Those that will run, and are checked, where a session is to run."""
+        return Plans(definition, where.options, where.device.target, where)
+
+    def of(self, definition: Definition) -> Plans:
+        """Those of another definition, compiled in the same way for the same place."""
+        return Plans(definition, self.options, self.target, self.where)
+
+    def with_room(self, given: Mapping[str, object]) -> Plans:
+        """The same for as many rows as are given; itself where they fit."""
+        larger = self.definition.with_room(given)
+        return self if larger is self.definition else replace(self, definition=larger, verdicts={}, reports={})
+
+    def key(self, entry: str) -> str:
+        """The key of an entry point's plan, from its trace."""
+        graph = self.definition.trace(entry)
+        return plan_key(graph, self.definition.sizes_of(graph), self.options, self.target)
+
+    def plan(self, entry: str) -> tuple[Plan, str]:
+        """The plan of an entry point, from the cache or compiled, and its key."""
+        return self.plan_with_report(entry)[0], self.key(entry)
+
+    def plan_with_report(self, entry: str) -> tuple[Plan, OptimizeReport]:
+        """The plan and what was done to get it.  A new one is checked where it will run, before it is kept."""
+        graph = self.definition.trace(entry)
+        store = cache_of(self.options) if self.options.cache else None
+        key = self.key(entry) if store is not None else ""
+        found = find_plan(store, key) if store is not None else None
+        if found is not None:
+            self.check(entry, found, new=False)
+            known = find_report(store, key) if store is not None else None
+            report = known or OptimizeReport(len(graph.nodes), len(graph.nodes))
+            self.reports[entry] = replace(report, spans=tuple(self.spans.all), cached=True)
+            return found, self.reports[entry]
+        from wholestep.compiler.pipeline import Compiler  # a hit needs no pass: it starts without loading them
+
+        compiler = Compiler(self.options, self.spans)
+        plan, report = compiler.plan(graph, self.definition.sizes_of(graph), self.target)
+        self.check(entry, plan, new=True)
+        self.reports[entry] = report
+        if store is not None and report.complete:
+            store_plan(store, key, plan)
+            store_report(store, key, report)
+        return plan, report
+
+    def check(self, entry: str, plan: Plan, *, new: bool) -> None:
+        """Run a plan against the interpreter unless that was done, is not wanted, or there is nowhere to run it."""
+        if self.where is not None:
+            subject = Subject(self.definition.trace(entry), plan, self.key(entry), self.where)
+            self.verdicts[entry] = verdict_on(subject, self.spans, new=new)
+
+    def optimization(self, entry: str) -> OptimizeReport:
+        """What the build of an entry point did, with the integers that its plan would have without the e-graph.
+
+        These take a second plan, which is made here, once, and kept in the cache.
+        """
+        report = self.reports.get(entry) or self.plan_with_report(entry)[1]
+        if report.before is None:
+            from wholestep.compiler.pipeline import Compiler
+
+            graph = self.definition.trace(entry)
+            plain = Compiler(replace(self.options, egraph=False), Spans())
+            _, without = plain.plan(graph, self.definition.sizes_of(graph), self.target)
+            report = self.reports[entry] = replace(report, before=without.after)
+            if self.options.cache and report.complete:
+                store_report(cache_of(self.options), self.key(entry), report)
+        return report
+
+    def explain(self, entry: str, name: str) -> Explanation:
+        """Why a tensor of an entry point is computed as it is."""
+        from wholestep.compiler.explain import explain_tensor
+
+        return explain_tensor(self.definition.trace(entry), self.options, self.target, name)

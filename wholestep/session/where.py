@@ -1,0 +1,31 @@
+"""Where a session runs, and what decides its numbers beside the model: one record for builds, loads and checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wholestep.compiler.backend import Device
+from wholestep.compiler.devices import device_named
+from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
+from wholestep.errors import OptionError
+from wholestep.options import CompileOptions, thread_count
+
+
+@dataclass(frozen=True)
+class Where:
+    """The device, its threads, what keys random numbers, and how plans are made."""
+
+    device: Device
+    threads: int
+    seed: int
+    options: CompileOptions
+
+
+def where_to(
+    device: str = "cpu", threads: int | None = None, seed: int = 0, options: CompileOptions | None = None
+) -> Where:
+    """What the arguments of `build_session` mean; an OptionError says which one means nothing."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
+        raise OptionError(f"seed={seed!r}: expected a whole number from 0 to 2**64 - 1.")
+    count = thread_count(threads, default_threads(), MAX_THREADS)
+    return Where(device_named(device), count, seed, options or CompileOptions())

@@ -1,0 +1,64 @@
+"""The sizes of a step: the capacity of its symbolic dimensions, and those that only programs of micro-batches have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.ir.types import Dim, shape_text, symbols_of
+from wholestep.errors import GraphError, OptionError
+
+# Of a micro-batch: the rows before it, and the rows and micro-batches of the whole step.
+FIRST, ROWS, PARTS = "micro_batch.first", "micro_batch.rows", "micro_batch.count"
+MICRO_BATCH_DIMS = (FIRST, ROWS, PARTS)
+PREFIX = "accumulate/"  # of states that add up over micro-batches and mean nothing between steps
+
+
+def batch_symbol(graph: Graph) -> str:
+    """The symbolic dimension that is cut: the first axis of the first input, and of every input that has it."""
+    first = next(iter(graph.inputs.values()), None)
+    extent = first.shape[0] if first is not None and first.shape else None
+    symbol = str(extent)
+    if not isinstance(extent, Dim) or extent != Dim.symbol(symbol):
+        shown = "no input" if first is None else f"{first.name!r} of shape {shape_text(first.shape)}"
+        fail(
+            GraphError,
+            "accumulate needs a first input whose first axis is the batch, e.g. g.input('x', ('batch', 4)); received "
+            f"{shown}.",
+        )
+    for name, tensor in graph.inputs.items():
+        if symbol in symbols_of(tensor.shape) and (tensor.shape[0] != extent or symbol in symbols_of(tensor.shape[1:])):
+            shape = shape_text(tensor.shape)
+            fail(GraphError, f"accumulate cuts inputs along {symbol!r}, their first axis; {name!r} has shape {shape}.")
+    return symbol
+
+
+def capacity_of(graph: ir.Graph, given: Mapping[str, int]) -> dict[str, int]:
+    """The capacity of every symbol of a graph; an error names the symbol that has none."""
+    for symbol in graph.symbols:
+        if symbol not in given:
+            fix = "batch_size=32" if symbol == "batch" else f"capacity={{{symbol!r}: 64}}"
+            raise OptionError(
+                f"the dimension {symbol!r} has no capacity: say the largest size it may have when the program runs, "
+                f"e.g. {fix}."
+            )
+    return {s: given[s] for s in graph.symbols}
+
+
+def merged_capacity(graph: ir.Graph, batch_size: int | None, capacity: Mapping[str, int] | None) -> dict[str, int]:
+    """`batch_size=n` is `capacity={"batch": n}`; both are checked against the graph's own dimensions."""
+    out = dict(capacity or {})
+    if batch_size is not None:
+        if out.get("batch", batch_size) != batch_size:
+            raise OptionError(f"batch_size={batch_size} and capacity={capacity} disagree; give one of them.")
+        out["batch"] = batch_size
+    symbols = [s for s in graph.symbols if s not in MICRO_BATCH_DIMS]
+    known = ", ".join(map(repr, symbols)) or "none"
+    for symbol, size in out.items():
+        if symbol not in symbols:
+            raise OptionError(f"the graph has no symbolic dimension {symbol!r}; it has: {known}. Leave its size out.")
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise OptionError(f"the capacity of {symbol!r} is a whole number of at least 1; received {size!r}.")
+    return out

@@ -1,0 +1,231 @@
+"""What a session is built from, and the graphs of its entry points, recorded when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from wholestep.compiler.frontend.clocks import Clocks
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.step import Step
+from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.state import State
+from wholestep.errors import UsageError
+from wholestep.optim import SGD, Optimizer
+from wholestep.schedules import Schedule
+from wholestep.schedules.bind import with_schedules
+from wholestep.steps.by_hand import apply_graph, backward_graph, clip_graph, gradient_graph, observe_graph
+from wholestep.steps.capacity import FIRST, MICRO_BATCH_DIMS, PARTS, ROWS, batch_symbol, capacity_of
+from wholestep.steps.evaluate import EVALUATE, evaluate_graph, forward_only, predict_graph
+from wholestep.steps.recipe import PLAIN, Recipe
+from wholestep.steps.states import clocks_of, first_values
+from wholestep.steps.train import train_graph
+
+if TYPE_CHECKING:
+    from wholestep.steps.micro_batches import MicroBatches
+
+TRAIN = "train"
+FORWARD = "forward"  # `predict` with the weights that are being trained
+PART = f"{TRAIN}.part"  # of the programs of micro-batches, the one that `session.plan` shows
+
+BY_HAND: dict[str, Callable[[Graph, Optimizer], ir.Graph]] = {
+    "backward": lambda graph, optimizer: backward_graph(graph),
+    "gradients": lambda graph, optimizer: gradient_graph(graph),
+    "clip": lambda graph, optimizer: clip_graph(graph),
+    "apply": apply_graph,
+    "observe": lambda graph, optimizer: observe_graph(graph),
+}
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A graph or step, its optimizer (None: inference), how it trains, and the largest sizes to compile for."""
+
+    model: Graph | Step
+    optimizer: Optimizer | None
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    recipe: Recipe = PLAIN
+    measures_only: bool = False  # is `evaluate` what `step` runs?
+    clocks: Clocks = field(default_factory=Clocks)  # what its programs count
+    # What was recorded so far, once: of a step function its graph, of entry points theirs.
+    recorded: list[Graph] = field(default_factory=list)
+    traced: dict[str, ir.Graph] = field(default_factory=dict)
+    splits: dict[str, MicroBatches] = field(default_factory=dict)
+
+    @property
+    def main(self) -> str:
+        """The name of the entry point that `step` runs."""
+        if self.has_micro_batches:
+            return PART
+        if self.measures_only:
+            return EVALUATE
+        return TRAIN if self.optimizer is not None or isinstance(self.model, Step) else "inference"
+
+    @property
+    def graph(self) -> Graph:
+        """The graph; of a step, what its function recorded, once."""
+        if isinstance(self.model, Graph):
+            return self.model
+        if not self.recorded:
+            self.recorded.append(self.model.graph(self.clocks))
+        return self.recorded[0]
+
+    # -- micro-batches -------------------------------------------------------------------------------------------
+
+    @property
+    def has_micro_batches(self) -> bool:
+        """Does a step take several batches?"""
+        return self.recipe.accumulate > 1 and self.optimizer is not None
+
+    def micro_batches(self, kind: str) -> MicroBatches:
+        """The programs of "train" or "evaluate" over several batches; each is an entry point: `train.part`."""
+        if kind not in self.splits:
+            from wholestep.steps.micro_batches import split_step  # it brings autodiff along; most steps do without
+
+            assert kind != TRAIN or isinstance(self.model, Graph), "a step written by hand is not split"
+            self.splits[kind] = split_step(self._recording, self.optimizer if kind == TRAIN else None, self.recipe)
+        return self.splits[kind]
+
+    # -- sizes ---------------------------------------------------------------------------------------------------
+
+    def sizes_of(self, graph: ir.Graph) -> dict[str, int]:
+        """The capacity of every symbol of an entry point; those of micro-batches follow from the batch's."""
+        if not set(MICRO_BATCH_DIMS) & set(graph.symbols):
+            return capacity_of(graph, self.capacity)
+        rows = self.capacity.get(batch_symbol(self.graph), 1) * self.recipe.accumulate
+        return capacity_of(graph, {**self.capacity, FIRST: rows, ROWS: rows, PARTS: self.recipe.accumulate})
+
+    @property
+    def has_fixed_batch(self) -> bool:
+        """Is the first axis of the first input a number?"""
+        first = next(iter(self.graph.inputs.values()), None)
+        return first is not None and bool(first.shape) and isinstance(first.shape[0], int)
+
+    def fits(self, given: Mapping[str, object]) -> bool:
+        """Are there no more rows than the capacity?  What is no array is refused later."""
+        name, first = next(iter(self.graph.inputs.items()), ("", None))
+        rows = given.get(name)
+        if first is None or not first.shape or not isinstance(rows, Sized):
+            return True
+        return len(rows) <= self.capacity.get(str(first.shape[0]), len(rows))
+
+    def rows_in(self, given: Mapping[str, object]) -> tuple[int, int] | None:
+        """The rows of what is given and of the largest step; None where nobody can tell."""
+        name, first = next(iter(self.graph.inputs.items()), ("", None))
+        rows = given.get(name)
+        if first is None or not first.shape or not isinstance(rows, Sized):
+            return None
+        most = self.capacity.get(str(first.shape[0]), first.shape[0])
+        return len(rows), most * self.recipe.accumulate if isinstance(most, int) else len(rows)
+
+    def with_room(self, given: Mapping[str, object]) -> Definition:
+        """The same for as many rows as are given, up to a power of two; itself where they fit."""
+        if self.fits(given):
+            return self
+        name, first = next(iter(self.graph.inputs.items()))
+        rows = len(given[name])  # type: ignore[arg-type]
+        return replace(self, capacity={**self.capacity, str(first.shape[0]): 1 << (rows - 1).bit_length()}, splits={})
+
+    # -- entry points --------------------------------------------------------------------------------------------
+
+    def trace(self, entry: str) -> ir.Graph:
+        """The graph of an entry point, recorded once."""
+        if entry not in self.traced:
+            traced = self._trace(entry)
+            if self._trains(entry):
+                from wholestep.optim.averages import showing_averages  # few average
+
+                traced = showing_averages(traced, self.averaged)
+            self.traced[entry] = traced
+        return self.traced[entry]
+
+    @property
+    def averaged(self) -> set[str]:
+        """The weights that its optimizer averages, as far as a program that trains was recorded."""
+        return self.clocks.averaged
+
+    def _trains(self, entry: str) -> bool:
+        """Is it about the weights that are being trained, where the model shows their averages?"""
+        return bool(self.averaged) and (entry.partition(".")[0] == TRAIN or entry in BY_HAND or entry == FORWARD)
+
+    @property
+    def _recording(self) -> Graph:
+        """The user's graph, to record an update in."""
+        graph = self.graph.copy()
+        graph.clocks = self.clocks
+        return graph
+
+    def _trace(self, entry: str) -> ir.Graph:
+        if isinstance(self.model, Step) and entry == TRAIN:
+            return with_schedules(self.graph.to_ir(), self.recipe.schedules)
+        if isinstance(self.model, Step) and entry in BY_HAND and entry != "observe":
+            raise UsageError(
+                f"{entry} takes gradients and updates apart, and a @ws.step function has its own. Read what it "
+                "computes: return it, or tensor.keep('name')."
+            )
+        kind, _, phase = entry.partition(".")
+        if phase:
+            return self._trace_phase(kind, phase)
+        if entry == TRAIN:
+            assert self.optimizer is not None
+            graph = train_graph(self._recording, self.optimizer, recipe=self.recipe)
+            return with_schedules(graph, self.recipe.schedules)
+        if entry == EVALUATE:
+            return evaluate_graph(self.graph, self.recipe)
+        if entry in BY_HAND:
+            return BY_HAND[entry](self._recording, self.optimizer or SGD())
+        predicts = entry in ("predict", FORWARD)
+        return predict_graph(self.graph) if predicts and _has_loss(self.graph) else forward_only(self.graph)
+
+    def _trace_phase(self, kind: str, phase: str) -> ir.Graph:
+        """A program of micro-batches under the schedules of what it uses."""
+        phases, schedules = self.micro_batches(kind).phases, self.recipe.schedules if kind == TRAIN else {}
+        used = {name: graph.leaves("scalar").keys() for name, graph in phases.items()}
+        unused = {t: s for t, s in schedules.items() if not any(t in names for names in used.values())}
+        here = {t: s for t, s in schedules.items() if t in used[phase]}
+        return with_schedules(phases[phase], unused or here)  # what no program uses is refused by name
+
+    # -- another optimizer, another recipe -----------------------------------------------------------------------
+
+    def same_program(self, optimizer: Optimizer) -> bool:
+        """Would the step with `optimizer` be the same program, up to runtime scalars?"""
+        own = self.optimizer
+        return own is not None and type(optimizer) is type(own) and optimizer.structure() == own.structure()
+
+    def same_schedules(self, schedules: Mapping[str, Schedule]) -> bool:
+        """Would the step with these be the same program, up to runtime scalars?"""
+        structure = [{t: (s.unit, s.structure()) for t, s in x.items()} for x in (self.recipe.schedules, schedules)]
+        return structure[0] == structure[1]
+
+    def with_optimizer(self, optimizer: Optimizer) -> Definition:
+        """The same model trained by another optimizer."""
+        if isinstance(self.model, Step):
+            raise UsageError("a @ws.step function names its own optimizers; change them there and build again.")
+        return replace(self, optimizer=optimizer, **self._unrecorded())
+
+    def with_recipe(self, recipe: Recipe) -> Definition:
+        """The same model trained by another recipe."""
+        return replace(self, recipe=recipe, **self._unrecorded())
+
+    def recounted(self, count_of: Callable[[str], int] | None = None) -> Definition:
+        """The same, to be recorded for the updates that the parameters have had by now, or for given ones."""
+        return replace(self, **{**self._unrecorded(), "clocks": clocks_of(self.model, count_of)})
+
+    def _unrecorded(self) -> dict[str, Any]:
+        return {"recorded": [], "traced": {}, "splits": {}, "clocks": clocks_of(self.model)}
+
+    def reset_optimizer_state(self, state: State, own: Container[str], plans: Sequence[Plan]) -> None:
+        """Moments and their counts start anew; what the model itself declares is kept."""
+        for plan in plans:
+            fresh = first_values(plan, 0)
+            for name, _ in plan.states:
+                if name in state and name not in own:
+                    state.set(name, fresh(name))
+        state.set_updates(dict.fromkeys(self.clocks.starts, 0))
+
+
+def _has_loss(graph: Graph) -> bool:
+    first = next(iter(graph.outputs.values()), None)
+    return first is not None and first.shape == () and first.dtype.is_float
