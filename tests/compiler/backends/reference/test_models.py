@@ -14,7 +14,8 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
-from wholestep.steps.train import evaluate_graph, predict_graph, train_graph
+from wholestep.steps.evaluate import evaluate_graph, predict_graph
+from wholestep.steps.train import train_graph
 
 Array = np.ndarray[Any, Any]
 
