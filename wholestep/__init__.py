@@ -15,6 +15,7 @@ from wholestep.compiler.frontend.custom_gradient import custom_gradient
 from wholestep.compiler.frontend.functions import (
     abs,
     arange,
+    cast,
     concat,
     cos,
     erf,
@@ -254,7 +255,7 @@ __all__ = [
     "Graph", "Tensor", "Dim", "Spec", "Step", "step", "gradients", "stop_gradient", "custom_gradient", "runtime",
     "float32", "float64", "bfloat16", "float16", "int32", "int64", "uint8",
     # functions of tensors
-    "abs", "arange", "attention", "concat", "cos", "dropout", "erf", "exp", "exp2", "expm1", "floor", "gather",
+    "abs", "arange", "attention", "cast", "concat", "cos", "dropout", "erf", "exp", "exp2", "expm1", "floor", "gather",
     "gelu", "group_norm", "iota", "layer_norm", "less_than", "log", "log1p", "log2", "log_softmax", "logsumexp",
     "matmul", "maximum", "minimum", "mod", "one_hot", "pad", "random_normal", "random_uniform", "ratio", "recip",
     "relu", "rms_norm", "scan", "scatter_add", "sigmoid", "sign", "silu", "sin", "size", "softmax", "sqrt", "stack",

@@ -11,7 +11,7 @@ from wholestep.errors import ShapeError
 
 
 def matmul(a: Node, b: Node) -> Node:
-    """The product of two matrices, stacks of matrices or vectors."""
+    """The product of two matrices, stacks of matrices or vectors, in the dtype that it accumulates in."""
     if not a.type.rank or not b.type.rank:
         fail(ShapeError, f"@ needs at least one axis on each side; received {a.type} and {b.type}. Use * for scalars.")
     _check_inner(a.type.shape, b.type.shape)
@@ -49,7 +49,7 @@ def _rows_times_matrix(a: Node, b: Node) -> Node:
 def _product(a: Node, b: Node) -> Node:
     a, transpose_a = _stored(a)
     b, transpose_b = _stored(b)
-    return record("matmul", [a, b], at.MatmulAttrs(transpose_a, transpose_b, a.type.dtype))
+    return record("matmul", [a, b], at.MatmulAttrs(transpose_a, transpose_b, a.type.dtype.accumulate))
 
 
 def _stored(x: Node) -> tuple[Node, bool]:

@@ -33,7 +33,8 @@ __all__ = [
     "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "recip", "erf", "floor", "abs", "sign",
     "maximum", "minimum", "mod", "less_than",
     "relu", "sigmoid", "tanh", "gelu", "silu", "softmax", "log_softmax", "logsumexp",
-    "concat", "stack", "pad", "gather", "take", "scatter_add", "write_rows", "one_hot", "stop_gradient",
+    "concat", "stack", "pad", "gather", "take", "scatter_add", "write_rows", "one_hot", "cast",
+    "stop_gradient",
     "random_uniform", "random_normal", "arange", "iota", "size",
 ]  # fmt: skip
 
@@ -258,6 +259,11 @@ def write_rows(x: Tensor, rows: Operand, start: Operand) -> Tensor:
     """
     parts = [as_tensor(x), as_tensor(rows), as_tensor(start)]
     return Tensor(record("write_rows", [t.node for t in parts]), common_graph(*parts))
+
+
+def cast(x: Operand, dtype: object) -> Tensor:
+    """x as another dtype, as `x.astype(dtype)`.  Example: `ws.cast(x, "bfloat16") @ ws.cast(w, "bfloat16")`."""
+    return as_tensor(x).astype(dtype)
 
 
 def one_hot(index: Operand, classes: int, dtype: object = "float32") -> Tensor:

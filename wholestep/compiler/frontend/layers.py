@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-
 from wholestep.compiler.frontend.functions import sqrt
 from wholestep.compiler.frontend.promote import promote
 from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, common_graph, ratio, where
@@ -15,7 +13,7 @@ from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, rewrite
 from wholestep.compiler.ir.layers import values_per_channel
-from wholestep.compiler.ir.types import boolean, shape_text
+from wholestep.compiler.ir.types import DType, boolean, shape_text
 from wholestep.errors import OptionError, ShapeError, UsageError
 
 __all__ = ["attention", "batch_norm", "by_mode", "dropout", "group_norm", "layer_norm", "rms_norm"]
@@ -48,7 +46,7 @@ def rms_norm(x: Tensor, weight: Operand | None = None, axis: Axes = -1, eps: flo
 
     Example: `ws.rms_norm(x, gain)`.
     """
-    least = float(np.finfo(x.dtype.numpy).eps) if eps is None and x.dtype.is_float else eps or 0.0
+    least = x.dtype.eps if eps is None else eps
     return _over_axes("rms_norm", x, (weight,), axis, at.NormAttrs(float(least)))
 
 
@@ -277,13 +275,20 @@ def attention(
             fail(ShapeError, f"attention: the width {width} of the queries is not a number yet; give scale= as well.")
         scale = 1.0 / math.sqrt(max(width, 1))
     attrs = at.AttentionAttrs(bool(causal), float(scale))
-    return _record("attention", [q, k, v, *([] if mask is None else [_scores(q, k, mask)])], attrs)
+    nodes = promote("attention", [q.node, k.node, v.node])
+    dtype = nodes[0].type.dtype
+    added = [] if mask is None else [_scores(q, k, mask, dtype.accumulate)]
+    if not dtype.is_half:
+        return _record("attention", [q, k, v, *added], attrs)
+    out = record("attention", [*nodes, *(m.node for m in added)], attrs)
+    return Tensor(out, common_graph(q, k, v, *added)).astype(dtype)
 
 
-def _scores(q: Tensor, k: Tensor, mask: Operand) -> Tensor:
-    """What a mask adds to the scores."""
+def _scores(q: Tensor, k: Tensor, mask: Operand, dtype: DType) -> Tensor:
+    """What a mask adds to the scores, in their dtype."""
     m = as_tensor(mask)
     if m.dtype == boolean:
-        number = q.dtype.numpy.type
+        number = dtype.numpy.type
         m = where(m, number(0), number(-math.inf))
+    m = m.astype(dtype) if q.dtype.is_half and m.dtype.is_float else m
     return m.expand(*q.shape[:-1], k.shape[-2]) if k.ndim >= 2 else m

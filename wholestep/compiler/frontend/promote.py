@@ -1,7 +1,8 @@
 """Which dtype and shape operands meet in: NumPy's implicit rules made explicit nodes.
 
 A *weak* operand adopts the dtype of what it meets: Python numbers, rank-0 constants, sizes of dimensions and
-float64 expressions of runtime scalars.  Everything else keeps its dtype, and two different ones are an error.
+float64 expressions of runtime scalars.  Everything else keeps its dtype, and two different ones are an error, but for
+half types: what meets a wider float, or the other half type, is widened, which loses nothing (as in torch).
 """
 
 from __future__ import annotations
@@ -107,14 +108,21 @@ def promote(op: str, values: Sequence[Node | Literal]) -> list[Node]:
     """Nodes of one dtype: that of the tensors among the operands."""
     nodes = [constant(v, natural_dtype(v)) if _is_array(v) else v for v in values]
     strong = [n for n in nodes if isinstance(n, Node) and not is_weak(n)]
-    if strong:
-        dtype = strong[0].type.dtype
-    else:
-        dtype = _weak_dtype(nodes)
-    for node in strong:
-        if node.type.dtype != dtype:
-            _refuse_mixture(op, strong[0], node)
+    dtype = _common_dtype(op, strong) if strong else _weak_dtype(nodes)
     return [convert(n, dtype) if isinstance(n, Node) else _literal(n, dtype) for n in nodes]
+
+
+def _common_dtype(op: str, strong: Sequence[Node]) -> DType:
+    """The dtype of all of them, or the wider one where half types meet others."""
+    dtype = strong[0].type.dtype
+    for node in strong:
+        other = node.type.dtype
+        if other == dtype:
+            continue
+        if not (dtype.is_float and other.is_float and (dtype.is_half or other.is_half)):
+            _refuse_mixture(op, strong[0], node)
+        dtype = float64 if float64 in (dtype, other) else float32
+    return dtype
 
 
 def _weak_dtype(values: Sequence[Node | Literal]) -> DType:
@@ -124,6 +132,8 @@ def _weak_dtype(values: Sequence[Node | Literal]) -> DType:
     ]
     if float32 in found:
         return float32
+    if len(halves := {d for d in found if d.is_half}) == 1 and float64 not in found:
+        return halves.pop()
     if any(d.is_float for d in found):
         return float64
     return found[0] if len(set(found)) == 1 else int64

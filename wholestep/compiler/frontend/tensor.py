@@ -180,9 +180,9 @@ class Tensor(Unreadable):
         return out.reshape(tuple(1 if d in axes else e for d, e in enumerate(self.shape))) if keepdims else out
 
     def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """Σ x over the axes (all of them when none is given)."""
+        """Σ x over the axes (all of them when none is given); of a half type added in float32, then rounded."""
         axes = self._axes(axis)
-        return self._reduced("sum", axes, at.SumAttrs(axes, self.dtype), keepdims)
+        return self._reduced("sum", axes, at.SumAttrs(axes, self.dtype.accumulate), keepdims).astype(self.dtype)
 
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """Σ x / n over the axes: a ratio node, so that a loss ending in it can be cut into micro-batches."""
@@ -192,7 +192,7 @@ class Tensor(Unreadable):
             )
         axes = self._axes(axis)
         count = product(self.shape[d] for d in axes)
-        return ratio(self.sum(axes, keepdims), count)
+        return ratio(self.astype(self.dtype.accumulate).sum(axes, keepdims), count).astype(self.dtype)
 
     def max(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """The largest element; its gradient is split evenly among tied elements."""
@@ -277,7 +277,7 @@ class Tensor(Unreadable):
     broadcast_to = expand
 
     def astype(self, dtype: object) -> Tensor:
-        """The same values as another dtype.
+        """The same values as another dtype, rounded to the nearest where it has fewer digits.
 
         A float becomes an integer by cutting off its fraction; outside of the integer's range it becomes the nearest
         end of it, and NaN becomes 0.  An integer that is too large for another integer dtype wraps, as in NumPy.
@@ -390,13 +390,18 @@ def where(condition: Operand, x: Operand, y: Operand) -> Tensor:
     return Tensor(record("where", align("where", [test, *chosen])), common_graph(condition, x, y))
 
 
-def matmul(a: Operand, b: Operand) -> Tensor:
+def matmul(a: Operand, b: Operand, dtype: object = None) -> Tensor:
     """The matrix product, for all of NumPy's ranks: (..., m, k) @ (..., k, n) -> (..., m, n).
+
+    Args:
+        dtype: of the result; that of the operands unless given.  Products of half types are added up in float32:
+            `dtype="float32"` keeps all of its digits.
 
     Example: `ws.matmul(x, w)` is `x @ w`.
     """
     left, right = promote("@", [_unwrap(a), _unwrap(b)])
-    return Tensor(contraction.matmul(left, right), common_graph(a, b))
+    out = Tensor(contraction.matmul(left, right), common_graph(a, b))
+    return out.astype(left.type.dtype if dtype is None else dtype)
 
 
 def ratio(numerator: Tensor, denominator: Tensor | Extent) -> Tensor:

@@ -88,7 +88,7 @@ def conv2d(
     low, high = _margins("conv2d", padding, _kernel_size("conv2d", kernel), steps, spread)
     nodes = promote("conv2d", [x.node, kernel.node])
     attrs = at.ConvAttrs(steps, low, high, spread, groups, False)
-    out = Tensor(record("conv2d", nodes, attrs), common_graph(x, kernel))
+    out = Tensor(record("conv2d", nodes, attrs), common_graph(x, kernel)).astype(nodes[0].type.dtype)
     return out if bias is None else out + _per_channel("conv2d", bias, out)
 
 

@@ -268,6 +268,11 @@ class TensorType:
         return f"{self.dtype}[{', '.join(str(e) for e in self.shape)}]"
 
 
+def adjoint_type(t: TensorType) -> TensorType:
+    """The type of a tensor's gradient inside a backward pass: that of half values is a sum, and not rounded to them."""
+    return TensorType(t.shape, t.dtype.accumulate)
+
+
 @dataclass(frozen=True)
 class TupleType:
     """What a node with several results has; `item` picks one."""

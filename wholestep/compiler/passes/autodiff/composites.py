@@ -103,7 +103,8 @@ def norm_rule(y: Node, g: Node) -> Gradients:
 
 
 def attention_rule(y: Node, g: Node) -> Gradients:
-    return b.results("attention_grad", (*y.inputs, b.make("attention_lse", y.inputs, y.attrs), g), y.attrs)
+    lse = b.make("attention_lse", y.inputs, y.attrs)
+    return b.results("attention_grad", (*y.inputs, lse, b.cast(g, y.inputs[0].type.dtype)), y.attrs)
 
 
 # y = x/(1 - rate) where kept, else 0:  dx = the same of g;  drate = 0, what the mean over all draws says

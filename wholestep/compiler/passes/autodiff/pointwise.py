@@ -82,9 +82,9 @@ def erf_rule(y: Node, g: Node) -> Gradients:
     return (b.mul(b.scale(g, 2 / sqrt(pi)), b.unary("exp", b.neg(b.mul(x, x)))),)
 
 
-# y = x in another float dtype:  dx = g in x's dtype
+# y = x in another float dtype:  dx = g in the dtype of x's gradient
 def cast_rule(y: Node, g: Node) -> Gradients:
-    return (b.cast(g, y.inputs[0].type.dtype),)
+    return (b.cast(g, y.inputs[0].type.dtype.accumulate),)
 
 
 # -- pointwise, two and three inputs -----------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 The walk names no op.  What an op's gradient is stands in rules.py; here are the chain rule, the sum where uses meet,
 and the checks on what a rule gave back.
+
+The gradient of a half value is float32: it is a sum, and goes on to what the value was rounded from.  Only products
+read it in half, as they read their operands; the rules of all other ops see their node in float32.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update, held_graph, toposort, with_held_graph
-from wholestep.compiler.ir.types import TensorType
+from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.types import TensorType, adjoint_type
 from wholestep.compiler.passes.autodiff.rules import (
     GRADIENTS,
     Blocked,
@@ -32,7 +36,7 @@ Seed = Callable[[Node], Node]
 
 def one(loss: Node) -> Node:
     """The seed d loss / d loss = 1: a rank-0 constant."""
-    return build.constant(1, loss.type.dtype)
+    return build.constant(1, loss.type.dtype.accumulate)
 
 
 def expand_gradients(graph: Graph, seed: Seed = one) -> Graph:
@@ -71,7 +75,7 @@ def gradients(loss: Node, params: Sequence[Node], seed: Node) -> tuple[Node, ...
         raise _unreached_error(loss, missing[0])
     order = toposort([loss])
     totals = _pull_back({loss: [seed]}, order, _depending_on(order, params), params)
-    return tuple(totals[p] for p in params)
+    return tuple(build.cast(totals[p], p.type.dtype) for p in params)
 
 
 def _pull_back(
@@ -108,7 +112,8 @@ def _through_all(
     wanted = {i for i, x in enumerate(node.inputs) if x in useful and carries(node, i)}
     found = _TOGETHER[node.op](node, upstream, wanted, params)
     for i, gradient in found.items():
-        assert gradient.type == node.inputs[i].type, f"{node.op} gave {gradient.type} for {node.inputs[i].type}"
+        expected = adjoint_type(node.inputs[i].type)
+        assert gradient.type == expected, f"{node.op} gave {gradient.type} for {expected}"
     return sorted(found.items(), key=lambda pair: pair[0])
 
 
@@ -121,10 +126,13 @@ def _through_loop(node: Node, upstream: dict[int, Node], wanted: set[int], param
 
 def _as_told(node: Node, upstream: dict[int, Node], wanted: set[int], params: Sequence[Node]) -> dict[int, Node]:
     """What a user's own gradient computes; where nothing arrived at a result, zeros did."""
-    given = [upstream[i] if i in upstream else build.full(0, kind) for i, kind in enumerate(node.results)]
+    given = [
+        build.cast(upstream[i], kind.dtype) if i in upstream else build.full(0, kind)
+        for i, kind in enumerate(node.results)
+    ]
     attrs = build.attrs_of(node, at.CustomGradientAttrs)
     found = zip(attrs.arguments, inlined(attrs.graph, [*given, *node.inputs[attrs.results :]]), strict=True)
-    return {position: gradient for position, gradient in found if position in wanted}
+    return {i: build.cast(gradient, gradient.type.dtype.accumulate) for i, gradient in found if i in wanted}
 
 
 _TOGETHER = {"scan": _through_loop, "custom_gradient": _as_told}
@@ -164,17 +172,26 @@ def _apply_rule(node: Node, upstream: Node, wanted: Sequence[int], params: Seque
     if isinstance(row, Refused):
         raise _refused_error(node, row, params)
     if isinstance(row, ThroughDecomposition):
-        found = _through_decomposition(node, upstream, wanted, params)
+        found = _through_decomposition(_seen_wide(node), upstream, wanted, params)
     else:
-        found = row(node, upstream)
+        found = row(_seen_wide(node), upstream)
     assert len(found) == len(operands(node)), f"the gradient rule of {node.op} gave {len(found)} for {node!r}"
     out = []
     for i in wanted:
-        gradient, expected = found[i], operands(node)[i].type
+        gradient, expected = found[i], adjoint_type(operands(node)[i].type)
         assert gradient is not None, f"the gradient rule of {node.op} gave nothing for input {i} of {node!r}"
         assert gradient.type == expected, f"the gradient rule of {node.op} gave {gradient.type} for {expected}"
         out.append((i, gradient))
     return out
+
+
+def _seen_wide(node: Node) -> Node:
+    """The node as its rule sees it: of float32 where it is of half, unless it is a product."""
+    of = source(node)
+    if of.op == "cast" or of.op in having(Trait.PRODUCT) or not any(i.type.dtype.is_half for i in of.inputs):
+        return node
+    wide = of.with_inputs([build.cast(i, i.type.dtype.accumulate) for i in of.inputs])
+    return wide if node.op != "item" else node.with_inputs([wide])
 
 
 def _through_decomposition(
@@ -188,7 +205,10 @@ def _through_decomposition(
     between = [n for n in toposort([result]) if n not in behind]
     totals = _pull_back({result: [upstream]}, between, _depending_on(between, inputs), params)
     # An input that stands at several positions has its whole gradient at the first of those that want one.
-    return tuple(totals.pop(x, None) or build.zeros_like(x) if i in wanted else None for i, x in enumerate(inputs))
+    return tuple(
+        totals.pop(x, None) or build.full(0, adjoint_type(x.type)) if i in wanted else None
+        for i, x in enumerate(inputs)
+    )
 
 
 # -- errors ------------------------------------------------------------------------------------------------------

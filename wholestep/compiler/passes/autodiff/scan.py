@@ -15,7 +15,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, toposort
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.scan import stacked_type
-from wholestep.compiler.ir.types import Extent, TensorType, boolean
+from wholestep.compiler.ir.types import Extent, TensorType, adjoint_type, boolean
 from wholestep.compiler.passes.autodiff.sums import sum_over_steps
 
 PullBack = Callable[[dict[Node, list[Node]], Sequence[Node], Sequence[Node]], Mapping[Node, Node]]
@@ -50,11 +50,11 @@ class _Gradient:
         arrived: dict[Node, list[Node]] = {}
         for i in self.carried:
             after = self.body.outputs[i].node
-            arrived.setdefault(after, []).append(self._parameter("carry", after.type))
+            arrived.setdefault(after, []).append(self._parameter("carry", adjoint_type(after.type)))
         for index, gradient in self.upstream.items():
             root = self.body.outputs[index].node
             cut = self._after(gradient) if index < self.attrs.carries else gradient
-            arrived.setdefault(root, []).append(self._slice(root.type, lambda cut=cut: cut))  # type: ignore[misc]
+            arrived.setdefault(root, []).append(self._slice(adjoint_type(root.type), lambda cut=cut: cut))  # type: ignore[misc]
         inputs = [self.body.inputs[i] for i in sorted({*self.carried, *self.wanted})]
         return pull_back(arrived, self.body.nodes, inputs)
 
@@ -169,7 +169,7 @@ class _Gradient:
                 return self._stack(node)
             return build.make("item", (loop,), at.ItemAttrs(self.outputs[node]))
 
-        found = {p: build.zeros_like(self.node.inputs[p]) for p in self.wanted}
+        found = {p: build.full(0, adjoint_type(self.node.inputs[p].type)) for p in self.wanted}
         for p, gradient in given.items():
             if p >= carries + sequences:
                 found[p] = sum_over_steps(gradient, self.attrs.length, stack)
@@ -182,7 +182,7 @@ class _Gradient:
 
     def _total(self, carry: int) -> Node:
         leaf = self.body.inputs[carry]
-        return self.totals[leaf] if leaf in self.totals else build.zeros_like(leaf)
+        return self.totals[leaf] if leaf in self.totals else build.full(0, adjoint_type(leaf.type))
 
     def _loop(self, after: Sequence[Node]) -> Node:
         """The loop of gradients; first, the forward loop with what it has to stack for it."""

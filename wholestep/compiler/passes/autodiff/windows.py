@@ -29,18 +29,21 @@ def _adjoint(op: str, inputs: tuple[Node, Node], a: at.ConvAttrs, like: Node) ->
 # y = x * w:  dx = the adjoint in x of g under w, dw = the adjoint in w of x under g
 def conv2d_rule(y: Node, g: Node) -> Gradients:
     (x, w), a = y.inputs, attrs_of(y, at.ConvAttrs)
+    g = b.cast(g, x.type.dtype)
     return _adjoint("conv2d_grad_input", (g, w), a, x), _adjoint("conv2d_grad_weight", (x, g), a, w)
 
 
 # y(u, w) is linear in both, with h arriving:  du = h * w, dw = the adjoint in w of h under u
 def conv2d_grad_input_rule(y: Node, h: Node) -> Gradients:
     (u, w), a = y.inputs, attrs_of(y, at.ConvGradAttrs).forward
+    h = b.cast(h, u.type.dtype)
     return b.make("conv2d", (h, w), a), _adjoint("conv2d_grad_weight", (h, u), a, w)
 
 
 # y(x, u) is linear in both, with h arriving, shaped as a weight:  dx = the adjoint in x of u under h, du = x * h
 def conv2d_grad_weight_rule(y: Node, h: Node) -> Gradients:
     (x, u), a = y.inputs, attrs_of(y, at.ConvGradAttrs).forward
+    h = b.cast(h, u.type.dtype)
     return _adjoint("conv2d_grad_input", (u, h), a, x), b.make("conv2d", (x, h), a)
 
 
