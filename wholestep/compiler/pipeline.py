@@ -26,7 +26,7 @@ from wholestep.compiler.passes.pooling import drop_pools_of_one, relu_behind_poo
 from wholestep.compiler.passes.precision import widen_half_arithmetic
 from wholestep.compiler.passes.regroup import regroup
 from wholestep.compiler.passes.row_writes import lower_row_writes
-from wholestep.compiler.passes.scans import hoist_projections, in_bodies, merge_scans, sink_lookups
+from wholestep.compiler.passes.scans import hoist_casts, hoist_projections, in_bodies, merge_scans, sink_lookups
 from wholestep.compiler.passes.unroll import unroll_inner_loops
 from wholestep.compiler.plan.bounds import index_bounds, least_sizes
 from wholestep.compiler.plan.build import make_plan
@@ -43,7 +43,7 @@ log = logging.getLogger("wholestep")
 
 BEFORE_GRADIENTS = (
     *(inline_calls, unroll_inner_loops, drop_pools_of_one),
-    *(relu_behind_pool, hoist_projections, project_tables),
+    *(relu_behind_pool, hoist_casts, hoist_projections, project_tables),
 )
 SIMPLIFY = (fold, share_common_nodes, drop_dead_code)
 FLATTEN = with_target(flatten)
@@ -85,6 +85,7 @@ STAGES = (
 OPTIONAL = frozenset[Pass | ForTarget](
     (
         relu_behind_pool,
+        hoist_casts,
         hoist_projections,
         project_tables,
         merge_scans,

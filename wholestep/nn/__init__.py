@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from wholestep.nn.module import Module
     from wholestep.nn.norms import GroupNorm, LayerNorm, RMSNorm
     from wholestep.nn.parameter import Buffer, Parameter
+    from wholestep.nn.precision import in_float32
     from wholestep.nn.recurrent import GRU, LSTM, RNN
 
 _HOMES = {
@@ -56,6 +57,7 @@ _HOMES = {
     "module": ["Module"],
     "norms": ["GroupNorm", "LayerNorm", "RMSNorm"],
     "parameter": ["Buffer", "Parameter"],
+    "precision": ["in_float32"],
     "recurrent": ["GRU", "LSTM", "RNN"],
 }
 if not TYPE_CHECKING:  # a checker sees the imports above
@@ -63,7 +65,7 @@ if not TYPE_CHECKING:  # a checker sees the imports above
 
 # fmt: off
 __all__ = [
-    "Module", "Parameter", "Buffer", "Sequential", "Residual", "Lambda",
+    "Module", "Parameter", "Buffer", "Sequential", "Residual", "Lambda", "in_float32",
     "Linear", "Embedding", "Dropout", "Flatten",
     "Conv1d", "Conv2d", "MaxPool2d", "AvgPool2d", "GlobalAvgPool2d",
     "BatchNorm1d", "BatchNorm2d", "LayerNorm", "RMSNorm", "GroupNorm",

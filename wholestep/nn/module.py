@@ -64,6 +64,7 @@ class Module:
             if isinstance(function, FunctionType) and not name.startswith("_") and not hasattr(Module, name):
                 setattr(cls, name, trace.recorded_method(function))
 
+    products_in_float32 = False  # see nn.in_float32
     unused_names: tuple[str, ...] = ()  # of arrays that other libraries' files have and this module has no use for
 
     def forward(self, *inputs: Any, **named: Any) -> Any:

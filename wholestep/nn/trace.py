@@ -9,6 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.frontend.graph import Graph, recorded_graph, recording
+from wholestep.compiler.frontend.precision import pinning
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
 from wholestep.nn.parameter import Parameter
 
@@ -188,7 +189,8 @@ def running(trace: Trace, module: Module) -> Iterator[None]:
     relative = trace.relative_path(module)
     tokens, outer = (_CURRENT.set(trace), _INSIDE.set(trace.paths[module])), trace.scope
     try:
-        with trace.graph.scope(relative) if relative else nullcontext():
+        pinned = pinning() if module.products_in_float32 else nullcontext()
+        with trace.graph.scope(relative) if relative else nullcontext(), pinned:
             trace.scope = trace.graph.open_scope
             yield
     finally:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.devices import target_named
 from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.precision import as_precision
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.spans import OptimizeReport
@@ -51,6 +52,7 @@ def build_session(
     clip_each: float | None = None,
     nonfinite: str = "ignore",
     unused: Sequence[str] = (),
+    precision: str = "float32",
     seed: int = 0,
     device: str = "cpu",
     threads: int | None = None,
@@ -80,6 +82,8 @@ def build_session(
         nonfinite: where the loss or a gradient is not finite: "ignore" it, "skip" the update and leave every state as
             it is (`session.skipped_steps` counts), or "raise" an error.
         unused: names, or patterns of names, of parameters that the loss need not depend on; they are not trained.
+        precision: "float32", "bfloat16" or "float16": what products, convolutions and attention are computed in, with
+            sums in float32.  Weights, their updates and everything else stay float32.
         seed: keys initial values, random nodes and the order of epochs.
         device: "cpu", as the best target that this machine has, or "cpu/portable" and the like, as that one;
             "reference" to run in NumPy, slowly, without a C compiler; "null" to plan and report only, for this CPU or,
@@ -102,6 +106,7 @@ def build_session(
         as_measures(metrics),
         as_schedules(schedule),
         tuple(unused),
+        as_precision(precision),
     )
     model = as_graph(model_or_graph, inputs, targets, loss)
     session, report = build(_defined(model, optimizer, batch_size, capacity, recipe), where)
@@ -249,10 +254,10 @@ def _defined(
     if isinstance(model, Step):
         if optimizer is not None:
             raise UsageError("a @ws.step function applies its own optimizers; leave optimizer= out.")
-        if recipe != Recipe(schedules=recipe.schedules):
+        if recipe != Recipe(schedules=recipe.schedules, precision=recipe.precision):
             raise UsageError(
-                "a @ws.step function records its own clipping, metrics and micro-batches "
-                "(ws.optim.clip_by_global_norm, metric.record); of these options it takes schedule= alone."
+                "a @ws.step function records its own clipping, metrics and micro-batches (ws.optim.clip_by_global_norm, "
+                "metric.record); of these options it takes schedule= and precision= alone."
             )
         return _sized(Definition(model, None, {}, recipe), batch_size, capacity)
     _need_graph(model, "build_session")

@@ -37,6 +37,7 @@ BY_HAND: dict[str, Callable[[Graph, Optimizer], ir.Graph]] = {
     "apply": apply_graph,
     "observe": lambda graph, optimizer: observe_graph(graph),
 }
+UPDATES = ("clip", "apply")  # those that are given gradients, and multiply no weights
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,11 @@ class Definition:
         """The graph of an entry point, recorded once."""
         if entry not in self.traced:
             traced = self._trace(entry)
+            # What is a part of micro-batches had its casts when the step was cut.
+            if self.recipe.precision.is_half and entry not in UPDATES and "." not in entry:
+                from wholestep.compiler.passes.precision import lower_precision
+
+                traced = lower_precision(traced, self.recipe.precision)
             if self._trains(entry):
                 from wholestep.optim.averages import showing_averages  # few average
 

@@ -26,6 +26,7 @@ from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import Dim, divide, product, shape_text, symbols_of
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.inline import drop_custom_gradients, inline_calls
+from wholestep.compiler.passes.precision import lower_precision
 from wholestep.compiler.passes.separate import Separation, Term, analyse
 from wholestep.errors import GraphError, UsageError
 from wholestep.optim import Optimizer
@@ -83,6 +84,8 @@ class _Splitter:
         with self.step.scope(EVALUATE) if optimizer is None else nullcontext():
             record_metrics(self.step, recipe.measures)
         traced = self.step.to_ir() if optimizer is not None else evaluated(self.step.to_ir())
+        if recipe.precision.is_half:
+            traced = lower_precision(traced, recipe.precision)
         whole = expand_gradients(inline_calls(traced))
         self.whole = whole if optimizer is not None else drop_custom_gradients(whole)
         self.loss = self.whole.outputs[0].node

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import DType, float32
 from wholestep.errors import OptionError, UsageError
 from wholestep.schedules.base import Schedule
 
@@ -40,6 +41,7 @@ class Recipe:
     measures: tuple[Measure, ...] = ()
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # name patterns of parameters that may lack a path to the loss
+    precision: DType = float32  # what products are computed in
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "clip_value", "clip_each"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wholestep.compiler.frontend.precision import operand
 from wholestep.compiler.frontend.promote import broadcast_shapes, expand, reshape
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
@@ -49,7 +50,7 @@ def _rows_times_matrix(a: Node, b: Node) -> Node:
 def _product(a: Node, b: Node) -> Node:
     a, transpose_a = _stored(a)
     b, transpose_b = _stored(b)
-    return record("matmul", [a, b], at.MatmulAttrs(transpose_a, transpose_b, a.type.dtype.accumulate))
+    return record("matmul", [operand(a), b], at.MatmulAttrs(transpose_a, transpose_b, a.type.dtype.accumulate))
 
 
 def _stored(x: Node) -> tuple[Node, bool]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from wholestep.compiler.frontend.functions import sqrt
+from wholestep.compiler.frontend.precision import operand
 from wholestep.compiler.frontend.promote import promote
 from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, common_graph, ratio, where
 from wholestep.compiler.frontend.trace import fail, record
@@ -279,7 +280,7 @@ def attention(
     dtype = nodes[0].type.dtype
     added = [] if mask is None else [_scores(q, k, mask, dtype.accumulate)]
     if not dtype.is_half:
-        return _record("attention", [q, k, v, *added], attrs)
+        return _record("attention", [Tensor(operand(q.node), q.graph), k, v, *added], attrs)
     out = record("attention", [*nodes, *(m.node for m in added)], attrs)
     return Tensor(out, common_graph(q, k, v, *added)).astype(dtype)
 

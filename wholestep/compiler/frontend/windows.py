@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from wholestep.compiler.frontend.precision import operand, pinning
 from wholestep.compiler.frontend.promote import promote
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, common_graph
 from wholestep.compiler.frontend.trace import fail, record
@@ -88,7 +89,8 @@ def conv2d(
     low, high = _margins("conv2d", padding, _kernel_size("conv2d", kernel), steps, spread)
     nodes = promote("conv2d", [x.node, kernel.node])
     attrs = at.ConvAttrs(steps, low, high, spread, groups, False)
-    out = Tensor(record("conv2d", nodes, attrs), common_graph(x, kernel)).astype(nodes[0].type.dtype)
+    made = Tensor(record("conv2d", [operand(nodes[0]), nodes[1]], attrs), common_graph(x, kernel))
+    out = made.astype(nodes[0].type.dtype)
     return out if bias is None else out + _per_channel("conv2d", bias, out)
 
 
@@ -161,7 +163,8 @@ def avg_pool2d(x: Tensor, window: Pair, stride: Pair | None = None, padding: Pai
     if min(size) < 1:
         fail(OptionError, f"avg_pool2d: the window must be at least 1; received {window!r}.")
     share = np.full((channels, 1, *size), 1.0 / (size[0] * size[1]), x.dtype.numpy)
-    return conv2d(x, share, stride=size if stride is None else stride, padding=padding, groups=channels)
+    with pinning():  # a mean, not a product with weights
+        return conv2d(x, share, stride=size if stride is None else stride, padding=padding, groups=channels)
 
 
 def global_avg_pool2d(x: Tensor) -> Tensor:

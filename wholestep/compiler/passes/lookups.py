@@ -47,13 +47,15 @@ def _lookup(node: Node) -> Node:
 def _multiplied(node: Node) -> Node | None:
     attrs, (rows, weight) = attrs_of(node, at.MatmulAttrs), node.inputs
     found = _lookup(rows)
+    if found.op == "cast" and found.type.dtype.is_half:  # rows of a product in half precision
+        found = _lookup(found.inputs[0])
     if attrs.transpose_a or node.type.rank != 2 or found.op != "gather" or attrs_of(found, at.GatherAttrs).axis != 0:
         return None
     table, index = found.inputs
     whole_rows = table.type.rank == 2 and rows.type.shape[-1] == table.type.shape[-1]
     if not whole_rows or WORTH * _size(table.type.shape[0]) > _size(product(index.type.shape)):
         return None
-    product_ = b.matmul(table, weight, transpose_b=attrs.transpose_b)
+    product_ = b.matmul(b.cast(table, weight.type.dtype), weight, transpose_b=attrs.transpose_b)
     return b.reshape(b.gather(product_, index, 0), node.type.shape)
 
 

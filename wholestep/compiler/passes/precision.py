@@ -1,22 +1,78 @@
-"""Half types on their way to a device: arithmetic in them is arithmetic in float32, rounded.
+"""Half precision: which products are computed in a half type, and what half arithmetic means on a device.
 
-What an op of half operands means is in `ir/values.py`: its value, rounded once to the half type.  Only products,
-convolutions and attention read half operands as they are, and accumulate in float32.
+A policy of one rule: operands of products, convolutions and attention are rounded to the half type and accumulate in
+float32.  Everything else, norms, softmax, losses and sums among it, stays in float32, and so do weights, their updates
+and whatever is computed from gradients.
 """
 
 from __future__ import annotations
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.ir.graph import Graph, Node, Output, Update, held_graph, rewrite, with_held_graph
 from wholestep.compiler.ir.ops import OPS, Family, Trait, having
-from wholestep.compiler.ir.types import TensorType, TupleType, Type
+from wholestep.compiler.ir.types import DType, TensorType, TupleType, Type, float32
+
+# Op -> how many of its inputs, from the first, are operands of its products.  Their gradients follow: a gradient of a
+# product of half operands is one as well.
+OPERANDS = {"matmul": 2, "conv2d": 2, "attention": 3}
+
+
+def lower_precision(graph: Graph, half: DType) -> Graph:
+    """Casts to `half` before the products of a traced step, or of a program that trains nothing.
+
+    Products that depend on a gradient belong to an update (or to a gradient penalty's own forward pass) and stay as
+    they are, as do those whose operand was pinned: see `frontend/precision.py`.
+    """
+    late, new, casts = set[Node](), dict[Node, Node](), dict[Node, Node]()
+    for node in graph.nodes:
+        moved = node.with_inputs([new[i] for i in node.inputs])
+        if node.op == "gradient" or any(i in late for i in node.inputs):
+            late.add(node)
+        elif (inner := held_graph(node)) is not None:
+            moved = with_held_graph(moved, lower_precision(inner, half))
+        elif _is_lowered(moved):
+            count = OPERANDS[node.op]
+            operands = [_halved(i, half, casts) for i in moved.inputs[:count]]
+            moved = moved.with_inputs([*operands, *moved.inputs[count:]])
+        new[node] = moved
+    return Graph(
+        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
+        tuple(Update(u.name, new[u.node]) for u in graph.updates),
+        tuple(new[i] for i in graph.inputs),
+    )
+
+
+def _is_lowered(node: Node) -> bool:
+    operands = node.inputs[: OPERANDS.get(node.op, 0)]
+    return bool(operands) and all(i.type.dtype == float32 and not _is_pinned(i) for i in operands)
+
+
+def _is_pinned(node: Node) -> bool:
+    """A cast of float32 to float32: `nn.in_float32` leaves one before each product, and nothing else does."""
+    return node.op == "cast" and node.inputs[0].type == node.type
+
+
+def _halved(node: Node, half: DType, casts: dict[Node, Node]) -> Node:
+    """The node in a half type.  What it is a view of is cast, once for all of its views."""
+    if node not in casts:
+        if node.op in having(Trait.VIEW):
+            casts[node] = node.with_inputs([_halved(node.inputs[0], half, casts)])
+        elif node.op == "cast" and node.inputs[0].type.dtype == half:
+            casts[node] = node.inputs[0]
+        else:
+            with b.origin(node):
+                casts[node] = b.cast(node, half)
+    return casts[node]
+
+
+# -- half arithmetic -------------------------------------------------------------------------------------------------
 
 _MOVES = frozenset({Family.LEAF, Family.MOVEMENT, Family.CONTROL, Family.LOOP})  # no arithmetic of their own
 
 
 def widen_half_arithmetic(graph: Graph) -> Graph:
-    """Casts around every op that computes with half types and is no contraction: afterwards only casts round.
+    """Casts around every op that computes with half types and is no product: afterwards only casts round.
 
     f(x) in bfloat16 becomes cast(f(cast(x, float32)), bfloat16), bit for bit what one rounding of f(x) is but for
     float32's own.
@@ -26,10 +82,10 @@ def widen_half_arithmetic(graph: Graph) -> Graph:
     def widen(node: Node) -> Node:
         if node.op == "item" and node.inputs[0] in several:
             return several[node.inputs[0]][node.attrs.index]  # type: ignore[attr-defined]
-        if not computes_in_half(node):
+        if not _computes_in_half(node):
             return node
         with b.origin(node):
-            results = in_wide_types(node)
+            results = _in_wide_types(node)
         if isinstance(node.result, TensorType):
             return results[0]
         several[node] = results
@@ -38,14 +94,14 @@ def widen_half_arithmetic(graph: Graph) -> Graph:
     return rewrite(graph, widen)
 
 
-def computes_in_half(node: Node) -> bool:
-    """Does a node do arithmetic with half values, other than that of a contraction?"""
+def _computes_in_half(node: Node) -> bool:
+    """Does a node do arithmetic with half values, other than that of a product?"""
     if node.op in having(Trait.PRODUCT | Trait.COPIES) or OPS[node.op].family in _MOVES:
         return False
-    return any(t.dtype.is_half for t in (*_tensors(node.result), *(t for i in node.inputs for t in _tensors(i.result))))
+    return any(t.dtype.is_half for n in (node, *node.inputs) for t in _tensors(n.result))
 
 
-def in_wide_types(node: Node) -> tuple[Node, ...]:
+def _in_wide_types(node: Node) -> tuple[Node, ...]:
     """The results of a node computed in the types that its inputs accumulate in, and rounded to what they were."""
     inputs = [b.cast(i, i.type.dtype.accumulate) for i in node.inputs]
     wide = b.make(node.op, inputs, node.attrs)

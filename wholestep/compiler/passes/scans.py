@@ -131,6 +131,40 @@ def hoist_projections(graph: Graph) -> Graph:
     return _rebuilt(graph, new)
 
 
+def hoist_casts(graph: Graph) -> Graph:
+    """Casts of slices and of what is steady are taken before the loop: of weights once, not once per step."""
+    if not has_loops(graph):
+        return graph
+    new: dict[Node, Node] = {}
+    for node in graph.nodes:
+        moved = node.with_inputs([new[i] for i in node.inputs])
+        new[node] = _without_casts(moved) if node.op == "scan" else moved
+    return _rebuilt(graph, new)
+
+
+def _without_casts(node: Node) -> Node:
+    """The loop with a parameter for each cast of one that is no carry; sequences stand before what is steady."""
+    attrs = attrs_of(node, at.ScanAttrs)
+    body, first, last = attrs.graph, attrs.carries, attrs.carries + attrs.sequences
+    place = {leaf: i for i, leaf in enumerate(body.inputs) if i >= first}
+    casts = [n for n in body.nodes if n.op == "cast" and n.inputs[0] in place]
+    if not casts:
+        return node
+    leaves = {n: Node("input", (), at.InputAttrs(f"cast{i}", n.type), n.name, n.line) for i, n in enumerate(casts)}
+    sliced, steady = ([n for n in casts if (place[n.inputs[0]] < last) is part] for part in (True, False))
+    new: dict[Node, Node] = {}
+    for n in body.nodes:
+        new[n] = leaves[n] if n in leaves else n.with_inputs([new[i] for i in n.inputs])
+
+    def around(whole: tuple[Node, ...], named: dict[Node, Node]) -> tuple[Node, ...]:
+        return *whole[:last], *(named[n] for n in sliced), *whole[last:], *(named[n] for n in steady)
+
+    held = Graph(tuple(Output(o.name, new[o.node]) for o in body.outputs), (), around(body.inputs, leaves))
+    outside = {n: build.cast(node.inputs[place[n.inputs[0]]], n.type.dtype) for n in casts}
+    changed = replace(attrs, graph=held, sequences=attrs.sequences + len(sliced))
+    return Node("scan", around(node.inputs, outside), changed, node.name, node.line)
+
+
 def _hoisted(node: Node) -> Node:
     attrs = attrs_of(node, at.ScanAttrs)
     body, first, last = attrs.graph, attrs.carries, attrs.carries + attrs.sequences

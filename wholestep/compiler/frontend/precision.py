@@ -1,0 +1,47 @@
+"""Products that stay in float32 whatever the precision of a session: pinned while they are recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from wholestep.compiler.frontend.trace import fail, record
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
+from wholestep.errors import OptionError
+
+PRECISIONS = {d.name: d for d in (float32, bfloat16, float16)}  # what `precision=` takes
+
+_IN_FLOAT32: ContextVar[bool] = ContextVar("in_float32", default=False)
+
+
+def as_precision(value: object) -> DType:
+    """The dtype that products are computed in."""
+    if isinstance(value, DType) and value.name in PRECISIONS:
+        return value
+    if not isinstance(value, str) or value not in PRECISIONS:
+        fail(
+            OptionError,
+            f"precision={value!r}: expected one of {', '.join(map(repr, PRECISIONS))}. Products are computed in it; "
+            "weights stay float32. For a model of float64 write model.astype('float64').",
+        )
+    return PRECISIONS[value]
+
+
+@contextmanager
+def pinning() -> Iterator[None]:
+    """Products recorded inside stay in float32."""
+    token = _IN_FLOAT32.set(True)
+    try:
+        yield
+    finally:
+        _IN_FLOAT32.reset(token)
+
+
+def operand(node: Node) -> Node:
+    """An operand of a product: where it is pinned, behind a cast of float32 to float32, which no later stage keeps."""
+    if not _IN_FLOAT32.get() or node.type.dtype != float32:
+        return node
+    return record("cast", [node], at.CastAttrs(float32))
