@@ -256,8 +256,9 @@ def _defined(
             raise UsageError("a @ws.step function applies its own optimizers; leave optimizer= out.")
         if recipe != Recipe(schedules=recipe.schedules, precision=recipe.precision):
             raise UsageError(
-                "a @ws.step function records its own clipping, metrics and micro-batches (ws.optim.clip_by_global_norm, "
-                "metric.record); of these options it takes schedule= and precision= alone."
+                "a @ws.step function records its own clipping, metrics and micro-batches "
+                "(ws.optim.clip_by_global_norm, metric.record); of these options it takes schedule= and precision= "
+                "alone."
             )
         return _sized(Definition(model, None, {}, recipe), batch_size, capacity)
     _need_graph(model, "build_session")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
+from tests.compiler.targets import HERE
 from wholestep.compiler.ir.graph import Graph, Node, held_graph
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import Trait, having
@@ -143,7 +144,7 @@ def test_saturation_keeps_accumulation_and_rounding(half: DType):
     hidden = (rounded @ w) @ v @ u * 0.5 * 2.0  # what associativity and scaling would love to change
     g.set_outputs([ws.losses.mse_loss(hidden, y)])
     graph = lower_precision(train_graph(g, ws.SGD(lr=0.1)), half)
-    done = Compiler(CompileOptions(cache=False)).run_stages(graph, "optimize_full")
+    done = Compiler(CompileOptions(cache=False)).run_stages(graph, HERE, "optimize_full")
     assert dtypes(done) == {half.name}
     assert all(n.type.dtype == float32 and n.attrs.accumulate == float32 for n in products(done))
     inputs = {"x": RNG.normal(size=(4, 6)), "y": RNG.normal(size=(4, 3))}
@@ -162,7 +163,7 @@ def test_a_rounding_there_and_back_is_kept_and_one_that_changes_nothing_is_not()
     g = ws.Graph()
     x, h = g.input("x", (3,)), g.input("h", (3,), "bfloat16")
     g.set_outputs([x.astype("bfloat16").astype("float32"), h.astype("float32").astype("bfloat16")])
-    done = Compiler(CompileOptions(cache=False)).run_stages(g.to_ir())
+    done = Compiler(CompileOptions(cache=False)).run_stages(g.to_ir(), HERE)
     first, second = (o.node for o in done.outputs)
     assert [first.op, first.inputs[0].op] == ["cast", "cast"]
     assert second.op == "input"
