@@ -119,7 +119,7 @@ def _target(device: str, name: str) -> Target:
 
 
 def _no_backend(device: str, family: str) -> str:
-    example = next(iter(_targets(family)))
+    example = device if device in _targets(family) else next(iter(_targets(family)))
     return (
         f"device={device!r}: nothing in this version of Wholestep runs {family!r}; it only plans for it, with "
         f"device='null:{example}'. Train with device='cpu'."

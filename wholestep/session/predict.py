@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wholestep.compiler.devices import device_named
 from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Shape, int32, letter_of, symbols_of
@@ -63,7 +64,7 @@ def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]
         kept.apart[form] = len(symbols) == 1 and _rows_apart(model, specs)
     at_once = batch_size if rows > batch_size and kept.apart[form] else max(*symbols, 1)  # else every input whole
     capacity = {symbol: 1 << max(min(count, at_once) - 1, 0).bit_length() for count, symbol in symbols.items()}
-    key = (form, tuple(capacity.items()), device)
+    key = (form, tuple(capacity.items()), device_named(device).name)
     if key not in kept.known:
         try:
             kept.known[key] = _predictor(model, specs, capacity, device)

@@ -131,13 +131,14 @@ class Session:
         Example: `session.predict(generator, noise)`.
         """
         if isinstance(given, Module):
-            return given.predict(*arrays, **inputs)
+            return given.predict(*arrays, **{"device": self.device, **inputs})
         named = {**(self._programs.by_name("predict", given, arrays) if given is not None else {}), **inputs}
         compiled = self._programs.compiled
         if compiled is not None and isinstance(compiled.definition.model, Step):
             module = only_module(compiled.definition.graph)
             if module is not None:
-                return module.predict(*named.values()) if len(named) == 1 else module.predict(**named)
+                positional, others = (tuple(named.values()), {}) if len(named) == 1 else ((), named)
+                return module.predict(*positional, **{"device": self.device, **others})
         outputs = self._evaluation.predict(named)
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
@@ -155,7 +156,7 @@ class Session:
         Example: `session.evaluate(student, x, labels, loss="cross_entropy", metrics=["accuracy"])`.
         """
         if isinstance(given, Module):
-            return given.evaluate(*data, **inputs)
+            return given.evaluate(*data, **{"device": self.device, **inputs})
         named = {**(self._programs.by_name("evaluate", given, data) if given is not None else {}), **inputs}
         return self._evaluation.evaluate(named)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from wholestep.compiler.devices import device_named
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
 from wholestep.errors import OptionError
@@ -54,7 +55,7 @@ def _session(
     known: dict[object, tuple[Session, dict[str, str]]] = model.__dict__.setdefault("_evaluators", {})
     targets = tuple(described.targets().items())
     what = (_key(described.inputs()), targets, _key(described.loss), _key(metrics))
-    key = (*what, capacity, rows, structure(model), device)
+    key = (*what, capacity, rows, structure(model), device_named(device).name)
     if key not in known:
         sized, names = list(with_room(metrics, rows)), {}
         for i, measure in enumerate(as_measures(metrics)):
