@@ -24,6 +24,7 @@ from wholestep.compiler.backends.cpu import target as cpu_target
 from wholestep.compiler.backends.cpu.compiler import find_compiler
 from wholestep.compiler.backends.cpu.target import AVX2, PORTABLE, available_targets
 from wholestep.compiler.backends.cuda.target import TARGETS as GPUS
+from wholestep.compiler.backends.reference.target import REFERENCE
 from wholestep.compiler.devices import device_named, target_named
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.runtime.cache import Cache
@@ -45,7 +46,9 @@ PLANNED, RUN = "null:cuda/sm_90", "cpu/portable"
         ("cpu", HERE.name, HERE, True),
         ("cpu/portable", "cpu/portable", PORTABLE, True),
         *((t.name, t.name, t, True) for t in available_targets()),
+        ("reference", "reference", REFERENCE, True),
         ("null", f"null:{HERE.name}", HERE, False),
+        ("null:reference", "null:reference", REFERENCE, False),
         ("null:cpu/avx2", "null:cpu/avx2", AVX2, False),
         *((f"null:{name}", f"null:{name}", target, False) for name, target in GPUS.items()),
     ],
@@ -67,7 +70,10 @@ def test_a_device_has_a_backend_and_a_target(text: str, name: str, target: Targe
         ("", r"device='': expected one of 'cpu'"),
         (None, r"device=None: expected one of 'cpu'"),
         ("cpu/neon", r"device='cpu/neon': there is no target 'cpu/neon'; there are: cpu/avx512bf16, .*cpu/portable\."),
-        ("tpu/v5", r"device='tpu/v5': there is no target 'tpu/v5'; there are: cpu/avx512bf16, .*cuda/sm_80\."),
+        (
+            "tpu/v5",
+            r"device='tpu/v5': there is no target 'tpu/v5'; there are: cpu/avx512bf16, .*cuda/sm_80, reference\.",
+        ),
         ("null:tpu", r"device='null:tpu': there is no target 'tpu'; there are: .*cuda/sm_90"),
         ("null:", r"device='null:': there is no target ''"),
         ("cpu:cpu/avx2", r"device='cpu:cpu/avx2': only .*null.* takes a target after a colon"),
@@ -336,7 +342,7 @@ def test_the_suite_is_planned_for_a_gpu(name: str) -> None:
     given = SUITE[name]()
     if "inputs" in given:
         given["loss"] = LOSS
-    options = ws.CompileOptions(cache=False, egraph=name == "mlp")
+    options = ws.CompileOptions(cache=False, egraph=False)
     session = ws.build_session(**given, batch_size=4, optimizer=ws.Adam(), device=PLANNED, options=options)
     assert session.plan.target == "cuda/sm_90"
     assert session.device == PLANNED
@@ -407,10 +413,10 @@ def trained(device: str) -> dict[str, Any]:
     return session.state_dict()
 
 
-def test_a_session_on_each_target_of_this_cpu() -> None:
-    """All with fused multiply-adds have the same bits; without them numbers are a little different."""
-    expected = trained("cpu")
-    for device in {t.name for t in available_targets()} & {AVX2.name, PORTABLE.name}:
-        for name, value in trained(device).items():
-            np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-5)
-            assert device == PORTABLE.name or np.array_equal(value, expected[name]), (device, name)
+def test_a_session_as_another_target_of_this_cpu() -> None:
+    """Without fused multiply-adds numbers are a little different; that the others have the same bits is tested beside
+    their kernels."""
+    expected, found = trained("cpu"), trained(PORTABLE.name)
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-3, atol=1e-5)
+    assert HERE is PORTABLE or any(not np.array_equal(found[name], expected[name]) for name in found)
