@@ -92,6 +92,19 @@ def weights(folder: Path) -> dict[str, Any]:
     return dict(ws.load_checkpoint(folder).arrays)
 
 
+def test_a_run_on_the_reference_device_goes_on_and_is_evaluated_on_the_cpu(script: Path) -> None:
+    code, text = run("train", "small.py", "--device", "reference", "--epochs", "1", "--set", "hidden=8")
+    assert code == 0, text
+    assert ws.load_checkpoint("runs/small").position.epoch == 1
+    code, text = run("train", "--resume", "runs/small", "--device", "cpu", "--epochs", "2")
+    assert code == 0, text
+    assert ws.load_checkpoint("runs/small").position.epoch == 2
+    found = [run("evaluate", "runs/small", "--device", device)[1] for device in ("cpu", "reference")]
+    accuracies = [re.search(r"accuracy +(0\.\d+)", text) for text in found]
+    assert accuracies[0] and accuracies[1], found  # noqa: PT018
+    assert accuracies[0][1] == accuracies[1][1]
+
+
 def test_train_evaluate_predict(script: Path, tmp_path: Path) -> None:
     code, text = run("train", "small.py", "--epochs", "3", "--set", "optimizer.lr=3e-3", "--set", "hidden=8")
     assert code == 0, text

@@ -113,7 +113,11 @@ def _profiled(programs: Programs) -> tuple[EntryPoint, list[Recorder]]:
 
 def _recorder_of(program: Program) -> Recorder:
     recorder: Recorder | None = getattr(program, "recorder", None)
-    assert recorder is not None, "it was loaded with profile=True"
+    if recorder is None:
+        raise UsageError(
+            f"the device of {program.plan.target!r} does not note when its kernels run; profile a session on "
+            "device='cpu'."
+        )
     return recorder
 
 
