@@ -126,7 +126,7 @@ class HostProgram:
         plan, state = self.plan, self._place.state
         check_indices(plan, self._inputs, sizes)
         arrays = {b.id: self._array(b) for b in plan.buffers if b.space is not Space.WORK}
-        _copy_transposes(plan, arrays)
+        _copy_states(plan, arrays)
         scalars = {**self._scalars, "step": float(state.step), "epoch": float(state.epoch)}
         with np.errstate(all="ignore"):  # infinities and NaN are values like others
             slots = prologue(plan, sizes, [scalars[s.name] for s in plan.scalars])
@@ -184,12 +184,13 @@ class HostProgram:
         return self._last
 
 
-def _copy_transposes(plan: Plan, arrays: Mapping[int, AnyArray]) -> None:
+def _copy_states(plan: Plan, arrays: Mapping[int, AnyArray]) -> None:
     for buffer in plan.buffers:
         if buffer.space is Space.COPY:
             assert buffer.source is not None, "a copy is one of a state"
             shape = _numbers(plan.buffers[buffer.source].type.shape)
-            arrays[buffer.id][:] = arrays[buffer.source][: prod(shape)].reshape(shape).T.reshape(-1)
+            state = arrays[buffer.source][: prod(shape)].reshape(shape)
+            arrays[buffer.id][:] = (state.T if buffer.turned else state).reshape(-1)  # rounded, where it is a half copy
 
 
 def _numbers(shape: Shape) -> tuple[int, ...]:

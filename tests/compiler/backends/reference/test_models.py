@@ -123,3 +123,17 @@ def interpret_entry(graph: ir.Graph, batch: Mapping[str, Array], state: Mapping[
     meant = meaning(graph)
     held = {name: state[name] for name in meant.states()}
     return interpret(meant, inputs=batch, state=held, seed=SEED, step=STEPS).outputs
+
+
+@pytest.mark.parametrize(("name", "precision"), [*((n, "bfloat16") for n in MODELS), ("gpt", "float16")])
+def test_a_model_trains_in_half_precision(name: str, precision: str) -> None:
+    """A step is held against the interpreter, which rounds where the graph says, by the session's own check."""
+    case = MODELS[name]
+    options = ws.CompileOptions(verify=True, cache=False)
+    arguments = {"optimizer": case.optimizer, "batch_size": case.rows, "seed": SEED, "device": "reference"}
+    half = ws.build_session(recorded(case), precision=precision, options=options, **arguments)
+    assert "note: checked against the interpreter at batch=3" in str(half.report())
+    single = ws.build_session(recorded(case), options=UNCHECKED, **arguments)
+    losses = [[float(s.step(**case.data(case.rows, n))) for n in range(STEPS)] for s in (half, single)]
+    np.testing.assert_allclose(*losses, rtol=0.03)
+    assert losses[0] != losses[1]

@@ -22,7 +22,12 @@ def run_call(call: Call, values: Values) -> None:
     made = ROUTINES[call.routine](call, operands)
     for item in call.results:
         whole = made[item.name] if item.name in GROUPED else made[item.name].sum(axis=len(rows))
-        values.put(item.load, (*rows, *item.axes), whole.astype(call.dtype.numpy))
+        values.put(item.load, (*rows, *item.axes), whole)
+
+
+def operand(call: Call, x: Array) -> Array:
+    """What is multiplied with an operand: of half operands it is rounded as well."""
+    return x.astype(call.dtype.numpy).astype(x.dtype) if call.dtype.is_half else x
 
 
 def scores(call: Call, operands: Operands) -> Array:
@@ -41,7 +46,7 @@ def attention(call: Call, operands: Operands) -> Operands:
     weights = np.exp(found - most)
     total = weights.sum(axis=-1, keepdims=True)
     lse = np.where(total == 0, np.inf, most + np.log(np.where(total == 0, 1.0, total)))
-    return {"out": weights / np.where(total == 0, 1.0, total) @ operands["v"], "lse": lse[..., 0]}
+    return {"out": operand(call, weights / np.where(total == 0, 1.0, total)) @ operands["v"], "lse": lse[..., 0]}
 
 
 def attention_grad(call: Call, operands: Operands) -> Operands:
@@ -49,10 +54,11 @@ def attention_grad(call: Call, operands: Operands) -> Operands:
     weights = np.exp(scores(call, operands) - operands["lse"][..., None])
     slopes = upstream @ operands["v"].swapaxes(-1, -2)
     inner = weights * (slopes - (weights * slopes).sum(axis=-1, keepdims=True))
+    scaled = operand(call, scale * inner)
     return {
-        "dq": scale * inner @ operands["k"],
-        "dk": scale * inner.swapaxes(-1, -2) @ operands["q"],
-        "dv": weights.swapaxes(-1, -2) @ upstream,
+        "dq": scaled @ operands["k"],
+        "dk": scaled.swapaxes(-1, -2) @ operands["q"],
+        "dv": operand(call, weights).swapaxes(-1, -2) @ upstream,
         "dmask": inner,
     }
 

@@ -8,11 +8,12 @@ from types import MappingProxyType
 
 from wholestep.compiler.target import Limits, Lowering, OwnPass, Target, read_costs
 
+INTEGERS = ("int32", "int64", "uint8", "bool")
+FLOATS = ("float32", "float64", "bfloat16", "float16")
+
 REFERENCE = Target(
     "reference",
-    dtypes=MappingProxyType(
-        {**{name: name for name in ("int32", "int64", "uint8", "bool")}, "float32": "float64", "float64": "float64"}
-    ),
+    dtypes=MappingProxyType({**{name: name for name in INTEGERS}, **dict.fromkeys(FLOATS, "float64")}),
     composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
     costs=read_costs(Path(__file__).parent / "costs.json"),
     lowering=Lowering(windows=(OwnPass("wholestep.compiler.passes.channels_last:channels_last", needed=True),)),
