@@ -146,7 +146,7 @@ class HostProgram:
             return self._constants[buffer.id]
         if buffer.space is Space.STATE:
             slot = self._place.state.slot(buffer.name)
-            return slot.stored if slot.layout is Layout.ROWS else slot.read().reshape(-1)
+            return slot.stored if slot.layout == Layout.ROWS else slot.read().reshape(-1)
         made = self._empty(buffer)
         made[:] = np.nan if buffer.type.dtype.is_float else 1  # nothing may rely on what was there before
         return made
@@ -159,7 +159,7 @@ class HostProgram:
         state, ids = self._place.state, dict(self.plan.states)
         for name in self.plan.updated:
             slot = state.slot(name)
-            if slot.layout is not Layout.ROWS:
+            if slot.layout != Layout.ROWS:
                 slot.write(pack(arrays[ids[name]].reshape(_numbers(slot.type.shape)), slot.layout))
         state.family.version += bool(self.plan.updated)
 
