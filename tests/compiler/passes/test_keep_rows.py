@@ -11,7 +11,6 @@ import pytest
 from native import Loaded, lower
 from oracles import assert_close
 from ownership import violations
-from step_graphs import lowered
 
 import wholestep as ws
 from tests.compiler.targets import make_plan
@@ -126,7 +125,7 @@ def test_a_training_step_is_that_of_the_interpreter() -> None:
     g = normed(ws.silu, 5, 7)
     y = g.outputs["y"]
     g.set_outputs({"loss": (y * y * y).mean(), "y": y})
-    graph = lowered(train_graph(g, ws.SGD(lr=0.5)))
+    graph = lower(train_graph(g, ws.SGD(lr=0.5)))
     plan = make_plan(graph, CAPACITY)
     found, expected = run(graph, plan, 5)
     for name, value in expected.items():
