@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.cases.epoch import CELLS, ROWS, data
 from benchmarks.terminal import terminal_as_stderr
+
+if TYPE_CHECKING:
+    import wholestep as ws
 
 EPOCHS, ROUNDS, THREADS = 5, 12, 2
 
@@ -45,7 +48,7 @@ def measure(rows: int = ROWS, rounds: int = ROUNDS) -> str:
         "fit": lambda: fit.epochs(EPOCHS),
     }
     taken = {name: Taken() for name in work}
-    with terminal_as_stderr(), native_seconds() as native:
+    with terminal_as_stderr(), native_seconds(fit.trainer.session) as native:
         for number in range(rounds + 1):
             for name in sorted(work, reverse=bool(number % 2)):
                 native[0], began = 0.0, time.perf_counter()
@@ -63,20 +66,19 @@ def summary(fit: Taken, bare: Taken) -> dict[str, float]:
 
 
 @contextmanager
-def native_seconds() -> Iterator[list[float]]:
+def native_seconds(session: ws.Session) -> Iterator[list[float]]:
     """Adds up, in its only element, the time that the native loop takes."""
-    from wholestep.compiler.backends.cpu.library import Library
+    library: Any = session._programs.main.program.library
+    spent, run_loop = [0.0], library.run_loop
 
-    spent, run_loop = [0.0], Library.run_loop
-
-    def timed(self: Library, loop: Any) -> int:
+    def timed(loop: Any) -> int:
         began = time.perf_counter()
-        done = run_loop(self, loop)
+        done: int = run_loop(loop)
         spent[0] += time.perf_counter() - began
         return done
 
-    Library.run_loop = timed  # type: ignore[method-assign]
+    library.run_loop = timed
     try:
         yield spent
     finally:
-        Library.run_loop = run_loop  # type: ignore[method-assign]
+        library.run_loop = run_loop

@@ -43,7 +43,7 @@ def _first_batch(trainer: Trainer, loader: DataLoader) -> dict[str, Any]:
     loader.reset()
     if batch is None:
         raise UsageError("the data is empty: there is no batch to look at.")
-    return dict(trainer.named_batch(batch))
+    return dict(trainer.feed.named_batch(batch))
 
 
 @told

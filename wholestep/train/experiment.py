@@ -1,30 +1,70 @@
-"""`Experiment`: the arguments of `ws.fit` as a value, so that the command line can change them and run it."""
+"""`Experiment`: all that a run is told, as a value.  `ws.fit`, loops and the command line are built on it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from wholestep.callbacks.base import Callback
+from wholestep.callbacks.checkpoint import ModelCheckpoint
 from wholestep.callbacks.observers import Observer
+from wholestep.callbacks.progress import Progress
 from wholestep.data.loader import DataLoader
+from wholestep.data.table import Table
 from wholestep.errors import UnknownNameError, UsageError
 from wholestep.nn.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions
-from wholestep.train.fitting import run, trainer_for
+from wholestep.session import Session, build_session
+from wholestep.train.checkpoint import Checkpoint, load_checkpoint
+from wholestep.train.checkpoint.folder import checkpoints_in
+from wholestep.train.config import TrainConfig
+from wholestep.train.described import Described
+from wholestep.train.feeding import prepared, rows_to_measure, sample_of, with_room
 from wholestep.train.history import TrainHistory
-from wholestep.train.trainer import Trainer
+from wholestep.train.rates import optimizer_of, resolved
+from wholestep.train.steps import length
+from wholestep.train.trainer import Trainer, check_epochs
+
+SECONDS = 60.0  # between two checkpoints of a long epoch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A model, its data and how it is trained.  A script for `wholestep train` has a function that returns one.
+    """A model, its data and how it is trained: the arguments of `ws.fit`, and `test`, data for `wholestep evaluate`.
 
-    The fields are the arguments of `ws.fit`; `test` is data that `wholestep evaluate` measures.
+    A script for `wholestep train` has a function that returns one.
+
+    Args:
+        data: `(x, y)` or `(x, y, sample_weight)` of arrays or dicts of arrays, a `DataLoader`, a data set with `len`
+            and `[i]`, or an iterable of batches.
+        validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out: rows drawn
+            by the seed, or the last ones where `shuffle=False`.
+        loss: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict by output.
+        optimizer: None is that of a schedule under torch's names, else AdamW with lr 1e-3.  Each call begins with a new
+            one, its moments and schedule included; `resume=` goes on.
+        schedule: of the learning rate, e.g. `ws.schedules.cosine(warmup=100)`, which spans the run.  Those under
+            torch's names count epochs, the others what their `unit` says; a plateau observes val_loss (loss without
+            validation) after every epoch.
+        metrics: names or objects, e.g. `["accuracy"]`.
+        batch_size: rows of a step; a `DataLoader` has its own.
+        accumulate: a step takes this many batches, and equals the step over all their rows at once.
+        clip_norm: shorten all gradients together to this global norm.
+        nonfinite: "raise" ends a run whose loss is not finite and says in which step and layer; "skip" leaves such
+            steps out and counts them; "ignore" trains on.
+        precision: "float32", "bfloat16" or "float16", as of `ws.build_session`.
+        device: what runs the steps, as of `ws.build_session`.
+        observer: sees the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are unchanged.
+        checkpoint: a folder to keep the run in: the last two and the best epoch, and every minute inside an epoch.
+            Ctrl-C and SIGTERM then finish the steps at hand, save, and exit.
+        resume: a run's folder (or one checkpoint of it) to go on from; True: from `checkpoint`, where it holds any.
+            `epochs` counts those already done.
+        exact: refuse to resume where the result could differ in bits from that of an uninterrupted run.
+        progress: show a bar in a terminal, lines elsewhere.
 
     Example::
 
@@ -39,7 +79,7 @@ class Experiment:
     loss: Any
     validation: Any = None
     test: Any = None
-    optimizer: Optimizer = field(default_factory=AdamW)
+    optimizer: Optimizer | None = None
     schedule: Any = None
     metrics: Any = ()
     epochs: int = 1
@@ -47,32 +87,21 @@ class Experiment:
     accumulate: int = 1
     clip_norm: float | None = None
     nonfinite: str = "raise"
+    precision: str = "float32"
     shuffle: bool = True
     seed: int = 0
     device: str = "cpu"
     threads: int | None = None
-    callbacks: Sequence[Callback] = ()
+    callbacks: Iterable[Callback] | Callback = ()
     observer: Observer | None = None
+    checkpoint: str | PathLike[str] | None = None
+    resume: str | PathLike[str] | bool | None = None
+    exact: bool = False
+    progress: bool = True
     options: CompileOptions | None = None
 
-    def trainer(self) -> tuple[Trainer, DataLoader]:
-        """A session and its trainer, and the data they train on, before the first step."""
-        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("model", "data", "test")}
-        return trainer_for(self.model, self.data, **given)
-
-    def fit(
-        self,
-        *,
-        checkpoint: str | PathLike[str] | None = None,
-        resume: str | PathLike[str] | bool | None = None,
-        exact: bool = False,
-        progress: bool = True,
-        config: Mapping[str, Any] | None = None,
-    ) -> TrainHistory:
-        """Train as `ws.fit` does; `config` is kept in checkpoints beside what `fit` was given."""
-        trainer, loader = self.trainer()
-        trainer.started_with = {**trainer.started_with, **(config or {})}
-        return run(trainer, loader, self.epochs, checkpoint=checkpoint, resume=resume, exact=exact, progress=progress)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "optimizer", optimizer_of(self.schedule, self.optimizer) or AdamW())
 
     def having(self, settings: Mapping[str, Any]) -> Experiment:
         """The same with other settings: `experiment.having({"optimizer.lr": 3e-4, "epochs": 5})`."""
@@ -81,6 +110,94 @@ class Experiment:
             changed = _replaced(changed, name.split("."), value, name)
         assert isinstance(changed, Experiment)
         return changed
+
+    def fit(self, *, config: Mapping[str, Any] | None = None, **settings: Any) -> TrainHistory:
+        """Train as `ws.fit` does, with some settings changed; `config` is kept in checkpoints beside what it was given.
+
+        Example: `experiment.fit(epochs=10, checkpoint="runs/digits", resume=True)`.
+        """
+        run = self.having(settings)
+        trainer, loader = run.trainer()
+        trainer.started_with = {**trainer.started_with, **(config or {})}
+        if run.progress:
+            trainer.callbacks.callbacks.insert(0, Progress())
+        if run.checkpoint is not None:
+            monitor = "loss" if trainer.validation is None else "val_loss"
+            trainer.callbacks.append(ModelCheckpoint(run.checkpoint, monitor, last=2, seconds=SECONDS))
+        stored = run.stored()
+        if stored is not None:
+            trainer.resume(stored, loader, exact=run.exact)
+        return trainer.train(loader, run.epochs)
+
+    def stored(self) -> Checkpoint | None:
+        """The checkpoint to go on from, if any."""
+        if self.resume is None or self.resume is False:
+            return None
+        if self.resume is not True:
+            return load_checkpoint(self.resume)
+        if self.checkpoint is None:
+            raise UsageError(
+                "resume=True goes on from the folder that checkpoint= names; give it, or resume='runs/name'."
+            )
+        there = Path(self.checkpoint).is_dir() and checkpoints_in(self.checkpoint)
+        return load_checkpoint(self.checkpoint) if there else None
+
+    def trainer(self) -> tuple[Trainer, DataLoader]:
+        """A session and its trainer, and the data they train on, before the first step."""
+        _need_module(self.model)
+        check_epochs(self.epochs)
+        rows = self.batch_size * self.accumulate
+        loader, held = prepared(self.data, self.validation, rows, self.shuffle, self.seed)
+        described = Described(self.model, sample_of(loader), self.loss)
+        described.check(loader)
+        session = self._session(described, loader, held)
+        session.set_observer(self.observer)
+        session.reset_optimizer()  # it is a new one: what an earlier run left in the model's state is not its own
+        if isinstance(loader.source, Table):
+            described.check_classes(session, loader.source)
+        if held is not None:
+            described.check_held(held, session)
+        trainer = Trainer(session, TrainConfig(log_interval=0, nonfinite=self.nonfinite), self.callbacks, held)
+        trainer.started_with = self._noted(loader)
+        return trainer, loader
+
+    def _session(self, described: Described, loader: DataLoader, held: Table | None) -> Session:
+        return described.build(
+            build_session,
+            optimizer=self.optimizer,
+            schedule=resolved(self.schedule, self.epochs, length(loader)),
+            metrics=with_room(self.metrics, rows_to_measure(loader, held)),
+            batch_size=loader.batch_size // self.accumulate,
+            accumulate=self.accumulate,
+            clip_norm=self.clip_norm,
+            nonfinite="skip" if self.nonfinite == "skip" else "ignore",  # losses are looked at where they come back
+            precision=self.precision,
+            seed=self.seed,
+            device=self.device,
+            threads=self.threads,
+            options=self.options,
+        )
+
+    def _noted(self, loader: DataLoader) -> dict[str, Any]:
+        """What checkpoints keep for people."""
+        assert self.optimizer is not None, "one was chosen when the experiment was made"
+        return {
+            "loss": str(self.loss),
+            "optimizer": self.optimizer.to_config(),
+            "schedule": None if self.schedule is None else str(self.schedule),
+            "epochs": self.epochs,
+            "batch_size": loader.batch_size,
+            "accumulate": self.accumulate,
+            "clip_norm": self.clip_norm,
+            "nonfinite": self.nonfinite,
+            "precision": self.precision,
+            "seed": self.seed,
+        }
+
+
+def _need_module(model: object) -> None:
+    if not isinstance(model, Module):
+        raise UsageError(f"fit trains a ws.nn.Module; received {type(model).__name__}. For a graph use ws.Trainer.")
 
 
 def _replaced(owner: Any, path: list[str], value: Any, whole: str) -> Any:

@@ -9,7 +9,7 @@ from wholestep.callbacks.base import Callback
 from wholestep.nn.module import Module
 from wholestep.optim import Optimizer
 from wholestep.schedules import Planned, Schedule, TorchSchedule
-from wholestep.train.fitting import fit
+from wholestep.train.experiment import Experiment
 from wholestep.train.history import TrainHistory
 
 
@@ -42,15 +42,6 @@ class BasicTrainingLoop:
 
     def fit(self, train_data: object, val_data: object = None, epochs: int = 1, **options: Any) -> TrainHistory:
         """Train, and validate after every epoch where there is validation data; options are those of `ws.fit`."""
-        return fit(
-            self.model,
-            train_data,
-            validation=val_data,
-            loss=self.loss,
-            optimizer=self.optimizer,
-            schedule=self.scheduler,
-            metrics=self.metrics,
-            epochs=epochs,
-            callbacks=self.callbacks,
-            **options,
-        )
+        own = {"optimizer": self.optimizer, "schedule": self.scheduler, "metrics": self.metrics, "loss": self.loss}
+        run = {"callbacks": self.callbacks, "validation": val_data, "epochs": epochs, **options}
+        return Experiment(model=self.model, data=train_data, **own, **run).fit()

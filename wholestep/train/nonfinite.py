@@ -174,7 +174,7 @@ class Watch:
         return None if (found.epoch, found.step) < (kept.epoch, kept.step) else found
 
     def _batch(self, at: Position) -> Mapping[str, Any]:
-        return self.trainer.batch_at(self.loader, at.epoch, at.step)
+        return self.trainer.feed.batch_at(self.loader, at.epoch, at.step)
 
     def _put_back(self) -> None:
         self.trainer.session.load_state_dict(self._kept, strict=False)
@@ -188,8 +188,8 @@ class Watch:
             end = at.step if epoch == at.epoch else None
             if end is not None and done >= end:
                 break
-            for losses, _ in self.trainer.steps(self.loader, epoch, done, every=1):
-                loss, done = float(losses[-1]), done + len(losses)
+            for part in self.trainer.feed.of_epoch(self.loader, epoch, done, every=1):
+                loss, done = float(part.losses[-1]), done + len(part.losses)
                 if done == end:
                     break
         return loss

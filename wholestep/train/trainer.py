@@ -4,80 +4,28 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from math import isfinite, nan
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from wholestep.callbacks.base import Callback, CallbackList, EpochStats, Position, Run, StepMetrics, Value
 from wholestep.data.loader import DataLoader
-from wholestep.data.table import Batch, Table
-from wholestep.errors import NonFiniteError, OptionError, UsageError
-from wholestep.optim import SGD, Adam, Optimizer
+from wholestep.data.table import Table
+from wholestep.errors import NonFiniteError, OptionError
 from wholestep.session import Session
 from wholestep.train.checkpoint import Checkpoint
+from wholestep.train.config import TrainConfig
 from wholestep.train.history import TrainHistory
 from wholestep.train.nonfinite import Watch, policy_of
 from wholestep.train.rates import check_horizons, count_epochs, need_monitors, observe, rate_used, told
 from wholestep.train.signals import finish_before_exit
+from wholestep.train.steps import Loader, Steps, arrays_of, length
 
 log = logging.getLogger("wholestep")
 
 SKIPPED = "skipped_steps"  # of an epoch, in its logs
-
-
-class Loader(Protocol):
-    """What `Trainer.train` needs of its data."""
-
-    def shuffle(self, epoch: int, /) -> None: ...
-
-    def reset(self) -> None: ...
-
-    def next_batch(self) -> Any: ...
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """How a `Trainer` trains.
-
-    Args:
-        optimizer: None leaves the session's own.
-        learning_rate: of plain descent, where neither this nor the session names another optimizer.
-        log_interval: log the loss every so many steps, from step 0; 0 logs epochs only.
-        data_input, label_input: the session's inputs that receive a batch's data and labels.
-        nonfinite: what a loss that is not finite does: "raise" ends the run and says why; "skip" leaves such steps
-            out, in a session that was built with it; "ignore" trains on.  None: "skip" where the session skips, else
-            "raise".
-
-    Example: `ws.TrainConfig(optimizer=ws.Adam(lr=1e-3), log_interval=10)`.
-    """
-
-    optimizer: Optimizer | None = None
-    learning_rate: float = 0.01
-    log_interval: int = 100
-    data_input: str = "x"
-    label_input: str = "labels"
-    nonfinite: str | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.log_interval, int) or isinstance(self.log_interval, bool) or self.log_interval < 0:
-            raise OptionError(
-                f"TrainConfig: log_interval is 0 or a whole number above; received {self.log_interval!r}."
-            )
-        if self.learning_rate != 0.01 and isinstance(self.optimizer, Adam):
-            warnings.warn(
-                f"learning_rate={self.learning_rate} is ignored: the optimizer {type(self.optimizer).__name__} has its "
-                f"own, lr={self.optimizer.lr}.",
-                stacklevel=3,
-            )
-
-    def chosen(self) -> Optimizer | None:
-        """What the configuration asks for; None: the session's own."""
-        if self.optimizer is None and self.learning_rate != 0.01:
-            return SGD(lr=self.learning_rate)
-        return self.optimizer
 
 
 class Trainer:
@@ -100,6 +48,7 @@ class Trainer:
         self.config = config or TrainConfig()
         self.callbacks = CallbackList(callbacks)
         self.validation = validation
+        self.feed = Steps(session, self.config)
         self.history = TrainHistory()
         self.started_with: Mapping[str, Any] = {}  # JSON values that checkpoints keep for people and the command line
         self._run: Run | None = None
@@ -186,15 +135,17 @@ class Trainer:
         at = run.position if (run.position.epoch, run.position.step) == (epoch, start) else Position(epoch, start)
         run.epoch, run.logs = epoch, {}
         self.callbacks.on_epoch_begin(epoch)
-        skipped = self.session.skipped_steps
+        skipped, in_memory = self.session.skipped_steps, arrays_of(loader) is not None
         with self.session.span("train_epoch"):
             self._watch.keep(at)
-            for losses, sizes in self.steps(loader, epoch, start, self._every()):
-                first, before, at = at.step, at, _advanced(at, losses, sizes)
+            for part in self.feed.of_epoch(loader, epoch, start, self._every()):
+                if in_memory and isinstance(loader, DataLoader):
+                    loader.seek(epoch, part.end)
+                before, at = at, _advanced(at, part.losses, part.rows)
                 if not isfinite(at.loss_sum):
-                    at = self._watch.judged(before, at, losses, sizes)
+                    at = self._watch.judged(before, at, part.losses, part.rows)
                 run.position = at
-                self._tell(run, epoch, first, losses)
+                self._tell(run, epoch, before.step, part.losses)
                 self.callbacks.on_safe_point()
                 if run.stopped_by and not self._at_end(run, at.step):
                     return self._stats(at, skipped, partial=True)
@@ -214,65 +165,7 @@ class Trainer:
         rate = rate_used(self.session, at.epoch)
         return EpochStats(at.epoch, average, at.step, {"loss": average, **found, **rate}, partial)
 
-    # -- steps ---------------------------------------------------------------------------------------------------
-
-    def steps(self, loader: Loader, epoch: int, start: int, every: int | None) -> Iterator[tuple[Any, Any]]:
-        """The losses and numbers of rows of the steps of an epoch, `every` of them at a time at most."""
-        if start and start == length(loader):  # resumed where an epoch's steps were done and nothing was measured yet
-            self.session.state.epoch = epoch + 1
-            return iter(())
-        table = loader.arrays() if isinstance(loader, DataLoader) else None
-        if table is not None and isinstance(loader, DataLoader):
-            return self._native_steps(table, loader, epoch, start, every)
-        return self._single_steps(loader, epoch, start)
-
-    def _native_steps(
-        self, table: Table, loader: DataLoader, epoch: int, start: int, every: int | None
-    ) -> Iterator[tuple[Any, Any]]:
-        """Data in memory: many steps per native call."""
-        slices = self.session.run_in_slices(
-            self._named_table(table),
-            shuffle=loader.shuffles,
-            start=start,
-            batch_size=loader.batch_size,
-            every=every,
-            order_seed=loader.seed,
-        )
-        self.session.state.epoch = epoch
-        for part in slices:
-            loader.seek(epoch, part.first + len(part.losses))
-            yield part.losses, part.rows
-
-    def _single_steps(self, loader: Loader, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
-        """Any other data: one step per batch."""
-        session = self.session
-        batches = self._batches(loader, epoch, start)
-        if not start:
-            session.reset_metrics()
-        session.state.epoch = epoch
-        for batch in batches:
-            with session.span("set_input"):
-                named = self.named_batch(batch)
-            loss = float(session.step(named))
-            yield np.array([loss]), np.array([len(next(iter(named.values())))])
-        session.state.epoch = epoch + 1
-
-    @staticmethod
-    def _batches(loader: Loader, epoch: int, start: int) -> Iterator[Any]:
-        """The batches of an epoch from `start` on, made ahead where the loader is told to."""
-        loader.shuffle(epoch)
-        loader.reset()
-        if isinstance(loader, DataLoader):
-            if start:
-                loader.seek(epoch, start)
-            return loader.remaining()
-        for _ in range(start):
-            loader.next_batch()
-        return iter(loader.next_batch, None)
-
-    def batch_at(self, loader: Loader, epoch: int, step: int) -> Mapping[str, Any]:
-        """The inputs of one step."""
-        return self.named_batch(next(self._batches(loader, epoch, step)))
+    # -- telling ---------------------------------------------------------------------------------------------------
 
     def _every(self) -> int | None:
         asked = [n for n in (self.callbacks.every, self.config.log_interval or None) if n]
@@ -295,28 +188,11 @@ class Trainer:
     def _at_end(run: Run, steps: int) -> bool:
         return run.steps_per_epoch is not None and steps >= run.steps_per_epoch
 
-    # -- names ---------------------------------------------------------------------------------------------------
-
-    def named_batch(self, batch: Any) -> Mapping[str, Any]:
-        """A batch under the names of the session's inputs."""
-        if isinstance(batch, Batch):
-            single = not isinstance(batch.inputs, Mapping)
-            named = batch.named()
-            return self._renamed(named) if single else named
-        return {self.config.data_input: batch.data, self.config.label_input: batch.labels}
-
-    def _named_table(self, table: Table) -> dict[str, Any]:
-        return dict(self._renamed(table.columns))
-
-    def _renamed(self, named: Mapping[str, Any]) -> Mapping[str, Any]:
-        other = {"x": self.config.data_input, "labels": self.config.label_input}
-        return {other.get(name, name): array for name, array in named.items()}
-
     def _measured(self, held: Table | None) -> dict[str, Value]:
         """The metrics of the epoch, and of the validation data; those that are arrays as lists."""
         found = dict(self.session.metrics())
         if held is not None:
-            measured = self.session.evaluate_all(self._named_table(held))
+            measured = self.session.evaluate_all(self.feed.named_table(held))
             found.update({f"val_{name}": value for name, value in measured.items()})
         return {name: np.asarray(value).tolist() if np.ndim(value) else float(value) for name, value in found.items()}
 
@@ -340,11 +216,3 @@ def _advanced(at: Position, losses: Any, rows: Any) -> Position:
         total += loss * size
         count += size
     return Position(at.epoch, at.step + len(losses), total, count)
-
-
-def length(loader: Loader) -> int | None:
-    """The steps of an epoch; None where nobody knows."""
-    try:
-        return len(loader)  # type: ignore[arg-type]
-    except (TypeError, UsageError):
-        return None

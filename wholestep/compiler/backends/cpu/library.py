@@ -208,7 +208,9 @@ class Library:
         self.order = self._function("ws_order", c_uint64, c_uint64, c_uint64, c_uint64, c_uint64)
         self._pool_run = self._function("ws_pool_run", c_int, c_void_p, c_void_p, c_int)
         self.step = self.dll.ws_step  # of byref(Step); without types to convert to, a call is quickest
-        self._run_loop = self._function("ws_run_loop", c_long, POINTER(Loop))
+        # Runs steps until `loop.steps`, the end of the epoch or the time limit; returns how many were done.
+        self.run_loop = self._function("ws_run_loop", c_long, POINTER(Loop))
+        self.run_loop.errcheck = _checked  # type: ignore[attr-defined]
         self._run_windows = self._function("ws_run_windows", c_long, POINTER(Windows))
 
     def _function(self, name: str, result: type | None, *arguments: type) -> ctypes._NamedFuncPointer:
@@ -220,12 +222,6 @@ class Library:
         """Run one step: the prologue, then `entry` on every thread.  `call.step` is the caller's to advance."""
         step = Step(prologue=prologue, entry=entry, call=ctypes.pointer(call), threads=threads)
         check(self.step(ctypes.byref(step)), threads)
-
-    def run_loop(self, loop: Loop) -> int:
-        """Run steps until `loop.steps`, the end of the epoch or the time limit; returns how many were done."""
-        done: int = self._run_loop(loop)
-        check(max(0, -done), loop.threads)
-        return done
 
     def run_windows(self, windows: Windows) -> int | None:
         """Run windows as `run_loop` runs steps; None, with nothing run, where an index is out of its bound."""
@@ -251,6 +247,12 @@ class HalfLibrary:
         for function, argument in ((self.gemm_bf16, Gemm), (self.gemm_f16, Gemm), (self.pair_rows, Pairs)):
             function.restype, function.argtypes = None, [POINTER(argument)]
         self.dll.ws_add_half(c_void_p(library.api))
+
+
+def _checked(done: int, function: object, given: tuple[Loop]) -> int:
+    """What a loop returns; an error where it is the negative of an error number."""
+    check(max(0, -done), given[0].threads)
+    return done
 
 
 def check(error: int, threads: int) -> None:

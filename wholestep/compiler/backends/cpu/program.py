@@ -273,7 +273,7 @@ class CpuProgram:
             min(len(losses) - done, epoch.every or len(losses)),
         )
         loop.losses = losses.ctypes.data + done * losses.itemsize
-        made = self.library.run_loop(loop)
+        made: int = self.library.run_loop(loop)
         if self._advances:
             self._state.step = self._call.step
             self._state.family.version += made

@@ -1,0 +1,51 @@
+"""How a `Trainer` trains: a few numbers and names."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from wholestep.errors import OptionError
+from wholestep.optim import SGD, Adam, Optimizer
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a `Trainer` trains.
+
+    Args:
+        optimizer: None leaves the session's own.
+        learning_rate: of plain descent, where neither this nor the session names another optimizer.
+        log_interval: log the loss every so many steps, from step 0; 0 logs epochs only.
+        data_input, label_input: the session's inputs that receive a batch's data and labels.
+        nonfinite: what a loss that is not finite does: "raise" ends the run and says why; "skip" leaves such steps
+            out, in a session that was built with it; "ignore" trains on.  None: "skip" where the session skips, else
+            "raise".
+
+    Example: `ws.TrainConfig(optimizer=ws.Adam(lr=1e-3), log_interval=10)`.
+    """
+
+    optimizer: Optimizer | None = None
+    learning_rate: float = 0.01
+    log_interval: int = 100
+    data_input: str = "x"
+    label_input: str = "labels"
+    nonfinite: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.log_interval, int) or isinstance(self.log_interval, bool) or self.log_interval < 0:
+            raise OptionError(
+                f"TrainConfig: log_interval is 0 or a whole number above; received {self.log_interval!r}."
+            )
+        if self.learning_rate != 0.01 and isinstance(self.optimizer, Adam):
+            warnings.warn(
+                f"learning_rate={self.learning_rate} is ignored: the optimizer {type(self.optimizer).__name__} has its "
+                f"own, lr={self.optimizer.lr}.",
+                stacklevel=3,
+            )
+
+    def chosen(self) -> Optimizer | None:
+        """What the configuration asks for; None: the session's own."""
+        if self.optimizer is None and self.learning_rate != 0.01:
+            return SGD(lr=self.learning_rate)
+        return self.optimizer
