@@ -210,7 +210,7 @@ class Library:
         self.step = self.dll.ws_step  # of byref(Step); without types to convert to, a call is quickest
         # Runs steps until `loop.steps`, the end of the epoch or the time limit; returns how many were done.
         self.run_loop = self._function("ws_run_loop", c_long, POINTER(Loop))
-        self.run_loop.errcheck = _checked  # type: ignore[attr-defined]
+        self.run_loop.errcheck = _checked  # type: ignore[assignment]  # the stubs know no structures
         self._run_windows = self._function("ws_run_windows", c_long, POINTER(Windows))
 
     def _function(self, name: str, result: type | None, *arguments: type) -> ctypes._NamedFuncPointer:
