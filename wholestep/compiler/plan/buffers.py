@@ -145,8 +145,7 @@ class Buffers:
                     wanted.add(a.base)
         refused |= {n for n in ops if isinstance(n, Assembled) and not n.keeps_panels}
         wanted, refused = ({self._outside(n) for n in found} for found in (wanted, refused))
-        in_panels = wanted - refused - {n for n in wanted if n.type.dtype.is_half}  # those are packed in pairs
-        return {n for n in in_panels if n.op not in STORED_LEAVES and n.op != "scatter_add"}
+        return {n for n in wanted - refused if n.op not in STORED_LEAVES and n.op != "scatter_add"}
 
     def _between_products(
         self, crossing: Iterable[Node], of: Mapping[Node, Cluster], clusters: Sequence[Cluster]

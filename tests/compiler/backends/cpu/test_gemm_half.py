@@ -53,6 +53,11 @@ def product(library: HalfLibrary, a: Array, b: Array, layout: str, **more: Any) 
     pairs = paired(library, b)
     if layout == "rows":
         stored, steps = np.ascontiguousarray(a), {"a_m": k, "a_k": 1, "a_kp": PANEL}
+    elif layout == "turned panels":
+        padded = np.zeros((-(-m // PANEL) * PANEL, k), a.dtype)
+        padded[:m] = a
+        stored = np.ascontiguousarray(padded.reshape(-1, PANEL, k).transpose(0, 2, 1))
+        steps = {"a_m": 1, "a_k": PANEL, "a_kp": PANEL * PANEL, "a_mp": PANEL * k}
     elif layout == "transposed":
         stored, steps = np.ascontiguousarray(a.T), {"a_m": 1, "a_k": m, "a_kp": PANEL * m}
     else:
@@ -87,7 +92,7 @@ def operands(shape: tuple[int, int, int], dtype: np.dtype[Any]) -> tuple[Array, 
 
 
 @pytest.mark.parametrize("name", HALVES)
-@pytest.mark.parametrize("layout", ["rows", "transposed", "panels"])
+@pytest.mark.parametrize("layout", ["rows", "transposed", "panels", "turned panels"])
 def test_products_match_float64(library: HalfLibrary, name: str, layout: str) -> None:
     for shape in SHAPES:
         a, b = operands(shape, HALVES[name])
@@ -102,7 +107,7 @@ def test_products_match_float64(library: HalfLibrary, name: str, layout: str) ->
 def test_bits_depend_neither_on_layouts_nor_on_how_a_product_is_cut(library: HalfLibrary, name: str) -> None:
     a, b = operands((131, 77, 2100), HALVES[name])
     whole = product(library, a, b, "rows")
-    for layout in ("transposed", "panels"):
+    for layout in ("transposed", "panels", "turned panels"):
         assert np.array_equal(product(library, a, b, layout), whole)
     for rows, columns in [(slice(3, 4), slice(16, 32)), (slice(0, 7), slice(0, 77)), (slice(5, 100), slice(64, 77))]:
         assert np.array_equal(product(library, a[rows], b[:, columns], "transposed"), whole[rows, columns])

@@ -70,6 +70,7 @@ class Gemm(Structure):
         *[(name, c_long) for name in ("c_m", "c_p", "add")],
         ("ahead", POINTER(Ahead)),
         ("aheads", c_long),
+        ("a_mp", c_long),
     ]
 
 

@@ -8,54 +8,60 @@
 #include "gemm.c"
 #else
 #include "runtime.h"
+#define INLINE static inline __attribute__((always_inline))
 #endif
 #include "half.h"
 
 enum { HALF_ROWS = 48, HALF_K = 2048 };               /* of a block of A that is copied: 192 KiB, in L2 */
 static const ws_api *api;
 
-typedef uint16_t halves __attribute__((vector_size(32), aligned(2), may_alias));
 typedef uint16_t both __attribute__((vector_size(64)));
 typedef uint16_t loose_both __attribute__((vector_size(64), aligned(2), may_alias));
 
-/* x0 y0 x1 y1 ...: 16 elements of two rows; NULL is a row of zeros. */
-static inline __attribute__((always_inline)) void interleave(uint16_t *to, const uint16_t *x, const uint16_t *y) {
+/* x0 y0 x1 y1 ...: 16 elements of two rows. */
+INLINE void interleave(uint16_t *to, const uint16_t *x, const uint16_t *y) {
   static const both order = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
                              8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  both rows = {0};
-  __builtin_memcpy(&rows, x, 32);
-  if (y) __builtin_memcpy((char *)&rows + 32, y, 32);
+  both rows;
+  __builtin_memcpy(&rows, x, 32), __builtin_memcpy((char *)&rows + 32, y, 32);
   *(loose_both *)to = __builtin_shuffle(rows, order);
 }
 
-static void interleave_rows(uint16_t *to, const uint16_t *x, const uint16_t *y, long columns) {
-  long l = 0;
-  for (; l + 16 <= columns; l += 16) interleave(to + 2 * l, x + l, y ? y + l : NULL);
-  for (; l < columns; l++) to[2 * l] = x[l], to[2 * l + 1] = y ? y[l] : 0;
+/* The pairs of a panel's rows, `step` apart, to every `to_step` elements; what is missing of 16 columns is zero. */
+static void pair_panel(uint16_t *to, long to_step, const uint16_t *x, long step, long rows, long columns) {
+  static const uint16_t zeros[16];
+  long k = 0;
+  if (columns == 16)
+    for (; k + 1 < rows; k += 2, to += to_step, x += 2 * step) interleave(to, x, x + step);
+  for (; k < rows; k += 2, to += to_step, x += 2 * step) {
+    const uint16_t *y = k + 1 < rows ? x + step : zeros;
+    for (long l = 0; l < 16; l++) to[2 * l] = l < columns ? x[l] : 0, to[2 * l + 1] = l < columns ? y[l] : 0;
+  }
 }
 
 WS_EXPORT void ws_pair_rows(const ws_pairs *g) {
   for (long p = 0; p * 16 < g->columns; p++) {
-    const long width = g->columns - p * 16 < 16 ? g->columns - p * 16 : 16;
-    for (long k = 0; k < g->rows; k += 2) {
-      const uint16_t *x = (const uint16_t *)g->from + p * g->from_p + k * g->from_k;
-      uint16_t *to = (uint16_t *)g->to + p * g->to_p + k * 16;
-      interleave_rows(to, x, k + 1 < g->rows ? x + g->from_k : NULL, width);
-      for (long l = 2 * width; l < 32; l++) to[l] = 0;
-    }
+    const uint16_t *from = (const uint16_t *)g->from + p * g->from_p;
+    const long columns = g->columns - p * 16 < 16 ? g->columns - p * 16 : 16;
+    pair_panel((uint16_t *)g->to + p * g->to_p, 32, from, g->from_k, g->rows, columns);
   }
 }
 
 #ifdef __AVX512BF16__
-/* A's block in pairs, [k/2][HALF_ROWS][2]: of a transposed A row by row, of any other one by one. */
+/* A's block in pairs, [k/2][HALF_ROWS][2], 16 rows at a time: of a transposed A in vectors, of any other one by one. */
 static void pair_block(uint16_t *to, const ws_gemm *g, long row, long k0, long rows, long k) {
-  const uint16_t *a = (const uint16_t *)g->a + row * g->a_m;
-  const int by_rows = g->a_m == 1 && g->a_kp == 16 * g->a_k;
-  for (long j = k0; j < k0 + k; j += 2, to += 2 * HALF_ROWS) {
-    const uint16_t *x = a + j / 16 * g->a_kp + j % 16 * g->a_k, *y = j + 1 < k0 + k ? x + g->a_k : NULL;
-    if (by_rows) interleave_rows(to, x, y, rows);
+  const long step = g->a_mp ? g->a_mp : 16 * g->a_m;
+  const int turned = g->a_m == 1 && g->a_kp == 16 * g->a_k;
+  for (long i = row; i < row + rows; i += 16, to += 32) {
+    const uint16_t *a = (const uint16_t *)g->a + i / 16 * step;
+    const long width = row + rows - i < 16 ? row + rows - i : 16;
+    if (turned) pair_panel(to, 2 * HALF_ROWS, a + k0 * g->a_k, g->a_k, k, width);
     else
-      for (long i = 0; i < rows; i++) to[2 * i] = x[i * g->a_m], to[2 * i + 1] = y ? y[i * g->a_m] : 0;
+      for (long j = 0; j < (k + 1) / 2 * 2; j++)
+        for (long l = 0; l < width; l++) {
+          const uint16_t *x = a + (k0 + j) / 16 * g->a_kp + j % 16 * g->a_k + l * g->a_m;
+          to[j / 2 * (2 * HALF_ROWS) + 2 * l + j % 2] = j < k ? *x : 0;
+        }
   }
 }
 
@@ -77,7 +83,7 @@ static void multiply_copied(const ws_gemm *g, ws_gemm p) {
 static void multiply_bf16(const ws_gemm *g) {
   ws_gemm p = *g;
   p.b_k /= 2, p.b_p /= 2;
-  if (g->k > 0 && (g->a_k != 1 || (g->k | g->a_m | g->a_kp) % 2)) {
+  if (g->k > 0 && (g->a_k != 1 || g->a_mp || (g->k | g->a_m | g->a_kp) % 2)) {
     multiply_copied(g, p);
     return;
   }
@@ -85,6 +91,11 @@ static void multiply_bf16(const ws_gemm *g) {
   ws_gemm_pairs(&p);
 }
 #endif
+
+static uint16_t a_element(const ws_gemm *g, long i, long k) {
+  const long row = g->a_mp ? i / 16 * g->a_mp + i % 16 * g->a_m : i * g->a_m;
+  return ((const uint16_t *)g->a)[row + k / 16 * g->a_kp + k % 16 * g->a_k];
+}
 
 enum { WIDE_K = 256, WIDE_COLUMNS = 64 };             /* of the blocks that are widened: A's 48 KiB, B's 64 */
 
@@ -108,8 +119,7 @@ enum { WIDE_K = 256, WIDE_COLUMNS = 64 };             /* of the blocks that are 
           p.c = (float *)g->c + j / 16 * g->c_p + i * g->c_m;                                                      \
           for (long r = 0; r < p.m; r++)                                                                           \
             for (long k = k0; k < k0 + p.k; k++)                                                                   \
-              a[r * WIDE_K + k - k0] =                                                                             \
-                widened(((const uint16_t *)g->a)[(i + r) * g->a_m + k / 16 * g->a_kp + k % 16 * g->a_k]);          \
+              a[r * WIDE_K + k - k0] = widened(a_element(g, i + r, k));                                            \
           api->gemm_f32(&p);                                                                                       \
         }                                                                                                          \
       }                                                                                                            \

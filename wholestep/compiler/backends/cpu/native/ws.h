@@ -16,6 +16,7 @@ typedef struct {
   void *c; long c_m, c_p;               /* C(i, 16p+l)  at c + p*c_p + i*c_m + l */
   long add;                             /* the chains go on from what is in C, rather than from 0 */
   const ws_ahead *ahead; long aheads;   /* fetched meanwhile, since a product leaves memory idle; changes no value */
+  long a_mp;                            /* of half elements: A(i, k) at a + (i/16)*a_mp + (i%16)*a_m + ..., unless 0 */
 } ws_gemm;
 
 /* The right operand of a product of half elements, two rows side by side: to(k, 16p+l) at to + p*to_p + (k/2)*32 + 2*l +

@@ -7,8 +7,9 @@ from math import prod
 
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.ir.types import Extent
 from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import LANES, Layout, Load, Operand, Space
+from wholestep.compiler.plan.kernel import LANES, Buffer, Layout, Load, Operand, Space
 
 # Bytes from which on a step cannot keep its data in the second-level caches: below, there is nothing to fetch.
 LARGE = 4 << 20
@@ -48,17 +49,21 @@ def entry(w: Writer, load: Load) -> str:
         return ""
     rows, columns = (across[p] for p in places if p is not None)
     size = buffer.type.dtype.size
-    if buffer.layout is Layout.PAIRS:
-        return ""
-    if buffer.layout is Layout.PANELS:
+    if buffer.layout is not Layout.ROWS:
         count, bytes = f"({columns} + {LANES - 1})/{LANES}", f"{rows}*{LANES * size}"
-        step = w.scope.extent(load.shape[-2] * LANES * size)
+        step = w.scope.extent(panel_rows(load, buffer) * LANES * size)
     elif places == [dot.m, dot.n]:
         stride, _ = axis_stride(load, dot.m, buffer)
         count, bytes, step = rows, f"{columns}*{size}", w.scope.extent(stride * size)
     else:
         return ""
     return f"{{{operand_start(w, load)}, {count}, {bytes}, {step}}}"
+
+
+def panel_rows(load: Load, buffer: Buffer) -> Extent:
+    """The rows of a panel, the one that fills its last pair among them."""
+    rows = load.shape[-2]
+    return rows if buffer.layout is Layout.PANELS or not isinstance(rows, int) else -(-rows // 2) * 2
 
 
 def ahead_of_next(w: Writer, items: Sequence[Operand]) -> list[str]:

@@ -204,7 +204,7 @@ def block_target(w: Writer) -> tuple[str, str, str]:
 def call_gemm(w: Writer, c: str, c_m: str, c_p: str) -> None:
     dot = dot_of(w)
     a = w.buffers[dot.a.buffer]
-    (a_m, _), (a_k, by_panels) = axis_stride(dot.a, dot.m, a), axis_stride(dot.a, dot.k, a)
+    (a_m, across_panels), (a_k, by_panels) = axis_stride(dot.a, dot.m, a), axis_stride(dot.a, dot.k, a)
     a_kp = dot.a.shape[-2] * LANES if by_panels else a_k * LANES
     t, depth = w.scope.extent, w.scope.extent(w.kernel.axes[dot.k])
     right = f"{operand_start(w, dot.b)}, {', '.join(map(t, right_steps(w, dot)))}"
@@ -214,6 +214,8 @@ def call_gemm(w: Writer, c: str, c_m: str, c_p: str) -> None:
     if ahead:
         w.emit(f"const ws_ahead ahead[] = {{{', '.join(ahead)}}};")
     given = f", .ahead = ahead, .aheads = {len(ahead)}" if ahead else ""
+    if across_panels and a.type.dtype.is_half:
+        given += f", .a_mp = {t(dot.a.shape[-2] * LANES)}"
     w.emit(f"const ws_gemm product = {{mb, nb, {depth},")
     w.emit(f"  {operand_start(w, dot.a)}, {t(a_m)}, {t(a_k)}, {t(a_kp)},")
     w.emit(f"  {right}, {c}, {c_m}, {c_p}{given}}};")

@@ -36,8 +36,8 @@ def rounded_together(w: Writer, level: Level) -> dict[Store, Instr]:
         casts.pop(r.value, None)
     stores = {s: casts[s.value] for s in level.stores if s.value in casts}
     for s in stores:
-        in_rows = w.buffers[s.load.buffer].layout is Layout.ROWS and bool(s.load.index)
-        if not in_rows or s.load.index[-1].plain != vector or _walks(s.load, vector):
+        in_order = w.buffers[s.load.buffer].layout is not Layout.PAIRS and bool(s.load.index)
+        if not in_order or s.load.index[-1].plain != vector or _walks(s.load, vector):
             casts.pop(s.value, None)
     return {s: cast for s, cast in stores.items() if s.value in casts}
 
