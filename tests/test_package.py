@@ -6,9 +6,16 @@ import inspect
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 import wholestep as ws
+import wholestep.session
+import wholestep.train
+from wholestep.lazy import Exports
 
 HEAVY = ("egglog", "filelock", "platformdirs", "rich", "safetensors", "sklearn", "subprocess", "torch", "typer")
 
@@ -35,12 +42,31 @@ def test_names_are_loaded_when_they_are_first_used():
     assert out.split() == ["False", "True", "False", "True"]
 
 
-def test_packages_export_what_they_say():
-    for package in (ws.losses, ws.metrics, ws.nn, ws.optim, ws.schedules):
-        for name in package.__all__:
-            assert getattr(package, name) is not None
-        assert not hasattr(package, "nothing")
-    assert inspect.isfunction(ws.optim.sgd), "the function, not the module of this name"
+PACKAGES = [
+    ws, ws.callbacks, ws.data, ws.losses, ws.metrics, ws.models, ws.nn, ws.optim, ws.schedules, wholestep.session,
+    wholestep.train,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
+def test_packages_export_what_their_one_list_says(package: ModuleType) -> None:
+    """`__init__.pyi` is the list: what a checker sees is what is there, under the same object."""
+    folder = Path(package.__file__).parent
+    assert "__all__ = [\n" not in (folder / "__init__.py").read_text(), "a second list"
+    found = Exports(package.__name__, package.__file__)
+    assert [*found.names, *(["__version__"] if package is ws else [])] == package.__all__
+    assert sorted(package.__all__) == dir(package)
+    for name, (home, own) in found.home_of.items():
+        value = getattr(package, name)
+        if not inspect.ismodule(value):
+            assert value is getattr(import_module(home), own), f"{package.__name__}.{name}"
+    assert not hasattr(package, "nothing")
+
+
+def test_a_function_is_not_hidden_by_the_module_of_its_name():
+    program = "import wholestep.optim.sgd, wholestep.models.gpt2, wholestep as ws; print(ws.optim.sgd, ws.models.gpt2)"
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out.count("<function ") == 2
 
 
 def test_an_optimizer_is_known_by_name_before_it_was_used():

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
-def postponed(
-    package: str, homes: Mapping[str, Sequence[str]], aliases: Mapping[str, str] | None = None
-) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: `homes` says which names each of its modules has, `aliases` other names of them.
+class Exports:
+    """What a package exports, by its `__init__.pyi`: `from wholestep.optim.lion import Lion as Lion`, `mse = mse_loss`.
 
-    >>> postponed("wholestep.optim", {"lion": ["Lion"]})("Lion").__module__
-    'wholestep.optim.lion'
+    >>> Exports("wholestep.optim", import_module("wholestep.optim").__file__).home_of["Lion"]
+    ('wholestep.optim.lion', 'Lion')
     """
-    home_of = {name: f"{package}.{module}" for module, names in homes.items() for name in names}
-    other = dict(aliases or {})
 
-    def find(name: str) -> Any:
-        known = other.get(name, name)
-        if known not in home_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(import_module(home_of[known]), known)
-        setattr(sys.modules[package], name, found)  # from now on it is an ordinary attribute
+    def __init__(self, package: str, file: str | None) -> None:
+        assert file is not None, "a package of files"
+        self._package = package
+        self.home_of: dict[str, tuple[str, str]] = {}  # name -> its module, and what it is called there
+        imported: dict[str, tuple[str, str]] = {}
+        for statement in ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8")).body:
+            if isinstance(statement, ast.ImportFrom):
+                for name in statement.names:
+                    imported[name.name] = (str(statement.module), name.name)
+                    if name.asname is not None:
+                        self.home_of[name.asname] = imported[name.name]
+            elif isinstance(statement, ast.Assign):
+                self.home_of[ast.unparse(statement.targets[0])] = imported[ast.unparse(statement.value)]
+
+    @property
+    def names(self) -> list[str]:
+        """In the order in which they are listed."""
+        return list(self.home_of)
+
+    def load(self, name: str) -> Any:
+        """The `__getattr__` of the package."""
+        if name not in self.home_of:
+            raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
+        home, own = self.home_of[name]
+        found = None if home == self._package else getattr(import_module(home), own, None)
+        if found is None:  # it is a module itself
+            found = import_module(f"{home}.{own}")
+        setattr(sys.modules[self._package], name, found)  # from now on it is an ordinary attribute
         return found
-
-    return find

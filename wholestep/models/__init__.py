@@ -1,12 +1,11 @@
 """Networks from the papers, in short files."""
 
-from wholestep.models.gpt2 import GPT2, gpt2
-from wholestep.models.lenet import LeNet5, lenet5
-from wholestep.models.lstm import LSTMLanguageModel, lstm_lm
-from wholestep.models.resnet import CifarResNet, ResNet, resnet18, resnet20, resnet32, resnet56
+from wholestep.lazy import Exports
+from wholestep.models.gpt2 import gpt2 as gpt2  # the function: its module is called so, too
 
-# fmt: off
-__all__ = [
-    "CifarResNet", "GPT2", "LSTMLanguageModel", "LeNet5", "ResNet",
-    "gpt2", "lenet5", "lstm_lm", "resnet18", "resnet20", "resnet32", "resnet56",
-]
+_exports = Exports(__name__, __file__)
+__getattr__, __all__ = _exports.load, _exports.names
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,92 @@
+# What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
+# package's names of it.  The order is that of docs/api.md.
+
+from wholestep.compiler.frontend import initializers
+
+# describing a network
+from wholestep.compiler.frontend.graph import Graph as Graph
+from wholestep.compiler.frontend.tensor import Tensor as Tensor
+from wholestep.compiler.ir.types import (
+    Dim as Dim, float32 as float32, float64 as float64, bfloat16 as bfloat16, float16 as float16, int32 as int32,
+    int64 as int64, uint8 as uint8,
+)
+from wholestep.compiler.frontend.step import Spec as Spec, Step as Step, step as step
+from wholestep.compiler.frontend.gradients import gradients as gradients
+from wholestep.compiler.frontend.functions import stop_gradient as stop_gradient
+from wholestep.compiler.frontend.custom_gradient import custom_gradient as custom_gradient
+from wholestep.optim import runtime as runtime
+
+# functions of tensors
+from wholestep.compiler.frontend.functions import (
+    abs as abs, arange as arange, cast as cast, concat as concat, cos as cos, erf as erf, exp as exp, exp2 as exp2,
+    expm1 as expm1, floor as floor, gather as gather, gelu as gelu, iota as iota, less_than as less_than, log as log,
+    log1p as log1p, log2 as log2, log_softmax as log_softmax, logsumexp as logsumexp, matmul as matmul,
+    maximum as maximum, minimum as minimum, mod as mod, one_hot as one_hot, pad as pad, random_normal as random_normal,
+    random_uniform as random_uniform, ratio as ratio, recip as recip, relu as relu, scatter_add as scatter_add,
+    sigmoid as sigmoid, sign as sign, silu as silu, sin as sin, size as size, softmax as softmax, sqrt as sqrt,
+    stack as stack, take as take, tanh as tanh, where as where, write_rows as write_rows,
+)
+from wholestep.compiler.frontend.layers import (
+    attention as attention, dropout as dropout, group_norm as group_norm, layer_norm as layer_norm,
+    rms_norm as rms_norm, batch_norm as batch_norm, by_mode as by_mode,
+)
+from wholestep.compiler.frontend.scan import scan as scan
+from wholestep.compiler.frontend.windows import (
+    avg_pool2d as avg_pool2d, conv1d as conv1d, conv2d as conv2d, global_avg_pool2d as global_avg_pool2d,
+    max_pool2d as max_pool2d,
+)
+from wholestep.compiler.frontend.sequences import cumsum as cumsum, flip as flip, rotary as rotary, split as split
+from wholestep.compiler.frontend.activations import (
+    elu as elu, hardswish as hardswish, leaky_relu as leaky_relu, mish as mish, softplus as softplus, swiglu as swiglu,
+)
+
+# optimizers
+from wholestep.optim import (
+    Optimizer as Optimizer, Group as Group, SGD as SGD, Adam as Adam, AdamW as AdamW, AMSGrad as AMSGrad,
+    NAdam as NAdam, RAdam as RAdam, RMSprop as RMSprop, Adagrad as Adagrad, Lion as Lion, LAMB as LAMB,
+    Adafactor as Adafactor, Muon as Muon, AdamOptimizer as AdamOptimizer, sgd as sgd, sgd_on_graph as sgd_on_graph,
+)
+
+# gradient accumulation on arrays
+from wholestep.accumulation import (
+    AccumulationConfig as AccumulationConfig, AccumulationStats as AccumulationStats,
+    GradientAccumulator as GradientAccumulator, GradientBuffer as GradientBuffer,
+)
+from wholestep.errors import (
+    AccumulationError as AccumulationError, AccumulatorFull as AccumulatorFull, NoGradients as NoGradients,
+    ShapeMismatch as ShapeMismatch,
+)
+
+# sessions and plans
+from wholestep.session import (
+    build_session as build_session, build_session_with_report as build_session_with_report,
+    build_session_unoptimized as build_session_unoptimized, build_session_cached as build_session_cached,
+    build_inference_session as build_inference_session, compile_training_graph as compile_training_graph,
+    estimate as estimate, save_plan as save_plan, load_plan as load_plan, Session as Session, StepResult as StepResult,
+    ExecutionPlan as ExecutionPlan, OptimizeReport as OptimizeReport,
+)
+from wholestep.options import CompileOptions as CompileOptions
+
+# training
+from wholestep.train import (
+    Experiment as Experiment, Checkpoint as Checkpoint, load_checkpoint as load_checkpoint,
+    save_checkpoint as save_checkpoint, fit as fit, BasicTrainingLoop as BasicTrainingLoop, Trainer as Trainer,
+    TrainConfig as TrainConfig, TrainHistory as TrainHistory, History as History,
+)
+from wholestep.callbacks import (
+    ModelCheckpoint as ModelCheckpoint, ConsoleObserver as ConsoleObserver, GradientStatistics as GradientStatistics,
+    Profiler as Profiler, Callback as Callback, CallbackList as CallbackList, CSVLogger as CSVLogger,
+    EarlyStopping as EarlyStopping, EpochStats as EpochStats, JSONLinesLogger as JSONLinesLogger,
+    LossHistory as LossHistory, MetricCallback as MetricCallback, Progress as Progress, StepBudget as StepBudget,
+    StepMetrics as StepMetrics, TensorBoardLogger as TensorBoardLogger, TimeBudget as TimeBudget,
+)
+from wholestep.data import DataLoader as DataLoader
+
+# modules
+from wholestep import (
+    callbacks as callbacks, data as data, datasets as datasets, errors as errors, losses as losses, metrics as metrics,
+    models as models, nn as nn, optim as optim, schedules as schedules,
+)
+init = initializers
+
+__version__: str

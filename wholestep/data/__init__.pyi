@@ -1,0 +1,10 @@
+# What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
+# package's names of it.  The order is that of docs/api.md.
+from wholestep.data.order import (
+    Balanced as Balanced, Sampler as Sampler, Sequential as Sequential, Shuffled as Shuffled, Subset as Subset,
+    Weighted as Weighted,
+)
+from wholestep.data.table import Batch as Batch, Table as Table, as_table as as_table, split as split
+from wholestep.data.transforms import Crop as Crop, Flip as Flip, Noise as Noise, Normalize as Normalize, Scale as Scale
+from wholestep.data.loader import DataLoader as DataLoader
+from wholestep.data.sources import mnist as mnist, open_npy as open_npy, read_csv as read_csv, read_idx as read_idx

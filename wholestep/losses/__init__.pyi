@@ -1,0 +1,46 @@
+# What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
+# package's names of it.  The order is that of docs/api.md.
+
+# numbers
+from wholestep.losses.regression import (
+    mse_loss as mse_loss, rmse_loss as rmse_loss, mae_loss as mae_loss, huber_loss as huber_loss,
+    smooth_l1_loss as smooth_l1_loss, log_cosh_loss as log_cosh_loss, quantile_loss as quantile_loss,
+    poisson_nll_loss as poisson_nll_loss, gaussian_nll_loss as gaussian_nll_loss,
+)
+
+# classes
+from wholestep.losses.classification import (
+    cross_entropy as cross_entropy, cross_entropy_with_logits_loss as cross_entropy_with_logits_loss,
+    kl_div_with_logits_loss as kl_div_with_logits_loss,
+    binary_cross_entropy_with_logits_loss as binary_cross_entropy_with_logits_loss, focal_loss as focal_loss,
+    hinge_loss as hinge_loss,
+)
+
+# vectors and regions
+from wholestep.losses.similarity import (
+    cosine_embedding_loss as cosine_embedding_loss, dice_loss as dice_loss, info_nce_loss as info_nce_loss,
+)
+
+# short names
+mse = mse_loss
+rmse = rmse_loss
+mae = mae_loss
+l1 = mae_loss
+huber = huber_loss
+smooth_l1 = smooth_l1_loss
+log_cosh = log_cosh_loss
+quantile = quantile_loss
+poisson_nll = poisson_nll_loss
+gaussian_nll = gaussian_nll_loss
+kl_div = kl_div_with_logits_loss
+bce = binary_cross_entropy_with_logits_loss
+binary_cross_entropy = binary_cross_entropy_with_logits_loss
+focal = focal_loss
+hinge = hinge_loss
+cosine_embedding = cosine_embedding_loss
+dice = dice_loss
+info_nce = info_nce_loss
+
+# by name, and on arrays
+from wholestep.losses.table import LOSSES as LOSSES, Loss as Loss, get as get
+from wholestep.losses.arrays import value_and_grad as value_and_grad

@@ -1,0 +1,16 @@
+# What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
+# package's names of it.  The order is that of docs/api.md.
+
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.spans import OptimizeReport as OptimizeReport
+from wholestep.session.session import Session as Session
+from wholestep.session.results import StepResult as StepResult
+from wholestep.session.build import (
+    build_inference_session as build_inference_session, build_session as build_session,
+    build_session_unoptimized as build_session_unoptimized, build_session_with_report as build_session_with_report,
+    compile_training_graph as compile_training_graph, estimate as estimate,
+)
+from wholestep.session.plan_files import (
+    build_session_cached as build_session_cached, load_plan as load_plan, save_plan as save_plan,
+)
+ExecutionPlan = Plan
