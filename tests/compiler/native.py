@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.compiler.targets import HERE, compile_c, load_library
-from wholestep.compiler.backends.cpu.compiler import find_compiler
-from wholestep.compiler.backends.cpu.library import Call, add_half
+from tests.compiler.targets import HERE
+from wholestep.compiler.backends.cpu.compiler import compile_c, find_compiler
+from wholestep.compiler.backends.cpu.library import Call, add_half, load_library
 from wholestep.compiler.backends.cpu.program import has_half_products
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir.graph import Graph
@@ -70,7 +70,7 @@ class Loaded:
 
     def __init__(self, plan: Plan, source: str | None = None, prefix: str = "ws") -> None:
         self.plan = plan
-        self.dll = ctypes.CDLL(str(compile_c(source or render(plan))))
+        self.dll = ctypes.CDLL(str(compile_c(source or render(plan), target=plan.target)))
         self.prefix = prefix
 
     def run(
@@ -85,9 +85,9 @@ class Loaded:
         times: int = 1,
     ) -> Ran:
         """What a step computes; done several `times`, what the last one of them does."""
-        plan, library, dtypes = self.plan, load_library(), {}
+        plan, library, dtypes = self.plan, load_library(self.plan.target), {}
         if has_half_products(plan):
-            add_half(library, HERE.name, Cache(), find_compiler())
+            add_half(library, plan.target, Cache(), find_compiler())
         memory = {}
         constants = dict(plan.constants)
         for b in plan.pointer_buffers():

@@ -394,6 +394,13 @@ def test_a_plan_for_another_device_is_refused() -> None:
     assert ws.Session(plan, device=PLANNED).plan is plan
 
 
+def test_a_plan_for_a_cpu_that_is_not_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, _ = ws.compile_training_graph(mlp(), batch_size=4, device="null:cpu/avx2")
+    monkeypatch.setattr(cpu_target, "available_targets", lambda: (PORTABLE,))
+    with pytest.raises(OptionError, match="device='cpu/avx2': this machine cannot run it"):
+        ws.Session(plan)
+
+
 def test_a_checkpoint_knows_the_target_of_its_session(tmp_path: Path) -> None:
     from wholestep.train.checkpoint.identity import differences, identity_of
 
