@@ -22,8 +22,9 @@ from wholestep.session.session import Session
 from wholestep.session.where import Where, where_to
 from wholestep.steps.capacity import merged_capacity
 from wholestep.steps.definition import TRAIN, Definition
+from wholestep.steps.loss_scale import LossScale
 from wholestep.steps.module import Inputs, training_graph
-from wholestep.steps.recipe import PLAIN, Recipe, as_measures, as_schedules
+from wholestep.steps.recipe import PLAIN, Recipe, as_loss_scale, as_measures, as_schedules
 from wholestep.steps.states import clocks_of, state_of
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def build_session(
     nonfinite: str = "ignore",
     unused: Sequence[str] = (),
     precision: str = "float32",
+    loss_scale: LossScale | None = None,
     seed: int = 0,
     device: str = "cpu",
     threads: int | None = None,
@@ -84,6 +86,8 @@ def build_session(
         unused: names, or patterns of names, of parameters that the loss need not depend on; they are not trained.
         precision: "float32", "bfloat16" or "float16": what products, convolutions and attention are computed in, with
             sums in float32.  Weights, their updates and everything else stay float32.
+        loss_scale: of float16: how the loss is scaled, `ws.LossScale()` unless given.  A step whose gradients are not
+            finite lowers the scale and changes nothing else.  `session.loss_scale` is the scale.
         seed: keys initial values, random nodes and the order of epochs.
         device: "cpu", as the best target that this machine has, or "cpu/portable" and the like, as that one;
             "reference" to run in NumPy, slowly, without a C compiler; "null" to plan and report only, for this CPU or,
@@ -106,7 +110,8 @@ def build_session(
         as_measures(metrics),
         as_schedules(schedule),
         tuple(unused),
-        as_precision(precision),
+        half := as_precision(precision),
+        as_loss_scale(loss_scale, half) if not isinstance(model_or_graph, Step) else None,
     )
     model = as_graph(model_or_graph, inputs, targets, loss)
     session, report = build(_defined(model, optimizer, batch_size, capacity, recipe), where)

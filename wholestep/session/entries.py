@@ -27,6 +27,7 @@ from wholestep.session.where import Where
 from wholestep.steps.capacity import PREFIX
 from wholestep.steps.definition import PART, TRAIN
 from wholestep.steps.evaluate import EVALUATE
+from wholestep.steps.loss_scale import REFUSED
 from wholestep.steps.recipe import PLAIN, Recipe
 from wholestep.steps.states import nonzero_values
 from wholestep.steps.train import NONFINITE
@@ -222,8 +223,10 @@ class Programs:
 
     def _keep(self, name: str, entry: EntryPoint) -> EntryPoint:
         if self.where.device.runs:
-            unless = None if self.recipe.nonfinite == "ignore" or name != "main" else NONFINITE
-            entry.program.count_steps(bool(entry.plan.updated) and name == "main", unless, self.raises)
+            own = REFUSED if REFUSED in entry.outputs else None  # of a step that scales its loss by hand
+            unless = None if name != "main" else NONFINITE if self.recipe.may_skip else own
+            stops = self.raises and self.recipe.loss_scale is None  # else a step that a smaller scale cures is none
+            entry.program.count_steps(bool(entry.plan.updated) and name == "main", unless, stops)
         self.entries[name] = entry
         self.state.take_turn(None)  # the next step tells it what to count from
         return entry

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import NonFiniteError, UsageError
 from wholestep.session.results import EntryPoint, StepResult
+from wholestep.steps.loss_scale import LOSS_SCALE, SMALLEST
 from wholestep.steps.recipe import Recipe
 from wholestep.steps.states import first_values
 from wholestep.steps.train import GRAD_NORM, NONFINITE
@@ -23,7 +25,8 @@ class Measured:
         self._metrics = [m.metric for m in recipe.measures]
         self._prefix = f"{prefix}." if prefix else ""
         self._state, self._plan = state, plan
-        self._reports_norm = recipe.clip_norm is not None and not prefix
+        reported = {GRAD_NORM: recipe.clip_norm is not None, LOSS_SCALE: recipe.loss_scale is not None}
+        self._reported = [name for name, on in reported.items() if on and not prefix]
 
     def values(self) -> dict[str, Any]:
         """Every metric by name."""
@@ -36,8 +39,7 @@ class Measured:
 
     def of(self, result: StepResult) -> dict[str, Any]:
         """The metrics, and what the step itself reports."""
-        norm = {GRAD_NORM: float(result[GRAD_NORM])} if self._reports_norm else {}
-        return {**self.values(), **norm}
+        return {**self.values(), **{name: float(result[name]) for name in self._reported}}
 
     def reset(self) -> None:
         """Count anew."""
@@ -83,7 +85,8 @@ class Measurements:
 def raise_if_refused(entry: EntryPoint, state: State) -> None:
     """Of nonfinite="raise": the last step met a gradient that is not finite and changed nothing."""
     bad = float(entry.read(NONFINITE))
-    if bad:
+    curable = LOSS_SCALE in entry.outputs and math.isfinite(entry.loss()) and entry.read(LOSS_SCALE) > SMALLEST
+    if bad and not curable:  # a loss scale that is lowered is no failure
         raise NonFiniteError(
             f"step {state.step}: {bad:.0f} elements of the loss and the gradients are infinite or not a number. No "
             'state was changed. Lower the learning rate, clip (clip_norm=1.0), or build with nonfinite="skip".'

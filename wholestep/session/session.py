@@ -40,6 +40,7 @@ from wholestep.session.scalars import LiveOptimizer, LiveSchedule, Scalars
 from wholestep.session.state_dict import counts_in, load_state_dict, state_dict
 from wholestep.session.training import Training
 from wholestep.session.where import where_to
+from wholestep.steps.loss_scale import LOSS_SCALE, SCALE
 from wholestep.steps.module import only_module
 from wholestep.steps.train import SKIPPED
 
@@ -267,8 +268,19 @@ class Session:
 
     @property
     def skipped_steps(self) -> int:
-        """How many steps changed nothing since a gradient was not finite (nonfinite="skip")."""
+        """How many steps changed nothing since a gradient was not finite (nonfinite="skip", or a loss scale)."""
         return int(self.state.get(SKIPPED)) if SKIPPED in self.state else 0
+
+    @property
+    def precision(self) -> str:
+        """What products are computed in: "float32", "bfloat16" or "float16"."""
+        return self._programs.recipe.precision.name
+
+    @property
+    def loss_scale(self) -> float | None:
+        """What the next step multiplies the loss with (precision="float16"); None where it is not scaled."""
+        found = float(self.state.get(SCALE)) if SCALE in self.state else None
+        return self.scalars[f"{LOSS_SCALE}.init"] if found == 0 else found
 
     # -- metrics -------------------------------------------------------------------------------------------------
 

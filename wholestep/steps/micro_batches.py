@@ -32,6 +32,7 @@ from wholestep.errors import GraphError, UsageError
 from wholestep.optim import Optimizer
 from wholestep.steps.capacity import FIRST, PARTS, PREFIX, ROWS, batch_symbol
 from wholestep.steps.evaluate import EVALUATE, loss_of, record_metrics
+from wholestep.steps.loss_scale import scaled, unscaled
 from wholestep.steps.recipe import Recipe
 from wholestep.steps.train import Slopes, declared_parameters, finish, reached_parameters
 
@@ -91,6 +92,7 @@ class _Splitter:
         self.loss = self.whole.outputs[0].node
         self.totals: dict[Node, Tensor] = {}  # denominators -> their sums over all micro-batches
         self.is_first = self._tensor(b.size(Dim.symbol(FIRST))) == 0
+        self.scale = None if recipe.loss_scale is None or optimizer is None else recipe.loss_scale.now(self.step)
 
     def split(self) -> MicroBatches:
         read = self._read_loss()
@@ -99,7 +101,7 @@ class _Splitter:
             fail(GraphError, f"{self.what}: the loss does not depend on the batch, so there is nothing to cut; use 1.")
         loss = self._add_up("loss", share)
         here = self._inside(share)
-        sums = {p.name: self._add_up(f"grad/{p.name}", g) for p, g in zip(here, gradients(share, here), strict=True)}
+        sums = {p.name: self._add_up(f"grad/{p.name}", g) for p, g in zip(here, self._slopes(share, here), strict=True)}
         shadows = self._shadows(list(self._updates_of_parts()))
         counts = [self._add_up_in(state, d) for d, state in self.totals.items()]
         return MicroBatches(
@@ -191,7 +193,7 @@ class _Splitter:
     def _shadows(self, updates: Sequence[ir.Update]) -> list[_Sum]:
         """States that change with every part; beside themselves, where the update may refuse the whole step."""
         states = [self.step.states[u.name] for u in updates]
-        if self.recipe.nonfinite == "ignore" or self.optimizer is None:
+        if not self.recipe.may_skip or self.optimizer is None:
             return [_Sum(state, update) for state, update in zip(states, updates, strict=True)]
         named = zip(updates, states, strict=True)
         beside = [self.step.state(f"{PREFIX}state/{u.name}", s.shape, 0, s.dtype) for u, s in named]
@@ -238,7 +240,7 @@ class _Splitter:
         if rest is None:
             return loss, dict(sums)
         free = self._inside(rest)
-        return loss + rest, _added(sums, free, gradients(rest, free))
+        return loss + rest, _added(sums, free, self._slopes(rest, free))
 
     def _outer(
         self, outer: Node, term: Term, quotient: Tensor, sums: Mapping[str, Tensor]
@@ -248,7 +250,7 @@ class _Splitter:
         old = next(n for n in toposort([outer]) if n.op in having(Trait.QUOTIENT) and n.inputs == sides)
         loss = self._tensor(_replaced(outer, old, b.cast(quotient.node, old.type.dtype)))
         free = self._inside(loss)
-        factor, *own = gradients(loss, [quotient, *free])
+        factor, *own = self._slopes(loss, [quotient, *free])
         return loss, _added({name: g * factor for name, g in sums.items()}, free, own)
 
     # -- programs ------------------------------------------------------------------------------------------------
@@ -275,6 +277,10 @@ class _Splitter:
         if row is None:  # several rows for each row: `per_micro_batch` accepts other numbers
             return node
         return Node(node.op, node.inputs, replace(a, first=row * Dim.symbol(FIRST)), node.name, node.line)
+
+    def _slopes(self, value: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients of a part of the loss; where the loss is scaled, by way of that."""
+        return unscaled(gradients(scaled(value, self.scale), params), self.scale)
 
     def _inside(self, value: Tensor) -> list[Tensor]:
         """The parameters that a value depends on."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.types import DType, float32
+from wholestep.compiler.ir.types import DType, float16, float32
 from wholestep.errors import OptionError, UsageError
 from wholestep.schedules.base import Schedule
+from wholestep.steps.loss_scale import LossScale
 
 if TYPE_CHECKING:
     from wholestep.metrics import Metric
@@ -42,6 +43,7 @@ class Recipe:
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     unused: tuple[str, ...] = ()  # name patterns of parameters that may lack a path to the loss
     precision: DType = float32  # what products are computed in
+    loss_scale: LossScale | None = None
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "clip_value", "clip_each"):
@@ -53,8 +55,26 @@ class Recipe:
         if not isinstance(self.accumulate, int) or isinstance(self.accumulate, bool) or self.accumulate < 1:
             fail(OptionError, f"accumulate={self.accumulate!r}: expected a whole number of at least 1 micro-batch.")
 
+    @property
+    def may_skip(self) -> bool:
+        """May a step leave every state as it is?"""
+        return self.nonfinite != "ignore" or self.loss_scale is not None
+
 
 PLAIN = Recipe()
+
+
+def as_loss_scale(given: object, precision: DType) -> LossScale | None:
+    """What `loss_scale=` may be: float16 has one, whether it is given or not; the others need none."""
+    if given is not None and not isinstance(given, LossScale):
+        fail(OptionError, f"loss_scale is a description, ws.LossScale(init=1024.0), or None; received {given!r}.")
+    if given is not None and precision != float16:
+        fail(
+            OptionError,
+            f"loss_scale= is for precision='float16', whose smallest gradients vanish; received it with {precision}, "
+            "which has the range of float32. Leave it out.",
+        )
+    return given or (LossScale() if precision == float16 else None)
 
 
 def _is_number(value: object) -> bool:

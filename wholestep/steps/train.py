@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from wholestep.compiler.frontend.functions import where
@@ -16,6 +16,7 @@ from wholestep.errors import GradientError, GraphError, OptionError
 from wholestep.optim.base import Optimizer
 from wholestep.optim.techniques import clip_by_global_norm, clip_by_norm, clip_by_value, count_nonfinite
 from wholestep.steps.evaluate import loss_of, record_metrics
+from wholestep.steps.loss_scale import LOSS_SCALE, scaled, unscaled
 from wholestep.steps.recipe import PLAIN, Recipe
 
 GRAD_NORM, NONFINITE, SKIPPED = "grad_norm", "nonfinite", "nonfinite.skipped"
@@ -36,7 +37,8 @@ def train_graph(
     step = graph.copy()
     loss = loss_of(step)
     params = reached_parameters(loss, optimizer.trainable(declared_parameters(step, trainable)), recipe.unused)
-    grads = optimizer.gradients(loss, params)
+    scale = None if recipe.loss_scale is None else recipe.loss_scale.now(step)
+    grads = unscaled(optimizer.gradients(scaled(loss, scale), params), scale)
     record_metrics(step, recipe.measures)
     return finish(step, Slopes(loss, params, grads), optimizer, recipe)
 
@@ -57,17 +59,21 @@ def finish(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: Recipe) ->
         if p.name in step.kept:
             step.keep(g, f"{p.name}.grad")
     clipped, extra = _clipped(step, grads, recipe)
-    if recipe.nonfinite != "ignore":
+    if recipe.may_skip:
         extra[NONFINITE] = bad = count_nonfinite([slopes.loss, *grads])
         # The update waits for the verdict: computed beside the gradients, it would be stored before it is refused.
         clipped = [where(bad == 0.0, g, 0.0) for g in clipped]
     optimizer.update(step, params, clipped)
     done = step.to_ir()
+    scale = [] if recipe.loss_scale is None else recipe.loss_scale.advanced(step, extra[NONFINITE] == 0.0)
+    if scale:
+        extra[LOSS_SCALE] = scale[0][1]
     for name in extra.keys() & {o.name for o in done.outputs}:
         fail(GraphError, f"the output {name!r} has the name of what clipping or nonfinite= reports; call it otherwise.")
     outputs = tuple(ir.Output(name, t.node) for name, t in extra.items())
     done = ir.Graph((*done.outputs, *outputs), done.updates, done.inputs)
-    return _skipping(step, done, extra[NONFINITE]) if NONFINITE in extra else done
+    skipping = _skipping(step, done, extra[NONFINITE]) if NONFINITE in extra else done
+    return replace(skipping, updates=(*skipping.updates, *(ir.Update(s.name, value.node) for s, value in scale)))
 
 
 def _clipped(step: Graph, grads: Sequence[Tensor], recipe: Recipe) -> tuple[Sequence[Tensor], dict[str, Tensor]]:
