@@ -68,6 +68,7 @@ from wholestep.session import (
 from wholestep.options import CompileOptions as CompileOptions
 
 # training
+from wholestep.steps.loss_scale import LossScale as LossScale
 from wholestep.train import (
     Experiment as Experiment, Checkpoint as Checkpoint, load_checkpoint as load_checkpoint,
     save_checkpoint as save_checkpoint, fit as fit, BasicTrainingLoop as BasicTrainingLoop, Trainer as Trainer,

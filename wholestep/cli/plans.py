@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wholestep.cli.shared import Device, experiment_of, parse_settings, told
+from wholestep.cli.shared import Device, Precision, experiment_of, parse_settings, told
 from wholestep.errors import PlanError, UsageError
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def explain(
     name: Annotated[str, typer.Argument(help="An output, a state that the step changes, or a gradient: w1.grad.")],
     set: Annotated[list[str] | None, typer.Option("--set", help="e.g. batch_size=128 or a parameter of build.")] = None,
     device: Device = None,
+    precision: Precision = None,
 ) -> None:
     """Say why a tensor of a step is computed as it is."""
-    trainer, _ = experiment_of(script, parse_settings(set or [], device)).trainer()
+    trainer, _ = experiment_of(script, parse_settings(set or [], device, precision)).trainer()
     print(trainer.session.explain(name))

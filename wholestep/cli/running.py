@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wholestep.cli.shared import Device, experiment_in, experiment_of, parse_settings, told
+from wholestep.cli.shared import Device, Precision, experiment_in, experiment_of, parse_settings, told
 from wholestep.errors import CheckpointError, TrainingInterrupted, UsageError
 
 if TYPE_CHECKING:
@@ -32,11 +32,12 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     said: Script = None,
     device: Device = None,
+    precision: Precision = None,
     exact: Annotated[bool, typer.Option("--exact", help="Refuse to resume where bits could differ.")] = False,
     progress: Annotated[bool, typer.Option(help="Show how training goes.")] = True,
 ) -> None:
     """Train what a script describes, keeping checkpoints; or go on where a run stopped."""
-    settings = parse_settings(set or [], device if resume is None else None)
+    settings = parse_settings(set or [], device if resume is None else None, precision)
     if resume is not None:
         if script is not None or settings:
             raise UsageError(

@@ -29,6 +29,11 @@ Device = Annotated[
     str | None, typer.Option(help="What runs it: cpu, one CPU (cpu/portable), or null:cuda/sm_90 to plan only.")
 ]
 
+Precision = Annotated[
+    str | None,
+    typer.Option(help="What products are computed in: float32, bfloat16 or float16."),
+]
+
 
 def told(command: Callable[P, R]) -> Callable[P, R]:
     """An error of ours, or of a file, is one line and exit code 1; anything else is a bug and keeps its traceback."""
@@ -55,9 +60,11 @@ def _without_own_lines(text: str) -> str:
     )
 
 
-def parse_settings(given: Sequence[str], device: str | None = None) -> dict[str, Any]:
-    """`["optimizer.lr=3e-4", "name=x"]` by name, `--device` too; values are JSON, and text where they are not."""
+def parse_settings(given: Sequence[str], device: str | None = None, precision: str | None = None) -> dict[str, Any]:
+    """`["optimizer.lr=3e-4", "name=x"]` by name, `--device` and `--precision` too; values are JSON, else text."""
     settings: dict[str, Any] = {} if device is None else {"device": device}
+    if precision is not None:
+        settings["precision"] = precision
     for item in given:
         name, equals, text = item.partition("=")
         if not equals or not name.strip():

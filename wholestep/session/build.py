@@ -11,6 +11,7 @@ from wholestep.compiler.devices import target_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import as_precision
 from wholestep.compiler.frontend.step import Step
+from wholestep.compiler.ir.types import DType
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import UsageError
@@ -110,8 +111,7 @@ def build_session(
         as_measures(metrics),
         as_schedules(schedule),
         tuple(unused),
-        half := as_precision(precision),
-        as_loss_scale(loss_scale, half) if not isinstance(model_or_graph, Step) else None,
+        *_precision(model_or_graph, precision, loss_scale),
     )
     model = as_graph(model_or_graph, inputs, targets, loss)
     session, report = build(_defined(model, optimizer, batch_size, capacity, recipe), where)
@@ -136,15 +136,20 @@ def build_inference_session(
     *,
     batch_size: int | None = None,
     capacity: Mapping[str, int] | None = None,
+    precision: str = "float32",
     seed: int = 0,
     device: str = "cpu",
     threads: int | None = None,
     options: CompileOptions | None = None,
 ) -> Session:
-    """A session that computes the graph's outputs: no backward pass, no optimizer, nothing changes."""
+    """A session that computes the graph's outputs: no backward pass, no optimizer, nothing changes.
+
+    `precision` is what products are computed in, as in `build_session`.
+    """
     _need_graph(graph, "build_inference_session")
     where = _prepared(where_to(device, threads, seed, options))
-    return build(_sized(Definition(graph, None), batch_size, capacity), where)[0]
+    definition = Definition(graph, None, recipe=Recipe(precision=as_precision(precision)))
+    return build(_sized(definition, batch_size, capacity), where)[0]
 
 
 def build_measuring_session(
@@ -231,13 +236,30 @@ def split_arguments(
     loss: Any = None,
     metrics: Any = (),
     schedule: Any = None,
+    precision: str = "float32",
+    loss_scale: LossScale | None = None,
     **recipe: Any,
 ) -> tuple[Definition, Where]:
     """The arguments of `build_session`, sorted: what is trained, and where."""
     where = where_to(device, threads, seed, options)
-    known = Recipe(measures=as_measures(metrics), schedules=as_schedules(schedule), **recipe)
+    half, scale = _precision(model_or_graph, precision, loss_scale)
+    recipe |= {"schedules": as_schedules(schedule), "precision": half, "loss_scale": scale}
+    known = Recipe(measures=as_measures(metrics), **recipe)
     model = as_graph(model_or_graph, inputs, targets, loss)
     return _defined(model, optimizer, batch_size, capacity, known), where
+
+
+def _precision(model: Model, precision: str, loss_scale: LossScale | None) -> tuple[DType, LossScale | None]:
+    """What products are computed in, and how the loss is scaled for that."""
+    half = as_precision(precision)
+    if not isinstance(model, Step):
+        return half, as_loss_scale(loss_scale, half)
+    if loss_scale is not None:
+        raise UsageError(
+            "a @ws.step function scales its own loss: grads = ws.LossScale().gradients(g, loss, params), then "
+            ".update(g, optimizer, params, grads). Leave loss_scale= out."
+        )
+    return half, None
 
 
 def as_graph(model: Model, inputs: Inputs | None, targets: Inputs | None, loss: Any) -> Graph | Step:

@@ -20,6 +20,7 @@ from wholestep.nn.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions
 from wholestep.session import Session, build_session
+from wholestep.steps.loss_scale import LossScale
 from wholestep.train.checkpoint import Checkpoint, load_checkpoint
 from wholestep.train.checkpoint.folder import checkpoints_in
 from wholestep.train.config import TrainConfig
@@ -57,6 +58,7 @@ class Experiment:
         nonfinite: "raise" ends a run whose loss is not finite and says in which step and layer; "skip" leaves such
             steps out and counts them; "ignore" trains on.
         precision: "float32", "bfloat16" or "float16", as of `ws.build_session`.
+        loss_scale: of float16, `ws.LossScale()` unless given; history and progress show the scale.
         device: what runs the steps, as of `ws.build_session`.
         observer: sees the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are unchanged.
         checkpoint: a folder to keep the run in: the last two and the best epoch, and every minute inside an epoch.
@@ -88,6 +90,7 @@ class Experiment:
     clip_norm: float | None = None
     nonfinite: str = "raise"
     precision: str = "float32"
+    loss_scale: LossScale | None = None
     shuffle: bool = True
     seed: int = 0
     device: str = "cpu"
@@ -172,6 +175,7 @@ class Experiment:
             clip_norm=self.clip_norm,
             nonfinite="skip" if self.nonfinite == "skip" else "ignore",  # losses are looked at where they come back
             precision=self.precision,
+            loss_scale=self.loss_scale,
             seed=self.seed,
             device=self.device,
             threads=self.threads,

@@ -15,6 +15,7 @@ from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
 from wholestep.errors import NonFiniteError, OptionError
 from wholestep.session import Session
+from wholestep.steps.loss_scale import LOSS_SCALE
 from wholestep.train.checkpoint import Checkpoint
 from wholestep.train.config import TrainConfig
 from wholestep.train.history import TrainHistory
@@ -158,10 +159,11 @@ class Trainer:
     def _stats(self, at: Position, skipped: int, *, partial: bool = False) -> EpochStats:
         average = at.loss_sum / at.rows if at.rows else nan
         found = self._measured(None if partial else self.validation)
-        if self._watch.policy == "skip":
+        if self._skips:
             found[SKIPPED] = float(self.session.skipped_steps - skipped)
-            if found[SKIPPED]:
+            if found[SKIPPED] and self.session.loss_scale is None:  # a scale that is too large is nothing to warn of
                 log.warning("epoch %d: %d steps were left out; nothing in them was finite", at.epoch, found[SKIPPED])
+        found |= self._scale()
         rate = rate_used(self.session, at.epoch)
         return EpochStats(at.epoch, average, at.step, {"loss": average, **found, **rate}, partial)
 
@@ -199,8 +201,18 @@ class Trainer:
     def _names(self) -> tuple[str, ...]:
         own = ("loss", *self.session.metrics())
         held = () if self.validation is None else tuple(f"val_{name}" for name in own)
-        skipped = (SKIPPED,) if self._watch.policy == "skip" else ()
-        return (*own, *held, *skipped, *rate_used(self.session, 0))
+        skipped = (SKIPPED,) if self._skips else ()
+        return (*own, *held, *skipped, *self._scale(), *rate_used(self.session, 0))
+
+    def _scale(self) -> dict[str, Value]:
+        """What the loss is scaled by, where it is."""
+        scale = self.session.loss_scale
+        return {} if scale is None else {LOSS_SCALE: scale}
+
+    @property
+    def _skips(self) -> bool:
+        """May a step leave everything as it was?"""
+        return self._watch.policy == "skip" or self.session.loss_scale is not None
 
 
 def check_epochs(epochs: object) -> None:

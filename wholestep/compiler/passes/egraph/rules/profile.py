@@ -62,7 +62,7 @@ def profile(graph: Graph) -> Profile:
     by_name = sorted(dtypes, key=lambda d: d.name)
     projected = dict.fromkeys(_projections(graph))
     return Profile(
-        tuple(d for d in by_name if d.is_float),
+        tuple(d for d in by_name if d.is_float and not d.is_half),  # of half types no rule speaks
         tuple(d for d in by_name if d.is_integer),
         tuple(sorted(reduced)),
         tuple(sorted(rows)),
