@@ -55,7 +55,7 @@ def test_e04_to_e06_config() -> None:
     assert config.effective_batch_size(32) == 128
     assert ws.AccumulationConfig.new(7).accumulation_steps == 7
     with pytest.warns(
-        UserWarning, match=r"AccumulationConfig.new\(0\): a window has at least 1 micro-batch; 1 is used"
+        UserWarning, match=r"AccumulationConfig.new\(0\): an update takes at least 1 micro-batch; 1 is used"
     ):
         assert ws.AccumulationConfig.new(0).accumulation_steps == 1
     with pytest.raises(OptionError, match="accumulation_steps=0: expected a whole number of at least 1"):
@@ -111,7 +111,7 @@ def test_e12_to_e14_register_and_refuse() -> None:
     assert caught.value.name == "w"
     acc.accumulate("w", [1, 1])
     for gradient in ([1, 1], [1]):
-        with pytest.raises(AccumulatorFull, match="window of 2 micro-batches is full") as full:
+        with pytest.raises(AccumulatorFull, match="all 2 micro-batches of an update are there") as full:
             acc.accumulate("w", gradient)
         assert full.value.steps == 2
 

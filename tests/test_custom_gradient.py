@@ -1,4 +1,4 @@
-"""`ws.custom_gradient` in programs: modules, steps, windows, second order; values against torch are in custom_cases."""
+"""`ws.custom_gradient` in programs: modules, steps, micro-batches, second order; custom_cases has values of torch."""
 
 from __future__ import annotations
 

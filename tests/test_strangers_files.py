@@ -248,7 +248,7 @@ def test_a_wrong_manifest_falls_back_to_the_checkpoint_before(
 def test_callbacks_that_cannot_go_on_change_nothing(run: Path) -> None:
     from dataclasses import replace
 
-    from wholestep.callbacks.base import CallbackList
+    from wholestep.callbacks.list import CallbackList
 
     model = ws.nn.Linear(3, 2)
     session = ws.build_session(

@@ -1,4 +1,4 @@
-"""Gradient accumulation on arrays: micro-batches add up in buffers until a window is full.
+"""Gradient accumulation on arrays: micro-batches add up in buffers until there are enough for an update.
 
 For loops written by hand.  Inside a compiled step, `ws.build_session(..., accumulate=k)` does the same without them
 and is exact where micro-batches differ in size.
@@ -22,10 +22,10 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class AccumulationConfig:
-    """How gradients accumulate: how many micro-batches make a window, and what becomes of their sum.
+    """How gradients accumulate: how many micro-batches make an update, and what becomes of their sum.
 
     Args:
-        accumulation_steps: micro-batches of a window.
+        accumulation_steps: micro-batches of an update.
         normalize: divide the sum by the number of micro-batches that are really in it.
         max_grad_norm: clip the (normalised) gradients by their global norm; None does not.
 
@@ -45,10 +45,10 @@ class AccumulationConfig:
 
     @classmethod
     def new(cls, steps: int) -> AccumulationConfig:
-        """A window of `steps` micro-batches; fewer than 1 become 1, with a warning."""
+        """An update of `steps` micro-batches; fewer than 1 become 1, with a warning."""
         if steps < 1:
             warnings.warn(
-                f"AccumulationConfig.new({steps}): a window has at least 1 micro-batch; 1 is used.", stacklevel=2
+                f"AccumulationConfig.new({steps}): an update takes at least 1 micro-batch; 1 is used.", stacklevel=2
             )
         return cls(max(steps, 1))
 
@@ -61,7 +61,7 @@ class AccumulationConfig:
         return replace(self, max_grad_norm=norm)
 
     def effective_batch_size(self, micro_batch_size: int) -> int:
-        """The rows of a full window."""
+        """The rows of an update."""
         return micro_batch_size * self.accumulation_steps
 
 
@@ -153,11 +153,11 @@ class GradientAccumulator:
         self.buffers[name].check(gradient, name)
 
     def should_update(self) -> bool:
-        """Has any parameter a full window?"""
+        """Has any parameter all micro-batches of an update?"""
         return any(b.accumulated_count >= self.config.accumulation_steps for b in self.buffers.values())
 
     def get_gradients(self) -> dict[str, Array]:
-        """The gradients of the window, flat: averaged where the config says so, then clipped by their global norm."""
+        """The gradients of the update, flat: averaged where the config says so, then clipped by their global norm."""
         if not any(b.accumulated_count for b in self.buffers.values()):
             raise NoGradients("there are no gradients yet: register parameters and accumulate a micro-batch first.")
         found = {name: b.get(self.config.normalize) for name, b in self.buffers.items()}
@@ -168,13 +168,13 @@ class GradientAccumulator:
         return {name: g * (limit / norm) for name, g in found.items()}
 
     def reset(self) -> None:
-        """Start the next window; counts as an update."""
+        """Start anew; counts as an update."""
         for buffer in self.buffers.values():
             buffer.reset()
         self._updates += 1
 
     def step(self, gradients: Mapping[str, object]) -> bool:
-        """Add a whole micro-batch; True when the window is full.  Where one gradient is refused, none is added."""
+        """Add a whole micro-batch; True when an update is due.  Where one gradient is refused, none is added."""
         for name, gradient in gradients.items():
             self._check(name, gradient)
         for name, gradient in gradients.items():

@@ -97,10 +97,10 @@ class NoGradients(AccumulationError, LookupError):  # noqa: N818
 
 
 class AccumulatorFull(AccumulationError, RuntimeError):  # noqa: N818
-    """More micro-batches than a window holds: `steps`."""
+    """More micro-batches than an update takes: `steps`."""
 
     def __init__(self, steps: int) -> None:
-        super().__init__(f"the window of {steps} micro-batches is full: take get_gradients() and reset() first.")
+        super().__init__(f"all {steps} micro-batches of an update are there: take get_gradients() and reset() first.")
         self.steps = steps
 
 

@@ -46,7 +46,7 @@ def test_partial_batches_stand_behind_each_other_and_what_has_no_room_is_dropped
 
 @pytest.mark.parametrize("nonfinite", ["ignore", "skip"])
 def test_the_parts_of_a_window_stand_behind_each_other(nonfinite: str) -> None:
-    """With nonfinite="skip" the window's rows wait beside the state, until it is sure that the window counts."""
+    """With nonfinite="skip" the rows of a step wait beside the state, until it is sure that the step counts."""
     s = session(accumulate=2, per_micro_batch=True, nonfinite=nonfinite)
     windows = [batch(32, 0), batch(9, 1)]
     for b in windows:

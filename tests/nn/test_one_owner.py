@@ -60,7 +60,7 @@ class World:
     graph: ws.Session
     fitted: ws.Session
     second: ws.Session
-    window: ws.Session
+    accumulating: ws.Session
 
 
 def _world() -> World:
@@ -141,7 +141,7 @@ CHANGES: dict[str, Callable[[World, Path], object]] = {
     "step of a graph": lambda w, _: w.graph.step(x=X, y=Y),
     "step of a model's session": lambda w, _: w.fitted.step(x=X, labels=Y),
     "run of a second optimizer": lambda w, _: w.second.run(x=X, labels=Y, epochs=2),
-    "step of a window": lambda w, _: w.window.step(x=X, labels=Y),
+    "step of micro-batches": lambda w, _: w.accumulating.step(x=X, labels=Y),
     "apply_gradients": lambda w, _: _stage_by_stage(w.graph),
     "step of an optimizer": lambda w, _: ws.SGD(lr=0.1).step(
         w.net.head, {"weight": np.ones((1, WIDTH), "f"), "bias": Y[0]}

@@ -89,7 +89,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "clip_norm": 1.0,
         "validation": (*data(),),
     },
-    "windows": {"accumulate": 3, "batch_size": 4},
+    "micro-batches": {"accumulate": 3, "batch_size": 4},
     "another optimizer": {"optimizer": ws.SGD(lr=0.1, momentum=0.9)},
 }
 

@@ -11,7 +11,7 @@ import pytest
 
 import wholestep as ws
 from wholestep.callbacks import progress
-from wholestep.callbacks.base import Run
+from wholestep.callbacks.run import Run
 
 
 class Screen(io.StringIO):

@@ -1,8 +1,9 @@
 # What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
 # package's names of it.  The order is that of docs/api.md.
-from wholestep.callbacks.base import (
-    Callback as Callback, CallbackList as CallbackList, EpochStats as EpochStats, LossHistory as LossHistory,
-    MetricCallback as MetricCallback, Position as Position, Run as Run, StepMetrics as StepMetrics,
+from wholestep.callbacks.base import Callback as Callback, LossHistory as LossHistory
+from wholestep.callbacks.list import CallbackList as CallbackList
+from wholestep.callbacks.run import (
+    EpochStats as EpochStats, Position as Position, Run as Run, StepMetrics as StepMetrics,
 )
 from wholestep.callbacks.observers import (
     ConsoleObserver as ConsoleObserver, GradientStatistics as GradientStatistics, Observer as Observer,
@@ -17,3 +18,4 @@ from wholestep.callbacks.stopping import (
 from wholestep.callbacks.rates import LearningRateScheduler as LearningRateScheduler
 from wholestep.callbacks.checkpoint import ModelCheckpoint as ModelCheckpoint
 from wholestep.callbacks.progress import Progress as Progress
+from wholestep.compat import MetricCallback as MetricCallback

@@ -12,9 +12,11 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wholestep.callbacks.base import Best, Callback, Logs, canonical, read_monitor
+from wholestep.callbacks.base import Callback
+from wholestep.callbacks.monitor import Best, read_monitor
+from wholestep.callbacks.run import Logs
 from wholestep.errors import OptionError, UsageError
-from wholestep.schedules.modes import known_mode, mode_of
+from wholestep.schedules.modes import canonical, known_mode, mode_of
 
 if TYPE_CHECKING:
     from wholestep.train.checkpoint import Checkpoint

@@ -14,7 +14,8 @@ from os import PathLike
 from pathlib import Path
 from typing import IO, Any
 
-from wholestep.callbacks.base import Callback, Logs, StepMetrics
+from wholestep.callbacks.base import Callback
+from wholestep.callbacks.run import Logs, StepMetrics
 
 
 class CSVLogger(Callback):

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import IO, TYPE_CHECKING, Protocol
 
-from wholestep.callbacks.base import Callback, Logs
+from wholestep.callbacks.base import Callback
+from wholestep.callbacks.run import Logs
 from wholestep.errors import OptionError, UsageError
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from wholestep.callbacks.base import Callback, Logs
+from wholestep.callbacks.base import Callback
+from wholestep.callbacks.run import Logs
 
 if TYPE_CHECKING:
     from rich.live import Live

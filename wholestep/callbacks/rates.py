@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from wholestep.callbacks.base import Callback, Logs, StepMetrics, read_monitor
+from wholestep.callbacks.base import Callback
+from wholestep.callbacks.monitor import read_monitor
+from wholestep.callbacks.run import Logs, StepMetrics
 from wholestep.errors import OptionError, UsageError
 from wholestep.schedules.base import CALL, Schedule
 

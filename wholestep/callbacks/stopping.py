@@ -6,9 +6,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from wholestep.callbacks.base import Best, Callback, Logs, StepMetrics, canonical, read_monitor
+from wholestep.callbacks.base import Callback
+from wholestep.callbacks.monitor import Best, read_monitor
+from wholestep.callbacks.run import Logs, StepMetrics
 from wholestep.errors import OptionError
-from wholestep.schedules.modes import known_mode, mode_of
+from wholestep.schedules.modes import canonical, known_mode, mode_of
 
 
 class EarlyStopping(Callback):

@@ -202,8 +202,8 @@ def _launched(program: Program, epoch: Epoch, update: int) -> Ticket:
 
 
 @dataclass(frozen=True)
-class WindowShape:
-    """A window: the symbol that is cut, the rows of a part, and which dimension of its programs means what."""
+class MicroBatchShape:
+    """How a batch is split: along which symbol, into how many rows, and which dimension of its programs means what."""
 
     batch: str
     part: int
@@ -237,8 +237,10 @@ class Device(Protocol):
         `meanwhile` is called while the plan is compiled, before its states and scratch memory are looked for.
         """
 
-    def load_window(self, plan: Plan, programs: Sequence[Program], place: Place, shape: WindowShape) -> Program:
-        """One program of several that were loaded: each runs for every part of a window, the last one once."""
+    def load_micro_batches(
+        self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
+    ) -> Program:
+        """One program of several that were loaded: each runs for every micro-batch, the last one once."""
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         """The key under which caches hold what `load` makes of a plan."""

@@ -10,7 +10,7 @@ from wholestep.schedules.cycles import (
 )
 from wholestep.schedules.compose import Warmup as Warmup, Sequence as Sequence
 from wholestep.schedules.plateau import ReduceOnPlateau as ReduceOnPlateau
-SGDR = WarmRestarts
+from wholestep.compat import SGDR as SGDR
 
 # over a whole run
 from wholestep.schedules.planned import (

@@ -1,7 +1,6 @@
 # What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
 # package's names of it.  The order is that of docs/api.md.
 
-from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.spans import OptimizeReport as OptimizeReport
 from wholestep.session.session import Session as Session
 from wholestep.session.results import StepResult as StepResult
@@ -13,4 +12,4 @@ from wholestep.session.build import (
 from wholestep.session.plan_files import (
     build_session_cached as build_session_cached, load_plan as load_plan, save_plan as save_plan,
 )
-ExecutionPlan = Plan
+from wholestep.compat import ExecutionPlan as ExecutionPlan

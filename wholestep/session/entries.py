@@ -214,7 +214,7 @@ class Programs:
         programs = [self._load_program(*found) for found in plans.values()]
         part, last = plans[f"{kind}.part"][0], plans[names[-1]][0]
         outside = seen_from_outside(definition, kind, part, last)
-        program = self.where.device.load_window(outside, programs, self.place, shape_of(definition, kind))
+        program = self.where.device.load_micro_batches(outside, programs, self.place, shape_of(definition, kind))
         if name == "main":
             self.of_micro_batches = programs
         self.measured[name] = Measured(self.recipe, self.state, part, EVALUATE if kind == EVALUATE else "")

@@ -190,7 +190,7 @@ def run_in_slices(
 
 
 def evaluate_rows(entry: EntryPoint, arrays: Mapping[str, object]) -> StepResult:
-    """One window over all rows, in their order: the loss of a whole data set, batch by batch, with nothing changed."""
+    """One pass over all rows, in their order: the loss of a whole data set, batch by batch, with nothing changed."""
     plan, inputs = entry.plan, entry.inputs
     rows = rows_of(inputs, plan)
     data = prepare(inputs, rows, arrays, plan.sizes)

@@ -170,7 +170,7 @@ class Inputs:
         return self.stage(item, array)
 
     def fix(self, sizes: dict[str, int]) -> None:
-        """Say the sizes that no array tells, where a window's program runs by itself."""
+        """Say the sizes that no array tells, where a program of micro-batches runs by itself."""
         if sizes != self._fixed:
             self._fixed = sizes
             for item in self.all:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from wholestep.compiler.backend import WindowShape
+from wholestep.compiler.backend import MicroBatchShape
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.steps.capacity import FIRST, MICRO_BATCH_DIMS, PARTS, ROWS
 from wholestep.steps.definition import TRAIN, Definition
 
 
-def shape_of(definition: Definition, kind: str) -> WindowShape:
+def shape_of(definition: Definition, kind: str) -> MicroBatchShape:
     """How a batch is split."""
     batch = definition.micro_batches(kind).batch
     dims = {"batch_dim": batch, "first_dim": FIRST, "rows_dim": ROWS, "parts_dim": PARTS}
-    return WindowShape(batch, definition.capacity[batch], dims)
+    return MicroBatchShape(batch, definition.capacity[batch], dims)
 
 
 def seen_from_outside(definition: Definition, kind: str, part: Plan, update: Plan) -> Plan:

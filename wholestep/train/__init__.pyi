@@ -1,11 +1,11 @@
 # What the package exports, and from where: the one list of it.  Type checkers read it as it is; `lazy.py` makes the
 # package's names of it.  The order is that of docs/api.md.
-from wholestep.train.loops import BasicTrainingLoop as BasicTrainingLoop
+from wholestep.compat import BasicTrainingLoop as BasicTrainingLoop, History as History
 from wholestep.train.checkpoint import (
     Checkpoint as Checkpoint, load_checkpoint as load_checkpoint, save_checkpoint as save_checkpoint,
 )
 from wholestep.train.experiment import Experiment as Experiment
-from wholestep.train.history import History as History, TrainHistory as TrainHistory
+from wholestep.train.history import TrainHistory as TrainHistory
 from wholestep.train.config import TrainConfig as TrainConfig
 from wholestep.train.trainer import Trainer as Trainer
 from wholestep.train.fitting import fit as fit

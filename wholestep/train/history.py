@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.callbacks.base import EpochStats, canonical
 from wholestep.callbacks.loggers import cell
 from wholestep.callbacks.progress import short
+from wholestep.callbacks.run import EpochStats
 from wholestep.errors import InputError, UnknownNameError, UsageError
+from wholestep.schedules.modes import canonical
 from wholestep.train.values import is_count, is_measure, is_number
 
 
@@ -113,9 +114,6 @@ class TrainHistory:
         ]
         widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head))]
         return "\n".join("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in (head, *body))
-
-
-History = TrainHistory
 
 
 # What stands in a field of an epoch, by its annotation.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wholestep.callbacks.base import EpochStats, Position
+from wholestep.callbacks.run import EpochStats, Position
 from wholestep.compiler.ir.types import letter_of
 from wholestep.errors import NonFiniteError, OptionError, WholestepError
 

@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from wholestep.callbacks.base import Value, read_monitor
+from wholestep.callbacks.monitor import read_monitor
+from wholestep.callbacks.run import Value
 from wholestep.errors import UsageError
 from wholestep.optim import Optimizer
 from wholestep.schedules.base import CALL, Schedule

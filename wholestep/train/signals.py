@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from wholestep.callbacks.base import Run
+from wholestep.callbacks.run import Run
 from wholestep.errors import TrainingInterrupted
 
 log = logging.getLogger("wholestep")

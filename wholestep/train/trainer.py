@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.callbacks.base import Callback, CallbackList, EpochStats, Position, Run, StepMetrics, Value
+from wholestep.callbacks.base import Callback
+from wholestep.callbacks.list import CallbackList
+from wholestep.callbacks.run import EpochStats, Position, Run, StepMetrics, Value
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
 from wholestep.errors import NonFiniteError, OptionError

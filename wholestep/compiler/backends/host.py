@@ -14,10 +14,10 @@ import numpy as np
 
 from wholestep.compiler.backend import (
     Epoch,
+    MicroBatchShape,
     Place,
     Program,
     Slice,
-    WindowShape,
     check_indices,
     epoch_of_launches,
     nothing,
@@ -263,7 +263,9 @@ class HostDevice:
             )
         return self.program(plan, place, meanwhile)
 
-    def load_window(self, plan: Plan, programs: Sequence[Program], place: Place, shape: WindowShape) -> MicroBatches:
+    def load_micro_batches(
+        self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
+    ) -> MicroBatches:
         return MicroBatches(plan, programs, place.state, shape)
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from wholestep.compiler.backend import Epoch, Program, Slice, Ticket, WindowShape, check_indices, epoch_of_launches
+from wholestep.compiler.backend import Epoch, MicroBatchShape, Program, Slice, Ticket, check_indices, epoch_of_launches
 from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -14,12 +14,12 @@ from wholestep.compiler.runtime.state import State
 
 
 class MicroBatches:
-    """The programs of a window as one program.  `plan` is what callers see: inputs as large as a window.
+    """The programs of a step as one program.  `plan` is what callers see: inputs as large as all micro-batches.
 
     Each program runs for every part of the rows, the last one once; it leaves the outputs.
     """
 
-    def __init__(self, plan: Plan, programs: Sequence[Program], state: State, shape: WindowShape) -> None:
+    def __init__(self, plan: Plan, programs: Sequence[Program], state: State, shape: MicroBatchShape) -> None:
         self.plan, self._programs, self._state, self._shape = plan, tuple(programs), state, shape
         self._last = programs[-1]
         self.synchronous = all(p.synchronous for p in programs)
@@ -30,7 +30,7 @@ class MicroBatches:
         self._given: dict[str, AnyArray] = {}
         self.mapped_bytes = sum(p.mapped_bytes for p in programs) + sum(a.nbytes for a in self._staging.values())
         for program in programs:
-            program.count_steps(False)  # the window is the step
+            program.count_steps(False)  # all of them together are the step
         self.count_steps(True)
 
     @property
@@ -44,7 +44,7 @@ class MicroBatches:
             program.scalar(name, value)
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Is a window an update?  Not where the output `unless` is not 0; `stop` ends a slice there."""
+        """Is a step an update?  Not where the output `unless` is not 0; `stop` ends a slice there."""
         self._advances, self._unless, self._stop = advances, unless, stop
 
     def staging(self, name: str) -> AnyArray:
@@ -52,11 +52,11 @@ class MicroBatches:
         return self._staging[name]
 
     def bind(self, name: str, array: AnyArray) -> None:
-        """Give the next window an input, all of its rows."""
+        """Give the next step an input, all of its rows."""
         self._given[name] = array
 
     def launch(self, sizes: Mapping[str, int]) -> Ticket:
-        """One window: its programs in turn, each for part after part."""
+        """One step: its programs in turn, each for part after part."""
         check_indices(self.plan, self._given, sizes)
         rows = sizes[self._shape.batch]
         part = min(self._shape.part, rows)
@@ -78,7 +78,7 @@ class MicroBatches:
         return program.launch({**sizes, **own})
 
     def epoch(self, epoch: Epoch) -> Iterator[Slice]:
-        """Windows until the epoch's end."""
+        """Steps until the epoch's end."""
         return epoch_of_launches(self, epoch, self._unless if self._stop else None)
 
     def wait(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from wholestep.compiler.backend import Epoch, Place, Program, Slice, WindowShape, nothing
+from wholestep.compiler.backend import Epoch, MicroBatchShape, Place, Program, Slice, nothing
 from wholestep.compiler.backends.cpu.target import detect_target
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -78,7 +78,9 @@ class NullDevice:
     def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> NullProgram:
         return NullProgram(plan)
 
-    def load_window(self, plan: Plan, programs: Sequence[Program], place: Place, shape: WindowShape) -> NullProgram:
+    def load_micro_batches(
+        self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
+    ) -> NullProgram:
         return NullProgram(plan)
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:

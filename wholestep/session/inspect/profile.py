@@ -106,7 +106,7 @@ def _profiled(programs: Programs) -> tuple[EntryPoint, list[Recorder]]:
     main = profiled[0]
     if programs.of_micro_batches:
         shape = shape_of(programs.need("micro-batches").definition, TRAIN)
-        main = device.load_window(main_plan, profiled, place, shape)
+        main = device.load_micro_batches(main_plan, profiled, place, shape)
     main.count_steps(bool(main_plan.updated))
     return EntryPoint(main, programs.turns), [_recorder_of(p) for p in profiled]
 

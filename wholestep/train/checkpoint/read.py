@@ -7,9 +7,9 @@ import logging
 from os import PathLike
 from pathlib import Path
 
-from wholestep.callbacks.base import Position, canonical
+from wholestep.callbacks.run import Position
 from wholestep.errors import CheckpointError, InputError
-from wholestep.schedules.modes import known_mode, mode_of
+from wholestep.schedules.modes import canonical, known_mode, mode_of
 from wholestep.train.checkpoint.folder import checkpoints_in, is_checkpoint, ranked
 from wholestep.train.checkpoint.format import CALLBACKS, MANIFEST, STEP, WEIGHTS, read_manifest, with_arrays
 from wholestep.train.checkpoint.resume import Checkpoint

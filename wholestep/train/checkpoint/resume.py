@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wholestep.callbacks.base import CallbackList, Position, Value
+from wholestep.callbacks.list import CallbackList
+from wholestep.callbacks.run import Position, Value
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.errors import CheckpointError
 from wholestep.session.state_dict import SESSION

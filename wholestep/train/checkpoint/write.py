@@ -12,7 +12,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wholestep.callbacks.base import CallbackList, Position, Value
+from wholestep.callbacks.list import CallbackList
+from wholestep.callbacks.run import Position, Value
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.errors import CheckpointError, UsageError

@@ -36,7 +36,7 @@ __all__ = [
     "LoopInput",
     "Phase",
     "Step",
-    "Windows",
+    "MicroBatchLoop",
     "SEQUENTIAL",
     "SHUFFLED",
     "EXPLICIT",
@@ -168,7 +168,7 @@ class Copy(Structure):
 
 
 class Phase(Structure):
-    """`ws_phase` of runtime.h: a program of a window."""
+    """`ws_phase` of runtime.h: a program of a step over micro-batches."""
 
     _fields_ = [
         ("prologue", c_void_p),
@@ -181,14 +181,14 @@ class Phase(Structure):
     ]
 
 
-class Windows(Structure):
-    """`ws_windows` of runtime.h: many windows of one epoch."""
+class MicroBatchLoop(Structure):
+    """`ws_micro_batch_loop` of runtime.h: many steps over micro-batches of one epoch."""
 
     _fields_ = [
         ("phases", POINTER(Phase)),
         *[(name, c_void_p) for name in ("order", "loss", "refused", "losses", "bounds")],
         *[(name, c_uint64) for name in ("order_seed", "order_epoch", "step")],
-        *[(name, c_long) for name in ("rows", "window", "part", "position", "steps")],
+        *[(name, c_long) for name in ("rows", "batch", "part", "position", "steps")],
         ("seconds", c_double),
         *[(name, c_int) for name in ("phase_count", "bound_count", "order_kind", "loss_is_double")],
         *[(name, c_int) for name in ("stop_on_refusal", "threads")],
@@ -212,7 +212,7 @@ class Library:
         # Runs steps until `loop.steps`, the end of the epoch or the time limit; returns how many were done.
         self.run_loop = self._function("ws_run_loop", c_long, POINTER(Loop))
         self.run_loop.errcheck = _checked  # type: ignore[assignment]  # the stubs know no structures
-        self._run_windows = self._function("ws_run_windows", c_long, POINTER(Windows))
+        self._run_micro_batches = self._function("ws_run_micro_batches", c_long, POINTER(MicroBatchLoop))
 
     def _function(self, name: str, result: type | None, *arguments: type) -> ctypes._NamedFuncPointer:
         function = getattr(self.dll, name)
@@ -224,12 +224,12 @@ class Library:
         step = Step(prologue=prologue, entry=entry, call=ctypes.pointer(call), threads=threads)
         check(self.step(ctypes.byref(step)), threads)
 
-    def run_windows(self, windows: Windows) -> int | None:
-        """Run windows as `run_loop` runs steps; None, with nothing run, where an index is out of its bound."""
-        done: int = self._run_windows(windows)
+    def run_micro_batches(self, loop: MicroBatchLoop) -> int | None:
+        """Run steps over micro-batches, as `run_loop`; None, with nothing run, where an index is out of its bound."""
+        done: int = self._run_micro_batches(loop)
         if done == -errno.EDOM:
             return None
-        check(max(0, -done), windows.threads)
+        check(max(0, -done), loop.threads)
         return done
 
     def pool_run(self, body: int | ctypes._CFunctionType, argument: int | None, threads: int) -> None:

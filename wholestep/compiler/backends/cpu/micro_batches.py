@@ -1,4 +1,4 @@
-"""Windows on the CPU: several programs over one state, run for the parts of a large batch in one native call."""
+"""Micro-batches on the CPU: several programs over one state, run for the parts of a large batch in one native call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ctypes import addressof, c_void_p
 from dataclasses import dataclass
 from functools import partial
 
-from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, Place, WindowShape
+from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, MicroBatchShape, Place
 from wholestep.compiler.backends.cpu import library as native
 from wholestep.compiler.backends.cpu.program import CpuEpoch, CpuProgram, Kept, bounds_of
 from wholestep.compiler.plan.kernel import Plan
@@ -18,7 +18,7 @@ from wholestep.compiler.runtime.memory import Region
 
 @dataclass(frozen=True)
 class Phase:
-    """A program of a window and its inputs: those it takes row by row, those it is given whole."""
+    """A program of a step and its inputs: those it takes row by row, those it is given whole."""
 
     program: CpuProgram
     rows: tuple[str, ...]
@@ -26,12 +26,12 @@ class Phase:
     inputs: ctypes.Array[native.LoopInput]
 
 
-class WindowProgram:
-    """The programs of a window as one program.  `plan` is what callers see: inputs as large as a window."""
+class MicroBatchProgram:
+    """The programs of a step as one program.  `plan` is what callers see: inputs as large as all micro-batches."""
 
     synchronous = True
 
-    def __init__(self, plan: Plan, programs: Sequence[CpuProgram], place: Place, shape: WindowShape) -> None:
+    def __init__(self, plan: Plan, programs: Sequence[CpuProgram], place: Place, shape: MicroBatchShape) -> None:
         self.plan, self.shape, self._place, self._state = plan, shape, place, place.state
         self._library = programs[0].library
         types = {name: plan.buffers[id].type for name, id in plan.inputs}
@@ -78,7 +78,7 @@ class WindowProgram:
             phase.program.scalar(name, value)
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
-        """Is a window an update?  Not where the output `unless` is not 0; `stop` ends an epoch there."""
+        """Is a step an update?  Not where the output `unless` is not 0; `stop` ends an epoch there."""
         self._advances, self._stops = advances, stop
         self._refused = None if unless is None else self._last.stored_output(unless)
 
@@ -89,11 +89,11 @@ class WindowProgram:
         return self._staging[name]
 
     def bind(self, name: str, array: AnyArray) -> None:
-        """Let the next window read an input where it lies."""
+        """Let the next step read an input where it lies."""
         self._addresses[self._slots[name]] = array.ctypes.data
 
-    def launch(self, sizes: Mapping[str, int]) -> WindowProgram:
-        """One window, to its end."""
+    def launch(self, sizes: Mapping[str, int]) -> MicroBatchProgram:
+        """One step, to its end."""
         if sizes is not self._bounded:
             self._bounds = bounds_of(self.plan, sizes, self._addresses, self._slots)
             self._bounded = sizes
@@ -104,20 +104,20 @@ class WindowProgram:
                 item.source = self._addresses[self._slots[name]]
                 item.row_bytes = type.bytes(sizes) // sizes[self.shape.batch]
         rows = sizes[self.shape.batch]
-        windows = self._windows(rows, rows)
-        windows.steps, windows.bounds, windows.bound_count = 1, addressof(self._bounds), len(self._bounds)
-        self._advance(windows)
+        loop = self._loop_over(rows, rows)
+        loop.steps, loop.bounds, loop.bound_count = 1, addressof(self._bounds), len(self._bounds)
+        self._advance(loop)
         return self
 
     def wait(self) -> None:
-        """A window is done when it returns."""
+        """A step is done when it returns."""
 
     def read(self, name: str) -> AnyArray:
-        """An output of the last window, copied."""
+        """An output of the last step, copied."""
         return self._last.read(name)
 
     def keep(self) -> Kept:
-        """The outputs of the last window, copied as they are stored."""
+        """The outputs of the last step, copied as they are stored."""
         return self._last.keep()
 
     def _place_whole(self, sizes: Mapping[str, int]) -> None:
@@ -128,19 +128,19 @@ class WindowProgram:
             phase.program.set_epoch()
 
     def epoch(self, epoch: Epoch) -> CpuEpoch:
-        """Windows until the epoch's end, in slices of about 50 ms."""
+        """Steps until the epoch's end, in slices of about 50 ms."""
         return CpuEpoch(epoch, partial(self._run_slice, epoch, self._loop(epoch)))
 
-    def _loop(self, epoch: Epoch) -> native.Windows:
+    def _loop(self, epoch: Epoch) -> native.MicroBatchLoop:
         """What the native loop needs to know of an epoch, but for where a slice begins."""
-        windows = self._windows(epoch.rows, epoch.batch)
-        windows.seconds = SLICE_SECONDS
+        loop = self._loop_over(epoch.rows, epoch.batch)
+        loop.seconds = SLICE_SECONDS
         if epoch.order is not None:
-            windows.order_kind, windows.order_epoch, windows.order_seed = native.SHUFFLED, epoch.order, epoch.seed
-        return windows
+            loop.order_kind, loop.order_epoch, loop.order_seed = native.SHUFFLED, epoch.order, epoch.seed
+        return loop
 
-    def _run_slice(self, epoch: Epoch, loop: native.Windows, losses: AnyArray, done: int) -> int:
-        """Some windows of an epoch; returns how many.  Whoever looked before may have made steps of other rows."""
+    def _run_slice(self, epoch: Epoch, loop: native.MicroBatchLoop, losses: AnyArray, done: int) -> int:
+        """Some steps of an epoch; returns how many.  Whoever looked before may have made steps of other rows."""
         self._place_sources(epoch)
         loop.position, loop.steps = (
             (epoch.first + done) * epoch.batch,
@@ -158,19 +158,19 @@ class WindowProgram:
                 source = epoch.sources[name]
                 item.source, item.row_bytes = source.ctypes.data, source.nbytes // len(source)
 
-    def _windows(self, rows: int, window: int) -> native.Windows:
+    def _loop_over(self, rows: int, batch: int) -> native.MicroBatchLoop:
         last = self._phases[-1].program.plan
         loss = last.buffers[last.outputs[0][1]]
         self._loss = (ctypes.c_double * 1)()
-        part = min(self.shape.part, window)
-        return native.Windows(
+        part = min(self.shape.part, batch)
+        return native.MicroBatchLoop(
             phases=self._native,
             phase_count=len(self._phases),
             loss=self._last.stored_output(last.outputs[0][0]).ctypes.data,
             refused=None if self._refused is None else self._refused.ctypes.data,
             losses=ctypes.addressof(self._loss),
             rows=rows,
-            window=window,
+            batch=batch,
             part=part,
             order_kind=native.SEQUENTIAL,
             loss_is_double=loss.type.dtype.size == 8,
@@ -178,13 +178,13 @@ class WindowProgram:
             threads=self._place.threads,
         )
 
-    def _advance(self, windows: native.Windows) -> int:
+    def _advance(self, loop: native.MicroBatchLoop) -> int:
         state = self._state
-        windows.step = state.step
-        done = self._library.run_windows(windows)
+        loop.step = state.step
+        done = self._library.run_micro_batches(loop)
         if done is None:
             raise IndexRefusedError
         if self._advances:
-            state.step = windows.step
+            state.step = loop.step
             state.family.version += max(done, 1)
         return done

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, Place, Slice, WindowShape, nothing
+from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, MicroBatchShape, Place, Slice, nothing
 from wholestep.compiler.backends.cpu import library as native
 from wholestep.compiler.backends.cpu.compiler import OBJECT_SUFFIX, Compiler, compile_c, find_compiler
 from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_available
@@ -37,7 +37,7 @@ from wholestep.errors import PlanError
 from wholestep.options import CompileOptions
 
 if TYPE_CHECKING:
-    from wholestep.compiler.backends.cpu.micro_batches import WindowProgram
+    from wholestep.compiler.backends.cpu.micro_batches import MicroBatchProgram
     from wholestep.compiler.backends.cpu.recorder import Recorder
     from wholestep.compiler.backends.cpu.render.c import Source
 
@@ -289,7 +289,7 @@ class CpuProgram:
         return inputs
 
     def as_phase(self, symbols: Mapping[str, str], once: bool) -> native.Phase:
-        """This program as a phase of a window; `symbols` says which field of the phase holds which dimension."""
+        """This program as a phase of a step over micro-batches; `symbols` says which field holds which dimension."""
         copies = [self._as_copy(b) for b in self.plan.buffers if b.space is Space.COPY]
         self._copies = (native.Copy * max(1, len(copies)))(*copies)
         return native.Phase(
@@ -521,12 +521,14 @@ class CpuDevice:
             need_available(TARGETS[plan.target])
         return CpuProgram(plan, place, key, meanwhile)
 
-    def load_window(
-        self, plan: Plan, programs: Sequence[CpuProgram], place: Place, shape: WindowShape
-    ) -> WindowProgram:
-        from wholestep.compiler.backends.cpu.micro_batches import WindowProgram  # it is made of programs of this module
+    def load_micro_batches(
+        self, plan: Plan, programs: Sequence[CpuProgram], place: Place, shape: MicroBatchShape
+    ) -> MicroBatchProgram:
+        from wholestep.compiler.backends.cpu.micro_batches import (
+            MicroBatchProgram,  # it is made of programs of this module
+        )
 
-        return WindowProgram(plan, programs, place, shape)
+        return MicroBatchProgram(plan, programs, place, shape)
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         return program_key(plan, options, key)

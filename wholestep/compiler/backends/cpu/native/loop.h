@@ -1,4 +1,4 @@
-/* What the loop over batches and the loop over windows share: time, indices in range, rows in the order of an epoch. */
+/* What the loop over batches and the loop over micro-batches share: time, indices in range, rows in the order of an epoch. */
 #ifndef WS_LOOP_H
 #define WS_LOOP_H
 #include "order.h"

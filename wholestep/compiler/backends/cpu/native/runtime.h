@@ -100,34 +100,34 @@ typedef struct {
   int half, turned;                                   /* WS_WHOLE, WS_BF16 or WS_F16; is it the transpose? */
 } ws_copy;
 
-/* A program that a window runs: for each of its parts, or once.  Dimensions and scalars it does not have are NULL. */
+/* A program of a step over micro-batches: it runs for each of them (a part), or once.  Dimensions and scalars it does not have are NULL. */
 typedef struct {
   ws_prologue_fn prologue;
   ws_entry_fn entry;
   ws_call *call;
-  long *batch_dim, *first_dim, *rows_dim, *parts_dim; /* rows of the part, before it, of the window; its parts */
+  long *batch_dim, *first_dim, *rows_dim, *parts_dim; /* rows of the part, before it, of the step; its parts */
   double *step_scalar;
   ws_input *inputs;
   const ws_copy *copies;
   int input_count, copy_count, once;
 } ws_phase;
 
-/* Many windows of one epoch in one call; fields as in ws_loop. */
+/* Many steps over micro-batches of one epoch in one call; fields as in ws_loop. */
 typedef struct {
   ws_phase *phases;
   const int64_t *order;
   const void *loss, *refused;
   double *losses;
   const ws_bound *bounds;
-  uint64_t order_seed, order_epoch, step;             /* `step` advances with every window */
-  long rows, window, part;                            /* of the data set, of a window, of a part */
+  uint64_t order_seed, order_epoch, step;             /* `step` advances with every update */
+  long rows, batch, part;                             /* of the data set, of a step, of a part */
   long position, steps;
   double seconds;
   int phase_count, bound_count, order_kind, loss_is_double, stop_on_refusal, threads;
-} ws_windows;
+} ws_micro_batch_loop;
 
-/* The number of windows done, or a negative errno; -EDOM, with nothing run, where an index is out of its bound. */
-WS_EXPORT long ws_run_windows(ws_windows *);
+/* The number of steps done, or a negative errno; -EDOM, with nothing run, where an index is out of its bound. */
+WS_EXPORT long ws_run_micro_batches(ws_micro_batch_loop *);
 
 /* The row at position i of an epoch over n rows: a keyed bijection on [0, n). */
 WS_EXPORT uint64_t ws_order(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);

@@ -1,4 +1,4 @@
-"""Losses with gradients of their own, cut into the parts of a window: equal to the large batch, or refused by name."""
+"""Losses with gradients of their own, cut into micro-batches: equal to the large batch, or refused by name."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def outer(x: Any, w: Any) -> Any:
 
 
 @pytest.mark.parametrize("loss", [terms, outer])
-def test_a_window_equals_the_large_batch(loss: Any) -> None:
+def test_micro_batches_equal_the_large_batch(loss: Any) -> None:
     whole, cut = fitted(loss, 1), fitted(loss, 2)
     assert_close(cut[0], whole[0])
     assert_close(cut[1], whole[1])

@@ -1,19 +1,19 @@
-/* The loop over windows: a step that takes several batches, one after the other, before its one update.
+/* The loop over steps that take several micro-batches, one after the other, before their one update.
 
-   A window is run in phases, each a program of its own over the same state: one sums up what parts are divided by, one
-   computes the parts and adds their gradients, one updates.  All of it is one run of the pool. */
+   A step is run in phases, each a program of its own over the same state: one sums up what they are divided by, one
+   computes the micro-batches (parts) and adds their gradients, one updates.  All of it is one run of the pool. */
 #define _GNU_SOURCE
 #include "loop.h"
 #include "half.h"
 #include <errno.h>
 
 typedef struct {
-  ws_windows *loop;
+  ws_micro_batch_loop *loop;
   ws_row_order order;
   double deadline;
   long done;
   int stop;                                           /* written by thread 0 before a barrier, read by all after */
-} window_job;
+} micro_batch_job;
 
 static long least(long a, long b) { return a < b ? a : b; }
 
@@ -60,8 +60,8 @@ static void refresh(const ws_phase *phase, int id, int threads) {
   }
 }
 
-static void prepare(const window_job *j, ws_phase *phase, long position, long first, long rows, long batch) {
-  const ws_windows *l = j->loop;
+static void prepare(const micro_batch_job *j, ws_phase *phase, long position, long first, long rows, long batch) {
+  const ws_micro_batch_loop *l = j->loop;
   if (phase->batch_dim) *phase->batch_dim = batch;
   if (phase->first_dim) *phase->first_dim = first;
   if (phase->rows_dim) *phase->rows_dim = rows;
@@ -72,8 +72,8 @@ static void prepare(const window_job *j, ws_phase *phase, long position, long fi
   if (phase->prologue) phase->prologue(phase->call);
 }
 
-static void run_phase(const window_job *j, ws_phase *phase, long position, long rows, int id, int threads) {
-  const ws_windows *l = j->loop;
+static void run_phase(const micro_batch_job *j, ws_phase *phase, long position, long rows, int id, int threads) {
+  const ws_micro_batch_loop *l = j->loop;
   const long end = phase->once ? 1 : rows;
   refresh(phase, id, threads);
   for (long first = 0; first < end; first += l->part) {
@@ -86,8 +86,8 @@ static void run_phase(const window_job *j, ws_phase *phase, long position, long 
   }
 }
 
-static void finish_window(window_job *j) {
-  ws_windows *l = j->loop;
+static void finish_step(micro_batch_job *j) {
+  ws_micro_batch_loop *l = j->loop;
   const int refused = l->refused && ws_number(l->refused, l->loss_is_double) != 0;
   l->losses[j->done] = ws_number(l->loss, l->loss_is_double);
   if (!refused) l->step++;
@@ -95,27 +95,27 @@ static void finish_window(window_job *j) {
   j->stop = ws_seconds() >= j->deadline || (refused && l->stop_on_refusal);
 }
 
-static void window_body(void *job, int id, int threads) {
-  window_job *j = job;
-  ws_windows *l = j->loop;
+static void micro_batch_body(void *job, int id, int threads) {
+  micro_batch_job *j = job;
+  ws_micro_batch_loop *l = j->loop;
   long position = l->position;
   for (long step = 0; step < l->steps && position < l->rows; step++) {
-    const long rows = least(l->window, l->rows - position);
+    const long rows = least(l->batch, l->rows - position);
     for (int k = 0; k < l->phase_count; k++) run_phase(j, &l->phases[k], position, rows, id, threads);
-    if (id == 0) finish_window(j);
+    if (id == 0) finish_step(j);
     ws_barrier();                                     /* everyone sees `stop` and the step's new number */
     if (j->stop) break;
     position += rows;
   }
 }
 
-long ws_run_windows(ws_windows *l) {
-  if (l->rows < 0 || l->position < 0 || l->part < 1 || l->window < l->part) return -EINVAL;
+long ws_run_micro_batches(ws_micro_batch_loop *l) {
+  if (l->rows < 0 || l->position < 0 || l->part < 1 || l->batch < l->part) return -EINVAL;
   if (!ws_in_bounds(l->bounds, l->bound_count)) return -EDOM;
-  window_job job = {.loop = l, .deadline = ws_seconds() + l->seconds};
+  micro_batch_job job = {.loop = l, .deadline = ws_seconds() + l->seconds};
   job.order = ws_row_order_of(l->order_kind, l->order, l->order_seed, l->order_epoch, l->rows);
-  int error = ws_pool_run(window_body, &job, l->threads);
+  int error = ws_pool_run(micro_batch_body, &job, l->threads);
   if (error) return -error;
-  for (long step = 0; step < job.done; step++) l->position += least(l->window, l->rows - l->position);
+  for (long step = 0; step < job.done; step++) l->position += least(l->batch, l->rows - l->position);
   return job.done;
 }

@@ -29,12 +29,12 @@ def trained(accumulate: int) -> dict[str, np.ndarray]:
         assert any(getattr(k.body, "op", "") == "pooled_grad_weight" for k in session.plan.kernels)
     for seed, name in enumerate(model.state_dict()):
         session.set(name, np.random.default_rng(seed).normal(size=session.get(name).shape).astype(np.float32) / 3)
-    for rows in (slice(0, ROWS), slice(3, ROWS), slice(0, 8)):  # whole windows and ragged ones
+    for rows in (slice(0, ROWS), slice(3, ROWS), slice(0, 8)):  # whole steps and ragged ones
         session.step(x=X[rows], labels=Y[rows])
     return {name: np.array(session.get(name)) for name in model.state_dict()}
 
 
-def test_windows_equal_the_large_batch() -> None:
+def test_micro_batches_equal_the_large_batch() -> None:
     whole = trained(1)
     for name, value in trained(3).items():
         np.testing.assert_allclose(value, whole[name], rtol=1e-4, atol=1e-5, err_msg=name)

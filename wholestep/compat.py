@@ -1,16 +1,48 @@
-"""`BasicTrainingLoop`: fit and validate, with everything as an object."""
+"""The names by which this library's ancestors are called, so that programs written like theirs run.
+
+Each is another name of something here, or a few lines over it; nothing else in the package uses them.  They are also
+where one looks for them: `ws.ExecutionPlan`, `ws.callbacks.MetricCallback`, `ws.schedules.SGDR`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+# tensorlogic-train: gradients of micro-batches, added up on arrays
+from wholestep.accumulation import AccumulationConfig, AccumulationStats, GradientAccumulator, GradientBuffer
 from wholestep.callbacks.base import Callback
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.errors import AccumulationError, AccumulatorFull, NoGradients, ShapeMismatch
 from wholestep.nn.module import Module
+
+# Luminal: optimizers as nodes of a user's own graph
 from wholestep.optim import Optimizer
+from wholestep.optim.on_graph import AdamOptimizer, SGDGraph, SGDUpdate, sgd, sgd_on_graph
 from wholestep.schedules import Planned, Schedule, TorchSchedule
+from wholestep.schedules.cycles import WarmRestarts
 from wholestep.train.experiment import Experiment
 from wholestep.train.history import TrainHistory
+
+# fmt: off
+__all__ = [
+    "AccumulationConfig", "AccumulationError", "AccumulationStats", "AccumulatorFull", "AdamOptimizer",
+    "BasicTrainingLoop", "ExecutionPlan", "GradientAccumulator", "GradientBuffer", "History", "MetricCallback",
+    "NoGradients", "SGDGraph", "SGDR", "SGDUpdate", "ShapeMismatch", "sgd", "sgd_on_graph",
+]
+# fmt: on
+
+# Meganeura
+ExecutionPlan = Plan
+History = TrainHistory
+
+
+class MetricCallback(Callback):
+    """`Callback` under its name in a loop of steps and epochs: define `on_step`, `on_epoch` or both."""
+
+
+# ML Odyssey
+SGDR = WarmRestarts
 
 
 class BasicTrainingLoop:

@@ -1,0 +1,185 @@
+"""Several callbacks as one, in our loops or in one's own."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from wholestep.callbacks.base import Callback
+from wholestep.callbacks.run import EpochStats, Logs, Position, Run, StepMetrics
+from wholestep.errors import UsageError
+
+if TYPE_CHECKING:
+    from wholestep.session import Session
+
+log = logging.getLogger("wholestep")
+
+
+class CallbackList:
+    """Calls several callbacks in order, in our loops or in one's own.
+
+    Args:
+        session: what a loop of one's own trains; `ModelCheckpoint` and whoever else looks at the model needs it.
+
+    Example::
+
+        callbacks = ws.CallbackList([ws.EarlyStopping(), ws.ModelCheckpoint("runs/mine")], session=session)
+        for epoch in range(100):
+            callbacks.on_epoch_begin(epoch)
+            ...
+            callbacks.on_epoch_end(epoch, {"val_loss": loss})
+            if callbacks.stopped_by:
+                break
+        callbacks.on_train_end()
+    """
+
+    def __init__(self, callbacks: Iterable[Callback] | Callback = (), session: Session | None = None) -> None:
+        given: list[Any] = [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+        for c in given:
+            if not isinstance(c, Callback):
+                hint = " Make an instance: add ()." if isinstance(c, type) else ""
+                raise UsageError(f"callbacks are ws.Callback objects; received {c!r}.{hint}")
+        self.callbacks: list[Callback] = given
+        self.failed: dict[str, BaseException] = {}
+        self._session = session
+        self._run: Run | None = None  # in a loop of one's own
+
+    def __iter__(self) -> Iterator[Callback]:
+        return iter(self.callbacks)
+
+    def __len__(self) -> int:
+        return len(self.callbacks)
+
+    def append(self, callback: Callback) -> None:
+        """Add one at the end."""
+        self.callbacks += CallbackList(callback).callbacks
+
+    @property
+    def every(self) -> int | None:
+        """The longest slice that all of them allow."""
+        asked = [c.every for c in self.callbacks if c.every]
+        return min(asked) if asked else None
+
+    @property
+    def watches_steps(self) -> bool:
+        """Does any of them define `on_step`?"""
+        return any(type(c).on_step is not Callback.on_step for c in self.callbacks)
+
+    def begin(self, run: Run) -> None:
+        """Hand the run to everyone, then say that training starts."""
+        for c in self.callbacks:
+            c.run = run
+        self.on_train_begin()
+
+    @property
+    def stopped_by(self) -> str:
+        """Why somebody wants training to end, in a loop of one's own; "" while nobody does."""
+        return self._run.stopped_by if self._run is not None else ""
+
+    def on_train_begin(self) -> None:
+        """Training starts; in a loop of one's own the first other event says so too."""
+        own = [c for c in self.callbacks if c.run is None or c.run is self._run]
+        if own and self._run is None:
+            from wholestep.train.history import TrainHistory
+
+            self._run = Run(self._session, 0, history=TrainHistory(), callbacks=self)  # type: ignore[arg-type]
+        for c in own:
+            c.run = self._run
+        self._each("on_train_begin")
+
+    def on_train_end(self) -> None:
+        """Training is over: everyone hears of it, whoever fails; the first failure is raised then."""
+        failures = self._all("on_train_end")
+        if failures:
+            raise failures[0]
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        self._begin_own()
+        self._each("on_epoch_begin", epoch)
+
+    def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        self._begin_own()
+        run = self._run
+        if run is not None and run.history is not None:
+            loss = logs.get("loss", float("nan"))
+            run.history.epochs.append(EpochStats(epoch, loss if isinstance(loss, float) else float("nan"), 0, logs))
+            run.epoch, run.position, run.logs = epoch, Position(epoch + 1), logs
+        self._each("on_epoch_end", epoch, logs)
+        if run is not None:
+            self._each("on_safe_point")
+
+    def _begin_own(self) -> None:
+        if any(c.run is None for c in self.callbacks):
+            self.on_train_begin()
+
+    def on_step(self, metrics: StepMetrics) -> None:
+        self._begin_own()
+        self._each("on_step", metrics)
+
+    def on_slice(self, steps: int, loss: float) -> None:
+        self._each("on_slice", steps, loss)
+
+    def on_epoch(self, stats: EpochStats) -> None:
+        self._each("on_epoch", stats)
+
+    def on_safe_point(self) -> None:
+        self._each("on_safe_point")
+
+    def on_exception(self, error: BaseException) -> None:
+        """Training stopped by an error: everyone hears of it; what fails meanwhile is logged, this error counts."""
+        self._all("on_exception", error)
+
+    def fail(self, run: Run, error: BaseException, *, save: bool) -> None:
+        """Training ends by an error: what is done is saved as when Ctrl-C is pressed, and everyone hears of it."""
+        run.interrupted = save
+        if save:
+            self._all("on_safe_point", of=[c for c in self.callbacks if c.saves])
+        self.on_exception(error)
+        self._all("on_train_end")
+
+    def _each(self, event: str, *arguments: Any) -> None:
+        for c in list(self.callbacks):
+            try:
+                getattr(c, event)(*arguments)
+            except Exception as error:
+                if not c.tolerant or event == "on_train_begin":
+                    raise
+                name = type(c).__name__
+                self.callbacks.remove(c)
+                self.failed[name] = error
+                log.error("the callback %s failed in %s and is left out from here on", name, event, exc_info=error)
+
+    def _all(self, event: str, *arguments: Any, of: Iterable[Callback] | None = None) -> list[Exception]:
+        """Tell everyone (or those `of`), whoever fails; the failures, which are logged."""
+        failures = []
+        for c in list(self.callbacks if of is None else of):
+            try:
+                getattr(c, event)(*arguments)
+            except Exception as error:
+                log.error("the callback %s failed in %s", type(c).__name__, event, exc_info=error)
+                failures += [] if c.tolerant else [error]
+        return failures
+
+    @property
+    def saves(self) -> bool:
+        """Does any of them keep the run in files?"""
+        return any(c.saves for c in self.callbacks)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of those that have one, by class and number: one more of another class changes no name."""
+        return {name: s for name, c in self._named() if (s := c.state_dict())}
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        for name, c in self._named():
+            if (state := states.get(name)) is not None:
+                c.load_state_dict(state)
+
+    def _named(self) -> Iterator[tuple[str, Callback]]:
+        seen: Counter[str] = Counter()
+        for c in self.callbacks:
+            kind = type(c).__name__
+            yield f"{kind}.{seen[kind]}", c
+            seen[kind] += 1

@@ -1,0 +1,56 @@
+"""Numbers that a callback watches: reading them, and remembering the best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from wholestep.callbacks.run import Value
+from wholestep.errors import UnknownNameError, UsageError
+from wholestep.schedules.modes import canonical
+
+
+def read_monitor(kind: str, monitor: str, logs: Mapping[str, Value], known: Sequence[str] = ()) -> float:
+    """The number that a callback watches; a name that is not there is an error with suggestions."""
+    name = canonical(monitor)
+    if name in logs:
+        value = logs[name]
+        if isinstance(value, list):
+            raise UsageError(
+                f"{kind} watches {monitor!r}, which is not one number but {len(value)} of them. Watch one number: a "
+                "metric with average='macro'."
+            )
+        return float(value)
+    names = list(dict.fromkeys([*logs, *known]))
+    close = get_close_matches(name, names, 2, 0.5)
+    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    if name.startswith("val_") and not any(n.startswith("val_") for n in names):
+        hint = " There is no validation data: pass validation=(x, y) or validation=0.1."
+    raise UnknownNameError(
+        f"{kind} watches {monitor!r}, which this run does not have.{hint} It has: {', '.join(names)}."
+    )
+
+
+@dataclass
+class Best:
+    """The best value seen of a number that is to fall ("min") or to rise ("max")."""
+
+    mode: str
+    min_delta: float = 0.0
+    value: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("min", "max", ""):  # "": not known yet
+            raise UsageError(f"mode is 'min' or 'max'; received {self.mode!r}.")
+
+    def improves(self, value: float) -> bool:
+        """Is this the best so far?  It is then remembered.  NaN never is."""
+        if value != value:
+            return False
+        better = self.value is None or (
+            value < self.value - self.min_delta if self.mode == "min" else value > self.value + self.min_delta
+        )
+        if better:
+            self.value = value
+        return better

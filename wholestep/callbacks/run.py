@@ -1,0 +1,73 @@
+"""What a callback is told: numbers of steps and epochs, how far a run is, and the run itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wholestep.callbacks.list import CallbackList
+    from wholestep.session import Session
+    from wholestep.train.history import TrainHistory
+
+Value = float | list[Any]  # a number, or lists of them: one for each class, a matrix
+Logs = dict[str, Value]
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """One step: its epoch, its number in the epoch (from 0), its loss."""
+
+    epoch: int
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class EpochStats:
+    """One epoch: the mean loss over its examples, how many steps it took, and its other numbers by name."""
+
+    epoch: int
+    avg_loss: float
+    steps: int
+    logs: Mapping[str, Value] = field(default_factory=dict)
+    partial: bool = False  # was the run stopped before the end of the epoch?
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far a run is: the epoch, the steps of it that are done, and what its mean loss is made of so far."""
+
+    epoch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0  # each step's loss times its rows, added in order
+    rows: int = 0
+
+
+@dataclass
+class Run:
+    """What a callback may look at and ask for while training runs."""
+
+    session: Session
+    epochs: int
+    steps_per_epoch: int | None = None
+    names: tuple[str, ...] = ()  # of the numbers that `logs` will hold
+    modes: Mapping[str, str] = field(default_factory=dict)  # of these: "min" or "max" is better, where a metric says it
+    epoch: int = 0
+    step: int = 0  # in the epoch
+    schedules: str = ""  # what they count, for people
+    stopped_by: str = ""
+    interrupted: bool = False  # by a signal: whoever saves does so at the next safe point
+    # What a checkpoint is made of, beside the session:
+    position: Position = field(default_factory=Position)
+    began: Position = field(default_factory=Position)  # where this run took over
+    logs: Mapping[str, Value] = field(default_factory=dict)  # of the last epoch
+    history: TrainHistory | None = None
+    callbacks: CallbackList | None = None
+    loader: Any = None
+    config: Mapping[str, Any] = field(default_factory=dict)  # what the run was started with
+
+    def stop(self, reason: str) -> None:
+        """End training after the current step or epoch."""
+        self.stopped_by = self.stopped_by or reason
