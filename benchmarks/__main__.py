@@ -9,12 +9,14 @@ import sys
 from pathlib import Path
 
 from benchmarks import adamw, epochs, harness, kernels, metrics, optimizers, overhead, tables
+from benchmarks.case import Case
 from benchmarks.cases import CASES
 from benchmarks.cases.optimizers import UPDATES
 from benchmarks.contender import BenchmarkError
-from benchmarks.frameworks import FRAMEWORKS, OURS, PEERS
+from benchmarks.frameworks import FRAMEWORKS, HALF_PEERS, OURS, OURS_FLOAT32, PEERS
 
 FEWEST_ROUNDS = 9
+PRECISIONS = ("float32", *harness.SAME_HALF_LOSS_WITHIN)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,7 +29,13 @@ def parser() -> argparse.ArgumentParser:
         case.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
         case.add_argument("--threads", type=int, default=2, help="threads of each contender (default: %(default)s)")
         peers = [p for p in PEERS if FRAMEWORKS[p] in CASES[name].models]
-        case.add_argument("--peers", nargs="+", choices=peers, default=peers, metavar="PEER", help=str(peers))
+        case.add_argument("--peers", nargs="+", choices=peers, metavar="PEER", help=f"{peers} (default: all)")
+        case.add_argument(
+            "--precision",
+            choices=PRECISIONS,
+            default="float32",
+            help="of products; a half type beside our own float32 and torch's autocast (default: %(default)s)",
+        )
         case.add_argument("--peers-only", action="store_true", help="measure the peers without Wholestep")
     fixed = commands.add_parser("overhead", help="Python's share of a step, import time, first step cold and warm")
     fixed.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -56,7 +64,21 @@ def parser() -> argparse.ArgumentParser:
     profile.add_argument("cases", nargs="*", metavar="CASE", help=f"of {tuple(CASES)} (default: all)")
     profile.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     profile.add_argument("--threads", type=int, default=2, help="threads (default: %(default)s)")
+    profile.add_argument(
+        "--precision", choices=PRECISIONS, default="float32", help="of products (default: %(default)s)"
+    )
     return top
+
+
+def contenders(case: Case, precision: str, chosen: list[str] | None, peers_only: bool) -> list[str]:
+    """Who is measured: ourselves, in a half precision our own float32 too, and the peers that have the precision."""
+    half = precision != "float32"
+    known = [p for p in (HALF_PEERS if half else PEERS) if FRAMEWORKS[p] in case.models]
+    strangers = [p for p in chosen or [] if p not in known]
+    if strangers:
+        raise BenchmarkError(f"--peers {strangers[0]} has no form in {precision}; expected some of {', '.join(known)}")
+    ours = [] if peers_only else [OURS, OURS_FLOAT32] if half else [OURS]
+    return ours + (known if chosen is None else chosen)
 
 
 def check_threads(threads: int) -> None:
@@ -86,7 +108,7 @@ def main() -> int:
             show = tables.show_adamw
         elif arguments.command == "kernels":
             check_threads(arguments.threads)
-            result = kernels.run_all(arguments.cases, arguments.threads)
+            result = kernels.run_all(arguments.cases, arguments.threads, arguments.precision)
             show = tables.show_kernels
         elif arguments.command == "metrics":
             check_threads(arguments.threads)
@@ -94,8 +116,9 @@ def main() -> int:
             show = tables.show_metrics
         else:
             check_threads(arguments.threads)
-            names = ([] if arguments.peers_only else [OURS]) + arguments.peers
-            measured = harness.run(CASES[arguments.command], names, arguments.rounds, arguments.threads)
+            case, precision = CASES[arguments.command], arguments.precision
+            names = contenders(case, precision, arguments.peers, arguments.peers_only)
+            measured = harness.run(case, names, arguments.rounds, arguments.threads, precision=precision)
             result = harness.summary(measured)
             show = tables.show_case
     except BenchmarkError as error:

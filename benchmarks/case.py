@@ -23,6 +23,7 @@ class Cell:
     name: str
     batch: int
     optimizer: Literal["sgd", "adam", "adamw", "none"]  # none: gradients are computed and kept, nothing is updated
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"  # of products; everything else is float32
 
 
 class Trainer(Protocol):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,18 @@ def cpu_seconds(pid: int) -> float:
 class Contender:
     """Starts the worker and asks it; counts the processor time it uses while nobody asked."""
 
-    def __init__(self, name: str, case: str, threads: int, cache: Path, worker: str = "benchmarks.worker") -> None:
+    def __init__(
+        self,
+        name: str,
+        case: str,
+        threads: int,
+        cache: Path,
+        worker: str = "benchmarks.worker",
+        more: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self.process = subprocess.Popen(
-            [sys.executable, "-m", worker, case, name, "--threads", str(threads)],
+            [sys.executable, "-m", worker, case, name, "--threads", str(threads), *more],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -14,13 +14,15 @@ from typing import Any
 
 from benchmarks.case import Case
 from benchmarks.contender import BenchmarkError, Contender
-from benchmarks.frameworks import OURS
+from benchmarks.frameworks import OURS, OURS_FLOAT32
 
 ROUND_SECONDS = 0.25
 STABLE_ROUNDS, STABLE_WITHIN, MOST_WARM_UP_ROUNDS = 3, 0.10, 15
 # All start from the same weights, so their first losses differ by rounding alone (7e-7 measured); a forgotten update
 # would show as 2e-4 or more.
 SAME_LOSS_WITHIN = 2e-5
+# In a half precision frameworks round at different places, each by half an eps at most, and so far losses may differ.
+SAME_HALF_LOSS_WITHIN = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 IDLE_SHARE_LIMIT = 0.05
 
 
@@ -39,16 +41,24 @@ def log_line(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run(case: Case, names: Sequence[str], rounds: int, threads: int, worker: str = "benchmarks.worker") -> Measurements:
+def run(
+    case: Case,
+    names: Sequence[str],
+    rounds: int,
+    threads: int,
+    worker: str = "benchmarks.worker",
+    precision: str = "float32",
+) -> Measurements:
     """Warms every contender up in every cell, then measures them in turns."""
+    more = () if precision == "float32" else ("--precision", precision)
     result = Measurements(case.name)
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         contenders = []
         for name in names:
-            contenders.append(Contender(name, case.name, threads, Path(cache), worker))
+            contenders.append(Contender(name, case.name, threads, Path(cache), worker, more))
             stack.callback(contenders[-1].close)
         steps = {contender.name: prepare(contender, case, result) for contender in contenders}
-        check_same_work(case, contenders, steps)
+        check_same_work(case, contenders, steps, SAME_HALF_LOSS_WITHIN.get(precision, SAME_LOSS_WITHIN))
         for number in range(rounds):
             log_line(f"round {number + 1} of {rounds}")
             one_round(case, rotated(contenders, number), steps, result)
@@ -72,7 +82,7 @@ def prepare(contender: Contender, case: Case, result: Measurements) -> dict[str,
         # The first cell's first step is the cold one: later cells find libraries loaded and pools started.
         result.first_step_s.setdefault(contender.name, started["first_step_s"])
         if started["peak_bytes"] is not None:
-            result.peak_bytes[cell.name] = started["peak_bytes"]
+            result.peak_bytes.setdefault(cell.name, started["peak_bytes"])  # ours come first
         if started["tensor_bytes"] is not None:
             result.tensor_bytes.setdefault(contender.name, {})[cell.name] = started["tensor_bytes"]
         prepared[cell.name] = Prepared(warm_up(contender, cell.name), started["losses"])
@@ -97,14 +107,19 @@ def microseconds(contender: Contender, cell: str, steps: int) -> float:
     return float(contender.ask("measure", cell=cell, steps=steps)["seconds"]) / steps * 1e6
 
 
-def check_same_work(case: Case, contenders: Sequence[Contender], prepared: dict[str, dict[str, Prepared]]) -> None:
+def check_same_work(
+    case: Case,
+    contenders: Sequence[Contender],
+    prepared: dict[str, dict[str, Prepared]],
+    within: float = SAME_LOSS_WITHIN,
+) -> None:
     """Refuses a comparison in which someone computes something else."""
     reference = contenders[0].name
     for cell in case.cells:
         for contender in contenders[1:]:
             pairs = zip(prepared[reference][cell.name].losses, prepared[contender.name][cell.name].losses, strict=True)
             for index, (expected, received) in enumerate(pairs):
-                if not abs(expected - received) <= SAME_LOSS_WITHIN:  # written so that NaN fails
+                if not abs(expected - received) <= within:  # written so that NaN fails
                     raise BenchmarkError(
                         f"{cell.name}, step {index}: the loss of {contender.name} is {received}, that of {reference} "
                         f"{expected}; the two do not train the same network"
@@ -143,12 +158,15 @@ def summary(measured: Measurements) -> dict[str, Any]:
         for name, cells in measured.rounds_us.items()
     }
     ours = measured.rounds_us.get(OURS)
-    peers = [name for name in medians if name != OURS]
+    peers = [name for name in medians if name not in (OURS, OURS_FLOAT32)]
+    beside = {"float32_us": medians[OURS_FLOAT32]} if OURS_FLOAT32 in medians else {}
+    compared = [*peers, *([OURS_FLOAT32] if beside else [])]
     return {
         "case": measured.case,
         "ours_us": medians.get(OURS, {}),
+        **beside,
         "peers_us": {peer: medians[peer] for peer in peers},
-        "ratios": {peer: ratios(measured.rounds_us[peer], ours) for peer in peers} if ours else {},
+        "ratios": {peer: ratios(measured.rounds_us[peer], ours) for peer in compared} if ours else {},
         "first_step_s": {name: round(seconds, 4) for name, seconds in measured.first_step_s.items()},
         "peak_bytes": measured.peak_bytes,
         "tensor_bytes": measured.tensor_bytes,

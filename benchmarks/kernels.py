@@ -82,23 +82,23 @@ def row(
     )
 
 
-def run_all(names: Sequence[str], threads: int) -> dict[str, Any]:
+def run_all(names: Sequence[str], threads: int, precision: str = "float32") -> dict[str, Any]:
     """The profiles of the cases named, or of all."""
     unknown = sorted(set(names) - set(CASES))
     if unknown:
         raise BenchmarkError(f"kernels: there is no case {', '.join(unknown)}; expected some of {', '.join(CASES)}")
     machine = limits.measure(threads)
     log_line(f"this machine: {machine.gflops_core:.0f} GFLOP/s a core, {machine.gb_s:.0f} GB/s in place")
-    cases = [run(CASES[name], threads, machine) for name in names or CASES]
+    cases = [run(CASES[name], threads, machine, precision) for name in names or CASES]
     return {"threads": threads, "machine": asdict(machine), "cases": cases}
 
 
-def run(case: Case, threads: int, machine: limits.Limits) -> dict[str, Any]:
+def run(case: Case, threads: int, machine: limits.Limits, precision: str = "float32") -> dict[str, Any]:
     """The profile of a case's first cell."""
     from benchmarks.frameworks.with_wholestep import WholestepTrainer
 
     cell = case.cells[0]
-    trainer = WholestepTrainer(case, cell, threads)
+    trainer = WholestepTrainer(case, cell, threads, precision)
     found = rows(trainer.session.plan.kernels, measure(trainer, threads), machine)
     return {
         "case": case.name,

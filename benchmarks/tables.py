@@ -7,14 +7,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.frameworks import OURS
+from benchmarks.frameworks import OURS, OURS_FLOAT32
 
 PEER_UPDATES = ("torch", "optax")
 
 
 def show_case(result: dict[str, Any]) -> None:
     """Microseconds a step, and in brackets how many times faster we are."""
-    times = ({OURS: result["ours_us"]} if result["ours_us"] else {}) | result["peers_us"]
+    times = {OURS: result["ours_us"]} if result["ours_us"] else {}
+    times |= ({OURS_FLOAT32: result["float32_us"]} if "float32_us" in result else {}) | result["peers_us"]
     cells = list(next(iter(times.values())))
     table = Table(title=f"{result['case']}: microseconds a step, median of interleaved rounds (times ours)")
     for heading in ["", *cells, "geomean", "first step"]:

@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TextIO
 
 from benchmarks.case import Case, Trainer
@@ -104,9 +105,12 @@ def main() -> None:
     parser.add_argument("case", choices=known)
     parser.add_argument("contender", choices=MODULES)
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--precision", default="float32")
     arguments = parser.parse_args()
     limit_processors(arguments.threads)
-    serve(lambda: Worker(arguments.contender, known[arguments.case], arguments.threads))
+    case = known[arguments.case]
+    case = replace(case, cells=tuple(replace(cell, precision=arguments.precision) for cell in case.cells))
+    serve(lambda: Worker(arguments.contender, case, arguments.threads))
 
 
 if __name__ == "__main__":

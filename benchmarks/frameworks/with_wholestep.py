@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import wholestep as ws
 from benchmarks.case import LEARNING_RATES, WEIGHT_DECAY, Case, Cell
+from benchmarks.frameworks import OURS_FLOAT32
 
 OPTIMIZERS = {  # an optimizer is loaded when it is named: a first step is timed with the one it uses
     "sgd": lambda lr: ws.SGD(lr=lr),
@@ -23,13 +24,14 @@ def optimizer_of(cell: Cell) -> ws.Optimizer:
 class WholestepTrainer:
     """Steps through NumPy batches; the session reads them in place."""
 
-    def __init__(self, case: Case, cell: Cell, threads: int) -> None:
+    def __init__(self, case: Case, cell: Cell, threads: int, precision: str = "float32") -> None:
         self.session = ws.build_session(
             case.models["wholestep"](),
             optimizer=optimizer_of(cell),
             batch_size=cell.batch,
             seed=0,
             threads=threads,
+            precision=precision,
         )
         for name, value in case.weights().items():
             self.session.set(name, value)
@@ -54,4 +56,4 @@ class WholestepTrainer:
 
 def start(contender: str, case: Case, cell: Cell, threads: int) -> WholestepTrainer:
     """A session ready for its first step."""
-    return WholestepTrainer(case, cell, threads)
+    return WholestepTrainer(case, cell, threads, "float32" if contender == OURS_FLOAT32 else cell.precision)

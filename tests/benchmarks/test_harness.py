@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.__main__ import contenders
 from benchmarks.cases import CASES
 from benchmarks.contender import BenchmarkError, environment
-from benchmarks.frameworks import OURS, PEERS
+from benchmarks.frameworks import OURS, OURS_FLOAT32, PEERS
 from benchmarks.harness import Measurements, Prepared, check_same_work, ratios, rotated, summary, warm_up
 
 
@@ -45,6 +46,22 @@ def test_summary_has_exactly_the_documented_keys() -> None:
         "peak_bytes": {"a": 64},
         "tensor_bytes": {OURS: {"a": 60}, "torch_eager": {"a": 70}},
     }
+
+
+def test_in_a_half_precision_our_own_float32_stands_beside_the_peers() -> None:
+    times = {OURS: {"a": [1.0, 2.0]}, OURS_FLOAT32: {"a": [2.0, 4.0]}, "torch_eager": {"a": [3.0, 6.0]}}
+    found = summary(Measurements("gpt", times, {}, {}, {}))
+    assert found["float32_us"] == {"a": 3.0}
+    assert list(found["peers_us"]) == ["torch_eager"]
+    assert {name: row["a"] for name, row in found["ratios"].items()} == {"torch_eager": 3.0, OURS_FLOAT32: 2.0}
+
+
+def test_contenders_of_a_half_precision_are_those_that_have_it() -> None:
+    assert contenders(CASES["gpt"], "bfloat16", None, False) == [OURS, OURS_FLOAT32, "torch_eager", "torch_compile"]
+    assert contenders(CASES["gpt"], "float32", ["jax"], False) == [OURS, "jax"]
+    assert "torch_channels_last" in contenders(CASES["resnet"], "bfloat16", None, True)
+    with pytest.raises(BenchmarkError, match="jax has no form in bfloat16; expected some of torch_eager"):
+        contenders(CASES["gpt"], "bfloat16", ["jax"], False)
 
 
 def test_nobody_always_follows_the_same_neighbour() -> None:
