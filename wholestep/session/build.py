@@ -10,30 +10,26 @@ from typing import TYPE_CHECKING, Any
 from wholestep.compiler.devices import target_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import as_precision
-from wholestep.compiler.frontend.step import Step
-from wholestep.compiler.ir.types import DType
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import UsageError
 from wholestep.nn.module import Module
-from wholestep.optim import SGD, Optimizer
+from wholestep.optim import Optimizer
 from wholestep.options import CompileOptions
 from wholestep.session.plans import Plans
 from wholestep.session.session import Session
 from wholestep.session.where import Where, where_to
-from wholestep.steps.capacity import merged_capacity
+from wholestep.steps.define import Model, as_graph, defined, need_graph, precision_of, sized
 from wholestep.steps.definition import TRAIN, Definition
 from wholestep.steps.loss_scale import LossScale
 from wholestep.steps.module import Inputs, training_graph
-from wholestep.steps.recipe import PLAIN, Recipe, as_loss_scale, as_measures, as_schedules
-from wholestep.steps.states import clocks_of, state_of
+from wholestep.steps.recipe import Recipe, as_measures, as_schedules
+from wholestep.steps.states import state_of
 
 if TYPE_CHECKING:
     from wholestep.compiler.plan.report import PlanReport
 
 log = logging.getLogger("wholestep")
-
-Model = Module | Graph | Step
 
 
 def build_session(
@@ -111,10 +107,10 @@ def build_session(
         as_measures(metrics),
         as_schedules(schedule),
         tuple(unused),
-        *_precision(model_or_graph, precision, loss_scale),
+        *precision_of(model_or_graph, precision, loss_scale),
     )
     model = as_graph(model_or_graph, inputs, targets, loss)
-    session, report = build(_defined(model, optimizer, batch_size, capacity, recipe), where)
+    session, report = build(defined(model, optimizer, batch_size, capacity, recipe), where)
     log.info("%s", report)
     return session
 
@@ -146,10 +142,10 @@ def build_inference_session(
 
     `precision` is what products are computed in, as in `build_session`.
     """
-    _need_graph(graph, "build_inference_session")
+    need_graph(graph, "build_inference_session")
     where = _prepared(where_to(device, threads, seed, options))
     definition = Definition(graph, None, recipe=Recipe(precision=as_precision(precision)))
-    return build(_sized(definition, batch_size, capacity), where)[0]
+    return build(sized(definition, batch_size, capacity), where)[0]
 
 
 def build_measuring_session(
@@ -167,7 +163,7 @@ def build_measuring_session(
     """A session that evaluates a model: the loss, the outputs and the metrics, and nothing that trains."""
     recipe = Recipe(measures=as_measures(metrics))
     definition = Definition(training_graph(model, inputs, targets, loss), None, {}, recipe, measures_only=True)
-    return build(_sized(definition, batch_size, None), where_to(device, threads, 0, options))[0]
+    return build(sized(definition, batch_size, None), where_to(device, threads, 0, options))[0]
 
 
 def compile_training_graph(
@@ -188,7 +184,7 @@ def compile_training_graph(
 
         plan, report = ws.compile_training_graph(g, batch_size=32, device="null:cuda/sm_90")
     """
-    definition = _defined(as_graph(graph, inputs, targets, loss), optimizer, batch_size, capacity)
+    definition = defined(as_graph(graph, inputs, targets, loss), optimizer, batch_size, capacity)
     compiled = Plans(definition, replace(options or CompileOptions(), cache=False), target_named(device))
     return compiled.plan_with_report(TRAIN)
 
@@ -242,72 +238,11 @@ def split_arguments(
 ) -> tuple[Definition, Where]:
     """The arguments of `build_session`, sorted: what is trained, and where."""
     where = where_to(device, threads, seed, options)
-    half, scale = _precision(model_or_graph, precision, loss_scale)
+    half, scale = precision_of(model_or_graph, precision, loss_scale)
     recipe |= {"schedules": as_schedules(schedule), "precision": half, "loss_scale": scale}
     known = Recipe(measures=as_measures(metrics), **recipe)
     model = as_graph(model_or_graph, inputs, targets, loss)
-    return _defined(model, optimizer, batch_size, capacity, known), where
-
-
-def _precision(model: Model, precision: str, loss_scale: LossScale | None) -> tuple[DType, LossScale | None]:
-    """What products are computed in, and how the loss is scaled for that."""
-    half = as_precision(precision)
-    if not isinstance(model, Step):
-        return half, as_loss_scale(loss_scale, half)
-    if loss_scale is not None:
-        raise UsageError(
-            "a @ws.step function scales its own loss: grads = ws.LossScale().gradients(g, loss, params), then "
-            ".update(g, optimizer, params, grads). Leave loss_scale= out."
-        )
-    return half, None
-
-
-def as_graph(model: Model, inputs: Inputs | None, targets: Inputs | None, loss: Any) -> Graph | Step:
-    """A module with its loss as a graph; graphs and steps as they are."""
-    if isinstance(model, Module):
-        return training_graph(model, inputs, targets, loss)
-    if inputs is not None or targets is not None or loss is not None:
-        raise UsageError("inputs=, targets= and loss= describe a module; a graph or step declares its own.")
-    return model
-
-
-def _defined(
-    model: Graph | Step,
-    optimizer: Optimizer | None,
-    batch_size: int | None,
-    capacity: Mapping[str, int] | None,
-    recipe: Recipe = PLAIN,
-) -> Definition:
-    if isinstance(model, Step):
-        if optimizer is not None:
-            raise UsageError("a @ws.step function applies its own optimizers; leave optimizer= out.")
-        if recipe != Recipe(schedules=recipe.schedules, precision=recipe.precision):
-            raise UsageError(
-                "a @ws.step function records its own clipping, metrics and micro-batches "
-                "(ws.optim.clip_by_global_norm, metric.record); of these options it takes schedule= and precision= "
-                "alone."
-            )
-        return _sized(Definition(model, None, {}, recipe), batch_size, capacity)
-    _need_graph(model, "build_session")
-    if optimizer is not None and not isinstance(optimizer, Optimizer):
-        raise UsageError(f"optimizer is a description such as ws.Adam(lr=1e-3); received {optimizer!r}.")
-    return _sized(Definition(model, optimizer or SGD(), {}, recipe), batch_size, capacity)
-
-
-def _need_graph(model: object, what: str) -> None:
-    if not isinstance(model, Graph):
-        raise UsageError(
-            f"{what} takes a ws.nn.Module, a ws.Graph or a @ws.step function; received {type(model).__name__}: "
-            f"{model!r}."
-        )
-
-
-def _sized(definition: Definition, batch_size: int | None, capacity: Mapping[str, int] | None) -> Definition:
-    definition = replace(definition, clocks=clocks_of(definition.model))
-    graph = definition.trace(definition.main)
-    sized = replace(definition, capacity=merged_capacity(graph, batch_size, capacity))
-    sized.sizes_of(graph)  # an error names what has none
-    return sized
+    return defined(model, optimizer, batch_size, capacity, known), where
 
 
 def build(definition: Definition, where: Where) -> tuple[Session, OptimizeReport]:

@@ -1,0 +1,87 @@
+"""From what users hand over, a module, graph or step and how it trains, to a definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.precision import as_precision
+from wholestep.compiler.frontend.step import Step
+from wholestep.compiler.ir.types import DType
+from wholestep.errors import UsageError
+from wholestep.nn.module import Module
+from wholestep.optim import SGD, Optimizer
+from wholestep.steps.capacity import merged_capacity
+from wholestep.steps.definition import Definition
+from wholestep.steps.loss_scale import LossScale
+from wholestep.steps.module import Inputs, training_graph
+from wholestep.steps.recipe import PLAIN, Recipe, as_loss_scale
+from wholestep.steps.states import clocks_of
+
+Model = Module | Graph | Step
+
+
+def precision_of(model: Model, precision: str, loss_scale: LossScale | None) -> tuple[DType, LossScale | None]:
+    """What products are computed in, and how the loss is scaled for that."""
+    half = as_precision(precision)
+    if not isinstance(model, Step):
+        return half, as_loss_scale(loss_scale, half)
+    if loss_scale is not None:
+        raise UsageError(
+            "a @ws.step function scales its own loss: grads = ws.LossScale().gradients(g, loss, params), then "
+            ".update(g, optimizer, params, grads). Leave loss_scale= out."
+        )
+    return half, None
+
+
+def as_graph(model: Model, inputs: Inputs | None, targets: Inputs | None, loss: Any) -> Graph | Step:
+    """A module with its loss as a graph; graphs and steps as they are."""
+    if isinstance(model, Module):
+        return training_graph(model, inputs, targets, loss)
+    if inputs is not None or targets is not None or loss is not None:
+        raise UsageError("inputs=, targets= and loss= describe a module; a graph or step declares its own.")
+    return model
+
+
+def defined(
+    model: Graph | Step,
+    optimizer: Optimizer | None,
+    batch_size: int | None,
+    capacity: Mapping[str, int] | None,
+    recipe: Recipe = PLAIN,
+) -> Definition:
+    """What is trained: a graph by an optimizer (SGD unless given), or a step, which has its own."""
+    if isinstance(model, Step):
+        if optimizer is not None:
+            raise UsageError("a @ws.step function applies its own optimizers; leave optimizer= out.")
+        if recipe != Recipe(schedules=recipe.schedules, precision=recipe.precision):
+            raise UsageError(
+                "a @ws.step function records its own clipping, metrics and micro-batches "
+                "(ws.optim.clip_by_global_norm, metric.record); of these options it takes schedule= and precision= "
+                "alone."
+            )
+        return sized(Definition(model, None, {}, recipe), batch_size, capacity)
+    need_graph(model, "build_session")
+    if optimizer is not None and not isinstance(optimizer, Optimizer):
+        raise UsageError(f"optimizer is a description such as ws.Adam(lr=1e-3); received {optimizer!r}.")
+    return sized(Definition(model, optimizer or SGD(), {}, recipe), batch_size, capacity)
+
+
+def need_graph(model: object, what: str) -> None:
+    """UsageError unless it is a graph."""
+    if not isinstance(model, Graph):
+        raise UsageError(
+            f"{what} takes a ws.nn.Module, a ws.Graph or a @ws.step function; received {type(model).__name__}: "
+            f"{model!r}."
+        )
+
+
+def sized(definition: Definition, batch_size: int | None, capacity: Mapping[str, int] | None) -> Definition:
+    """A definition with the largest sizes; an error names a dimension that has none."""
+    definition = replace(definition, clocks=clocks_of(definition.model))
+    graph = definition.trace(definition.main)
+    fitted = replace(definition, capacity=merged_capacity(graph, batch_size, capacity))
+    fitted.sizes_of(graph)
+    return fitted
