@@ -15,6 +15,7 @@ import pytest
 import wholestep as ws
 import wholestep.session
 import wholestep.train
+from wholestep import compat
 from wholestep.lazy import Exports
 
 HEAVY = ("egglog", "filelock", "platformdirs", "rich", "safetensors", "sklearn", "subprocess", "torch", "typer")
@@ -67,6 +68,24 @@ def test_a_function_is_not_hidden_by_the_module_of_its_name():
     program = "import wholestep.optim.sgd, wholestep.models.gpt2, wholestep as ws; print(ws.optim.sgd, ws.models.gpt2)"
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.count("<function ") == 2
+
+
+def test_the_ancestors_names_are_those_of_the_packages() -> None:
+    for name in compat.__all__:
+        places = [p for p in PACKAGES if name in p.__all__]
+        assert places, f"{name} is exported nowhere"
+        assert all(getattr(p, name) is getattr(compat, name) for p in places)
+
+
+def test_a_window_is_the_convolutions() -> None:
+    """Several batches of one update are micro-batches."""
+    folder = Path(ws.__file__).parent
+    files = [
+        folder / "accumulation.py",
+        *(f for n in ("session", "steps", "train") for f in (folder / n).rglob("*.py")),
+    ]
+    assert len(files) > 50
+    assert [f.name for f in files if "window" in f.read_text().lower()] == []
 
 
 def test_an_optimizer_is_known_by_name_before_it_was_used():
