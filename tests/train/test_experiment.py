@@ -85,18 +85,20 @@ def test_a_run_is_kept_and_gone_on_with_from_its_experiment(tmp_path: Path) -> N
         ws.fit(mlp(), (X, Y), resume=True, **GIVEN)
 
 
-def test_a_batch_takes_at_most_seven_hops_from_fit_to_the_native_call(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("accumulate", "loop"), [(1, "run_loop"), (2, "run_micro_batches")])
+def test_a_batch_takes_at_most_seven_hops_from_fit_to_the_native_call(
+    monkeypatch: pytest.MonkeyPatch, accumulate: int, loop: str
+) -> None:
     trainer, _ = ws.Experiment(model=mlp(), data=(X, Y), **GIVEN).trainer()
     library = trainer.session._programs.main.program.library  # one in the process: every session's
-    run_loop, ways = library.run_loop, []
+    native, ways = getattr(library, loop), []
 
-    def note(loop: Any) -> int:
-        stack = [f.name for f in traceback.extract_stack() if PACKAGE in Path(f.filename).parents]
-        ways.append([*stack, "ws_run_loop"])
-        return run_loop(loop)
+    def note(given: Any) -> int:
+        ways.append([f.name for f in traceback.extract_stack() if PACKAGE in Path(f.filename).parents])
+        return native(given)
 
-    monkeypatch.setattr(library, "run_loop", note)
-    ws.fit(mlp(), (X, Y), **GIVEN)
+    monkeypatch.setattr(library, loop, note)
+    ws.fit(mlp(), (X, Y), accumulate=accumulate, **GIVEN)
     assert ways[0][0] == "fit"
-    hops = ways[0][1:]
-    assert len(hops) <= 7, " -> ".join(ways[0])
+    hops = [*ways[0][1:], loop]
+    assert len(hops) <= 7, " -> ".join(hops)

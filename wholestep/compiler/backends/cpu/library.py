@@ -9,6 +9,7 @@ import threading
 from ctypes import POINTER, Structure, c_double, c_int, c_long, c_uint64, c_void_p
 from pathlib import Path
 
+from wholestep.compiler.backend import IndexRefusedError
 from wholestep.compiler.backends.cpu.compiler import (
     EVERY_FLAG,
     HALF_SOURCE,
@@ -212,7 +213,8 @@ class Library:
         # Runs steps until `loop.steps`, the end of the epoch or the time limit; returns how many were done.
         self.run_loop = self._function("ws_run_loop", c_long, POINTER(Loop))
         self.run_loop.errcheck = _checked  # type: ignore[assignment]  # the stubs know no structures
-        self._run_micro_batches = self._function("ws_run_micro_batches", c_long, POINTER(MicroBatchLoop))
+        self.run_micro_batches = self._function("ws_run_micro_batches", c_long, POINTER(MicroBatchLoop))  # alike
+        self.run_micro_batches.errcheck = _checked  # type: ignore[assignment]
 
     def _function(self, name: str, result: type | None, *arguments: type) -> ctypes._NamedFuncPointer:
         function = getattr(self.dll, name)
@@ -223,14 +225,6 @@ class Library:
         """Run one step: the prologue, then `entry` on every thread.  `call.step` is the caller's to advance."""
         step = Step(prologue=prologue, entry=entry, call=ctypes.pointer(call), threads=threads)
         check(self.step(ctypes.byref(step)), threads)
-
-    def run_micro_batches(self, loop: MicroBatchLoop) -> int | None:
-        """Run steps over micro-batches, as `run_loop`; None, with nothing run, where an index is out of its bound."""
-        done: int = self._run_micro_batches(loop)
-        if done == -errno.EDOM:
-            return None
-        check(max(0, -done), loop.threads)
-        return done
 
     def pool_run(self, body: int | ctypes._CFunctionType, argument: int | None, threads: int) -> None:
         """Call `body(argument, id, threads)` on every thread of the pool and wait for all of them."""
@@ -250,8 +244,10 @@ class HalfLibrary:
         self.dll.ws_add_half(c_void_p(library.api))
 
 
-def _checked(done: int, function: object, given: tuple[Loop]) -> int:
+def _checked(done: int, function: object, given: tuple[Loop | MicroBatchLoop]) -> int:
     """What a loop returns; an error where it is the negative of an error number."""
+    if done == -errno.EDOM:
+        raise IndexRefusedError
     check(max(0, -done), given[0].threads)
     return done
 

@@ -8,7 +8,7 @@ from ctypes import addressof, c_void_p
 from dataclasses import dataclass
 from functools import partial
 
-from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, MicroBatchShape, Place
+from wholestep.compiler.backend import SLICE_SECONDS, Epoch, MicroBatchShape, Place
 from wholestep.compiler.backends.cpu import library as native
 from wholestep.compiler.backends.cpu.program import CpuEpoch, CpuProgram, Kept, bounds_of
 from wholestep.compiler.plan.kernel import Plan
@@ -106,7 +106,8 @@ class MicroBatchProgram:
         rows = sizes[self.shape.batch]
         loop = self._loop_over(rows, rows)
         loop.steps, loop.bounds, loop.bound_count = 1, addressof(self._bounds), len(self._bounds)
-        self._advance(loop)
+        loop.step = self._state.step
+        self._count(loop, self._library.run_micro_batches(loop))
         return self
 
     def wait(self) -> None:
@@ -147,7 +148,8 @@ class MicroBatchProgram:
             min(len(losses) - done, epoch.every or len(losses)),
         )
         loop.losses = losses.ctypes.data + done * losses.itemsize
-        return self._advance(loop)
+        loop.step = self._state.step
+        return self._count(loop, self._library.run_micro_batches(loop))
 
     def _place_sources(self, epoch: Epoch) -> None:
         for name, array in epoch.whole.items():
@@ -178,12 +180,9 @@ class MicroBatchProgram:
             threads=self._place.threads,
         )
 
-    def _advance(self, loop: native.MicroBatchLoop) -> int:
+    def _count(self, loop: native.MicroBatchLoop, done: int) -> int:
+        """Let the state know of the steps that were made; their number."""
         state = self._state
-        loop.step = state.step
-        done = self._library.run_micro_batches(loop)
-        if done is None:
-            raise IndexRefusedError
         if self._advances:
             state.step = loop.step
             state.family.version += max(done, 1)
