@@ -15,21 +15,21 @@ from sessions import data, mlp
 
 import wholestep as ws
 from wholestep.compiler import pipeline
+from wholestep.compiler.backends.cpu.states import MEMORY
 from wholestep.compiler.backends.cpu.target import detect_target
 from wholestep.compiler.ir.graph import Graph, Update
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Layout, Plan
-from wholestep.compiler.plan.layout import pack, unpack
-from wholestep.compiler.runtime.memory import Region
-from wholestep.compiler.runtime.slot import Slot, slot_bytes
+from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Plan
+from wholestep.compiler.plan.layout import pack
+from wholestep.compiler.runtime.slot import Slot
 from wholestep.errors import OptionError, VerificationError
 from wholestep.session.check import check as selfcheck
 from wholestep.session.check.check import Subject, check, estimated_seconds
 from wholestep.session.check.draw import SEED, STEP, Draw, Tile, small_sizes
 from wholestep.session.check.meaning import Demand, demand_of, evaluation, grid, positions
-from wholestep.session.check.trials import Trials, TrialSession, _meaning, looked_at, repeat
+from wholestep.session.check.trials import Trials, TrialSession, _meaning, looked_at
 from wholestep.session.check.verdict import Verdict, parse_verdict
 from wholestep.session.where import where_to
 
@@ -274,11 +274,11 @@ def test_a_large_state_is_looked_at_on_a_grid_that_has_its_edges() -> None:
     assert len(at) == 64
     assert set(range(17)) | set(range(983, 1000)) <= set(at.tolist())
     type = TensorType((1000, 50), float32)
-    slot = Slot(type, Region(slot_bytes(type)))
-    repeat(np.arange(65521, dtype=np.float32), slot)
-    whole = unpack(slot.stored, (1000, 50), Layout.PANELS)
-    np.testing.assert_array_equal(looked_at(slot), whole[np.ix_(at, positions(50))])
-    assert (pack(whole, Layout.PANELS) == slot.stored).all()  # what pads the last panel is zero
+    (stored,) = MEMORY.hold([type])
+    stored.fill(np.arange(65521, dtype=np.float32))
+    whole = stored.read()
+    np.testing.assert_array_equal(looked_at(Slot(type, stored, MEMORY.kind)), whole[np.ix_(at, positions(50))])
+    assert (pack(whole, stored.layout) == stored.flat).all()  # what pads the last panel is zero
 
 
 @pytest.mark.parametrize("optimizer", [ws.Adam(), ws.optim.Adafactor(), ws.optim.Muon()])

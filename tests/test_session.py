@@ -278,7 +278,8 @@ def test_further_entry_points_are_compiled_once_and_never_change_training() -> N
 
 def mapped(session: ws.Session) -> int:
     programs = [e.program._region for e in session._programs.entries.values()]
-    return sum(r.size for r in [*session.state._regions, session._programs.place.scratch.region, *programs])
+    states = {id(b): b for name in session.state.names for b in session.state.slot(name).blocks}
+    return sum(r.size for r in [*states.values(), session._programs.place.scratch.region, *programs])
 
 
 def test_the_bytes_mapped_are_the_bytes_planned() -> None:

@@ -13,8 +13,8 @@ import numpy as np
 from wholestep.compiler.ir.types import Dim, Shape, TensorType, evaluate
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.memory import Scratch
 from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.storage import Memory
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
 
@@ -22,12 +22,38 @@ SLICE_SECONDS = 0.05  # signals, progress and callbacks wait no longer than this
 IN_FLIGHT = 8  # launches of an epoch that are begun before the oldest is waited for
 
 
+class Scratch(Protocol):
+    """Memory that the programs of a session share, since it means something during a launch alone."""
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Its size now."""
+
+    def reserve(self, plan: Plan, threads: int) -> None:
+        """Make room for a plan; programs that were loaded before go on working."""
+
+    def spoil(self) -> None:
+        """Fill it with what nobody may rely on, before a plan is tried."""
+
+
+class NoScratch:
+    """Of a backend whose programs share nothing."""
+
+    mapped_bytes = 0
+
+    def reserve(self, plan: Plan, threads: int) -> None:
+        """Nothing is needed."""
+
+    def spoil(self) -> None:
+        """There is nothing."""
+
+
 @dataclass(frozen=True)
 class Place:
     """What the programs of a session share."""
 
     state: State
-    scratch: Scratch
+    scratch: Scratch  # of the backend's own making
     threads: int
     seed: int
     options: CompileOptions
@@ -227,6 +253,10 @@ class Device(Protocol):
     name: str  # as `device=` names it
     target: Target
     runs: bool
+    memory: Memory  # where its programs find states
+
+    def scratch(self) -> Scratch:
+        """What the programs of one session share."""
 
     def prepare(self, options: CompileOptions) -> None:
         """Begin with what every plan needs, beside whatever the caller does next."""

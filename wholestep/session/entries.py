@@ -13,7 +13,7 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.counting import Counting, Turn
-from wholestep.compiler.runtime.memory import Scratch, explained
+from wholestep.compiler.runtime.memory import explained
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UsageError
 from wholestep.schedules.bind import scalar_name
@@ -45,7 +45,7 @@ class Programs:
 
     def __init__(self, where: Where, state: State, compiled: Plans | None) -> None:
         self.where, self.state = where, state
-        self.place = Place(state, Scratch(), where.threads, where.seed, where.options)
+        self.place = Place(state, where.device.scratch(), where.threads, where.seed, where.options)
         self.entries: dict[str, EntryPoint] = {}
         self.measured: dict[str, Measured] = {}
         self.of_micro_batches: list[Program] = []  # that one step runs, in order
@@ -246,8 +246,8 @@ class Programs:
         kept = [name for name in types if (owners[name].slot is not None if name in owners else name in self.state)]
         if kept:
             log.info("%d states are the model's own and keep their numbers: %s", len(kept), ", ".join(kept))
-        self.state.add(types, nonzero_values(plan, self.where.seed), owners)
-        self.place.scratch.reserve(plan.arena_bytes, plan.work_bytes, self.where.threads)
+        self.state.add(types, nonzero_values(plan, self.where.seed), owners, self.where.device.memory)
+        self.place.scratch.reserve(plan, self.where.threads)
 
 
 def _broadcast(entries: Mapping[str, EntryPoint]) -> Callable[[str, float], None]:

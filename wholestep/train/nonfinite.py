@@ -205,14 +205,7 @@ def _steps_in(loader: Any) -> int | None:
 def spoilt(session: Session) -> list[str]:
     """The model's own states that are not finite."""
     own = [name for name, is_own in session.lasting_states.items() if is_own]
-    return [name for name in own if not _is_finite(session.state.slot(name).stored)]
-
-
-def _is_finite(stored: Any) -> bool:
-    if letter_of(stored.dtype) != "f":
-        return True
-    with np.errstate(all="ignore"):
-        return bool(np.isfinite(stored.sum())) or bool(np.isfinite(stored).all())
+    return [name for name in own if not session.state.slot(name).newest.is_finite()]
 
 
 def _are(names: list[str]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from wholestep.compiler.backend import (
     Epoch,
     MicroBatchShape,
+    NoScratch,
     Place,
     Program,
     Slice,
@@ -28,10 +29,10 @@ from wholestep.compiler.ir.types import DType, Shape, TensorType, evaluate, floa
 from wholestep.compiler.ir.values import VALUES
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Buffer, HostValue, Layout, Plan, Space
-from wholestep.compiler.plan.layout import pack
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.cache import key_of
 from wholestep.compiler.runtime.plans import compiler_version
+from wholestep.compiler.runtime.storage import HostArray, HostMemory
 from wholestep.compiler.target import Target
 from wholestep.errors import PlanError, UsageError
 from wholestep.options import CompileOptions
@@ -50,6 +51,9 @@ class Memory:
 
     def shape(self, shape: Shape) -> tuple[int, ...]:
         return tuple(evaluate(e, self.sizes) for e in shape)
+
+
+ROWS = HostMemory("rows", lambda type: Layout.ROWS)
 
 
 @dataclass(frozen=True)
@@ -125,28 +129,30 @@ class HostProgram:
         """One step, to its end."""
         plan, state = self.plan, self._place.state
         check_indices(plan, self._inputs, sizes)
+        self._bring_states()
         arrays = {b.id: self._array(b) for b in plan.buffers if b.space is not Space.WORK}
         _copy_states(plan, arrays)
         scalars = {**self._scalars, "step": float(state.step), "epoch": float(state.epoch)}
         with np.errstate(all="ignore"):  # infinities and NaN are values like others
             slots = prologue(plan, sizes, [scalars[s.name] for s in plan.scalars])
             self.run(Memory(plan, arrays, sizes, slots, self._place.seed, state.step))
-        self._keep_states(arrays)
+        state.family.version += bool(plan.updated)  # programs that keep a second layout of a state look here
         shapes = {name: [evaluate(e, sizes) for e in type.shape] for name, type in self.outputs.items()}
-        self._last = Launched({n: arrays[id][: prod(shapes[n])].reshape(shapes[n]) for n, id in plan.outputs})
+        states = {id for _, id in plan.states}  # an output that is one is changed by the next launch
+        found = {n: arrays[id].copy() if id in states else arrays[id] for n, id in plan.outputs}
+        self._last = Launched({n: array[: prod(shapes[n])].reshape(shapes[n]) for n, array in found.items()})
         if self._advances and (self._unless is None or not self._last.read(self._unless)):
             state.step += 1
         return self._last
 
     def _array(self, buffer: Buffer) -> AnyArray:
-        """The flat array of a buffer for one step; states that lie in rows are changed where they are."""
+        """The flat array of a buffer for one step; states are changed where they are."""
         if buffer.space is Space.INPUT:
             return self._inputs[buffer.name].reshape(-1)
         if buffer.space is Space.CONSTANT:
             return self._constants[buffer.id]
         if buffer.space is Space.STATE:
-            slot = self._place.state.slot(buffer.name)
-            return slot.stored if slot.layout == Layout.ROWS else slot.read().reshape(-1)
+            return self._held(buffer.name).flat
         made = self._empty(buffer)
         made[:] = np.nan if buffer.type.dtype.is_float else 1  # nothing may rely on what was there before
         return made
@@ -154,14 +160,15 @@ class HostProgram:
     def _empty(self, buffer: Buffer) -> AnyArray:
         return np.empty(evaluate(buffer.type.elements, self.plan.sizes), buffer.type.dtype.numpy)
 
-    def _keep_states(self, arrays: Mapping[int, AnyArray]) -> None:
-        """Write back the states that were unpacked, and tell everyone that numbers have changed."""
-        state, ids = self._place.state, dict(self.plan.states)
-        for name in self.plan.updated:
-            slot = state.slot(name)
-            if slot.layout != Layout.ROWS:
-                slot.write(pack(arrays[ids[name]].reshape(_numbers(slot.type.shape)), slot.layout))
-        state.family.version += bool(self.plan.updated)
+    def _held(self, state: str) -> HostArray:
+        found = self._place.state.slot(state).on(ROWS)
+        assert isinstance(found, HostArray), "it is the host's memory"
+        return found
+
+    def _bring_states(self) -> None:
+        """What was changed since, perhaps on another device, is here before the kernels run."""
+        for name, _ in self.plan.states:
+            self._place.state.slot(name).bring(ROWS.kind, name in self.plan.updated)
 
     # -- many steps, and what they leave -------------------------------------------------------------------------
 
@@ -246,10 +253,14 @@ class HostDevice:
     target: Target
     program: type[HostProgram]
     runs = True
+    memory = ROWS
 
     @property
     def name(self) -> str:
         return self.target.family
+
+    def scratch(self) -> NoScratch:
+        return NoScratch()
 
     def prepare(self, options: CompileOptions) -> None:
         """Nothing is compiled."""

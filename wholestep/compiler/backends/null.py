@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
-from wholestep.compiler.backend import Epoch, MicroBatchShape, Place, Program, Slice, nothing
+from wholestep.compiler.backend import Epoch, MicroBatchShape, NoScratch, Place, Program, Slice, nothing
 from wholestep.compiler.backends.cpu.target import detect_target
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.slot import host_memory
 from wholestep.compiler.target import Target
 from wholestep.errors import UsageError
 from wholestep.options import CompileOptions
@@ -69,8 +70,11 @@ class NullDevice:
     runs = False
 
     def __init__(self, target: Target) -> None:
-        self.target = target
+        self.target, self.memory = target, host_memory()
         self.name = f"null:{target.name}"
+
+    def scratch(self) -> NoScratch:
+        return NoScratch()
 
     def prepare(self, options: CompileOptions) -> None:
         """Nothing is needed."""

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
-from weakref import WeakSet
+from typing import Any
 
 import numpy as np
 
 from wholestep.compiler.ir.types import symbols_of
-from wholestep.compiler.plan.footprint import Segments, footprint, page_rounded
+from wholestep.compiler.plan.footprint import footprint, page_rounded
 from wholestep.compiler.plan.kernel import Buffer, Plan, Space
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.compiler.runtime.together import run_all
@@ -114,37 +113,3 @@ def _advice(plan: Plan, needed: int) -> str:
     return (
         f"About {name}={fits:,} fits; received {name}={plan.capacity[0]:,}. accumulate= takes large batches in parts."
     )
-
-
-class User(Protocol):
-    """A program that knows addresses of scratch memory."""
-
-    def place_scratch(self) -> None:
-        """Read them again."""
-
-
-class Scratch:
-    """The arena and the threads' workspaces: shared by the entry points of a session, as large as the largest needs."""
-
-    def __init__(self) -> None:
-        self.segments = Segments()
-        self.region = Region(0)
-        self.users: WeakSet[User] = WeakSet()
-
-    def reserve(self, arena: int, work: int, threads: int) -> None:
-        """Make room.  Where addresses change, the programs that use it are told."""
-        wanted = self.segments.grown(arena, work, threads)
-        if wanted != self.segments:
-            self.segments, self.region = wanted, Region(wanted.total)
-            for user in self.users:
-                user.place_scratch()
-
-    @property
-    def arena(self) -> int:
-        """The address of the arena."""
-        return self.region.address
-
-    @property
-    def work(self) -> int:
-        """The address of the workspaces."""
-        return self.region.address + self.segments.arena

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+from functools import cache
 from typing import Protocol
 from weakref import WeakSet
 
 from wholestep.compiler.ir.types import TensorType
-from wholestep.compiler.plan.layout import layout_bytes, pack, state_layout, unpack
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.memory import Region
+from wholestep.compiler.runtime.storage import Block, Memory, Stored
+
+HOST = "wholestep.compiler.backends.cpu.states"  # the module whose MEMORY it is
 
 
 class Member(Protocol):
@@ -24,10 +27,11 @@ class Family:
     whoever wrote it.
     """
 
-    __slots__ = ("averages", "members", "version")
+    __slots__ = ("averages", "members", "spread", "version")
 
     def __init__(self, first: Member) -> None:
         self.version = 0
+        self.spread = False  # has one of them numbers in several memories?
         self.averages = False  # does one of them train weights whose averages are shown?
         self.members: WeakSet[Member] = WeakSet([first])
 
@@ -46,29 +50,54 @@ def relate(one: Member, other: Member) -> None:
         kept, gone = gone, kept
     kept.version = max(kept.version, gone.version) + 1
     kept.averages |= gone.averages
+    kept.spread |= gone.spread
     for member in list(gone.members):
         member.family = kept.joined_by(member)
 
 
 class Slot:
-    """One state: its type and the flat array that stores it."""
+    """One state: its type and its numbers, in the memory of each backend that has asked for them.
 
-    def __init__(self, type: TensorType, region: Region, offset: int = 0, family: Family | None = None) -> None:
-        self.type, self.layout, self.region = type, state_layout(type), region
-        self.stored: AnyArray = region.view(offset, slot_bytes(type) // type.dtype.size, type.dtype.numpy)
+    A program brings the copies that it uses up to date before it runs, if somebody else has changed a number since.
+    """
+
+    def __init__(self, type: TensorType, stored: Stored, kind: str, family: Family | None = None) -> None:
+        self.type, self._stored, self._newest = type, {kind: stored}, kind
         self.family = Family(self) if family is None else family.joined_by(self)
 
     @property
-    def address(self) -> int:
-        return int(self.stored.ctypes.data)
+    def blocks(self) -> list[Block]:
+        """The pieces of memory that hold its numbers."""
+        return [stored.block for stored in self._stored.values()]
+
+    @property
+    def newest(self) -> Stored:
+        """The numbers as they are now."""
+        return self._stored[self._newest]
+
+    def on(self, memory: Memory) -> Stored:
+        """Where programs of a memory's kind find the state; room is made there when it is first asked for."""
+        if memory.kind not in self._stored:
+            (made,) = memory.hold([self.type])
+            made.write(self.read())
+            self._stored[memory.kind] = made
+            self.family.spread = True
+        return self._stored[memory.kind]
+
+    def bring(self, kind: str, changes: bool) -> None:
+        """Bring the numbers up to date in the memory of a program that runs next and `changes` them, or not."""
+        if self._newest != kind:
+            self._stored[kind].write(self.read())
+        if changes:
+            self._newest = kind
 
     def read(self) -> AnyArray:
         """A copy, as the user sees it: rows contiguous."""
-        return unpack(self.stored, self.type.shape, self.layout)
+        return self.newest.read()
 
-    def write(self, stored: AnyArray) -> None:
-        """Take numbers in the slot's own layout."""
-        self.stored[: stored.size] = stored
+    def write(self, value: AnyArray) -> None:
+        """Take numbers of the state's shape and dtype."""
+        self.newest.write(value)
         self.family.version += 1
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -77,14 +106,18 @@ class Slot:
 
 
 def _copied(type: TensorType, value: AnyArray) -> Slot:
-    slot = Slot(type, Region(slot_bytes(type)))
-    slot.write(pack(value, slot.layout))
+    memory = host_memory()
+    (stored,) = memory.hold([type])
+    slot = Slot(type, stored, memory.kind)
+    slot.write(value)
     return slot
 
 
-def slot_bytes(type: TensorType) -> int:
-    """The bytes of a state of fixed size."""
-    return layout_bytes(type, state_layout(type), {})
+@cache
+def host_memory() -> Memory:
+    """Where numbers are that no session has asked for yet: this machine's own memory, as the CPU reads it."""
+    memory: Memory = importlib.import_module(HOST).MEMORY
+    return memory
 
 
 class Owner(Protocol):

@@ -7,11 +7,10 @@ from functools import partial
 
 from wholestep.compiler.frontend.clocks import RAW
 from wholestep.compiler.ir.types import TensorType, shape_text, symbols_of
-from wholestep.compiler.plan.layout import pack
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
 from wholestep.compiler.runtime.counting import Counting
-from wholestep.compiler.runtime.memory import Region
-from wholestep.compiler.runtime.slot import Family, Owner, Slot, relate, slot_bytes
+from wholestep.compiler.runtime.slot import Family, Owner, Slot, host_memory, relate
+from wholestep.compiler.runtime.storage import Memory
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.compiler.runtime.together import run_all
 from wholestep.errors import GraphError, ShapeError, UnknownNameError
@@ -32,14 +31,20 @@ class State(Counting):
     def __init__(self) -> None:
         super().__init__()
         self._slots: dict[str, Slot] = {}
-        self._regions: list[Region] = []
         self.family = Family(self)
 
-    def add(self, types: Mapping[str, TensorType], initial: First, owners: Mapping[str, Owner] = NOBODY) -> None:
-        """Borrow what has numbers; make room for the rest, in one mapping, and give it its first values.
+    def add(
+        self,
+        types: Mapping[str, TensorType],
+        initial: First,
+        owners: Mapping[str, Owner] = NOBODY,
+        memory: Memory | None = None,
+    ) -> None:
+        """Borrow what has numbers; make room in a memory for the rest, in one piece, and give it its first values.
 
-        None stands for zeros.
+        None stands for zeros, and for the host's memory.
         """
+        memory = memory or host_memory()
         known = {name: slot for name in types if (slot := self._known(name, owners.get(name))) is not None}
         for name, slot in known.items():
             if slot.type != types[name]:
@@ -47,7 +52,8 @@ class State(Counting):
                     f"the state {name!r} is {slot.type} in this model; received a program that has it as "
                     f"{types[name]}. Give one of them another name."
                 )
-        made = self._make({name: type for name, type in types.items() if name not in known}, initial)
+            slot.on(memory)
+        made = self._make({name: type for name, type in types.items() if name not in known}, initial, memory)
         for name, slot in {**known, **made}.items():
             if self._slots.get(name) is not slot:
                 self._bind(name, slot)
@@ -67,29 +73,26 @@ class State(Counting):
             self._slots = {n: s for n, s in self._slots.items() if not n.startswith(f"{name}.")}
             self.forget_updates(name)
         self._slots[name] = slot
-        if not any(slot.region is region for region in self._regions):
-            self._regions.append(slot.region)
         relate(self, slot)
         self.family.averages |= name.endswith(RAW)
 
-    def _make(self, types: Mapping[str, TensorType], initial: First) -> dict[str, Slot]:
+    def _make(self, types: Mapping[str, TensorType], initial: First, memory: Memory) -> dict[str, Slot]:
         """New slots with their first values: NumPy draws those of several at a time."""
-        sizes = {name: _bytes(name, type) for name, type in types.items()}
-        if not sizes:
-            return {}
-        region, offset = Region(sum(sizes.values())), 0
-        made: dict[str, Slot] = {}
         for name, type in types.items():
-            made[name] = Slot(type, region, offset, self.family)
-            offset += sizes[name]
+            _need_fixed_size(name, type)
+        if not types:
+            return {}
+        held = memory.hold(list(types.values()))
+        made = {n: Slot(types[n], stored, memory.kind, self.family) for n, stored in zip(types, held, strict=True)}
 
         def write(name: str) -> None:
             value = initial(name)
-            if value is not None:  # else the mapping is as it should be
-                made[name].write(_stored(made[name], value, name))
+            if value is not None:  # else the memory is as it should be
+                made[name].write(_fitted(made[name], value, name))
 
-        largest_first = sorted(made, key=lambda name: -sizes[name])
-        run_all([partial(write, name) for name in largest_first], threads=1 if offset < MANY else default_threads())
+        largest_first = sorted(made, key=lambda name: -_bytes(types[name]))
+        many = sum(map(_bytes, types.values())) >= MANY
+        run_all([partial(write, name) for name in largest_first], threads=default_threads() if many else 1)
         return made
 
     @property
@@ -103,8 +106,9 @@ class State(Counting):
 
     @property
     def mapped_bytes(self) -> int:
-        """The bytes of all mappings."""
-        return sum(r.size for r in self._regions)
+        """The bytes of all memory that holds its states."""
+        blocks = {id(block): block for slot in self._slots.values() for block in slot.blocks}
+        return sum(block.size for block in blocks.values())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -142,11 +146,11 @@ class State(Counting):
         return [(s, own) for s in states for own in s._slots if s._slots[own] is slot and own + RAW in s]
 
     def fit(self, name: str, value: object) -> AnyArray:
-        """`value` as the state stores it; an error where its shape or dtype does not fit.  Writes nothing."""
-        return _stored(self.slot(name), value, name)
+        """`value` as an array of the state's dtype; an error where its shape or dtype does not fit.  Writes nothing."""
+        return _fitted(self.slot(name), value, name)
 
 
-def _stored(slot: Slot, value: object, name: str) -> AnyArray:
+def _fitted(slot: Slot, value: object, name: str) -> AnyArray:
     what = f"the state {name!r}"
     array = as_array(value, what)
     if array.shape != slot.type.shape:
@@ -154,14 +158,17 @@ def _stored(slot: Slot, value: object, name: str) -> AnyArray:
             f"{what} has shape {shape_text(slot.type.shape)}; received {array.shape}. Reshape the array to it."
         )
     check_dtype(array, slot.type.dtype.numpy, what)
-    return pack(array.astype(slot.type.dtype.numpy, copy=False), slot.layout)
+    return array.astype(slot.type.dtype.numpy, copy=False)
 
 
-def _bytes(name: str, type: TensorType) -> int:
+def _need_fixed_size(name: str, type: TensorType) -> None:
     symbols = sorted(symbols_of(type.shape))
     if symbols:
         raise GraphError(
             f"the state {name!r} has shape {shape_text(type.shape)}; a state outlives the step and needs a "
             f"fixed size. Replace {', '.join(map(repr, symbols))} by a number."
         )
-    return slot_bytes(type)
+
+
+def _bytes(type: TensorType) -> int:
+    return type.bytes({})

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-
-import numpy as np
 
 from wholestep.compiler.backend import Place
 from wholestep.compiler.ir.graph import Graph
@@ -15,10 +12,8 @@ from wholestep.compiler.ir.values import Run, computed_dtype
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.decompose import decompose
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
-from wholestep.compiler.plan.kernel import LANES, Layout
-from wholestep.compiler.plan.layout import stored_shape, unpack
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.memory import Scratch, explained
+from wholestep.compiler.runtime.memory import explained
 from wholestep.compiler.runtime.slot import Slot
 from wholestep.compiler.runtime.state import State
 from wholestep.session.check.check import Subject
@@ -112,7 +107,8 @@ class TrialSession:
 
     def __init__(self, subject: Subject, meanwhile: Callable[[TrialSession], None] = lambda session: None) -> None:
         """`meanwhile` is called while the plan is compiled; it may use everything but `run`."""
-        self._state, self._scratch = State(), Scratch()
+        device = subject.where.device
+        self._state, self._scratch = State(), device.scratch()
         place = Place(self._state, self._scratch, subject.where.threads, SEED, subject.where.options)
 
         def get_ready() -> None:
@@ -124,9 +120,10 @@ class TrialSession:
     def _make_room(self, subject: Subject) -> None:
         plan, scratch = subject.plan, self._scratch
         with explained(plan, subject.where.threads):
-            self._state.add({n: plan.buffers[id].type for n, id in plan.states}, lambda name: None)
-            scratch.reserve(plan.arena_bytes, plan.work_bytes, subject.where.threads)
-        scratch.region.view(0, scratch.region.size, np.dtype(np.uint8))[:] = 255  # NaN: no kernel may rely on zeros
+            types = {n: plan.buffers[id].type for n, id in plan.states}
+            self._state.add(types, lambda name: None, memory=subject.where.device.memory)
+            scratch.reserve(plan, subject.where.threads)
+        scratch.spoil()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -138,7 +135,7 @@ class TrialSession:
         for name in self._state.names:
             numbers = trial.state[name]
             if isinstance(numbers, Tile):
-                repeat(numbers.numbers, self._state.slot(name))
+                self._state.slot(name).newest.fill(numbers.numbers)
             else:
                 self._state.set(name, numbers)
         self._state.version += 1
@@ -183,28 +180,10 @@ class Whole(Mapping[str, AnyArray]):
         return len(self._state.names)
 
 
-def repeat(numbers: AnyArray, slot: Slot) -> None:
-    """Fill a state with numbers over and over; what pads its last panel is zero."""
-    shape = _shape(slot)
-    inside = slot.stored[: math.prod(stored_shape(shape, slot.layout))]
-    for start in range(0, inside.size, numbers.size):
-        part = inside[start : start + numbers.size]
-        part[:] = numbers[: part.size]
-    if slot.layout is Layout.PANELS and shape[-1] % LANES:
-        inside.reshape(stored_shape(shape, slot.layout))[..., -1, :, shape[-1] % LANES :] = 0
-
-
 def looked_at(slot: Slot) -> AnyArray:
     """A state, or the grid of a large one."""
     shape = _shape(slot)
-    if not is_large(shape):
-        return unpack(slot.stored, shape, slot.layout)
-    stored = stored_shape(shape, slot.layout)
-    values, at = slot.stored[: math.prod(stored)].reshape(stored), grid(shape)
-    if slot.layout is Layout.PANELS:
-        *lead, rows, columns = at
-        at = (*lead, columns // LANES, rows, columns % LANES)
-    return np.array(values[at])
+    return slot.newest.take(grid(shape)) if is_large(shape) else slot.read()
 
 
 def _shape(slot: Slot) -> tuple[int, ...]:

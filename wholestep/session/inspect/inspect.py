@@ -65,7 +65,7 @@ class Inspect:
         if not programs.where.device.runs:
             return self.report().peak_bytes
         own = sum(e.program.mapped_bytes for e in programs.entries.values())
-        return programs.state.mapped_bytes + programs.place.scratch.region.size + own
+        return programs.state.mapped_bytes + programs.place.scratch.mapped_bytes + own
 
     def report(self) -> PlanReport:
         """Kernels, flops, bytes moved, exact peak memory, and where each byte goes."""

@@ -19,6 +19,8 @@ import numpy as np
 from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, MicroBatchShape, Place, Slice, nothing
 from wholestep.compiler.backends.cpu import library as native
 from wholestep.compiler.backends.cpu.compiler import OBJECT_SUFFIX, Compiler, compile_c, find_compiler
+from wholestep.compiler.backends.cpu.scratch import Scratch
+from wholestep.compiler.backends.cpu.states import MEMORY
 from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_available
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan import serialize
@@ -30,6 +32,7 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.cache import key_of
 from wholestep.compiler.runtime.memory import Region
 from wholestep.compiler.runtime.plans import compiler_version
+from wholestep.compiler.runtime.storage import HostArray
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.runtime.together import Background
 from wholestep.compiler.target import Target
@@ -52,6 +55,8 @@ class CpuProgram:
 
     def __init__(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> None:
         self.plan, self._place, self._state = plan, place, place.state
+        assert isinstance(place.scratch, Scratch), "programs of the CPU share its scratch memory"
+        self._scratch = place.scratch
         device = device_for(plan.target)
         device.prepare(place.options)  # a cold start compiles the library and the plan side by side
         coming = Background(lambda: self._find_or_compile(key))
@@ -66,7 +71,7 @@ class CpuProgram:
         self._lay_out()
         self._make_call()
         self.place_scratch()
-        place.scratch.users.add(self)
+        self._scratch.users.add(self)
 
     @cached_property
     def source(self) -> str:
@@ -125,9 +130,14 @@ class CpuProgram:
     def _stored(self, buffer: Buffer) -> AnyArray:
         """The flat array behind a buffer that outlives the step."""
         if buffer.space is Space.STATE:
-            return self._state.slot(buffer.name).stored
+            return self._held(buffer.name).flat
         dtype = buffer.type.dtype
         return self._region.view(self._offset[buffer.id], buffer.bytes // dtype.size, dtype.numpy)
+
+    def _held(self, state: str) -> HostArray:
+        found = self._state.slot(state).on(MEMORY)
+        assert isinstance(found, HostArray), "the CPU's memory is the host's"
+        return found
 
     def _make_call(self) -> None:
         plan = self.plan
@@ -136,7 +146,7 @@ class CpuProgram:
         self._addresses = (c_void_p * max(1, len(pointers)))()
         for i, buffer in enumerate(pointers):
             if buffer.space is Space.STATE:
-                self._addresses[i] = self._state.slot(state_names[buffer.id]).address
+                self._addresses[i] = self._held(state_names[buffer.id]).address
             elif buffer.space is not Space.INPUT:
                 self._addresses[i] = self._region.address + self._offset[buffer.id]
         place_of = {buffer.id: i for i, buffer in enumerate(pointers)}
@@ -168,7 +178,7 @@ class CpuProgram:
 
     def place_scratch(self) -> None:
         """Read the scratch memory's addresses again."""
-        scratch = self._place.scratch
+        scratch = self._scratch
         self._call.arena, self._call.work, self._call.work_bytes = scratch.arena, scratch.work, scratch.segments.work
 
     def scalar(self, name: str, value: float) -> None:
@@ -232,7 +242,10 @@ class CpuProgram:
         self._sizes = sizes
 
     def _refresh(self) -> None:
-        """Rewrite the second layouts of states that someone else has changed."""
+        """Rewrite the second layouts of states that someone else has changed, perhaps on another device."""
+        if self._state.family.spread:
+            for name, _ in self.plan.states:
+                self._state.slot(name).bring(MEMORY.kind, name in self.plan.updated)
         if self._object.refresh is not None:
             self._object.refresh(self._call_reference)
         self._seen = self._state.family.version
@@ -312,7 +325,7 @@ class CpuProgram:
         state = next(b for b in self.plan.buffers if b.id == copy.source)
         rows, columns = (int(e) for e in state.type.shape)
         return native.Copy(
-            state=self._state.slot(state.name).address,
+            state=self._held(state.name).address,
             copy=self._region.address + self._offset[copy.id],
             rows=rows,
             columns=columns,
@@ -491,11 +504,16 @@ def has_half_products(plan: Plan) -> bool:
 
 class CpuDevice:
     runs = True
+    memory = MEMORY
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.name = target.name
         self._coming: Background[native.Library] | None = None
+
+    def scratch(self) -> Scratch:
+        """The arena and the threads' workspaces."""
+        return Scratch()
 
     def prepare(self, options: CompileOptions) -> None:
         """Find or compile the runtime library on a thread of its own."""

@@ -1,0 +1,8 @@
+"""Where states are for the CPU: in this process, matrices in panels."""
+
+from __future__ import annotations
+
+from wholestep.compiler.plan.layout import state_layout
+from wholestep.compiler.runtime.storage import HostMemory
+
+MEMORY = HostMemory("cpu", state_layout)

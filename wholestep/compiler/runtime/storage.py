@@ -1,0 +1,119 @@
+"""Where states are stored: a memory of a backend holds their numbers, in the layout that its programs read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from wholestep.compiler.ir.types import TensorType
+from wholestep.compiler.plan.kernel import Layout
+from wholestep.compiler.plan.layout import layout_bytes, pack, stored_shape, unpack
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.memory import Region
+
+
+class Block(Protocol):
+    """A piece of memory that holds several states; it is free again when nothing refers to it."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+
+
+class Stored(Protocol):
+    """The numbers of one state, where a backend keeps them.  Whoever reads or writes waits for launches before."""
+
+    @property
+    def block(self) -> Block:
+        """The piece of memory that holds them."""
+
+    def read(self) -> AnyArray:
+        """A copy, as the user sees it: rows contiguous."""
+
+    def write(self, value: AnyArray) -> None:
+        """Take numbers of the state's shape and dtype."""
+
+    def fill(self, numbers: AnyArray) -> None:
+        """Take numbers over and over, in whatever order they are stored."""
+
+    def take(self, at: tuple[Any, ...]) -> AnyArray:
+        """A copy of the elements at some indices."""
+
+    def is_finite(self) -> bool:
+        """Is every number?"""
+
+
+class Memory(Protocol):
+    """The memory of a backend, for what outlives launches."""
+
+    kind: str  # programs read states of any memory of their kind
+
+    def hold(self, types: Sequence[TensorType]) -> Sequence[Stored]:
+        """Room for some states, all zero."""
+
+
+class HostMemory:
+    """States in this process, each in a layout that follows from its type alone: every plan over a State agrees."""
+
+    def __init__(self, kind: str, layout: Callable[[TensorType], Layout]) -> None:
+        self.kind, self._layout = kind, layout
+
+    def hold(self, types: Sequence[TensorType]) -> list[HostArray]:
+        """Views of one mapping."""
+        layouts = [self._layout(type) for type in types]
+        sizes = [layout_bytes(type, layout, {}) for type, layout in zip(types, layouts, strict=True)]
+        region, offset, made = Region(sum(sizes)), 0, []
+        for type, layout, size in zip(types, layouts, sizes, strict=True):
+            made.append(HostArray(type, layout, region, offset, size))
+            offset += size
+        return made
+
+
+class HostArray:
+    """A state as a flat array in a layout."""
+
+    def __init__(self, type: TensorType, layout: Layout, block: Region, offset: int, size: int) -> None:
+        self.layout, self.block, self._is_float = layout, block, type.dtype.is_float
+        self._shape = tuple(int(e) for e in type.shape)
+        self.flat: AnyArray = block.view(offset, size // type.dtype.size, type.dtype.numpy)
+
+    @property
+    def address(self) -> int:
+        return int(self.flat.ctypes.data)
+
+    def read(self) -> AnyArray:
+        """A copy, rows contiguous."""
+        return unpack(self.flat, self._shape, self.layout)
+
+    def write(self, value: AnyArray) -> None:
+        """Take numbers of the state's shape and dtype."""
+        packed = pack(value, self.layout)
+        self.flat[: packed.size] = packed
+
+    def fill(self, numbers: AnyArray) -> None:
+        """Take numbers over and over; what pads the last columns is zero."""
+        stored = stored_shape(self._shape, self.layout)
+        inside = self.flat[: math.prod(stored)]
+        for start in range(0, inside.size, numbers.size):
+            part = inside[start : start + numbers.size]
+            part[:] = numbers[: part.size]
+        if self.layout != Layout.ROWS and (filled := self._shape[-1] % stored[-1]):
+            inside.reshape(stored)[..., -1, :, filled:] = 0
+
+    def take(self, at: tuple[Any, ...]) -> AnyArray:
+        """A copy of the elements at some indices."""
+        stored = stored_shape(self._shape, self.layout)
+        if self.layout != Layout.ROWS:
+            *lead, rows, columns = at
+            at = (*lead, columns // stored[-1], rows, columns % stored[-1])
+        return np.array(self.flat[: math.prod(stored)].reshape(stored)[at])
+
+    def is_finite(self) -> bool:
+        """Is every number?"""
+        if not self._is_float:
+            return True
+        with np.errstate(all="ignore"):
+            return bool(np.isfinite(self.flat.sum())) or bool(np.isfinite(self.flat).all())
