@@ -16,14 +16,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import wholestep as ws
+from tests.compilers import quick
 from tests.models.test_training import MODELS, Pair
-from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
-from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
-from wholestep.compiler.passes.precision import lower_precision
-from wholestep.steps.module import training_graph
-from wholestep.steps.train import train_graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:TF32")  # torch's own, whenever its flags are read
 
@@ -82,21 +77,27 @@ def by_torch(name: str, half: DType) -> tuple[list[float], dict[str, np.ndarray]
     return losses, first
 
 
-def by_interpreter(name: str, half: DType) -> tuple[list[float], dict[str, np.ndarray]]:
+def by_session(name: str, half: DType) -> tuple[list[float], dict[str, np.ndarray]]:
     pair, model = SUITE[name], SUITE[name].ours()
+    model.load_state_dict(start_of(name))
     inputs, targets = (ws.Spec(("batch", *a.shape[1:]), a.dtype.name) for a in (pair.x, pair.labels))
-    graph = training_graph(model, inputs, targets, lambda scores, y: ws.losses.cross_entropy(scores, y) * SCALE)
-    traced = train_graph(graph, ws.SGD(lr=LR / SCALE))
-    lowered = lower_precision(traced, half) if half.is_half else traced
-    step = strip_stop_gradients(expand_gradients(inline_calls(lowered)))
-    held = {n: np.asarray(t, np.float64) for n, t in start_of(name).items()}
-    state = {n: held.get(n, np.zeros([int(e) for e in s.type.shape])) for n, s in step.states().items()}
+    session = ws.build_session(
+        model,
+        inputs=inputs,
+        targets=targets,
+        loss="cross_entropy",
+        optimizer=ws.SGD(lr=LR),
+        batch_size=len(pair.x),
+        precision=half.name,
+        loss_scale=ws.LossScale(init=SCALE) if half == float16 else None,
+        options=quick(),
+    )
+    before = {n: a.copy() for n, a in model.state_dict().items()}
     losses, first = [], {}
-    for i in range(STEPS):
-        result = interpret(step, inputs={"x": pair.x, "labels": pair.labels}, state=state, step=i)
-        first = first or {n: (state[n] - result.state[n]) / LR for n in state if n in model.parameters()}
-        state = result.state
-        losses.append(float(next(iter(result.outputs.values()))) / SCALE)
+    for _ in range(STEPS):
+        losses.append(session.step(x=pair.x, labels=pair.labels).loss)
+        first = first or {n: (before[n] - model.state_dict()[n]) / LR for n in model.parameters()}
+    assert session.skipped_steps == 0
     return losses, first
 
 
@@ -109,7 +110,7 @@ def off(a: np.ndarray, b: np.ndarray) -> float:
 def test_gradients_and_ten_steps_beside_autocast(name: str, half: DType):
     exact_losses, exact = by_torch(name, float32)
     their_losses, theirs = by_torch(name, half)
-    our_losses, ours = by_interpreter(name, half)
+    our_losses, ours = by_session(name, half)
     assert ours.keys() == theirs.keys()
     largest = max(np.linalg.norm(g) for g in exact.values())
     for parameter, gradient in theirs.items():

@@ -132,5 +132,5 @@ def log_softmax(x: Array) -> Array:
 
 
 def _inside(p: Tensor) -> Tensor:
-    eps = float(np.finfo(p.dtype.numpy).eps)
+    eps = p.dtype.eps
     return fn.minimum(fn.maximum(p, eps), 1.0 - eps)

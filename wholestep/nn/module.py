@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 import numpy as np
 
 from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.precision import half_parameter
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
 from wholestep.compiler.frontend.trace import fail, located
 from wholestep.compiler.ir.types import as_dtype
@@ -175,11 +176,16 @@ class Module:
         return self
 
     def astype(self, dtype: object) -> Module:
-        """Compute in float32 or float64 from now on; to be said before the model has numbers."""
+        """Compute in float32 or float64 from now on; to be said before the model has numbers.
+
+        For half precision leave the model as it is and say `precision="bfloat16"` to `ws.fit` or `ws.build_session`.
+        """
         with located():
             wanted = as_dtype(dtype)
         if not wanted.is_float:
             fail(DTypeError, f"a model computes in a float dtype; received {wanted}.")
+        if wanted.is_half:
+            fail(DTypeError, half_parameter(f"model.astype({wanted.name!r})"))
         from wholestep.steps.states import has_numbers
 
         if has_numbers(self):

@@ -7,6 +7,7 @@ from typing import Any
 
 from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.graph import recorded_graph
+from wholestep.compiler.frontend.precision import half_parameter
 from wholestep.compiler.frontend.trace import fail, located
 from wholestep.compiler.ir.types import DType, TensorType, as_dtype, as_shape, shape_text, symbols_of
 from wholestep.compiler.runtime.slot import Slot
@@ -38,6 +39,8 @@ class Parameter:
             self.type = TensorType(as_shape(shape), as_dtype(dtype))
         if symbols_of(self.type.shape):
             fail(ShapeError, f"a {self._kind} has a fixed size; received the shape {shape_text(self.type.shape)}.")
+        if self.trained and self.type.dtype.is_half:
+            fail(DTypeError, half_parameter(f"a parameter of {self.type} was asked for"))
         if self.trained and not self.type.dtype.is_float:
             fail(DTypeError, f"a parameter has a float dtype; received {self.type}. Use ws.nn.Buffer for the rest.")
         chosen = initializers.default(self.type.shape) if init is None else initializers.as_initializer(init)

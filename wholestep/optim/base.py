@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.precision import half_parameter
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.graph import Node
-from wholestep.errors import OptionError, UsageError
+from wholestep.errors import DTypeError, OptionError, UsageError
 from wholestep.optim.arrays import ArrayForm, Arrays, Params
 from wholestep.optim.config import REGISTRY, as_config, optimizer_from_config
 from wholestep.optim.groups import Group, assign, check_groups
@@ -101,6 +102,8 @@ class Optimizer(ABC):
         for p, g in zip(chosen, slopes, strict=True):
             if not p.node.is_state:
                 fail(UsageError, f"an optimizer updates parameters and states; received {p!r}.")
+            if p.dtype.is_half:
+                fail(DTypeError, half_parameter(f"an optimizer was given {p.name!r}, {p.node.type}"))
             if p.shape != g.shape or p.dtype != g.dtype:
                 fail(UsageError, f"the gradient of {p.name!r} must be {p.node.type}; received {g.node.type}.")
         for pattern in self.decay_on or ():

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
-import numpy as np
-
 from wholestep.compiler.frontend.functions import maximum, minimum, where
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
@@ -92,7 +90,7 @@ def count_nonfinite(tensors: Sequence[Tensor]) -> Tensor:
     total: Tensor | None = None
     for t in tensors:
         # Comparisons that a NaN fails, and nothing that would be stored; squares of finite numbers may overflow.
-        largest = float(np.finfo(t.dtype.numpy).max)
+        largest = t.dtype.largest
         fine = (t <= largest) & (t >= -largest)
         bad = (1.0 - fine.astype(tensors[0].dtype)).sum()
         total = bad if total is None else total + bad

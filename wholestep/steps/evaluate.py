@@ -11,7 +11,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import toposort
 from wholestep.compiler.ir.types import shape_text
-from wholestep.errors import GraphError, ShapeError
+from wholestep.errors import DTypeError, GraphError, ShapeError
 from wholestep.steps.recipe import PLAIN, Measure, Recipe
 
 EVALUATE = "evaluate"
@@ -28,6 +28,12 @@ def loss_of(graph: Graph) -> Tensor:
         fail(
             ShapeError,
             f"the first output is the loss, a float scalar; received {outputs[0].dtype}{text}. Reduce it: loss.mean().",
+        )
+    if outputs[0].dtype.is_half:
+        fail(
+            DTypeError,
+            f"the loss is {outputs[0].dtype}, and a loss is computed in float32 or float64: its sums need the digits. "
+            "Cast what it is made of first: logits.astype('float32').",
         )
     return outputs[0]
 

@@ -14,6 +14,7 @@ from wholestep.compiler.frontend import functions as fn
 from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.clocks import START, Clocks
 from wholestep.compiler.frontend.closure import refuse_escaped
+from wholestep.compiler.frontend.precision import half_parameter
 from wholestep.compiler.frontend.promote import constant, natural_dtype
 from wholestep.compiler.frontend.tensor import Operand, Tensor
 from wholestep.compiler.frontend.trace import fail, located, record
@@ -98,6 +99,8 @@ class Graph:
                 DTypeError,
                 f"the parameter {full!r} is {kind}; what is trained has a float dtype. Use g.state for the rest.",
             )
+        if op == "parameter" and kind.dtype.is_half:
+            fail(DTypeError, half_parameter(f"the parameter {full!r} is {kind}"))
         chosen = initializers.default(kind.shape) if init is None else initializers.as_initializer(init)
         initializers.check_fits(chosen, _static(kind.shape), full)
         return self._declare(op, "state", full, at.StateAttrs(full, kind, chosen))

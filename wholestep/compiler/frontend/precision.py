@@ -30,6 +30,15 @@ def as_precision(value: object) -> DType:
     return PRECISIONS[value]
 
 
+def half_parameter(what: str) -> str:
+    """The text of an error about something trained in a half type."""
+    return (
+        f"{what}; what is trained, and an optimizer's own state, is float32 or float64: most updates are smaller than "
+        "a rounding of a half type and would be lost. Leave it float32 and compute products in half: "
+        "precision='bfloat16'. Numbers that are not trained may be half: ws.nn.Buffer or g.state."
+    )
+
+
 @contextmanager
 def pinning() -> Iterator[None]:
     """Products recorded inside stay in float32."""

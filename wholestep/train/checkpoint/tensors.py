@@ -19,7 +19,8 @@ Array = np.ndarray[Any, Any]
 
 # What safetensors calls NumPy's dtypes.
 DTYPES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
+    "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
     "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
 
@@ -28,9 +29,9 @@ def write_tensors(path: Path, arrays: Mapping[str, Array]) -> str:
     """Write arrays to a new file, wait until they are on the disk, and return the SHA-256 of the file."""
     ready = {name: np.ascontiguousarray(a).reshape(np.shape(a)) for name, a in arrays.items()}
     order = sorted(ready, key=lambda name: (-ready[name].itemsize, name))  # so that every array is aligned
-    return write_parts(
-        path, [_header(ready, order), *(ready[name].data.cast("B") if ready[name].size else b"" for name in order)]
-    )
+    # As bytes by a view: a buffer of bfloat16 is nothing that Python knows.
+    parts = [ready[name].reshape(-1).view(np.uint8).data if ready[name].size else b"" for name in order]
+    return write_parts(path, [_header(ready, order), *parts])
 
 
 def _header(arrays: Mapping[str, Array], order: list[str]) -> bytes:
