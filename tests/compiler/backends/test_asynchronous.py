@@ -392,6 +392,26 @@ def test_the_numbers_are_there_for_another_device() -> None:
     )  # on the CPU, without asking
 
 
+@pytest.mark.parametrize(("other", "within"), [("reference", 0), ("cpu", 1e-5)])
+def test_sessions_on_two_devices_take_turns_over_one_model(other: str, within: float) -> None:
+    """Each has its numbers in memory of its own; a step begins with what the other has left."""
+    model, given = network(), {"loss": "cross_entropy", "optimizer": ws.Adam(lr=0.05), "batch_size": 4, "seed": 1}
+    specs = {"inputs": ws.Spec(("batch", 5)), "targets": ws.Spec(("batch",), "int32")}
+    first, second = (ws.build_session(model, **specs, **given, device=d, options=PLAIN) for d in (other, "later"))
+    alone = built("reference")
+    for number in (0, 1, 2, 0, 1):
+        session = second if number % 2 else first
+        np.testing.assert_allclose(
+            session.step(batch(session, number)).loss, alone.step(batch(alone, number)).loss, rtol=within
+        )
+        model.load_state_dict({n: 0.5 * a for n, a in model.state_dict().items()})  # and somebody writes in between
+        for name in model.state_dict():
+            alone.set(name, 0.5 * alone.get(name))
+    for name in alone.state.names:
+        np.testing.assert_allclose(first.get(name), alone.get(name), rtol=within, atol=within)
+        np.testing.assert_array_equal(second.get(name), first.get(name))
+
+
 def test_callbacks_see_every_step_in_order() -> None:
     seen: list[tuple[int, int, float]] = []
 
