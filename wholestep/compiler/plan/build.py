@@ -9,11 +9,12 @@ from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.arena import place, place_copies
 from wholestep.compiler.plan.beside import laid
+from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.call import assemble
 from wholestep.compiler.plan.emit import EMIT
 from wholestep.compiler.plan.fuse import Cluster, fuse
-from wholestep.compiler.plan.kernel import Bound, Kernel, Kind, Least, Plan, Space
+from wholestep.compiler.plan.kernel import Bound, Buffer, Kernel, Kind, Least, Plan, Space
 from wholestep.compiler.plan.loop_split import split_with_loops
 from wholestep.compiler.plan.loops import in_slots, open_loops
 from wholestep.compiler.plan.merge import merge_maps
@@ -108,6 +109,19 @@ def make_plan(
         regions=max((schedule_of(k).region for k in kernels), default=0) + 1,
         loops=tuple(loops),
         least=tuple(least),
+        notes=half_notes(kernels, placed, target),
+    )
+
+
+def half_notes(kernels: Sequence[Kernel], buffers: Sequence[Buffer], target: Target) -> tuple[str, ...]:
+    """Whether a target computes the products of half elements itself, or only stores such elements."""
+    operands = dict.fromkeys(buffers[k.body.a.buffer].type.dtype for k in kernels if isinstance(k.body, Dot))
+    return tuple(
+        f"products of {dtype} are computed in {dtype}, and accumulate in {dtype.accumulate}"
+        if dtype.name in target.dtypes
+        else f"{target.name} has no products of {dtype}: it is how operands are stored, computed is {dtype.accumulate}"
+        for dtype in operands
+        if dtype.is_half
     )
 
 

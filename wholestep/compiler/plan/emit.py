@@ -23,8 +23,8 @@ from wholestep.compiler.plan.scheduled import Blocks, CpuSchedule
 # columns at a time it copies less often: 1024 columns 75 -> 105 GFLOP/s a core.
 COPIED_STRIDE, COPIED_STEP = 2048, 1024
 COPIED_FOR = 256  # columns
-# A left operand of half elements is copied in pairs for so many columns: 184 -> 205 GFLOP/s against 64.
-PAIRED_FOR = 128
+# A left operand of half elements is copied in pairs for so many columns: 185 -> 215 GFLOP/s against 64.
+PAIRED_FOR = 256
 
 
 def emit_nest(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:

@@ -158,6 +158,7 @@ CONVERT = """
 void to_bf16(uint16_t *y, const float *x, long n) { for (long i = 0; i < n; i++) y[i] = ws_bf16_f32(x[i]); }
 void to_f16(uint16_t *y, const float *x, long n) { for (long i = 0; i < n; i++) y[i] = ws_f16_f32(x[i]); }
 void from_bf16(float *y, const uint16_t *x, long n) { for (long i = 0; i < n; i++) y[i] = ws_f32_bf16(x[i]); }
+void round_bf16(float *y, const float *x, long n) { for (long i = 0; i < n; i++) y[i] = ws_rounded_bf16(x[i]); }
 void from_f16(float *y, const uint16_t *x, long n) { for (long i = 0; i < n; i++) y[i] = ws_f32_f16(x[i]); }
 """
 
@@ -200,6 +201,9 @@ def test_floats_are_rounded_to_the_nearest_half(convert: ctypes.CDLL) -> None:
         got = converted(function, x, np.uint16).view(dtype)
         nan = np.isnan(x)
         assert np.isnan(got[nan].astype(np.float32)).all()
+        if name == "bfloat16":
+            at_once = converted(convert.round_bf16, x, np.float32)
+            assert np.array_equal(at_once.view(np.uint32), got.astype(np.float32).view(np.uint32))
         if name == "bfloat16":  # what is subnormal counts as zero
             small = np.abs(x) < np.finfo(np.float32).tiny
             expected[small] = np.copysign(np.float32(0), x[small]).astype(dtype)

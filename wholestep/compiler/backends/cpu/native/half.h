@@ -19,6 +19,14 @@ WS_HALF uint16_t ws_bf16_f32(float x) {
   return (uint16_t)(magnitude > 0x7f800000u ? u >> 16 | 0x40u : number);
 }
 
+/* The bfloat16 next to a float, as a float. */
+WS_HALF float ws_rounded_bf16(float x) {
+  const uint32_t u = ws_bits(x), magnitude = u & 0x7fffffffu;
+  const uint32_t rounded = magnitude < 0x00800000u ? u : u + 0x7fffu + (u >> 16 & 1u);
+  const uint32_t kept = magnitude > 0x7f800000u ? u | 0x400000u : rounded;
+  return ws_from_bits(kept & (magnitude < 0x00800000u ? 0x80000000u : 0xffff0000u));
+}
+
 WS_HALF float ws_f32_f16(uint16_t h) {
   const uint32_t magnitude = (uint32_t)(h & 0x7fffu) << 13, exponent = magnitude & 0x0f800000u;
   const uint32_t wide = magnitude + (exponent == 0x0f800000u ? 0x70000000u : 0x38000000u);

@@ -9,7 +9,7 @@ from wholestep.compiler.backends.cpu.render.address import Scope
 from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS, STORED, SUFFIX, cast_text, literal
 from wholestep.compiler.backends.cpu.render.narrow import can_widen, rounded_together, widened_lanes
 from wholestep.compiler.ir.ops import Trait, having
-from wholestep.compiler.ir.types import DType, Extent, float32, float64, int32, int64, uint8
+from wholestep.compiler.ir.types import DType, Extent, bfloat16, float32, float64, int32, int64, uint8
 from wholestep.compiler.plan.bodies import Window
 from wholestep.compiler.plan.kernel import (
     LANES,
@@ -49,6 +49,7 @@ class Writer:
         self.values: dict[int, str] = {}
         self.dtypes: dict[int, DType] = {}
         self.instrs = [i for level in kernel.levels for i in (*level.row, *level.body)]
+        self.rounded = {i.id: i for i in self.instrs if i.op == "cast" and i.dtype == bfloat16}
         for i in self.instrs:
             self.dtypes[i.id] = i.dtype
             self.values[i.id] = (
@@ -104,6 +105,9 @@ class Writer:
             suffix = "f32" if i.dtype == float32 else "f64"
             return f"ws_uniform_{suffix}(call->seed, call->step, {i.key}ull, (uint64_t)({element}))"
         if i.op == "cast":
+            source = self.rounded.get(i.args[0])
+            if i.dtype == float32 and source is not None and self.dtypes[source.args[0]] == float32:
+                return f"ws_rounded_{SUFFIX[source.dtype]}({self.values[source.args[0]]})"  # without packing its bits
             return cast_text(args[0], self.dtypes[i.args[0]], i.dtype)
         of = self.dtypes[i.args[1] if i.op == "where" else i.args[0]]
         return OPS[i.op](of, args)
