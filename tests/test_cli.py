@@ -105,6 +105,23 @@ def test_a_run_on_the_reference_device_goes_on_and_is_evaluated_on_the_cpu(scrip
     assert accuracies[0][1] == accuracies[1][1]
 
 
+def test_a_run_in_half_precision(script: Path) -> None:
+    code, text = run("train", "small.py", "--precision", "float16", "--epochs", "1", "--set", "hidden=8")
+    assert code == 0, text
+    assert "loss_scale 65536" in text.replace(",", ""), text
+    stored = ws.load_checkpoint("runs/small")
+    assert stored.config["precision"] == "float16"
+    assert stored.arrays["loss_scale.scale"] == 65536.0
+    code, text = run("train", "--resume", "runs/small", "--epochs", "2")
+    assert code == 0, text
+    code, text = run("train", "--resume", "runs/small", "--precision", "float32")
+    assert code == 1
+    assert "a resumed run goes on with its own script and settings" in text
+    code, text = run("train", "small.py", "--precision", "half", "--folder", "runs/other")
+    assert code == 1
+    assert "precision='half': expected one of 'float32', 'bfloat16', 'float16'" in text
+
+
 def test_train_evaluate_predict(script: Path, tmp_path: Path) -> None:
     code, text = run("train", "small.py", "--epochs", "3", "--set", "optimizer.lr=3e-3", "--set", "hidden=8")
     assert code == 0, text
