@@ -49,14 +49,22 @@ class NoScratch:
 
 
 @dataclass(frozen=True)
-class Place:
-    """What the programs of a session share."""
+class Where:
+    """Where plans run: the device, its threads, what keys random numbers, and how plans are made."""
 
-    state: State
-    scratch: Scratch  # of the backend's own making
+    device: Device
     threads: int
     seed: int
     options: CompileOptions
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the programs of a session are loaded into: where they run, and the memory that they share."""
+
+    where: Where
+    state: State
+    scratch: Scratch  # of the backend's own making
     profile: bool = False  # kernels note when they begin and end; the bits are the same
 
 

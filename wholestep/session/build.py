@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from wholestep.compiler.backend import Where
 from wholestep.compiler.devices import target_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import as_precision
@@ -18,7 +19,7 @@ from wholestep.optim import Optimizer
 from wholestep.options import CompileOptions
 from wholestep.session.plans import Plans
 from wholestep.session.session import Session
-from wholestep.session.where import Where, where_to
+from wholestep.session.where import where_to
 from wholestep.steps.define import Model, as_graph, defined, need_graph, precision_of, sized
 from wholestep.steps.definition import TRAIN, Definition
 from wholestep.steps.loss_scale import LossScale

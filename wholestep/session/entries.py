@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from wholestep.compiler.backend import Place, Program
+from wholestep.compiler.backend import Place, Program, Where
 from wholestep.compiler.frontend.clocks import AVERAGE, RAW, START, Clocks, is_counter
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.plan.kernel import Plan
@@ -23,7 +23,6 @@ from wholestep.session.plans import Plans
 from wholestep.session.results import EntryPoint
 from wholestep.session.scalars import Scalars, governor
 from wholestep.session.turns import Turns
-from wholestep.session.where import Where
 from wholestep.steps.capacity import PREFIX
 from wholestep.steps.definition import PART, TRAIN
 from wholestep.steps.evaluate import EVALUATE
@@ -45,7 +44,7 @@ class Programs:
 
     def __init__(self, where: Where, state: State, compiled: Plans | None) -> None:
         self.where, self.state = where, state
-        self.place = Place(state, where.device.scratch(), where.threads, where.seed, where.options)
+        self.place = Place(where, state, where.device.scratch())
         self.entries: dict[str, EntryPoint] = {}
         self.measured: dict[str, Measured] = {}
         self.of_micro_batches: list[Program] = []  # that one step runs, in order

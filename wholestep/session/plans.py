@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from wholestep.compiler.backend import Where
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.plans import find_plan, find_report, plan_key, store_plan, store_report
 from wholestep.compiler.runtime.store import cache_of
@@ -14,7 +15,6 @@ from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
 from wholestep.session.check.check import Subject, verdict_on
 from wholestep.session.check.verdict import Verdict
-from wholestep.session.where import Where
 from wholestep.steps.definition import Definition
 
 if TYPE_CHECKING:

@@ -1,24 +1,12 @@
-"""Where a session runs, and what decides its numbers beside the model: one record for builds, loads and checks."""
+"""From the arguments of `build_session` to the record of where a session runs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from wholestep.compiler.backend import Device
+from wholestep.compiler.backend import Where
 from wholestep.compiler.devices import device_named
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.errors import OptionError
 from wholestep.options import CompileOptions, thread_count
-
-
-@dataclass(frozen=True)
-class Where:
-    """The device, its threads, what keys random numbers, and how plans are made."""
-
-    device: Device
-    threads: int
-    seed: int
-    options: CompileOptions
 
 
 def where_to(

@@ -135,7 +135,7 @@ class HostProgram:
         scalars = {**self._scalars, "step": float(state.step), "epoch": float(state.epoch)}
         with np.errstate(all="ignore"):  # infinities and NaN are values like others
             slots = prologue(plan, sizes, [scalars[s.name] for s in plan.scalars])
-            self.run(Memory(plan, arrays, sizes, slots, self._place.seed, state.step))
+            self.run(Memory(plan, arrays, sizes, slots, self._place.where.seed, state.step))
         state.family.version += bool(plan.updated)  # programs that keep a second layout of a state look here
         shapes = {name: [evaluate(e, sizes) for e in type.shape] for name, type in self.outputs.items()}
         states = {id for _, id in plan.states}  # an output that is one is changed by the next launch

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wholestep.compiler.backend import Where
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate, product
 from wholestep.compiler.plan.bodies import Dot
@@ -20,7 +21,6 @@ from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import Spans
 from wholestep.errors import PlanError, VerificationError
 from wholestep.session.check.verdict import Verdict, parse_verdict, sizes_text
-from wholestep.session.where import Where
 
 if TYPE_CHECKING:
     from wholestep.session.check.compare import Comparison

@@ -31,10 +31,10 @@ from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.runtime.memory import Scratch
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
+from wholestep.session.where import where_to
 from wholestep.steps.states import first_values
 from wholestep.steps.train import train_graph
 
@@ -50,10 +50,11 @@ def run(
     plan: Plan, inputs: Mapping[str, Array], values: Mapping[str, Array], sizes: Mapping[str, int], seed: int
 ) -> dict[str, Array]:
     """Outputs and states after one launch."""
-    state = State()
-    state.add({name: plan.buffers[id].type for name, id in plan.states}, lambda name: values[name])
+    state, where = State(), where_to("reference", 1, seed)
+    types = {name: plan.buffers[id].type for name, id in plan.states}
+    state.add(types, lambda name: values[name], memory=where.device.memory)
     state.step = STEP
-    program = ReferenceProgram(plan, Place(state, Scratch(), 1, seed, CompileOptions()))
+    program = ReferenceProgram(plan, Place(where, state, where.device.scratch()))
     for name, _ in plan.inputs:
         program.bind(name, np.ascontiguousarray(inputs[name]))
     ticket = program.launch(sizes)

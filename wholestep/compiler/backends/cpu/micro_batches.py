@@ -177,7 +177,7 @@ class MicroBatchProgram:
             order_kind=native.SEQUENTIAL,
             loss_is_double=loss.type.dtype.size == 8,
             stop_on_refusal=self._stops,
-            threads=self._place.threads,
+            threads=self._place.where.threads,
         )
 
     def _count(self, loop: native.MicroBatchLoop, done: int) -> int:

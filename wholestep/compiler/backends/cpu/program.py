@@ -58,15 +58,15 @@ class CpuProgram:
         assert isinstance(place.scratch, Scratch), "programs of the CPU share its scratch memory"
         self._scratch = place.scratch
         device = device_for(plan.target)
-        device.prepare(place.options)  # a cold start compiles the library and the plan side by side
+        device.prepare(place.where.options)  # a cold start compiles the library and the plan side by side
         coming = Background(lambda: self._find_or_compile(key))
         meanwhile()
         compiled = coming.result()
-        self.library = device.library(place.options)
+        self.library = device.library(place.where.options)
         if has_half_products(plan):
-            native.add_half(self.library, device.name, cache_of(place.options), _compiler(place.options))
+            native.add_half(self.library, device.name, cache_of(place.where.options), _compiler(place.where.options))
         self._object = PlanObject(compiled)
-        self.recorder = _recorder(compiled, place.threads) if place.profile else None
+        self.recorder = _recorder(compiled, place.where.threads) if place.profile else None
         self._seen = -1  # the version of the state that the copies show
         self._lay_out()
         self._make_call()
@@ -88,7 +88,7 @@ class CpuProgram:
 
     def _find_or_compile(self, key: str) -> Path:
         """The plan's shared object.  Its key is the plan: a hit neither renders nor compiles."""
-        options = self._place.options
+        options = self._place.where.options
         store, compiler = cache_of(options), _compiler(options)
         key = program_key(self.plan, options, key)
         key = key_of("profiled", key) if self._place.profile else key
@@ -101,7 +101,7 @@ class CpuProgram:
 
     def _lay_out(self) -> None:
         """Place what belongs to this program alone: copies, outputs, constants, staging."""
-        plan, parts = self.plan, footprint(self.plan, self._place.threads)
+        plan, parts = self.plan, footprint(self.plan, self._place.where.threads)
         self._region = Region(parts.private_mapped)
         self.mapped_bytes = self._region.size
         self._offset: dict[int, int] = {b.id: b.offset for b in plan.buffers if b.space is Space.COPY}
@@ -164,14 +164,14 @@ class CpuProgram:
             buffers=self._addresses,
             scalars=self._scalars,
             derived=self._derived,
-            seed=self._place.seed,
+            seed=self._place.where.seed,
         )
         self._call_reference = byref(self._call)
         self._step = native.Step(
             prologue=self._object.prologue,
             entry=self._object.entry,
             call=ctypes.pointer(self._call),
-            threads=self._place.threads,
+            threads=self._place.where.threads,
         )
         self._run, self._step_reference = self.library.step, byref(self._step)
         self.count_steps(bool(plan.updated))
@@ -231,7 +231,7 @@ class CpuProgram:
     def _refuse(self, error: int) -> NoReturn:
         if error == errno.EDOM:
             raise IndexRefusedError
-        native.check(error, self._place.threads)
+        native.check(error, self._place.where.threads)
         raise AssertionError(f"error {error} of a step means nothing")
 
     def _resize(self, sizes: Mapping[str, int]) -> None:
@@ -382,7 +382,7 @@ class CpuProgram:
             order_kind=native.SEQUENTIAL if epoch.order is None else native.SHUFFLED,
             loss_is_double=loss.type.dtype.size == 8,
             stop_on_refusal=self._stops,
-            threads=self._place.threads,
+            threads=self._place.where.threads,
         )
 
 
