@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn, Protocol
 from weakref import ref
 
@@ -31,6 +32,8 @@ class EntryPoint:
     def __init__(self, program: Program, turns: Turns, readings: Readings | None = None) -> None:
         self.program = program
         self.turns = turns  # of the threads that share the session
+        # Where a step is done when it returns, the next one, of another thread perhaps, writes where it is read.
+        self.reading: AbstractContextManager[None] = turns if program.synchronous else nullcontext()
         self._take, self._give_back = turns.take_now, turns.give_back
         self.readings = readings
         self.plan = program.plan
@@ -141,7 +144,7 @@ class StepResult:
         if self._loss is None:
             if not self._entry.has_loss:
                 _no_loss()
-            with self._entry.turns:
+            with self._entry.reading:
                 self._loss = self._ticket.loss()
         return self._loss
 
@@ -166,7 +169,7 @@ class StepResult:
 
     def __getitem__(self, name: str) -> AnyArray:
         known = self._entry.known(name)
-        with self._entry.turns:  # another thread's step would write while this is read
+        with self._entry.reading:
             return self._ticket.read(known)
 
     def __getattr__(self, name: str) -> Any:

@@ -80,10 +80,6 @@ class HostArray:
         self._shape = tuple(int(e) for e in type.shape)
         self.flat: AnyArray = block.view(offset, size // type.dtype.size, type.dtype.numpy)
 
-    @property
-    def address(self) -> int:
-        return int(self.flat.ctypes.data)
-
     def read(self) -> AnyArray:
         """A copy, rows contiguous."""
         return unpack(self.flat, self._shape, self.layout)

@@ -130,14 +130,15 @@ class CpuProgram:
     def _stored(self, buffer: Buffer) -> AnyArray:
         """The flat array behind a buffer that outlives the step."""
         if buffer.space is Space.STATE:
-            return self._held(buffer.name).flat
+            return self._held(buffer.name)
         dtype = buffer.type.dtype
         return self._region.view(self._offset[buffer.id], buffer.bytes // dtype.size, dtype.numpy)
 
-    def _held(self, state: str) -> HostArray:
+    def _held(self, state: str) -> AnyArray:
+        """A state's numbers as they are stored, flat."""
         found = self._state.slot(state).on(MEMORY)
         assert isinstance(found, HostArray), "the CPU's memory is the host's"
-        return found
+        return found.flat
 
     def _make_call(self) -> None:
         plan = self.plan
@@ -146,7 +147,7 @@ class CpuProgram:
         self._addresses = (c_void_p * max(1, len(pointers)))()
         for i, buffer in enumerate(pointers):
             if buffer.space is Space.STATE:
-                self._addresses[i] = self._held(state_names[buffer.id]).address
+                self._addresses[i] = self._held(state_names[buffer.id]).ctypes.data
             elif buffer.space is not Space.INPUT:
                 self._addresses[i] = self._region.address + self._offset[buffer.id]
         place_of = {buffer.id: i for i, buffer in enumerate(pointers)}
@@ -325,7 +326,7 @@ class CpuProgram:
         state = next(b for b in self.plan.buffers if b.id == copy.source)
         rows, columns = (int(e) for e in state.type.shape)
         return native.Copy(
-            state=self._held(state.name).address,
+            state=self._held(state.name).ctypes.data,
             copy=self._region.address + self._offset[copy.id],
             rows=rows,
             columns=columns,
