@@ -53,7 +53,7 @@ def differing(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> set[s
 
 def test_a_planted_overflow_skips_one_step_and_halves_the_scale():
     session, twin = build(optimizer=optimizer()), build(optimizer=optimizer())
-    assert "5 products read float16: cpu/" in str(session.report())
+    assert "products of float16" in str(session.report())
     assert session.loss_scale == INIT
     first = [session.step(x=X, y=Y).loss for _ in range(3)]
     before = numbers(session)

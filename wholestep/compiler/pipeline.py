@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 
 from wholestep.compiler.ir.graph import Graph
@@ -23,7 +23,7 @@ from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.passes.keep_rows import keep_rows
 from wholestep.compiler.passes.lookups import project_tables
 from wholestep.compiler.passes.pooling import drop_pools_of_one, relu_behind_pool
-from wholestep.compiler.passes.precision import describe_products, widen_half_arithmetic
+from wholestep.compiler.passes.precision import widen_half_arithmetic
 from wholestep.compiler.passes.regroup import regroup
 from wholestep.compiler.passes.row_writes import lower_row_writes
 from wholestep.compiler.passes.scans import hoist_casts, hoist_projections, in_bodies, merge_scans, sink_lookups
@@ -187,7 +187,6 @@ class Compiler:
         lowered = self.run_stages(graph, target)
         with self.spans.span(PLAN):
             plan = make_plan(lowered, capacity, fused=self.options.fuse, bounds=bounds, least=least, target=target)
-            plan = replace(plan, notes=(*plan.notes, *describe_products(lowered, target.name, target.dtypes)))
             check(plan)
         log.info("plan: %d nodes, %d buffers, %d dispatches", len(lowered.nodes), len(plan.buffers), len(plan.kernels))
         applied = dict.fromkeys(rule for r in self.egraph_reports for rule in r.applied)

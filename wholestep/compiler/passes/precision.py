@@ -7,9 +7,6 @@ and whatever is computed from gradients.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
-
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update, held_graph, rewrite, with_held_graph
@@ -67,26 +64,6 @@ def _halved(node: Node, half: DType, casts: dict[Node, Node]) -> Node:
             with b.origin(node):
                 casts[node] = b.cast(node, half)
     return casts[node]
-
-
-def describe_products(graph: Graph, target: str, dtypes: Mapping[str, str]) -> tuple[str, ...]:
-    """Of a lowered graph, how many products read half operands, and whether the target multiplies these."""
-    found = Counter(half_products(graph))
-    return tuple(
-        f"{count} products read {name}: {target} "
-        + ("multiplies it" if name in dtypes else "has it as storage, and multiplies in float32")
-        for name, count in sorted(found.items())
-    )
-
-
-def half_products(graph: Graph) -> Iterator[str]:
-    """The half type of each product that reads one, those of held graphs included."""
-    for node in graph.nodes:
-        inner = held_graph(node)
-        if inner is not None:
-            yield from half_products(inner)
-        elif node.op in having(Trait.PRODUCT) and node.inputs[0].type.dtype.is_half:
-            yield node.inputs[0].type.dtype.name
 
 
 # -- half arithmetic -------------------------------------------------------------------------------------------------
