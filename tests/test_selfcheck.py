@@ -122,7 +122,7 @@ def wrong_constant(plan: Plan) -> Plan:
 
 def broken(monkeypatch: pytest.MonkeyPatch, breaking: Callable[[Plan], Plan]) -> None:
     """Make the planner's results wrong."""
-    real = pipeline.make_plan
+    real = pipeline.planner_of(detect_target())
 
     def make_plan(*args: Any, **kw: Any) -> Plan:
         plan = real(*args, **kw)
@@ -130,7 +130,7 @@ def broken(monkeypatch: pytest.MonkeyPatch, breaking: Callable[[Plan], Plan]) ->
         assert wrong != plan
         return wrong
 
-    monkeypatch.setattr(pipeline, "make_plan", make_plan)
+    monkeypatch.setattr(pipeline, "planner_of", lambda target: make_plan)
 
 
 @pytest.mark.parametrize("breaking", [wrong_index, wrong_constant])

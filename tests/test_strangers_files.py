@@ -14,12 +14,12 @@ import pytest
 import wholestep as ws
 from tests.fuzz import readers
 from tests.fuzz.readers import READERS, forged, plans
+from wholestep.compiler.backends.cpu.check_routines import ROUTINES
+from wholestep.compiler.backends.cpu.check_windows import OPERANDS
 from wholestep.compiler.backends.cpu.render import call, language
 from wholestep.compiler.backends.cpu.render.windows import _RENDER as WINDOW_TEXTS
 from wholestep.compiler.frontend.initializers import is_meant
 from wholestep.compiler.plan import check_values, serialize
-from wholestep.compiler.plan.check_routines import ROUTINES
-from wholestep.compiler.plan.check_windows import OPERANDS
 from wholestep.compiler.plan.window_ops import WINDOWS
 from wholestep.errors import CheckpointError, DTypeError, InputError, PlanError
 from wholestep.train.checkpoint.format import MANIFEST, manifest_bytes

@@ -22,10 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from wholestep.compiler.backends.cpu.layout import PANELS
+from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.bodies import Call, Columns, Dot, Scatter, Window
 from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Instr, Kernel, Layout, Load, Plan, Space
-from wholestep.compiler.plan.scheduled import schedule_of
 
 Array = np.ndarray[Any, Any]
 Sizes = Mapping[str, int]
@@ -134,7 +135,7 @@ def cells_of(
 
 def stored_position(index: Array, shape: Sequence[int], layout: Layout) -> Array:
     """Row-major, or by panels of 16 columns."""
-    if layout is Layout.PANELS:
+    if layout == PANELS:
         column = index[:, -1]
         index = np.column_stack([index[:, :-2], column // LANES, index[:, -2], column % LANES])
         shape = [*shape[:-2], -(-shape[-1] // LANES), shape[-2], LANES]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from wholestep.compiler.backends.cpu import compiler, library
+from wholestep.compiler.backends.cpu import compiler, library, schedule
 from wholestep.compiler.backends.cpu.target import detect_target
 from wholestep.compiler.passes.egraph import optimize as egraph
-from wholestep.compiler.plan import build
 
 HERE = detect_target()
 COSTS = HERE.costs
 
-make_plan = partial(build.make_plan, target=HERE)
+make_plan = partial(schedule.make_plan, target=HERE)
 optimize = partial(egraph.optimize, costs=COSTS)
 compile_c = partial(compiler.compile_c, target=HERE.name)
 load_library = partial(library.load_library, HERE.name)

@@ -19,6 +19,7 @@ from oracles import assert_close
 import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.compiler.backends.cpu.render import language
+from wholestep.compiler.backends.cpu.schedule import make_plan
 from wholestep.compiler.backends.cpu.target import AVX2, AVX512, AVX512BF16, PORTABLE
 from wholestep.compiler.backends.cpu.target import TARGETS as CPUS
 from wholestep.compiler.backends.cuda.target import TARGETS as GPUS
@@ -27,7 +28,6 @@ from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import DTYPES
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.call import ROUTINES
 from wholestep.compiler.stage import own_pass
 from wholestep.compiler.target import OwnPass, Target, read_costs

@@ -10,8 +10,11 @@ import torch
 
 import wholestep as ws
 from tests.compiler.targets import HERE
+from wholestep.compiler.backends.cpu.schedule import make_plan
+from wholestep.compiler.backends.cpu.settings import Settings
+from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan import split
+from wholestep.compiler.plan.check import check_file
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.steps.train import train_graph
@@ -21,11 +24,15 @@ def stack(widths: list[int], bias: bool = True) -> ws.nn.Sequential:
     return ws.nn.Sequential(*(ws.nn.Linear(a, b, bias=bias) for a, b in pairwise(widths)))
 
 
-def planned(widths: list[int], bias: bool = True) -> tuple[Plan, OptimizeReport]:
+def training_step(widths: list[int], bias: bool = True) -> Graph:
     g = ws.Graph()
     x, y = g.input("x", ("batch", widths[0])), g.input("y", ("batch", widths[-1]))
     g.set_outputs({"loss": ws.losses.mse_loss(stack(widths, bias)(x), y)})
-    return Compiler().plan(train_graph(g, ws.SGD()), {"batch": 4}, HERE)
+    return train_graph(g, ws.SGD())
+
+
+def planned(widths: list[int], bias: bool = True) -> tuple[Plan, OptimizeReport]:
+    return Compiler().plan(training_step(widths, bias), {"batch": 4}, HERE)
 
 
 FOUND = [[8, 8, 8, 2], [64, 64, 4, 3], [2, 2, 2, 1], [100, 50, 10, 2]]
@@ -69,10 +76,11 @@ def test_the_orders_of_a_long_run_do_not_fill_the_e_graph() -> None:
     assert max(r.enodes for r in report.egraph) < 3 * max(r.nodes_before for r in report.egraph)
 
 
-def test_a_long_plan_is_split_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_plan_is_split_piece_by_piece() -> None:
     """The work of a whole search grows with the square of the plan: a thousand layers took minutes."""
-    whole, _ = planned([8] * 13)
-    monkeypatch.setattr(split, "PIECE", 20)
-    pieces, _ = planned([8] * 13)  # checked as every plan
+    graph = Compiler().run_stages(training_step([8] * 13), HERE)
+    whole = make_plan(graph, {"batch": 4}, target=HERE)
+    pieces = make_plan(graph, {"batch": 4}, target=HERE, settings=Settings(piece=20))
+    check_file(pieces)
     assert len(pieces.kernels) == len(whole.kernels) > 40
     assert pieces.flops == whole.flops

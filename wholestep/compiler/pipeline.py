@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.verify import verify
@@ -29,7 +30,6 @@ from wholestep.compiler.passes.row_writes import lower_row_writes
 from wholestep.compiler.passes.scans import hoist_casts, hoist_projections, in_bodies, merge_scans, sink_lookups
 from wholestep.compiler.passes.unroll import unroll_inner_loops
 from wholestep.compiler.plan.bounds import index_bounds, least_sizes
-from wholestep.compiler.plan.build import make_plan
 from wholestep.compiler.plan.check import check
 from wholestep.compiler.plan.footprint import footprint
 from wholestep.compiler.plan.kernel import Plan
@@ -97,6 +97,14 @@ OPTIONAL = frozenset[Pass | ForTarget](
     )
 )
 PLAN = "compile"  # the last stage: kernels, order and bytes are decided
+
+
+@cache
+def planner_of(target: Target) -> Callable[..., Plan]:
+    """What makes plans for a target."""
+    module, _, name = target.planner.partition(":")
+    found: Callable[..., Plan] = getattr(import_module(module), name)
+    return found
 
 
 @cache
@@ -186,7 +194,8 @@ class Compiler:
         self.egraph_reports, self.given_up = [], []
         lowered = self.run_stages(graph, target)
         with self.spans.span(PLAN):
-            plan = make_plan(lowered, capacity, fused=self.options.fuse, bounds=bounds, least=least, target=target)
+            fused, make_plan = self.options.fuse, planner_of(target)
+            plan = make_plan(lowered, capacity, target=target, fused=fused, bounds=bounds, least=least)
             check(plan)
         log.info("plan: %d nodes, %d buffers, %d dispatches", len(lowered.nodes), len(plan.buffers), len(plan.kernels))
         applied = dict.fromkeys(rule for r in self.egraph_reports for rule in r.applied)

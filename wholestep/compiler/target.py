@@ -70,6 +70,7 @@ class Fusion:
     pools_in_convolutions: bool = True  # a pool may follow a convolution in one kernel
     most_buffers: int = 16  # that one loop reads and writes
     most_sums: int = 8  # that one loop makes
+    least_columns: int = 64  # of a contraction that makes sums: it is partitioned along them
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class Target:
     dtypes: Mapping[str, str] = field(hash=False)  # what it computes with -> what it accumulates in
     composites: frozenset[str]  # it has kernels for these; all others are decomposed
     costs: CostTable
+    planner: str = "wholestep.compiler.plan.in_order:make_plan"  # who makes plans for it: "package.module:function"
     blocks_columns: bool = False  # do products and matrices among the states lie in blocks of columns, not in rows?
     lowering: Lowering = Lowering()
     fusion: Fusion = Fusion()

@@ -16,18 +16,18 @@ from random_graphs import example_values
 
 import wholestep as ws
 from tests.compiler.targets import make_plan
+from wholestep.compiler.backends.cpu.layout import PANELS
 from wholestep.compiler.backends.cpu.render.c import render
+from wholestep.compiler.backends.cpu.scheduled import queries_of
+from wholestep.compiler.backends.cpu.settings import Settings
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.types import DType, Extent, TensorType, as_shape, evaluate, float32, float64
-from wholestep.compiler.plan import relief
-from wholestep.compiler.plan.attention import BLOCK_BYTES
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.check import check_file as check
-from wholestep.compiler.plan.kernel import Kernel, Kind, Layout, Plan, Space
-from wholestep.compiler.plan.scheduled import queries_of
+from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
 from wholestep.compiler.plan.serialize import dump, load
 from wholestep.steps.train import train_graph
 
@@ -143,9 +143,9 @@ def test_a_row_of_a_batch_does_not_depend_on_the_others(compiled: Mapping[str, t
 # -- what is in memory ---------------------------------------------------------------------------------------------
 
 
-def gpt_plan(layers: int, width: int = 64, context: int = 96, batch: int = 16) -> Plan:
+def gpt_plan(layers: int, width: int = 64, context: int = 96, batch: int = 16, relief: int = Settings.relief) -> Plan:
     graph = gpt2(Config(layers, width, 4, 65, context), NAMED)
-    return make_plan(lower(train_graph(graph, ws.AdamW())), {"batch": batch})
+    return make_plan(lower(train_graph(graph, ws.AdamW())), {"batch": batch}, settings=Settings(relief=relief))
 
 
 def calls(plan: Plan) -> list[Kernel]:
@@ -160,15 +160,14 @@ def test_a_layer_has_one_kernel_forward_and_one_backward_and_no_scores() -> None
         assert 96 * 96 not in buffer.type.shape
         assert list(buffer.type.shape).count(96) < 2, f"{buffer} has an element per query and key"
         if buffer.space is Space.WORK:
-            assert buffer.bytes <= 2 * BLOCK_BYTES
+            assert buffer.bytes <= 2 * Settings.scores
         elif buffer.space is Space.ARENA:
             assert evaluate(buffer.type.elements, plan.sizes) < scores
 
 
-def test_heads_are_read_and_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_are_read_and_written_in_place() -> None:
     """Queries, keys and values are columns of one product, their gradients columns of one: nothing is copied."""
-    monkeypatch.setattr(relief, "WORTH", 1 << 60)  # barriers that must be, not those that free bytes
-    plan = gpt_plan(layers=1)
+    plan = gpt_plan(layers=1, relief=1 << 60)  # barriers that must be, not those that free bytes
     forward, backward = (k.body for k in calls(plan))
     assert forward is not None
     assert backward is not None
@@ -176,7 +175,7 @@ def test_heads_are_read_and_written_in_place(monkeypatch: pytest.MonkeyPatch) ->
     assert read["q"] == read["k"] == read["v"]
     written = {o.name: o.load.buffer for o in backward.results}
     assert written["dq"] == written["dk"] == written["dv"]
-    assert plan.buffers[written["dq"]].layout is Layout.PANELS  # the weight's gradient reads it by columns
+    assert plan.buffers[written["dq"]].layout == PANELS  # the weight's gradient reads it by columns
     (out,) = (o.load.buffer for o in forward.results if o.name == "out")
     readers = [k for k in plan.kernels if isinstance(k.body, Dot) and out in (k.body.a.buffer, k.body.b.buffer)]
     assert len(readers) == 2  # the projection, and the gradient of its weight

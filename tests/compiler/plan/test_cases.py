@@ -12,6 +12,7 @@ from ownership import violations
 from random_graphs import example_values
 
 from tests.compiler.targets import make_plan
+from wholestep.compiler.backends.cpu.layout import PANELS
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
@@ -491,7 +492,7 @@ def test_a_column_sum_computes_what_it_adds() -> None:
     assert len(plan.kernels) == 2
 
 
-@pytest.mark.parametrize(("columns", "layout"), [(256, Layout.ROWS), (512, Layout.PANELS)])
+@pytest.mark.parametrize(("columns", "layout"), [(256, Layout.ROWS), (512, PANELS)])
 def test_long_rows_that_are_read_by_columns_lie_in_panels(columns: int, layout: Layout) -> None:
     a, c = x("a", "batch", columns), x("c", "batch", 40)
     hidden = b.unary("sin", a)

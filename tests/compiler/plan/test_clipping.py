@@ -11,8 +11,9 @@ from step_graphs import clipped_step
 
 import wholestep as ws
 from tests.compiler.targets import make_plan
+from wholestep.compiler.backends.cpu.layout import PANELS
 from wholestep.compiler.backends.cpu.render.c import render
-from wholestep.compiler.plan.kernel import Kernel, Kind, Layout, Plan, Space
+from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
 
 ROWS, WIDTHS = 40, (48, 64, 32)
 
@@ -27,7 +28,7 @@ def gradients(plan: Plan) -> dict[tuple[object, ...], int]:
     shapes = {b.type.shape for b in plan.buffers if b.space is Space.STATE and b.type.rank == 2}
     found = [b for b in plan.buffers if b.space is Space.ARENA and b.type.shape in shapes]
     assert len({b.type.shape for b in found}) == len(found), "one for each weight"
-    assert {b.layout for b in found} == {Layout.PANELS}
+    assert {b.layout for b in found} == {PANELS}
     return {b.type.shape: b.id for b in found}
 
 

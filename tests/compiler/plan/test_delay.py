@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
 from native import lower
 
 import wholestep as ws
 from tests.compiler.targets import make_plan
-from wholestep.compiler.plan import delay
+from wholestep.compiler.backends.cpu.settings import Settings
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kernel, Plan
 from wholestep.steps.train import train_graph
 
 
-def plan(batch: int, convolutions: int = 3) -> Plan:
+def plan(batch: int, convolutions: int = 3, delay: int = Settings.delay) -> Plan:
     """Convolutions with batch norms behind them, 8 x 16 x 16 pixels of 16 channels each."""
     g = ws.Graph()
     h = g.input("x", ("batch", 16, 16, 16))
@@ -21,7 +20,7 @@ def plan(batch: int, convolutions: int = 3) -> Plan:
         gain = g.parameter(f"gain{i}", (16,), 1.0)
         h = ws.relu(ws.batch_norm(ws.conv2d(h, g.parameter(f"w{i}", (16, 16, 3, 3)), padding=1), gain))
     g.set_outputs({"loss": (h * h).mean()})
-    made = make_plan(lower(train_graph(g, ws.SGD(lr=0.1))), {"batch": batch})
+    made = make_plan(lower(train_graph(g, ws.SGD(lr=0.1))), {"batch": batch}, settings=Settings(delay=delay))
     check(made)
     return made
 
@@ -48,10 +47,10 @@ def test_two_passes_over_large_images_follow_each_other() -> None:
     assert passes_after_sums(made) == [True] * 3
 
 
-def test_no_barrier_is_added_and_small_images_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_barrier_is_added_and_small_images_stay() -> None:
     late = plan(batch=64)
     small = plan(batch=8)
-    monkeypatch.setattr(delay, "LARGE", 1 << 60)
-    assert late.regions <= plan(batch=64).regions + 1
-    assert passes_after_sums(plan(batch=64)) != [True] * 3
-    assert [k.origin for k in small.kernels] == [k.origin for k in plan(batch=8).kernels]
+    never = plan(batch=64, delay=1 << 60)
+    assert late.regions <= never.regions + 1
+    assert passes_after_sums(never) != [True] * 3
+    assert [k.origin for k in small.kernels] == [k.origin for k in plan(batch=8, delay=1 << 60).kernels]

@@ -22,6 +22,8 @@ from step_graphs import clipped_step, mlp_step
 
 import wholestep as ws
 from tests.compiler.targets import make_plan
+from wholestep.compiler.backends.cpu.regions.split import Splitter
+from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family
@@ -31,9 +33,7 @@ from wholestep.compiler.plan.call import Assembled, assemble, is_call
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kernel, Kind, Load, Plan, Space
 from wholestep.compiler.plan.prepare import prepare
-from wholestep.compiler.plan.scheduled import schedule_of
 from wholestep.compiler.plan.serialize import dump
-from wholestep.compiler.plan.split import Splitter
 from wholestep.compiler.plan.traffic import loads, stores
 from wholestep.errors import GraphError
 

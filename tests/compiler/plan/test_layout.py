@@ -3,13 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from wholestep.compiler.backends.cpu.layout import PANELS, state_layout
 from wholestep.compiler.ir.types import Dim, TensorType, float32, int32
 from wholestep.compiler.plan.kernel import Layout
-from wholestep.compiler.plan.layout import layout_bytes, pack, state_layout, unpack
+from wholestep.compiler.plan.layout import layout_bytes, pack, unpack
 
 
 @pytest.mark.parametrize("shape", [(3, 16), (5, 10), (1, 33), (2, 4, 17), (0, 20)])
-@pytest.mark.parametrize("layout", list(Layout))
+@pytest.mark.parametrize("layout", [Layout.ROWS, PANELS])
 def test_unpack_is_the_inverse_of_pack(shape: tuple[int, ...], layout: Layout) -> None:
     array = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     np.testing.assert_array_equal(unpack(pack(array, layout), shape, layout), array)
@@ -17,13 +18,13 @@ def test_unpack_is_the_inverse_of_pack(shape: tuple[int, ...], layout: Layout) -
 
 def test_panels_are_sixteen_columns_wide_and_padded_with_zeros() -> None:
     array = np.arange(1, 37, dtype=np.float32).reshape(2, 18)
-    panels = pack(array, Layout.PANELS).reshape(2, 2, 16)
+    panels = pack(array, PANELS).reshape(2, 2, 16)
     np.testing.assert_array_equal(panels[0], array[:, :16])
     np.testing.assert_array_equal(panels[1, :, :2], array[:, 16:])
     assert not panels[1, :, 2:].any()
 
 
-@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("layout", [Layout.ROWS, PANELS])
 def test_unpack_returns_a_copy(layout: Layout) -> None:
     flat = np.zeros(32, np.float32)
     unpack(flat, (2, 16), layout)[:] = 1
@@ -33,7 +34,7 @@ def test_unpack_returns_a_copy(layout: Layout) -> None:
 @pytest.mark.parametrize(
     ("shape", "dtype", "expected"),
     [
-        ((4, 8), float32, Layout.PANELS),
+        ((4, 8), float32, PANELS),
         ((4, 7), float32, Layout.ROWS),
         ((64,), float32, Layout.ROWS),
         ((2, 4, 64), float32, Layout.ROWS),
@@ -42,10 +43,10 @@ def test_unpack_returns_a_copy(layout: Layout) -> None:
     ],
 )
 def test_the_layout_of_a_state(shape, dtype, expected) -> None:
-    assert state_layout(TensorType(shape, dtype)) is expected
+    assert state_layout(TensorType(shape, dtype)) == expected
 
 
 def test_bytes_are_whole_cache_lines_with_padding() -> None:
     batch = Dim.symbol("batch")
     assert layout_bytes(TensorType((batch, 10), float32), Layout.ROWS, {"batch": 13}) == 576  # 520 rounded up
-    assert layout_bytes(TensorType((128, 10), float32), Layout.PANELS, {}) == 128 * 16 * 4
+    assert layout_bytes(TensorType((128, 10), float32), PANELS, {}) == 128 * 16 * 4

@@ -12,11 +12,11 @@ from races import NoThreadSanitizerError, build, driver, need_thread_sanitizer, 
 import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.compiler.backends.cpu.render.c import render
+from wholestep.compiler.backends.cpu.scheduled import blocks_of, in_region, schedule_of
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Plan, Space
-from wholestep.compiler.plan.scheduled import blocks_of, in_region, schedule_of
 from wholestep.compiler.plan.serialize import dump, load
 from wholestep.errors import PlanError
 

@@ -15,11 +15,11 @@ from step_graphs import clipped_step, mlp_step
 
 import wholestep as ws
 from tests.compiler.targets import make_plan
+from wholestep.compiler.backends.cpu.scheduled import in_region, schedule_of
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.text import print_graph
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
-from wholestep.compiler.plan.scheduled import in_region, schedule_of
 
 THREADS = (1, 2, 3, 7)
 CAPACITY = {"batch": 40, "time": 5}

@@ -13,6 +13,7 @@ import wholestep as ws
 from wholestep.compiler.ir.types import Dim
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.formats import FORMATS, format_of
 from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.errors import PlanError
 
@@ -48,6 +49,10 @@ def test_every_field_of_a_plan_has_a_decoder() -> None:
     for record in serialize.RECORDS:
         for field in dataclasses.fields(record):
             assert str(field.type) in serialize.DECODERS, f"{record.__name__}.{field.name}: {field.type}"
+    for form in map(format_of, FORMATS):
+        rows = serialize.rows_of(form)
+        for field in (f for record in form.records for f in dataclasses.fields(record)):
+            assert str(field.type) in rows, f"{form.schedule.__name__}: {field.name}: {field.type}"
 
 
 def test_values_that_json_does_not_have() -> None:
@@ -64,7 +69,7 @@ def test_values_that_json_does_not_have() -> None:
         (b"", "not a plan file"),
         (b"\xff\xfe nonsense", "not a plan file"),
         (b'{"format": 1}\n{}', "not a plan file"),
-        (DATA.replace(b'"version": 2', b'"version": 99'), "version 99; this Wholestep reads"),
+        (DATA.replace(b'"version": %d' % serialize.VERSION, b'"version": 99', 1), "version 99; this Wholestep reads"),
         (DATA[:-30], "checksum"),
         (DATA.replace(b"w1", b"v1"), "checksum"),
     ],

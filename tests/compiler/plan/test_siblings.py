@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,13 @@ from ownership import violations
 from step_graphs import clipped_step, mlp_step
 
 import wholestep as ws
-from tests.compiler.targets import make_plan
+from tests.compiler.targets import HERE, make_plan
+from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan import build
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
-from wholestep.compiler.plan.scheduled import schedule_of
-from wholestep.compiler.plan.siblings import MOST_SUMS
 from wholestep.steps.train import train_graph
 
 Array = np.ndarray[Any, Any]
@@ -47,11 +46,10 @@ STEPS: dict[str, Callable[[], Graph]] = {
 }
 
 
-def apart(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> Plan:
+def apart(graph: Graph) -> Plan:
     """The plan in which every column sum has a kernel of its own."""
-    with monkeypatch.context() as patched:
-        patched.setattr(build, "join_column_sums", lambda clusters, updates: clusters)
-        return make_plan(graph, CAPACITY)
+    fusion = replace(HERE.fusion, sums_in_dots=False, most_sums=1)
+    return make_plan(graph, CAPACITY, target=replace(HERE, fusion=fusion))
 
 
 def with_sums(plan: Plan) -> list[Kernel]:
@@ -73,9 +71,9 @@ def values(graph: Graph, rows: int) -> tuple[dict[str, Array], dict[str, Array]]
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_the_same_bits_together_and_apart(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_bits_together_and_apart(name: str) -> None:
     graph = STEPS[name]()
-    together, alone = make_plan(graph, CAPACITY), apart(graph, monkeypatch)
+    together, alone = make_plan(graph, CAPACITY), apart(graph)
     assert len(together.kernels) < len(alone.kernels)
     assert together.bytes_moved < alone.bytes_moved
     assert together.flops == alone.flops
@@ -119,9 +117,9 @@ def test_the_gradients_of_a_norm_share_one_loop() -> None:
 def test_a_loop_has_room_for_a_few_sums() -> None:
     g = ws.Graph()
     x = g.input("x", ("batch", 24))
-    g.set_outputs({f"s{i}": ws.sin(x * float(i + 2)).sum(0) for i in range(MOST_SUMS + 3)})
+    g.set_outputs({f"s{i}": ws.sin(x * float(i + 2)).sum(0) for i in range(HERE.fusion.most_sums + 3)})
     plan = make_plan(lower(g.to_ir()), CAPACITY)
-    assert [len(k.levels[0].reduces) for k in plan.kernels] == [MOST_SUMS, 3]
+    assert [len(k.levels[0].reduces) for k in plan.kernels] == [HERE.fusion.most_sums, 3]
 
 
 def test_a_sum_that_needs_another_does_not_join_it() -> None:

@@ -14,11 +14,11 @@ from sessions import assert_same_bits
 
 import wholestep as ws
 from wholestep.compiler.backends.cpu.render import ahead
+from wholestep.compiler.backends.cpu.scheduled import tiles_of
+from wholestep.compiler.backends.cpu.windows.winograd import block_rows, position_step, takes
 from wholestep.compiler.ir.types import float32, float64
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
-from wholestep.compiler.plan.scheduled import tiles_of
 from wholestep.compiler.plan.serialize import dump, load
-from wholestep.compiler.plan.winograd import block_rows, position_step, takes
 
 Array = np.ndarray[Any, Any]
 BATCH, CAPACITY = 5, 7

@@ -1,4 +1,4 @@
-"""Attention and its gradients as calls: one for each sequence and head of keys, over blocks of queries."""
+"""Attention and its gradients as calls: one for each sequence and head of keys."""
 
 from __future__ import annotations
 
@@ -9,17 +9,14 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.layers import heads_in_group
-from wholestep.compiler.ir.types import Extent, TensorType, evaluate, product
+from wholestep.compiler.ir.types import Extent, evaluate, product
 from wholestep.compiler.plan.access import Indices
 from wholestep.compiler.plan.bodies import Call
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.fuse import Cluster
-from wholestep.compiler.plan.kernel import LANES, Index, Kernel, Operand
+from wholestep.compiler.plan.kernel import Index, Kernel, Operand
 from wholestep.compiler.plan.place import operand, result
-from wholestep.compiler.plan.scheduled import CpuSchedule, Queries
 
-BLOCK_BYTES = 128 << 10  # of the scores of a block of queries: two such stay in a second-level cache
-MOST_QUERIES = 64  # in a block, and so few at least that a product has whole tiles
 FLOPS_OF_SOFTMAX = 5  # of one score: scaled, compared, subtracted, exponentiated, added
 FLOPS_OF_ITS_GRADIENT = 7
 
@@ -72,11 +69,6 @@ class Head:
         seen = sum(min(i + 1, keys) for i in range(queries)) if causal else queries * keys
         return evaluate(product(self.lead), sizes) * self.group * seen
 
-    def block(self, dtype_size: int, sizes: dict[str, int]) -> int:
-        """Queries whose scores are in the workspace at a time: whole panels."""
-        fitting = BLOCK_BYTES // (dtype_size * (evaluate(self.keys, sizes) + LANES))
-        return max(LANES, min(MOST_QUERIES, fitting // LANES * LANES))
-
     def extents(self, causal: bool) -> tuple[tuple[str, Extent], ...]:
         names = ("group", "queries", "keys", "width", "values")
         own = zip(names, self.axes[len(self.lead) :], strict=True)
@@ -124,7 +116,7 @@ def emit_attention(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     each = 2 * head.width + FLOPS_OF_SOFTMAX
     if results[0].name == "out" or len(results) > 1:
         each = each + 2 * head.values
-    return _kernel(id, "attention", head, attrs, find.inputs(node.inputs), results, each, 1, buffers, sizes)
+    return _kernel(id, "attention", head, attrs, find.inputs(node.inputs), results, each, buffers, sizes)
 
 
 def emit_attention_grad(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
@@ -145,13 +137,7 @@ def emit_attention_grad(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
         else:
             results.append(find.queried_result("dmask", n, "queries", "keys"))
         each = each + 2 * (head.width, head.width, head.values, 0)[index]
-    return _kernel(id, "attention_grad", head, attrs, operands, results, each, 2, buffers, sizes)
-
-
-def room_of(head: Head, blocks: int, block: int) -> Extent:
-    """Elements of the workspace: keys (and values) turned, and `blocks` arrays of scores of a block of queries."""
-    turned = head.width + (head.values if blocks == 2 else 0)
-    return (head.keys + 2 * LANES) * (turned + blocks * block)
+    return _kernel(id, "attention_grad", head, attrs, operands, results, each, buffers, sizes)
 
 
 def _kernel(
@@ -162,14 +148,11 @@ def _kernel(
     operands: Sequence[Operand],
     results: Sequence[Operand],
     each: Extent,
-    blocks: int,
     buffers: Buffers,
     sizes: dict[str, int],
 ) -> Kernel:
-    """`each` are the operations of one score, `blocks` the arrays of scores in the workspace."""
+    """`each` are the operations of one score."""
     dtype = buffers.all[operands[0].load.buffer].type.dtype
-    block = head.block(dtype.size, sizes)
-    work = buffers.work(TensorType((room_of(head, blocks, block),), dtype))
     call = Call(
         routine,
         dtype,
@@ -180,4 +163,4 @@ def _kernel(
         (("scale", attrs.scale),),
         head.pairs(attrs.causal, sizes) * evaluate(each, sizes),
     )
-    return Kernel(id, head.axes, call, CpuSchedule(inner=Queries(block, work)))
+    return Kernel(id, head.axes, call)

@@ -25,6 +25,13 @@ class Levels:
     vector: int | None  # the axis looped inside
     levels: tuple[Level, ...]
 
+    kind: ClassVar[Kind]
+
+    @property
+    def tag(self) -> str:
+        """What a file calls it."""
+        return self.kind.value
+
     def level_axes(self) -> list[tuple[int, ...]]:
         """The axes that the body of each level runs over."""
         inner = () if self.vector is None else (self.vector,)
@@ -60,7 +67,7 @@ def _arithmetic(instrs: Sequence[Instr]) -> int:
 class Nest(Levels):
     """Loops over `rows`; for each row the levels: passes of a loop over the vector axis, with reductions between."""
 
-    kind: ClassVar = Kind.NEST
+    kind: ClassVar[Kind] = Kind.NEST
     rows: tuple[int, ...]
     vector: int | None
     levels: tuple[Level, ...]
@@ -70,7 +77,7 @@ class Nest(Levels):
 class Columns(Levels):
     """Sums along an outer axis: level 0 adds along `reduced`, level 1 is what follows, element by element."""
 
-    kind: ClassVar = Kind.COLUMNS
+    kind: ClassVar[Kind] = Kind.COLUMNS
     rows: tuple[int, ...]
     vector: int
     reduced: int  # the axis summed over
@@ -89,7 +96,7 @@ class Dot(Levels):
     what follows them, over n.
     """
 
-    kind: ClassVar = Kind.DOT
+    kind: ClassVar[Kind] = Kind.DOT
     a: Load
     b: Load
     batch: tuple[int, ...]
@@ -127,7 +134,7 @@ class Dot(Levels):
 class Scatter(Levels):
     """Rows of `updates` added into `target` at `index`, in order; the target is zero before."""
 
-    kind: ClassVar = Kind.SCATTER
+    kind: ClassVar[Kind] = Kind.SCATTER
     rows: ClassVar = ()  # type: ignore[misc]
     vector: ClassVar = None  # type: ignore[misc]
     levels: ClassVar = ()  # type: ignore[misc]
@@ -151,7 +158,7 @@ class Scatter(Levels):
 class Call(Levels):
     """A routine of the backend, called once for each point of `rows`; it runs over the other axes itself."""
 
-    kind: ClassVar = Kind.CALL
+    kind: ClassVar[Kind] = Kind.CALL
     vector: ClassVar = None  # type: ignore[misc]
     levels: ClassVar = ()  # type: ignore[misc]
     routine: str
@@ -182,7 +189,7 @@ class Window(Levels):
     stands before it, over axes of the unpooled pixel, and level 1 behind it.
     """
 
-    kind: ClassVar = Kind.WINDOW
+    kind: ClassVar[Kind] = Kind.WINDOW
     op: str
     operands: tuple[Operand, ...]
     results: tuple[Operand, ...] = ()  # of an op without an epilogue

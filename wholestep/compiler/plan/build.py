@@ -1,4 +1,4 @@
-"""Graph -> Plan, in order: copies, fusion, buffers, kernels, splits, memory."""
+"""Graph -> Draft, in order: copies, fusion, order, loops, buffers, kernels."""
 
 from __future__ import annotations
 
@@ -7,40 +7,97 @@ from dataclasses import replace
 
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import Dim, evaluate
-from wholestep.compiler.plan.arena import place, place_copies
 from wholestep.compiler.plan.beside import laid
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.call import assemble
 from wholestep.compiler.plan.emit import EMIT
 from wholestep.compiler.plan.fuse import Cluster, fuse
-from wholestep.compiler.plan.kernel import Bound, Buffer, Kernel, Kind, Least, Plan, Space
-from wholestep.compiler.plan.loop_split import split_with_loops
+from wholestep.compiler.plan.kernel import VERSION, Bound, Buffer, Draft, Kernel, Least, Space
 from wholestep.compiler.plan.loops import in_slots, open_loops
 from wholestep.compiler.plan.merge import merge_maps
 from wholestep.compiler.plan.order import place_updates, topological
-from wholestep.compiler.plan.prepare import prepare
-from wholestep.compiler.plan.scheduled import schedule_of
+from wholestep.compiler.plan.prepare import Operands, prepare
 from wholestep.compiler.plan.siblings import join_column_sums
 from wholestep.compiler.plan.traffic import bytes_moved, flops
-from wholestep.compiler.plan.windows import emit_window
 from wholestep.compiler.target import Target
 from wholestep.errors import GraphError
 
-VERSION = 1
-EMITTERS = {**EMIT, Kind.WINDOW: emit_window}
 
-
-def make_plan(
+def make_draft(
     graph: Graph,
     capacity: Mapping[str, int],
     *,
+    target: Target,
     fused: bool = True,
     bounds: Sequence[Bound] = (),
     least: Sequence[Least] = (),
-    target: Target,
-) -> Plan:
-    """Plan one entry point: a graph of primitives (no composites but those with kernels, no control nodes)."""
+    operands: Operands | None = None,
+) -> Draft:
+    """Draft one entry point: a graph of primitives (no composites but those with kernels, no control nodes).
+
+    Args:
+        operands: which views the backend's kernels read where they lie; by default any.
+    """
+    sizes = _checked_sizes(graph, capacity, least)
+    rules, fusion = operands or Operands(), target.fusion
+    prepared = prepare(assemble(graph), rules)  # every kernel's operands are laid out as it needs them
+    clusters = fuse(prepared, fusion, fused)  # which ops share a kernel
+    if fused:
+        clusters = merge_maps(clusters, prepared.updates, fusion)  # an update is one pass over its buffers
+        clusters = join_column_sums(clusters, prepared.updates, fusion)  # sums stand where what they add is read anyway
+    updates = place_updates(prepared, clusters)  # states are overwritten only after everyone has read them
+    opened = open_loops(topological(clusters), fusion, rules, fused)  # the kernels of a body stand in its loop's place
+    ordered = opened.clusters
+    buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs, opened)  # what is in memory
+    kernels = [emit(i, c, buffers) for i, c in enumerate(ordered)]
+    names = {b.id: b.name for b in buffers.all if b.space is Space.STATE}
+    leaves = prepared.states()
+    parameters = [buffers.states[n] for n in prepared.leaves("parameter")]
+    updated = tuple(dict.fromkeys(u.name for u in updates))
+    return Draft(
+        version=VERSION,
+        target=target.name,
+        symbols=prepared.symbols,
+        capacity=tuple(sizes[s] for s in prepared.symbols),
+        buffers=tuple(buffers.all),
+        kernels=tuple(kernels),
+        scalars=tuple(buffers.host.scalars.values()),
+        host=tuple(buffers.host.values),
+        slots=buffers.host.slots,
+        inputs=tuple((b.name, b.id) for b in buffers.all if b.space is Space.INPUT),
+        outputs=tuple(buffers.outputs.items()),
+        states=tuple(buffers.states.items()),
+        initial=tuple(leaves[name].attrs.init for name in buffers.states),  # type: ignore[attr-defined]
+        updated=updated,
+        bounds=tuple(bounds),
+        constants=tuple(
+            (b, n.attrs.array.value.tobytes())  # type: ignore[attr-defined]
+            for n, b in buffers.stored.items()
+            if n.op == "constant"
+        ),
+        param_grad_pairs=tuple((p, buffers.outputs.get(f"{names[p]}.grad")) for p in parameters if names[p] in updated),
+        param_buffers=tuple(parameters),
+        loops=tuple(opened.loops),
+        least=tuple(least),
+        notes=half_notes(kernels, buffers.all, target),
+    )
+
+
+def half_notes(kernels: Sequence[Kernel], buffers: Sequence[Buffer], target: Target) -> tuple[str, ...]:
+    """Whether a target computes the products of half elements itself, or only stores such elements."""
+    operands = dict.fromkeys(buffers[k.body.a.buffer].type.dtype for k in kernels if isinstance(k.body, Dot))
+    return tuple(
+        f"products of {dtype} are computed in {dtype}, and accumulate in {dtype.accumulate}"
+        if dtype.name in target.dtypes
+        else f"{target.name} has no products of {dtype}: it is how operands are stored, computed is {dtype.accumulate}"
+        for dtype in operands
+        if dtype.is_half
+    )
+
+
+def _checked_sizes(graph: Graph, capacity: Mapping[str, int], least: Sequence[Least]) -> dict[str, int]:
+    """The capacity of each symbol of a graph that can be planned for it."""
     missing = [s for s in graph.symbols if s not in capacity]
     if missing:
         raise GraphError(
@@ -59,81 +116,24 @@ def make_plan(
                 f"{needed.extent} is {needed.value(sizes)} at most; {needed.why}: it must be {needed.size} or more. "
                 "Build with a larger batch_size."
             )
-    prepared = prepare(assemble(graph))  # every kernel's operands are laid out as it needs them
-    clusters = fuse(prepared, fused)  # which ops share a kernel
-    if fused:
-        clusters = merge_maps(clusters, prepared.updates)  # an update is one pass over its buffers
-        clusters = join_column_sums(clusters, prepared.updates)  # sums stand where what they add is read anyway
-    updates = place_updates(prepared, clusters)  # states are overwritten only after everyone has read them
-    opened = open_loops(topological(clusters), fused)  # the kernels of a loop's body stand in its place
-    ordered = opened.clusters
-    buffers = Buffers(
-        prepared, ordered, updates, sizes, graph.outputs, opened
-    )  # what is in memory, and in which layout
-    kernels = [emit(i, c, buffers) for i, c in enumerate(ordered)]
-    kernels, loops = split_with_loops(
-        kernels, opened.loops, buffers.all, sizes
-    )  # who computes what; where threads meet
-    placed, arena_bytes = place(buffers.all, kernels)  # every byte has its place
-    placed, copy_bytes = place_copies(placed)
-    names = {b.id: b.name for b in placed if b.space is Space.STATE}
-    leaves = prepared.states()
-    parameters = [buffers.states[n] for n in prepared.leaves("parameter")]
-    updated = tuple(dict.fromkeys(u.name for u in updates))
-    return Plan(
-        version=VERSION,
-        target=target.name,
-        symbols=prepared.symbols,
-        capacity=tuple(sizes[s] for s in prepared.symbols),
-        buffers=tuple(placed),
-        kernels=tuple(kernels),
-        scalars=tuple(buffers.host.scalars.values()),
-        host=tuple(buffers.host.values),
-        slots=buffers.host.slots,
-        inputs=tuple((b.name, b.id) for b in placed if b.space is Space.INPUT),
-        outputs=tuple(buffers.outputs.items()),
-        states=tuple(buffers.states.items()),
-        initial=tuple(leaves[name].attrs.init for name in buffers.states),  # type: ignore[attr-defined]
-        updated=updated,
-        bounds=tuple(bounds),
-        constants=tuple(
-            (b, n.attrs.array.value.tobytes())  # type: ignore[attr-defined]
-            for n, b in buffers.stored.items()
-            if n.op == "constant"
-        ),
-        param_grad_pairs=tuple((p, buffers.outputs.get(f"{names[p]}.grad")) for p in parameters if names[p] in updated),
-        param_buffers=tuple(parameters),
-        arena_bytes=arena_bytes,
-        copy_bytes=copy_bytes,
-        work_bytes=buffers.work_bytes,
-        regions=max((schedule_of(k).region for k in kernels), default=0) + 1,
-        loops=tuple(loops),
-        least=tuple(least),
-        notes=half_notes(kernels, placed, target),
-    )
-
-
-def half_notes(kernels: Sequence[Kernel], buffers: Sequence[Buffer], target: Target) -> tuple[str, ...]:
-    """Whether a target computes the products of half elements itself, or only stores such elements."""
-    operands = dict.fromkeys(buffers[k.body.a.buffer].type.dtype for k in kernels if isinstance(k.body, Dot))
-    return tuple(
-        f"products of {dtype} are computed in {dtype}, and accumulate in {dtype.accumulate}"
-        if dtype.name in target.dtypes
-        else f"{target.name} has no products of {dtype}: it is how operands are stored, computed is {dtype.accumulate}"
-        for dtype in operands
-        if dtype.is_half
-    )
+    return sizes
 
 
 def emit(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
-    buffers.start_kernel()
     stored_in_place = set(laid(cluster)) if cluster.loop is not None else set()
     computed = replace(cluster, nodes=[n for n in cluster.nodes if n not in stored_in_place])
-    kernel = EMITTERS[cluster.kind](id, computed if stored_in_place else cluster, buffers)
+    kernel = EMIT[cluster.kind](id, computed if stored_in_place else cluster, buffers)
     if cluster.loop is not None:
         kernel = in_slots(kernel, buffers.slots, buffers.all)
     origin = tuple(n.name or n.op for n in cluster.members)
-    sizes = buffers.sizes
-    steps = 1 if cluster.loop is None else evaluate(buffers.loops.loops[cluster.loop].length, sizes)
-    kernel = replace(kernel, flops=steps * flops(kernel, sizes), origin=origin, loop=cluster.loop)
-    return replace(kernel, bytes=steps * bytes_moved(kernel, buffers.all, sizes))
+    return replace(kernel, origin=origin, loop=cluster.loop)
+
+
+def counted(draft: Draft) -> list[Kernel]:
+    """The kernels with their flops and the bytes that they move, in all steps of their loops."""
+    sizes, out = draft.sizes, []
+    for kernel in draft.kernels:
+        steps = 1 if kernel.loop is None else evaluate(draft.loops[kernel.loop].length, sizes)
+        moved = bytes_moved(kernel, draft.buffers, sizes)
+        out.append(replace(kernel, flops=steps * flops(kernel, sizes), bytes=steps * moved))
+    return out

@@ -13,7 +13,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, SourceLine, Update
 from wholestep.compiler.ir.types import Extent, TensorType
 from wholestep.compiler.plan.access import Indices, identity, merged
-from wholestep.compiler.plan.kernel import LANES, Index
+from wholestep.compiler.plan.kernel import Index
 
 # op -> the routine that computes it
 ROUTINES: Mapping[str, str] = {
@@ -65,11 +65,6 @@ class Assembled(Node):
         self.op, self.inputs, self.attrs, self.name, self.line = "assembled", tuple(parts), at.NONE, name, line
         self.result, self.host = type, False
         self.places = tuple(places)
-
-    @property
-    def keeps_panels(self) -> bool:
-        """May it lie in panels: do all parts begin at one?"""
-        return all(keeps_panels(place, part.type.rank) for part, place in zip(self.inputs, self.places, strict=True))
 
     def with_inputs(self, inputs: Sequence[Node]) -> Assembled:
         return Assembled(inputs, self.places, self.type, self.name, self.line)
@@ -165,11 +160,3 @@ def has_contiguous_columns(index: Indices, column: int) -> bool:
     """Does the axis `column` walk consecutive elements of what is indexed?"""
     inside = [dict(i.terms).get(column, 0) for i in index]
     return bool(inside) and inside[-1] == 1 and not any(inside[:-1])
-
-
-def keeps_panels(index: Indices, rank: int) -> bool:
-    """Do the columns of each matrix begin at a panel, if what is indexed lies in panels?"""
-    *_, columns = index
-    others = [c for a, c in columns.terms if a != rank - 1]
-    whole = all(isinstance(e, int) and e % LANES == 0 for e in (*others, columns.offset))
-    return has_contiguous_columns(index, rank - 1) and whole

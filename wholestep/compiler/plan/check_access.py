@@ -53,7 +53,7 @@ def _with(extent: Dim, symbol: str, value: Extent) -> Extent:
 def leaves(load: Load, guards: Sequence[Guard], kernel: Kernel, buffer: Buffer, ranges: Ranges) -> str | None:
     """What is wrong with an access, or None: its shape is the buffer's, and every index is inside of it."""
     if load.shape != buffer.type.shape:
-        reshaped = buffer.layout is Layout.ROWS
+        reshaped = buffer.layout == Layout.ROWS
         if not reshaped or not is_nonnegative(buffer.type.elements - product(load.shape), ranges):
             return f"it has {load.shape} for {buffer.type}"
     for index, extent in zip(load.index, load.shape, strict=True):

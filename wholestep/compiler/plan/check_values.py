@@ -12,7 +12,7 @@ from math import isfinite
 from wholestep.compiler.ir.attrs import NONE, CastAttrs
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import DType, TensorType, boolean
-from wholestep.compiler.plan.bodies import Dot, Window
+from wholestep.compiler.plan.bodies import Columns, Dot, Window
 from wholestep.compiler.plan.kernel import HostValue, Index, Instr, Kernel, Kind, Level, Plan
 from wholestep.errors import WholestepError
 
@@ -156,3 +156,23 @@ def check_host(value: HostValue, need: Need) -> None:
     need(value.op in HOSTED, f"{where} is an instruction; received {value.op!r}")
     need(len(value.args) == OPS[value.op].arity, f"{where}: {value.op} takes {OPS[value.op].arity} values")
     need(value.op != "cast" or value.dtype is not None, f"{where} is cast to a dtype")
+
+
+def check_shape_of_kind(kernel: Kernel, need: Need) -> None:
+    """A kernel has the levels of its kind."""
+    where = f"kernel {kernel.id}"
+    reduced = kernel.body.reduced if isinstance(kernel.body, Columns) else None
+    inner = [a for a in (kernel.vector, reduced) if a is not None]
+    if kernel.kind in (Kind.NEST, Kind.COLUMNS):
+        whole = [*kernel.rows, *inner]
+        need(sorted(whole) == list(range(len(kernel.axes))), f"{where} loops over each of its axes once")
+    levels = len(kernel.levels)
+    need(
+        levels == 2 if kernel.kind is Kind.COLUMNS else kernel.kind is not Kind.NEST or levels >= 1,
+        f"{where} has levels",
+    )
+    with_sums = {Kind.NEST: range(levels), Kind.COLUMNS: range(1), Kind.DOT: range(1, 2)}.get(kernel.kind, range(0))
+    for n, level in enumerate(kernel.levels):
+        need(not level.reduces or n in with_sums, f"{where} reduces where it can")
+        sums_alone = n in with_sums and kernel.kind is not Kind.NEST
+        need(not (sums_alone and level.stores), f"{where} stores what follows its sums")

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.access import identity, resolve
 from wholestep.compiler.plan.bodies import Columns, Dot, Nest, Scatter
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.call import ROUTINES
 from wholestep.compiler.plan.emitter import Emitter
 from wholestep.compiler.plan.fuse import Cluster, reduced_axis
-from wholestep.compiler.plan.kernel import LANES, Buffer, Index, Instr, Kernel, Kind, Layout, Load, Reduce
+from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Kind, Load, Reduce
 from wholestep.compiler.plan.moved import moved
 from wholestep.compiler.plan.routines import EMIT_CALL
-from wholestep.compiler.plan.scheduled import Blocks, CpuSchedule
-
-# Bytes: in such steps a column lies in a few sets of the caches, and the product copies its blocks (gemm.c).  With more
-# columns at a time it copies less often: 1024 columns 75 -> 105 GFLOP/s a core.
-COPIED_STRIDE, COPIED_STEP = 2048, 1024
-COPIED_FOR = 256  # columns
-# A left operand of half elements is copied in pairs for so many columns: 185 -> 215 GFLOP/s against 64.
-PAIRED_FOR = 256
+from wholestep.compiler.plan.windows import emit_window
 
 
 def emit_nest(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
@@ -33,7 +24,7 @@ def emit_nest(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     emitter = Emitter(cluster, buffers, vector)
     for node in cluster.nodes:
         emitter.place(node)
-    return Kernel(id, cluster.shape, Nest(tuple(range(rank)), vector, emitter.levels()), CpuSchedule())
+    return Kernel(id, cluster.shape, Nest(tuple(range(rank)), vector, emitter.levels()))
 
 
 def emit_columns(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
@@ -59,19 +50,16 @@ def emit_columns(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
             emitter.place(node)
     axes = (*cluster.shape, source.type.shape[axis])
     body = Columns(tuple(range(rank - 1)), rank - 1, rank, emitter.levels())
-    return Kernel(id, axes, body, CpuSchedule())
+    return Kernel(id, axes, body)
 
 
-def _dot_operand(node: Node, axes: list[int], transposed: bool, buffers: Buffers, right: bool) -> Load:
+def _dot_operand(node: Node, axes: list[int], transposed: bool, buffers: Buffers) -> Load:
     if transposed:
         axes = [*axes[:-2], axes[-1], axes[-2]]
     access, dtype = resolve(node, tuple(Index.axis(a) for a in axes)), node.type.dtype
-    if right and access.index[-1].plain != (axes[-2] if transposed else axes[-1]):
-        copy = buffers.copy(access.base, dtype, turned=True)
-        return Load(copy, tuple(reversed(access.shape)), tuple(reversed(access.index)))
-    if dtype != access.base.type.dtype:
-        return Load(buffers.copy(access.base, dtype, turned=False), access.shape, access.index)
-    return Load(buffers.of(access.base), access.shape, access.index)
+    same = dtype == access.base.type.dtype
+    buffer = buffers.of(access.base) if same else buffers.half(access.base, dtype)
+    return Load(buffer, access.shape, access.index)
 
 
 def emit_dot(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
@@ -79,8 +67,8 @@ def emit_dot(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     attrs, rank = head.attrs, head.type.rank
     assert isinstance(attrs, at.MatmulAttrs)
     batch, m, n, k = list(range(rank - 2)), rank - 2, rank - 1, rank
-    a = _dot_operand(head.inputs[0], [*batch, m, k], attrs.transpose_a, buffers, right=False)
-    b = _dot_operand(head.inputs[1], [*batch, k, n], attrs.transpose_b, buffers, right=True)
+    a = _dot_operand(head.inputs[0], [*batch, m, k], attrs.transpose_a, buffers)
+    b = _dot_operand(head.inputs[1], [*batch, k, n], attrs.transpose_b, buffers)
     emitter = Emitter(cluster, buffers, n)
     emitter.add(0, False, head, lambda i: Instr(i, "acc", head.type.dtype))
     emitter.level_of[head] = 0
@@ -92,28 +80,7 @@ def emit_dot(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     levels = emitter.levels()
     if cluster.sums is not None:  # its axes are (n, k), ours (m, n, k)
         levels += tuple(moved(level, 1, emitter.count) for level in emit_columns(id, cluster.sums, buffers).levels)
-    dot, blocks = Dot(a, b, tuple(batch), m, n, k, levels), block_size(a, buffers.all[a.buffer], m)
-    right = buffers.all[b.buffer]
-    if right.type.dtype.is_half and right.layout is not Layout.PAIRS:
-        columns = TensorType((depth, blocks.columns), right.type.dtype)
-        blocks = replace(blocks, pairs=buffers.work(columns, Layout.PAIRS))
-    if not dot.is_direct:
-        work = buffers.work(TensorType((blocks.rows, blocks.columns), head.type.dtype), Layout.PANELS)
-        blocks = replace(blocks, work=work)
-    return Kernel(id, (*head.type.shape, depth), dot, CpuSchedule(inner=blocks))
-
-
-def block_size(a: Load, buffer: Buffer, m: int) -> Blocks:
-    """Rows and columns of a block: a left operand that is read down its columns decides."""
-    if not a.index or a.index[-1].plain != m:  # a scalar in all places has no index
-        return Blocks()
-    if buffer.type.dtype.is_half:
-        return Blocks(columns=PAIRED_FOR)
-    if buffer.layout is Layout.PANELS:
-        return Blocks(rows=LANES)
-    stride = a.shape[-1] * buffer.type.dtype.size
-    copied = isinstance(stride, int) and stride >= COPIED_STRIDE and stride % COPIED_STEP == 0
-    return Blocks(columns=COPIED_FOR) if copied else Blocks()
+    return Kernel(id, (*head.type.shape, depth), Dot(a, b, tuple(batch), m, n, k, levels))
 
 
 def emit_scatter(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
@@ -132,7 +99,7 @@ def emit_scatter(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
         over,
         axis,
     )
-    return Kernel(id, updates.type.shape, scatter, CpuSchedule())
+    return Kernel(id, updates.type.shape, scatter)
 
 
 def emit_call(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
@@ -145,4 +112,5 @@ EMIT: dict[Kind, Callable[[int, Cluster, Buffers], Kernel]] = {
     Kind.DOT: emit_dot,
     Kind.SCATTER: emit_scatter,
     Kind.CALL: emit_call,
+    Kind.WINDOW: emit_window,
 }

@@ -77,7 +77,7 @@ def footprint(plan: Plan, threads: int) -> Footprint:
 
 
 def space_bytes(plan: Plan, space: Space) -> int:
-    """The bytes of all buffers of one space, each in whole cache lines."""
+    """The bytes of all buffers of one space, each in whole multiples of the alignment."""
     return sum(aligned(b.bytes) for b in plan.buffers if b.space is space)
 
 

@@ -19,6 +19,7 @@ from wholestep.compiler.plan.kernel import Kind
 from wholestep.compiler.plan.prepare import is_generated
 from wholestep.compiler.plan.reach import Reach
 from wholestep.compiler.plan.window_ops import POOLED, POOLS, WEIGHTS, WINDOWS, pool_of, stays_inside, tiles
+from wholestep.compiler.target import Fusion
 
 GATHERS = having(Trait.GATHERS)
 MAPS = GATHERS | {
@@ -105,8 +106,8 @@ class Fuser:
     first reader and go into its kernel.  So does what only column sums read.
     """
 
-    def __init__(self, graph: Graph, fuse: bool) -> None:
-        self.fuse = fuse
+    def __init__(self, graph: Graph, fusion: Fusion, fuse: bool) -> None:
+        self.fusion, self.fuse = fusion, fuse
         self.clusters: list[Cluster] = []
         self.of: dict[Node, Cluster] = {}
         self.deferred: set[Node] = set()
@@ -241,6 +242,8 @@ class Fuser:
             return self.fits_pool(node, found[0], cluster)
         if node.op not in MAPS or cluster.kind in (Kind.SCATTER, Kind.CALL, Kind.LOOP) or has_no_epilogue(cluster):
             return False
+        if cluster.kind is Kind.DOT and not self.fusion.dot_epilogues:
+            return False
         shape = node.type.shape
         row = cluster.is_row(node)
         if shape != (cluster.rows if row else cluster.shape) or (row and cluster.kind is not Kind.NEST):
@@ -264,7 +267,8 @@ class Fuser:
     def fits_pool(self, node: Node, access: Access, cluster: Cluster) -> bool:
         """Behind a convolution whose every pixel is read by this pool alone."""
         return (
-            cluster.kind is Kind.WINDOW
+            self.fusion.pools_in_convolutions
+            and cluster.kind is Kind.WINDOW
             and cluster.nodes[0].op in POOLED
             and tiles(node)
             and self.of.get(access.base) is cluster
@@ -333,9 +337,9 @@ def new_cluster(node: Node) -> Cluster:
     return Cluster(Kind.NEST, shape[:-1], shape[-1]) if shape else Cluster(Kind.NEST, (), None)
 
 
-def fuse(graph: Graph, enabled: bool = True) -> list[Cluster]:
-    """The clusters of a prepared graph, each with its ops in order."""
-    return Fuser(graph, enabled).clusters
+def fuse(graph: Graph, fusion: Fusion, enabled: bool = True) -> list[Cluster]:
+    """The clusters of a prepared graph, each with its ops in order, as far as a target lets them share kernels."""
+    return Fuser(graph, fusion, enabled).clusters
 
 
 def reach_of(clusters: Iterable[Cluster]) -> Reach[Cluster]:

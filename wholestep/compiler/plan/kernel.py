@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, evaluate
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wholestep.compiler.plan.bodies import Body
 
 POOL_AXES = (4, 5)  # of a kernel with a pool behind a convolution: row and column in the pool's window
-LANES = 16  # logical lanes of every reduction, and columns of a panel
+VERSION = 3  # of plans: changes whenever an older one cannot be read
 
 
 class Space(enum.Enum):
@@ -29,14 +29,21 @@ class Space(enum.Enum):
     OUTPUT = "output"  # read by the caller after the step
     CONSTANT = "constant"  # arrays that belong to the program
     ARENA = "arena"  # alive within one step; bytes are shared over time
-    COPY = "copy"  # a second stored layout of a state, rewritten by whoever updates it
+    COPY = "copy"  # a second stored form of a state, half as wide or transposed, rewritten by whoever updates it
     WORK = "work"  # private to a thread, alive within one row or block of a kernel
 
 
-class Layout(enum.Enum):
-    ROWS = "rows"  # dense, last axis contiguous
-    PANELS = "panels"  # [..., columns/16][rows][16]: what contractions read without packing
-    PAIRS = "pairs"  # [..., columns/16][rows/2][16][2]: the same for those of half elements, two rows side by side
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor lies in memory: in dense rows, or its matrices in blocks of columns, [..., columns/n][rows][n]."""
+
+    ROWS: ClassVar[Layout]
+    name: str = "rows"  # for people
+    columns: int = 0  # of a block; 0: dense rows, the last axis contiguous
+    rows: int = 1  # that lie side by side in a block: [..., columns/n][rows/m][n][m]
+
+
+Layout.ROWS = Layout()
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ class Buffer:
     space: Space
     layout: Layout
     bytes: int  # at capacity, padding included
-    offset: int = 0  # in its segment: the arena, the copies, or a thread's workspace
+    offset: int = 0  # in its segment: the arena, the copies, or a thread's workspace; decided by the schedule
     source: int | None = None  # of a COPY: its state
     turned: bool = True  # of a COPY: is it the state's transpose?
     first: int = 0  # the first and last kernel that touches it
@@ -174,7 +181,15 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a backend runs a kernel: a record of the backend's own.  A draft's kernels have none."""
+    """How a backend runs a kernel: a record of the backend's own.  A draft's have this one."""
+
+    tag: ClassVar[str] = "in order"  # in files: the family of targets
+    heading: ClassVar[str] = ""  # in reports
+
+    @property
+    def text(self) -> str:
+        """What a report says of it, below the heading."""
+        return ""
 
 
 @dataclass(frozen=True)
@@ -274,8 +289,11 @@ class Least:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Everything about an entry point that does not depend on a device being here."""
+class Draft:
+    """Everything about an entry point that no device decides: kernels that may run in their order, loops, buffers.
+
+    Buffers lie in dense rows and have no offsets; kernels have no schedules.  A backend makes a plan of it.
+    """
 
     version: int
     target: str
@@ -295,13 +313,23 @@ class Plan:
     constants: tuple[tuple[int, bytes], ...]  # buffer id -> its bytes
     param_grad_pairs: tuple[tuple[int, int | None], ...] = ()
     param_buffers: tuple[int, ...] = ()
-    arena_bytes: int = 0
-    copy_bytes: int = 0
-    work_bytes: int = 0  # a thread
-    regions: int = 1
     loops: tuple[Loop, ...] = ()
     least: tuple[Least, ...] = ()
     notes: tuple[str, ...] = field(default=())  # what a reader of the report should know
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return dict(zip(self.symbols, self.capacity, strict=True))
+
+
+@dataclass(frozen=True)
+class Plan(Draft):
+    """A draft that a backend has scheduled: every kernel has its schedule, every buffer its layout and its place."""
+
+    arena_bytes: int = 0
+    copy_bytes: int = 0
+    work_bytes: int = 0  # a thread
+    regions: int = 1  # of kernels, with barriers between them
 
     @property
     def dispatches(self) -> tuple[Kernel, ...]:
@@ -314,10 +342,6 @@ class Plan:
     @property
     def input_buffers(self) -> tuple[tuple[str, int], ...]:
         return self.inputs
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        return dict(zip(self.symbols, self.capacity, strict=True))
 
     @property
     def flops(self) -> int:

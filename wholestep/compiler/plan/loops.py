@@ -34,7 +34,8 @@ from wholestep.compiler.plan.kernel import (
 )
 from wholestep.compiler.plan.merge import merge_maps
 from wholestep.compiler.plan.order import topological
-from wholestep.compiler.plan.prepare import copied, prepare
+from wholestep.compiler.plan.prepare import Operands, copied, prepare
+from wholestep.compiler.target import Fusion
 
 Place = tuple[Node, Extent]  # a stack, and the slot in it
 
@@ -56,21 +57,21 @@ class Opened:
         return list(dict.fromkeys(stack for places in self.places.values() for stack, _ in places))
 
 
-def open_loops(clusters: Sequence[Cluster], fused: bool) -> Opened:
+def open_loops(clusters: Sequence[Cluster], fusion: Fusion, rules: Operands, fused: bool) -> Opened:
     """Put the kernels of its body in the place of each loop."""
     opened = Opened()
     for cluster in clusters:
         if cluster.kind is Kind.LOOP:
             opened.closed.append(cluster)
-            _Body(cluster, opened, fused).open()
+            _Body(cluster, opened, fusion, rules, fused).open()
         else:
             opened.clusters.append(cluster)
     return opened
 
 
 class _Body:
-    def __init__(self, cluster: Cluster, opened: Opened, fused: bool) -> None:
-        self.cluster, self.opened, self.fused = cluster, opened, fused
+    def __init__(self, cluster: Cluster, opened: Opened, fusion: Fusion, rules: Operands, fused: bool) -> None:
+        self.cluster, self.opened, self.fusion, self.rules, self.fused = cluster, opened, fusion, rules, fused
         self.scan = cluster.nodes[0]
         self.attrs = attrs_of(self.scan, at.ScanAttrs)
         id = len(opened.loops)
@@ -125,7 +126,7 @@ class _Body:
                 new[node] = node.with_inputs([new[i] for i in node.inputs])
         slots = [after if i < a.carries else self.step for i in range(len(self.items))]
         results = [copied(new[o.node]) if new[o.node].op == "scatter_add" else new[o.node] for o in a.graph.outputs]
-        one = prepare(Graph((), tuple(Update(f"y{i}", n) for i, n in enumerate(results))))
+        one = prepare(Graph((), tuple(Update(f"y{i}", n) for i, n in enumerate(results))), self.rules)
         for update, item, slot in zip(one.updates, self.items, slots, strict=True):
             self.opened.places.setdefault(update.node, []).append((item, slot))
         return one
@@ -134,9 +135,9 @@ class _Body:
     def open(self) -> None:
         self.first_values()
         graph = self.graph()
-        clusters = fuse(graph, self.fused)
+        clusters = fuse(graph, self.fusion, self.fused)
         if self.fused:
-            clusters = lay_beside(merge_maps(clusters, ()), graph)
+            clusters = lay_beside(merge_maps(clusters, (), self.fusion), graph)
         for whole in (n for c in clusters for n in laid(c)):
             self.opened.parts.update({part: (whole, index) for part, index in parts(whole)})
         inside = topological(clusters)

@@ -14,13 +14,12 @@ from wholestep.compiler.plan.fuse import GATHERS, MAPS, Cluster, accesses, is_wh
 from wholestep.compiler.plan.kernel import Kind
 from wholestep.compiler.plan.prepare import is_state
 from wholestep.compiler.plan.siblings import states_read
+from wholestep.compiler.target import Fusion
 
-MOST_BUFFERS = 16  # of one loop: more streams than a core follows
 
-
-def merge_maps(clusters: Sequence[Cluster], updates: Sequence[Update]) -> list[Cluster]:
+def merge_maps(clusters: Sequence[Cluster], updates: Sequence[Update], fusion: Fusion) -> list[Cluster]:
     """The clusters with pointwise ones joined where that saves a pass over memory."""
-    merger = _Merger(clusters, updates)
+    merger = _Merger(clusters, updates, fusion.most_buffers)
     for cluster in clusters:
         if cluster in merger.pure and cluster not in merger.home:
             merger.take_in(cluster)
@@ -28,8 +27,8 @@ def merge_maps(clusters: Sequence[Cluster], updates: Sequence[Update]) -> list[C
 
 
 class _Merger:
-    def __init__(self, clusters: Sequence[Cluster], updates: Sequence[Update]) -> None:
-        self.clusters = clusters
+    def __init__(self, clusters: Sequence[Cluster], updates: Sequence[Update], most_buffers: int) -> None:
+        self.clusters, self.most_buffers = clusters, most_buffers
         self.pure = {c for c in clusters if is_pure(c)}
         self.reach = reach_of(clusters)
         self.home: dict[Cluster, Cluster] = {}
@@ -64,7 +63,7 @@ class _Merger:
         if any(r is not other and self.reach.depends(r, other) for r in map(self.now, later.reads)):
             return False  # a third one stands between them
         ops = [*other.nodes, *later.nodes]
-        return is_read_in_place(ops, set(other.nodes)) and touched(ops) <= MOST_BUFFERS
+        return is_read_in_place(ops, set(other.nodes)) and touched(ops) <= self.most_buffers
 
     def join(self, other: Cluster, later: Cluster) -> None:
         later.nodes = [*other.nodes, *later.nodes]

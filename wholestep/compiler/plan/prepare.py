@@ -18,20 +18,10 @@ from wholestep.compiler.plan.access import (
     cuts_axes,
     identity,
     is_reinterpretation,
-    linear,
     repeats,
     resolve,
 )
-from wholestep.compiler.plan.call import (
-    Assembled,
-    has_contiguous_columns,
-    is_call,
-    is_loop_result,
-    is_result,
-    keeps_panels,
-)
-from wholestep.compiler.plan.kernel import Layout
-from wholestep.compiler.plan.layout import state_layout
+from wholestep.compiler.plan.call import Assembled, has_contiguous_columns, is_call, is_loop_result, is_result
 from wholestep.compiler.plan.window_ops import KERNELS, WEIGHTS, WINDOWS
 
 STORED_LEAVES = having(Trait.STATE | Trait.GIVEN)
@@ -72,47 +62,35 @@ def _copy(node: Node) -> Node:
     return copy
 
 
-def _stored(node: Node) -> Node:
-    """The node itself if it will be in memory as dense rows, else a copy of it."""
-    paneled = is_state(node) and state_layout(node.type) is Layout.PANELS
-    return _copy(node) if node.op in VIEWS or is_generated(node) or paneled else node
+class Operands:
+    """Which views the kernels of a backend read where they lie; anything else is copied before.
 
+    These are the rules of a backend whose states lie in dense rows and whose kernels take any step along any axis.
+    """
 
-def _operand(node: Node) -> Node:
-    """A contraction's operand may be any view of something in memory, but a part of a panel has no stride."""
-    access = resolve(node, identity(node.type.rank))
-    paneled = is_state(access.base) and state_layout(access.base.type) is Layout.PANELS
-    in_steps = _is_affine(access) and not (paneled and access.index[-1].plain is None)
-    return node if in_steps and not is_generated(access.base) else _copy(node)
+    def is_dense(self, type: TensorType) -> bool:
+        """Does a state of this type lie in memory as dense rows?"""
+        return True
+
+    def has_steps(self, access: Access) -> bool:
+        """Is an element of an operand found by steps along the axes?"""
+        return _is_affine(access)
+
+    def takes_right(self, access: Access, column: int, row: int) -> bool:
+        """Is a contraction's right operand read in place, with its columns and rows along these axes?"""
+        return True
+
+    def takes_window(self, access: Access, fixed: Sequence[int]) -> bool:
+        """Are images or a weight read in place?  `fixed` are the axes whose steps no size may change."""
+        return _is_affine(access)
+
+    def takes_call(self, access: Access, rank: int) -> bool:
+        """Is the operand of a routine read in place?"""
+        return has_contiguous_columns(access.index, rank - 1)
 
 
 def _is_affine(access: Access) -> bool:
     return all(i.over == 1 for i in access.index)
-
-
-def _window_operand(op: str, position: int, node: Node) -> Node:
-    """Any view of something that lies in memory as dense rows, as long as its steps are numbers.
-
-    The step from image to image may depend on a size; every other one is a literal in a tile of machine code.
-    """
-    access = resolve(node, identity(node.type.rank))
-    paneled = is_state(access.base) and state_layout(access.base.type) is Layout.PANELS
-    if not _is_affine(access) or is_generated(access.base) or paneled:
-        return _copy(node)
-    steps = dict(linear(access.index, access.shape).terms)
-    fixed = range(0 if position == KERNELS.get(op) else 1, node.type.rank)
-    return node if all(isinstance(steps.get(a, 0), int) for a in fixed) else _copy(node)
-
-
-def right_operand_is_direct(node: Node, transposed: bool) -> bool:
-    """Are the columns of a right operand contiguous in memory, or those of a state's stored transpose?"""
-    rank = node.type.rank
-    access = resolve(node, identity(rank))
-    column, row = (rank - 2, rank - 1) if transposed else (rank - 1, rank - 2)
-    plain = [i.plain for i in access.index]
-    if plain[-1:] == [column]:
-        return True
-    return is_state(access.base) and access.shape == access.base.type.shape and plain == [column, row]
 
 
 def _from_half_copy(node: Node) -> Node:
@@ -124,49 +102,65 @@ def _from_half_copy(node: Node) -> Node:
     return HalfCopy(node.inputs[0], node.type.dtype) if rounds else node
 
 
-def _matmul(node: Node) -> Node:
-    a, b = node.inputs
-    attrs = node.attrs
-    b = _from_half_copy(b)
-    assert isinstance(attrs, at.MatmulAttrs)
-    a, b, transpose_b = _operand(a), _operand(b), attrs.transpose_b
-    if not right_operand_is_direct(b, transpose_b):
+class _Preparer:
+    def __init__(self, rules: Operands) -> None:
+        self.rules = rules
+
+    def stored(self, node: Node) -> Node:
+        """The node itself if it will be in memory as dense rows, else a copy of it."""
+        elsewhere = node.op in VIEWS or is_generated(node) or (is_state(node) and not self.rules.is_dense(node.type))
+        return _copy(node) if elsewhere else node
+
+    def operand(self, node: Node) -> Node:
+        """A contraction's operand, or what is padded or concatenated: a view of something in memory."""
+        access = resolve(node, identity(node.type.rank))
+        return node if self.rules.has_steps(access) and not is_generated(access.base) else _copy(node)
+
+    def window_operand(self, op: str, position: int, node: Node) -> Node:
+        access = resolve(node, identity(node.type.rank))
+        fixed = range(0 if position == KERNELS.get(op) else 1, node.type.rank)
+        in_place = not is_generated(access.base) and self.rules.takes_window(access, fixed)
+        return node if in_place else _copy(node)
+
+    def call_operand(self, node: Node) -> Node:
+        access = resolve(node, identity(node.type.rank))
+        in_place = self.rules.takes_call(access, node.type.rank) and _is_affine(access)
+        return node if in_place and not is_generated(access.base) else _copy(node)
+
+    def matmul(self, node: Node) -> Node:
+        a, b = node.inputs
+        attrs, b = node.attrs, _from_half_copy(b)
+        assert isinstance(attrs, at.MatmulAttrs)
+        a, b, transpose_b = self.operand(a), self.operand(b), attrs.transpose_b
         rank = b.type.rank
-        if transpose_b:
-            b = Node("permute", (b,), at.PermuteAttrs((*range(rank - 2), rank - 1, rank - 2)), b.name, b.line)
-        b, transpose_b = _copy(b), False
-    flags = at.MatmulAttrs(attrs.transpose_a, transpose_b, attrs.accumulate)
-    return Node("matmul", (a, b), flags, node.name, node.line)
+        column, row = (rank - 2, rank - 1) if transpose_b else (rank - 1, rank - 2)
+        if not self.rules.takes_right(resolve(b, identity(rank)), column, row):
+            if transpose_b:
+                b = Node("permute", (b,), at.PermuteAttrs((*range(rank - 2), rank - 1, rank - 2)), b.name, b.line)
+            b, transpose_b = _copy(b), False
+        flags = at.MatmulAttrs(attrs.transpose_a, transpose_b, attrs.accumulate)
+        return Node("matmul", (a, b), flags, node.name, node.line)
 
-
-def _prepare(node: Node) -> Node:
-    if node.op == "reshape":
-        (source,) = node.inputs
-        if source.op == "reshape":
-            return _prepare(Node("reshape", source.inputs, node.attrs, node.name, node.line))
-        if not is_reinterpretation(node) or (source.op in VIEWS and (cuts_axes(node) or repeats(node))):
-            return node
-        return node.with_inputs([_stored(source)])
-    if node.op == "matmul":
-        return _matmul(node)
-    if node.op == "gather":
-        table, index = node.inputs
-        return node.with_inputs([table if is_state(table) else _stored(table), index])  # panels have rows too
-    if node.op == "scatter_add":
-        return node.with_inputs([_stored(i) for i in node.inputs])
-    if node.op in WINDOWS:
-        return node.with_inputs([_window_operand(node.op, i, x) for i, x in enumerate(node.inputs)])
-    if node.op in ("pad", "concat"):
-        return node.with_inputs([_operand(i) for i in node.inputs])
-    return node.with_inputs([_call_operand(i) for i in node.inputs]) if is_call(node) else node
-
-
-def _call_operand(node: Node) -> Node:
-    """A routine reads rows of consecutive elements, or panels of them."""
-    access, rank = resolve(node, identity(node.type.rank)), node.type.rank
-    paneled = is_state(access.base) and state_layout(access.base.type) is Layout.PANELS
-    in_place = keeps_panels(access.index, rank) if paneled else has_contiguous_columns(access.index, rank - 1)
-    return node if in_place and _is_affine(access) and not is_generated(access.base) else _copy(node)
+    def prepare(self, node: Node) -> Node:
+        if node.op == "reshape":
+            (source,) = node.inputs
+            if source.op == "reshape":
+                return self.prepare(Node("reshape", source.inputs, node.attrs, node.name, node.line))
+            if not is_reinterpretation(node) or (source.op in VIEWS and (cuts_axes(node) or repeats(node))):
+                return node
+            return node.with_inputs([self.stored(source)])
+        if node.op == "matmul":
+            return self.matmul(node)
+        if node.op == "gather":
+            table, index = node.inputs  # any layout of a state has rows
+            return node.with_inputs([table if is_state(table) else self.stored(table), index])
+        if node.op == "scatter_add":
+            return node.with_inputs([self.stored(i) for i in node.inputs])
+        if node.op in WINDOWS:
+            return node.with_inputs([self.window_operand(node.op, i, x) for i, x in enumerate(node.inputs)])
+        if node.op in ("pad", "concat"):
+            return node.with_inputs([self.operand(i) for i in node.inputs])
+        return node.with_inputs([self.call_operand(i) for i in node.inputs]) if is_call(node) else node
 
 
 def _computed(node: Node) -> Node:
@@ -183,11 +177,12 @@ def _output(node: Node) -> Node:
     return _computed(node)
 
 
-def prepare(graph: Graph) -> Graph:
+def prepare(graph: Graph, rules: Operands) -> Graph:
     """The graph with its copies; an output is the op that computes it, perhaps in another shape."""
     new: dict[Node, Node] = {}
+    preparer = _Preparer(rules)
     for n in graph.nodes:
-        new[n] = _prepare(n.with_inputs([new[i] for i in n.inputs]))
+        new[n] = preparer.prepare(n.with_inputs([new[i] for i in n.inputs]))
     kept = [u for u in graph.updates if not (is_state(u.node) and u.node.attrs.name == u.name)]  # type: ignore[attr-defined]
     return Graph(
         tuple(Output(o.name, _output(new[o.node])) for o in graph.outputs),

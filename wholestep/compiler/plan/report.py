@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.plan.footprint import Footprint, footprint
 from wholestep.compiler.plan.kernel import Kernel, Plan, Space
-from wholestep.compiler.plan.scheduled import schedule_of
 from wholestep.compiler.plan.traffic import stores
 
 NAMES_WIDTH = 56
@@ -58,7 +57,8 @@ class PlanReport:
         return "\n".join([title, "", *self._kernels(), *shared, "", *self._memory(), *notes])
 
     def _kernels(self) -> list[str]:
-        lines = [f"{'kernel':>6}  {'kind':<8}{'region':>6}  {'split':<7}{'flops':>14}{'bytes':>12}  nodes -> results"]
+        own = next((k.schedule.heading for k in self.plan.kernels), "")
+        lines = [f"{'kernel':>6}  {'kind':<8}{own}{'flops':>14}{'bytes':>12}  nodes -> results"]
         lines += [_kernel_line(k, self.plan) for k in self.plan.kernels]
         total = f"{len(self.plan.kernels)} kernels"
         return [
@@ -72,9 +72,7 @@ class PlanReport:
 
 
 def _kernel_line(kernel: Kernel, plan: Plan) -> str:
-    how = schedule_of(kernel)
-    split = "-" if how.split is None else f"axis {how.split}"
-    place = f"{kernel.id:>6}  {kernel.kind.value:<8}{how.region:>6}  {split:<7}"
+    place = f"{kernel.id:>6}  {kernel.kind.value:<8}{kernel.schedule.text}"
     return f"{place}{kernel.flops:>14,}{kernel.bytes:>12,}  {described(kernel, plan)}"
 
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 import base64
 import dataclasses
 import enum
+import functools
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from wholestep.compiler.ir.attrs import Initializer
@@ -23,28 +24,19 @@ from wholestep.compiler.ir.types import DTYPES, Dim, DType, Extent, TensorType
 from wholestep.compiler.plan import kernel as k
 from wholestep.compiler.plan.bodies import BODIES
 from wholestep.compiler.plan.check import check, check_file
-from wholestep.compiler.plan.kernel import Layout, Plan, Space
-from wholestep.compiler.plan.scheduled import Blocks, CpuSchedule, Queries, Tiles
+from wholestep.compiler.plan.formats import FORMATS, Format, format_of
+from wholestep.compiler.plan.kernel import VERSION, Layout, Plan, Schedule, Space
 from wholestep.errors import PlanError
 
-FORMAT, VERSION = "wholestep plan", 2
+FORMAT = "wholestep plan"
 # What reading and judging a body that is no plan may end in; a plan of ours ends in none of them.
 NOT_A_PLAN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, RecursionError)
 
 # The dataclasses that a plan is made of.
 RECORDS = (
-    *(Initializer, TensorType, k.Buffer, k.Index, k.Guard, k.Load, k.Instr, k.Store, k.Reduce, k.Level),
-    *(k.Operand, *BODIES.values(), Blocks, Queries, Tiles, CpuSchedule, k.Kernel, k.Loop, k.HostValue, k.Scalar),
-    *(k.Bound, k.Least, Plan),
+    *(Initializer, TensorType, Layout, k.Buffer, k.Index, k.Guard, k.Load, k.Instr, k.Store, k.Reduce, k.Level),
+    *(k.Operand, *BODIES.values(), k.Kernel, k.Loop, k.HostValue, k.Scalar, k.Bound, k.Least, Plan),
 )
-# A field that may hold one of several records says which, under "kind".
-UNIONS: dict[str, dict[str, type]] = {
-    "Body": {kind.value: cls for kind, cls in BODIES.items()},
-    "Schedule": {"cpu": CpuSchedule},
-    "Inner | None": {"blocks": Blocks, "queries": Queries, "tiles": Tiles},
-}
-KINDS = {cls: kind for union in UNIONS.values() for kind, cls in union.items()}
-FIELDS = {cls: dataclasses.fields(cls) for cls in RECORDS}
 
 Decoder = Callable[[Any], Any]
 LARGEST = 1 << 64  # of an integer: the keys of random numbers have 64 bits
@@ -127,9 +119,10 @@ def encode(value: Any) -> Any:
         return base64.b64encode(value).decode()
     if hasattr(value, "item"):  # a NumPy scalar
         return value.item()
-    fields = {f.name: (getattr(value, f.name), f.default) for f in FIELDS[type(value)]}
+    fields = {f.name: (getattr(value, f.name), f.default) for f in dataclasses.fields(value)}
     told = {name: encode(v) for name, (v, default) in fields.items() if v != default or repr(v) == "-0.0"}
-    return {"kind": KINDS[type(value)], **told} if type(value) in KINDS else told
+    # A field that may hold one of several records says which.
+    return told if (tag := getattr(value, "tag", None)) is None else {"kind": tag, **told}
 
 
 # -- reading: one row per annotation of a field --------------------------------------------------------------------
@@ -175,7 +168,7 @@ def _optional(some: Decoder) -> Decoder:
     return lambda value: None if value is None else some(value)
 
 
-def _record(cls: type) -> Decoder:
+def _record(cls: type, rows: Mapping[str, Decoder] | None = None) -> Decoder:
     """A dataclass; the rows of its fields are found when the first one is read."""
     found: dict[str, Decoder] = {}
 
@@ -183,15 +176,15 @@ def _record(cls: type) -> Decoder:
         if type(value) is not dict:
             raise TypeError(f"{value!r} stands where a {cls.__name__} was expected")
         if not found:
-            found.update({f.name: DECODERS[str(f.type)] for f in dataclasses.fields(cls)})
+            found.update({f.name: (rows or DECODERS)[str(f.type)] for f in dataclasses.fields(cls)})
         return cls(**{name: found[name](v) for name, v in value.items()})
 
     return decode
 
 
-def _union(classes: dict[str, type]) -> Decoder:
+def _union(classes: Mapping[str, type], rows: Mapping[str, Decoder] | None = None) -> Decoder:
     """One of several dataclasses, told apart by "kind"."""
-    decoders = {kind: _record(cls) for kind, cls in classes.items()}
+    decoders = {kind: _record(cls, rows) for kind, cls in classes.items()}
 
     def decode(value: Any) -> Any:
         if type(value) is not dict or value.get("kind") not in decoders:
@@ -199,6 +192,27 @@ def _union(classes: dict[str, type]) -> Decoder:
         return decoders[value["kind"]]({name: v for name, v in value.items() if name != "kind"})
 
     return decode
+
+
+def _schedule(value: Any) -> Schedule:
+    """A schedule says which family of targets it is for."""
+    if type(value) is not dict or value.get("kind") not in FORMATS:
+        raise TypeError(f"{value!r} stands where a schedule of one of {', '.join(FORMATS)} was expected")
+    found: Schedule = _schedule_decoder(value["kind"])(value)
+    return found
+
+
+@functools.cache
+def _schedule_decoder(family: str) -> Decoder:
+    return _union({family: format_of(family).schedule}, rows_of(format_of(family)))
+
+
+def rows_of(form: Format) -> dict[str, Decoder]:
+    """The rows for a family's own records: of its unions, and those of every plan."""
+    rows = dict(DECODERS)
+    for name, classes in form.unions.items():
+        rows[name] = _optional(_union(classes, rows)) if name.endswith("| None") else _union(classes, rows)
+    return rows
 
 
 _integer, _string, _float = _exactly(int), _exactly(str), _exactly(float)
@@ -223,9 +237,10 @@ DECODERS: dict[str, Decoder] = {
     "tuple[tuple[str, Extent], ...]": _many(_each(_string, _extent)),
     "tuple[tuple[int, bytes], ...]": _many(_each(_integer, lambda text: base64.b64decode(text, validate=True))),
     "tuple[tuple[int, int | None], ...]": _many(_each(_integer, _optional(_integer))),
-    **{cls.__name__: cls for cls in (Space, Layout)},
+    "Space": Space,
+    "Schedule": _schedule,
+    "Body": _union({kind.value: cls for kind, cls in BODIES.items()}),
     **{cls.__name__: _record(cls) for cls in RECORDS},
     **{f"tuple[{cls.__name__}, ...]": _many(_record(cls)) for cls in RECORDS},
     **{f"{cls.__name__} | None": _optional(_record(cls)) for cls in RECORDS},
-    **{name: _optional(_union(classes)) if "None" in name else _union(classes) for name, classes in UNIONS.items()},
 }

@@ -16,24 +16,23 @@ from wholestep.compiler.plan.access import Access, resolve
 from wholestep.compiler.plan.fuse import Cluster, accesses, reach_of, reduced_axis
 from wholestep.compiler.plan.kernel import Index, Kind
 from wholestep.compiler.plan.prepare import is_generated, is_state
-
-WIDE = 64  # a contraction with sums is dealt out by columns: fewer would leave threads without any
-MOST_SUMS = 8  # of one loop: each holds a kilobyte of lanes
+from wholestep.compiler.target import Fusion
 
 COLUMN, DEPTH = Index.axis(0), Index.axis(1)  # of the space (columns, what is summed over), to compare accesses
 
 
-def join_column_sums(clusters: Sequence[Cluster], updates: Sequence[Update]) -> list[Cluster]:
+def join_column_sums(clusters: Sequence[Cluster], updates: Sequence[Update], fusion: Fusion) -> list[Cluster]:
     """The clusters with every column sum in the kernel of a contraction or of another sum that reads what it reads."""
-    joiner = _Joiner(clusters, updates)
-    joiner.with_contractions()
+    joiner = _Joiner(clusters, updates, fusion)
+    if fusion.sums_in_dots:
+        joiner.with_contractions()
     joiner.with_each_other()
     return joiner.left()
 
 
 class _Joiner:
-    def __init__(self, clusters: Sequence[Cluster], updates: Sequence[Update]) -> None:
-        self.clusters = clusters
+    def __init__(self, clusters: Sequence[Cluster], updates: Sequence[Update], fusion: Fusion) -> None:
+        self.clusters, self.fusion = clusters, fusion
         self.reach = reach_of(clusters)
         self.home: dict[Cluster, Cluster] = {}  # of those that have moved in with another
         writer = {n: c for c in clusters for n in c.nodes}
@@ -43,7 +42,7 @@ class _Joiner:
         self.read = {c: states_read(c) for c in clusters}
 
     def with_contractions(self) -> None:
-        dots = {b: c for c in self.clusters if (b := right_operand(c)) is not None}
+        dots = {b: c for c in self.clusters if (b := right_operand(c, self.fusion.least_columns)) is not None}
         for c in self.clusters:
             summed = {plain_summand(h) for h in c.heads} if c.kind is Kind.COLUMNS and not c.prologue else {None}
             operand = summed.pop()
@@ -61,7 +60,10 @@ class _Joiner:
                 continue
             places = [(space(c), base) for base in bases(c)]
             found = dict.fromkeys(last[p] for p in places if p in last)
-            other = next((o for o in found if self.may_share(o, c) and len(o.heads) + len(c.heads) <= MOST_SUMS), None)
+            other = next(
+                (o for o in found if self.may_share(o, c) and len(o.heads) + len(c.heads) <= self.fusion.most_sums),
+                None,
+            )
             if other is not None:
                 joined(other, c)
                 self.move(c, other)
@@ -93,11 +95,11 @@ def joined(a: Cluster, b: Cluster) -> Cluster:
     return a
 
 
-def right_operand(cluster: Cluster) -> Access | None:
+def right_operand(cluster: Cluster, least_columns: int) -> Access | None:
     """What a matrix product reads by columns, in the space of its columns and its depth."""
     if cluster.kind is not Kind.DOT or len(cluster.rows) != 1:
         return None
-    if not isinstance(cluster.vector, int) or cluster.vector < WIDE:
+    if not isinstance(cluster.vector, int) or cluster.vector < least_columns:
         return None
     head = cluster.nodes[0]
     assert isinstance(head.attrs, at.MatmulAttrs)

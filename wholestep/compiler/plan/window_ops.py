@@ -15,6 +15,17 @@ WINDOWS = frozenset(name for name, op in OPS.items() if op.family is Family.WIND
 WEIGHTS = frozenset({"conv2d_grad_weight", "pooled_grad_weight"})  # no epilogue: they add up over all images
 KERNELS = {"conv2d": 1, "conv2d_grad_input": 1, "pooled_grad_input": 2}  # op -> which input is a weight, not images
 POOLS = frozenset({"max_pool2d", "max_pool2d_index"})  # both are results of one pass over the windows
+OPERANDS = {  # what a kernel calls them, in the order of the op's inputs
+    "conv2d": ("x", "weight"),
+    "conv2d_grad_input": ("g", "weight"),
+    "conv2d_grad_weight": ("x", "g"),
+    "pooled_grad_weight": ("x", "g", "index"),
+    "pooled_grad_input": ("g", "index", "weight"),
+    "max_pool2d": ("x",),
+    "max_pool2d_index": ("x",),
+    "max_pool2d_grad": ("g", "index"),
+    "max_pool2d_pick": ("x", "index"),
+}
 POOLED = frozenset({"conv2d"})  # what a pool may follow in one kernel
 
 
@@ -62,3 +73,25 @@ def window_attrs(window: Window, made: Shape) -> at.Attrs:
         parts: int = made[0] if w.op == "pooled_grad_weight" else 1  # type: ignore[assignment]
         return at.PooledConvAttrs(w.low, w.high, w.pool, w.middle, size, parts)
     return at.ConvGradAttrs(w.stride, w.low, w.high, w.dilation, w.groups, True, size)
+
+
+def made_axes(window: Window) -> int:
+    """How many axes of a window kernel are those of what it makes."""
+    if window.pooled is not None:
+        return 6  # the pool's windows have two
+    return 5 if window.op == "pooled_grad_weight" else 4
+
+
+def operand_axes(op: str, made: int) -> list[tuple[int, ...]]:
+    """The axes of each operand, behind the `made` axes of what the kernel makes.
+
+    Images are read image by image, along the kernel's first axis, but where a gradient adds up over all of them.
+    Weights are read whole.
+    """
+    found, first = [], made
+    for name in OPERANDS[op]:
+        by_image = op not in WEIGHTS and name != "weight"
+        rest = range(first, first + (3 if by_image else 4))
+        found.append((0, *rest) if by_image else tuple(rest))
+        first = rest.stop
+    return found

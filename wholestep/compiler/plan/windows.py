@@ -1,63 +1,62 @@
-"""Cluster -> window kernel: operands, workspace, and the epilogue of every pixel."""
+"""Cluster -> window kernel: operands over axes of their own, and the epilogue of every pixel."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.types import DType, Extent
-from wholestep.compiler.ir.windows import index_dtype
-from wholestep.compiler.plan import winograd
+from wholestep.compiler.ir.types import DType, Extent, evaluate
+from wholestep.compiler.ir.windows import window_products
 from wholestep.compiler.plan.access import identity, resolve
+from wholestep.compiler.plan.bodies import Window
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.emitter import Emitter
-from wholestep.compiler.plan.frames import (
-    SLACK,
-    backward_taps,
-    columns_of,
-    forward_margin,
-    panel_columns,
-    reads_past,
-    rounded,
-)
 from wholestep.compiler.plan.fuse import Cluster
-from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Kind, Level, Load, Store
-from wholestep.compiler.plan.scheduled import Tiles
-from wholestep.compiler.plan.window_draft import Draft, area
-from wholestep.compiler.plan.window_ops import POOLED, POOLS, WEIGHTS
-from wholestep.compiler.plan.window_weights import emit_weight
-
-VECTOR_BYTES = 32  # of the kernels that go through a pool, on every target
+from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Kind, Level, Load, Operand, Store
+from wholestep.compiler.plan.window_ops import OPERANDS, POOLED, POOLS, WEIGHTS, geometry, operand_axes
 
 
 def emit_window(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     head = cluster.nodes[0]
     assert getattr(head.attrs, "last", True), f"channels_last() comes before planning: {head.op}"
-    return emit_weight(id, head, buffers) if head.op in WEIGHTS else _emit_images(id, cluster, buffers)
-
-
-def _emit_images(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
-    head = cluster.nodes[0]
+    if head.op in WEIGHTS:
+        (target,) = buffers.targets(head)
+        result = Operand("result", target, tuple(range(head.type.rank)))
+        return _kernel(id, head, buffers, head.type.shape, {"results": (result,)})
     if head.op in POOLED and any(n.op in POOLS for n in cluster.nodes):
         return _emit_pooled(id, cluster, buffers)
-    draft = Draft(head, buffers, head.type.shape)
-    tiles = FRAMES[head.op](draft)
     emitter = _epilogue(cluster, cluster.nodes, [n for n in cluster.nodes if n is head or n.op in POOLS], buffers)
-    return draft.kernel(id, tiles, levels=emitter.levels())
+    return _kernel(id, head, buffers, head.type.shape, {"levels": emitter.levels()})
+
+
+def _kernel(id: int, head: Node, buffers: Buffers, axes: Sequence[Extent], fields: Mapping[str, object]) -> Kernel:
+    """`axes` are those of what the kernel makes; `fields` what the op's attributes do not tell of its body."""
+    all_axes, operands = [*axes], []
+    walks = operand_axes(head.op, len(axes))
+    for name, node, walked in zip(OPERANDS[head.op], head.inputs, walks, strict=True):
+        all_axes += node.type.shape[-len([a for a in walked if a >= len(axes)]) :]
+        access = resolve(node, tuple(Index.axis(a) for a in walked))
+        operands.append(Operand(name, Load(buffers.of(access.base), access.shape, access.index), walked))
+    work = flops_of_op(head, buffers.sizes)
+    body = Window(head.op, tuple(operands), work=work, **(geometry(head.attrs) | dict(fields)))  # type: ignore[arg-type]
+    return Kernel(id, tuple(all_axes), body)
+
+
+def flops_of_op(head: Node, sizes: Mapping[str, int]) -> int:
+    """Multiplies and adds of a convolution or an adjoint; comparisons of a pool."""
+    products = window_products(head.op, tuple(i.type for i in head.inputs), head.type, True)
+    return evaluate(products * (1 if head.op.startswith("max_pool2d") else 2), sizes)
 
 
 def _emit_pooled(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
-    """A convolution and the pool behind it: what is pooled never leaves the workspace."""
+    """A convolution and the pool behind it: what is pooled is never stored."""
     head = cluster.nodes[0]
     pools = [n for n in cluster.nodes if n.op in POOLS]
     size, shape = attrs_of(pools[0], at.PoolAttrs).window, pools[0].type.shape
-    draft = Draft(head, buffers, (*shape, *size))
-    draft.pool = size
-    tiles = FRAMES[head.op](draft)
     before = [n for n in cluster.nodes if n.type.shape == head.type.shape]
     behind = [n for n in cluster.nodes if n not in before]
     full = Cluster(Kind.WINDOW, head.type.shape[:-1], head.type.shape[-1], before)
@@ -67,7 +66,8 @@ def _emit_pooled(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     (level,) = first.levels()
     second = _epilogue(cluster, behind, pools, buffers, first.count)
     levels = (_unpooled(level, size), *second.levels())
-    return draft.kernel(id, tiles, levels=levels, pool=size, middle=head.type.shape[1:3], pooled=value)
+    fields = {"levels": levels, "pool": size, "middle": head.type.shape[1:3], "pooled": value}
+    return _kernel(id, head, buffers, (*shape, *size), fields)
 
 
 def _epilogue(
@@ -112,126 +112,3 @@ def _unpooled(level: Level, window: Sequence[int]) -> Level:
     )
     assert len(level.stores) == 1, "what stands before a pool in its kernel is read there alone"
     return replace(level, body=body, stores=())
-
-
-def _conv2d(draft: Draft) -> Tiles:
-    x, weight = draft.head.inputs
-    a = attrs_of(draft.head, at.ConvAttrs)
-    height, width, channels = draft.images("x", x, 0)
-    kernel_height, kernel_width, inner = draft.weight(weight)
-    batch, rows, columns, outputs = draft.head.type.shape
-    assert isinstance(outputs, int), "type rules ask for numbers"
-    assert isinstance(rows, int), "type rules ask for numbers"
-    assert isinstance(columns, int), "type rules ask for numbers"
-    kernel = (outputs, kernel_height, kernel_width, inner)
-    by_tiles = winograd.takes(kernel, x.type.dtype, (rows, columns), a.stride, a.dilation, a.groups)
-    step = 2 if by_tiles else 1
-    margins = [
-        forward_margin(*of)
-        for of in zip(
-            *((height, width), (rounded(rows, step), rounded(columns, step)), (kernel_height, kernel_width)),
-            *(a.stride, a.low, a.dilation),
-            strict=True,
-        )
-    ]
-    spills = reads_past(channels, a.groups, outputs, inner, by_tiles)
-    if max(*a.low, *margins) > 0 or not draft.is_dense(draft.operands[0]) or spills:
-        draft.room("frame", area((height, width), a.low, margins) * channels + SLACK)
-    _pack(draft, a.groups, outputs, kernel_height * kernel_width * inner)
-    if by_tiles:
-        size = rows // draft.pool[0] * draft.pool[0], columns // draft.pool[1] * draft.pool[1]
-        return _by_tiles(draft, batch, size, channels, outputs)
-    draft.room("block", draft.pool[0] * columns * panel_columns(a.groups, outputs, inner))
-    return Tiles()
-
-
-def _by_tiles(draft: Draft, batch: Extent, size: Sequence[int], depth: int, outputs: int) -> Tiles:
-    rows = winograd.reserve(draft.room, size, depth, outputs, draft.pool[0])
-    draft.flops = draft.flops_of_tiles(batch, size, depth * outputs)
-    return Tiles(rows)
-
-
-def _pack(draft: Draft, groups: int, channels: int, depth: int) -> None:
-    """Room for a weight in panels of output channels."""
-    panel = columns_of(channels // groups)
-    draft.room("packed", groups * rounded(channels // groups, panel) * depth)
-
-
-def _conv2d_grad_input(draft: Draft) -> Tiles:
-    g, weight = draft.head.inputs
-    a = attrs_of(draft.head, at.ConvGradAttrs)
-    rows, columns, outputs = draft.images("g", g, 0)
-    kernel_height, kernel_width, inner = draft.weight(weight)
-    channels = inner * a.groups
-    kernel = (outputs, kernel_height, kernel_width, inner)
-    by_tiles = winograd.takes(kernel, g.type.dtype, a.size, a.stride, a.dilation, a.groups)
-    sides = [
-        backward_taps(*of)
-        for of in zip(a.size, (rows, columns), (kernel_height, kernel_width), a.stride, a.low, a.dilation, strict=True)
-    ]
-    odd = [by_tiles * size % 2 for size in a.size]  # a tile that reaches over the edge sees one row more
-    before, behind = [s[1] for s in sides], [s[2] + more for s, more in zip(sides, odd, strict=True)]
-    spills = reads_past(outputs, a.groups, channels, outputs // a.groups, by_tiles)
-    if max(*before, *behind) > 0 or not draft.is_dense(draft.operands[0]) or spills:
-        draft.room("frame", area((rows, columns), before, behind) * outputs + SLACK)
-    _pack(draft, a.groups, channels, kernel_height * kernel_width * (outputs // a.groups))
-    if by_tiles:
-        return _by_tiles(draft, g.type.shape[0], a.size, outputs, channels)
-    draft.room("block", a.size[1] * panel_columns(a.groups, channels, outputs // a.groups))
-    return Tiles()
-
-
-def _pooled_grad_input(draft: Draft) -> Tiles:
-    g, index, weight = draft.head.inputs
-    a = attrs_of(draft.head, at.PooledConvAttrs)
-    _, _, outputs = draft.images("g", g, 0)
-    draft.images("index", index, 0)
-    kernel_height, _, channels = draft.weight(weight)
-    draft.room("image", area(a.size, a.low, a.high) * channels + framed_row(draft.head) + SLACK)
-    draft.room("packed", outputs * (kernel_height + 2 * a.window[0] - 2) * framed_row(draft.head) + SLACK)
-    return Tiles()
-
-
-def framed_row(head: Node) -> int:
-    """Elements of a row of a kernel with zeros around it, wide enough to be moved within a pool's window."""
-    a, weight = attrs_of(head, at.PooledConvAttrs), head.inputs[2].type
-    _, _, width, channels = (e for e in weight.shape if isinstance(e, int))
-    return framed_length(width, channels, a.window[1], VECTOR_BYTES // weight.dtype.size)
-
-
-def framed_length(width: int, channels: int, window: int, lanes: int) -> int:
-    return (window - 1) * channels + rounded((width + window - 1) * channels, lanes)
-
-
-def _pool(draft: Draft) -> Tiles:
-    a = attrs_of(draft.head, at.PoolAttrs)
-    _, _, channels = draft.images("x", draft.head.inputs[0], 0)
-    draft.room("best", channels, draft.head.inputs[0].type.dtype)
-    draft.room("positions", channels, index_dtype(a.window))
-    return Tiles()
-
-
-def _pool_grad(draft: Draft) -> Tiles:
-    a = attrs_of(draft.head, at.PoolGradAttrs)
-    _, _, channels = draft.images("g", draft.head.inputs[0], 0)
-    draft.images("index", draft.head.inputs[1], 0)
-    draft.room("image", a.size[0] * a.size[1] * channels)
-    return Tiles()
-
-
-def _pool_pick(draft: Draft) -> Tiles:
-    _, _, channels = draft.images("x", draft.head.inputs[0], 0)
-    draft.images("index", draft.head.inputs[1], 0)
-    draft.room("best", channels)
-    return Tiles()
-
-
-FRAMES = {
-    "conv2d": _conv2d,
-    "conv2d_grad_input": _conv2d_grad_input,
-    "pooled_grad_input": _pooled_grad_input,
-    "max_pool2d": _pool,
-    "max_pool2d_index": _pool,
-    "max_pool2d_grad": _pool_grad,
-    "max_pool2d_pick": _pool_pick,
-}

@@ -34,6 +34,6 @@ def _label(kernel: Kernel, plan: Plan) -> str:
 
 def _buffer_names(plan: Plan) -> str:
     named = [
-        f" * b{b.id}: {b.space.value} {printable(b.name)}, {b.type}, {b.layout.value}" for b in plan.buffers if b.name
+        f" * b{b.id}: {b.space.value} {printable(b.name)}, {b.type}, {b.layout.name}" for b in plan.buffers if b.name
     ]
     return "\n".join(["/* buffers", *named, " */"])

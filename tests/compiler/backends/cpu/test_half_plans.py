@@ -14,6 +14,7 @@ from random_graphs import example_values, graphs
 from step_graphs import attention_step, convolution_step, example, mlp_step
 
 from tests.compiler.targets import make_plan
+from wholestep.compiler.backends.cpu.layout import PAIRS
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
@@ -22,7 +23,7 @@ from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.compiler.passes.rounding import round_early, widen_operands
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.check import check
-from wholestep.compiler.plan.kernel import Layout, Plan, Space
+from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.plan.serialize import dump, load
 
 OPERANDS = {"matmul": (0, 1), "attention": (0, 1, 2), "attention_lse": (0, 1, 2), "attention_grad": (0, 1, 2, -1)}
@@ -106,7 +107,7 @@ def test_a_second_step_reads_the_copies_that_the_first_one_wrote() -> None:
 def test_weights_have_half_copies_in_pairs_and_nothing_is_cast_by_itself() -> None:
     plan = planned(halved(mlp_step(64, 128, 32), bfloat16), {"batch": 21})
     copies = Counter((c.name, c.turned, c.layout) for c in plan.buffers if c.space is Space.COPY)
-    assert copies == {("w0", False, Layout.PAIRS): 1, ("w1", False, Layout.PAIRS): 1, ("w1", True, Layout.PAIRS): 1}
+    assert copies == {("w0", False, PAIRS): 1, ("w1", False, PAIRS): 1, ("w1", True, PAIRS): 1}
     assert all(c.type.dtype == bfloat16 for c in plan.buffers if c.space is Space.COPY)
     alone = [k.origin for k in plan.kernels if set(k.origin) == {"cast"}]
     assert alone == [("cast",)]  # the caller's own array

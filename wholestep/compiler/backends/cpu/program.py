@@ -19,6 +19,7 @@ import numpy as np
 from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, MicroBatchShape, Place, Slice, nothing
 from wholestep.compiler.backends.cpu import library as native
 from wholestep.compiler.backends.cpu.compiler import OBJECT_SUFFIX, Compiler, compile_c, find_compiler
+from wholestep.compiler.backends.cpu.layout import PANELS
 from wholestep.compiler.backends.cpu.scratch import Scratch
 from wholestep.compiler.backends.cpu.states import MEMORY
 from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_available
@@ -26,7 +27,7 @@ from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.footprint import footprint, staging_bytes
-from wholestep.compiler.plan.kernel import Buffer, Layout, Plan, Space
+from wholestep.compiler.plan.kernel import Buffer, Plan, Space
 from wholestep.compiler.plan.layout import aligned, unpack
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.cache import key_of
@@ -330,7 +331,7 @@ class CpuProgram:
             copy=self._region.address + self._offset[copy.id],
             rows=rows,
             columns=columns,
-            paneled=state.layout is Layout.PANELS,
+            paneled=state.layout == PANELS,
             bytes=state.type.dtype.size,
             half=native.HALF[copy.type.dtype.name] if copy.type.dtype.is_half else native.WHOLE,
             turned=copy.turned,

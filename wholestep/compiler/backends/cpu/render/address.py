@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from wholestep.compiler.backends.cpu.layout import LANES, PAIRS, PANELS
 from wholestep.compiler.backends.cpu.render.language import extent_text
 from wholestep.compiler.ir.types import Extent, product
-from wholestep.compiler.plan.kernel import LANES, Buffer, Index, Layout, Load
+from wholestep.compiler.plan.kernel import Buffer, Index, Layout, Load
 
 
 @dataclass
@@ -86,14 +87,14 @@ class Scope:
 
 TERMS: Mapping[Layout, Callable[[Scope, Load], list[str]]] = {
     Layout.ROWS: Scope.row_terms,
-    Layout.PANELS: Scope.panel_terms,
-    Layout.PAIRS: Scope.pair_terms,
+    PANELS: Scope.panel_terms,
+    PAIRS: Scope.pair_terms,
 }
 
 
 def axis_stride(load: Load, axis: int, buffer: Buffer) -> tuple[Extent, bool]:
     """(stride of an axis in elements, is it the paneled one): for a contraction's operand."""
-    if buffer.layout is Layout.ROWS:
+    if buffer.layout == Layout.ROWS:
         stride: Extent = 0
         for d, i in enumerate(load.index):
             for a, c in i.terms:

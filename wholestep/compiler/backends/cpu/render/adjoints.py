@@ -7,9 +7,9 @@ from collections.abc import Callable
 from wholestep.compiler.backends.cpu.render.images import Pen, clear_frame, image_epilogue, stage
 from wholestep.compiler.backends.cpu.render.winograd import render_weight_by_tiles
 from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.backends.cpu.windows.frames import forward_margin, rounded, runs
+from wholestep.compiler.backends.cpu.windows.images import VECTOR_BYTES, framed_length
 from wholestep.compiler.ir.windows import SMALL_WINDOW
-from wholestep.compiler.plan.frames import forward_margin, rounded, runs
-from wholestep.compiler.plan.windows import VECTOR_BYTES, framed_length
 
 
 def _finish_weight(pen: Pen, lo: str, hi: str, tall: int, count: int, length: int, padded: int) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from wholestep.compiler.backends.cpu.layout import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.ir.types import Extent
 from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import LANES, Buffer, Layout, Load, Operand, Space
+from wholestep.compiler.plan.kernel import Buffer, Layout, Load, Operand, Space
 
 # Bytes from which on a step cannot keep its data in the second-level caches: below, there is nothing to fetch.
 LARGE = 4 << 20
@@ -49,7 +50,7 @@ def entry(w: Writer, load: Load) -> str:
         return ""
     rows, columns = (across[p] for p in places if p is not None)
     size = buffer.type.dtype.size
-    if buffer.layout is not Layout.ROWS:
+    if buffer.layout != Layout.ROWS:
         count, bytes = f"({columns} + {LANES - 1})/{LANES}", f"{rows}*{LANES * size}"
         step = w.scope.extent(panel_rows(load, buffer) * LANES * size)
     elif places == [dot.m, dot.n]:
@@ -63,7 +64,7 @@ def entry(w: Writer, load: Load) -> str:
 def panel_rows(load: Load, buffer: Buffer) -> Extent:
     """The rows of a panel, the one that fills its last pair among them."""
     rows = load.shape[-2]
-    return rows if buffer.layout is Layout.PANELS or not isinstance(rows, int) else -(-rows // 2) * 2
+    return rows if buffer.layout == PANELS or not isinstance(rows, int) else -(-rows // 2) * 2
 
 
 def ahead_of_next(w: Writer, items: Sequence[Operand]) -> list[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from wholestep.compiler.backends.cpu.layout import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.call import headers
 from wholestep.compiler.backends.cpu.render.kernels import RENDER
 from wholestep.compiler.backends.cpu.render.language import HOST, STORED, cast_text, extent_text, literal
 from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.ir.types import float64
-from wholestep.compiler.plan.kernel import LANES, Buffer, HostValue, Kernel, Layout, Loop, Plan, Space
-from wholestep.compiler.plan.scheduled import schedule_of
+from wholestep.compiler.plan.kernel import Buffer, HostValue, Kernel, Layout, Loop, Plan, Space
 
 PRELUDE = """\
 #include "ws.h"
@@ -185,7 +186,7 @@ def refresh(plan: Plan, prefix: str) -> str:
         state = buffers[copy.source]
         rows, columns = state.type.shape
         lines += [p for p in (pointer(state, position), pointer(copy, position)) if p not in lines]
-        at_state = f"i*{columns} + j" if state.layout is Layout.ROWS else panel_offset("i", "j", str(rows))
+        at_state = f"i*{columns} + j" if state.layout == Layout.ROWS else panel_offset("i", "j", str(rows))
         at_copy = copy_offset(copy)
         loops = f"for (long i = 0; i < {rows}; i++) for (long j = 0; j < {columns}; j++)"
         value = f"b{state.id}[{at_state}]"
@@ -199,7 +200,7 @@ def copy_offset(copy: Buffer) -> str:
     """Where element (i, j) of a state lies in its copy."""
     rows, _ = copy.type.shape
     row, column = ("j", "i") if copy.turned else ("i", "j")
-    if copy.layout is Layout.PANELS:
+    if copy.layout == PANELS:
         return panel_offset(row, column, str(rows))
     assert isinstance(rows, int), f"a state has a number of rows, not {rows}"
     return f"({column}/{LANES})*{-(-rows // 2) * 2 * LANES} + ({row}/2)*{2 * LANES} + {column}%{LANES}*2 + {row}%2"

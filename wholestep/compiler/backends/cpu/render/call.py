@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from wholestep.compiler.backends.cpu.layout import LANES
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.ahead import ahead_of_next, is_large
 from wholestep.compiler.backends.cpu.render.language import SUFFIX
 from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.backends.cpu.scheduled import queries_of
 from wholestep.compiler.plan.bodies import Call, Window
-from wholestep.compiler.plan.kernel import LANES, Operand, Plan
-from wholestep.compiler.plan.scheduled import queries_of
+from wholestep.compiler.plan.kernel import Operand, Plan
 
 # Where each routine is defined.
 HEADERS = {"attention": "attention.h", "attention_grad": "attention.h"}

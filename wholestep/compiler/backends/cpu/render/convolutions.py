@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 
+from wholestep.compiler.backends.cpu.layout import LANES
 from wholestep.compiler.backends.cpu.render.images import Lanes, Pen, clear_frame, name_sources, pixels, stage
 from wholestep.compiler.backends.cpu.render.panels import Panels, enter_panels, pack, packed_at
 from wholestep.compiler.backends.cpu.render.winograd import image_by_tiles, take_weights_apart
 from wholestep.compiler.backends.cpu.render.writer import Writer
-from wholestep.compiler.plan.frames import Taps, backward_taps, forward_margin, rounded, runs
-from wholestep.compiler.plan.kernel import LANES, POOL_AXES
-from wholestep.compiler.plan.winograd import tiles_of
+from wholestep.compiler.backends.cpu.windows.frames import Taps, backward_taps, forward_margin, rounded, runs
+from wholestep.compiler.backends.cpu.windows.winograd import tiles_of
+from wholestep.compiler.plan.kernel import POOL_AXES
 
 
 def conv_row(pen: Pen, panels: Panels, count: int, out: str, step: int, x: str, walk: Sequence[int], w: str) -> None:

@@ -6,12 +6,13 @@ Nothing depends on it: what lies behind the last image may be asked for too, and
 
 from __future__ import annotations
 
+from wholestep.compiler.backends.cpu.layout import LANES
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.ahead import is_large, operand_start
 from wholestep.compiler.backends.cpu.render.images import Pen
 from wholestep.compiler.backends.cpu.render.panels import Panels
-from wholestep.compiler.plan.kernel import LANES, Layout, Load
-from wholestep.compiler.plan.winograd import POSITIONS
+from wholestep.compiler.backends.cpu.windows.winograd import POSITIONS
+from wholestep.compiler.plan.kernel import Layout, Load
 
 LINE = 64  # bytes
 
@@ -50,6 +51,6 @@ def fetch_for_epilogue(pen: Pen, panels: Panels, rows: int, columns: int, first:
 def _is_dense(pen: Pen, load: Load, columns: int, channels: int) -> bool:
     """Do the pixels of an image follow each other in memory?"""
     buffer = pen.w.buffers[load.buffer]
-    if buffer.layout is not Layout.ROWS or any(i.value is not None or i.over != 1 for i in load.index):
+    if buffer.layout != Layout.ROWS or any(i.value is not None or i.over != 1 for i in load.index):
         return False
     return [axis_stride(load, a, buffer)[0] for a in (1, 2, 3)] == [columns * channels, channels, 1]

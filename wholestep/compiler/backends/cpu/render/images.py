@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.language import LOCAL, STORED, SUFFIX
 from wholestep.compiler.backends.cpu.render.writer import Writer, simd
+from wholestep.compiler.backends.cpu.scheduled import tiles_of
+from wholestep.compiler.backends.cpu.windows.frames import columns_of
 from wholestep.compiler.ir.types import DType, Extent
 from wholestep.compiler.plan.bodies import Window
-from wholestep.compiler.plan.frames import columns_of
 from wholestep.compiler.plan.kernel import Instr, Layout, Level, Load, Operand, Store
-from wholestep.compiler.plan.scheduled import tiles_of
 
 COLUMN = 2  # the axis of a pixel's column in kernels that make images
 
@@ -240,7 +240,7 @@ def _is_one_run(pen: Pen, channels: int) -> bool:
 
 def _walks_a_run(pen: Pen, load: Load, channels: int) -> bool:
     buffer = pen.w.buffers[load.buffer]
-    if buffer.layout is not Layout.ROWS or any(i.value is not None or i.over != 1 for i in load.index):
+    if buffer.layout != Layout.ROWS or any(i.value is not None or i.over != 1 for i in load.index):
         return False
     return [axis_stride(load, a, buffer)[0] for a in (COLUMN, COLUMN + 1)] == [channels, 1]
 

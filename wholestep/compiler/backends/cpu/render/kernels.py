@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
+from wholestep.compiler.backends.cpu.layout import LANES, PAIRS, PANELS
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.ahead import ahead_of_epilogue, operand_start
 from wholestep.compiler.backends.cpu.render.call import render_call
@@ -13,10 +14,10 @@ from wholestep.compiler.backends.cpu.render.language import LOWEST, OPS, STORED,
 from wholestep.compiler.backends.cpu.render.transposes import render_transpose, transposes
 from wholestep.compiler.backends.cpu.render.windows import render_window
 from wholestep.compiler.backends.cpu.render.writer import REDUCE_SUFFIX, Writer, panel
+from wholestep.compiler.backends.cpu.scheduled import blocks_of
 from wholestep.compiler.ir.types import Extent, product
 from wholestep.compiler.plan.bodies import Columns, Dot, Scatter
-from wholestep.compiler.plan.kernel import LANES, Kind, Layout, Level, Load, Reduce
-from wholestep.compiler.plan.scheduled import blocks_of
+from wholestep.compiler.plan.kernel import Kind, Level, Load, Reduce
 
 
 def render_nest(w: Writer) -> None:
@@ -180,12 +181,12 @@ def pair_columns(w: Writer) -> None:
 def right_steps(w: Writer, dot: Dot) -> tuple[Extent, Extent]:
     """From one row of a right operand to the next (of pairs: to the next pair), and from one panel to the next."""
     buffer = w.buffers[dot.b.buffer]
-    if buffer.layout is Layout.PAIRS:
+    if buffer.layout == PAIRS:
         rows = dot.b.shape[-2]
         assert isinstance(rows, int), f"a matrix in pairs has a number of rows, not {rows}"
         return 2 * LANES, -(-rows // 2) * 2 * LANES
     b_k, _ = axis_stride(dot.b, dot.k, buffer)
-    return b_k, dot.b.shape[-2] * LANES if buffer.layout is Layout.PANELS else LANES
+    return b_k, dot.b.shape[-2] * LANES if buffer.layout == PANELS else LANES
 
 
 def direct_target(w: Writer) -> tuple[str, str, str]:
@@ -193,7 +194,7 @@ def direct_target(w: Writer) -> tuple[str, str, str]:
     dot, target = dot_of(w), w.kernel.levels[0].stores[0].load
     buffer = w.buffers[target.buffer]
     row, _ = axis_stride(target, dot.m, buffer)
-    step = target.shape[-2] * LANES if buffer.layout is Layout.PANELS else LANES
+    step = target.shape[-2] * LANES if buffer.layout == PANELS else LANES
     return operand_start(w, target), w.scope.extent(row), w.scope.extent(step)
 
 

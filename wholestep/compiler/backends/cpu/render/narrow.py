@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from wholestep.compiler.backends.cpu.layout import LANES, PAIRS, PANELS
 from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS
 from wholestep.compiler.ir.types import float32
-from wholestep.compiler.plan.kernel import LANES, Instr, Layout, Level, Load, Space, Store
+from wholestep.compiler.plan.kernel import Instr, Level, Load, Space, Store
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cpu.render.writer import Writer
@@ -36,7 +37,7 @@ def rounded_together(w: Writer, level: Level) -> dict[Store, Instr]:
         casts.pop(r.value, None)
     stores = {s: casts[s.value] for s in level.stores if s.value in casts}
     for s in stores:
-        in_order = w.buffers[s.load.buffer].layout is not Layout.PAIRS and bool(s.load.index)
+        in_order = w.buffers[s.load.buffer].layout != PAIRS and bool(s.load.index)
         if not in_order or s.load.index[-1].plain != vector or _walks(s.load, vector):
             casts.pop(s.value, None)
     return {s: cast for s, cast in stores.items() if s.value in casts}
@@ -53,7 +54,7 @@ def is_padded(w: Writer, load: Load) -> bool:
     buffer = w.buffers[load.buffer]
     if not load.index or load.index[-1].plain != w.kernel.vector:
         return False
-    if buffer.layout is Layout.PANELS:
+    if buffer.layout == PANELS:
         return True
     extent = load.shape[-1]
     whole = isinstance(extent, int) and -(-extent // LANES) * LANES * buffer.type.dtype.size <= buffer.bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from wholestep.compiler.backends.cpu.render.images import Pen, Run
-from wholestep.compiler.plan.frames import is_depthwise, panel_columns
+from wholestep.compiler.backends.cpu.windows.frames import is_depthwise, panel_columns
 
 
 class Panels:

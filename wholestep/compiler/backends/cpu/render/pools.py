@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from wholestep.compiler.backends.cpu.render.images import Lanes, Pen, Run, image_epilogue, lanes
 from wholestep.compiler.backends.cpu.render.writer import Writer
+from wholestep.compiler.backends.cpu.windows.frames import columns_of
 from wholestep.compiler.ir.types import uint8
-from wholestep.compiler.plan.frames import columns_of
 
 
 def _position(pen: Pen) -> str:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from wholestep.compiler.backends.cpu.layout import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.ahead import operand_start
 from wholestep.compiler.backends.cpu.render.language import SUFFIX, cast_text
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.ir.types import float32
-from wholestep.compiler.plan.kernel import LANES, Layout, Load, Store
+from wholestep.compiler.plan.kernel import Load, Store
 
 Span = tuple[str, str]
 
@@ -71,4 +72,4 @@ def turns_whole_blocks(w: Writer, state: Load) -> bool:
     """Does the state consist of 16 x 16 blocks, each in one piece?"""
     buffer = w.buffers[state.buffer]
     whole = all(isinstance(extent, int) and extent % LANES == 0 for extent in state.shape)
-    return whole and buffer.layout is Layout.PANELS and buffer.type.dtype == float32
+    return whole and buffer.layout == PANELS and buffer.type.dtype == float32

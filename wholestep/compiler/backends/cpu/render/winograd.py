@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from wholestep.compiler.backends.cpu.layout import LANES
 from wholestep.compiler.backends.cpu.render.image_ahead import fetch_for_epilogue, fetch_next_image
 from wholestep.compiler.backends.cpu.render.images import Pen, clear_frame, stage
 from wholestep.compiler.backends.cpu.render.panels import Panels, enter_panels
-from wholestep.compiler.plan.frames import forward_margin, rounded
-from wholestep.compiler.plan.kernel import LANES
-from wholestep.compiler.plan.winograd import POSITIONS, TILE_OUTPUTS, position_step, tiles_of
+from wholestep.compiler.backends.cpu.windows.frames import forward_margin, rounded
+from wholestep.compiler.backends.cpu.windows.winograd import POSITIONS, TILE_OUTPUTS, position_step, tiles_of
 
 FEW_THREADS = 2  # that share the outputs of a weight: each fetches all of the next images; of more, each a part of them
 

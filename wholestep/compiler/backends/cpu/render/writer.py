@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from wholestep.compiler.backends.cpu.layout import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.address import Scope
 from wholestep.compiler.backends.cpu.render.language import LOCAL, LOWEST, OPS, STORED, SUFFIX, cast_text, literal
 from wholestep.compiler.backends.cpu.render.narrow import can_widen, rounded_together, widened_lanes
+from wholestep.compiler.backends.cpu.scheduled import Blocks, Inner, Queries, schedule_of
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import DType, Extent, bfloat16, float32, float64, int32, int64, uint8
 from wholestep.compiler.plan.bodies import Window
 from wholestep.compiler.plan.kernel import (
-    LANES,
     Buffer,
     Index,
     Instr,
     Kernel,
-    Layout,
     Level,
     Load,
     Reduce,
     Space,
     Store,
 )
-from wholestep.compiler.plan.scheduled import Blocks, Inner, Queries, schedule_of
 from wholestep.compiler.plan.traffic import loads, stores
 
 TRANSCENDENTAL = having(Trait.TRANSCENDENTAL)
@@ -136,9 +135,7 @@ class Writer:
     def is_paneled(self, level: Level) -> bool:
         """Does the level walk a paneled buffer along the vector axis?"""
         walked = [i.load for i in level.body if i.load] + [s.load for s in level.stores]
-        return any(
-            self.buffers[x.buffer].layout is Layout.PANELS and x.index[-1].plain == self.kernel.vector for x in walked
-        )
+        return any(self.buffers[x.buffer].layout == PANELS and x.index[-1].plain == self.kernel.vector for x in walked)
 
     def body(self, level: Level) -> None:
         self.instructions(level.body)

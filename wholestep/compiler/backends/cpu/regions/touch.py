@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wholestep.compiler.backends.cpu.layout import LANES
+from wholestep.compiler.backends.cpu.scheduled import Tiles, schedule_of
 from wholestep.compiler.ir.types import Dim, Extent, product
 from wholestep.compiler.plan.bodies import Scatter
-from wholestep.compiler.plan.kernel import LANES, Buffer, Index, Kernel, Kind, Layout, Load, Space
-from wholestep.compiler.plan.scheduled import Tiles, schedule_of
+from wholestep.compiler.plan.kernel import Buffer, Index, Kernel, Kind, Layout, Load, Space
 from wholestep.compiler.plan.traffic import loads, stores
 
 SYMBOLIC_GRANULE = 8
@@ -85,7 +86,7 @@ class Touch:
             if stride is not None and load.shape[d] == stride * extent:
                 if own[: d + 1] == load.shape[: d + 1] and granule(load.shape[d]) == stride * granule(extent):
                     found.add(("dimension", d))
-                if d == 0 and buffer.layout is Layout.ROWS:
+                if d == 0 and buffer.layout == Layout.ROWS:
                     found.add(("granules of", product(load.shape[1:]) * stride * granule(extent)))
         return frozenset(found)
 

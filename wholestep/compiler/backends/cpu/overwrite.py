@@ -18,7 +18,7 @@ def overwrites(kernel: Kernel, old: Buffer, new: Buffer) -> bool:
         return False
     if (old.bytes, old.layout, old.type.dtype) != (new.bytes, new.layout, new.type.dtype):
         return False
-    if old.layout is not Layout.ROWS and old.type != new.type:
+    if old.layout != Layout.ROWS and old.type != new.type:
         return False
     written = [(n, s.load) for n, level in enumerate(kernel.levels) for s in level.stores if s.load.buffer == new.id]
     if len(written) != 1 or any(x.buffer == old.id for x in stores(kernel)):

@@ -1,4 +1,4 @@
-"""Which axis of each kernel is dealt out to the threads, hence where barriers stand.
+"""Which axis of each kernel is partitioned among the threads, hence where barriers stand.
 
 `touch.py` says which kernels need no barrier between them; here a local search chooses among the axes by price.
 """
@@ -7,39 +7,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from heapq import heappop, heappush
 
+from wholestep.compiler.backends.cpu.regions.delay import hold_back
+from wholestep.compiler.backends.cpu.regions.relief import relieve
+from wholestep.compiler.backends.cpu.regions.touch import Touch, free, kernel_granule
+from wholestep.compiler.backends.cpu.scheduled import shared
+from wholestep.compiler.backends.cpu.settings import Settings
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.delay import hold_back
 from wholestep.compiler.plan.kernel import Buffer, Kernel, Kind, Space
-from wholestep.compiler.plan.relief import relieve
-from wholestep.compiler.plan.scheduled import shared
-from wholestep.compiler.plan.touch import Touch, free, kernel_granule
-
-PIECE = 800  # kernels whose splits are searched together
-
-
-@dataclass(frozen=True)
-class Prices:
-    """Seconds on the machine a plan is made for; they choose among plans and never change a result."""
-
-    threads: int = 2
-    flop: float = 1 / 80e9  # inside a contraction
-    point: float = 1 / 6e9  # an arithmetic instruction of a loop
-    byte: float = 1 / 30e9  # read or written in the thread's own caches
-    crossing_byte: float = 1 / 8e9  # last written by another thread
-    repeated_byte: float = 1 / 3000e9  # of an operand that every thread reads: little, since caches hold it
-    barrier: float = 2e-6
 
 
 class Splitter:
     def __init__(
-        self, kernels: Sequence[Kernel], buffers: Sequence[Buffer], sizes: Mapping[str, int], prices: Prices
+        self, kernels: Sequence[Kernel], buffers: Sequence[Buffer], sizes: Mapping[str, int], settings: Settings
     ) -> None:
-        self.kernels, self.buffers, self.sizes, self.prices = kernels, buffers, sizes, prices
+        self.kernels, self.buffers, self.sizes = kernels, buffers, sizes
+        self.settings, self.prices = settings, settings.prices
         self.touches = [Touch(k, buffers) for k in kernels]
         self.options = [t.options() for t in self.touches]
         self.edges = self._edges()
@@ -193,10 +180,11 @@ class Splitter:
 
     def best_split(self) -> list[int | None]:
         """Of long plans piece by piece: what a change does to all later barriers makes the search quadratic."""
-        if len(self.kernels) <= PIECE:
+        piece = self.settings.piece
+        if len(self.kernels) <= piece:
             return min((self.descend(s) for s in self.starts()), key=lambda found: found[0])[1]
-        pieces = [self.kernels[i : i + PIECE] for i in range(0, len(self.kernels), PIECE)]
-        return [s for piece in pieces for s in Splitter(piece, self.buffers, self.sizes, self.prices).best_split()]
+        pieces = [self.kernels[i : i + piece] for i in range(0, len(self.kernels), piece)]
+        return [s for some in pieces for s in Splitter(some, self.buffers, self.sizes, self.settings).best_split()]
 
     def search(self) -> list[Kernel]:
         split = self.best_split()
@@ -259,8 +247,8 @@ class Attempt:
 
 
 def split_kernels(
-    kernels: Sequence[Kernel], buffers: Sequence[Buffer], sizes: Mapping[str, int], prices: Prices | None = None
+    kernels: Sequence[Kernel], buffers: Sequence[Buffer], sizes: Mapping[str, int], settings: Settings
 ) -> list[Kernel]:
     """Choose the split of every kernel and put the kernels in the order of their regions."""
-    chosen = Splitter(kernels, buffers, sizes, prices or Prices()).search()
+    chosen = Splitter(kernels, buffers, sizes, settings).search()
     return [replace(k, id=i) for i, k in enumerate(chosen)]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from wholestep.compiler.backends.cpu.layout import LANES
+from wholestep.compiler.backends.cpu.windows.frames import NARROW, SLACK, rounded
 from wholestep.compiler.ir.types import DType
-from wholestep.compiler.plan.frames import NARROW, SLACK, rounded
-from wholestep.compiler.plan.kernel import LANES
 
 POSITIONS = 16  # products of a tile for each pair of channels
 TILE_OUTPUTS = 8  # outputs of a weight's gradient that are computed together

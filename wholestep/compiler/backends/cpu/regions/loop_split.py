@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from wholestep.compiler.backends.cpu.regions.split import Splitter, split_kernels
+from wholestep.compiler.backends.cpu.regions.touch import kernel_granule
+from wholestep.compiler.backends.cpu.scheduled import in_region, schedule_of, shared
+from wholestep.compiler.backends.cpu.settings import Settings
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.kernel import Buffer, Kernel, Loop
-from wholestep.compiler.plan.scheduled import in_region, schedule_of, shared
-from wholestep.compiler.plan.split import Prices, Splitter, split_kernels
-from wholestep.compiler.plan.touch import kernel_granule
 
 
 def split_with_loops(
@@ -22,19 +23,19 @@ def split_with_loops(
     loops: Sequence[Loop],
     buffers: Sequence[Buffer],
     sizes: Mapping[str, int],
-    prices: Prices | None = None,
+    settings: Settings,
 ) -> tuple[list[Kernel], list[Loop]]:
     """The kernels with their splits and regions, in the order of the regions; whether each loop needs a barrier."""
     if not loops:
-        return split_kernels(kernels, buffers, sizes, prices), []
+        return split_kernels(kernels, buffers, sizes, settings), []
     out: list[Kernel] = []
     found: dict[int, Loop] = {}
     for number, group in groupby(kernels, key=lambda k: k.loop):
         stretch, region = list(group), schedule_of(out[-1]).region + 1 if out else 0
         if number is None:
-            chosen = split_kernels(stretch, buffers, sizes, prices)
+            chosen = split_kernels(stretch, buffers, sizes, settings)
         else:
-            splitter = LoopSplitter(stretch, buffers, sizes, prices or Prices(), loops[number])
+            splitter = LoopSplitter(stretch, buffers, sizes, settings, loops[number])
             chosen, found[number] = splitter.search_loop()
         out += [replace(in_region(k, region + schedule_of(k).region), id=len(out) + i) for i, k in enumerate(chosen)]
     return out, [found.get(loop.id, replace(loop, barrier=False)) for loop in loops]
@@ -48,10 +49,10 @@ class LoopSplitter(Splitter):
         kernels: Sequence[Kernel],
         buffers: Sequence[Buffer],
         sizes: Mapping[str, int],
-        prices: Prices,
+        settings: Settings,
         loop: Loop,
     ) -> None:
-        super().__init__(kernels, buffers, sizes, prices)
+        super().__init__(kernels, buffers, sizes, settings)
         self.loop, self.steps = loop, max(1, evaluate(loop.length, sizes))
         self.back = [
             (i, j, b)

@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
 
+from wholestep.compiler.backends.cpu.blocks import INNER_AXES, SCORES, block_size, head_of, query_block, room_of
+from wholestep.compiler.backends.cpu.layout import LANES, PAIRS, PANELS
+from wholestep.compiler.backends.cpu.operands import keeps_panels
+from wholestep.compiler.backends.cpu.scheduled import blocks_of, queries_of
+from wholestep.compiler.backends.cpu.settings import Settings
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
-from wholestep.compiler.plan.attention import Head, room_of
-from wholestep.compiler.plan.bodies import Call, Columns, Dot, Scatter
-from wholestep.compiler.plan.call import keeps_panels
-from wholestep.compiler.plan.emit import block_size
-from wholestep.compiler.plan.kernel import LANES, Buffer, Kernel, Kind, Layout, Load, Operand, Plan, Space
+from wholestep.compiler.plan.bodies import Call, Dot, Scatter
+from wholestep.compiler.plan.kernel import Buffer, Kernel, Layout, Load, Operand, Plan, Space
 from wholestep.compiler.plan.layout import layout_bytes
-from wholestep.compiler.plan.scheduled import Blocks, Queries, Tiles, blocks_of, queries_of, schedule_of
 
 Need = Callable[[bool, str], None]
 
@@ -29,7 +30,6 @@ class Routine:
     operands: Mapping[str, tuple[str, ...]]
     results: Mapping[str, tuple[str, ...]]
     optional: frozenset[str]  # of the operands
-    blocks: int  # arrays of scores in its workspace
 
 
 _QUERIED = ("group", "queries")
@@ -40,7 +40,7 @@ _INPUTS = {
     "mask": (*_QUERIED, "keys"),
 }
 ROUTINES: Mapping[str, Routine] = {
-    "attention": Routine(_INPUTS, {"out": (*_QUERIED, "values"), "lse": _QUERIED}, frozenset({"mask"}), 1),
+    "attention": Routine(_INPUTS, {"out": (*_QUERIED, "values"), "lse": _QUERIED}, frozenset({"mask"})),
     "attention_grad": Routine(
         {**_INPUTS, "lse": _QUERIED, "gradient": (*_QUERIED, "values")},
         {
@@ -50,11 +50,10 @@ ROUTINES: Mapping[str, Routine] = {
             "dmask": (*_QUERIED, "keys"),
         },
         frozenset({"mask"}),
-        2,
     ),
 }
 ONE_BY_ONE = frozenset({"lse"})  # every other operand is read along its last axis by vectors
-INNER_AXES = 5  # group, queries, keys, width, values
+SETTINGS = Settings()  # a file has the blocks of these; others are for trying out
 
 
 def check_call(plan: Plan, kernel: Kernel, need: Need) -> None:
@@ -67,7 +66,7 @@ def check_call(plan: Plan, kernel: Kernel, need: Need) -> None:
     group = kernel.axes[lead]
     need(isinstance(group, int) and call.dtype.is_float, f"{where} has a number of heads and a dtype of floats")
     assert isinstance(group, int)
-    head = Head(kernel.axes[:lead], group, *kernel.axes[lead + 1 :])
+    head = head_of(kernel)
     given = [o.name for o in call.operands]
     wanted = [name for name in routine.operands if name in given or name not in routine.optional]
     need(given == wanted, f"{where} has the operands {', '.join(wanted)}")
@@ -79,19 +78,19 @@ def check_call(plan: Plan, kernel: Kernel, need: Need) -> None:
     ]:
         need(declared is not None and item.axes == head.inner(*declared), f"{where} takes {item.name!r} along its axes")
         _check_view(plan, kernel, item, need)
-    block = head.block(call.dtype.size, plan.sizes)
+    block = query_block(head, call.dtype.size, plan.sizes, SETTINGS)
     need(call.extents in (head.extents(False), head.extents(True)), f"{where} has the extents of its axes")
     need(queries.block == block, f"{where} has blocks of {block} queries")
     need([n for n, _ in call.numbers] == ["scale"] and isfinite(call.numbers[0][1]), f"{where} has a scale")
     need("dmask" not in results or "mask" in given, f"{where} has the gradient of a mask that it has")
-    room = room_of(head, routine.blocks, block)
+    room = room_of(head, SCORES[call.routine], block)
     check_room(plan, queries.work, room, call, where, need)
 
 
 def check_room(plan: Plan, id: int, room: Extent, call: Call, where: str, need: Need) -> None:
     need(0 <= id < len(plan.buffers), f"{where} has a workspace")
     work = plan.buffers[id]
-    need(work.space is Space.WORK and work.layout is Layout.ROWS, f"{where} has a workspace of the thread's")
+    need(work.space is Space.WORK and work.layout == Layout.ROWS, f"{where} has a workspace of the thread's")
     need(work.type.dtype == call.dtype, f"{where} has a workspace of its dtype")
     need(
         evaluate(work.type.elements, plan.sizes) >= evaluate(room, plan.sizes), f"{where} has room for {room} elements"
@@ -107,14 +106,14 @@ def _check_view(plan: Plan, kernel: Kernel, item: Operand, need: Need) -> None:
     need(all(a in known for i in item.load.index for a, _ in i.terms), f"{where} moves along its axes")
     need(all(i.value is None and i.over == 1 for i in item.load.index), f"{where} has indices of axes")
     if item.name in ONE_BY_ONE:
-        need(buffer.layout is Layout.ROWS, f"{where} lies in rows")
+        need(buffer.layout == Layout.ROWS, f"{where} lies in rows")
         return
     last = item.axes[-1]
     *others, columns = [dict(i.terms).get(last, 0) for i in item.load.index] or [0]
     alone = columns == 1 and not any(others)
     need(alone or kernel.axes[last] == 1, f"the elements of {where} lie side by side")
-    if buffer.layout is Layout.PANELS:
-        need(keeps_panels(item.load.index, last + 1), f"{where} begins at a panel")
+    if buffer.layout == PANELS:
+        need(keeps_panels(item.load.index, last), f"{where} begins at a panel")
 
 
 # -- products ----------------------------------------------------------------------------------------------------
@@ -133,21 +132,21 @@ def check_dot(plan: Plan, kernel: Kernel, need: Need) -> None:
     for load, axes in ((dot.a, (*dot.batch, dot.m, dot.k)), (dot.b, (*dot.batch, dot.k, dot.n))):
         need(all(x in axes for i in load.index for x, _ in i.terms), f"{where} reads its operands along their axes")
         need(all(i.value is None and i.over == 1 for i in load.index), f"{where} has indices of axes")
-    down = a.layout is Layout.PANELS
+    down = a.layout == PANELS
     need(not down or dot.a.index[-1].plain in (dot.m, dot.k), f"{where} reads its left operand by whole panels")
     need(_has_columns(dot.b, dot.n, b), f"{where} reads its right operand row by row")
-    wanted = block_size(dot.a, a, dot.m)
+    wanted = block_size(dot.a, a, dot.m, SETTINGS)
     need((blocks.rows, blocks.columns) == (wanted.rows, wanted.columns), f"{where} has blocks as its operands ask for")
     level = kernel.levels[0]
     sources = [i for i in level.body if i.op == "acc"]
     total = a.type.dtype.accumulate
     need(len(sources) == 1 and sources[0].dtype == total, f"{where} is what one value is")
-    paired = b.type.dtype.is_half and b.layout is not Layout.PAIRS
+    paired = b.type.dtype.is_half and b.layout != PAIRS
     need((blocks.pairs is not None) == paired, f"{where} has room for pairs where its right operand is not in them")
     if blocks.pairs is not None:
         need(0 <= blocks.pairs < len(plan.buffers), f"{where} has room for pairs")
         pairs, columns = plan.buffers[blocks.pairs], TensorType((kernel.axes[dot.k], blocks.columns), b.type.dtype)
-        need(pairs.space is Space.WORK and pairs.layout is Layout.PAIRS, f"{where} has pairs of the thread's")
+        need(pairs.space is Space.WORK and pairs.layout == PAIRS, f"{where} has pairs of the thread's")
         need(pairs.type == columns, f"{where} has room for its columns in pairs")
     if dot.is_direct:
         (store,) = level.stores
@@ -169,7 +168,7 @@ def _has_columns(load: Load, axis: int, buffer: Buffer) -> bool:
     if not load.index or load.index[-1].plain == axis:
         return bool(load.index)
     steps = [dict(i.terms).get(axis, 0) for i in load.index]
-    return buffer.layout is Layout.ROWS and steps[-1] == 1 and not any(steps[:-1])
+    return buffer.layout == Layout.ROWS and steps[-1] == 1 and not any(steps[:-1])
 
 
 # -- scatters ----------------------------------------------------------------------------------------------------
@@ -187,33 +186,10 @@ def check_scatter(plan: Plan, kernel: Kernel, need: Need) -> None:
     others = [i for d, i in enumerate(target.index) if d != scatter.at]
     need(all(i.plain is not None or (not i.terms and i.value is None) for i in others), f"{where} has plain places")
     buffers = [plan.buffers[x.buffer] for x in (scatter.target, scatter.updates, scatter.index)]
-    need(all(b.layout is Layout.ROWS for b in buffers), f"{where} is over rows")
+    need(all(b.layout == Layout.ROWS for b in buffers), f"{where} is over rows")
     need(buffers[0].type.dtype == buffers[1].type.dtype, f"{where} adds numbers of one dtype")
     need(buffers[2].type.dtype.is_integer, f"{where} is at integers")
     for load in (scatter.updates, scatter.index):
         need(all(i.value is None for i in load.index), f"{where} has indices of axes")
     seen = range(max(scatter.over, default=-1) + 1 if scatter.over else len(kernel.axes))
     need(all(a in seen for i in scatter.index.index for a, _ in i.terms), f"{where} finds its index where it is used")
-
-
-def check_shape_of_kind(kernel: Kernel, need: Need) -> None:
-    """A kernel is scheduled as its kind is, and has the levels of its kind."""
-    scheduled = {Kind.DOT: Blocks, Kind.CALL: Queries, Kind.WINDOW: Tiles}
-    where = f"kernel {kernel.id}"
-    expected = scheduled.get(kernel.kind, type(None))
-    need(isinstance(schedule_of(kernel).inner, expected), f"{where} is scheduled as a {kernel.kind.value} is")
-    reduced = kernel.body.reduced if isinstance(kernel.body, Columns) else None
-    inner = [a for a in (kernel.vector, reduced) if a is not None]
-    if kernel.kind in (Kind.NEST, Kind.COLUMNS):
-        whole = [*kernel.rows, *inner]
-        need(sorted(whole) == list(range(len(kernel.axes))), f"{where} loops over each of its axes once")
-    levels = len(kernel.levels)
-    need(
-        levels == 2 if kernel.kind is Kind.COLUMNS else kernel.kind is not Kind.NEST or levels >= 1,
-        f"{where} has levels",
-    )
-    with_sums = {Kind.NEST: range(levels), Kind.COLUMNS: range(1), Kind.DOT: range(1, 2)}.get(kernel.kind, range(0))
-    for n, level in enumerate(kernel.levels):
-        need(not level.reduces or n in with_sums, f"{where} reduces where it can")
-        sums_alone = n in with_sums and kernel.kind is not Kind.NEST
-        need(not (sums_alone and level.stores), f"{where} stores what follows its sums")

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 from wholestep.compiler.plan.kernel import Space
 
 if TYPE_CHECKING:
-    from wholestep.compiler.plan.split import Splitter
-
-WORTH = 1 << 20  # bytes of the arena; less stays in the caches, and threads wait for each other at a barrier
+    from wholestep.compiler.backends.cpu.regions.split import Splitter
 
 
 def relieve(splitter: Splitter, split: Sequence[int | None]) -> list[int]:
@@ -44,10 +42,11 @@ class Relief:
         ahead = [i for i in kernels if i not in self.taken]
         new = sum(self.bytes(b) for i in ahead for b in self.splitter.touches[i].written_ids)
         waiting: list[int] = []
+        worth = self.splitter.settings.relief
         for i in ahead:
             waiting += [j for j in self.take(i) if j not in kernels]
             new -= sum(self.bytes(b) for b in self.splitter.touches[i].written_ids)
-            if new >= WORTH and self.freed_by(waiting) >= WORTH:
+            if new >= worth and self.freed_by(waiting) >= worth:
                 self.level = 1 + max(self.level, self.regions[i])
                 for j in waiting:
                     self.take(j)

@@ -17,9 +17,7 @@ from wholestep.compiler.plan.kernel import Kernel, Kind
 from wholestep.compiler.plan.window_ops import WEIGHTS
 
 if TYPE_CHECKING:
-    from wholestep.compiler.plan.split import Splitter
-
-LARGE = 1 << 20  # bytes that a pass in between may drive out
+    from wholestep.compiler.backends.cpu.regions.split import Splitter
 
 
 @dataclass
@@ -58,6 +56,6 @@ def _second_pass(splitter: Splitter, i: int, regions: Sequence[int]) -> int | No
         if splitter.kernels[j].kind is Kind.NEST:
             for b in splitter.touches[j].read_ids - mine.keys():
                 touched = any(regions[k] < after for k, of in splitter.edges[j] if of == b)
-                if touched and splitter.buffers[b].type.bytes(splitter.sizes) >= LARGE:
+                if touched and splitter.buffers[b].type.bytes(splitter.sizes) >= splitter.settings.delay:
                     return j
     return None

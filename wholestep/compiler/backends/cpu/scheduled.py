@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from wholestep.compiler.plan.kernel import Kernel, Schedule
 
@@ -11,6 +12,7 @@ from wholestep.compiler.plan.kernel import Kernel, Schedule
 class Blocks:
     """A product is computed in blocks of `rows` x `columns`; `work` holds one where an epilogue follows."""
 
+    tag: ClassVar[str] = "blocks"
     rows: int = 48
     columns: int = 64
     work: int | None = None
@@ -21,6 +23,7 @@ class Blocks:
 class Queries:
     """Attention: so many queries at a time; `work` holds their scores."""
 
+    tag: ClassVar[str] = "queries"
     block: int
     work: int
 
@@ -29,6 +32,7 @@ class Queries:
 class Tiles:
     """A convolution, a pool or an adjoint."""
 
+    tag: ClassVar[str] = "tiles"
     rows: int = 0  # of tiles computed at a time, where fewer products do (winograd.py); 0: pixel by pixel
     granule: int = 0  # of axis 0, where it is not the one of its extent
     work: tuple[tuple[str, int], ...] = ()  # pieces of a thread's workspace, by name
@@ -38,10 +42,17 @@ class Tiles:
 class CpuSchedule(Schedule):
     """Threads own whole granules of the axis `split`; between two regions all threads meet at a barrier."""
 
+    tag: ClassVar[str] = "cpu"
+    heading: ClassVar[str] = f"{'region':>6}  {'split':<7}"
     split: int | None = None  # the axis partitioned among the threads; None: one thread
     granule: int = 1
     region: int = 0
     inner: Inner | None = None
+
+    @property
+    def text(self) -> str:
+        split = "-" if self.split is None else f"axis {self.split}"
+        return f"{self.region:>6}  {split:<7}"
 
 
 Inner = Blocks | Queries | Tiles

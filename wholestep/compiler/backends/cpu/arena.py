@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from wholestep.compiler.backends.cpu.overwrite import overwrites
+from wholestep.compiler.backends.cpu.regions.touch import Touch, Way
+from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.ir.types import Dim, Extent
+from wholestep.compiler.plan.first_fit import Span, first_fit
 from wholestep.compiler.plan.kernel import Buffer, Kernel, Layout, Space
-from wholestep.compiler.plan.overwrite import overwrites
-from wholestep.compiler.plan.scheduled import schedule_of
-from wholestep.compiler.plan.touch import Touch, Way
 
 Owners = tuple[object, ...]  # a way of dealing out bytes to threads
 
@@ -28,7 +29,6 @@ class Slot:
     last: int
     bytes: int
     owners: frozenset[Owners]  # in the last region
-    offset: int = 0
 
 
 @dataclass
@@ -80,12 +80,12 @@ def owned_bytes(buffer: Buffer, way: Way) -> Owners:
     size = buffer.type.dtype.size
     if kind != "granules of":
         return (buffer.type, buffer.layout, kind, extent)
-    assert buffer.layout is Layout.ROWS
+    assert buffer.layout == Layout.ROWS
     total: Extent = buffer.type.elements * size
     return (total, extent * size)
 
 
-def slots(alive: Lives, kernels: Sequence[Kernel]) -> list[Slot]:
+def slots(alive: Lives, kernels: Sequence[Kernel], overwrite: bool) -> list[Slot]:
     """The buffers of the arena, put one after the other where they meet in a region in which their owners agree."""
     out: list[Slot] = []
     region = [schedule_of(k).region for k in kernels]
@@ -97,7 +97,7 @@ def slots(alive: Lives, kernels: Sequence[Kernel]) -> list[Slot]:
             meet = (slot.last, slot.bytes) == (first, b.bytes) and slot.owners & at_first
             # A loop comes back to its first region: there a slot stays within one.
             stays = slot.first == last or not {before.id, b.id} & alive.in_loops
-            if meet and stays and follows(kernels, before, b):
+            if meet and stays and follows(kernels, before, b, overwrite):
                 slot.buffers.append(b)
                 slot.last, slot.owners = last, slot.owners & at_first if first == last else at_last
                 break
@@ -106,37 +106,17 @@ def slots(alive: Lives, kernels: Sequence[Kernel]) -> list[Slot]:
     return out
 
 
-def follows(kernels: Sequence[Kernel], old: Buffer, new: Buffer) -> bool:
+def follows(kernels: Sequence[Kernel], old: Buffer, new: Buffer, overwrite: bool = True) -> bool:
     """Has every thread done with the old elements of its own when it comes to the new ones?"""
-    return old.last < new.first or (old.last == new.first and overwrites(kernels[new.first], old, new))
+    if old.last == new.first:
+        return overwrite and overwrites(kernels[new.first], old, new)
+    return old.last < new.first
 
 
-def place(buffers: Sequence[Buffer], kernels: Sequence[Kernel]) -> tuple[list[Buffer], int]:
-    """First fit, largest first: the arena's buffers with their offsets, and the arena's size."""
+def place(buffers: Sequence[Buffer], kernels: Sequence[Kernel], overwrite: bool = True) -> tuple[list[Buffer], int]:
+    """The arena's buffers with their offsets, and the arena's size."""
     alive = lives(buffers, kernels)
-    placed: list[Slot] = []
-    total = 0
-    waiting = slots(alive, kernels)
-    for slot in sorted(waiting, key=lambda s: (-s.bytes, s.first, s.buffers[0].id)):
-        at = 0
-        for other in sorted(placed, key=lambda o: o.offset):
-            if other.first <= slot.last and slot.first <= other.last:
-                if at + slot.bytes <= other.offset:
-                    break
-                at = max(at, other.offset + other.bytes)
-        slot.offset = at
-        placed.append(slot)
-        total = max(total, at + slot.bytes)
-    offsets = {b.id: slot.offset for slot in placed for b in slot.buffers}
+    found = sorted(slots(alive, kernels, overwrite), key=lambda s: (-s.bytes, s.first, s.buffers[0].id))
+    starts, total = first_fit([Span(s.first, s.last, s.bytes) for s in found])
+    offsets = {b.id: start for slot, start in zip(found, starts, strict=True) for b in slot.buffers}
     return [replace(b, offset=offsets.get(b.id, b.offset)) for b in alive.buffers], total
-
-
-def place_copies(buffers: Sequence[Buffer]) -> tuple[list[Buffer], int]:
-    """Stored copies live from step to step: one after the other."""
-    out, total = [], 0
-    for b in buffers:
-        if b.space is Space.COPY:
-            b = replace(b, offset=total)
-            total += b.bytes
-        out.append(b)
-    return out, total

@@ -1,0 +1,28 @@
+"""What the CPU adds to plans and their files."""
+
+from __future__ import annotations
+
+from wholestep.compiler.backends.cpu.scheduled import Blocks, CpuSchedule, Queries, Tiles
+from wholestep.compiler.plan.formats import Format
+from wholestep.compiler.plan.kernel import Plan
+
+
+def _check(plan: Plan) -> None:
+    from wholestep.compiler.backends.cpu.check import check_cpu
+
+    check_cpu(plan)
+
+
+def _check_file(plan: Plan) -> None:
+    from wholestep.compiler.backends.cpu.check import check_cpu_file
+
+    check_cpu_file(plan)
+
+
+FORMAT = Format(
+    CpuSchedule,
+    (Blocks, Queries, Tiles, CpuSchedule),
+    {"Inner | None": {"blocks": Blocks, "queries": Queries, "tiles": Tiles}},
+    _check,
+    _check_file,
+)

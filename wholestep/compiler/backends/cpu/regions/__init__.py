@@ -1,0 +1,1 @@
+"""Which axis of each kernel threads share, and where they meet."""

@@ -1,0 +1,62 @@
+"""Draft -> Plan, in order: layouts, transposes, blocks, splits, memory.
+
+All of them are decided together: which buffers are alive at the same time follows from the regions, and these from what
+threads own ([003](../../../../docs/decisions/003-plans.md)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+from wholestep.compiler.backends.cpu.arena import place
+from wholestep.compiler.backends.cpu.blocks import block_kernels
+from wholestep.compiler.backends.cpu.operands import CpuOperands
+from wholestep.compiler.backends.cpu.panels import lay_out
+from wholestep.compiler.backends.cpu.regions.loop_split import split_with_loops
+from wholestep.compiler.backends.cpu.scheduled import schedule_of
+from wholestep.compiler.backends.cpu.settings import Settings, settings_of
+from wholestep.compiler.backends.cpu.transposed import store_transposes
+from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.plan.build import counted, make_draft
+from wholestep.compiler.plan.first_fit import place_copies
+from wholestep.compiler.plan.kernel import Bound, Draft, Least, Plan
+from wholestep.compiler.target import Target
+
+
+def schedule(draft: Draft, settings: Settings) -> Plan:
+    """The plan of a draft on a CPU."""
+    sizes = draft.sizes
+    draft = lay_out(draft, settings.long_row)  # states, and what contractions read by columns, lie in panels
+    draft = store_transposes(draft)  # a state that is read by rows has its transpose beside it
+    draft, work_bytes = block_kernels(draft, settings)  # every kernel has its blocks and its workspace
+    # Who computes what, and where threads meet: kernels stand in the order of their regions.
+    kernels, loops = split_with_loops(counted(draft), draft.loops, draft.buffers, sizes, settings)
+    buffers, arena_bytes = place(draft.buffers, kernels, settings.overwrite)  # every byte has its place
+    buffers, copy_bytes = place_copies(buffers)
+    return Plan(
+        **{f.name: getattr(draft, f.name) for f in fields(draft) if f.name not in ("buffers", "kernels", "loops")},
+        buffers=tuple(buffers),
+        kernels=tuple(kernels),
+        loops=tuple(loops),
+        arena_bytes=arena_bytes,
+        copy_bytes=copy_bytes,
+        work_bytes=work_bytes,
+        regions=max((schedule_of(k).region for k in kernels), default=0) + 1,
+    )
+
+
+def make_plan(
+    graph: Graph,
+    capacity: Mapping[str, int],
+    *,
+    target: Target,
+    fused: bool = True,
+    bounds: Sequence[Bound] = (),
+    least: Sequence[Least] = (),
+    settings: Settings | None = None,
+) -> Plan:
+    """The plan of one entry point on a CPU."""
+    rules = CpuOperands()
+    draft = make_draft(graph, capacity, target=target, fused=fused, bounds=bounds, least=least, operands=rules)
+    return schedule(draft, settings or settings_of(target))

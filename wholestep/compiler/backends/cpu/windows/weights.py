@@ -1,0 +1,70 @@
+"""Gradients of weights: they add up over all images, so that threads share their outputs."""
+
+from __future__ import annotations
+
+from wholestep.compiler.backends.cpu.layout import LANES
+from wholestep.compiler.backends.cpu.scheduled import Tiles
+from wholestep.compiler.backends.cpu.windows import winograd
+from wholestep.compiler.backends.cpu.windows.frames import SLACK, TILE_OUTPUTS, forward_margin, rounded, runs
+from wholestep.compiler.backends.cpu.windows.reserve import Rooms, area
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Node
+
+
+def weight_tiles(rooms: Rooms) -> Tiles:
+    """Operands and workspace of a weight's gradient; gives how it is computed."""
+    head = rooms.head
+    tiles = _pooled_weight(rooms) if head.op == "pooled_grad_weight" else _plain_weight(rooms)
+    if not tiles.rows:
+        rooms.room("sums", _sums(head, rooms.image(0)[2]))
+    return tiles
+
+
+def _sums(head: Node, channels: int) -> int:
+    """Elements of all outputs, in whole vectors."""
+    outputs, height, width, inner = (e for e in head.type.shape[-4:] if isinstance(e, int))
+    of = runs(width, getattr(head.attrs, "dilation", (1, 1))[1], channels, inner)
+    return outputs * height * of.count * rounded(of.length) + SLACK
+
+
+def _plain_weight(rooms: Rooms) -> Tiles:
+    g = rooms.head.inputs[1]
+    a = attrs_of(rooms.head, at.ConvGradAttrs)
+    height, width, channels = rooms.image(0)
+    rows, columns, outputs = rooms.image(1)
+    kernel = (outputs, *a.size, channels // a.groups)
+    if winograd.takes(kernel, g.type.dtype, (rows, columns), a.stride, a.dilation, a.groups):
+        return _weight_by_tiles(rooms, a)
+    margins = [
+        forward_margin(*of)
+        for of in zip((height, width), (rows, columns), a.size, a.stride, a.low, a.dilation, strict=True)
+    ]
+    rooms.room("frame", area((height, width), a.low, margins) * channels + SLACK)
+    tile = TILE_OUTPUTS
+    while (outputs // a.groups) % tile and a.groups > 1:
+        tile //= 2
+    return Tiles(granule=tile)
+
+
+def _weight_by_tiles(rooms: Rooms, a: at.ConvGradAttrs) -> Tiles:
+    (batch, height, width, channels), (_, rows, columns, outputs) = (i.type.shape for i in rooms.head.inputs)
+    assert isinstance(height, int) and isinstance(width, int) and isinstance(channels, int)  # noqa: PT018
+    assert isinstance(rows, int) and isinstance(columns, int) and isinstance(outputs, int)  # noqa: PT018
+    even = rounded(rows, 2), rounded(columns, 2)
+    margins = [
+        forward_margin(*of) for of in zip((height, width), even, a.size, a.stride, a.low, a.dilation, strict=True)
+    ]
+    rooms.room("frame", area((height, width), a.low, margins) * channels + SLACK)
+    if even != (rows, columns) or outputs % LANES or not rooms.is_dense(1):
+        rooms.room("around", even[0] * even[1] * outputs + SLACK)
+    tile_rows = winograd.reserve_weight(rooms.room, (rows, columns), channels, outputs)
+    rooms.count_tiles(batch, (rows, columns), channels * outputs)
+    return Tiles(tile_rows, winograd.TILE_OUTPUTS)
+
+
+def _pooled_weight(rooms: Rooms) -> Tiles:
+    a = attrs_of(rooms.head, at.PooledConvAttrs)
+    height, width, channels = rooms.image(0)
+    rooms.room("frame", area((height, width), a.low, a.high) * channels + SLACK)
+    return Tiles(granule=1)

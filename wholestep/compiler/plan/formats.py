@@ -1,0 +1,45 @@
+"""What each family of targets adds to plans and their files: its schedules, and what it holds them against."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from wholestep.compiler.plan.kernel import Plan, Schedule
+
+
+def _nothing(plan: Plan) -> None:
+    """There is nothing more to check."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """The schedules of a family of targets."""
+
+    schedule: type[Schedule] = Schedule
+    records: tuple[type, ...] = ()  # the dataclasses that a schedule is made of
+    unions: Mapping[str, Mapping[str, type]] = field(default_factory=dict)  # annotation of a field -> kind -> record
+    check: Callable[[Plan], None] = _nothing  # raises PlanError unless what we have planned is sound
+    check_file: Callable[[Plan], None] = _nothing  # the same of what someone may have written
+
+
+# Family -> its format, or the module that has it as FORMAT, loaded when it is first asked for.  Any other family runs
+# kernels in their order and has nothing to add.
+FORMATS: dict[str, str | Format] = {"cpu": "wholestep.compiler.backends.cpu.format"}
+IN_ORDER = Format()
+
+
+def format_of(family: str) -> Format:
+    """The format of a family's schedules."""
+    found = FORMATS.get(family, IN_ORDER)
+    if isinstance(found, str):
+        made: Format = importlib.import_module(found).FORMAT
+        return made
+    return found
+
+
+def format_of_plan(plan: Plan) -> Format:
+    """The format of a plan: that of its target's family, or of whoever has scheduled it for a family without one."""
+    family = plan.target.partition("/")[0]
+    return format_of(family if family in FORMATS or not plan.kernels else plan.kernels[0].schedule.tag)
