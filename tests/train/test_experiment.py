@@ -46,6 +46,18 @@ def test_the_signature_and_the_help_of_fit_are_the_experiments() -> None:
     assert "Example::" in help_text
 
 
+def test_a_trainers_steps_are_those_of_its_epochs() -> None:
+    trainer, loader = ws.Experiment(model=mlp(), data=(X, Y), **GIVEN).trainer()
+    other, again = ws.Experiment(model=mlp(), data=(X, Y), **GIVEN).trainer()
+    losses, rows = zip(*trainer.steps(loader, 0, 0, 1), strict=True)
+    assert np.concatenate(rows).tolist() == [8, 8, 8, 8]
+    assert np.mean(np.concatenate(losses)) == pytest.approx(other.train_epoch(again, 0).avg_loss, rel=1e-12)
+    first = trainer.batch_at(loader, 0, 0)
+    loader.shuffle(0)
+    loader.reset()
+    assert first["x"].tobytes() == trainer.named_batch(next(loader.remaining()))["x"].tobytes()
+
+
 def test_a_misspelt_argument_is_told() -> None:
     with pytest.raises(ws.errors.UsageError, match=r"ws.fit has no argument 'epoch'. Did you mean epochs=\?"):
         ws.fit(mlp(), (X, Y), loss="cross_entropy", epoch=3)

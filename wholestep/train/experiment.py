@@ -127,12 +127,12 @@ class Experiment:
         if run.checkpoint is not None:
             monitor = "loss" if trainer.validation is None else "val_loss"
             trainer.callbacks.append(ModelCheckpoint(run.checkpoint, monitor, last=2, seconds=SECONDS))
-        stored = run.stored()
+        stored = run._stored()
         if stored is not None:
             trainer.resume(stored, loader, exact=run.exact)
         return trainer.train(loader, run.epochs)
 
-    def stored(self) -> Checkpoint | None:
+    def _stored(self) -> Checkpoint | None:
         """The checkpoint to go on from, if any."""
         if self.resume is None or self.resume is False:
             return None

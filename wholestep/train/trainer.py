@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite, nan
 from typing import Any
 
@@ -17,6 +17,7 @@ from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
 from wholestep.errors import NonFiniteError, OptionError
 from wholestep.session import Session
+from wholestep.session.delegate import delegate
 from wholestep.steps.loss_scale import LOSS_SCALE
 from wholestep.train.checkpoint import Checkpoint
 from wholestep.train.config import TrainConfig
@@ -157,6 +158,17 @@ class Trainer:
             warnings.warn(f"epoch {epoch}: the loader gave no batches; nothing was trained.", stacklevel=2)
             return EpochStats(epoch, 0.0, 0)
         return self._stats(at, skipped)
+
+    def steps(self, loader: Loader, epoch: int, start: int, every: int | None) -> Iterator[tuple[Any, Any]]:
+        """The losses and numbers of rows of the steps of an epoch, `every` of them at a time at most."""
+        in_memory = arrays_of(loader) is not None
+        for part in self.feed.of_epoch(loader, epoch, start, every):
+            if in_memory and isinstance(loader, DataLoader):
+                loader.seek(epoch, part.end)
+            yield part.losses, part.rows
+
+    batch_at = delegate("feed", Steps.batch_at)
+    named_batch = delegate("feed", Steps.named_batch)
 
     def _stats(self, at: Position, skipped: int, *, partial: bool = False) -> EpochStats:
         average = at.loss_sum / at.rows if at.rows else nan
