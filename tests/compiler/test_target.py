@@ -15,11 +15,13 @@ import native
 import numpy as np
 import pytest
 from oracles import assert_close
+from sessions import mlp
 
 import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.compiler.backends.cpu.render import language
 from wholestep.compiler.backends.cpu.schedule import make_plan
+from wholestep.compiler.backends.cpu.settings import Prices, Settings, settings_of
 from wholestep.compiler.backends.cpu.target import AVX2, AVX512, AVX512BF16, PORTABLE
 from wholestep.compiler.backends.cpu.target import TARGETS as CPUS
 from wholestep.compiler.backends.cuda.target import TARGETS as GPUS
@@ -31,7 +33,7 @@ from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.call import ROUTINES
 from wholestep.compiler.stage import own_pass
 from wholestep.compiler.target import OwnPass, Target, read_costs
-from wholestep.errors import OptionError
+from wholestep.errors import GraphError, OptionError
 from wholestep.steps.train import train_graph
 
 EVERY = {**CPUS, **GPUS}
@@ -202,6 +204,23 @@ def test_gradients_are_added_up_in_as_many_parts_as_the_target_says(parts: int) 
     expected = interpret(unlowered, inputs=inputs, state=state, sizes={"batch": 7})
     for name, value in (expected.state | expected.outputs).items():
         assert_close((ran.state | ran.outputs)[name], value)
+
+
+def test_the_scheduler_goes_by_the_sizes_of_the_target() -> None:
+    larger = replace(HERE, limits=replace(HERE.limits, cache=4 * HERE.limits.cache, threads=7))
+    assert settings_of(HERE) == Settings(Prices(threads=2))
+    assert settings_of(larger) == Settings(Prices(threads=7), relief=4 << 20, delay=4 << 20, scores=512 << 10)
+
+
+def test_a_buffer_is_no_larger_than_the_target_takes() -> None:
+    def plan_within(most: int) -> None:
+        target = replace(SM_90, limits=replace(SM_90.limits, largest_buffer=most))
+        Compiler(NO_EGRAPH).plan(train_graph(mlp(inputs=50, hidden=64), ws.SGD()), {"batch": 4}, target)
+
+    plan_within(50 * 64 * 4)
+    match = r"the state 'w1', float32\[50, 64\], takes 12,800 bytes at capacity, and cuda/sm_90 takes 12,799 at a time"
+    with pytest.raises(GraphError, match=match):
+        plan_within(50 * 64 * 4 - 1)
 
 
 def test_a_pass_from_anywhere_may_be_named() -> None:

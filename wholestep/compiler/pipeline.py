@@ -197,6 +197,7 @@ class Compiler:
             fused, make_plan = self.options.fuse, planner_of(target)
             plan = make_plan(lowered, capacity, target=target, fused=fused, bounds=bounds, least=least)
             check(plan)
+            _need_room(plan, target)
         log.info("plan: %d nodes, %d buffers, %d dispatches", len(lowered.nodes), len(plan.buffers), len(plan.kernels))
         applied = dict.fromkeys(rule for r in self.egraph_reports for rule in r.applied)
         return plan, OptimizeReport(
@@ -208,6 +209,17 @@ class Compiler:
             exactness=self.options.exactness if self.options.uses_egraph else "",
             after=_integers(plan, len(lowered.nodes)),
             given_up=tuple(self.given_up),
+        )
+
+
+def _need_room(plan: Plan, target: Target) -> None:
+    """Refuse a buffer that is larger than the target's kernels take."""
+    most, largest = target.limits.largest_buffer, max(plan.buffers, key=lambda b: b.bytes, default=None)
+    if most is not None and largest is not None and largest.bytes > most:
+        what = f"the {largest.space.value} {largest.name!r}" if largest.name else "an intermediate value"
+        raise GraphError(
+            f"{what}, {largest.type}, takes {largest.bytes:,} bytes at capacity, and {target} takes {most:,} at a "
+            "time. Build with a smaller batch_size, or make it smaller."
         )
 
 

@@ -75,11 +75,8 @@ class Fusion:
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes of a target; bytes unless a field says otherwise."""
+    """Sizes of a target that stages before its backend read, or its planner; bytes unless a field says otherwise."""
 
-    lanes: int = 16  # elements that a reduction adds up side by side: part of what the bits are
-    alignment: int = 64  # every buffer begins at a multiple of it, and fills whole ones
-    page: int = 4096  # memory is mapped in multiples of it
     threads: int = 1  # that plans are priced for; a plan runs on any number
     batch_parts: int = 1  # of a weight's gradient that are added up apart: part of what the bits are
     nearest_cache: int = 32 << 10  # what one core (or block) has for itself, reached without waiting

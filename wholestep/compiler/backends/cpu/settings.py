@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from wholestep.compiler.target import Target
 
@@ -38,10 +38,11 @@ class Settings:
     copied_for: int = 256  # columns
     # A left operand of half elements is copied in pairs for so many columns: 185 -> 215 GFLOP/s against 64.
     paired_for: int = 256
-    scores: int = 128 << 10  # of a block of queries: two such stay in a second-level cache
+    scores: int = 128 << 10  # of a block of queries: several such stay in a second-level cache
     most_queries: int = 64  # in a block, and so few at least that a product has whole tiles
 
 
 def settings_of(target: Target) -> Settings:
     """The settings for a target."""
-    return replace(Settings(), prices=Prices(threads=target.limits.threads))
+    limits = target.limits
+    return Settings(Prices(threads=limits.threads), relief=limits.cache, delay=limits.cache, scores=limits.cache // 8)

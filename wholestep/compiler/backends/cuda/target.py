@@ -10,7 +10,6 @@ from wholestep.compiler.target import Fusion, Limits, Lowering, OwnPass, Target,
 
 COSTS = Path(__file__).parent / "costs"
 PASSES = "wholestep.compiler.passes"
-WARP = 32
 
 DTYPES = MappingProxyType(
     {
@@ -34,9 +33,6 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int) -> Target
         # An epilogue takes as long as a pass of its own, and libraries make plain products and convolutions.
         fusion=Fusion(dot_epilogues=False, sums_in_dots=False, pools_in_convolutions=False),
         limits=Limits(
-            lanes=WARP,
-            alignment=256,
-            page=2 << 20,
             threads=multiprocessors,
             nearest_cache=shared,
             cache=cache,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from wholestep.compiler.target import Limits, Lowering, OwnPass, Target, read_costs
+from wholestep.compiler.target import Lowering, OwnPass, Target, read_costs
 
 INTEGERS = ("int32", "int64", "uint8", "bool")
 FLOATS = ("float32", "float64", "bfloat16", "float16")
@@ -17,6 +17,5 @@ REFERENCE = Target(
     composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
     costs=read_costs(Path(__file__).parent / "costs.json"),
     lowering=Lowering(windows=(OwnPass("wholestep.compiler.passes.channels_last:channels_last", needed=True),)),
-    limits=Limits(lanes=1),
 )
 TARGETS: Mapping[str, Target] = MappingProxyType({REFERENCE.name: REFERENCE})
