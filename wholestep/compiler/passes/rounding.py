@@ -5,6 +5,7 @@ Both passes are for targets whose kernels round as they store.
 
 from __future__ import annotations
 
+from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update, rewrite
 from wholestep.compiler.ir.ops import Trait, having
@@ -57,16 +58,31 @@ def round_early(graph: Graph) -> Graph:
 def widen_operands(graph: Graph) -> Graph:
     """Half operands of convolutions and attention are widened where they are made: their routines read whole numbers.
 
-    The values are those of the half type, and a sum accumulates in the wider type anyway.
+    The values are those of the half type, and a sum accumulates in the wider type anyway.  The adjoint of a pool whose
+    windows do not meet moves elements: what it moves is rounded, so that adjoints of convolutions can do without it.
     """
     wide: dict[Node, Node] = {}
 
     def widened(node: Node) -> Node:
-        if not node.type.dtype.is_half:
+        dtype = node.type.dtype
+        if not dtype.is_half:
             return node
         if node not in wide:
-            inner = [widened(i) for i in node.inputs] if node.op in VIEWS else []
-            wide[node] = node.with_inputs(inner) if inner else b.cast(node, node.type.dtype.accumulate)
+            if node.op in VIEWS:
+                wide[node] = node.with_inputs([widened(i) for i in node.inputs])
+            elif node.op == "cast" and _only_moves(node.inputs[0]):
+                gradient, index = node.inputs[0].inputs
+                wide[node] = node.inputs[0].with_inputs([widened(b.cast(gradient, dtype)), index])
+            else:
+                wide[node] = b.cast(node, dtype.accumulate)
         return wide[node]
 
     return rewrite(graph, lambda n: n.with_inputs([widened(i) for i in n.inputs]) if n.op in ROUTINES else n)
+
+
+def _only_moves(node: Node) -> bool:
+    """Is a node the adjoint of a pool whose windows do not meet?  Then no two elements are added."""
+    if node.op != "max_pool2d_grad":
+        return False
+    pool = b.attrs_of(node, at.PoolGradAttrs)
+    return pool.window == pool.stride and max(*pool.low, *pool.high) == 0

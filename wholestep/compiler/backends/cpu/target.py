@@ -26,12 +26,12 @@ PORTABLE = Target(
     blocks_columns=True,
     lowering=Lowering(
         windows=(
+            OwnPass(f"{PASSES}.rounding:widen_operands", needed=True),
             OwnPass(f"{PASSES}.channels_last:channels_last", needed=True),
             OwnPass(f"{PASSES}.pooling:through_pools", takes_target=True),
         ),
         primitives=(
             OwnPass(f"{PASSES}.rounding:round_early"),
-            OwnPass(f"{PASSES}.rounding:widen_operands", needed=True),
             OwnPass(f"{PASSES}.remake:remake"),
             OwnPass(f"{PASSES}.pixels:sum_pixels"),
         ),

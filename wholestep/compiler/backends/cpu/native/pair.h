@@ -53,4 +53,23 @@ static inline void ws_pair_turned_bf16(uint16_t *to, const float *from) {
 #else
 WS_PAIR(bf16)
 #endif
+
+/* A block of which `rows` x `columns` exist: pairs of rows that do not are not written, elements that do not are zero. */
+#define WS_PAIR_PART(way, name, count)                                                                             \
+  static inline void ws_pair_some_##way##_##name(uint16_t *to, const float *from, long rows, long columns) {       \
+    if (rows >= 16 && columns >= 16) {                                                                             \
+      ws_pair_##way##_##name(to, from);                                                                            \
+      return;                                                                                                      \
+    }                                                                                                              \
+    float whole[256] = {0};                                                                                        \
+    uint16_t pairs[256];                                                                                           \
+    for (long i = 0; i < rows && i < 16; i++)                                                                      \
+      for (long j = 0; j < columns && j < 16; j++) whole[16 * i + j] = from[16 * i + j];                           \
+    ws_pair_##way##_##name(pairs, whole);                                                                          \
+    __builtin_memcpy(to, pairs, (size_t)((count < 16 ? count : 16) + 1) / 2 * 64);                                 \
+  }
+WS_PAIR_PART(plain, bf16, rows)
+WS_PAIR_PART(turned, bf16, columns)
+WS_PAIR_PART(plain, f16, rows)
+WS_PAIR_PART(turned, f16, columns)
 #endif

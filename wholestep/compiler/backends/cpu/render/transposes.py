@@ -34,15 +34,18 @@ def render_transpose(w: Writer, copy: Load, state: Load, spans: Mapping[int, Spa
     (m, row_span), (n, column_span) = ((i.plain, spans[i.plain]) for i in state.index if i.plain is not None)
     place = w.scope.axes.copy()
     dtype = w.buffers[copy.buffer].type.dtype
-    if turns_whole_blocks(w, state):
+    if turns_whole_blocks(w, state) and not dtype.is_half:
         w.scope.axes[m], w.scope.axes[n] = "i", "j"
         with w.loop("i", *row_span, str(LANES)), w.loop("j", *column_span, str(LANES)):
-            if dtype.is_half:
-                way = "plain" if copy.index == state.index else "turned"
-                to = block_of_pairs(copy, state)
-                w.emit(f"ws_pair_{way}_{SUFFIX[dtype]}({w.params[copy.buffer]} + {to}, {operand_start(w, state)});")
-            else:
-                w.emit(f"ws_turn_16x16({operand_start(w, copy)}, {operand_start(w, state)}, {LANES});")
+            w.emit(f"ws_turn_16x16({operand_start(w, copy)}, {operand_start(w, state)}, {LANES});")
+        w.scope.axes = place
+        return
+    if dtype.is_half and w.buffers[state.buffer].layout is Layout.PANELS:
+        w.scope.axes[m], w.scope.axes[n] = "i", "j"
+        routine = f"ws_pair_some_{'plain' if copy.index == state.index else 'turned'}_{SUFFIX[dtype]}"
+        with w.loop("i", *row_span, str(LANES)), w.loop("j", *column_span, str(LANES)):
+            to, left = block_of_pairs(copy, state), f"{row_span[1]} - i, {column_span[1]} - j"
+            w.emit(f"{routine}({w.params[copy.buffer]} + {to}, {operand_start(w, state)}, {left});")
         w.scope.axes = place
         return
     if dtype.is_half:
@@ -62,10 +65,11 @@ def render_transpose(w: Writer, copy: Load, state: Load, spans: Mapping[int, Spa
 
 
 def block_of_pairs(copy: Load, state: Load) -> str:
-    """Where the block of 16 x 16 elements begins in pairs, of a state with whole blocks."""
+    """Where the block of 16 x 16 elements that begins at (i, j) of a state begins in its pairs."""
     rows, _ = copy.shape
+    assert isinstance(rows, int), f"a state has a number of rows, not {rows}"
     row, column = ("i", "j") if copy.index == state.index else ("j", "i")
-    return f"{column}*{rows} + {row}*{LANES}"
+    return f"{column}*{-(-rows // 2) * 2} + {row}*{LANES}"
 
 
 def turns_whole_blocks(w: Writer, state: Load) -> bool:
