@@ -18,8 +18,33 @@ ROUTINES = having(Trait.PRODUCT) - {"matmul"}
 def round_early(graph: Graph) -> Graph:
     """cast(view(x)) = view(cast(x)): the rounding joins the kernel of x.
 
-    A slice stays before the rounding unless all that is read of x is rounded alike.
+    A slice stays before the rounding unless all that is read of x is rounded alike.  What a routine computes is rounded
+    behind its views: it is written where its readers look for it, and a kernel of its own rounds it there.
     """
+    return _behind_routines(_lifted(graph))
+
+
+def _behind_routines(graph: Graph) -> Graph:
+    def rule(node: Node) -> Node:
+        if node.op not in ("permute", "reshape") or node.inputs[0].op != "cast":
+            return node
+        (rounded,) = node.inputs
+        if not (rounded.type.dtype.is_half and _is_routines(rounded.inputs[0])):
+            return node
+        with b.origin(node):
+            return b.cast(node.with_inputs(rounded.inputs), rounded.type.dtype)
+
+    return rewrite(graph, rule)
+
+
+def _is_routines(node: Node) -> bool:
+    """Is a node what a routine computes, or a view of it?"""
+    while node.op in VIEWS or node.op == "item":
+        node = node.inputs[0]
+    return node.op in ROUTINES
+
+
+def _lifted(graph: Graph) -> Graph:
     readers = graph.consumers()
     roots = {o.node for o in graph.outputs} | {u.node for u in graph.updates}
     new: dict[Node, Node] = {}
@@ -32,7 +57,11 @@ def round_early(graph: Graph) -> Graph:
 
     def rounded(node: Node, dtype: DType) -> Node:
         if (node, dtype) not in early:
-            here = node.op not in VIEWS or (node.op == "slice" and not is_rounded(node.inputs[0], dtype))
+            here = (
+                node.op not in VIEWS
+                or _is_routines(node)
+                or (node.op == "slice" and not is_rounded(node.inputs[0], dtype))
+            )
             early[node, dtype] = (
                 b.cast(new[node], dtype) if here else node.with_inputs([rounded(node.inputs[0], dtype)])
             )

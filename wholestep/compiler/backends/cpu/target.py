@@ -26,6 +26,7 @@ PORTABLE = Target(
     blocks_columns=True,
     lowering=Lowering(
         windows=(
+            OwnPass(f"{PASSES}.rounding:round_early"),
             OwnPass(f"{PASSES}.rounding:widen_operands", needed=True),
             OwnPass(f"{PASSES}.channels_last:channels_last", needed=True),
             OwnPass(f"{PASSES}.pooling:through_pools", takes_target=True),

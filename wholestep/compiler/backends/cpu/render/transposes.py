@@ -40,7 +40,7 @@ def render_transpose(w: Writer, copy: Load, state: Load, spans: Mapping[int, Spa
             w.emit(f"ws_turn_16x16({operand_start(w, copy)}, {operand_start(w, state)}, {LANES});")
         w.scope.axes = place
         return
-    if dtype.is_half and w.buffers[state.buffer].layout is Layout.PANELS:
+    if dtype.is_half and w.buffers[state.buffer].layout == PANELS:
         w.scope.axes[m], w.scope.axes[n] = "i", "j"
         routine = f"ws_pair_some_{'plain' if copy.index == state.index else 'turned'}_{SUFFIX[dtype]}"
         with w.loop("i", *row_span, str(LANES)), w.loop("j", *column_span, str(LANES)):
