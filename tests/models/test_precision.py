@@ -61,6 +61,8 @@ def by_torch(name: str, half: DType) -> tuple[list[float], dict[str, np.ndarray]
     pair, twin = SUITE[name], SUITE[name].theirs()
     twin.load_state_dict(start_of(name))
     optimizer, losses, first = torch.optim.SGD(twin.parameters(), lr=LR), [], {}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # of small models, threads of torch's wait for each other
     x, labels = torch.tensor(pair.x), torch.tensor(pair.labels).long()
     for _ in range(STEPS):
         optimizer.zero_grad()
@@ -74,6 +76,7 @@ def by_torch(name: str, half: DType) -> tuple[list[float], dict[str, np.ndarray]
         first = first or {n: p.grad.numpy().copy() for n, p in twin.named_parameters()}
         optimizer.step()
         losses.append(loss.item())
+    torch.set_num_threads(threads)
     return losses, first
 
 

@@ -159,6 +159,19 @@ def test_saturation_keeps_accumulation_and_rounding(half: DType):
         assert np.abs(plain.state[name] - value).max() > 0.01 * half.eps  # it does round
 
 
+@pytest.mark.parametrize("half", HALVES, ids=str)
+def test_rules_that_name_layers_leave_half_tensors_alone(half: DType):
+    """Reshapes of half images look like the groups of a norm, sums of half squares like a batch norm's."""
+    g = ws.Graph()
+    x = g.input("x", ("batch", 4, 6))
+    squares = (x * x).astype(half)
+    groups = squares.reshape(-1, 2, 2, 6) * 0.5
+    g.set_outputs([groups.sum((0, 2, 3)), ws.softmax(squares), (squares * squares).sum((0, 2))])
+    compiler = Compiler(CompileOptions(cache=False))
+    compiler.run_stages(g.to_ir(), HERE)
+    assert all(r.complete for r in compiler.egraph_reports), [str(r) for r in compiler.egraph_reports]
+
+
 def test_a_rounding_there_and_back_is_kept_and_one_that_changes_nothing_is_not():
     g = ws.Graph()
     x, h = g.input("x", (3,)), g.input("h", (3,), "bfloat16")

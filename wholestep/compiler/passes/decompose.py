@@ -12,6 +12,7 @@ from wholestep.compiler.ir.graph import Graph, Node, rewrite
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes import layer_decompositions as layers
+from wholestep.compiler.passes.precision import computes_in_half, in_wide_types
 from wholestep.compiler.target import Target
 
 # -- one row per composite ---------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ DECOMPOSITIONS: dict[str, Decomposition] = {
 def decomposition_of(node: Node, name: str | None = None) -> tuple[Node, ...]:
     """What a composite stands for: one node for each of its results; all carry its name unless another is given."""
     with b.origin(node, name):
-        parts = DECOMPOSITIONS[node.op](node)
+        parts = in_wide_types(node) if computes_in_half(node) else DECOMPOSITIONS[node.op](node)
     return parts if isinstance(parts, tuple) else (parts,)
 
 

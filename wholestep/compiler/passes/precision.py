@@ -82,10 +82,10 @@ def widen_half_arithmetic(graph: Graph) -> Graph:
     def widen(node: Node) -> Node:
         if node.op == "item" and node.inputs[0] in several:
             return several[node.inputs[0]][node.attrs.index]  # type: ignore[attr-defined]
-        if not _computes_in_half(node):
+        if not computes_in_half(node):
             return node
         with b.origin(node):
-            results = _in_wide_types(node)
+            results = in_wide_types(node)
         if isinstance(node.result, TensorType):
             return results[0]
         several[node] = results
@@ -94,14 +94,14 @@ def widen_half_arithmetic(graph: Graph) -> Graph:
     return rewrite(graph, widen)
 
 
-def _computes_in_half(node: Node) -> bool:
+def computes_in_half(node: Node) -> bool:
     """Does a node do arithmetic with half values, other than that of a product?"""
     if node.op in having(Trait.PRODUCT | Trait.COPIES) or OPS[node.op].family in _MOVES:
         return False
     return any(t.dtype.is_half for n in (node, *node.inputs) for t in _tensors(n.result))
 
 
-def _in_wide_types(node: Node) -> tuple[Node, ...]:
+def in_wide_types(node: Node) -> tuple[Node, ...]:
     """The results of a node computed in the types that its inputs accumulate in, and rounded to what they were."""
     inputs = [b.cast(i, i.type.dtype.accumulate) for i in node.inputs]
     wide = b.make(node.op, inputs, node.attrs)

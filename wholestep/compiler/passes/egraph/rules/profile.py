@@ -62,7 +62,7 @@ def profile(graph: Graph) -> Profile:
     by_name = sorted(dtypes, key=lambda d: d.name)
     projected = dict.fromkeys(_projections(graph))
     return Profile(
-        tuple(d for d in by_name if d.is_float and not d.is_half),  # of half types no rule speaks
+        tuple(d for d in by_name if _is_law_abiding(d)),
         tuple(d for d in by_name if d.is_integer),
         tuple(sorted(reduced)),
         tuple(sorted(rows)),
@@ -75,6 +75,11 @@ def profile(graph: Graph) -> Profile:
         tuple(dict.fromkeys(_batches(graph))),
         tuple(dict.fromkeys(attrs_of(n, at.RandomAttrs) for n in graph.nodes if n.op == "random")),
     )
+
+
+def _is_law_abiding(dtype: DType) -> bool:
+    """A float of whose arithmetic rules speak; half types round at every op, and are left alone."""
+    return dtype.is_float and not dtype.is_half
 
 
 def _reductions(n: Node) -> list[tuple[int, int]]:
@@ -133,7 +138,7 @@ def _projections(graph: Graph) -> Iterator[TensorType]:
     for n in graph.nodes:
         if n.op == "sum" and n.inputs[0].op == "mul" and len(set(n.inputs[0].inputs)) == 2:
             (x,) = n.inputs
-            if attrs_of(n, at.SumAttrs).axes == (x.type.rank - 1,) and x.type.dtype.is_float:
+            if attrs_of(n, at.SumAttrs).axes == (x.type.rank - 1,) and _is_law_abiding(x.type.dtype):
                 yield x.type
 
 
@@ -160,7 +165,7 @@ def _flags(node: Node) -> at.MatmulAttrs:
 def _groupings(graph: Graph) -> Iterator[tuple[TensorType, int]]:
     """(N, C, ...) as (N, groups, elements of a group), or as (N, groups, C / groups, ...)."""
     for n in graph.nodes:
-        if n.op != "reshape" or n.inputs[0].type.rank < 2 or n.type.rank < 3 or not n.type.dtype.is_float:
+        if n.op != "reshape" or n.inputs[0].type.rank < 2 or n.type.rank < 3 or not _is_law_abiding(n.type.dtype):
             continue
         x, (batch, groups, *rest) = n.inputs[0].type, n.type.shape
         channels = x.shape[1]
@@ -174,7 +179,7 @@ def _batches(graph: Graph) -> Iterator[TensorType]:
     """Types of products that are summed over all axes but the second, at once or those behind it first."""
     for n in graph.nodes:
         x, axes = _summed(n)
-        if x.op not in ("mul", "pow") or x.type.rank < 2:
+        if x.op not in ("mul", "pow") or x.type.rank < 2 or not _is_law_abiding(x.type.dtype):
             continue
         if axes == (0, *range(2, x.type.rank)) and values_per_channel(x.type.shape) != 1:
             yield x.type

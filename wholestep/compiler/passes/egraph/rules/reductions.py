@@ -71,7 +71,7 @@ def _reduced_expands(graph: Graph, op: str) -> Iterator[tuple[Node, Node, tuple[
         if n.op == op:
             reductions.setdefault(n.inputs[0].type, {}).setdefault(n.attrs.axes, n)  # type: ignore[attr-defined]
     for n in graph.nodes:
-        if n.op == "expand" and n.inputs[0].type.rank > 0 and n.type.dtype.is_float:
+        if n.op == "expand" and n.inputs[0].type.rank > 0 and n.type.dtype.is_float and not n.type.dtype.is_half:
             for axes, reduction in reductions.get(n.type, {}).items():
                 spread = b.make("expand", (leaf("x", n.inputs[0].type),), n.attrs)
                 yield spread, b.make(op, (spread,), reduction.attrs), axes
@@ -112,7 +112,7 @@ def _variances(graph: Graph) -> Iterator[Pair]:
     """Σx²/n - (Σx/n)² for every sum of squares of a program."""
     found: dict[tuple[TensorType, tuple[int, ...]], None] = {}
     for n in graph.nodes:
-        if n.op == "sum" and _is_square(n.inputs[0]) and n.type.dtype.is_float:
+        if n.op == "sum" and _is_square(n.inputs[0]) and n.type.dtype.is_float and not n.inputs[0].type.dtype.is_half:
             found[n.inputs[0].type, attrs_of(n, at.SumAttrs).axes] = None
     for type, axes in found:
         x = leaf("x", type)
