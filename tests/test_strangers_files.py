@@ -99,8 +99,16 @@ def convolution(tree: Any) -> Any:
     return next(k["body"] for k in tree["kernels"] if k["body"].get("op") == "conv2d")
 
 
-def tiles(tree: Any) -> Any:
-    return next(k["schedule"]["inner"] for k in tree["kernels"] if k["body"].get("op") == "conv2d")
+def tiles(tree: Any, op: str = "conv2d") -> Any:
+    return next(k["schedule"]["inner"] for k in tree["kernels"] if k["body"].get("op") == op)
+
+
+def adjoint(tree: Any) -> Any:
+    return tiles(tree, "conv2d_grad_input")
+
+
+def weight_gradient(tree: Any) -> Any:
+    return tiles(tree, "conv2d_grad_weight")
 
 
 def twice(level: Any) -> None:
@@ -121,6 +129,12 @@ BROKEN: list[tuple[str, Callable[[Any], Any]]] = [
     ("pooled", lambda t: convolution(t).update(middle=[10**6, 1])),
     ("pooled", lambda t: convolution(t).update(middle=[1])),
     ("pooled", lambda t: tiles(t).update(granule=10**6)),
+    ("pooled", lambda t: tiles(t)["frame"].update(row=10**6)),
+    ("pooled", lambda t: tiles(t)["frame"].update(low=[9, 9])),
+    ("tiles", lambda t: tiles(t)["frame"].update(elements=10**6)),
+    ("grouped", lambda t: adjoint(t)["down"][0].update(start=10**6)),
+    ("grouped", lambda t: adjoint(t)["across"][0].update(taps=[7, 8])),
+    ("grouped", lambda t: weight_gradient(t)["runs"].update(length=10**6)),
     ("pooled", lambda t: t["kernels"][0]["schedule"].update(inner={"kind": "blocks"})),
     ("dense", lambda t: t["kernels"][0]["schedule"].pop("inner")),
     ("grouped", lambda t: convolution(t).update(groups=4)),

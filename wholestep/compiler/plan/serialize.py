@@ -208,8 +208,12 @@ def _schedule_decoder(family: str) -> Decoder:
 
 
 def rows_of(form: Format) -> dict[str, Decoder]:
-    """The rows for a family's own records: of its unions, and those of every plan."""
+    """The rows for a family's own records, and those of every plan."""
     rows = dict(DECODERS)
+    for cls in form.records:
+        decode = _record(cls, rows)
+        rows[cls.__name__], rows[f"{cls.__name__} | None"] = decode, _optional(decode)
+        rows[f"tuple[{cls.__name__}, ...]"] = _many(decode)
     for name, classes in form.unions.items():
         rows[name] = _optional(_union(classes, rows)) if name.endswith("| None") else _union(classes, rows)
     return rows

@@ -7,6 +7,7 @@ reserved again by the planner itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from wholestep.compiler.backends.cpu.blocks import tiles_for
 from wholestep.compiler.backends.cpu.scheduled import Tiles, tiles_of
@@ -114,8 +115,8 @@ def _differs(plan: Plan, kernel: Kernel, rooms: Rooms, tiles: Tiles) -> str | No
     for name in GEOMETRY:
         if getattr(window, name) != expected[name]:
             return f"{name} is {expected[name]}; received {getattr(window, name)}"
-    if (given.rows, given.granule) != (tiles.rows, tiles.granule):
-        return f"it has {tiles.rows} rows of tiles and granules of {tiles.granule}"
+    if replace(given, work=()) != tiles:
+        return f"it is computed as {tiles}; received {given}"
     if [name for name, _ in given.work] != [name for name, _, _ in rooms.asked]:
         return f"its workspace is {', '.join(name for name, _, _ in rooms.asked)}"
     for (name, id), (_, elements, dtype) in zip(given.work, rooms.asked, strict=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.cpu.scheduled import Blocks, CpuSchedule, Queries, Tiles
+from wholestep.compiler.backends.cpu.scheduled import Blocks, CpuSchedule, Frame, Queries, Tiles
+from wholestep.compiler.backends.cpu.windows.frames import Runs, Taps
 from wholestep.compiler.plan.formats import Format
 from wholestep.compiler.plan.kernel import Plan
 
@@ -21,7 +22,7 @@ def _check_file(plan: Plan) -> None:
 
 FORMAT = Format(
     CpuSchedule,
-    (Blocks, Queries, Tiles, CpuSchedule),
+    (Blocks, Queries, Frame, Taps, Runs, Tiles, CpuSchedule),
     {"Inner | None": {"blocks": Blocks, "queries": Queries, "tiles": Tiles}},
     _check,
     _check_file,

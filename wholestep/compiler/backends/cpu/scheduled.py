@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from wholestep.compiler.backends.cpu.windows.frames import Runs, Taps
 from wholestep.compiler.plan.kernel import Kernel, Schedule
 
 
@@ -29,13 +30,26 @@ class Queries:
 
 
 @dataclass(frozen=True)
+class Frame:
+    """An image as a kernel reads or adds it up: zeros around it in the workspace, or where it lies."""
+
+    low: tuple[int, ...]  # rows above it and columns before it
+    row: int  # elements from one row to the next
+    elements: int  # of all of it, and what whole vectors reach behind it
+
+
+@dataclass(frozen=True)
 class Tiles:
-    """A convolution, a pool or an adjoint."""
+    """A convolution, a pool or an adjoint: its whole geometry, which C has as literals."""
 
     tag: ClassVar[str] = "tiles"
     rows: int = 0  # of tiles computed at a time, where fewer products do (winograd.py); 0: pixel by pixel
     granule: int = 0  # of axis 0, where it is not the one of its extent
     work: tuple[tuple[str, int], ...] = ()  # pieces of a thread's workspace, by name
+    frame: Frame | None = None
+    down: tuple[Taps, ...] = ()  # the phases of an adjoint in the image, along its rows
+    across: tuple[Taps, ...] = ()  # and along its columns
+    runs: Runs | None = None  # a row of a window, in a gradient of a weight
 
 
 @dataclass(frozen=True)

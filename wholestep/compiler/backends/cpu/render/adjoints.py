@@ -7,7 +7,7 @@ from collections.abc import Callable
 from wholestep.compiler.backends.cpu.render.images import Pen, clear_frame, image_epilogue, stage
 from wholestep.compiler.backends.cpu.render.winograd import render_weight_by_tiles
 from wholestep.compiler.backends.cpu.render.writer import Writer
-from wholestep.compiler.backends.cpu.windows.frames import forward_margin, rounded, runs
+from wholestep.compiler.backends.cpu.windows.frames import rounded
 from wholestep.compiler.backends.cpu.windows.images import VECTOR_BYTES, framed_length
 from wholestep.compiler.ir.windows import SMALL_WINDOW
 
@@ -31,26 +31,22 @@ def render_conv2d_grad_weight(w: Writer) -> None:
     if pen.tiles.rows:
         render_weight_by_tiles(pen)
         return
-    height, width, channels = pen.sizes("x")
+    _, _, channels = pen.sizes("x")
     rows, columns, outputs = pen.sizes("g")
-    tall, wide, inner = pen.sizes("result")
-    below, right = (
-        forward_margin(*of)
-        for of in zip((height, width), (rows, columns), (tall, wide), a.stride, a.low, a.dilation, strict=True)
-    )
-    row = (a.low[1] + width + right) * channels
-    of = runs(wide, a.dilation[1], channels, inner)
+    tall, _, inner = pen.sizes("result")
+    row, of = pen.frame.row, pen.tiles.runs
+    assert of is not None, "a gradient of a weight has runs"
     padded = rounded(of.length)
     output = tall * of.count * padded
     g_row, g_pixel, g_channel = pen.steps("g")
     lo, hi = w.span(0)
     pen.call(f"ws_clear_{pen.suffix}", f"sums + {lo}*{output}", f"({hi} - {lo})*{output}")
-    clear_frame(pen, (a.low[0] + height + below) * row + 16)
+    clear_frame(pen)
     batch = pen.operands["x"].axes[0]
     w.scope.axes[batch] = "n"
     with w.loop("n", "0", w.scope.extent(w.kernel.axes[batch])):
         w.emit(f"const {pen.real} *const g = {pen.at('g', 'n')};")
-        stage(pen, "x", a.low, row, "n")
+        stage(pen, "x", "n")
 
         def tile(size: int) -> None:
             group = f" + o/{outputs // a.groups}*{inner}" if a.groups > 1 else ""
@@ -82,20 +78,20 @@ def render_pooled_grad_weight(w: Writer) -> None:
     """Every part of the batch has sums of its own."""
     pen = Pen(w)
     a = pen.window
-    height, width, channels = pen.sizes("x")
+    _, _, channels = pen.sizes("x")
     outputs, (tall, wide, _) = pen.outputs("result"), pen.sizes("result")
-    row, elements = _pooled_frame(pen, height, width, channels, tall, wide)
+    row = pen.frame.row
     padded = rounded(wide * channels)
     places = [i * row + j * channels for i in range(a.pool[0]) for j in range(a.pool[1])]
     pen.table("offsets", places, SMALL_WINDOW)  # whatever byte a position is, it is a place of the table
-    clear_frame(pen, elements)
+    clear_frame(pen)
     images = w.scope.extent(w.kernel.axes[pen.operands["x"].axes[0]])
     parts = w.kernel.axes[0]
     with w.loop("q", *w.span(0)):
         w.scope.axes[0] = "q"
         pen.call(f"ws_clear_{pen.suffix}", "sums", outputs * tall * padded)
         with w.loop("n", f"q*{images}/{parts}", f"(q + 1)*{images}/{parts}"):
-            stage(pen, "x", a.low, row, "n")
+            stage(pen, "x", "n")
             _winning_windows(pen, row, padded)
         _finish_weight(pen, "0", str(outputs), tall, 1, wide * channels, padded)
 
@@ -126,14 +122,6 @@ def _winning_windows(pen: Pen, row: int, padded: int) -> None:
         tile(1)
 
 
-def _pooled_frame(pen: Pen, height: int, width: int, channels: int, tall: int, wide: int) -> tuple[int, int]:
-    """(elements of a row of the frame, elements of it all)."""
-    (top, left), pool = pen.window.low, pen.window.pool
-    rows, columns, _ = pen.sizes("g")
-    high = max(top + height, rows * pool[0] + tall - 1), max(left + width, columns * pool[1] + wide - 1)
-    return high[1] * channels, high[0] * high[1] * channels + 16
-
-
 def _dense_cells(pen: Pen) -> int:
     """Elements from one cell of the pool's positions to the next, which are the channels of each."""
     _, columns, outputs = pen.sizes("index")
@@ -149,7 +137,7 @@ def render_pooled_grad_input(w: Writer) -> None:
     height, width, _ = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
     line = framed_length(wide, channels, a.pool[1], VECTOR_BYTES // pen.dtype.size)
     lines, seen = tall + 2 * (a.pool[0] - 1), (wide + a.pool[1] - 1) * channels
-    row, elements = _pooled_frame(pen, height, width, channels, tall, wide)
+    row, elements = pen.frame.row, pen.frame.elements
     _frame_kernels(pen, outputs, tall, wide, channels, lines, line)
     shifts = [
         (a.pool[0] - 1 - i) * line + (a.pool[1] - 1 - j) * channels for i in range(a.pool[0]) for j in range(a.pool[1])

@@ -11,7 +11,7 @@ from wholestep.compiler.backends.cpu.render.images import Lanes, Pen, clear_fram
 from wholestep.compiler.backends.cpu.render.panels import Panels, enter_panels, pack, packed_at
 from wholestep.compiler.backends.cpu.render.winograd import image_by_tiles, take_weights_apart
 from wholestep.compiler.backends.cpu.render.writer import Writer
-from wholestep.compiler.backends.cpu.windows.frames import Taps, backward_taps, forward_margin, rounded, runs
+from wholestep.compiler.backends.cpu.windows.frames import Taps, runs
 from wholestep.compiler.backends.cpu.windows.winograd import tiles_of
 from wholestep.compiler.plan.kernel import POOL_AXES
 
@@ -38,7 +38,7 @@ def conv_row(pen: Pen, panels: Panels, count: int, out: str, step: int, x: str, 
 def render_conv2d(w: Writer) -> None:
     pen = Pen(w)
     a = pen.window
-    height, width, channels = pen.sizes("x")
+    _, _, channels = pen.sizes("x")
     outputs, (tall, wide, inner) = pen.outputs("weight"), pen.sizes("weight")
     panels = Panels(a.groups, outputs, inner)
     pool = a.pool if a.pooled is not None else (1, 1)
@@ -46,19 +46,14 @@ def render_conv2d(w: Writer) -> None:
     assert isinstance(rows, int), "type rules ask for numbers"
     assert isinstance(columns, int), "type rules ask for numbers"
     full = _full_counts(pen)
-    seen = tuple(rounded(n, 2) for n in full) if pen.tiles.rows else full
-    below, right = (
-        forward_margin(*of) for of in zip((height, width), seen, (tall, wide), a.stride, a.low, a.dilation, strict=True)
-    )
-    framed = "frame" in pen.work
-    row = (a.low[1] + width + right) * channels if framed else pen.steps("x")[0]
+    row = pen.frame.row
     taps = (pen.table("down", range(tall)), tall, pen.table("across", range(wide)), wide)
     size = pack(pen, panels, taps, inner, 0, turned=False)
     if pen.tiles.rows:
         take_weights_apart(pen, panels, channels)
-    clear_frame(pen, (a.low[0] + height + below) * row + 16)
+    clear_frame(pen)
     with w.loop("i0", *w.span(0)):
-        stage(pen, "x", a.low, row)
+        stage(pen, "x")
         if pen.tiles.rows:
             image_by_tiles(pen, panels, channels, full, "frame", row, partial(_rows_of_tiles, pen, panels, full, pool))
             return
@@ -143,21 +138,16 @@ def candidate(pen: Pen, run: Lanes, i: int, j: int, acc: str) -> None:
 def render_conv2d_grad_input(w: Writer) -> None:
     pen = Pen(w)
     a = pen.window
-    rows, columns, outputs = pen.sizes("g")
-    tall, wide, _ = pen.sizes("weight")
+    _, _, outputs = pen.sizes("g")
     height, width, channels = (e for e in w.kernel.axes[1:4] if isinstance(e, int))
-    down, above, below = backward_taps(height, rows, tall, a.stride[0], a.low[0], a.dilation[0])
-    across, left, right = backward_taps(width, columns, wide, a.stride[1], a.low[1], a.dilation[1])
-    if pen.tiles.rows:
-        below, right = below + height % 2, right + width % 2
+    down, across, row = pen.tiles.down, pen.tiles.across, pen.frame.row
     panels = Panels(a.groups, channels, outputs // a.groups)
-    row = (left + columns + right) * outputs if "frame" in pen.work else pen.steps("g")[0]
     places, sizes = _pack_phases(pen, panels, down, across, outputs // a.groups)
     if pen.tiles.rows:
         take_weights_apart(pen, panels, outputs)
-    clear_frame(pen, (above + rows + below) * row + 16)
+    clear_frame(pen)
     with w.loop("i0", *w.span(0)):
-        stage(pen, "g", (above, left), row)
+        stage(pen, "g")
         if pen.tiles.rows:
             start, size = f"frame + {down[0].start * row + across[0].start * outputs}", (height, width)
             image_by_tiles(pen, panels, outputs, size, start, row, partial(_rows_of_tiles, pen, panels, size, (1, 1)))

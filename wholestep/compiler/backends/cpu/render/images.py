@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.language import LOCAL, STORED, SUFFIX
 from wholestep.compiler.backends.cpu.render.writer import Writer, simd
-from wholestep.compiler.backends.cpu.scheduled import tiles_of
+from wholestep.compiler.backends.cpu.scheduled import Frame, tiles_of
 from wholestep.compiler.backends.cpu.windows.frames import columns_of
 from wholestep.compiler.ir.types import DType, Extent
 from wholestep.compiler.plan.bodies import Window
@@ -29,6 +29,11 @@ class Pen:
         self.dtype = w.buffers[self.operands[self.images].load.buffer].type.dtype
         self.suffix, self.real = SUFFIX[self.dtype], STORED[self.dtype]
         self.work = {name for name, _ in self.tiles.work}
+
+    @property
+    def frame(self) -> Frame:
+        assert self.tiles.frame is not None, f"{self.window.op} has a frame"
+        return self.tiles.frame
 
     def sizes(self, name: str) -> tuple[int, int, int]:
         """Rows, columns and channels of images, or of a weight."""
@@ -245,9 +250,9 @@ def _walks_a_run(pen: Pen, load: Load, channels: int) -> bool:
     return [axis_stride(load, a, buffer)[0] for a in (COLUMN, COLUMN + 1)] == [channels, 1]
 
 
-def stage(pen: Pen, name: str, low: Sequence[int], row: int, batch: str = "i0") -> None:
+def stage(pen: Pen, name: str, batch: str = "i0") -> None:
     """The image into its frame, or the frame where the image is."""
-    height, width, channels = pen.sizes(name)
+    (height, width, channels), low, row = pen.sizes(name), pen.frame.low, pen.frame.row
     if "frame" not in pen.work:
         pen.w.emit(f"const {pen.real} *const frame = {pen.at(name)};")
         return
@@ -255,6 +260,6 @@ def stage(pen: Pen, name: str, low: Sequence[int], row: int, batch: str = "i0") 
     pen.call(f"ws_frame_{pen.suffix}", to, pen.at(name, batch), height, width, channels, row, *pen.steps(name))
 
 
-def clear_frame(pen: Pen, elements: int) -> None:
+def clear_frame(pen: Pen) -> None:
     if "frame" in pen.work:
-        pen.w.emit(f"ws_clear_{pen.suffix}(frame, {elements});")
+        pen.w.emit(f"ws_clear_{pen.suffix}(frame, {pen.frame.elements});")

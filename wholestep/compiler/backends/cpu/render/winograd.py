@@ -9,7 +9,7 @@ from wholestep.compiler.backends.cpu.layout import LANES
 from wholestep.compiler.backends.cpu.render.image_ahead import fetch_for_epilogue, fetch_next_image
 from wholestep.compiler.backends.cpu.render.images import Pen, clear_frame, stage
 from wholestep.compiler.backends.cpu.render.panels import Panels, enter_panels
-from wholestep.compiler.backends.cpu.windows.frames import forward_margin, rounded
+from wholestep.compiler.backends.cpu.windows.frames import rounded
 from wholestep.compiler.backends.cpu.windows.winograd import POSITIONS, TILE_OUTPUTS, position_step, tiles_of
 
 FEW_THREADS = 2  # that share the outputs of a weight: each fetches all of the next images; of more, each a part of them
@@ -59,15 +59,11 @@ def image_by_tiles(
 
 def render_weight_by_tiles(pen: Pen) -> None:
     """The gradient of a weight: the adjoint of all this, with sums taken apart until the end."""
-    w, a = pen.w, pen.window
-    height, width, channels = pen.sizes("x")
+    w = pen.w
+    _, _, channels = pen.sizes("x")
     rows, columns, outputs = pen.sizes("g")
     down, across = tiles_of((rows, columns))
-    below, right = (
-        forward_margin(*of)
-        for of in zip((height, width), (2 * down, 2 * across), (3, 3), (1, 1), a.low, (1, 1), strict=True)
-    )
-    row, padded = (a.low[1] + width + right) * channels, rounded(channels)
+    row, padded = pen.frame.row, rounded(channels)
     lo, hi = w.span(0)
     output = POSITIONS * padded
     pen.call(
@@ -75,13 +71,13 @@ def render_weight_by_tiles(pen: Pen) -> None:
         f"sums + {lo}*{output}",
         f"({hi} - {lo} + {TILE_OUTPUTS - 1})/{TILE_OUTPUTS}*{TILE_OUTPUTS * output}",
     )
-    clear_frame(pen, (a.low[0] + height + below) * row + 16)
+    clear_frame(pen)
     if "around" in pen.work:
         w.emit(f"ws_clear_{pen.suffix}(around, {4 * down * across * outputs + 16});")
     batch = pen.operands["x"].axes[0]
     w.scope.axes[batch] = "n"
     with w.loop("n", "0", w.scope.extent(w.kernel.axes[batch])):
-        stage(pen, "x", a.low, row, "n")
+        stage(pen, "x", "n")
         g_row = _stage_gradient(pen, across)
         _tiles_of_weight(pen, row, g_row)
     with w.loop("o", lo, hi):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from wholestep.compiler.backends.cpu.scheduled import Tiles
+from wholestep.compiler.backends.cpu.scheduled import Frame, Tiles
 from wholestep.compiler.backends.cpu.windows import winograd
 from wholestep.compiler.backends.cpu.windows.frames import (
     SLACK,
@@ -49,11 +50,14 @@ def _conv2d(rooms: Rooms) -> Tiles:
     if max(*a.low, *margins) > 0 or not rooms.is_dense(0) or spills:
         rooms.room("frame", area((height, width), a.low, margins) * channels + SLACK)
     _pack(rooms, a.groups, outputs, kernel_height * kernel_width * inner)
+    size = rows // rooms.pool[0] * rooms.pool[0], columns // rooms.pool[1] * rooms.pool[1]  # what a pool leaves over
+    seen = [rounded(n, step) for n in size]
+    sides = zip((height, width), seen, (kernel_height, kernel_width), a.stride, a.low, a.dilation, strict=True)
+    frame = rooms.frame(0, a.low, [forward_margin(*of) for of in sides])
     if by_tiles:
-        size = rows // rooms.pool[0] * rooms.pool[0], columns // rooms.pool[1] * rooms.pool[1]
-        return _by_tiles(rooms, batch, size, channels, outputs)
+        return replace(_by_tiles(rooms, batch, size, channels, outputs), frame=frame)
     rooms.room("block", rooms.pool[0] * columns * panel_columns(a.groups, outputs, inner))
-    return Tiles()
+    return Tiles(frame=frame)
 
 
 def _by_tiles(rooms: Rooms, batch: Extent, size: Sequence[int], depth: int, outputs: int) -> Tiles:
@@ -86,10 +90,12 @@ def _conv2d_grad_input(rooms: Rooms) -> Tiles:
     if max(*before, *behind) > 0 or not rooms.is_dense(0) or spills:
         rooms.room("frame", area((rows, columns), before, behind) * outputs + SLACK)
     _pack(rooms, a.groups, channels, kernel_height * kernel_width * (outputs // a.groups))
+    (down, *_), (across, *_) = sides
+    geometry = {"frame": rooms.frame(0, before, behind), "down": tuple(down), "across": tuple(across)}
     if by_tiles:
-        return _by_tiles(rooms, g.type.shape[0], a.size, outputs, channels)
+        return replace(_by_tiles(rooms, g.type.shape[0], a.size, outputs, channels), **geometry)  # type: ignore[arg-type]
     rooms.room("block", a.size[1] * panel_columns(a.groups, channels, outputs // a.groups))
-    return Tiles()
+    return replace(Tiles(), **geometry)  # type: ignore[arg-type]
 
 
 def _pooled_grad_input(rooms: Rooms) -> Tiles:
@@ -98,7 +104,15 @@ def _pooled_grad_input(rooms: Rooms) -> Tiles:
     kernel_height, _, channels = rooms.image(2)
     rooms.room("image", area(a.size, a.low, a.high) * channels + framed_row(rooms.head) + SLACK)
     rooms.room("packed", outputs * (kernel_height + 2 * a.window[0] - 2) * framed_row(rooms.head) + SLACK)
-    return Tiles()
+    return Tiles(frame=pooled_frame(a, rooms.image(0), a.size, rooms.image(2)))
+
+
+def pooled_frame(a: at.PooledConvAttrs, pooled: Sequence[int], size: Sequence[int], kernel: Sequence[int]) -> Frame:
+    """The frame of an image of `size` whose windows are those of a pool's windows."""
+    (rows, columns, _), (tall, wide, channels) = pooled, kernel
+    height = max(a.low[0] + size[0], rows * a.window[0] + tall - 1)
+    width = max(a.low[1] + size[1], columns * a.window[1] + wide - 1)
+    return Frame(a.low, width * channels, height * width * channels + SLACK)
 
 
 def framed_row(head: Node) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from wholestep.compiler.backends.cpu.scheduled import Frame
 from wholestep.compiler.backends.cpu.windows import winograd
+from wholestep.compiler.backends.cpu.windows.frames import SLACK
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import DType, Extent, TensorType, evaluate
@@ -36,6 +38,17 @@ class Rooms:
         assert isinstance(width, int), "type rules ask for numbers"
         assert isinstance(channels, int), "type rules ask for numbers"
         return height, width, channels
+
+    def frame(self, input: int, low: Sequence[int], high: Sequence[int]) -> Frame:
+        """The frame of images with margins; without a piece of workspace for it, the images where they lie."""
+        height, width, channels = self.image(input)
+        row = (low[1] + width + high[1]) * channels
+        if not any(name == "frame" for name, _, _ in self.asked):
+            operand = self.body.operands[input]
+            step = dict(linear(operand.load.index, operand.load.shape).terms).get(operand.axes[1], 0)
+            assert isinstance(step, int), f"prepare() copies what a window kernel would read with a step of {step}"
+            row = step
+        return Frame(tuple(low), row, (low[0] + height + high[0]) * row + SLACK)
 
     def is_dense(self, input: int) -> bool:
         """Do the rows of images lie in memory as a frame's would?"""

@@ -6,6 +6,7 @@ from wholestep.compiler.backends.cpu.layout import LANES
 from wholestep.compiler.backends.cpu.scheduled import Tiles
 from wholestep.compiler.backends.cpu.windows import winograd
 from wholestep.compiler.backends.cpu.windows.frames import SLACK, TILE_OUTPUTS, forward_margin, rounded, runs
+from wholestep.compiler.backends.cpu.windows.images import pooled_frame
 from wholestep.compiler.backends.cpu.windows.reserve import Rooms, area
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
@@ -44,7 +45,8 @@ def _plain_weight(rooms: Rooms) -> Tiles:
     tile = TILE_OUTPUTS
     while (outputs // a.groups) % tile and a.groups > 1:
         tile //= 2
-    return Tiles(granule=tile)
+    of = runs(a.size[1], a.dilation[1], channels, channels // a.groups)
+    return Tiles(granule=tile, frame=rooms.frame(0, a.low, margins), runs=of)
 
 
 def _weight_by_tiles(rooms: Rooms, a: at.ConvGradAttrs) -> Tiles:
@@ -60,11 +62,12 @@ def _weight_by_tiles(rooms: Rooms, a: at.ConvGradAttrs) -> Tiles:
         rooms.room("around", even[0] * even[1] * outputs + SLACK)
     tile_rows = winograd.reserve_weight(rooms.room, (rows, columns), channels, outputs)
     rooms.count_tiles(batch, (rows, columns), channels * outputs)
-    return Tiles(tile_rows, winograd.TILE_OUTPUTS)
+    return Tiles(tile_rows, winograd.TILE_OUTPUTS, frame=rooms.frame(0, a.low, margins))
 
 
 def _pooled_weight(rooms: Rooms) -> Tiles:
     a = attrs_of(rooms.head, at.PooledConvAttrs)
     height, width, channels = rooms.image(0)
     rooms.room("frame", area((height, width), a.low, a.high) * channels + SLACK)
-    return Tiles(granule=1)
+    weight = [e for e in rooms.head.type.shape[-3:] if isinstance(e, int)]
+    return Tiles(granule=1, frame=pooled_frame(a, rooms.image(1), (height, width), weight))
