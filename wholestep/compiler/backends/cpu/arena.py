@@ -1,8 +1,8 @@
 """Offsets by lifetime: buffers share bytes when they are never alive together.
 
 Across a barrier any bytes may change hands.  Within a region they may only where no barrier is needed: two buffers of
-the same size, dealt out to the threads in the same way there, at the same offset.  Then each byte belongs to one thread
-throughout the region, and that thread has done with the first buffer before it begins with the second.
+the same size, partitioned among the threads in the same way there, at the same offset.  Then each byte belongs to one
+thread throughout the region, and that thread has done with the first buffer before it begins with the second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wholestep.compiler.ir.types import Dim, Extent
 from wholestep.compiler.plan.first_fit import Span, first_fit
 from wholestep.compiler.plan.kernel import Buffer, Kernel, Layout, Space
 
-Owners = tuple[object, ...]  # a way of dealing out bytes to threads
+Owners = tuple[object, ...]  # a way of partitioning bytes among threads
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Slot:
 
 @dataclass
 class Lives:
-    """From which kernel to which each buffer is alive, and the ways in which all kernels of a region deal it out."""
+    """From which kernel to which each buffer is alive, and the ways in which all kernels of a region partition it."""
 
     buffers: list[Buffer]
     owners: dict[tuple[int, int], frozenset[Owners]]  # by buffer and region

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 
 from wholestep.compiler.backends.cpu.arena import follows
-from wholestep.compiler.backends.cpu.check_routines import check_call, check_dot, check_scatter
 from wholestep.compiler.backends.cpu.layout import PAIRS, PANELS, state_layout
 from wholestep.compiler.backends.cpu.regions.touch import kernel_granule
 from wholestep.compiler.backends.cpu.scheduled import Blocks, Queries, Tiles, schedule_of
@@ -31,6 +30,8 @@ def check_cpu(plan: Plan) -> None:
 
 def check_cpu_file(plan: Plan) -> None:
     """Raise PlanError unless a plan is one that the CPU's scheduler could have made, whoever wrote it."""
+    from wholestep.compiler.backends.cpu.check_routines import check_call, check_dot, check_scatter
+
     routines = {Kind.CALL: check_call, Kind.DOT: check_dot, Kind.SCATTER: check_scatter}
     for buffer in plan.buffers:
         _check_layout(buffer)

@@ -1,6 +1,6 @@
 """A barrier more where it gives many bytes back.
 
-Rows that are dealt out alike from the first layer to the last and back need no barrier: one region, and all weight
+Rows that are partitioned alike from the first layer to the last and back need no barrier: one region, and all weight
 gradients in the next.  Until then everything that they read is alive.  Threads that meet in between let them run
 earlier, and their operands' bytes be used again.
 """

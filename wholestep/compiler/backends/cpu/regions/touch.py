@@ -1,4 +1,4 @@
-"""Which axes of a kernel walk which dimensions of memory: who owns what, if an axis is dealt out to the threads.
+"""Which axes of a kernel walk which dimensions of memory: who owns what, if an axis is partitioned among the threads.
 
 The range of an axis that a thread owns is one function of (extent, granule, thread), the same for every kernel.  Two
 kernels that touch the same buffer need no barrier between them when both are split along the same dimension of it, or
@@ -23,7 +23,7 @@ SYMBOLIC_GRANULE = 8
 def granule(extent: Extent) -> int:
     """The unit of ownership; a function of the extent alone.
 
-    64*batch rows are dealt out as batch is, 64 rows for one: a reshape between them changes no owner.
+    64*batch rows are partitioned as batch is, 64 rows for one: a reshape between them changes no owner.
     """
     if not isinstance(extent, Dim):
         return LANES
@@ -32,7 +32,7 @@ def granule(extent: Extent) -> int:
 
 
 def kernel_granule(kernel: Kernel, axis: int) -> int:
-    """The unit in which an axis of a kernel is dealt out."""
+    """The unit in which an axis of a kernel is partitioned."""
     return own_granule(kernel) or granule(kernel.axes[axis])
 
 
@@ -76,7 +76,7 @@ class Touch:
     def ways(self, axis: int, load: Load) -> frozenset[Way]:
         buffer, extent = self.buffers[load.buffer], self.kernel.axes[axis]
         own, found = buffer.type.shape, set[Way]()
-        if unit := own_granule(self.kernel):  # its own way of dealing out: nobody else's
+        if unit := own_granule(self.kernel):  # its own way of partitioning: nobody else's
             places = [d for d, i in enumerate(load.index) if i.plain == axis and load.shape == own]
             return frozenset((f"dimension in {unit}s", d) for d in places)
         for d, index in enumerate(load.index):

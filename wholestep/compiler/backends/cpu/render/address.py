@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from wholestep.compiler.backends.cpu.layout import LANES, PAIRS, PANELS
@@ -120,7 +120,3 @@ def axis_stride(load: Load, axis: int, buffer: Buffer) -> tuple[Extent, bool]:
             assert c % LANES == 0, f"a step of {c} columns is no number of panels"
             stride = stride + c * rows
     return stride, False
-
-
-def buffer_table(buffers: Sequence[Buffer]) -> Mapping[int, Buffer]:
-    return {b.id: b for b in buffers}

@@ -1,4 +1,4 @@
-"""Convolutions of 3 x 3 by tiles of 2 x 2 pixels: images and weights are taken apart, multiplied, and put together."""
+"""Convolutions of 3 x 3 by tiles of 2 x 2 pixels: images and weights are transformed, multiplied, and back."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def image_by_tiles(
 
 
 def render_weight_by_tiles(pen: Pen) -> None:
-    """The gradient of a weight: the adjoint of all this, with sums taken apart until the end."""
+    """The gradient of a weight: the adjoint of all this, with sums that are transformed back at the end."""
     w = pen.w
     _, _, channels = pen.sizes("x")
     rows, columns, outputs = pen.sizes("g")

@@ -14,8 +14,8 @@ from wholestep.compiler.ir.types import DType
 
 POSITIONS = 16  # products of a tile for each pair of channels
 TILE_OUTPUTS = 8  # outputs of a weight's gradient that are computed together
-FEWEST_CHANNELS = 16  # below, taking images apart costs what it saves
-MOST_BYTES = 1 << 19  # of a weight taken apart: it stays in the second-level cache
+FEWEST_CHANNELS = 16  # below, transforming images costs what it saves
+MOST_BYTES = 1 << 19  # of a transformed weight: it stays in the second-level cache
 WORTH = 0.6  # the largest share of the ordinary products that is a gain
 BLOCK_TILES = 16  # at least so many tiles share what is read of a weight,
 BLOCK_TILES_OF_WEIGHTS = 64  # and so many one sum of a gradient
