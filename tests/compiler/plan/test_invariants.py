@@ -22,6 +22,7 @@ from step_graphs import clipped_step, mlp_step
 
 import wholestep as ws
 from tests.compiler.targets import make_plan
+from wholestep.compiler.backends.cpu.operands import CpuOperands
 from wholestep.compiler.backends.cpu.regions.split import Splitter
 from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.ir import attrs as at
@@ -160,7 +161,8 @@ def test_flops_are_those_of_the_graph(graph: Graph) -> None:
     plan = make_plan(lowered, CAPACITY, fused=False)
     routines = sum(k.flops for k in plan.kernels if k.kind is Kind.CALL)  # counted by hand in test_attention.py
     routines += sum(k.body.work for k in plan.kernels if k.kind is Kind.WINDOW)  # by the formula of their op
-    counted = [n for n in prepare(assemble(lowered)).nodes if not (is_call(n) or isinstance(n, Assembled))]
+    prepared = prepare(assemble(lowered), CpuOperands())
+    counted = [n for n in prepared.nodes if not (is_call(n) or isinstance(n, Assembled))]
     assert plan.flops - routines == sum(arithmetic(n) for n in counted)
 
 
