@@ -73,7 +73,7 @@ def test_what_lies_between_two_products_is_in_panels() -> None:
     read = {i.load.buffer for k in products for i in k.levels[0].body if i.load is not None}
     between = [plan.buffers[b] for b in sorted((written & read) - operands)]
     assert "arena" in {b.space.value for b in between}
-    assert {b.layout.value for b in between} == {"panels"}
+    assert {b.layout.name for b in between} == {"panels"}
 
 
 def heads(**options: Any) -> ws.Session:
