@@ -232,7 +232,7 @@ class Loop:
     symbol: str
     length: Extent
     reverse: bool = False  # from the last step to the first
-    barrier: bool = True  # do threads meet after each step?
+    barrier: bool = True  # is there a barrier after each step?
 
 
 @dataclass(frozen=True)

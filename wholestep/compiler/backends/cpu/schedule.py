@@ -30,7 +30,7 @@ def schedule(draft: Draft, settings: Settings) -> Plan:
     draft = lay_out(draft, settings.long_row)  # states, and what contractions read by columns, lie in panels
     draft = store_transposes(draft)  # a state that is read by rows has its transpose beside it
     draft, work_bytes = block_kernels(draft, settings)  # every kernel has its blocks and its workspace
-    # Who computes what, and where threads meet: kernels stand in the order of their regions.
+    # Who computes what, and where the barriers are: kernels stand in the order of their regions.
     kernels, loops = split_with_loops(counted(draft), draft.loops, draft.buffers, sizes, settings)
     buffers, arena_bytes = place(draft.buffers, kernels, settings.overwrite)  # every byte has its place
     buffers, copy_bytes = place_copies(buffers)

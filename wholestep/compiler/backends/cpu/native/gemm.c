@@ -55,7 +55,7 @@ static long block_length(long k) {
 /* Row tiles of one problem differ by at most one row: 32 = 10+11+11, 16 = 8+8. */
 static long tile_start(long tile, long tiles, long rows) { return tile * rows / tiles; }
 
-/* Walks over what is to be fetched ahead, a cache line at a time. */
+/* Walks over what is to be prefetched, a cache line at a time. */
 typedef struct {
   const char *line, *end;                             /* within a piece */
   const char *piece; long pieces;                     /* the next piece, and how many are left, of the entry before next */

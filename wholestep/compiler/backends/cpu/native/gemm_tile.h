@@ -153,7 +153,7 @@ static void NAME(clear)(const ws_gemm *g) {
       for (long l = 0; l < PANEL && j + l < g->n; l++) ((REAL *)g->c)[j / PANEL * g->c_p + i * g->c_m + l] = 0;
 }
 
-/* What is fetched ahead is dealt out evenly to the segments of all tiles, so that they never wait for it. */
+/* Prefetches are spread evenly over the segments of all tiles, so that none waits for them. */
 static void NAME(deal_out)(const ws_gemm *g, NAME(tile) *t, long segments) {
   const long all = segments * ((g->n + 2 * WIDTH - 1) / (2 * WIDTH));
   t->fetcher = (fetcher){.next = g->ahead, .left = g->aheads};

@@ -9,7 +9,7 @@ from functools import partial
 from wholestep.compiler.backends.cpu.layout import LANES
 from wholestep.compiler.backends.cpu.render.images import Lanes, Pen, clear_frame, name_sources, pixels, stage
 from wholestep.compiler.backends.cpu.render.panels import Panels, enter_panels, pack, packed_at
-from wholestep.compiler.backends.cpu.render.winograd import image_by_tiles, take_weights_apart
+from wholestep.compiler.backends.cpu.render.winograd import image_by_tiles, transform_weights
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.backends.cpu.windows.frames import Taps, runs
 from wholestep.compiler.backends.cpu.windows.winograd import tiles_of
@@ -50,7 +50,7 @@ def render_conv2d(w: Writer) -> None:
     taps = (pen.table("down", range(tall)), tall, pen.table("across", range(wide)), wide)
     size = pack(pen, panels, taps, inner, 0, turned=False)
     if pen.tiles.rows:
-        take_weights_apart(pen, panels, channels)
+        transform_weights(pen, panels, channels)
     clear_frame(pen)
     with w.loop("i0", *w.span(0)):
         stage(pen, "x")
@@ -144,7 +144,7 @@ def render_conv2d_grad_input(w: Writer) -> None:
     panels = Panels(a.groups, channels, outputs // a.groups)
     places, sizes = _pack_phases(pen, panels, down, across, outputs // a.groups)
     if pen.tiles.rows:
-        take_weights_apart(pen, panels, outputs)
+        transform_weights(pen, panels, outputs)
     clear_frame(pen)
     with w.loop("i0", *w.span(0)):
         stage(pen, "g")

@@ -15,7 +15,7 @@ from wholestep.compiler.backends.cpu.windows.winograd import POSITIONS, TILE_OUT
 FEW_THREADS = 2  # that share the outputs of a weight: each fetches all of the next images; of more, each a part of them
 
 
-def take_weights_apart(pen: Pen, panels: Panels, depth: int) -> None:
+def transform_weights(pen: Pen, panels: Panels, depth: int) -> None:
     """The packed weight, panel by panel, [position][channel][lane]."""
     with pen.w.loop("p", "0", str(panels.count)):
         pen.call(
