@@ -42,6 +42,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--lr", type=float, default=2e-3, help="the peak of the schedule")
     parser.add_argument("--warmup", type=int, default=100, help="steps until the peak")
+    parser.add_argument("--precision", default="float32", help="bfloat16: products in half precision")
     parser.add_argument("--sample", type=int, default=500, help="characters to write at the end")
     parser.add_argument("--temperature", type=float, default=0.8, help="below 1: safer words")
     parser.add_argument("--save", type=Path, help="where to write the weights (safetensors)")
@@ -71,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
         clip_norm=1.0,
         epochs=given.epochs,
         batch_size=given.batch,
+        precision=given.precision,
     )
     loss = history.last["val_loss"]
     print(f"validation loss {loss:.4f} after {time.perf_counter() - began:.0f} s")
