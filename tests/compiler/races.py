@@ -35,7 +35,7 @@ def driver(plan: Plan, rows: Sequence[int], threads: int) -> str:
     names = ", ".join(f"p{b.id}" for b in pointers)
     sizes = "\n".join(
         f"  dims[0] = {n}; call.step = {i}; ws_refresh(&call);\n"
-        f"  if (ws_step(ws_prologue, ws_entry, &call, {threads}, 0, 0)) return 2;"
+        f"  if (ws_step(&(ws_step_call){{ws_prologue, ws_entry, &call, 0, 0, {threads}}})) return 2;"
         for i, n in enumerate(rows)
     )
     return f"""#include "runtime.h"
