@@ -9,7 +9,7 @@ from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.passes.egraph.explain import ExplainedStep, explain
 from wholestep.compiler.passes.egraph.optimize import Request, Rewriting, rewrite_by_equality
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
-from wholestep.compiler.passes.egraph.saturate import Budget, SaturationError, Worker
+from wholestep.compiler.passes.egraph.saturate import Budget, SaturationError, Worker, shared_worker
 from wholestep.compiler.pipeline import STAGES
 from wholestep.compiler.target import Target
 from wholestep.errors import UnknownNameError
@@ -68,16 +68,15 @@ def explain_tensor(graph: Graph, options: CompileOptions, target: Target, name: 
             f"there is nothing named {name!r} to explain; there are: {', '.join(map(repr, known)) or 'none'}."
         )
     told: list[ExplainedStage] = []
-    with Worker() as worker:
-        runner = _Runner(options, worker, target)
-        forward = runner.rewrite(graph, before_autodiff=True)
-        if forward is not None:
-            told.append(runner.stage("before autodiff", forward, [known[name]]))
-        graph = graph if forward is None else forward.after
-        step, ends = _expanded(graph, name, target)
-        whole = runner.rewrite(step, before_autodiff=False)
-        if whole is not None:
-            told.append(runner.stage("whole step", whole, ends))
+    runner = _Runner(options, shared_worker(), target)
+    forward = runner.rewrite(graph, before_autodiff=True)
+    if forward is not None:
+        told.append(runner.stage("before autodiff", forward, [known[name]]))
+    graph = graph if forward is None else forward.after
+    step, ends = _expanded(graph, name, target)
+    whole = runner.rewrite(step, before_autodiff=False)
+    if whole is not None:
+        told.append(runner.stage("whole step", whole, ends))
     return Explanation(name, tuple(told))
 
 

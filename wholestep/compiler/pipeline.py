@@ -17,7 +17,7 @@ from wholestep.compiler.passes.decompose import decompose_for, lower_ratio, lowe
 from wholestep.compiler.passes.egraph.optimize import optimize
 from wholestep.compiler.passes.egraph.report import EGraphReport, described
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
-from wholestep.compiler.passes.egraph.saturate import Budget, Worker
+from wholestep.compiler.passes.egraph.saturate import Budget, Worker, shared_worker
 from wholestep.compiler.passes.flatten import flatten
 from wholestep.compiler.passes.fold import fold
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
@@ -122,18 +122,17 @@ class Compiler:
     options: CompileOptions = field(default_factory=CompileOptions)
     spans: Spans = field(default_factory=Spans)
     egraph_reports: list[EGraphReport] = field(default_factory=list)
-    worker: Worker = field(default_factory=Worker)
+    worker: Worker = field(default_factory=shared_worker)
     given_up: list[str] = field(default_factory=list)  # passes that failed and were left out, and why
 
     def run_stages(self, graph: Graph, target: Target, until: str | None = None) -> Graph:
         """The graph for a target after the stage `until`, or after all of them."""
         assert until is None or until in [s.name for s in STAGES], f"there is no stage {until!r}"
-        with self.worker:
-            for stage in STAGES:
-                if stage.name != "optimize_full" or self.options.optimize:
-                    graph = self._run_stage(stage, graph, target)
-                if stage.name == until:
-                    break
+        for stage in STAGES:
+            if stage.name != "optimize_full" or self.options.optimize:
+                graph = self._run_stage(stage, graph, target)
+            if stage.name == until:
+                break
         return graph
 
     def _run_stage(self, stage: Stage, graph: Graph, target: Target) -> Graph:

@@ -16,6 +16,7 @@ import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.passes.egraph.saturate import Worker
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.traffic import bytes_moved, flops
@@ -136,8 +137,8 @@ def test_without_it_nothing_is_reported() -> None:
 
 
 def test_a_dead_worker_gives_the_plain_plan_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    compiler = Compiler(ws.CompileOptions(egraph=True))
-    compiler.worker.command = (sys.executable, "-S", "-c", "raise SystemExit(9)")
+    dead = Worker((sys.executable, "-S", "-c", "raise SystemExit(9)"))
+    compiler = Compiler(ws.CompileOptions(egraph=True), worker=dead)
     with caplog.at_level(logging.WARNING, "wholestep"):
         plan, report = compiler.plan(step("gelu by hand"), CAPACITY, HERE)
     assert plan == compiled(step("gelu by hand"), egraph=False)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,12 +16,27 @@ from tests.compiler.passes.common import graph_of, leaf
 from tests.compiler.passes.egraph.common import example, saturated
 from tests.compiler.targets import optimize
 from wholestep.compiler.ir import build as b
+from wholestep.compiler.passes.egraph import worker
 from wholestep.compiler.passes.egraph.encode import encode
 from wholestep.compiler.passes.egraph.rules import rules_for
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, FamilyRows
-from wholestep.compiler.passes.egraph.saturate import Budget, SaturationError, Worker, saturate
+from wholestep.compiler.passes.egraph.saturate import Budget, SaturationError, Worker, saturate, shared_worker
 
 GRAPH = graph_of(example("gelu"), example("softmax"))
+
+
+NONSENSE: dict[str, Any] = {
+    "laws": [],
+    "program": ["(nonsense"],
+    "terms": [],
+    "equal": [],
+    "tables": {},
+    "certificates": {},
+    "rulesets": {},
+    "rounds": 1,
+    "nodes": 1,
+    "grown": 1,
+}
 
 
 def worker_that(does: str) -> Worker:
@@ -90,6 +108,45 @@ def test_a_worker_serves_several_requests_and_starts_again_after_a_failure() -> 
         assert saturated(GRAPH, worker)[1] == first
 
 
+def test_a_worker_that_has_gone_home_is_started_again() -> None:
+    """One that just went, when the request was on its way, too: its end with status 0 is no failure."""
+    script = Path(worker.__file__).read_text().replace("IDLE = 20.0", "IDLE = 0.0")
+    assert "IDLE = 0.0" in script
+    (folder,) = importlib.util.find_spec("egglog").submodule_search_locations  # type: ignore[union-attr,misc]
+    with Worker((sys.executable, "-I", "-S", "-c", script, folder)) as impatient, Worker() as usual:
+        for _ in range(2):
+            assert saturated(GRAPH, impatient)[1] == saturated(GRAPH, usual)[1]
+            time.sleep(0.01)
+    with worker_that("input()") as gone, pytest.raises(SaturationError, match="ended without an answer, twice"):
+        saturated(GRAPH, gone)
+
+
+def test_what_a_request_declares_ends_with_it() -> None:
+    """After other programs, and after a failure, the same e-graph is found."""
+    others = [graph_of(example(name)) for name in ("silu", "softmax")]
+    with Worker() as process:
+        alone = saturated(GRAPH, process)[1]
+        for other in others:
+            saturated(other, process)
+            assert saturated(GRAPH, process)[1] == alone
+        with pytest.raises(SaturationError, match="egglog failed"):
+            process.ask(NONSENSE, 20)
+        assert saturated(GRAPH, process)[1] == alone
+
+
+def test_builds_share_a_worker_and_a_forked_process_has_its_own() -> None:
+    mine = shared_worker()
+    assert shared_worker() is mine
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, b"own" if shared_worker() is not mine else b"its parent's")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 100) == b"own"
+    assert shared_worker() is mine
+
+
 def test_every_process_finds_the_same_e_graph() -> None:
     """Classes are numbered by content: nothing of the process is left in the result."""
     found = []
@@ -105,9 +162,8 @@ def test_egglog_is_not_imported_here() -> None:
 
 
 def test_an_error_of_egglog_is_an_answer() -> None:
-    request = {"program": "(nonsense", "terms": [], "equal": [], "tables": {}, "certificates": {}, "rulesets": {}}
-    with Worker() as worker, pytest.raises(SaturationError, match="egglog failed"):
-        worker.ask({**request, "rounds": 1, "nodes": 1, "grown": 1}, 20)
+    with Worker() as process, pytest.raises(SaturationError, match="egglog failed"):
+        process.ask(NONSENSE, 20)
 
 
 PROGRAM = """

@@ -24,7 +24,14 @@ from wholestep.compiler.passes.egraph.report import EGraphReport, described
 from wholestep.compiler.passes.egraph.rules import rules_for
 from wholestep.compiler.passes.egraph.rules.composites import defined_composites
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
-from wholestep.compiler.passes.egraph.saturate import Budget, Saturated, SaturationError, Worker, saturate
+from wholestep.compiler.passes.egraph.saturate import (
+    Budget,
+    Saturated,
+    SaturationError,
+    Worker,
+    saturate,
+    shared_worker,
+)
 from wholestep.compiler.target import CostTable
 
 log = logging.getLogger("wholestep")
@@ -80,10 +87,7 @@ def optimize(
     """The cheapest equal program that the rules reach, and a report; the graph itself where there is none."""
     request = Request(capacity, costs, exactness, before_autodiff, budget or Budget(), outline_from)
     with _without_collections():
-        if worker is not None:
-            return _told(graph, request, worker)
-        with Worker() as own:
-            return _told(graph, request, own)
+        return _told(graph, request, worker or shared_worker())
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ as it was and the report says why.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.util
 import json
@@ -13,9 +14,11 @@ import os
 import selectors
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,63 +66,95 @@ class Saturated:
     seconds: dict[str, float]
 
 
-@dataclass
 class Worker:
-    """A process that saturates; started on demand, kept for the requests of one build."""
+    """A process that saturates; started on demand, and again where it has ended since."""
 
-    command: tuple[str, ...] | None = None  # None: this interpreter running worker.py
-    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    def __init__(self, command: tuple[str, ...] | None = None) -> None:
+        self._command = command  # None: this interpreter running worker.py
+        self._process: subprocess.Popen[bytes] | None = None
+        self._unsent = b""
+        self._turn = threading.RLock()  # of threads that build at the same time
 
     def start(self) -> None:
-        """Start the process, so that it loads egglog while we prepare the request."""
-        if self._process is not None:
-            return
-        command = self.command or _default_command()
-        environment = {**os.environ, "RAYON_NUM_THREADS": "1"}  # with more, the e-graph's order is not determined
-        try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-            )
-        except OSError as error:
-            raise SaturationError(f"the e-graph worker could not be started: {error}") from error
+        """Start the process, so that it loads egglog and declares laws while we prepare the request."""
+        with self._turn:
+            if self._process is not None and self._process.poll() is not None:
+                self.close()  # it had nothing to do for a while, and ended
+            if self._process is not None:
+                return
+            command = self._command or _default_command()
+            environment = {**os.environ, "RAYON_NUM_THREADS": "1"}  # with more, the e-graph's order is not determined
+            try:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+                )
+            except OSError as error:
+                raise SaturationError(f"the e-graph worker could not be started: {error}") from error
+            assert self._process.stdin is not None
+            os.set_blocking(self._process.stdin.fileno(), False)
+            self._unsent = _line(_shared())
+            with contextlib.suppress(BrokenPipeError):  # `ask` tells how it ended
+                self._send()
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """The answer to one request; a worker that gives none is ended."""
-        self.start()
-        assert self._process is not None
-        try:
-            text = self._exchange(json.dumps(request, separators=(",", ":")).encode() + b"\n", seconds)
-        except SaturationError:
-            self.close()
-            raise
+        with self._turn:
+            text = self._answered(_line(request), seconds) or self._answered(_line(request), seconds)
+            if not text:
+                raise SaturationError("the e-graph worker ended without an answer, twice")
         answer = json.loads(text)
         if "error" in answer:
             raise SaturationError(f"egglog failed: {answer['error']}")
         assert isinstance(answer, dict)
         return answer
 
+    def _answered(self, message: bytes, seconds: float) -> bytes:
+        """The answer; nothing where the process had just decided that it is no longer needed."""
+        self.start()
+        assert self._process is not None
+        try:
+            return self._exchange(message, seconds)
+        except SaturationError:
+            status = self._process.poll()
+            self.close()
+            if status == 0:
+                return b""
+            raise
+
     def _exchange(self, message: bytes, seconds: float) -> bytes:
         process = self._process
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
+        self._unsent += message
         deadline = time.monotonic() + seconds
-        try:
-            process.stdin.write(message)
-            process.stdin.flush()
-        except BrokenPipeError:
-            raise SaturationError(self._epitaph()) from None
         chunks: list[bytes] = []
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
+            selector.register(process.stdin, selectors.EVENT_WRITE)
             while not (chunks and chunks[-1].endswith(b"\n")):
-                if not selector.select(max(0.0, deadline - time.monotonic())):
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                if not ready:
                     raise SaturationError(f"the e-graph worker gave no answer within {seconds:g} s")
-                chunk = os.read(process.stdout.fileno(), 1 << 20)
-                if not chunk:
-                    raise SaturationError(self._epitaph())
-                chunks.append(chunk)
+                if any(key.fileobj is process.stdin for key, _ in ready):
+                    try:
+                        self._send()
+                    except BrokenPipeError:
+                        raise SaturationError(self._epitaph()) from None
+                    if not self._unsent:
+                        selector.unregister(process.stdin)
+                else:
+                    chunks.append(os.read(process.stdout.fileno(), 1 << 20))
+                    if not chunks[-1]:
+                        raise SaturationError(self._epitaph())
         return b"".join(chunks)
+
+    def _send(self) -> None:
+        """Give the process as much as it takes now."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(BlockingIOError):
+            self._unsent = self._unsent[os.write(self._process.stdin.fileno(), self._unsent) :]
 
     def _epitaph(self) -> str:
         assert self._process is not None
@@ -131,21 +166,56 @@ class Worker:
 
     def close(self) -> None:
         """End the process."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):  # the request was still on its way
+        with self._turn:
+            process, self._process = self._process, None
+            if process is None:
+                return
+            process.kill()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
                     pipe.close()
-        process.wait()
+            process.wait()
 
     def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_the_worker: Worker | None = None
+
+
+def shared_worker() -> Worker:
+    """The worker of all builds of this process: a second build finds it with the laws declared."""
+    global _the_worker
+    if _the_worker is None:
+        _the_worker = Worker()
+        atexit.register(_the_worker.close)
+    return _the_worker
+
+
+def _forget_the_worker() -> None:
+    """A forked process has one of its own: the pipes are its parent's."""
+    global _the_worker
+    if _the_worker is not None:
+        atexit.unregister(_the_worker.close)
+        _the_worker = None
+
+
+os.register_at_fork(after_in_child=_forget_the_worker)
+
+
+def _line(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+@cache
+def _shared() -> Mapping[str, Any]:
+    """The laws, and what they are about: the same in every program."""
+    laws = [_emitted(law, 0) for law in LAWS]
+    common = [*DECLARATIONS, *(c.declaration() for c in signatures(laws, ()).values())]
+    return {"common": common, "laws": {law.relation: law.lines() for law in laws}}
 
 
 def _default_command() -> tuple[str, ...]:
@@ -161,10 +231,14 @@ def saturate(encoded: Encoded, rules: Sequence[Rule], budget: Budget, process: W
     """Apply the rules until nothing changes or the rounds are spent; a SaturationError says why there is no result."""
     constructors = constructors_of(encoded.terms)
     emitted = [_emitted(rule, len(LAWS) + i) for i, rule in enumerate(rules)]
-    tables = signatures(emitted, constructors)
+    tables, laws = signatures(emitted, constructors), _shared()
+    declared = {*laws["common"]}
+    own = [line for c in tables.values() if (line := c.declaration()) not in declared]
+    own += [line for e in emitted if e.relation not in laws["laws"] for line in e.lines()]
     request = {
-        "program": _program(emitted, tables),
-        "rulesets": {e.name: f"only-{e.relation}" for e in emitted},
+        "laws": [e.relation for e in emitted if e.relation in laws["laws"]],
+        "program": own,
+        "rulesets": {e.name: e.ruleset for e in emitted},
         "terms": [[symbol(t.head), t.children, [*t.slots, t.type]] for t in encoded.terms],
         "own": len(encoded.terms) if any(rule.scaled for rule in rules) else 0,
         "equal": [[e.left, e.right] for e in encoded.definitions],
@@ -184,14 +258,6 @@ def saturate(encoded: Encoded, rules: Sequence[Rule], budget: Budget, process: W
     matches = {rule: n for rule, n in sorted(answer["matches"].items()) if n}
     told = answer["rounds"], answer["stopped"], answer["paused"], answer["seconds"]
     return Saturated(egraph, {e.name: e for e in emitted}, matches, *told)
-
-
-def _program(rules: Sequence[EmittedRule], tables: Mapping[str, Constructor]) -> str:
-    """Everything but the terms: sorts, constructors, certificates, and each rule in a ruleset of its own."""
-    lines = [*DECLARATIONS, *(c.declaration() for c in tables.values())]
-    for rule in rules:
-        lines += [f"(ruleset only-{rule.relation})", rule.declaration(), rule.text]
-    return "\n".join(lines)
 
 
 _LAW_NUMBERS = {id(law): i for i, law in enumerate(LAWS)}

@@ -1,8 +1,10 @@
 """The worker process: the only code that meets egglog.  Run as a script, so that it starts without our package.
 
-It reads one JSON request per line and writes one JSON answer per line, until its input ends:
+It reads JSON lines and writes one JSON answer to each request, until its input ends or nothing comes for a while:
 
-    request  {"program": text, "terms": [[head, [children], [slots]], ...], "equal": [[i, j], ...],
+    laws     {"common": [line, ...], "laws": {name: [line, ...]}}, the first line: egglog texts that requests share
+    request  {"laws": [name, ...], "program": [line, ...] (this request's own),
+              "terms": [[head, [children], [slots]], ...], "equal": [[i, j], ...],
               "own": n (the first n terms are values of the program), "tables": {name: [children, kinds]},
               "certificates": {name: [children, kinds]}, "rulesets": {rule: ruleset},
               "rounds": n, "nodes": n, "grown": n}
@@ -11,19 +13,24 @@ It reads one JSON request per line and writes one JSON answer per line, until it
              or {"error": text}
 
 A row is children, then slots, then, of an e-node, its class; children and classes are numbers of this process.
+Laws take longer to declare than most programs take to saturate: they are declared once, those that no request has asked
+for while there is nothing else to do.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import resource
+import select
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 MEMORY = 4 << 30  # bytes of address space
+IDLE = 20.0  # seconds without a request after which the process ends
 LARGE_SHARE = 0.05  # of a round's matches: a rule with more is set aside when the e-graph has grown too much
 
 
@@ -38,19 +45,60 @@ def load_bindings(folder: str) -> Any:
     return module
 
 
+class Laws:
+    """An e-graph that holds laws and no terms; a request puts its own on top and takes them off again."""
+
+    def __init__(self, bindings: Any, common: list[str], laws: dict[str, list[str]]) -> None:
+        self.bindings, self.common, self.laws = bindings, common, laws
+        self.restart()
+
+    def restart(self) -> None:
+        self.egraph = self.bindings.EGraph()
+        self.waiting = dict(self.laws)  # not declared yet
+        declare(self.egraph, self.common)
+
+    def declare_next(self) -> None:
+        name = next(iter(self.waiting))
+        declare(self.egraph, self.waiting.pop(name))
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        begun = time.perf_counter()
+        try:
+            for name in request["laws"]:
+                declare(self.egraph, self.waiting.pop(name, []))
+            run_text(self.egraph, "(push)")
+            declare(self.egraph, request["program"])
+            seconds = {"rules": time.perf_counter() - begun}
+            answer = Saturation(self.bindings, self.egraph, request, seconds).answer()
+            run_text(self.egraph, "(pop)")
+        except BaseException as error:  # egglog's panics are no Exceptions
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            self.restart()
+            return {"error": f"{type(error).__name__}: {error}"}
+        return answer
+
+
+def declare(egraph: Any, lines: list[str]) -> None:
+    """In short pieces: the time to parse one text grows with the square of its length."""
+    for start in range(0, len(lines), 8):
+        run_text(egraph, "\n".join(lines[start : start + 8]))
+
+
+def run_text(egraph: Any, text: str) -> Any:
+    return egraph.run_program(*egraph.parse_program(text))
+
+
 class Saturation:
     """One request, from terms to rows."""
 
-    def __init__(self, bindings: Any, request: dict[str, Any]) -> None:
-        self.b, self.request = bindings, request
-        self.egraph = bindings.EGraph()
-        self.seconds: dict[str, float] = {}
+    def __init__(self, bindings: Any, egraph: Any, request: dict[str, Any], seconds: dict[str, float]) -> None:
+        self.b, self.egraph, self.request, self.seconds = bindings, egraph, request, seconds
         self.matches: dict[str, int] = {}
         self.rulesets: dict[str, str] = dict(request["rulesets"])  # of the rules that are not set aside
         self.paused: dict[str, int] = {}
 
     def answer(self) -> dict[str, Any]:
-        self.timed("rules", self.declare)
         self.timed("insert", self.insert)
         rounds, stopped = self.timed("saturate", self.saturate)
         tables = self.timed("read", self.read)
@@ -62,15 +110,6 @@ class Saturation:
         result = work()
         self.seconds[part] = time.perf_counter() - begun
         return result
-
-    def declare(self) -> None:
-        """In short pieces: the time to parse one text grows with the square of its length."""
-        lines = self.request["program"].splitlines()
-        for start in range(0, len(lines), 8):
-            self.run_text("\n".join(lines[start : start + 8]))
-
-    def run_text(self, text: str) -> Any:
-        return self.egraph.run_program(*self.egraph.parse_program(text))
 
     def insert(self) -> None:
         """All terms as local lets of one rule without conditions: the cheapest way in."""
@@ -88,9 +127,9 @@ class Saturation:
                 actions += [b.Set(span, f, [b.Var(span, f"n{i}")], one) for f in ("most_above", "most_below")]
         for left, right in self.request["equal"]:
             actions.append(b.Union(span, b.Var(span, f"n{left}"), b.Var(span, f"n{right}")))
-        self.run_text("(ruleset insert)")
+        run_text(self.egraph, "(ruleset insert)")
         self.egraph.run_program(b.RuleCommand(b.Rule(span, actions, [], "insert", "insert")))
-        self.run_text("(run insert 1)")
+        run_text(self.egraph, "(run insert 1)")
 
     def saturate(self) -> tuple[int, str]:
         if not self.rulesets:
@@ -117,7 +156,7 @@ class Saturation:
 
     def combined(self, name: str) -> Any:
         """One round of all rules that are not set aside."""
-        self.run_text(f"(unstable-combined-ruleset {name} {' '.join(self.rulesets.values())})")
+        run_text(self.egraph, f"(unstable-combined-ruleset {name} {' '.join(self.rulesets.values())})")
         return self.egraph.parse_program(f"(run {name} 1)")
 
     def pause(self, counts: dict[str, int], done: int) -> None:
@@ -129,7 +168,7 @@ class Saturation:
                 self.paused[rule] = done
 
     def size(self) -> int:
-        (output,) = self.run_text("(print-size)")
+        (output,) = run_text(self.egraph, "(print-size)")
         return sum(n for name, n in output.sizes if name in self.request["tables"])
 
     def read(self) -> dict[str, Any]:
@@ -159,17 +198,40 @@ class Saturation:
         return {"nodes": nodes, "certificates": fired}
 
 
+class Lines:
+    """The lines of the input, and whether one has begun to come."""
+
+    def __init__(self, source: int) -> None:
+        self.source, self.rest = source, b""
+
+    def are_coming(self, within: float) -> bool:
+        return bool(self.rest or select.select([self.source], [], [], within)[0])
+
+    def next(self) -> bytes:
+        """A line; nothing at the end of the input."""
+        while b"\n" not in self.rest:
+            read = os.read(self.source, 1 << 20)
+            if not read:
+                return b""
+            self.rest += read
+        line, _, self.rest = self.rest.partition(b"\n")
+        return line
+
+
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    lines = Lines(sys.stdin.fileno())
     bindings = load_bindings(sys.argv[1])
-    for line in sys.stdin:
-        try:
-            answer = Saturation(bindings, json.loads(line)).answer()
-        except BaseException as error:  # egglog's panics are no Exceptions
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        sys.stdout.write(json.dumps(answer, separators=(",", ":")) + "\n")
+    shared = json.loads(lines.next() or b'{"common": [], "laws": {}}')
+    laws = Laws(bindings, shared["common"], shared["laws"])
+    while laws.waiting or lines.are_coming(IDLE):
+        if laws.waiting and not lines.are_coming(0):
+            laws.declare_next()
+            continue
+        line = lines.next()
+        if not line:
+            return
+        sys.stdout.write(json.dumps(laws.answer(json.loads(line)), separators=(",", ":")) + "\n")
         sys.stdout.flush()
 
 

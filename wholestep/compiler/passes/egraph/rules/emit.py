@@ -47,6 +47,7 @@ class EmittedRule:
 
     name: str
     relation: str
+    ruleset: str
     text: str
     tensors: tuple[str, ...]  # the root first
     numbers: tuple[tuple[str, str], ...]  # (variable, kind): attributes, values and types
@@ -61,6 +62,10 @@ class EmittedRule:
 
     def declaration(self) -> str:
         return f"(relation {self.relation} ({' '.join(['T'] * len(self.tensors) + [k for _, k in self.numbers])}))"
+
+    def lines(self) -> list[str]:
+        """The rule in a ruleset of its own."""
+        return [f"(ruleset {self.ruleset})", self.declaration(), self.text]
 
 
 def emit(rule: Rule, number: int, ruleset: str = "main") -> EmittedRule:
@@ -106,6 +111,7 @@ class _Emitter:
         return EmittedRule(
             self.rule.name,
             relation,
+            ruleset,
             text,
             ("root", *self.tensors.values()),
             tuple(numbers.items()),
@@ -244,20 +250,6 @@ class _Emitter:
 def forced_same(types: Types, variable: Variable, tree: Tree) -> bool:
     """Does the left side alone give an op the type of this variable?"""
     return isinstance(tree, Apply) and types.of("left", tree) == types.of("left", variable)
-
-
-def program(rules: Iterable[Rule], constructors: Iterable[Constructor]) -> tuple[str, Sequence[EmittedRule]]:
-    """Everything but the terms: sorts, constructors (of the graph and of the rules), tables and rules."""
-    emitted = [emit(rule, i) for i, rule in enumerate(rules)]
-    heads = {c.head: c for c in [*constructors, *(h for e in emitted for h in e.heads)]}
-    lines = [
-        *DECLARATIONS,
-        *(c.declaration() for c in heads.values()),
-        "(ruleset main)",
-    ]
-    for e in emitted:
-        lines += [e.declaration(), e.text]
-    return "\n".join(lines), emitted
 
 
 def signatures(rules: Sequence[EmittedRule], constructors: Iterable[Constructor]) -> dict[str, Constructor]:
