@@ -44,7 +44,9 @@ from wholestep.compiler.frontend.activations import (
 from wholestep.optim import (
     Optimizer as Optimizer, Group as Group, SGD as SGD, Adam as Adam, AdamW as AdamW, AMSGrad as AMSGrad,
     NAdam as NAdam, RAdam as RAdam, RMSprop as RMSprop, Adagrad as Adagrad, Lion as Lion, LAMB as LAMB,
-    Adafactor as Adafactor, Muon as Muon, AdamOptimizer as AdamOptimizer, sgd as sgd, sgd_on_graph as sgd_on_graph,
+    Adafactor as Adafactor, Muon as Muon, Adadelta as Adadelta, Adamax as Adamax, Rprop as Rprop, ASGD as ASGD,
+    LARS as LARS, AdEMAMix as AdEMAMix, ScheduleFreeAdamW as ScheduleFreeAdamW, Prodigy as Prodigy,
+    AdamOptimizer as AdamOptimizer, sgd as sgd, sgd_on_graph as sgd_on_graph,
 )
 
 # gradient accumulation on arrays

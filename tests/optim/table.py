@@ -44,11 +44,19 @@ class Torch:
             group["betas"] = (rest.pop("beta1"), rest.pop("beta2"))
         if "eps2" in rest:
             group["eps"] = (group["eps"][0], rest.pop("eps2"))
+        if "eta_plus" in rest:
+            group["etas"] = (rest.pop("eta_minus"), rest.pop("eta_plus"))
+            group["step_sizes"] = (rest.pop("smallest"), rest.pop("largest"))
         assert rest.keys() <= group.keys()
         group.update(rest)
+        for kept in self.optimizer.state.values():
+            if "eta" in kept:  # of ASGD, which works the rate of an update out one update before
+                kept["eta"].fill_(group["lr"] / (1 + group["lambd"] * group["lr"] * kept["step"]) ** group["alpha"])
 
     def get(self, name: str) -> Array:
         return self.weights[name].detach().numpy()
+
+    trained = get
 
 
 class Transcript:
@@ -71,6 +79,18 @@ class Transcript:
 
     def get(self, name: str) -> Array:
         return self.weights[name]
+
+    def trained(self, name: str) -> Array:
+        """Where gradients are taken, which is elsewhere where an average is shown."""
+        return self.memory[name].get("y", self.weights[name])
+
+
+class Together(Transcript):
+    """A rule of all weights at once: `rule(weights, gradients, t, memory, options)`, which changes the weights."""
+
+    def step(self, slopes: dict[str, Array]) -> None:
+        self.t += 1
+        self.rule(self.weights, {n: d.astype(np.float64) for n, d in slopes.items()}, self.t, self.memory, self.options)
 
 
 def lion(w: Array, g: Array, t: int, memory: dict[str, Any], o: dict[str, float]) -> Array:
@@ -98,6 +118,72 @@ def muon(w: Array, g: Array, t: int, memory: dict[str, Any], o: dict[str, float]
     return (1 - o["lr"] * o["weight_decay"]) * w - o["lr"] * max(1.0, w.shape[0] / w.shape[1]) ** 0.5 * x
 
 
+def lars(w: Array, g: Array, t: int, memory: dict[str, Any], o: dict[str, float]) -> Array:
+    size, slope = np.linalg.norm(w), np.linalg.norm(g)
+    local = o["trust_coefficient"] * size / (slope + o["weight_decay"] * size + o["eps"])
+    memory["v"] = o["momentum"] * memory.get("v", 0.0) + o["lr"] * local * (g + o["weight_decay"] * w)
+    return w - memory["v"]
+
+
+def ademamix(w: Array, g: Array, t: int, memory: dict[str, Any], o: dict[str, float]) -> Array:
+    """The paper's algorithm 1 with its schedulers."""
+    done = min(t / o["warmup"], 1.0)
+    alpha = o["alpha"] * done
+    first, last = np.log(o["beta1"]), np.log(o["beta3"])
+    beta3 = min(np.exp(first * last / ((1 - done) * last + done * first)), o["beta3"])
+    memory["m1"] = o["beta1"] * memory.get("m1", 0.0) + (1 - o["beta1"]) * g
+    memory["m2"] = beta3 * memory.get("m2", 0.0) + (1 - beta3) * g
+    memory["nu"] = o["beta2"] * memory.get("nu", 0.0) + (1 - o["beta2"]) * g**2
+    m1, nu = memory["m1"] / (1 - o["beta1"] ** t), memory["nu"] / (1 - o["beta2"] ** t)
+    return w - o["lr"] * ((m1 + alpha * memory["m2"]) / (np.sqrt(nu) + o["eps"]) + o["weight_decay"] * w)
+
+
+def schedule_free(w: Array, g: Array, t: int, memory: dict[str, Any], o: dict[str, float]) -> Array:
+    """The authors' AdamWScheduleFree: y and z are kept, and x follows from them."""
+    y, z = memory.get("y", w), memory.get("z", w)
+    lr = o["lr"] * min(t / o["warmup"], 1.0)
+    memory["lr_max"] = max(lr, memory.get("lr_max", -1.0))
+    weight = memory["lr_max"] ** 2
+    memory["weights"] = memory.get("weights", 0.0) + weight
+    c = weight / memory["weights"]
+    memory["v"] = o["beta2"] * memory.get("v", 0.0) + (1 - o["beta2"]) * g**2
+    slope = g / (np.sqrt(memory["v"] / (1 - o["beta2"] ** t)) + o["eps"]) + o["weight_decay"] * y
+    memory["x"] = (1 - c) * memory.get("x", w) + c * (z - lr * slope)
+    memory["z"] = z - lr * slope
+    memory["y"] = memory["x"] * o["beta1"] + memory["z"] * (1 - o["beta1"])
+    lerped = y + c * (z - y) + lr * (o["beta1"] * (1 - c) - 1) * slope  # theirs: the same, but where β₁ has changed
+    assert t > 5 or np.allclose(memory["y"], lerped)
+    return memory["x"]
+
+
+def prodigy(
+    weights: dict[str, Array], grads: dict[str, Array], t: int, memory: dict[str, Any], o: dict[str, float]
+) -> None:
+    """The authors' code, decay decoupled."""
+    own = memory.setdefault("all", {"d": o["d0"], "d_max": o["d0"], "numerator": 0.0})
+    d, beta3 = own["d"], o["beta2"] ** 0.5
+    dlr = d * o["lr"] * (1 - o["beta2"] ** t) ** 0.5 / (1 - o["beta1"] ** t)
+    own["numerator"] *= beta3
+    denominator = 0.0
+    for name, g in grads.items():
+        w, m = weights[name], memory[name]
+        m.setdefault("p0", w)
+        own["numerator"] += d / o["d0"] * dlr * (g * (m["p0"] - w)).sum()
+        m["exp_avg"] = o["beta1"] * m.get("exp_avg", 0.0) + d * (1 - o["beta1"]) * g
+        m["exp_avg_sq"] = o["beta2"] * m.get("exp_avg_sq", 0.0) + d * d * (1 - o["beta2"]) * g * g
+        m["s"] = beta3 * m.get("s", 0.0) + d / o["d0"] * dlr * g
+        denominator += np.abs(m["s"]).sum()
+    d_hat = o["d_coef"] * own["numerator"] / denominator
+    if d == o["d0"]:
+        d = max(d, d_hat)
+    own["d_max"] = max(own["d_max"], d_hat)
+    own["d"] = d = min(own["d_max"], d * o["growth_rate"])
+    for name in grads:
+        w, m = weights[name], memory[name]
+        w = w - o["weight_decay"] * dlr * w
+        weights[name] = w - dlr * m["exp_avg"] / (np.sqrt(m["exp_avg_sq"]) + d * o["eps"])
+
+
 @dataclass(frozen=True)
 class Row:
     """`valley` is the lr that leads down a parabola and Rosenbrock's valley (None: covered by another row)."""
@@ -108,15 +194,24 @@ class Row:
     matrices_only: bool = False
     # Of the tolerance.  A float64 oracle shows what float32 rounds alike every step, such as 1 - lr·weight_decay.
     factor: float = 1.0
+    shared: bool = False  # a number of all weights together, which brings the rounding of float32 to float64
 
 
 def torch_row(ours: Optimizer, kind: Any, valley: float | None = None, factor: float = 1.0, **options: Any) -> Row:
     return Row(ours, lambda weights: Torch(kind, options, weights), valley, factor=factor)
 
 
-def written_row(ours: Optimizer, rule: Callable[..., Array], valley: float, *, matrices_only: bool = False) -> Row:
+def written_row(
+    ours: Optimizer,
+    rule: Callable[..., Any],
+    valley: float | None = None,
+    *,
+    matrices_only: bool = False,
+    kind: type[Transcript] = Transcript,
+) -> Row:
     options = {name.removeprefix("optimizer."): value for name, value in ours.runtime_values().items()}
-    return Row(ours, lambda weights: Transcript(rule, options, weights), valley, matrices_only, factor=5.0)
+    shared = kind is Together
+    return Row(ours, lambda weights: kind(rule, options, weights), valley, matrices_only, factor=5.0, shared=shared)
 
 
 T = torch.optim
@@ -160,6 +255,22 @@ ROWS: dict[str, Row] = {
     "lion": written_row(ws.Lion(1e-3, weight_decay=0.1, **EVERYWHERE), lion, 0.02),
     "lamb": written_row(ws.LAMB(0.01, weight_decay=0.1, **EVERYWHERE), lamb, 0.03),
     "muon": written_row(ws.Muon(0.02), muon, 0.02, matrices_only=True),
+    "adadelta": torch_row(ws.Adadelta(weight_decay=0.02, **EVERYWHERE), T.Adadelta, weight_decay=0.02),
+    "adamax": torch_row(ws.Adamax(weight_decay=0.02, **EVERYWHERE), T.Adamax, weight_decay=0.02),
+    "rprop": torch_row(ws.Rprop(), T.Rprop),
+    "asgd": torch_row(
+        ws.ASGD(0.05, 0.01, t0=20, weight_decay=0.02, **EVERYWHERE),
+        T.ASGD, lr=0.05, lambd=0.01, t0=20, weight_decay=0.02,
+    ),
+    "lars": written_row(ws.LARS(1.0, weight_decay=0.1, trust_coefficient=0.02, **EVERYWHERE), lars),
+    "ademamix": written_row(ws.AdEMAMix(1e-3, weight_decay=0.1, warmup=40, **EVERYWHERE), ademamix),
+    "schedule-free": written_row(
+        ws.ScheduleFreeAdamW(1e-2, weight_decay=0.1, warmup=10, **EVERYWHERE), schedule_free
+    ),
+    "prodigy": written_row(
+        ws.Prodigy(weight_decay=0.1, d0=1e-3, growth_rate=1.5, bias_correction=True, **EVERYWHERE), prodigy,
+        kind=Together,
+    ),
 }  # fmt: skip
 
 # Largest error after a hundred steps, relative to the largest weight.
@@ -206,4 +317,5 @@ def assert_near(session: ws.Session, row: Row, theirs: Torch | Transcript) -> No
     for name in names(row):
         expected = theirs.get(name)
         worst = np.abs(session.get(name) - expected).max() / np.abs(expected).max()
-        assert worst <= row.factor * TOLERANCE[name.split()[1]], f"{name}: {worst:.1e}"
+        dtype = "float32" if row.shared else name.split()[1]
+        assert worst <= row.factor * TOLERANCE[dtype], f"{name}: {worst:.1e}"

@@ -99,7 +99,7 @@ def test_the_array_form_is_the_same_expression(name: str) -> None:
         d = slopes(row, number)[kind]
         optimizer.step([array], [d])
         theirs.step({kind: d})
-    np.testing.assert_allclose(array, theirs.get(kind), rtol=0, atol=1e-12 * np.abs(array).max())
+    np.testing.assert_allclose(array, theirs.trained(kind), rtol=0, atol=1e-12 * np.abs(array).max())
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -1,4 +1,4 @@
-"""NAdam and RAdam: Adam with Nesterov's momentum, and Adam that waits until its second moment means something."""
+"""NAdam, RAdam, Adamax: with Nesterov's momentum, with a second moment that must mean something, with a maximum."""
 
 from __future__ import annotations
 
@@ -135,6 +135,45 @@ class RAdam(Optimizer):
         # Below the threshold the square may be negative, and there its root is not used.
         scale = fn.where(used, (fn.maximum(square, 0.0) * correction).sqrt(), 1.0)
         return fn.where(used, 1.0, 0.0), scale
+
+
+@with_aliases(**ALIASES)
+@dataclass(frozen=True)
+class Adamax(Optimizer):
+    """Adam with the largest gradient in place of the second moment (arXiv:1412.6980, section 7), as torch defines it:
+
+        m ← β₁·m + (1 - β₁)·g        u ← max(β₂·u, |g| + eps)        w ← w - lr/(1 - β₁ᵗ)·m/u
+
+    Args:
+        lr: the learning rate.
+        betas: (β₁, β₂), the memory of the average and of the maximum.
+        eps: keeps the quotient finite.
+        weight_decay: an L2 penalty, by default on parameters with two or more axes.
+
+    Example: `ws.Adamax(lr=2e-3)`.
+    """
+
+    lr: Number = number(2e-3)
+    betas: tuple[Number, Number] = numbers((0.9, 0.999), BETAS, below=1.0, trial=BETAS_TRIED)
+    eps: Number = number(1e-8, trial=EPS_TRIED)
+    weight_decay: Number = number(0.0, optional=True, trial=0.1)
+
+    slot: ClassVar[str] = "adamax"
+
+    def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+        s = self.scalars(graph)
+        beta1, beta2 = s["beta1"], s["beta2"]
+        rates = self.by_update(graph, params, lambda t: s["lr"] / (1.0 - beta1**t))
+        new = []
+        for w, g, rate in zip(params, grads, rates, strict=True):
+            g = self.penalised(s, w, g)
+            m, largest = self.state(graph, w, "m"), self.state(graph, w, "largest")
+            new_m = beta1 * m + (1.0 - beta1) * g
+            new_largest = fn.maximum(beta2 * largest, g.abs() + s["eps"])
+            graph.update(m, new_m)
+            graph.update(largest, new_largest)
+            new.append(w - rate * new_m / new_largest)
+        return new
 
 
 def _decayed(optimizer: NAdam | RAdam, s: Scalars, w: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:

@@ -82,6 +82,37 @@ def clip_by_value(grads: Gradients, limit: Limit) -> Any:
     return _alike(grads, [maximum(minimum(g, limit), -limit) for g in _checked(grads)])
 
 
+@overload
+def clip_adaptively(grads: Sequence[Tensor], params: Any, limit: Limit = 0.01, eps: Limit = 1e-3) -> list[Tensor]: ...
+@overload
+def clip_adaptively(
+    grads: Mapping[str, Tensor], params: Any, limit: Limit = 0.01, eps: Limit = 1e-3
+) -> dict[str, Tensor]: ...
+def clip_adaptively(grads: Gradients, params: Any, limit: Limit = 0.01, eps: Limit = 1e-3) -> Any:
+    """Adaptive gradient clipping (arXiv:2102.06171): each unit's gradient is shortened to limit·max(‖w‖, eps).
+
+    A unit is a row of a weight, all that belongs to one index of its first axis, as in the layers of `ws.nn`; a vector
+    is one unit.
+
+    Example: `grads = ws.optim.clip_adaptively(grads, params, 0.01)`.
+    """
+    chosen, slopes = _checked(params), _checked(grads)
+    if len(chosen) != len(slopes):
+        fail(UsageError, f"clip_adaptively: {len(slopes)} gradients of {len(chosen)} parameters; give one for each.")
+    new = []
+    for w, g in zip(chosen, slopes, strict=True):
+        most = maximum(_unit_norm(w), eps) * limit
+        new.append(g * _shortening(_unit_norm(g), most).astype(g.dtype))
+    return _alike(grads, new)
+
+
+def _unit_norm(x: Tensor) -> Tensor:
+    """√Σx² of each unit, kept as axes of length 1."""
+    axes = tuple(range(1, x.ndim)) if x.ndim > 1 else tuple(range(x.ndim))
+    squares = x * x
+    return (squares.sum(axes, keepdims=True) if axes else squares).sqrt()
+
+
 def count_nonfinite(tensors: Sequence[Tensor]) -> Tensor:
     """How many elements are infinite or not a number.
 

@@ -100,6 +100,47 @@ class EMA(Wrapper):
 
 
 @dataclass(frozen=True)
+class SWA(Wrapper):
+    """The plain mean of the weights from the update `start` on (arXiv:1803.05407), which the model then shows:
+
+        ē ← ē + (w - ē)/(n + 1) every `every` updates, n being how many it is of; until `start` ē is w
+
+    As with `EMA`, training goes on with w, `ws.optim.raw_weights(model)` shows it, and everything else has the mean.
+    Running statistics of batch norms are those of w: they are not averaged.  `ws.schedules.SWALR` is the rate for it.
+
+    Args:
+        optimizer: what trains the weights.
+        start: the updates before the first one that counts: epochs times steps of an epoch.
+        every: every how many updates the weights count: the steps of an epoch, in the paper.
+
+    Example: `ws.optim.SWA(ws.SGD(lr=0.05, momentum=0.9), start=750, every=10)`.
+    """
+
+    start: Number = number(0, trial=1.0)
+    every: Number = number(1, low=1, trial=1.0)
+    name: str = field(default="swa", kw_only=True)
+
+    slot: ClassVar[str] = "ema"  # as everything is counted that shows an average
+
+    def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+        new = self.optimizer.apply(graph, params, grads)
+        s = self.scalars(graph)
+
+        def fresh(t: Tensor) -> Tensor:
+            """The share of the weights in the mean: 1 until `start` and for the first that count."""
+            past = t - s["start"] - 1.0  # the update `start` + 1 is the first to count
+            counts = fn.where(fn.mod(fn.maximum(past, 0.0), s["every"]) < 1.0, 1.0, 0.0)
+            known = fn.floor(fn.maximum(past, 0.0) / s["every"])
+            return fn.where(past < 0.0, 1.0, counts / (known + 1.0))
+
+        for w, value, share in zip(params, new, self.by_update(graph, params, fresh), strict=True):
+            average = graph.state(w.name + AVERAGE, w.shape, dtype=w.dtype)
+            graph.clocks.averaged.add(w.name)
+            graph.update(average, (1.0 - share) * average + share * value)
+        return new
+
+
+@dataclass(frozen=True)
 class Lookahead(Wrapper):
     """Slow weights that follow the fast ones (arXiv:1907.08610), the slow ones as states `<parameter>.lookahead.slow`:
 

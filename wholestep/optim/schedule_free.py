@@ -1,0 +1,85 @@
+"""Schedule-free AdamW: an average of the weights in place of a falling learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.clocks import AVERAGE
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.optim.adam import ALIASES, BETAS, BETAS_TRIED
+from wholestep.optim.base import Optimizer, Scalars
+from wholestep.optim.options import EPS_TRIED, Number, number, numbers, with_aliases
+
+
+@with_aliases(**ALIASES, warmup_steps="warmup")
+@dataclass(frozen=True)
+class ScheduleFreeAdamW(Optimizer):
+    """AdamW without a schedule (arXiv:2405.15682); gradients are taken at y, and the result is x; t = 1, 2, ...:
+
+        γ = lr·min(t/warmup, 1)        v ← β₂·v + (1 - β₂)·g²
+        z ← z - γ·(g/(√(v/(1 - β₂ᵗ)) + eps) + weight_decay·y)
+        c = γ̂²/Σγ̂², γ̂ the largest γ so far        x ← (1 - c)·x + c·z        y ← (1 - β₁)·z + β₁·x
+
+    The model shows x, in validation, `predict`, `save` and everywhere else, as with `ws.optim.EMA`; y is what
+    `ws.optim.raw_weights(model)` shows.  It departs from the authors' code, which keeps y and z and works x out of
+    them, by keeping x itself.  Give it a constant learning rate.
+
+    Args:
+        lr: the learning rate, one to ten times that of AdamW with a schedule.
+        betas: (β₁, β₂), how near to x gradients are taken, and the memory of v.
+        eps: keeps the quotient finite.
+        weight_decay: of y, by default on parameters with two or more axes.
+        warmup: the updates in which γ grows to lr; 0 leaves it out of the program.
+
+    Example: `ws.ScheduleFreeAdamW(lr=2.5e-3, warmup=1000)`.
+    """
+
+    lr: Number = number(2.5e-3)
+    betas: tuple[Number, Number] = numbers((0.9, 0.999), BETAS, below=1.0, trial=BETAS_TRIED)
+    eps: Number = number(1e-8, trial=EPS_TRIED)
+    weight_decay: Number = number(0.0, optional=True, trial=0.1)
+    warmup: Number = number(0.0, optional=True, trial=10.0)
+
+    slot: ClassVar[str] = "schedule_free"
+
+    def descend(self, graph: Graph, params: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor]:
+        s = self.scalars(graph)
+        beta1, beta2 = s["beta1"], s["beta2"]
+        factors = self.by_update(graph, params, lambda t: (t < 2.0, (1.0 - beta2**t).sqrt().recip(), self._rate(s, t)))
+        new = []
+        for w, g, (first, root, rate) in zip(params, grads, factors, strict=True):
+            v, z = self.state(graph, w, "v"), self.state(graph, w, "z")
+            new_v = beta2 * v + (1.0 - beta2) * g * g
+            slope = self.penalised(s, w, g / (new_v.sqrt() * root + s["eps"]))
+            new_z = fn.where(first, w, z) - rate * slope
+            fresh = self._share(graph, w, first, rate).astype(w.dtype)
+            x = graph.state(w.name + AVERAGE, w.shape, dtype=w.dtype)
+            new_x = (1.0 - fresh) * x + fresh * new_z
+            graph.clocks.averaged.add(w.name)
+            for state, value in ((v, new_v), (z, new_z), (x, new_x)):
+                graph.update(state, value)
+            new.append((1.0 - beta1) * new_z + beta1 * new_x)
+        return new
+
+    def update_number(self, graph: Graph, w: Tensor) -> Tensor:
+        return graph.update_number(w.name + AVERAGE)  # as everything is counted that shows an average
+
+    @staticmethod
+    def _rate(s: Scalars, t: Tensor) -> Tensor:
+        """γ"""
+        return s["lr"] * fn.minimum(t / s["warmup"], 1.0) if "warmup" in s else s["lr"]
+
+    def _share(self, graph: Graph, w: Tensor, first: Tensor, rate: Tensor) -> Tensor:
+        """c, which is 1 in the first update: what x was before it is not read."""
+        names = (f"{w.name}.{self.slot}.largest_rate", f"{w.name}.{self.slot}.weights")
+        largest, total = (graph.state(name, (), 0.0, dtype="float64") for name in names)
+        new_largest = fn.maximum(fn.where(first, 0.0, largest), rate)
+        weight = new_largest * new_largest
+        new_total = fn.where(first, 0.0, total) + weight
+        graph.update(largest, new_largest)
+        graph.update(total, new_total)
+        return weight / fn.maximum(new_total, 1e-300)
