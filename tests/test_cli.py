@@ -105,6 +105,41 @@ def test_a_run_on_the_reference_device_goes_on_and_is_evaluated_on_the_cpu(scrip
     assert accuracies[0][1] == accuracies[1][1]
 
 
+CONTROLS = {
+    "batch_size": 16,
+    "limit_batches": 4,
+    "limit_validation": 1,
+    "validate_every": 2,
+    "validate_every_steps": 2,
+    "drop_last": True,
+    "min_epochs": 2,
+    "clip_value": 0.5,
+    "accumulate": 2,
+    "per_micro_batch": True,
+}
+
+
+def test_the_controls_of_a_loop(script: Path) -> None:
+    given = [text for name, value in CONTROLS.items() for text in ("--set", f"{name}={json.dumps(value)}")]
+    code, text = run("train", str(script), "--epochs", "3", "--device", "reference", "--no-progress", *given)
+    assert code == 0, text
+    kept = ws.load_checkpoint("runs/small")
+    assert {name: kept.config[name] for name in CONTROLS} == {**CONTROLS, "batch_size": 32}  # rows of a step
+    assert [e.steps for e in kept.history.epochs] == [4, 4, 4]
+    assert ["val_loss" in e.logs for e in kept.history.epochs] == [False, True, True]
+    assert [(v.epoch, v.steps) for v in kept.history.validations] == [(0, 2), (1, 2), (2, 2)]
+    code, text = run("train", str(script), "--set", "overfit_batches=1", "--set", "limit_batches=1", "--folder", "b")
+    assert code == 1
+    assert "overfit_batches= says how much data there is" in text
+
+
+def test_a_fast_run_keeps_nothing_and_needs_no_folder(script: Path) -> None:
+    code, text = run("train", str(script), "--device", "reference", "--no-progress", "--set", "fast_dev_run=true")
+    assert code == 0, text
+    assert text.endswith("everything runs; nothing was kept\n")
+    assert not Path("runs").exists()
+
+
 def test_a_run_in_half_precision(script: Path) -> None:
     code, text = run("train", "small.py", "--precision", "float16", "--epochs", "1", "--set", "hidden=8")
     assert code == 0, text

@@ -129,7 +129,8 @@ def test_samplers() -> None:
 
 def test_arrays_are_offered_to_the_native_loop_only_where_nothing_is_changed() -> None:
     assert DataLoader(X, Y).arrays() is not None
-    for loader in (DataLoader(X, Y, drop_last=True), DataLoader(X, Y, transform=ws.data.Flip()), DataLoader([(X, Y)])):
+    assert DataLoader(X, Y, drop_last=True).arrays() is not None  # an epoch has len(loader) batches of them
+    for loader in (DataLoader(X, Y, transform=ws.data.Flip()), DataLoader([(X, Y)])):
         assert loader.arrays() is None
     assert DataLoader(X, Y).shuffles
     assert not DataLoader(X, Y, sampler=Sequential()).shuffles

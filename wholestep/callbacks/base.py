@@ -32,6 +32,7 @@ class Callback:
     every: int | None = None
     saves: bool = False  # does it keep the run in files?  Ctrl-C, SIGTERM and errors then wait for it
     tolerant: bool = False  # may training go on without it?  Else an exception of it ends the run
+    writes: bool = False  # does it write files?  A trial run, `fast_dev_run=True`, leaves it out
     run: Run | None = None
 
     def on_train_begin(self) -> None:
@@ -51,6 +52,12 @@ class Callback:
 
     def on_step(self, metrics: StepMetrics) -> None:
         """A step was made."""
+
+    def on_validation(self, epoch: int, step: int, logs: Logs) -> None:
+        """The validation data was measured inside an epoch, after `step` steps of it (`validate_every_steps=`).
+
+        `logs` are those of `on_epoch_end`, of the epoch so far.
+        """
 
     def on_slice(self, steps: int, loss: float) -> None:
         """Some steps were made since the last time, at most about 50 ms of them; the loss is the last one's."""

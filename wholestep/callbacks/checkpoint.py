@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wholestep.callbacks.base import Callback
-from wholestep.callbacks.monitor import Best, read_monitor
+from wholestep.callbacks.monitor import Best, not_measured, read_monitor
 from wholestep.callbacks.run import Logs
 from wholestep.errors import OptionError, UsageError
 from wholestep.schedules.modes import canonical, known_mode, mode_of
@@ -32,7 +32,7 @@ class ModelCheckpoint(Callback):
         folder: of the run; each checkpoint is a folder in it, e.g. `runs/digits/step-00000120`.  `filepath=` is the
             same.
         monitor: the number that tells which epoch is best.
-        mode: "min" where smaller is better, "max" where larger is; None goes by the monitor's name.
+        mode: "min" where smaller is better, "max" where larger is; None goes by the metric, else by its name.
         best: how many of the best epochs to keep.
         last: how many of the newest to keep.  0 writes only where `monitor` has improved (or is among the `best`).
         every: also write after this many steps, inside an epoch.
@@ -74,7 +74,7 @@ class ModelCheckpoint(Callback):
         self.folder, self.monitor, self.mode = Path(place), canonical(monitor), mode
         self.best, self.last, self.every, self.seconds = best, last, every, seconds
         self.config = dict(config or {})
-        self.saves = True
+        self.saves = self.writes = True
         self.last_path: Path | None = None
         self.failure: Exception | None = None  # of the last attempt to write
         self._writing: threading.Thread | None = None
@@ -117,8 +117,14 @@ class ModelCheckpoint(Callback):
         self._due = self._due or enough or late
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        improved = self._improves(read_monitor("ModelCheckpoint", self.monitor, logs)) if self.best else False
+        known = self.run.names if self.run is not None else ()
+        measured = self.best and not not_measured(self.monitor, logs, known)
+        improved = measured and self._improves(read_monitor("ModelCheckpoint", self.monitor, logs))
         self._due = self._due or improved or self.last > 0
+
+    def on_validation(self, epoch: int, step: int, logs: Logs) -> None:
+        if self.best and self.monitor.startswith("val_"):
+            self._due = self._improves(read_monitor("ModelCheckpoint", self.monitor, logs)) or self._due
 
     def _improves(self, value: float) -> bool:
         """Is this among the best?  NaN never is."""

@@ -118,6 +118,9 @@ class CallbackList:
         self._begin_own()
         self._each("on_step", metrics)
 
+    def on_validation(self, epoch: int, step: int, logs: Logs) -> None:
+        self._each("on_validation", epoch, step, logs)
+
     def on_slice(self, steps: int, loss: float) -> None:
         self._each("on_slice", steps, loss)
 

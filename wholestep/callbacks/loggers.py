@@ -25,6 +25,7 @@ class CSVLogger(Callback):
     """
 
     tolerant = True  # a full disk does not end a run
+    writes = True
 
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
@@ -39,7 +40,8 @@ class CSVLogger(Callback):
         with self.path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             if not self._columns:
-                self._columns = ["epoch", *logs]
+                expected = self.run.names if self.run is not None else ()  # what the first epoch may lack
+                self._columns = list(dict.fromkeys(["epoch", *logs, *expected]))
                 writer.writerow(self._columns)
             row: dict[str, Any] = {"epoch": epoch, **logs}
             writer.writerow([cell(row.get(name, "")) for name in self._columns])
@@ -57,12 +59,13 @@ def cell(value: Any) -> Any:
 
 
 class JSONLinesLogger(Callback):
-    """One JSON object per epoch, and per step where `steps` is True; null is what is not finite.
+    """One JSON object per epoch, per validation inside one, and per step where `steps` is True; null is not finite.
 
     Example: `ws.JSONLinesLogger("log.jsonl")`.
     """
 
     tolerant = True  # a full disk does not end a run
+    writes = True
 
     def __init__(self, path: str | PathLike[str], steps: bool = False) -> None:
         self.path, self.steps = Path(path), steps
@@ -74,6 +77,9 @@ class JSONLinesLogger(Callback):
     def on_step(self, metrics: StepMetrics) -> None:
         if self.steps:
             self._write({"epoch": metrics.epoch, "step": metrics.step, "loss": metrics.loss})
+
+    def on_validation(self, epoch: int, step: int, logs: Logs) -> None:
+        self._write({"epoch": epoch, "step": step, **logs})
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         self._write({"epoch": epoch, **logs})
@@ -121,6 +127,7 @@ class TensorBoardLogger(Callback):
     """
 
     tolerant = True  # a full disk does not end a run
+    writes = True
 
     def __init__(self, folder: str | PathLike[str], steps: bool = True) -> None:
         self.folder, self.steps = Path(folder), steps
@@ -139,6 +146,10 @@ class TensorBoardLogger(Callback):
         if self.steps:
             self._write(_event(self._count, {"step/loss": metrics.loss}))
         self._count += 1
+
+    def on_validation(self, epoch: int, step: int, logs: Logs) -> None:
+        validated = {name: value for name, value in logs.items() if name.startswith("val_")}
+        self._write(_event(self._count - 1, dict(_scalars("epoch", validated))))
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         at = self._count - 1 if self._count else epoch  # in a loop of one's own that tells of no steps

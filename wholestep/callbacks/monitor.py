@@ -11,6 +11,12 @@ from wholestep.errors import UnknownNameError, UsageError
 from wholestep.schedules.modes import canonical
 
 
+def not_measured(monitor: str, logs: Mapping[str, Value], known: Sequence[str]) -> bool:
+    """Is it a number that this run has, and this epoch has not: one of the validation data, measured now and then?"""
+    name = canonical(monitor)
+    return name not in logs and name in known
+
+
 def read_monitor(kind: str, monitor: str, logs: Mapping[str, Value], known: Sequence[str] = ()) -> float:
     """The number that a callback watches; a name that is not there is an error with suggestions."""
     name = canonical(monitor)
@@ -48,9 +54,11 @@ class Best:
         """Is this the best so far?  It is then remembered.  NaN never is."""
         if value != value:
             return False
-        better = self.value is None or (
-            value < self.value - self.min_delta if self.mode == "min" else value > self.value + self.min_delta
-        )
-        if better:
+        improved = self.value is None or self.better(value, self.value)
+        if improved:
             self.value = value
-        return better
+        return improved
+
+    def better(self, value: float, than: float) -> bool:
+        """Is one value better than another by as much as counts?"""
+        return value < than - self.min_delta if self.mode == "min" else value > than + self.min_delta

@@ -7,7 +7,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from wholestep.callbacks.base import Callback
-from wholestep.callbacks.monitor import read_monitor
+from wholestep.callbacks.monitor import not_measured, read_monitor
 from wholestep.callbacks.run import Logs, StepMetrics
 from wholestep.errors import OptionError, UsageError
 from wholestep.schedules.base import CALL, Schedule
@@ -69,9 +69,12 @@ class LearningRateScheduler(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         if self._observes:
-            usual = "val_loss" if "val_loss" in logs else "loss"
-            value = read_monitor("LearningRateScheduler", self.monitor or self.schedule.monitor or usual, logs)
-            self._seen = self.schedule.observed(self._seen, value)
+            known = self.run.names if self.run is not None else ()
+            usual = "val_loss" if "val_loss" in (*known, *logs) else "loss"
+            watched = self.monitor or self.schedule.monitor or usual
+            if not not_measured(watched, logs, known):
+                value = read_monitor("LearningRateScheduler", watched, logs)
+                self._seen = self.schedule.observed(self._seen, value)
 
     def _set(self, n: int) -> None:
         live = self.session.optimizer

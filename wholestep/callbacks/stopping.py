@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from wholestep.callbacks.base import Callback
-from wholestep.callbacks.monitor import Best, read_monitor
+from wholestep.callbacks.monitor import Best, not_measured, read_monitor
 from wholestep.callbacks.run import Logs, StepMetrics
 from wholestep.errors import OptionError
 from wholestep.schedules.modes import canonical, known_mode, mode_of
@@ -18,10 +19,13 @@ class EarlyStopping(Callback):
 
     Args:
         monitor: a name in the logs, e.g. "val_loss" or "val_accuracy".
-        patience: epochs without improvement that are borne.
-        mode: "min" where smaller is better, "max" where larger is; None goes by the monitor's name.
+        patience: epochs without improvement that are borne.  Where validation is measured inside epochs, or not in all
+            of them, its measurements are counted.
+        mode: "min" where smaller is better, "max" where larger is; None goes by the metric, else by its name.
         min_delta: by how much a value must be better to count.
         restore_best: put the weights of the best epoch back at the end.
+        baseline: what the number has to be better than: an improvement below it is borne no longer than none.
+        divergence: end at once where the number is worse than this, or not finite.
 
     Example: `ws.EarlyStopping("val_loss", patience=3)`.
     """
@@ -33,11 +37,14 @@ class EarlyStopping(Callback):
         mode: str | None = None,
         min_delta: float = 0.0,
         restore_best: bool = False,
+        baseline: float | None = None,
+        divergence: float | None = None,
     ) -> None:
         if not isinstance(patience, int) or isinstance(patience, bool) or patience < 1:
             raise OptionError(f"EarlyStopping: patience is a whole number of at least 1; received {patience!r}.")
         self.monitor, self.patience, self.restore_best = canonical(monitor), patience, restore_best
         self.best = Best(known_mode(monitor) or "" if mode is None else mode, min_delta)
+        self.baseline, self.divergence = need_limit("baseline", baseline), need_limit("divergence", divergence)
         self._asks = mode is None  # the metric that it watches, what is better
         self.wait, self.stopped_epoch, self.best_epoch = 0, None, None
         self._weights: dict[str, Any] = {}
@@ -66,17 +73,36 @@ class EarlyStopping(Callback):
             self.run.stop(f"{self.monitor} has not improved for {self.patience} epochs")
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        value = read_monitor("EarlyStopping", self.monitor, logs, self.run.names if self.run else ())
+        known = self.run.names if self.run else ()
+        if not not_measured(self.monitor, logs, known):
+            self._judge(epoch, read_monitor("EarlyStopping", self.monitor, logs, known))
+
+    def on_validation(self, epoch: int, step: int, logs: Logs) -> None:
+        if self.monitor.startswith("val_"):
+            self._judge(epoch, read_monitor("EarlyStopping", self.monitor, logs))
+
+    def _judge(self, epoch: int, value: float) -> None:
         self._need_mode()
+        if self._diverged(value) and self.run is not None:
+            self.stopped_epoch = epoch
+            self.run.stop(f"{self.monitor} is {value:g}, beyond the divergence of {self.divergence:g}")
         if self.best.improves(value):
-            self.wait, self.best_epoch = 0, epoch
+            self.best_epoch = epoch
             if self.restore_best:
                 self._weights = {name: self.session.get(name) for name in self.session.state.names}
-            return
+            if self.baseline is None or self.best.better(value, self.baseline):
+                self.wait = 0
+                return
         self.wait += 1
         if self.wait >= self.patience:
             self.stopped_epoch = epoch
             self._stop()
+
+    def _diverged(self, value: float) -> bool:
+        """Worse than what is borne at all; NaN is."""
+        return self.divergence is not None and not (
+            math.isfinite(value) and (value <= self.divergence if self.mode == "min" else value >= self.divergence)
+        )
 
     def on_train_end(self) -> None:
         for name in self._weights:
@@ -96,6 +122,13 @@ class EarlyStopping(Callback):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.best.value, self.wait, self.best_epoch = state["best"], state["wait"], state["best_epoch"]
         self.stopped_epoch, self._weights = state["stopped_epoch"], dict(state["weights"])
+
+
+def need_limit(name: str, value: object) -> float | None:
+    """A number that another one is held against, or None."""
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)):
+        return value
+    raise OptionError(f"EarlyStopping: {name} is a number, or None; received {value!r}.")
 
 
 class TimeBudget(Callback):

@@ -52,9 +52,12 @@ def train(
         )
     if epochs is not None:
         settings["epochs"] = epochs
-    target = folder or Path("runs") / script.stem
+    target, experiment = folder or Path("runs") / script.stem, experiment_of(script, settings)
+    if experiment.fast_dev_run is not False:
+        print(f"{experiment.fit(progress=progress)}\neverything runs; nothing was kept")
+        return
     _refuse_used(target)
-    _fit(experiment_of(script, settings), script, settings, target, None, exact, progress)
+    _fit(experiment, script, settings, target, None, exact, progress)
 
 
 def _resume(

@@ -30,6 +30,7 @@ class DataLoader:
         transform: one or several changes to the inputs, e.g. `[ws.data.Flip(), ws.data.Crop(4)]`.
         seed: of the order and of random transforms; a `fit` keeps to it, whatever its own.
         prefetch: batches made ahead by a thread, where they are made in Python; it changes no number.
+        limit: the most batches of an epoch, the first ones of its order.
 
     Example::
 
@@ -49,12 +50,15 @@ class DataLoader:
         sampler: Sampler | None = None,
         transform: Transform | Sequence[Transform] = (),
         prefetch: int = 0,
+        limit: int | None = None,
     ) -> None:
-        for name, value, least in (("batch_size", batch_size, 1), ("prefetch", prefetch, 0), ("seed", seed, 0)):
+        whole = (("batch_size", batch_size, 1), ("prefetch", prefetch, 0), ("seed", seed, 0))
+        for name, value, least in whole if limit is None else (*whole, ("limit", limit, 1)):
             if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
                 raise OptionError(f"DataLoader: {name} is a whole number of at least {least}; received {value!r}.")
         self.source = as_source(data, labels)
         self.batch_size, self.seed, self.drop_last, self.prefetch = int(batch_size), int(seed), drop_last, prefetch
+        self.limit = limit
         self.sampler: Sampler = sampler or (Shuffled() if shuffle else Sequential())
         self.transforms = (transform,) if callable(transform) else tuple(transform)
         self.epoch = self.position = 0
@@ -88,7 +92,7 @@ class DataLoader:
         """The next batch of the epoch, or None at its end."""
         if isinstance(self.source, Stream):
             self._stream = self._stream or iter(self.source)
-            found = next(self._stream, None)
+            found = None if self.position == self.limit else next(self._stream, None)
             made = None if found is None else self._changed(found, self._passed, self.epoch)
         else:
             made = self._make(self.position, self.epoch) if self.position < len(self) else None
@@ -106,7 +110,8 @@ class DataLoader:
         # Asked for after every slice of steps: the order of an epoch, milliseconds of work, is not made for its length.
         every_row_once = isinstance(self.sampler, Shuffled | Sequential)
         rows = len(self.source) if every_row_once else len(self._rows(self.epoch))
-        return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
+        batches = rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
+        return batches if self.limit is None else min(batches, self.limit)
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches from here to the end of the epoch; then the loader stands at the start of the next one."""
@@ -125,7 +130,7 @@ class DataLoader:
         """As `next_batch` makes them, on another thread: what is handed out meanwhile changes nothing here."""
         if isinstance(self.source, Stream):
             self._stream = self._stream or iter(self.source)
-            for batch in self._stream:
+            for batch in islice(self._stream, None if self.limit is None else self.limit - position):
                 yield self._changed(batch, passed, epoch)
                 passed += batch.rows
         else:
@@ -134,8 +139,11 @@ class DataLoader:
     # -- what others ask of it -----------------------------------------------------------------------------------
 
     def arrays(self) -> Table | None:
-        """The whole data, where a native loop may gather the batches itself: in memory, unchanged, shuffled or not."""
-        plain = isinstance(self.sampler, Shuffled | Sequential) and not self.transforms and not self.drop_last
+        """The whole data, where a native loop may gather the batches itself: in memory, unchanged, shuffled or not.
+
+        An epoch has `len(loader)` batches of it.
+        """
+        plain = isinstance(self.sampler, Shuffled | Sequential) and not self.transforms
         return self.source if plain and isinstance(self.source, Table) else None
 
     @property

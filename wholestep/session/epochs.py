@@ -115,7 +115,8 @@ class Look:
         """Show the batch that comes next, if it is its turn; the epoch then ends before the next one that is seen."""
         if step % self.every == 0:
             self.see(epoch.inputs_of(epoch.first))
-        return replace(epoch, most=self.every - step % self.every)
+        ahead = self.every - step % self.every
+        return replace(epoch, most=ahead if epoch.most is None else min(epoch.most, ahead))
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,8 @@ class RunOptions:
     raises: bool  # where gradients are not finite
     every: int | None = None  # the most updates of a slice
     seed: int = 0  # of the order
+    most: int | None = None  # updates of an epoch
+    pause: int | None = None  # a slice ends at each of an epoch's updates that is a multiple of it
     look: Look | None = None
 
 
@@ -151,9 +154,10 @@ def run_in_slices(
     rows = rows_of(inputs, plan)
     data = prepare(inputs, rows, arrays, plan.sizes)
     batch = batch_rows(rows, plan.sizes, options.batch_size, data.rows)
-    updates = -(-data.rows // batch)
+    whole = -(-data.rows // batch)
+    updates = whole if options.most is None else min(whole, options.most)
     _check_options(options, updates)
-    for size in (min(batch, data.rows), (data.rows - 1) % batch + 1):
+    for size in (min(batch, data.rows), min(batch, data.rows - (updates - 1) * batch)):
         inputs.check_least({**data.sizes, **({} if rows.symbol is None else {rows.symbol: size})})
     epoch = Epoch(
         sources=data.sources,
@@ -171,7 +175,7 @@ def run_in_slices(
             options.begin_epoch()
         epoch = replace(epoch, number=number, order=state.epoch if options.shuffle else None)
         while done < updates:
-            now = replace(epoch, first=done)
+            now = replace(epoch, first=done, most=_until(done, updates, options.pause))
             if options.look is not None:
                 now = options.look.before(state.step, now)
             slices = entry.program.epoch(now)
@@ -187,6 +191,11 @@ def run_in_slices(
                 if plan.updated and done == updates:
                     state.epoch += 1
                 yield part
+
+
+def _until(done: int, updates: int, pause: int | None) -> int:
+    """Updates before the next pause, or the epoch's end."""
+    return updates - done if pause is None else min(updates - done, pause - done % pause)
 
 
 def evaluate_rows(entry: EntryPoint, arrays: Mapping[str, object]) -> StepResult:

@@ -176,6 +176,8 @@ class LiveSchedule:
         if not found:
             raise UsageError(f"{type(self._schedule).__name__} observes nothing; ws.schedules.ReduceOnPlateau does.")
         for path, plateau in found.items():
+            if isinstance(value, Mapping) and path not in value:
+                continue  # its number was not measured this time
             seen = value[path] if isinstance(value, Mapping) else value
             own = Numbers(self.numbers()).inner(path.removesuffix(".")).all if path else self.numbers()
             for k, number in plateau.observed(own, float(seen)).items():

@@ -71,11 +71,14 @@ class Training:
         batch_size: int | None = None,
         every: int | None = None,
         order_seed: int | None = None,
+        most: int | None = None,
+        pause: int | None = None,
     ) -> Iterator[Slice]:
         """`run`, handing over the losses of every slice as it is done: about 50 ms of steps, `every` of them at most.
 
-        `order_seed` keys the order of the rows; None: the session's own seed does.  Between two slices the session may
-        be read, saved, evaluated; whoever stops iterating stops training there.
+        `order_seed` keys the order of the rows; None: the session's own seed does.  An epoch has `most` updates, and no
+        slice goes past a multiple of `pause`.  Between two slices the session may be read, saved, evaluated; whoever
+        stops iterating stops training there.
 
         Example: `for part in session.run_in_slices({"x": X, "labels": Y}): print(part.losses[-1])`.
         """
@@ -90,7 +93,8 @@ class Training:
             if programs.main is not main:
                 raise UsageError("the session was compiled anew between two slices of a run; start the run again.")
 
-        options = RunOptions(epochs, shuffle, start, batch_size, reset, begin_slice, programs.raises, every, seed)
+        raises = programs.raises
+        options = RunOptions(epochs, shuffle, start, batch_size, reset, begin_slice, raises, every, seed, most, pause)
         if programs.observer is not None:
             every_look = max(1, getattr(programs.observer, "every", 1))
             options = replace(options, look=Look(every_look, self._inspect.observe))

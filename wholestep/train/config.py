@@ -9,6 +9,14 @@ from wholestep.errors import OptionError
 from wholestep.optim import SGD, Adam, Optimizer
 
 
+def need_whole(name: str, value: object, least: int, *, optional: bool = False) -> None:
+    """OptionError unless it is a whole number that is large enough (or None, where that is possible)."""
+    if (value is None and optional) or (isinstance(value, int) and not isinstance(value, bool) and value >= least):
+        return
+    other = ", or None" if optional else ""
+    raise OptionError(f"{name}={value!r}: expected a whole number of at least {least}{other}.")
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     """How a `Trainer` trains.
@@ -21,6 +29,9 @@ class TrainConfig:
         nonfinite: what a loss that is not finite does: "raise" ends the run and says why; "skip" leaves such steps
             out, in a session that was built with it; "ignore" trains on.  None: "skip" where the session skips, else
             "raise".
+        validate_every: epochs between two validations; the last epoch has one whatever it is.
+        validate_every_steps: also validate inside an epoch, after each of its steps that is a multiple of this.
+        min_epochs: epochs that are made even where a callback asks to stop.
 
     Example: `ws.TrainConfig(optimizer=ws.Adam(lr=1e-3), log_interval=10)`.
     """
@@ -31,8 +42,14 @@ class TrainConfig:
     data_input: str = "x"
     label_input: str = "labels"
     nonfinite: str | None = None
+    validate_every: int = 1
+    validate_every_steps: int | None = None
+    min_epochs: int = 0
 
     def __post_init__(self) -> None:
+        need_whole("validate_every", self.validate_every, 1)
+        need_whole("validate_every_steps", self.validate_every_steps, 1, optional=True)
+        need_whole("min_epochs", self.min_epochs, 0)
         if not isinstance(self.log_interval, int) or isinstance(self.log_interval, bool) or self.log_interval < 0:
             raise OptionError(
                 f"TrainConfig: log_interval is 0 or a whole number above; received {self.log_interval!r}."
@@ -43,6 +60,10 @@ class TrainConfig:
                 f"own, lr={self.optimizer.lr}.",
                 stacklevel=3,
             )
+
+    def validates(self, epoch: int, epochs: int) -> bool:
+        """Is the validation data measured at the end of an epoch?"""
+        return (epoch + 1) % self.validate_every == 0 or epoch + 1 == epochs
 
     def chosen(self) -> Optimizer | None:
         """What the configuration asks for; None: the session's own."""

@@ -24,14 +24,17 @@ from wholestep.steps.loss_scale import LossScale
 from wholestep.train.checkpoint import Checkpoint, load_checkpoint
 from wholestep.train.checkpoint.folder import checkpoints_in
 from wholestep.train.config import TrainConfig
+from wholestep.train.controls import fed, trial_of
 from wholestep.train.described import Described
-from wholestep.train.feeding import prepared, rows_to_measure, sample_of, with_room
+from wholestep.train.feeding import rows_to_measure, sample_of, with_room
 from wholestep.train.history import TrainHistory
 from wholestep.train.rates import optimizer_of, resolved
 from wholestep.train.steps import length
 from wholestep.train.trainer import Trainer, check_epochs
 
 SECONDS = 60.0  # between two checkpoints of a long epoch
+LOOP = ("nonfinite", "validate_every", "validate_every_steps", "min_epochs")  # what the loop itself is told
+UNNOTED = ("data", "checkpoint", "resume", "exact", "progress")  # what says nothing about the numbers of a run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,8 @@ class Experiment:
             and `[i]`, or an iterable of batches.
         validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out: rows drawn
             by the seed, or the last ones where `shuffle=False`.
+        validate_every: epochs between two validations; the last epoch has one whatever it is.
+        validate_every_steps: also validate inside an epoch, after every so many of its steps: `history.validations`.
         loss: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict by output.
         optimizer: None is that of a schedule under torch's names, else AdamW with lr 1e-3.  Each call begins with a new
             one, its moments and schedule included; `resume=` goes on.
@@ -52,9 +57,18 @@ class Experiment:
             torch's names count epochs, the others what their `unit` says; a plateau observes val_loss (loss without
             validation) after every epoch.
         metrics: names or objects, e.g. `["accuracy"]`.
+        min_epochs: epochs that are made even where a callback asks to stop.
         batch_size: rows of a step; a `DataLoader` has its own.
+        drop_last: leave out a last batch that is not full.
+        limit_batches: the most steps of an epoch; a share of them where it is a float, 0.1.
+        limit_validation: the most batches of the validation data, or a share of them.
+        overfit_batches: train on this many batches alone, the same in every epoch, and validate on them.
+        fast_dev_run: True, or a number of batches: one epoch of so few, validation too, to see that all of it runs.  No
+            checkpoint and no log is written.
         accumulate: a step takes this many batches, and equals the step over all their rows at once.
+        per_micro_batch: of a loss that cannot be cut into batches, accept the mean of the batches' losses.
         clip_norm: shorten all gradients together to this global norm.
+        clip_value: bring every element of the gradients into [-clip_value, clip_value], before `clip_norm`.
         nonfinite: "raise" ends a run whose loss is not finite and says in which step and layer; "skip" leaves such
             steps out and counts them; "ignore" trains on.
         precision: "float32", "bfloat16" or "float16", as of `ws.build_session`.
@@ -80,14 +94,24 @@ class Experiment:
     data: Any
     loss: Any
     validation: Any = None
+    validate_every: int = 1
+    validate_every_steps: int | None = None
     test: Any = None
     optimizer: Optimizer | None = None
     schedule: Any = None
     metrics: Any = ()
     epochs: int = 1
+    min_epochs: int = 0
     batch_size: int = 32
+    drop_last: bool = False
+    limit_batches: int | float | None = None
+    limit_validation: int | float | None = None
+    overfit_batches: int | None = None
+    fast_dev_run: bool | int = False
     accumulate: int = 1
+    per_micro_batch: bool = False
     clip_norm: float | None = None
+    clip_value: float | None = None
     nonfinite: str = "raise"
     precision: str = "float32"
     loss_scale: LossScale | None = None
@@ -119,7 +143,7 @@ class Experiment:
 
         Example: `experiment.fit(epochs=10, checkpoint="runs/digits", resume=True)`.
         """
-        run = self.having(settings)
+        run = trial_of(self.having(settings))
         trainer, loader = run.trainer()
         trainer.started_with = {**trainer.started_with, **(config or {})}
         if run.progress:
@@ -149,8 +173,7 @@ class Experiment:
         """A session and its trainer, and the data they train on, before the first step."""
         _need_module(self.model)
         check_epochs(self.epochs)
-        rows = self.batch_size * self.accumulate
-        loader, held = prepared(self.data, self.validation, rows, self.shuffle, self.seed)
+        loader, held = fed(self)
         described = Described(self.model, sample_of(loader), self.loss)
         described.check(loader)
         session = self._session(described, loader, held)
@@ -160,9 +183,14 @@ class Experiment:
             described.check_classes(session, loader.source)
         if held is not None:
             described.check_held(held, session)
-        trainer = Trainer(session, TrainConfig(log_interval=0, nonfinite=self.nonfinite), self.callbacks, held)
+        trainer = Trainer(session, self._config, self.callbacks, held)
         trainer.started_with = self._noted(loader)
         return trainer, loader
+
+    @property
+    def _config(self) -> TrainConfig:
+        own = {f.name: getattr(self, f.name) for f in fields(TrainConfig) if f.name in LOOP}
+        return TrainConfig(log_interval=0, **own)
 
     def _session(self, described: Described, loader: DataLoader, held: Table | None) -> Session:
         return described.build(
@@ -172,7 +200,9 @@ class Experiment:
             metrics=with_room(self.metrics, rows_to_measure(loader, held)),
             batch_size=loader.batch_size // self.accumulate,
             accumulate=self.accumulate,
+            per_micro_batch=self.per_micro_batch,
             clip_norm=self.clip_norm,
+            clip_value=self.clip_value,
             nonfinite="skip" if self.nonfinite == "skip" else "ignore",  # losses are looked at where they come back
             precision=self.precision,
             loss_scale=self.loss_scale,
@@ -185,17 +215,13 @@ class Experiment:
     def _noted(self, loader: DataLoader) -> dict[str, Any]:
         """What checkpoints keep for people."""
         assert self.optimizer is not None, "one was chosen when the experiment was made"
+        plain = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), int | float | str)}
         return {
+            **{name: value for name, value in plain.items() if name not in UNNOTED},
             "loss": str(self.loss),
             "optimizer": self.optimizer.to_config(),
             "schedule": None if self.schedule is None else str(self.schedule),
-            "epochs": self.epochs,
             "batch_size": loader.batch_size,
-            "accumulate": self.accumulate,
-            "clip_norm": self.clip_norm,
-            "nonfinite": self.nonfinite,
-            "precision": self.precision,
-            "seed": self.seed,
         }
 
 

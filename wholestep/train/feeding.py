@@ -64,15 +64,20 @@ def table_of(data: object) -> Table:
     parts = [as_table(batch) for batch in reader]
     if not parts:
         raise InputError("the data is empty: it gave no batches. There is nothing to measure.")
+    return joined(parts)
+
+
+def joined(parts: list[Table]) -> Table:
+    """The rows of several tables, one after the other."""
     weights = [p.weights for p in parts if p.weights is not None]
     return Table(
-        _joined([p.inputs for p in parts]),
-        _joined([p.targets for p in parts]),
+        _columns([p.inputs for p in parts]),
+        _columns([p.targets for p in parts]),
         np.concatenate(weights) if weights else None,
     )
 
 
-def _joined(parts: list[Mapping[str, Array]]) -> dict[str, Array]:
+def _columns(parts: list[Mapping[str, Array]]) -> dict[str, Array]:
     return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
 
 

@@ -25,10 +25,13 @@ class TrainHistory:
     """The epochs of a run, in order; `history["val_loss"]` is one number of each.
 
     A metric that is no single number, as the confusion matrix, is an array of each: `history["confusion_matrix"][-1]`.
+    What was not measured in an epoch (`validate_every=`) is NaN there; what was measured inside epochs
+    (`validate_every_steps=`) stands in `validations`, each with its epoch and the steps of it that were done.
     """
 
     epochs: list[EpochStats] = field(default_factory=list)
     stopped_by: str = ""  # what ended the run before its last epoch, if anything did
+    validations: list[EpochStats] = field(default_factory=list)  # those inside epochs
 
     def final_loss(self) -> float | None:
         """The mean loss of the last epoch, a partial one too, or None before the first step."""
@@ -72,9 +75,9 @@ class TrainHistory:
 
     def to_json(self) -> str:
         """The history as text; `from_json` reads it."""
-        return json.dumps(
-            {"stopped_by": self.stopped_by, "epochs": [{**vars(e), "logs": dict(e.logs)} for e in self.epochs]}
-        )
+        stored = {"stopped_by": self.stopped_by, "epochs": [_plain(e) for e in self.epochs]}
+        inside = {"validations": [_plain(e) for e in self.validations]} if self.validations else {}
+        return json.dumps({**stored, **inside})
 
     @staticmethod
     def from_json(text: str) -> TrainHistory:
@@ -83,10 +86,12 @@ class TrainHistory:
             stored: Any = json.loads(text)
         except (ValueError, TypeError, RecursionError) as error:
             raise InputError(f"this is no history: it is not JSON ({error}). Give what `to_json` wrote.") from None
-        whole = type(stored) is dict and stored.keys() == {"stopped_by", "epochs"}
-        if not whole or type(stored["stopped_by"]) is not str or type(stored["epochs"]) is not list:
+        whole = type(stored) is dict and {"stopped_by", "epochs"} <= stored.keys() <= _KEYS
+        lists = [stored["epochs"], stored.get("validations", [])] if whole else []
+        if not whole or type(stored["stopped_by"]) is not str or any(type(each) is not list for each in lists):
             raise InputError("this is no history: expected 'stopped_by' and 'epochs'. Give what `to_json` wrote.")
-        return TrainHistory([_epoch(e) for e in stored["epochs"]], stored["stopped_by"])
+        epochs, inside = ([_epoch(e) for e in each] for each in lists)
+        return TrainHistory(epochs, stored["stopped_by"], inside)
 
     def plot(self, path: str | PathLike[str] | None = None, names: Sequence[str] | None = None) -> str:
         """Draw the numbers over the epochs into a file, e.g. "run.png"; without a file, return a drawing in text.
@@ -114,6 +119,13 @@ class TrainHistory:
         ]
         widths = [max(len(row[i]) for row in (head, *body)) for i in range(len(head))]
         return "\n".join("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in (head, *body))
+
+
+_KEYS = {"stopped_by", "epochs", "validations"}
+
+
+def _plain(stats: EpochStats) -> dict[str, Any]:
+    return {**vars(stats), "logs": dict(stats.logs)}
 
 
 # What stands in a field of an epoch, by its annotation.

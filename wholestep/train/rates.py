@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from wholestep.callbacks.monitor import read_monitor
+from wholestep.callbacks.monitor import not_measured, read_monitor
 from wholestep.callbacks.run import Value
 from wholestep.errors import UsageError
 from wholestep.optim import Optimizer
@@ -66,14 +66,16 @@ def check_horizons(session: Session, epochs: int, steps_per_epoch: int | None) -
             warnings.warn(f"the schedule of {target}, {odd}", stacklevel=4)
 
 
-def observe(session: Session, logs: Mapping[str, Value]) -> None:
-    """Let every plateau observe its number of the epoch, once."""
+def observe(session: Session, logs: Mapping[str, Value], measured: Sequence[str] = ()) -> None:
+    """Let every plateau observe its number of the epoch, once; `measured` are the names that any epoch may have."""
     from wholestep.schedules.plateau import plateaus
 
     for live in session.schedules.values():
         found = plateaus(live.description)
-        usual = "val_loss" if "val_loss" in logs else "loss"
-        seen = {path: read_monitor("ReduceOnPlateau", p.monitor or usual, logs) for path, p in found.items()}
+        usual = "val_loss" if "val_loss" in (*measured, *logs) else "loss"
+        watched = {path: p.monitor or usual for path, p in found.items()}
+        new = {path: name for path, name in watched.items() if not not_measured(name, logs, measured)}
+        seen = {path: read_monitor("ReduceOnPlateau", name, logs) for path, name in new.items()}
         if seen:
             live.observe(seen)
 

@@ -31,9 +31,11 @@ class Steps:
     def __init__(self, session: Session, config: TrainConfig) -> None:
         self.session, self.config = session, config
 
-    def of_epoch(self, loader: Loader, epoch: int, start: int, every: int | None) -> Iterator[Slice]:
-        """The steps of an epoch from `start` on, `every` of them at a time at most."""
-        if start and start == length(loader):  # resumed where an epoch's steps were done and nothing was measured yet
+    def of_epoch(
+        self, loader: Loader, epoch: int, start: int, every: int | None, pause: int | None = None
+    ) -> Iterator[Slice]:
+        """The steps of an epoch from `start` on, `every` at a time at most and none past a multiple of `pause`."""
+        if start == length(loader):  # resumed where an epoch's steps were done and nothing was measured yet
             self.session.state.epoch = epoch + 1
             return iter(())
         table = arrays_of(loader)
@@ -46,6 +48,8 @@ class Steps:
             batch_size=loader.batch_size,
             every=every,
             order_seed=loader.seed,
+            most=len(loader),
+            pause=pause,
         )
         self.session.state.epoch = epoch
         return slices

@@ -15,7 +15,7 @@ from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.run import EpochStats, Position, Run, StepMetrics, Value
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
-from wholestep.errors import NonFiniteError, OptionError
+from wholestep.errors import NonFiniteError, OptionError, UsageError
 from wholestep.session import Session
 from wholestep.session.delegate import delegate
 from wholestep.steps.loss_scale import LOSS_SCALE
@@ -80,6 +80,7 @@ class Trainer:
             self.session.restart_schedules()
         need_monitors(self.session, self._names())
         check_horizons(self.session, epochs, length(loader))
+        self._need_pauses(length(loader))
         run = self._run = self._new_run(loader, epochs, begin)
         self._resumed = None
         self._watch = Watch(self, loader, self._watch.policy)
@@ -87,7 +88,7 @@ class Trainer:
             try:
                 self.callbacks.begin(run)
                 for epoch in range(begin.epoch, epochs):
-                    if run.stopped_by:
+                    if self._stops(run):
                         break
                     stats = self.train_epoch(loader, epoch, begin.step if epoch == begin.epoch else 0)
                     if stats.partial:
@@ -105,6 +106,19 @@ class Trainer:
                 self._run = None
             self.callbacks.on_train_end()
         return self.history
+
+    def _need_pauses(self, steps: int | None) -> None:
+        pause = self.config.validate_every_steps
+        if pause is not None and self.validation is None:
+            raise UsageError(
+                f"validate_every_steps={pause} measures validation data, and there is none: give validation=(x, y) or "
+                "validation=0.1."
+            )
+        if pause is not None and steps is not None and pause > steps:
+            raise OptionError(
+                f"validate_every_steps={pause}: an epoch has {steps} steps, so none would be reached. Count epochs "
+                f"instead: validate_every={max(1, round(pause / steps))}."
+            )
 
     def _new_run(self, loader: Loader, epochs: int, position: Position) -> Run:
         return Run(
@@ -126,7 +140,7 @@ class Trainer:
         if self.history.epochs and self.history.epochs[-1].partial:
             self.history.epochs.pop()  # this one is the whole of it
         self.history.epochs.append(stats)
-        observe(self.session, stats.logs)
+        observe(self.session, stats.logs, run.names)
         run.position, run.logs = Position(stats.epoch + 1), stats.logs
         log.info("epoch %d: avg_loss = %.4f (%d steps)", stats.epoch, stats.avg_loss, stats.steps)
         self.callbacks.on_epoch_end(stats.epoch, dict(stats.logs))
@@ -142,7 +156,7 @@ class Trainer:
         skipped, in_memory = self.session.skipped_steps, arrays_of(loader) is not None
         with self.session.span("train_epoch"):
             self._watch.keep(at)
-            for part in self.feed.of_epoch(loader, epoch, start, self._every()):
+            for part in self.feed.of_epoch(loader, epoch, start, self._every(), self._pause):
                 if in_memory and isinstance(loader, DataLoader):
                     loader.seek(epoch, part.end)
                 before, at = at, _advanced(at, part.losses, part.rows)
@@ -151,13 +165,39 @@ class Trainer:
                 run.position = at
                 self._tell(run, epoch, before.step, part.losses)
                 self.callbacks.on_safe_point()
-                if run.stopped_by and not self._at_end(run, at.step):
+                if self._validates_at(run, at):
+                    self._validate_inside(run, at, skipped)
+                if self._stops(run) and not self._at_end(run, at.step):
                     return self._stats(at, skipped, partial=True)
                 self._watch.keep(at)
         if at.step == 0:
             warnings.warn(f"epoch {epoch}: the loader gave no batches; nothing was trained.", stacklevel=2)
             return EpochStats(epoch, 0.0, 0)
-        return self._stats(at, skipped)
+        epochs = epoch + 1 if self._run is None else run.epochs
+        held = self.validation if self.config.validates(epoch, epochs) else None
+        return self._stats(at, skipped, held=held)
+
+    def _stops(self, run: Run) -> bool:
+        """Does training end here?  Before `min_epochs` are done a signal alone ends it."""
+        return bool(run.stopped_by) and (run.interrupted or run.position.epoch >= self.config.min_epochs)
+
+    # -- validation inside an epoch --------------------------------------------------------------------------------
+
+    @property
+    def _pause(self) -> int | None:
+        return None if self.validation is None else self.config.validate_every_steps
+
+    def _validates_at(self, run: Run, at: Position) -> bool:
+        pause = self._pause
+        return pause is not None and at.step % pause == 0 and not self._at_end(run, at.step)
+
+    def _validate_inside(self, run: Run, at: Position, skipped: int) -> None:
+        stats = self._stats(at, skipped, partial=True, held=self.validation)
+        self.history.validations.append(stats)
+        run.logs = stats.logs
+        self.callbacks.on_validation(at.epoch, at.step, dict(stats.logs))
+        self.callbacks.on_safe_point()
+        run.logs = {}
 
     def steps(self, loader: Loader, epoch: int, start: int, every: int | None) -> Iterator[tuple[Any, Any]]:
         """The losses and numbers of rows of the steps of an epoch, `every` of them at a time at most."""
@@ -170,9 +210,9 @@ class Trainer:
     batch_at = delegate("feed", Steps.batch_at)
     named_batch = delegate("feed", Steps.named_batch)
 
-    def _stats(self, at: Position, skipped: int, *, partial: bool = False) -> EpochStats:
+    def _stats(self, at: Position, skipped: int, *, partial: bool = False, held: Table | None = None) -> EpochStats:
         average = at.loss_sum / at.rows if at.rows else nan
-        found = self._measured(None if partial else self.validation)
+        found = self._measured(held)
         if self._skips:
             found[SKIPPED] = float(self.session.skipped_steps - skipped)
             if found[SKIPPED] and self.session.loss_scale is None:  # a scale that is too large is nothing to warn of

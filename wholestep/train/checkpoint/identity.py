@@ -100,6 +100,7 @@ def describe_data(loader: Any) -> dict[str, Any]:
         "shuffle": loader.shuffles,
         "seed": loader.seed,
         "sample": _sampled(table),
+        **({} if loader.limit is None and not loader.drop_last else {"batches": len(loader)}),
     }
 
 

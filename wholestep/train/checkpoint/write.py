@@ -54,7 +54,7 @@ def capture(
         arrays={n: a for n, a in numbers.items() if n in keep or n not in session.state},
         position=position or Position(epoch=session.state.epoch),
         identity=identity_of(session, loader),
-        history=TrainHistory(list(past.epochs), past.stopped_by),
+        history=TrainHistory(list(past.epochs), past.stopped_by, list(past.validations)),
         data=loader.state_dict() if hasattr(loader, "state_dict") else {},
         callbacks={} if callbacks is None else with_arrays(*without_arrays(callbacks.state_dict())),
         config=dict(config or {}),

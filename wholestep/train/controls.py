@@ -1,0 +1,121 @@
+"""What cuts a run short or measures it now and then: the parts of an experiment that change its data or its length."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+from itertools import islice
+from math import ceil
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wholestep.callbacks.list import CallbackList
+from wholestep.data.loader import DataLoader
+from wholestep.data.order import Sequential, Shuffled
+from wholestep.data.sources import Stream
+from wholestep.data.table import Table, as_table
+from wholestep.errors import InputError, OptionError, UsageError
+from wholestep.train.feeding import joined, prepared
+
+if TYPE_CHECKING:
+    from wholestep.train.experiment import Experiment
+
+
+def trial_of(run: Experiment) -> Experiment:
+    """The run that `fast_dev_run=n` asks for: one epoch of n batches, n batches validated, and no files."""
+    batches = run.fast_dev_run
+    if batches is False:
+        return run
+    if not isinstance(batches, int) or batches < 1:
+        raise OptionError(f"fast_dev_run={batches!r}: expected True (one batch), a number of batches, or False.")
+    return replace(
+        run,
+        epochs=1,
+        min_epochs=0,
+        limit_batches=int(batches),
+        limit_validation=None if run.validation is None else int(batches),
+        validate_every_steps=None,
+        checkpoint=None,
+        resume=None,
+        callbacks=[c for c in CallbackList(run.callbacks) if not c.writes],
+    )
+
+
+def fed(run: Experiment) -> tuple[DataLoader, Table | None]:
+    """The data of a run, as much of it as its limits leave."""
+    rows = run.batch_size * run.accumulate
+    loader, held = prepared(run.data, run.validation, rows, run.shuffle, run.seed)
+    if run.drop_last and not loader.drop_last:
+        loader = without_rest(loader)
+    if run.overfit_batches is not None:
+        if run.limit_batches is not None or run.limit_validation is not None:
+            raise UsageError(
+                "overfit_batches= says how much data there is; leave limit_batches and limit_validation out."
+            )
+        return overfitting(loader, run.overfit_batches, validates=held is not None)
+    if run.limit_batches is not None:
+        loader = limited(loader, run.limit_batches)
+    if run.limit_validation is not None:
+        held = _first_batches(held, run.limit_validation, loader.batch_size)
+    return loader, held
+
+
+def without_rest(loader: DataLoader) -> DataLoader:
+    """The same data without a last batch that is not full."""
+    if isinstance(loader.source, Stream):
+        raise UsageError("drop_last: an iterable decides its own batches; leave its last one out there.")
+    full = copy(loader)
+    full.drop_last = True
+    return full
+
+
+def limited(loader: DataLoader, limit: object) -> DataLoader:
+    """The same data with shorter epochs."""
+    streams = isinstance(loader.source, Stream)
+    if streams and isinstance(limit, float):
+        raise OptionError(
+            f"limit_batches={limit}: an iterable does not say how many batches it has; give a number, not a share."
+        )
+    short = copy(loader)
+    short.limit = _count("limit_batches", limit, None if streams else len(loader))
+    return short
+
+
+def _first_batches(held: Table | None, limit: object, batch_size: int) -> Table:
+    if held is None:
+        raise UsageError(
+            f"limit_validation={limit!r} cuts validation data, and there is none: give validation=(x, y) or "
+            "validation=0.1, or leave it out."
+        )
+    count = _count("limit_validation", limit, -(-len(held) // batch_size))
+    return held.select(np.arange(min(len(held), count * batch_size)))
+
+
+def _count(name: str, limit: object, known: int | None) -> int:
+    """A number of batches from a number or a share of them."""
+    if isinstance(limit, float) and known is not None and 0.0 < limit <= 1.0:
+        return max(1, ceil(limit * known - 1e-9))
+    if isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1:
+        return limit if known is None else min(limit, known)
+    raise OptionError(f"{name}={limit!r}: expected a number of batches, e.g. 10, or a share of them, e.g. 0.1.")
+
+
+def overfitting(loader: DataLoader, batches: object, *, validates: bool) -> tuple[DataLoader, Table | None]:
+    """The first batches alone, in one order, as often as there are epochs; they are the validation data, too."""
+    if not isinstance(batches, int) or isinstance(batches, bool) or batches < 1:
+        raise OptionError(f"overfit_batches={batches!r}: expected a whole number of at least 1 batch, or None.")
+    rows = batches * loader.batch_size
+    if isinstance(loader.source, Table) and not loader.transforms:
+        table = loader.source.select(np.arange(min(rows, len(loader.source))))
+    else:
+        ordered = copy(loader)
+        ordered.sampler = Sequential() if isinstance(loader.sampler, Shuffled) else loader.sampler
+        ordered.shuffle(0)
+        parts = [as_table(batch) for batch in islice(ordered, batches)]
+        loader.reset()
+        if not parts:
+            raise InputError("the data is empty: it gave no batches. Training needs at least one example.")
+        table = joined(parts)
+    size = min(loader.batch_size, len(table))
+    return DataLoader(table, None, size, shuffle=False, seed=loader.seed), table if validates else None
