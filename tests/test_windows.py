@@ -134,7 +134,10 @@ CONV_ERRORS = {
     "rank": ({"images": (3, 8, 8)}, ShapeError, r"needs images of shape \(N, C, H, W\); received \(3, 8, 8\)"),
     "weight": ({"weight": (3, 3, 3)}, ShapeError, r"conv2d needs a weight of shape \(O, C / groups, KH, KW\)"),
     "bias": ({"bias": np.zeros(3, "f4")}, ShapeError, "one number for each of the 4 output channels"),
-    "same": ({"stride": 2, "padding": "same"}, OptionError, 'padding="same" keeps the size of the image'),
+    "same": (
+        {"images": (2, 3, "height", 8), "stride": 2, "padding": "same"}, ShapeError,
+        'padding="same" with a stride of 2 depends on the size of the image; received height',
+    ),
     "padding": ({"padding": "full"}, OptionError, 'a pair, "same" or "valid"; received .full'),
     "stride": ({"stride": (1, 2, 3)}, OptionError, r"stride is a number or a pair .* received \(1, 2, 3\)"),
 }  # fmt: skip

@@ -21,7 +21,7 @@ from wholestep.compiler.frontend.functions import (
     abs as abs, arange as arange, cast as cast, concat as concat, cos as cos, erf as erf, exp as exp, exp2 as exp2,
     expm1 as expm1, floor as floor, gather as gather, gelu as gelu, iota as iota, less_than as less_than, log as log,
     log1p as log1p, log2 as log2, log_softmax as log_softmax, logsumexp as logsumexp, matmul as matmul,
-    maximum as maximum, minimum as minimum, mod as mod, one_hot as one_hot, pad as pad, random_normal as random_normal,
+    maximum as maximum, minimum as minimum, mod as mod, one_hot as one_hot, random_normal as random_normal,
     random_uniform as random_uniform, ratio as ratio, recip as recip, relu as relu, scatter_add as scatter_add,
     sigmoid as sigmoid, sign as sign, silu as silu, sin as sin, size as size, softmax as softmax, sqrt as sqrt,
     stack as stack, take as take, tanh as tanh, where as where, write_rows as write_rows,
@@ -32,8 +32,22 @@ from wholestep.compiler.frontend.layers import (
 )
 from wholestep.compiler.frontend.scan import scan as scan
 from wholestep.compiler.frontend.windows import (
-    avg_pool2d as avg_pool2d, conv1d as conv1d, conv2d as conv2d, global_avg_pool2d as global_avg_pool2d,
+    conv1d as conv1d, conv2d as conv2d, conv_transpose1d as conv_transpose1d, conv_transpose2d as conv_transpose2d,
+)
+from wholestep.compiler.frontend.volumes import (
+    avg_pool3d as avg_pool3d, conv3d as conv3d, conv_transpose3d as conv_transpose3d,
+    global_avg_pool3d as global_avg_pool3d, max_pool3d as max_pool3d,
+)
+from wholestep.compiler.frontend.pools import (
+    adaptive_avg_pool1d as adaptive_avg_pool1d, adaptive_avg_pool2d as adaptive_avg_pool2d,
+    adaptive_max_pool1d as adaptive_max_pool1d, adaptive_max_pool2d as adaptive_max_pool2d, avg_pool1d as avg_pool1d,
+    avg_pool2d as avg_pool2d, global_avg_pool1d as global_avg_pool1d, global_avg_pool2d as global_avg_pool2d,
+    global_max_pool1d as global_max_pool1d, global_max_pool2d as global_max_pool2d, max_pool1d as max_pool1d,
     max_pool2d as max_pool2d,
+)
+from wholestep.compiler.frontend.padding import pad as pad
+from wholestep.compiler.frontend.resize import (
+    interpolate as interpolate, pixel_shuffle as pixel_shuffle, pixel_unshuffle as pixel_unshuffle,
 )
 from wholestep.compiler.frontend.sequences import cumsum as cumsum, flip as flip, rotary as rotary, split as split
 from wholestep.compiler.frontend.activations import (

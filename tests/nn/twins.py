@@ -18,6 +18,7 @@ def assert_twins(
     inputs: Sequence[np.ndarray],
     dtype: str,
     threads: int = 1,
+    device: str = "cpu",
     **call: object,
 ) -> None:
     """Outputs, parameter gradients and input gradients agree, for an upstream gradient that is not 1."""
@@ -27,7 +28,7 @@ def assert_twins(
     assert not report.unexpected
     given = [a.astype(dtype) if a.dtype.kind == "f" else a for a in inputs]
     expected, slopes = _torch(theirs, given, call)
-    found = _ours(ours, given, dtype, threads)
+    found = _ours(ours, given, dtype, threads, device)
     scale = max(float(np.abs(s).max()) for s in slopes.values())
     assert_close(found["output"], expected, dtype, 0.0, "output")
     for name, slope in slopes.items():
@@ -55,7 +56,9 @@ def _torch(module: torch.nn.Module, inputs: Sequence[np.ndarray], call: dict) ->
     return out.detach().numpy(), slopes
 
 
-def _ours(module: ws.nn.Module, inputs: Sequence[np.ndarray], dtype: str, threads: int) -> dict[str, np.ndarray]:
+def _ours(
+    module: ws.nn.Module, inputs: Sequence[np.ndarray], dtype: str, threads: int, device: str
+) -> dict[str, np.ndarray]:
     @ws.step(inputs={f"i{i}": ws.Spec(a.shape, a.dtype.name) for i, a in enumerate(inputs) if a.dtype.kind != "f"})
     def probe(g: ws.Graph, **indices: ws.Tensor) -> dict[str, ws.Tensor]:
         tensors = [
@@ -68,7 +71,7 @@ def _ours(module: ws.nn.Module, inputs: Sequence[np.ndarray], dtype: str, thread
         slopes = ws.gradients(loss, wanted)
         return {"loss": loss, "output": out, **{f"{name}.grad": s for name, s in slopes.items()}}
 
-    session = ws.build_session(probe, threads=threads)
+    session = ws.build_session(probe, threads=threads if device == "cpu" else None, device=device)
     for name, value in module.state_dict().items():
         session.set(name, value)
     return session.step({f"i{i}": a for i, a in enumerate(inputs) if a.dtype.kind != "f"}).outputs

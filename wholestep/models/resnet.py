@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from wholestep.compiler.frontend import initializers as init
-from wholestep.compiler.frontend.functions import pad, relu
+from wholestep.compiler.frontend.functions import relu
+from wholestep.compiler.frontend.padding import pad
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError

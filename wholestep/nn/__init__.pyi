@@ -11,10 +11,26 @@ from wholestep.nn.activations import (
 from wholestep.nn.precision import in_float32 as in_float32
 from wholestep.nn.basic import Linear as Linear, Embedding as Embedding, Dropout as Dropout, Flatten as Flatten
 from wholestep.nn.images import (
-    Conv1d as Conv1d, Conv2d as Conv2d, MaxPool2d as MaxPool2d, AvgPool2d as AvgPool2d,
-    GlobalAvgPool2d as GlobalAvgPool2d,
+    Conv1d as Conv1d, Conv2d as Conv2d, Conv3d as Conv3d, ConvTranspose1d as ConvTranspose1d,
+    ConvTranspose2d as ConvTranspose2d, ConvTranspose3d as ConvTranspose3d, SeparableConv2d as SeparableConv2d,
 )
-from wholestep.nn.batch_norm import BatchNorm1d as BatchNorm1d, BatchNorm2d as BatchNorm2d
-from wholestep.nn.norms import LayerNorm as LayerNorm, RMSNorm as RMSNorm, GroupNorm as GroupNorm
+from wholestep.nn.pools import (
+    MaxPool1d as MaxPool1d, MaxPool2d as MaxPool2d, MaxPool3d as MaxPool3d, AvgPool1d as AvgPool1d,
+    AvgPool2d as AvgPool2d, AvgPool3d as AvgPool3d, AdaptiveAvgPool1d as AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d as AdaptiveAvgPool2d, AdaptiveMaxPool1d as AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d as AdaptiveMaxPool2d, GlobalAvgPool1d as GlobalAvgPool1d, GlobalAvgPool2d as GlobalAvgPool2d,
+    GlobalAvgPool3d as GlobalAvgPool3d, GlobalMaxPool1d as GlobalMaxPool1d, GlobalMaxPool2d as GlobalMaxPool2d,
+)
+from wholestep.nn.resize import (
+    Upsample as Upsample, PixelShuffle as PixelShuffle, PixelUnshuffle as PixelUnshuffle, ZeroPad1d as ZeroPad1d,
+    ZeroPad2d as ZeroPad2d, ReflectionPad1d as ReflectionPad1d, ReflectionPad2d as ReflectionPad2d,
+    ReplicationPad1d as ReplicationPad1d, ReplicationPad2d as ReplicationPad2d, CircularPad1d as CircularPad1d,
+    CircularPad2d as CircularPad2d,
+)
+from wholestep.nn.batch_norm import BatchNorm1d as BatchNorm1d, BatchNorm2d as BatchNorm2d, BatchNorm3d as BatchNorm3d
+from wholestep.nn.norms import (
+    LayerNorm as LayerNorm, RMSNorm as RMSNorm, GroupNorm as GroupNorm, InstanceNorm1d as InstanceNorm1d,
+    InstanceNorm2d as InstanceNorm2d, InstanceNorm3d as InstanceNorm3d,
+)
 from wholestep.nn.attention import MultiHeadAttention as MultiHeadAttention, TransformerBlock as TransformerBlock
 from wholestep.nn.recurrent import RNN as RNN, LSTM as LSTM, GRU as GRU

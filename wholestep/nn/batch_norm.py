@@ -66,3 +66,9 @@ class BatchNorm2d(_BatchNorm):
     """`BatchNorm1d` for images (N, C, H, W).  Example: `ws.nn.BatchNorm2d(16)`."""
 
     takes = ("(N, C, H, W)",)
+
+
+class BatchNorm3d(_BatchNorm):
+    """`BatchNorm1d` for volumes (N, C, D, H, W).  Example: `ws.nn.BatchNorm3d(16)`."""
+
+    takes = ("(N, C, D, H, W)",)

@@ -1,13 +1,15 @@
-"""Convolutions and pooling.  Images are (N, C, H, W), signals (N, C, L)."""
+"""Convolutions.  Signals are (N, C, L), images (N, C, H, W), volumes (N, C, D, H, W)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
-from wholestep.compiler.frontend import initializers
+from wholestep.compiler.frontend import initializers, volumes
 from wholestep.compiler.frontend import windows as fn
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.frontend.volumes import Triple
 from wholestep.compiler.frontend.windows import Padding, Pair
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
@@ -17,7 +19,7 @@ from wholestep.nn.parameter import parameter, weight
 
 
 class _Conv(Module):
-    """What both convolutions share: their parameters and the check of what they are given."""
+    """What convolutions share: their parameters and the check of what they are given."""
 
     weight: Tensor
     bias: Tensor | None
@@ -40,10 +42,14 @@ class _Conv(Module):
         if inputs % groups or outputs % groups:
             fail(OptionError, f"{kind}: groups={groups} must divide {inputs} inputs and {outputs} outputs.")
         self.inputs, self.outputs, self.kernel, self.groups = inputs, outputs, kernel, groups
-        bound = 1.0 / math.sqrt(inputs // groups * math.prod(kernel))
+        shape = self._weight_shape()
+        bound = 1.0 / math.sqrt(math.prod(shape[1:]))
         start = initializers.uniform(-bound, bound)
-        self.weight = weight((outputs, inputs // groups, *kernel), start if init is None else init, dtype)
+        self.weight = weight(shape, start if init is None else init, dtype)
         self.bias = parameter((outputs,), start, dtype) if bias else None
+
+    def _weight_shape(self) -> tuple[int, ...]:
+        return (self.outputs, self.inputs // self.groups, *self.kernel)
 
     def check(self, x: Tensor) -> None:
         if x.ndim != 2 + len(self.kernel) or x.shape[1] != self.inputs:
@@ -65,8 +71,8 @@ class _Conv(Module):
 
     def options(self) -> str:
         kernel = self.kernel[0] if len(set(self.kernel)) == 1 else self.kernel
-        given = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1}
-        changed = [f", {n}={getattr(self, n)!r}" for n, plain in given.items() if getattr(self, n) != plain]
+        given = {"stride": 1, "padding": 0, "output_padding": 0, "dilation": 1, "groups": 1}
+        changed = [f", {n}={getattr(self, n)!r}" for n, plain in given.items() if getattr(self, n, plain) != plain]
         return f"{self.inputs}, {self.outputs}, {kernel}{''.join(changed)}" + (
             "" if self.bias is not None else ", bias=False"
         )
@@ -100,7 +106,7 @@ class Conv2d(_Conv):
         init: object = None,
         dtype: object = "float32",
     ) -> None:
-        super().__init__(inputs, outputs, _pair(kernel), groups, bias, init, dtype)
+        super().__init__(inputs, outputs, _each(kernel, 2), groups, bias, init, dtype)
         self.stride, self.padding, self.dilation = stride, padding, dilation
 
     def forward(self, x: Tensor) -> Tensor:
@@ -137,38 +143,131 @@ class Conv1d(_Conv):
         return fn.conv1d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
-def _pair(kernel: Pair) -> tuple[int, ...]:
-    return (kernel, kernel) if isinstance(kernel, int) else tuple(kernel)
+class Conv3d(_Conv):
+    """A convolution of volumes or videos (`ws.conv3d`); the arguments are those of `Conv2d`, a number or three each.
 
-
-class _Pool(Module):
-    def __init__(self, window: Pair, stride: Pair | None = None, padding: Pair = 0) -> None:
-        self.window, self.stride, self.padding = window, stride, padding
-
-    def options(self) -> str:
-        stride = "" if self.stride is None else f", stride={self.stride}"
-        return f"{self.window}{stride}" + (f", padding={self.padding}" if self.padding else "")
-
-
-class MaxPool2d(_Pool):
-    """The largest element of each window (`ws.max_pool2d`); windows lie side by side unless a stride is given.
-
-    Example: `ws.nn.MaxPool2d(2)`.
+    Example: `ws.nn.Conv3d(3, 16, 3, padding=1)`.
     """
 
+    axes = "D, H, W"
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: Triple,
+        stride: Triple = 1,
+        padding: Triple | str = 0,
+        dilation: Triple = 1,
+        groups: int = 1,
+        bias: bool = True,
+        init: object = None,
+        dtype: object = "float32",
+    ) -> None:
+        super().__init__(inputs, outputs, _each(kernel, 3), groups, bias, init, dtype)
+        self.stride, self.padding, self.dilation = stride, padding, dilation
+
     def forward(self, x: Tensor) -> Tensor:
-        return fn.max_pool2d(x, self.window, self.stride, self.padding)
+        self.check(x)
+        return volumes.conv3d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
-class AvgPool2d(_Pool):
-    """The mean of each window, zeros of the padding included (`ws.avg_pool2d`).  Example: `ws.nn.AvgPool2d(2)`."""
+def _each(kernel: int | Sequence[int], axes: int) -> tuple[int, ...]:
+    return (kernel,) * axes if isinstance(kernel, int) else tuple(kernel)
+
+
+# -- the other way -----------------------------------------------------------------------------------------------
+
+
+class _ConvTranspose(_Conv):
+    """What transposed convolutions share; weight (inputs, outputs / groups, ...) as in PyTorch."""
+
+    axis_count: int
+    function: Callable[..., Tensor]
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | str | Sequence[int] = 0,
+        output_padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        init: object = None,
+        dtype: object = "float32",
+    ) -> None:
+        super().__init__(inputs, outputs, _each(kernel, self.axis_count), groups, bias, init, dtype)
+        self.stride, self.padding, self.output_padding, self.dilation = stride, padding, output_padding, dilation
+
+    def _weight_shape(self) -> tuple[int, ...]:
+        return (self.inputs, self.outputs // self.groups, *self.kernel)
 
     def forward(self, x: Tensor) -> Tensor:
-        return fn.avg_pool2d(x, self.window, self.stride, self.padding)
+        self.check(x)
+        how = (self.stride, self.padding, self.output_padding, self.dilation, self.groups)
+        return type(self).function(x, self.weight, self.bias, *how)
 
 
-class GlobalAvgPool2d(Module):
-    """The mean of each channel, (N, C, H, W) -> (N, C).  Example: `ws.nn.GlobalAvgPool2d()`."""
+class ConvTranspose1d(_ConvTranspose):
+    """`ConvTranspose2d` for signals (N, C, L).  Example: `ws.nn.ConvTranspose1d(8, 4, 4, stride=2, padding=1)`."""
+
+    axes, axis_count, function = "L", 1, staticmethod(fn.conv_transpose1d)
+
+
+class ConvTranspose2d(_ConvTranspose):
+    """The adjoint of a convolution (`ws.conv_transpose2d`), which makes images larger: stride 2 doubles them.
+
+    Weight (inputs, outputs / groups, KH, KW) and bias start as in PyTorch.
+
+    Args:
+        kernel, stride, dilation: a number, or a pair (vertical, horizontal).
+        padding: what is cut off on each side; or "same": `stride` rows for every row; or "valid".
+        output_padding: rows and columns more, below and behind; less than the stride.
+        init: how the weight starts, where not as in PyTorch.
+
+    Example: `ws.nn.ConvTranspose2d(64, 32, 4, stride=2, padding=1)`.
+    """
+
+    axes, axis_count, function = "H, W", 2, staticmethod(fn.conv_transpose2d)
+
+
+class ConvTranspose3d(_ConvTranspose):
+    """`ConvTranspose2d` for volumes (N, C, D, H, W).  Example: `ws.nn.ConvTranspose3d(8, 4, 2, stride=2)`."""
+
+    axes, axis_count, function = "D, H, W", 3, staticmethod(volumes.conv_transpose3d)
+
+
+class SeparableConv2d(Module):
+    """A convolution of each channel by itself, then one of single pixels that mixes them (arXiv:1610.02357).
+
+    Args:
+        multiplier: how many channels the first makes of each.
+        init: how both weights start, where not as those of `Conv2d`.
+
+    Example: `ws.nn.SeparableConv2d(32, 64, 3, padding="same")`.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: Pair,
+        stride: Pair = 1,
+        padding: Padding = 0,
+        dilation: Pair = 1,
+        multiplier: int = 1,
+        bias: bool = True,
+        init: object = None,
+        dtype: object = "float32",
+    ) -> None:
+        positive("SeparableConv2d", inputs=inputs, outputs=outputs, multiplier=multiplier)
+        inner = inputs * multiplier
+        self.depthwise = Conv2d(inputs, inner, kernel, stride, padding, dilation, inputs, False, init, dtype)
+        self.pointwise = Conv2d(inner, outputs, 1, bias=bias, init=init, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        return fn.global_avg_pool2d(x)
+        out: Tensor = self.pointwise(self.depthwise(x))
+        return out

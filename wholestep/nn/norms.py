@@ -5,7 +5,8 @@ from __future__ import annotations
 from wholestep.compiler.frontend.layers import group_norm, layer_norm, rms_norm
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.errors import OptionError
+from wholestep.compiler.ir.types import shape_text
+from wholestep.errors import OptionError, ShapeError
 from wholestep.nn.basic import positive
 from wholestep.nn.module import Module
 from wholestep.nn.parameter import parameter
@@ -73,3 +74,47 @@ class GroupNorm(Module):
 
     def options(self) -> str:
         return f"{self.groups}, {self.channels}, eps={self.eps:g}"
+
+
+class _InstanceNorm(Module):
+    """Each channel of each example by itself: `group_norm` with as many groups as channels."""
+
+    takes: str
+    weight: Tensor | None
+    bias: Tensor | None
+
+    def __init__(self, channels: int, eps: float = 1e-5, affine: bool = False, dtype: object = "float32") -> None:
+        positive(type(self).__name__, channels=channels)
+        self.channels, self.eps = channels, eps
+        self.weight = parameter((channels,), 1.0, dtype) if affine else None
+        self.bias = parameter((channels,), 0.0, dtype) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != self.takes.count(",") + 1 or x.shape[1] != self.channels:
+            takes = self.takes.replace("C", str(self.channels))
+            fail(ShapeError, f"{self!r} takes {self.channels} channels, {takes}; received {shape_text(x.shape)}.")
+        return group_norm(x, self.channels, self.weight, self.bias, eps=self.eps)
+
+    def options(self) -> str:
+        return f"{self.channels}, eps={self.eps:g}" + ("" if self.weight is None else ", affine=True")
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """(x - mean) / √(variance + eps) of each channel of each signal (N, C, L) (arXiv:1607.08022).
+
+    Example: `ws.nn.InstanceNorm1d(16, affine=True)`.
+    """
+
+    takes = "(N, C, L)"
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """`InstanceNorm1d` for images (N, C, H, W).  Example: `ws.nn.InstanceNorm2d(16)`."""
+
+    takes = "(N, C, H, W)"
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """`InstanceNorm1d` for volumes (N, C, D, H, W).  Example: `ws.nn.InstanceNorm3d(16)`."""
+
+    takes = "(N, C, D, H, W)"

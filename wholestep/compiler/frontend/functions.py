@@ -33,7 +33,7 @@ __all__ = [
     "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "recip", "erf", "floor", "abs", "sign",
     "maximum", "minimum", "mod", "less_than",
     "relu", "sigmoid", "tanh", "gelu", "silu", "softmax", "log_softmax", "logsumexp",
-    "concat", "stack", "pad", "gather", "take", "scatter_add", "write_rows", "one_hot", "cast",
+    "concat", "stack", "gather", "take", "scatter_add", "write_rows", "one_hot", "cast",
     "stop_gradient",
     "random_uniform", "random_normal", "arange", "iota", "size",
 ]  # fmt: skip
@@ -221,12 +221,6 @@ def stack(tensors: Sequence[Operand], axis: int = 0) -> Tensor:
     parts = [as_tensor(t) for t in tensors]
     position = axis if axis >= 0 else axis + parts[0].ndim + 1 if parts else 0
     return concat([t.reshape((*t.shape[:position], 1, *t.shape[position:])) for t in parts], position)
-
-
-def pad(x: Tensor, amounts: Sequence[tuple[int, int]], value: float = 0.0) -> Tensor:
-    """(low, high) elements of `value` around each axis.  Example: `ws.pad(x, [(0, 0), (1, 1)])`."""
-    low, high = tuple(a for a, _ in amounts), tuple(b for _, b in amounts)
-    return _unary(x, "pad", at.PadAttrs(low, high, float(value)))
 
 
 def gather(x: Tensor, index: Tensor | Array | list[int], axis: int = 0) -> Tensor:

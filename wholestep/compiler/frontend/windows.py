@@ -1,12 +1,10 @@
-"""Functions with windows: convolution and pooling.  Images are (N, C, H, W), weights (O, C / groups, KH, KW)."""
+"""Convolutions of images and signals, and their adjoints.  Images are (N, C, H, W), weights (O, C / groups, KH, KW)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from wholestep.compiler.frontend.precision import operand, pinning
+from wholestep.compiler.frontend.precision import operand
 from wholestep.compiler.frontend.promote import promote
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, common_graph
 from wholestep.compiler.frontend.trace import fail, record
@@ -14,41 +12,58 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
 
-__all__ = ["avg_pool2d", "conv1d", "conv2d", "global_avg_pool2d", "max_pool2d"]
+__all__ = ["conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"]
 
 Pair = int | Sequence[int]
 Padding = int | str | Sequence[int]
 
 
-def _pair(op: str, name: str, value: Pair) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) != 2 or not all(isinstance(v, int) for v in pair):
+def pair(op: str, name: str, value: Pair) -> tuple[int, int]:
+    """(vertical, horizontal) of a number or a pair."""
+    both = (value, value) if isinstance(value, int) else tuple(value)
+    if len(both) != 2 or not all(isinstance(v, int) for v in both):
         fail(OptionError, f"{op}: {name} is a number or a pair (vertical, horizontal) of numbers; received {value!r}.")
-    return pair[0], pair[1]
+    return both[0], both[1]
 
 
-def _margins(
-    op: str, padding: Padding, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
-) -> tuple[tuple[int, int], tuple[int, int]]:
-    """((top, left), (bottom, right)); "same" keeps the size, the odd row below and the odd column behind."""
+Margins = tuple[tuple[int, int], tuple[int, int]]
+
+
+def margins(
+    op: str,
+    padding: Padding,
+    size: Sequence[object],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int] = (1, 1),
+) -> Margins:
+    """((top, left), (bottom, right)).  "same": one result for every `stride` pixels, an odd row below the image and an
+    odd column behind it, as in Keras; without a stride that is torch's "same" too."""
     if not isinstance(padding, str):
-        around = _pair(op, "padding", padding)
+        around = pair(op, "padding", padding)
         return around, around
     if padding == "valid":
         return (0, 0), (0, 0)
     if padding != "same":
         fail(OptionError, f'{op}: padding is a number, a pair, "same" or "valid"; received {padding!r}.')
-    if max(stride) != 1:
-        fail(
-            OptionError,
-            f'{op}: padding="same" keeps the size of the image, which a stride of {tuple(stride)} does not; give '
-            "numbers.",
-        )
-    total = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    total = [_same(op, *of) for of in zip(size, kernel, stride, dilation, strict=True)]
     return (total[0] // 2, total[1] // 2), (total[0] - total[0] // 2, total[1] - total[1] // 2)
 
 
-def _images(op: str, what: str, x: Tensor, text: str) -> None:
+def _same(op: str, size: object, kernel: int, stride: int, dilation: int) -> int:
+    """How many zeros one axis needs."""
+    reach = dilation * (kernel - 1)
+    if stride == 1:
+        return reach
+    if not isinstance(size, int):
+        fail(
+            ShapeError,
+            f'{op}: padding="same" with a stride of {stride} depends on the size of the image; received {size}.',
+        )
+    return max((-(-size // stride) - 1) * stride + reach + 1 - size, 0)
+
+
+def need_axes(op: str, what: str, x: Tensor, text: str) -> None:
     rank = text.count(",") + 1
     if x.ndim != rank:
         fail(ShapeError, f"{op} needs {what} of shape {text}; received {shape_text(x.shape)}.")
@@ -77,24 +92,26 @@ def conv2d(
         weight: (O, C / groups, KH, KW), as in torch.
         bias: (O,); left out, it is 0.
         stride, dilation: a number, or a pair (vertical, horizontal).
-        padding: zeros around the image: a number, a pair, "valid" (none) or "same" (the result is as large as x).
+        padding: zeros around the image: a number, a pair, "valid" (none) or "same" (the result is as large as x, or has
+            one pixel for each step of the stride).
         groups: output channels of group g see the input channels of group g alone.
 
     Example: `ws.conv2d(images, w, b, padding=2)`.
     """
     kernel = as_tensor(weight)
-    _images("conv2d", "images", x, "(N, C, H, W)")
-    _images("conv2d", "a weight", kernel, "(O, C / groups, KH, KW)")
-    steps, spread = _pair("conv2d", "stride", stride), _pair("conv2d", "dilation", dilation)
-    low, high = _margins("conv2d", padding, _kernel_size("conv2d", kernel), steps, spread)
+    need_axes("conv2d", "images", x, "(N, C, H, W)")
+    need_axes("conv2d", "a weight", kernel, "(O, C / groups, KH, KW)")
+    steps, spread = pair("conv2d", "stride", stride), pair("conv2d", "dilation", dilation)
+    low, high = margins("conv2d", padding, x.shape[2:], _kernel_size("conv2d", kernel), steps, spread)
     nodes = promote("conv2d", [x.node, kernel.node])
     attrs = at.ConvAttrs(steps, low, high, spread, groups, False)
     made = Tensor(record("conv2d", [operand(nodes[0]), nodes[1]], attrs), common_graph(x, kernel))
     out = made.astype(nodes[0].type.dtype)
-    return out if bias is None else out + _per_channel("conv2d", bias, out)
+    return out if bias is None else out + per_channel("conv2d", bias, out)
 
 
-def _per_channel(op: str, bias: Operand, out: Tensor) -> Tensor:
+def per_channel(op: str, bias: Operand, out: Tensor) -> Tensor:
+    """A bias of (N, C, ...), so that it broadcasts."""
     b = as_tensor(bias)
     if b.shape != (out.shape[1],):
         fail(
@@ -102,7 +119,7 @@ def _per_channel(op: str, bias: Operand, out: Tensor) -> Tensor:
             f"{op}: a bias has one number for each of the {out.shape[1]} output channels; received "
             f"{shape_text(b.shape)}.",
         )
-    return b.reshape((out.shape[1], 1, 1))
+    return b.reshape((out.shape[1], *[1] * (out.ndim - 2)))
 
 
 def conv1d(
@@ -119,8 +136,8 @@ def conv1d(
     Example: `ws.conv1d(signal, w, padding="same")`.
     """
     kernel = as_tensor(weight)
-    _images("conv1d", "signals", x, "(N, C, L)")
-    _images("conv1d", "a weight", kernel, "(O, C / groups, K)")
+    need_axes("conv1d", "signals", x, "(N, C, L)")
+    need_axes("conv1d", "a weight", kernel, "(O, C / groups, K)")
     rows = x.reshape((*x.shape[:2], 1, x.shape[2]))
     flat = kernel.reshape((*kernel.shape[:2], 1, kernel.shape[2]))
     around = padding if isinstance(padding, str) else (0, padding)
@@ -128,49 +145,84 @@ def conv1d(
     return out.reshape((*out.shape[:2], out.shape[3]))
 
 
-def max_pool2d(x: Tensor, window: Pair, stride: Pair | None = None, padding: Pair = 0) -> Tensor:
-    """The largest element of each window of (N, C, H, W); its gradient goes to the first of equal ones.
+def conv_transpose2d(
+    x: Tensor,
+    weight: Operand,
+    bias: Operand | None = None,
+    stride: Pair = 1,
+    padding: Padding = 0,
+    output_padding: Pair = 0,
+    dilation: Pair = 1,
+    groups: int = 1,
+) -> Tensor:
+    """The adjoint of `conv2d`: each pixel of x adds weight[c] to the window of the result that it stands for.
+
+    The result has (H - 1)·stride - 2·padding + dilation·(KH - 1) + output_padding + 1 rows.
 
     Args:
-        window: a number, or a pair (vertical, horizontal).
-        stride: the window's own size unless given.
-        padding: what lies outside the image is never the maximum; at most half of the window.
+        x: images, (N, C, H, W).
+        weight: (C, O / groups, KH, KW), as in torch.
+        bias: (O,); left out, it is 0.
+        padding: what is cut off the result on each side: a number, a pair, "valid" (nothing) or "same" (the result has
+            `stride` rows for every row of x).
+        output_padding: rows and columns more, below and behind; less than the stride.
 
-    Example: `ws.max_pool2d(images, 2)`.
+    Example: `ws.conv_transpose2d(images, w, stride=2)` doubles height and width.
     """
-    _images("max_pool2d", "images", x, "(N, C, H, W)")
-    size = _pair("max_pool2d", "window", window)
-    steps = size if stride is None else _pair("max_pool2d", "stride", stride)
-    around = _pair("max_pool2d", "padding", padding)
-    attrs = at.PoolAttrs(size, steps, around, around, False)
-    return Tensor(record("max_pool2d", [x.node], attrs), x.graph)
-
-
-def avg_pool2d(x: Tensor, window: Pair, stride: Pair | None = None, padding: Pair = 0) -> Tensor:
-    """The mean of each window of (N, C, H, W), zeros of the padding included: a convolution of each channel.
-
-    Args:
-        window: a number, or a pair (vertical, horizontal).
-        stride: the window's own size unless given.
-
-    Example: `ws.avg_pool2d(images, 2)`.
-    """
-    _images("avg_pool2d", "images", x, "(N, C, H, W)")
-    channels = x.shape[1]
-    if not isinstance(channels, int):
-        fail(ShapeError, f"avg_pool2d: the number of channels must be known; received {shape_text(x.shape)}.")
-    size = _pair("avg_pool2d", "window", window)
+    op, kernel = "conv_transpose2d", as_tensor(weight)
+    need_axes(op, "images", x, "(N, C, H, W)")
+    need_axes(op, "a weight", kernel, "(C, O / groups, KH, KW)")
+    if x.shape[1] != kernel.shape[0]:
+        fail(
+            ShapeError,
+            f"{op}: the input has {x.shape[1]} channels, but the weight {shape_text(kernel.shape)} takes "
+            f"{kernel.shape[0]}; its first axis is that of the input.",
+        )
+    steps, spread, more = (
+        pair(op, name, value)
+        for name, value in (("stride", stride), ("dilation", dilation), ("output_padding", output_padding))
+    )
+    if any(not 0 <= m < s for m, s in zip(more, steps, strict=True)):
+        fail(OptionError, f"{op}: output_padding is less than the stride {steps}; received {more}.")
+    window = _kernel_size(op, kernel)
+    given = [_number(op, x, n) for n in x.shape[2:]]
+    low, high = margins(op, padding, [n * s for n, s in zip(given, steps, strict=True)], window, steps, spread)
+    full = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(given, steps, spread, window, strict=True)]
+    size = tuple(f - a - b + m for f, a, b, m in zip(full, low, high, more, strict=True))
     if min(size) < 1:
-        fail(OptionError, f"avg_pool2d: the window must be at least 1; received {window!r}.")
-    share = np.full((channels, 1, *size), 1.0 / (size[0] * size[1]), x.dtype.numpy)
-    with pinning():  # a mean, not a product with weights
-        return conv2d(x, share, stride=size if stride is None else stride, padding=padding, groups=channels)
+        fail(OptionError, f"{op}: a padding of {low}, {high} leaves nothing of {full[0]} x {full[1]} pixels; use less.")
+    nodes = promote(op, [x.node, kernel.node])
+    attrs = at.ConvGradAttrs(steps, low, high, spread, groups, False, size)
+    made = Tensor(record("conv2d_grad_input", [operand(nodes[0]), nodes[1]], attrs), common_graph(x, kernel))
+    out = made.astype(nodes[0].type.dtype)
+    return out if bias is None else out + per_channel(op, bias, out)
 
 
-def global_avg_pool2d(x: Tensor) -> Tensor:
-    """The mean of each channel: (N, C, H, W) -> (N, C).
+def _number(op: str, x: Tensor, extent: object) -> int:
+    if not isinstance(extent, int):
+        fail(ShapeError, f"{op}: height and width must be numbers; received {shape_text(x.shape)}.")
+    return extent
 
-    Example: `ws.global_avg_pool2d(images)`.
+
+def conv_transpose1d(
+    x: Tensor,
+    weight: Operand,
+    bias: Operand | None = None,
+    stride: int = 1,
+    padding: int | str = 0,
+    output_padding: int = 0,
+    dilation: int = 1,
+    groups: int = 1,
+) -> Tensor:
+    """`conv_transpose2d` along one axis: x (N, C, L), weight (C, O / groups, K).
+
+    Example: `ws.conv_transpose1d(signal, w, stride=2)`.
     """
-    _images("global_avg_pool2d", "images", x, "(N, C, H, W)")
-    return x.mean((2, 3))
+    kernel = as_tensor(weight)
+    need_axes("conv_transpose1d", "signals", x, "(N, C, L)")
+    need_axes("conv_transpose1d", "a weight", kernel, "(C, O / groups, K)")
+    rows = x.reshape((*x.shape[:2], 1, x.shape[2]))
+    flat = kernel.reshape((*kernel.shape[:2], 1, kernel.shape[2]))
+    around = padding if isinstance(padding, str) else (0, padding)
+    out = conv_transpose2d(rows, flat, bias, (1, stride), around, (0, output_padding), (1, dilation), groups)
+    return out.reshape((*out.shape[:2], out.shape[3]))
