@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from wholestep.compiler.ir.masks import refuse_mask
 from wholestep.compiler.ir.types import letter_of
+from wholestep.data.framed import as_framed
 from wholestep.data.table import Array, Batch, Table, as_table, is_table_like
 from wholestep.errors import InputError, UsageError
 
@@ -83,7 +84,7 @@ def _as_batch(item: Any) -> Batch:
 
 def as_source(data: object, labels: object = None) -> Table | RowSource | Stream:
     """What a loader reads from."""
-    if labels is not None or is_table_like(data):
+    if labels is not None or is_table_like(data) or as_framed(data) is not None:
         return as_table(data, labels)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list):
         return RowSource(data)
@@ -180,7 +181,7 @@ def read_csv(
 
     Example: `x, y = ws.data.read_csv("houses.csv", target="price")`.
     """
-    lines = _lines(path, delimiter)
+    lines = read_lines(path, delimiter)
     if len(lines) <= header:
         raise InputError(f"{path} has no rows of data.")
     names = [name.strip() for name in lines[0][1]] if header else [str(i) for i in range(len(lines[0][1]))]
@@ -196,7 +197,7 @@ def read_csv(
     return x, _targets(path, names[at], [(n, row[at]) for n, row in rows], dtype)
 
 
-def _lines(path: Path_, delimiter: str) -> list[tuple[int, list[str]]]:
+def read_lines(path: Path_, delimiter: str) -> list[tuple[int, list[str]]]:
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
             return [(n, row) for n, row in enumerate(csv.reader(file, delimiter=delimiter), 1) if row]

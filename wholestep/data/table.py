@@ -10,7 +10,7 @@ import numpy as np
 
 from wholestep.compiler.ir.masks import refuse_mask
 from wholestep.compiler.ir.types import letter_of
-from wholestep.errors import InputError, OptionError, ShapeError, UsageError
+from wholestep.errors import InputError, ShapeError, UsageError
 
 Array = np.ndarray[Any, Any]
 Columns = Mapping[str, Array]
@@ -97,6 +97,9 @@ def as_table(data: object, labels: object = None) -> Table:
 
     Example: `as_table((images, labels))`.
     """
+    framed = _framed(data, labels)
+    if framed is not None:
+        return framed
     inputs, targets, weights = _parts(data, labels)
     table = Table(
         _columns(inputs, INPUT, "inputs"),
@@ -109,6 +112,16 @@ def as_table(data: object, labels: object = None) -> Table:
     if next(iter(lengths.values())) == 0:
         raise InputError("the data set is empty: its arrays have 0 rows. Training needs at least one example.")
     return table
+
+
+def _framed(data: object, labels: object) -> Table | None:
+    """A frame of numbers as a table; None where no frame was given."""
+    if isinstance(data, Table | np.ndarray):
+        return None
+    from wholestep.data.framed import as_framed, plain_table  # a frame is made of columns, and ends as a table
+
+    found = as_framed(data if labels is None else (data, labels))
+    return None if found is None else plain_table(found)
 
 
 def _parts(data: object, labels: object) -> tuple[object, object, object]:
@@ -176,22 +189,7 @@ def check_finite(table: Table) -> None:
             )
 
 
-# -- splitting ---------------------------------------------------------------------------------------------------
-
-
-def split(data: object, fraction: float, seed: int = 0, *, shuffle: bool = True) -> tuple[Table, Table]:
-    """Two tables, (1 - fraction) and fraction of the rows: drawn by the seed, or the last ones without `shuffle`.
-
-    Example: `train, validation = ws.data.split((x, y), 0.1)`.
-    """
-    table = as_table(data)
-    if not 0.0 < fraction < 1.0:
-        raise OptionError(f"split: the fraction is between 0 and 1, e.g. 0.1; received {fraction}.")
-    count = round(fraction * len(table))
-    if not 0 < count < len(table):
-        raise OptionError(f"split: {fraction} of {len(table)} rows leaves one part empty; choose another fraction.")
-    rows = np.random.default_rng(seed).permutation(len(table)) if shuffle else np.arange(len(table))
-    return table.select(np.sort(rows[:-count])), table.select(np.sort(rows[-count:]))
+# -- cutting -----------------------------------------------------------------------------------------------------
 
 
 def batches_of(table: Table, size: int) -> Iterator[Batch]:
@@ -200,9 +198,15 @@ def batches_of(table: Table, size: int) -> Iterator[Batch]:
         yield table.take(np.arange(start, min(start + size, len(table))))
 
 
+def _is_of_frames(data: object) -> bool:
+    from wholestep.data.frame import is_frame, is_series
+
+    return is_frame(data) or is_series(data)
+
+
 def is_table_like(data: object) -> bool:
     """Arrays, or tuples or dicts of arrays: what fits in a table as it is.  A list of tuples or dicts is batches."""
-    if isinstance(data, Table | np.ndarray) or hasattr(data, "detach"):
+    if isinstance(data, Table | np.ndarray) or hasattr(data, "detach") or _is_of_frames(data):
         return True
     if isinstance(data, Mapping):
         return all(is_table_like(v) for v in data.values())

@@ -6,4 +6,5 @@ from wholestep.models.resnet import (
 )
 from wholestep.models.gpt2 import GPT2 as GPT2, gpt2 as gpt2
 from wholestep.models.lstm import LSTMLanguageModel as LSTMLanguageModel, lstm_lm as lstm_lm
+from wholestep.models.tabular import Tabular as Tabular
 from wholestep.models.lenet import LeNet5 as LeNet5, lenet5 as lenet5

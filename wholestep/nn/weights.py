@@ -16,12 +16,15 @@ import numpy as np
 from wholestep.compiler.ir.types import letter_of
 from wholestep.compiler.runtime.arrays import as_array
 from wholestep.errors import CheckpointError, DTypeError, InputError, ShapeError, UnknownNameError
+from wholestep.nn.encoded import ATTRIBUTE, encoding_of, keep_encoding
 
 if TYPE_CHECKING:
+    from wholestep.data.encoding import Encoding
     from wholestep.nn.module import Module
 
 Array = np.ndarray[Any, Any]
 
+ENCODING = "wholestep.encoding"  # in the header of a file, as JSON
 BRAIN_FLOAT = "BF16"
 READABLE = frozenset(
     {"F64", "F32", "F16", BRAIN_FLOAT, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
@@ -111,7 +114,7 @@ def save(model: Module, path: str | PathLike[str]) -> None:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         os.close(handle)
         try:
-            save_file(arrays, temporary, metadata={"format": "pt"})
+            save_file(arrays, temporary, metadata={"format": "pt", **_encoding(model)})
             with Path(temporary).open("rb+") as file:
                 os.fsync(file.fileno())
             Path(temporary).replace(target)
@@ -124,9 +127,33 @@ def save(model: Module, path: str | PathLike[str]) -> None:
         ) from error
 
 
+def _encoding(model: Module) -> dict[str, str]:
+    """What the model has learnt of the columns of tables, for the header of its file."""
+    found = encoding_of(model)
+    return {} if found is None else {ENCODING: found.to_json()}
+
+
 def load(model: Module, path: str | PathLike[str], strict: bool) -> LoadReport:
-    """Give a model the arrays of a safetensors file."""
-    return load_state_dict(model, read_weights(Path(path)), strict)
+    """Give a model the arrays of a safetensors file, and the encoding that it carries."""
+    values, encoding = read_weights(Path(path)), _read_encoding(Path(path))
+    if encoding is not None and not model.named_arrays():
+        keep_encoding(model, encoding)  # its layers are made for the columns
+    report = load_state_dict(model, values, strict)
+    if encoding is not None:
+        model.__dict__[ATTRIBUTE] = encoding
+    return report
+
+
+def _read_encoding(path: Path) -> Encoding | None:
+    from safetensors import safe_open
+
+    with safe_open(path, "np") as file:
+        text = (file.metadata() or {}).get(ENCODING)
+    if text is None:
+        return None
+    from wholestep.data.encoding import Encoding
+
+    return Encoding.from_json(text, path)
 
 
 def read_weights(path: Path) -> dict[str, Array]:

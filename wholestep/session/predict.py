@@ -15,6 +15,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Shape, int32, letter_of, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array
 from wholestep.errors import OptionError, ShapeError, UsageError
+from wholestep.nn.encoded import encoded_inputs
 from wholestep.nn.module import Module
 from wholestep.steps.evaluate import forward_only
 from wholestep.steps.module import Inputs, forward_graph
@@ -54,7 +55,7 @@ def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     """Run a model on arrays on a device: `batch_size` rows at a time, all at once where rows depend on each other."""
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         fail(OptionError, f"batch_size={batch_size!r}: expected a whole number of rows, at least 1.")
-    arrays = _arrays(model, inputs, named)
+    arrays = _arrays(model, *encoded_inputs(model, tuple(inputs), named))
     symbols = _symbols(arrays)
     specs = {name: _spec(model, a, symbols[len(a)]) for name, a in arrays.items()}
     kept: Predictors = model.__dict__.setdefault("_predictors", Predictors({}, {}))

@@ -17,6 +17,7 @@ from wholestep.data.sources import Stream
 from wholestep.data.table import Table, as_table
 from wholestep.errors import InputError, OptionError, UsageError
 from wholestep.train.feeding import joined, prepared
+from wholestep.train.tables import encoded
 
 if TYPE_CHECKING:
     from wholestep.train.experiment import Experiment
@@ -45,7 +46,8 @@ def trial_of(run: Experiment) -> Experiment:
 def fed(run: Experiment) -> tuple[DataLoader, Table | None]:
     """The data of a run, as much of it as its limits leave."""
     rows = run.batch_size * run.accumulate
-    loader, held = prepared(run.data, run.validation, rows, run.shuffle, run.seed)
+    data, validation = encoded(run.model, run.data, run.validation, run.encoder, run.loss, run.shuffle, run.seed)
+    loader, held = prepared(data, validation, rows, run.shuffle, run.seed)
     if run.drop_last and not loader.drop_last:
         loader = without_rest(loader)
     if run.overfit_batches is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.checkpoint import ModelCheckpoint
@@ -32,6 +32,9 @@ from wholestep.train.rates import optimizer_of, resolved
 from wholestep.train.steps import length
 from wholestep.train.trainer import Trainer, check_epochs
 
+if TYPE_CHECKING:
+    from wholestep.data.encoder import Encoder
+
 SECONDS = 60.0  # between two checkpoints of a long epoch
 LOOP = ("nonfinite", "validate_every", "validate_every_steps", "min_epochs")  # what the loop itself is told
 UNNOTED = ("data", "checkpoint", "resume", "exact", "progress")  # what says nothing about the numbers of a run
@@ -45,9 +48,10 @@ class Experiment:
 
     Args:
         data: `(x, y)` or `(x, y, sample_weight)` of arrays or dicts of arrays, a `DataLoader`, a data set with `len`
-            and `[i]`, or an iterable of batches.
+            and `[i]`, or an iterable of batches.  x may be a frame of pandas or Polars, an Arrow table or what
+            `ws.data.read_frame` gave; y is then a column of it, by name, or one of its own.
         validation: data of the same kind, measured after every epoch; or a fraction of `data` to hold out: rows drawn
-            by the seed, or the last ones where `shuffle=False`.
+            by the seed, or the last ones where `shuffle=False`; or `ws.data.Holdout`: by class, or whole groups.
         validate_every: epochs between two validations; the last epoch has one whatever it is.
         validate_every_steps: also validate inside an epoch, after every so many of its steps: `history.validations`.
         loss: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict by output.
@@ -57,6 +61,8 @@ class Experiment:
             torch's names count epochs, the others what their `unit` says; a plateau observes val_loss (loss without
             validation) after every epoch.
         metrics: names or objects, e.g. `["accuracy"]`.
+        encoder: how the columns of a frame become numbers, learnt from the training rows and kept with the model, whose
+            `predict` applies it.  `ws.models.Tabular` has one without being told.
         min_epochs: epochs that are made even where a callback asks to stop.
         batch_size: rows of a step; a `DataLoader` has its own.
         drop_last: leave out a last batch that is not full.
@@ -100,6 +106,7 @@ class Experiment:
     optimizer: Optimizer | None = None
     schedule: Any = None
     metrics: Any = ()
+    encoder: Encoder | None = None
     epochs: int = 1
     min_epochs: int = 0
     batch_size: int = 32

@@ -10,9 +10,11 @@ import numpy as np
 
 from wholestep.data.loader import DataLoader
 from wholestep.data.sources import Stream, as_source
-from wholestep.data.table import Array, Batch, Table, as_table, split
+from wholestep.data.splits import Holdout
+from wholestep.data.table import Array, Batch, Table, as_table
 from wholestep.errors import InputError, OptionError, UsageError, WholestepError
 from wholestep.steps.recipe import Measure, as_measures
+from wholestep.train.tables import held_out
 
 if TYPE_CHECKING:
     from wholestep.metrics import Metric
@@ -23,7 +25,7 @@ def prepared(
 ) -> tuple[DataLoader, Table | None]:
     """A loader of the training data, and the validation data as a table."""
     held: Table | None = None
-    if isinstance(validation, float):
+    if isinstance(validation, float | Holdout):
         data, held = _held_out(data, validation, seed, shuffle)
     elif validation is not None:
         held = _validation_table(validation)
@@ -36,15 +38,15 @@ def prepared(
     return loader, held
 
 
-def _held_out(data: object, fraction: float, seed: int, shuffle: bool) -> tuple[Table, Table]:
-    """Rows drawn by the seed; of data in an order (`shuffle=False`) the last ones."""
+def _held_out(data: object, validation: float | Holdout, seed: int, shuffle: bool) -> tuple[Table, Table]:
     if isinstance(data, DataLoader) or not isinstance(as_source(data), Table):
         ordered = ", shuffle=False" if isinstance(data, DataLoader) and not data.shuffles else ""
+        fraction = validation.fraction if isinstance(validation, Holdout) else validation
         raise UsageError(
             f"validation={fraction} holds out rows of arrays; received {type(data).__name__}. Hold them out before: "
             f"train, held = ws.data.split((x, y), {fraction}{ordered}); then validation=held."
         )
-    return split(data, fraction, seed, shuffle=shuffle)
+    return held_out(data, validation, seed, shuffle)
 
 
 def _validation_table(data: object) -> Table:

@@ -21,6 +21,7 @@ from wholestep.steps.recipe import as_measures
 from wholestep.steps.states import state_with_numbers, structure
 from wholestep.train.described import Described
 from wholestep.train.feeding import table_of, with_room
+from wholestep.train.tables import measured
 
 KEPT = 4  # sessions of a model; one that was dropped is loaded from the cache again
 
@@ -29,7 +30,7 @@ def evaluate(model: Module, data: object, loss: Any, metrics: Any, batch_size: i
     """The loss and the metrics over all rows, by name."""
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         raise OptionError(f"evaluate: batch_size is a whole number of at least 1; received {batch_size!r}.")
-    table = table_of(data)
+    table = table_of(measured(model, data))
     described = Described(model, table.take(np.arange(1)), loss)
     described.check(DataLoader(table, shuffle=False))
     capacity = min(batch_size, _power_of_two(len(table)))

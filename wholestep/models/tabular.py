@@ -1,0 +1,91 @@
+"""A network for tables: standardised numbers beside embeddings of categories and words, then a perceptron.
+
+After "Entity Embeddings of Categorical Variables", Guo and Berkhahn 2016 (arXiv:1604.06737).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wholestep.compiler.frontend.functions import concat, maximum
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import OptionError, UsageError
+from wholestep.nn import Dropout, Embedding, Linear, Module, ReLU, Sequential
+from wholestep.nn.encoded import UNMET
+from wholestep.nn.parameter import buffer
+
+if TYPE_CHECKING:
+    from wholestep.data.encoding import Encoding
+
+
+class Tabular(Module):
+    """A perceptron over the columns of a frame: numbers, text, categories, dates, with gaps.
+
+    Its layers are made when it first meets data, or a file of its weights: how many columns there are is known then.
+    Scores come out for classes; numbers in the units of the target.  `predict_classes` gives labels back.
+
+    Args:
+        hidden: the width of each hidden layer.
+        embedding: the width of a category's, or word's, embedding.
+        dropout: after each hidden layer.
+
+    Example: `ws.fit(ws.models.Tabular(), (frame, "species"), loss="cross_entropy", epochs=20)`.
+    """
+
+    middle: Tensor  # of numbers that are predicted, in their units
+    spread: Tensor
+
+    def __init__(self, hidden: Sequence[int] = (64, 64), embedding: int = 8, dropout: float = 0.0) -> None:
+        widths = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
+        for what, value in (("embedding", embedding), *(("hidden", width) for width in widths)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                fail(OptionError, f"Tabular: {what} is a whole number of at least 1; received {value!r}.")
+        self.hidden, self.embedding, self.dropout = widths, embedding, dropout
+        self.layers: Sequential | None = None
+
+    def meet(self, encoding: Encoding) -> None:
+        """Make the layers for columns like these."""
+        categories, words = encoding.entries
+        inputs = encoding.width + self.embedding * (len(encoding.categories) + len(encoding.words))
+        if encoding.categories:
+            self.categories = Embedding(categories, self.embedding)
+        if encoding.words:
+            self.words = Embedding(words, self.embedding)
+        layers: list[Module] = []
+        for width in self.hidden:
+            layers += [Linear(inputs, width), ReLU()] + ([Dropout(self.dropout)] if self.dropout else [])
+            inputs = width
+        self.layers = Sequential(*layers, Linear(inputs, encoding.outputs))
+        self.outputs = encoding.outputs
+        if (scale := encoding.units) is not None:
+            self.middle, self.spread = (buffer((self.outputs,), np.array(part, np.float32)) for part in scale)
+        self.in_units = scale is not None
+
+    def forward(self, x: Any = None, categories: Any = None, words: Any = None) -> Tensor:
+        if self.layers is None:
+            fail(UsageError, f"Tabular {UNMET}")
+        parts = [] if x is None else [x]
+        parts += [] if categories is None else [self._looked_up(self.categories, categories)]
+        parts += [] if words is None else [self._mean(words)]
+        out: Tensor = self.layers(parts[0] if len(parts) == 1 else concat(parts, axis=1))  # (batch, outputs)
+        if self.in_units:
+            out = out * self.spread + self.middle
+        return out.reshape((out.shape[0],)) if self.outputs == 1 else out
+
+    def _looked_up(self, table: Module, codes: Tensor) -> Tensor:
+        """Zeros for what training has not seen, whose number is 0."""
+        known = (codes > 0).astype("float32")
+        found: Tensor = table(codes) * known.reshape((*known.shape, 1))  # (batch, columns, width)
+        return found.reshape((codes.shape[0], -1))
+
+    def _mean(self, words: Tensor) -> Tensor:
+        """The mean of the embeddings of the known words of each text."""
+        known = (words > 0).astype("float32")  # (batch, columns, words)
+        found: Tensor = (self.words(words) * known.reshape((*known.shape, 1))).sum(axis=2)
+        count = maximum(known.sum(axis=2), 1.0)
+        mean = found / count.reshape((*count.shape, 1))  # (batch, columns, width)
+        return mean.reshape((words.shape[0], -1))

@@ -1,0 +1,79 @@
+"""Frames on their way to a model: rows are held out, an encoder is fitted to the others and kept by the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from wholestep import losses
+from wholestep.data.framed import Framed, as_framed, plain_table
+from wholestep.data.splits import Holdout
+from wholestep.data.table import Table
+from wholestep.errors import UsageError
+from wholestep.nn.encoded import encoding_of, keep_encoding
+from wholestep.nn.module import Module
+
+if TYPE_CHECKING:
+    from wholestep.data.encoder import Encoder
+
+ANSWERS = ("binary_cross_entropy",)
+
+
+def encoded(
+    model: Module, data: Any, validation: Any, encoder: Encoder | None, loss: Any, shuffle: bool, seed: int
+) -> tuple[Any, Any]:
+    """Data and validation data as a model takes them; what comes in no frame is left as it is."""
+    framed = as_framed(data)
+    if framed is None:
+        if encoder is not None or hasattr(model, "meet"):
+            who = "an encoder" if encoder is not None else type(model).__name__
+            raise UsageError(
+                f"{who} is for the columns of a frame; data is {type(data).__name__}. Give (frame, 'target'); frame = "
+                "ws.data.as_frame({'age': ages, 'city': cities}) makes one of lists and arrays."
+            )
+        return data, validation
+    held: Any = None
+    if isinstance(validation, float | Holdout):
+        framed, held = held_out(framed, validation, seed, shuffle)
+    elif validation is not None:
+        held = as_framed(validation)
+        if held is None:
+            raise UsageError(
+                f"validation: data is a frame, so validation is one too, (frame, 'target'); received "
+                f"{type(validation).__name__}."
+            )
+    if encoding_of(model) is None and (encoder is not None or hasattr(model, "meet")):
+        from wholestep.data.encoder import Encoder  # most models take arrays
+
+        keep_encoding(model, (encoder or Encoder()).fit(framed, aim_of(loss)))
+    return table_for(model, framed), None if held is None else table_for(model, held)
+
+
+def held_out(data: Any, validation: float | Holdout, seed: int, shuffle: bool) -> tuple[Any, Any]:
+    """Rows to train on and rows to measure on: of data in an order (`shuffle=False`) the last ones."""
+    how = validation if isinstance(validation, Holdout) else Holdout(validation)
+    if how.shuffle is None and not shuffle and how.groups is None and how.stratify is False:
+        how = Holdout(how.fraction, shuffle=False)
+    return how.split(data, seed)
+
+
+def aim_of(loss: Any) -> str:
+    """What a loss takes its targets for: "classes", "answers" or "numbers"."""
+    if isinstance(loss, Mapping) and "kind" not in loss:
+        return "numbers"
+    known = losses.get(loss)
+    if not isinstance(known, losses.Loss):
+        return "numbers"
+    return "answers" if known.kind in ANSWERS else "classes" if known.takes_classes else "numbers"
+
+
+def table_for(model: Module, data: Framed) -> Table:
+    """The arrays that a model takes for a frame: by its encoding, or as they are where it has none."""
+    encoding = encoding_of(model)
+    return plain_table(data) if encoding is None else encoding.table(data)
+
+
+def measured(model: Module, data: Any) -> Any:
+    """Data for `evaluate`: a frame by the model's encoding, anything else as it is."""
+    framed = as_framed(data)
+    return data if framed is None else table_for(model, framed)
