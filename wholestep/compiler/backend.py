@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +16,7 @@ from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.storage import Memory
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
+from wholestep.records import dataclass
 
 SLICE_SECONDS = 0.05  # signals, progress and callbacks wait no longer than this
 IN_FLIGHT = 8  # launches of an epoch that are begun before the oldest is waited for

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol, cast
 
 from wholestep.compiler.backend import Device
 from wholestep.compiler.target import Target
 from wholestep.errors import OptionError
+from wholestep.records import dataclass
 
 
 class BackendModule(Protocol):

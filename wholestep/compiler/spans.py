@@ -8,11 +8,12 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from wholestep.compiler.passes.egraph.report import EGraphReport
 from wholestep.errors import PlanError
+from wholestep.records import dataclass
 
 
 @dataclass

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
 from wholestep.errors import OptionError
+from wholestep.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ same output reads it alike.  An axis of size 1 is never one of classes.
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail, user_line
@@ -16,6 +15,7 @@ from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import Shape, shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError, TrainingWarning
 from wholestep.losses.shared import Target
+from wholestep.records import dataclass
 
 SAME_VALUES = having(Trait.VIEW) | {"cast"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from inspect import signature
 from typing import Any
@@ -15,6 +15,7 @@ from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.losses import classification as c
 from wholestep.losses import regression as r
 from wholestep.losses import similarity as s
+from wholestep.records import dataclass
 
 LossFunction = Callable[..., Tensor]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, field, fields
 from functools import wraps
 from typing import Any, TypeVar
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
+from wholestep.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import InputError, OptionError, ShapeError, UsageError
+from wholestep.records import dataclass
 from wholestep.session.inputs import Inputs
 from wholestep.session.metrics import raise_if_refused
 from wholestep.session.results import EntryPoint, StepResult

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.backend import Where
@@ -13,6 +13,7 @@ from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.compiler.target import Target
 from wholestep.options import CompileOptions
+from wholestep.records import dataclass
 from wholestep.session.check.check import Subject, verdict_on
 from wholestep.session.check.verdict import Verdict
 from wholestep.steps.definition import Definition

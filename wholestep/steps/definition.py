@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.frontend.clocks import Clocks
@@ -14,6 +14,7 @@ from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UsageError
 from wholestep.optim import SGD, Optimizer
+from wholestep.records import dataclass
 from wholestep.schedules import Schedule
 from wholestep.schedules.bind import with_schedules
 from wholestep.steps.by_hand import apply_graph, backward_graph, clip_graph, gradient_graph, observe_graph

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import DType, float16, float32
 from wholestep.errors import OptionError, UsageError
+from wholestep.records import dataclass
 from wholestep.schedules.base import Schedule
 from wholestep.steps.loss_scale import LossScale
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from wholestep.compiler.frontend.functions import where
@@ -15,6 +15,7 @@ from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.errors import GradientError, GraphError, OptionError
 from wholestep.optim.base import Optimizer
 from wholestep.optim.techniques import clip_by_global_norm, clip_by_norm, clip_by_value, count_nonfinite
+from wholestep.records import dataclass
 from wholestep.steps.evaluate import loss_of, record_metrics
 from wholestep.steps.loss_scale import LOSS_SCALE, scaled, unscaled
 from wholestep.steps.recipe import PLAIN, Recipe

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
@@ -12,6 +11,7 @@ from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import TensorType
 from wholestep.errors import GraphError
+from wholestep.records import dataclass
 
 
 @dataclass(frozen=True)

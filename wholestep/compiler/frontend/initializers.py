@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from wholestep.compiler.ir import random
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.types import DType, Shape
 from wholestep.errors import OptionError, ShapeError
+from wholestep.records import dataclass
 
 __all__ = [  # what `ws.init` offers; the rest is for the compiler
     "constant", "kaiming_normal", "kaiming_uniform", "normal", "ones", "orthogonal", "uniform", "values",

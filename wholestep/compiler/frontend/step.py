@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import update_wrapper
 from typing import overload
 
@@ -14,6 +13,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.types import DType, Shape, as_dtype, as_shape
 from wholestep.errors import UsageError
+from wholestep.records import dataclass
 
 Outputs = Mapping[str, Tensor] | Tensor
 Body = Callable[..., Outputs]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType
+from wholestep.records import dataclass
 
 if TYPE_CHECKING:
     from wholestep.compiler.ir.graph import Graph

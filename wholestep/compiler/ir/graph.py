@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from wholestep.compiler.ir.ops import LEAVES, OPS, Attrs, Family, Trait, having
 from wholestep.compiler.ir.types import TensorType, Type, symbols_of
+from wholestep.records import dataclass
 
 STATES, DRAWS, ELEMENTWISE = having(Trait.STATE), having(Trait.DRAWS), having(Trait.ELEMENTWISE)
 

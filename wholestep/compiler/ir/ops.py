@@ -6,7 +6,7 @@ import enum
 import functools
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +16,7 @@ from wholestep.compiler.ir.attrs import Attrs
 from wholestep.compiler.ir.require import need, need_axis, need_float, need_same
 from wholestep.compiler.ir.types import TensorType, TupleType, Type, as_dtype, float64, shape_text
 from wholestep.errors import DTypeError
+from wholestep.records import dataclass
 
 __all__ = ["LEAVES", "OPS", "Attrs", "Family", "Op", "Trait", "having"]
 

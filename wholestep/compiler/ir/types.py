@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, lru_cache
 from math import prod
 from typing import Any, NoReturn
@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from wholestep.errors import DTypeError, ShapeError, UsageError
+from wholestep.records import dataclass
 
 
 class DKind(enum.Enum):

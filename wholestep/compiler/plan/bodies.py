@@ -6,12 +6,12 @@ A body says nothing of the machine: how it is partitioned, blocked or laid out i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
 from wholestep.compiler.ir.types import DType, Extent
 from wholestep.compiler.plan.kernel import POOL_AXES, Guard, Instr, Kind, Level, Load, Operand
+from wholestep.records import dataclass
 
 Read = tuple[Load, tuple[Guard, ...]]  # a place, and the conditions under which it is read
 

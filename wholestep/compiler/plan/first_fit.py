@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from wholestep.compiler.plan.kernel import Buffer, Space
+from wholestep.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass
 
 from wholestep.compiler.plan.kernel import Buffer, Layout, Plan, Space
 from wholestep.compiler.plan.layout import aligned, layout_bytes
+from wholestep.records import dataclass
 
 
 def page_rounded(size: int) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from wholestep.compiler.plan.kernel import Plan, Schedule
+from wholestep.records import dataclass
 
 
 def _nothing(plan: Plan) -> None:

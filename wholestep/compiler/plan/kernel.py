@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar
 
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, evaluate
+from wholestep.records import dataclass
 
 if TYPE_CHECKING:
     from wholestep.compiler.plan.bodies import Body

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.backend import Where
@@ -20,6 +19,7 @@ from wholestep.compiler.plan.kernel import Kernel, Plan
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import Spans
 from wholestep.errors import PlanError, VerificationError
+from wholestep.records import dataclass
 from wholestep.session.check.verdict import Verdict, parse_verdict, sizes_text
 
 if TYPE_CHECKING:

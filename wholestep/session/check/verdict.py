@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from wholestep.errors import PlanError
+from wholestep.records import dataclass
 
 Sizes = Mapping[str, int]
 

@@ -6,7 +6,6 @@ import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from wholestep.compiler.runtime.threads import default_threads
 from wholestep.compiler.runtime.together import run_all
 from wholestep.compiler.spans import inner_span
 from wholestep.errors import CompilerError, PlanError
+from wholestep.records import dataclass
 
 NATIVE = Path(__file__).parent / "native"
 OBJECT_SUFFIX = ".so"

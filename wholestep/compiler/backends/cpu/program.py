@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from ctypes import addressof, byref, c_char, c_double, c_long, c_void_p
-from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -39,6 +38,7 @@ from wholestep.compiler.runtime.together import Background
 from wholestep.compiler.target import Target
 from wholestep.errors import PlanError
 from wholestep.options import CompileOptions
+from wholestep.records import dataclass
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cpu.micro_batches import MicroBatchProgram

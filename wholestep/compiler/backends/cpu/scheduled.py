@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from wholestep.compiler.backends.cpu.windows.frames import Runs, Taps
 from wholestep.compiler.plan.kernel import Kernel, Schedule
+from wholestep.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ taps of the kernel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
 
 from wholestep.compiler.backends.cpu.layout import LANES
+from wholestep.records import dataclass
 
 NARROW = 8  # channels up to this many are computed in vectors half as wide
 TILE_OUTPUTS = 4  # outputs of a weight that are computed together
