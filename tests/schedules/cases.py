@@ -59,6 +59,29 @@ CASES = {
         S.WarmupStableDecay(RATE, 0, 10, 90, 0.01, "sqrt"),
         lambda o: lr.LambdaLR(o, lambda n: 0.1 + 0.9 * (1 - min(max(n - 10, 0) / 90, 1) ** 0.5)),
     ),
+    "cyclic": Case(
+        S.Cyclic(RATE, 0.01, 20, 30),
+        lambda o: lr.CyclicLR(o, 0.01, RATE, 20, 30, cycle_momentum=False),
+    ),
+    "cyclic_halved": Case(
+        S.Cyclic(RATE, 0.01, 7, None, "triangular2"),
+        lambda o: lr.CyclicLR(o, 0.01, RATE, 7, mode="triangular2", cycle_momentum=False),
+    ),
+    "cyclic_shrinking": Case(
+        S.Cyclic(RATE, 0.01, 7, 4, "exp_range", 0.99),
+        lambda o: lr.CyclicLR(o, 0.01, RATE, 7, 4, "exp_range", 0.99, cycle_momentum=False),
+    ),
+    "chained": Case(
+        S.Chained((S.Exponential(RATE, 0.99), S.StepDecay(RATE, 30, 0.5), S.Linear(0.01, RATE, 20)), RATE),
+        lambda o: lr.ChainedScheduler(
+            [lr.ExponentialLR(o, 0.99), lr.StepLR(o, 30, 0.5), lr.LinearLR(o, 0.1, total_iters=20)]
+        ),
+    ),
+    "table": Case(
+        S.Table(RATE, (1.0, 0.5, 0.7), (11, 30)),
+        lambda o: lr.LambdaLR(o, lambda n: 1.0 if n < 11 else 0.5 if n < 30 else 0.7),
+    ),
+    "lambda": Case(S.Lambda(lambda n: 0.97**n, RATE), lambda o: lr.LambdaLR(o, lambda n: 0.97**n)),
     "plateau": Case(S.ReduceOnPlateau(RATE, 0.5, 3)),
 }
 

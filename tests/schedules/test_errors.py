@@ -52,6 +52,53 @@ REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "no optimizer": (lambda: S.StepLR(0.1, 3), UsageError, "StepLR takes the optimizer first, e.g. .* received 0.1"),
     "observe": (lambda: S.ReduceOnPlateau(0.1).observe(1.0), UsageError, r"session.schedule.observe\(value\)"),
     "step without metric": (lambda: S.ReduceLROnPlateau(ws.SGD()).step(), UsageError, r"e.g. step\(val_loss\)"),
+    "no function": (lambda: S.Lambda(0.9), UsageError, "Lambda takes a function of the step; received 0.9"),
+    "a function of epochs in a session": (
+        lambda: ws.build_session(mlp(), batch_size=4, schedule=S.Lambda(lambda n: 1.0 if n < 3 else 0.5)),
+        UsageError,
+        r"the lambda cannot become part of the step \(the truth value .*ws\.schedules\.Lambda\(function\)\.over\(100\)",
+    ),
+    "a function that gives no number": (
+        lambda: S.Lambda(lambda n: None, 0.1)(3),
+        OptionError,
+        "the lambda gave None at 3; a factor of the lr is a finite number",
+    ),
+    "a function that never rests": (
+        lambda: S.Lambda(lambda n: 1 / (1 + n), 0.1).over(600),
+        OptionError,
+        "changes 599 times in 600 steps, and a table has room for 512. Write it as a formula, count epochs",
+    ),
+    "a function in a file": (
+        lambda: S.Lambda(lambda n: 0.9**n, 0.1).to_config(),
+        UsageError,
+        "is a function, which cannot be written down. A table can",
+    ),
+    "cyclic mode": (lambda: S.Cyclic(0.1, 0.0, mode="saw"), OptionError, "mode='saw': expected one of 'triangular'"),
+    "momentum": (
+        lambda: S.CyclicLR(ws.SGD(), 0.1, 0.2, cycle_momentum=True),
+        UsageError,
+        "CyclicLR changes the learning rate alone; schedule the momentum beside it",
+    ),
+    "values for other groups": (
+        lambda: S.LambdaLR(ws.SGD(groups=[ws.Group("*.bias", lr=1.0)]), [len]),
+        OptionError,
+        "LambdaLR: lr_lambda has 1 values, and the optimizer has 2 learning rates",
+    ),
+    "nothing to chain": (
+        lambda: S.ChainedScheduler([0.1]),
+        UsageError,
+        r"list of schedules under torch's names, e.g. \[StepLR\(optimizer, 10\)",
+    ),
+    "a sum to chain": (
+        lambda: S.ChainedScheduler([S.CosineAnnealingLR(ws.SGD(), 10, eta_min=0.1)]),
+        OptionError,
+        "ChainedScheduler multiplies, and Cosine with eta_min=0.1 adds. Give it eta_min=0",
+    ),
+    "table of factors": (
+        lambda: S.Table(0.1, (1.0, 2.0)),
+        OptionError,
+        "2 factors meet at 1 milestones; received 0",
+    ),
     "table": (lambda: S.Constant(1.0).table(10, every=0), OptionError, "every of at least 1; received 10, 0"),
     "a number": (
         lambda: ws.build_session(mlp(), batch_size=4, schedule=0.1),

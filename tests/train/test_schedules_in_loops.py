@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,6 +68,13 @@ NAMED: dict[str, Callable[..., Any]] = {
     "SequentialLR": lambda m, o, **u: m.SequentialLR(
         o, [m.LinearLR(o, 0.1, total_iters=2), m.ExponentialLR(o, 0.7)], [2], **u
     ),
+    "LambdaLR": lambda m, o, **u: m.LambdaLR(o, lambda n: 0.9**n, **u),
+    "LambdaLR that branches": lambda m, o, **u: m.LambdaLR(o, lambda n: 1.0 if n < 2 else math.exp(-0.3 * n), **u),
+    "CyclicLR": lambda m, o, **u: m.CyclicLR(o, 0.02, 0.3, 2, 3, "triangular2", **u),
+    "ChainedScheduler": lambda m, o, **u: m.ChainedScheduler(
+        [m.LinearLR(o, 0.1, total_iters=2), m.ExponentialLR(o, 0.7)], optimizer=o, **u
+    ),
+    "SWALR": lambda m, o, **u: getattr(m, "SWALR", torch.optim.swa_utils.SWALR)(o, 0.03, 3, **u),
 }
 BY_STEP_HORIZON = {  # those that torch lets go up again behind their end: as long as the run
     "PolynomialLR": lambda m, o, **u: m.PolynomialLR(o, 12, 2.0, **u),
@@ -74,9 +82,12 @@ BY_STEP_HORIZON = {  # those that torch lets go up again behind their end: as lo
 }
 
 
+BY_STEP = ("OneCycleLR", "CyclicLR")
+
+
 def counts(name: str, unit: str | None) -> str:
     """What a loop of epochs counts."""
-    return unit or ("step" if name == "OneCycleLR" else "epoch")
+    return unit or ("step" if name in BY_STEP else "epoch")
 
 
 def made(name: str, unit: str | None, module: Any, optimizer: Any, options: dict[str, Any]) -> Any:
@@ -87,7 +98,7 @@ def made(name: str, unit: str | None, module: Any, optimizer: Any, options: dict
 def expected(name: str, unit: str | None) -> Lrs:
     """The lr of every step of torch's loop, which calls `step` in the place that the unit says."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=RATE)
-    extra = {"cycle_momentum": False} if name == "OneCycleLR" else {}
+    extra = {"cycle_momentum": False} if name in BY_STEP else {}
     scheduler, used = made(name, unit, lr_scheduler, optimizer, extra), []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, about its SequentialLR
@@ -209,9 +220,43 @@ CELLS = [(unit, loop) for unit in (None, "step") for loop in (*LOOPS, *AGAIN)] +
 @pytest.mark.parametrize("name", NAMED)
 def test_every_step_has_the_rate_of_torch(name: str, unit: str | None, loop: str, tmp_path: Path) -> None:
     wanted = expected(name, unit)
+    if "branches" in name and loop in ("Trainer", "a second train"):  # a session alone does not know how long it runs
+        with pytest.raises(ws.errors.UsageError, match=r"cannot become part of the step .* or train with ws\.fit"):
+            session_for(*scheduled(name, unit))
+        return
     used, logged = (LOOPS | AGAIN)[loop](*scheduled(name, unit), tmp_path)
     np.testing.assert_allclose(used, wanted, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(logged, wanted[STEPS - 1 :: STEPS], rtol=1e-9)
+
+
+class Two(ws.nn.Module):
+    """Two weights that fall, each by its own rate."""
+
+    def __init__(self) -> None:
+        self.body, self.head = Falling(), Falling()
+
+    def forward(self, x: ws.Tensor) -> ws.Tensor:
+        return self.body(x) + self.head(x)
+
+
+@pytest.mark.parametrize("kind", ["StepLR", "LinearLR", "LambdaLR that branches", "ChainedScheduler"])
+def test_groups_follow_from_their_own_rates_through_fit(kind: str) -> None:
+    """As torch's schedules move every group's rate."""
+    theirs = torch.optim.SGD(
+        [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (RATE, 5 * RATE)], lr=RATE
+    )
+    scheduler, wanted = NAMED[kind](lr_scheduler, theirs), np.zeros(2)
+    for _ in range(EPOCHS):
+        wanted += [STEPS * float(group["lr"]) for group in theirs.param_groups]
+        theirs.step()
+        scheduler.step()
+    optimizer = ws.SGD(lr=RATE, groups=[ws.Group("head.*", lr=5 * RATE)])
+    for by_callback in (False, True):
+        schedule, model = NAMED[kind](S, optimizer), Two()
+        given = {"callbacks": ws.callbacks.LearningRateScheduler(schedule)} if by_callback else {"schedule": schedule}
+        ws.fit(model, (ONES, ONES), loss=mean, optimizer=optimizer, epochs=EPOCHS, **given, **OPTIONS)
+        fallen = [-float(model.state_dict()[f"{part}.weight"][0]) for part in ("body", "head")]
+        np.testing.assert_allclose(fallen, wanted, rtol=1e-9)
 
 
 @pytest.fixture(scope="module")

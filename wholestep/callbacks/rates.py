@@ -13,7 +13,7 @@ from wholestep.errors import OptionError, UsageError
 from wholestep.schedules.base import CALL, Schedule
 
 if TYPE_CHECKING:
-    from wholestep.schedules.torch_names import TorchSchedule
+    from wholestep.schedules.torch_schedule import TorchSchedule
 
 Rule = Callable[[int], float] | Callable[[int, float], float]
 
@@ -26,7 +26,7 @@ class LearningRateScheduler(Callback):
 
     Args:
         schedule: `f(epoch)` or `f(epoch, lr)`, epochs counted from 0; a `ws.schedules.Schedule`; or one under torch's
-            names.
+            names, which also moves groups with an lr of their own.
         unit: "epoch" or "step"; None: the schedule's own, else "epoch".
         monitor: what a plateau observes; "" is its own, else val_loss, or loss without validation.
 
@@ -37,6 +37,7 @@ class LearningRateScheduler(Callback):
         from wholestep.schedules import ReduceOnPlateau, TorchSchedule  # these bring every schedule along
 
         plain: Any = schedule.schedule if isinstance(schedule, TorchSchedule) else schedule
+        self._of_groups = schedule.of_groups if isinstance(schedule, TorchSchedule) else {}
         if not callable(plain):
             raise UsageError(f"LearningRateScheduler takes a function of the epoch or a schedule; received {plain!r}.")
         own = plain.unit if isinstance(plain, Schedule) and plain.unit != CALL else "epoch"
@@ -82,6 +83,8 @@ class LearningRateScheduler(Callback):
             live.lr = self._seen["lr"]
         elif isinstance(self.schedule, Schedule) or len(signature(self.schedule).parameters) == 1:
             live.lr = self.schedule(n)
+            for name, own in self._of_groups.items():
+                self.session.scalars[name] = own(n)
         else:
             live.lr = self.schedule(n, float(live.lr))
 

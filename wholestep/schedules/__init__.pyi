@@ -6,9 +6,10 @@ from wholestep.schedules.curves import (
     StepDecay as StepDecay, MultiStep as MultiStep, InverseSqrt as InverseSqrt,
 )
 from wholestep.schedules.cycles import (
-    OneCycle as OneCycle, WarmRestarts as WarmRestarts, WarmupStableDecay as WarmupStableDecay,
+    Cyclic as Cyclic, OneCycle as OneCycle, WarmRestarts as WarmRestarts, WarmupStableDecay as WarmupStableDecay,
 )
-from wholestep.schedules.compose import Warmup as Warmup, Sequence as Sequence
+from wholestep.schedules.compose import Warmup as Warmup, Sequence as Sequence, Chained as Chained
+from wholestep.schedules.functions import Lambda as Lambda, Table as Table
 from wholestep.schedules.plateau import ReduceOnPlateau as ReduceOnPlateau
 from wholestep.compat import SGDR as SGDR
 
@@ -19,9 +20,11 @@ from wholestep.schedules.planned import (
 )
 
 # under torch's names
+from wholestep.schedules.torch_schedule import TorchSchedule as TorchSchedule
 from wholestep.schedules.torch_names import (
-    TorchSchedule as TorchSchedule, ConstantLR as ConstantLR, LinearLR as LinearLR, PolynomialLR as PolynomialLR,
+    ConstantLR as ConstantLR, LinearLR as LinearLR, PolynomialLR as PolynomialLR,
     CosineAnnealingLR as CosineAnnealingLR, ExponentialLR as ExponentialLR, StepLR as StepLR,
     MultiStepLR as MultiStepLR, OneCycleLR as OneCycleLR, CosineAnnealingWarmRestarts as CosineAnnealingWarmRestarts,
-    SequentialLR as SequentialLR, ReduceLROnPlateau as ReduceLROnPlateau,
+    SequentialLR as SequentialLR, ReduceLROnPlateau as ReduceLROnPlateau, LambdaLR as LambdaLR, CyclicLR as CyclicLR,
+    ChainedScheduler as ChainedScheduler, SWALR as SWALR,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -74,27 +74,26 @@ class Schedule(ABC):
 
     def bound(self, base: float) -> Schedule:
         """The same schedule with `base` where an lr was left to the optimizer."""
-        changed: dict[str, Any] = {}
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.name == "lr" and value is None:
-                changed[f.name] = base
-            elif isinstance(value, Schedule):
-                changed[f.name] = value.bound(base)
-            elif isinstance(value, tuple):
-                changed[f.name] = tuple(x.bound(base) if isinstance(x, Schedule) else x for x in value)
-        return replace(self, **changed)
+        own = {"lr": base} if "lr" in vars(self) and vars(self)["lr"] is None else {}
+        return self._inside(lambda s: s.bound(base), **own)
 
     def counted_in(self, unit: str) -> Schedule:
         """The same schedule, those inside it too, in another unit."""
-        changed: dict[str, Any] = {"unit": unit}
+        return self._inside(lambda s: s.counted_in(unit), unit=unit)
+
+    def tabulated(self, run: int | None) -> Schedule:
+        """The same schedule over so many steps or epochs, functions that cannot be part of a step as tables."""
+        return self._inside(lambda s: s.tabulated(run))
+
+    def _inside(self, change: Callable[[Schedule], Schedule], **changed: Any) -> Schedule:
+        """The same schedule with other ones inside."""
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, Schedule):
-                changed[f.name] = value.counted_in(unit)
-            elif isinstance(value, tuple):
-                changed[f.name] = tuple(x.counted_in(unit) if isinstance(x, Schedule) else x for x in value)
-        return replace(self, **changed)
+                changed[f.name] = change(value)
+            elif isinstance(value, tuple) and any(isinstance(x, Schedule) for x in value):
+                changed[f.name] = tuple(change(x) for x in value)
+        return replace(self, **changed) if changed else self
 
     def with_numbers(self, values: Mapping[str, float]) -> Schedule:
         """The same schedule with other numbers, named as in `numbers`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from wholestep.compiler.frontend.trace import fail
@@ -93,6 +93,51 @@ class Sequence(Schedule):
         value = self.schedules[0].formula(n, inner.inner("0"))
         for i, (schedule, start) in enumerate(zip(self.schedules[1:], starts, strict=True), start=1):
             value = choose(n >= start, schedule.formula(most(n - start, 0.0), inner.inner(str(i))), value)
+        return value
+
+
+@dataclass(frozen=True)
+class Chained(Schedule):
+    """The product of what each schedule makes of lr:  lr·Π sᵢ(n)/lr.
+
+    Schedules inside that leave their lr open have this one.
+
+    Example: `ws.schedules.Chained((ws.schedules.Exponential(None, 0.99), ws.schedules.StepDecay(None, 30)), lr=0.1)`.
+    """
+
+    schedules: tuple[Schedule, ...]
+    lr: float | None = None
+
+    def check(self) -> None:
+        if not isinstance(self.schedules, tuple | list) or not self.schedules:
+            fail(UsageError, f"Chained: schedules is a tuple of schedules; received {self.schedules!r}.")
+        for schedule in self.schedules:
+            _need_schedule("Chained", schedule, self.unit)
+        object.__setattr__(self, "schedules", tuple(self.schedules))
+        self.need("lr", above=0)
+
+    def bound(self, base: float) -> Schedule:
+        given = base if self.lr is None else self.lr
+        return replace(self, lr=given, schedules=tuple(s.bound(given) for s in self.schedules))
+
+    @property
+    def length(self) -> int:
+        return max(s.length for s in self.schedules)
+
+    @property
+    def horizon(self) -> float | None:
+        known = [s.horizon for s in self.schedules if s.horizon is not None]
+        return max(known) if known else None
+
+    @property
+    def reach(self) -> float | None:
+        known = [s.reach for s in self.schedules if s.reach is not None]
+        return max(known) if known else None
+
+    def formula(self, n: Value, v: Numbers) -> Value:
+        inner, value = v.inner("schedules"), v.lr
+        for i, schedule in enumerate(self.schedules):
+            value = value * (schedule.formula(n, inner.inner(str(i))) / v.lr)
         return value
 
 

@@ -1,4 +1,4 @@
-"""Schedules with several phases of their own: one-cycle, warm restarts, warm-up-stable-decay."""
+"""Schedules with several phases of their own: one-cycle, cyclic, warm restarts, warm-up-stable-decay."""
 
 from __future__ import annotations
 
@@ -59,6 +59,46 @@ class OneCycle(Schedule):
 
     def _between(self, start: Value, end: Value, done: Value) -> Value:
         return end + (start - end) * (half_cosine(done) if self.anneal == "cos" else 1.0 - done)
+
+
+@dataclass(frozen=True)
+class Cyclic(Schedule):
+    """Up from `base` to lr in `up`, down in `down` (by default as many), again and again (arXiv:1506.01186).
+
+    The height lr - base of a cycle is the same ("triangular"), half that of the one before ("triangular2"), or shrinks
+    with every step, ·gammaⁿ ("exp_range").
+
+    Example: `ws.schedules.Cyclic(0.1, base=0.001, up=2000)`.
+    """
+
+    lr: float | None
+    base: float
+    up: float = 2000
+    down: float | None = None
+    mode: str = "triangular"
+    gamma: float = 1.0
+
+    def check(self) -> None:
+        if self.down is None:
+            object.__setattr__(self, "down", self.up)
+        self.need("lr")
+        self.need("base")
+        self.need("up", above=0)
+        self.need("down", above=0)
+        self.need("gamma", above=0)
+        one_of("Cyclic", "mode", self.mode, ("triangular", "triangular2", "exp_range"))
+
+    @property
+    def length(self) -> int:
+        return ceil(3 * (self.up + (self.down or self.up)))
+
+    def formula(self, n: Value, v: Numbers) -> Value:
+        whole = v.up + v.down
+        cycle = floor(n / whole)
+        done = n - cycle * whole
+        height = choose(done <= v.up, done / v.up, (whole - done) / v.down)
+        shrunk = {"triangular": 1.0, "triangular2": 0.5**cycle, "exp_range": v.gamma**n}[self.mode]
+        return v.base + (v.lr - v.base) * height * shrunk
 
 
 @dataclass(frozen=True)

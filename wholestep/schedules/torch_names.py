@@ -1,81 +1,16 @@
-"""Schedules under torch's names: they take the optimizer first and set its lr in `step()`.
-
-Each also is a description, of which `step()` is not called then: `ws.fit(..., schedule=CosineAnnealingLR(optimizer,
-T_max=10))` counts epochs, as every loop of epochs does; `ws.build_session(..., schedule=...)` evaluates it in the step
-itself and counts updates until a `ws.Trainer` drives it.  `unit="step"` or `unit="epoch"` says otherwise.
-"""
+"""Schedules under torch's names; `torch_schedule.py` says what they are."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence as Several
 from typing import Any
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
-from wholestep.schedules import compose, curves, cycles, plateau
+from wholestep.schedules import compose, curves, cycles, functions, plateau
 from wholestep.schedules.base import CALL, Schedule
-
-
-class TorchSchedule:
-    """A schedule bound to an optimizer: the optimizer's lr is `schedule(n)` after n calls of `step()`.
-
-    Args:
-        unit: what a loop counts for it: "epoch", "step", or None, which is epochs in a loop of epochs.
-    """
-
-    def __init__(self, optimizer: Any, schedule: Schedule, unit: str | None = None) -> None:
-        bound = schedule.bound(rate_of(optimizer, type(self).__name__))
-        self.optimizer = optimizer
-        self.schedule = bound if isinstance(bound, plateau.ReduceOnPlateau) else bound.counted_in(unit or CALL)
-        self.last_epoch = 0
-        self._tell_of_groups()
-        set_rate(optimizer, self.schedule(0))
-
-    def _tell_of_groups(self) -> None:
-        """Torch's schedules change the rate of every group; ours that of the optimizer."""
-        own = rates_of_groups(self.optimizer)
-        if own:
-            listed = ", ".join(f"{name} = {value:g}" for name, value in own.items())
-            warnings.warn(
-                f"{type(self).__name__} changes the lr of the optimizer and of groups without one of their own; "
-                f"{listed} stays as it is. Schedule it too: schedule={{'optimizer.lr': ..., {next(iter(own))!r}: "
-                "...}.",
-                stacklevel=4,
-            )
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.schedule!r})"
-
-    def table(self, steps: int | None = None, every: int | None = None) -> str:
-        """The values from 0 to `steps` as text, under the unit that they are counted in."""
-        return self.schedule.table(steps, every)
-
-    def step(self) -> None:
-        """One further."""
-        self.last_epoch += 1
-        set_rate(self.optimizer, self.schedule(self.last_epoch))
-
-    def __call__(self, n: float) -> float:
-        return self.schedule(n)
-
-    def get_lr(self, n: float | None = None) -> float:
-        """`schedule(n)`; without n, the value now."""
-        return self.schedule(self.last_epoch if n is None else n)
-
-    def get_last_lr(self) -> list[float]:
-        """The value now, in a list as torch has it."""
-        return [self.get_lr()]
-
-    def state_dict(self) -> dict[str, Any]:
-        """How far it has come."""
-        return {"last_epoch": self.last_epoch, "schedule": self.schedule.to_config()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        self.schedule = Schedule.from_config(state["schedule"])
-        self.last_epoch = int(state["last_epoch"])
-        set_rate(self.optimizer, self.get_lr())
+from wholestep.schedules.rates import OWN, for_each, rates_of, set_rate
+from wholestep.schedules.torch_schedule import Each, TorchSchedule, combined, unit_of
 
 
 class ConstantLR(TorchSchedule):
@@ -84,9 +19,10 @@ class ConstantLR(TorchSchedule):
     def __init__(
         self, optimizer: Any, factor: float = 1.0 / 3.0, total_iters: int = 5, *, unit: str | None = None
     ) -> None:
-        lr = rate_of(optimizer, "ConstantLR")
-        first, second = curves.Constant(lr * factor), curves.Constant(lr)
-        super().__init__(optimizer, compose.Sequence((first, second), (total_iters,)), unit)
+        def make(lr: float, place: int) -> Schedule:
+            return compose.Sequence((curves.Constant(lr * factor), curves.Constant(lr)), (total_iters,))
+
+        super().__init__(optimizer, make, unit)
 
 
 class LinearLR(TorchSchedule):
@@ -101,8 +37,10 @@ class LinearLR(TorchSchedule):
         *,
         unit: str | None = None,
     ) -> None:
-        lr = rate_of(optimizer, "LinearLR")
-        super().__init__(optimizer, curves.Linear(lr * start_factor, lr * end_factor, total_iters), unit)
+        def make(lr: float, place: int) -> Schedule:
+            return curves.Linear(lr * start_factor, lr * end_factor, total_iters)
+
+        super().__init__(optimizer, make, unit)
 
 
 class PolynomialLR(TorchSchedule):
@@ -148,7 +86,7 @@ class OneCycleLR(TorchSchedule):
     def __init__(
         self,
         optimizer: Any,
-        max_lr: float,
+        max_lr: Each,
         total_steps: int,
         pct_start: float = 0.3,
         anneal_strategy: str = "cos",
@@ -158,10 +96,15 @@ class OneCycleLR(TorchSchedule):
         *,
         unit: str = "step",
     ) -> None:
-        schedule = cycles.OneCycle(
-            max_lr, total_steps, pct_start, div_factor, final_div_factor, anneal_strategy, three_phase
-        )
-        super().__init__(optimizer, schedule, unit)
+        several = len(rates_of(optimizer, "OneCycleLR"))
+
+        def make(lr: float, place: int) -> Schedule:
+            most = for_each("OneCycleLR", "max_lr", max_lr, place, several)
+            return cycles.OneCycle(
+                most, total_steps, pct_start, div_factor, final_div_factor, anneal_strategy, three_phase
+            )
+
+        super().__init__(optimizer, make, unit)
 
 
 class CosineAnnealingWarmRestarts(TorchSchedule):
@@ -184,19 +127,123 @@ class SequentialLR(TorchSchedule):
         *,
         unit: str | None = None,
     ) -> None:
-        parts = [s.schedule if isinstance(s, TorchSchedule) else s for s in schedulers]
-        told = {s.unit for s in parts if isinstance(s, Schedule)} - {CALL}
-        if unit is None and len(told) > 1:
-            fail(OptionError, f"SequentialLR: its schedules count in {' and '.join(sorted(told))}; give all one unit=.")
-        unit = unit or next(iter(told), None)
-        same = tuple(s.counted_in(unit or CALL) if isinstance(s, Schedule) else s for s in parts)
-        super().__init__(optimizer, compose.Sequence(same, tuple(milestones), unit=unit or CALL), unit)
+        unit = unit or unit_of("SequentialLR", schedulers)
+        make = combined(
+            optimizer, schedulers, unit, lambda s, lr: compose.Sequence(s, tuple(milestones), unit=unit or CALL)
+        )
+        super().__init__(optimizer, make, unit)
+
+
+class ChainedScheduler(TorchSchedule):
+    """`ws.schedules.Chained` of schedules under torch's names: their effects multiply.  The first has the optimizer."""
+
+    def __init__(self, schedulers: Several[TorchSchedule], optimizer: Any = None, *, unit: str | None = None) -> None:
+        if not isinstance(schedulers, Several) or not schedulers or not isinstance(schedulers[0], TorchSchedule):
+            fail(
+                UsageError,
+                "ChainedScheduler takes a list of schedules under torch's names, e.g. "
+                f"[StepLR(optimizer, 10), ExponentialLR(optimizer, 0.9)]; received {schedulers!r}.",
+            )
+        for s in (x.schedule for x in schedulers if isinstance(x, TorchSchedule)):
+            if getattr(s, "eta_min", 0.0):
+                fail(
+                    OptionError,
+                    f"ChainedScheduler multiplies, and {type(s).__name__} with eta_min={s.eta_min:g} adds. Give it "
+                    "eta_min=0, or one curve after another: SequentialLR.",
+                )
+        unit = unit or unit_of("ChainedScheduler", schedulers)
+        chosen = schedulers[0].optimizer if optimizer is None else optimizer
+        make = combined(chosen, schedulers, unit, lambda s, lr: compose.Chained(s, lr, unit=unit or CALL))
+        super().__init__(chosen, make, unit)
+
+
+class LambdaLR(TorchSchedule):
+    """`ws.schedules.Lambda`: lr times a function of the epoch; a list has one for each rate."""
+
+    def __init__(
+        self, optimizer: Any, lr_lambda: functions.Factor | Several[functions.Factor], *, unit: str | None = None
+    ) -> None:
+        several = len(rates_of(optimizer, "LambdaLR"))
+
+        def make(lr: float, place: int) -> Schedule:
+            return functions.Lambda(for_each("LambdaLR", "lr_lambda", lr_lambda, place, several), lr)
+
+        super().__init__(optimizer, make, unit)
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far it has come; functions are not saved, as torch does not save them."""
+        return {"last_epoch": self.last_epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.last_epoch = int(state["last_epoch"])
+        self._set_rates()
+
+
+class CyclicLR(TorchSchedule):
+    """`ws.schedules.Cyclic`, of the learning rate alone.  It counts updates in every loop, as torch's does."""
+
+    def __init__(
+        self,
+        optimizer: Any,
+        base_lr: Each,
+        max_lr: Each,
+        step_size_up: int = 2000,
+        step_size_down: int | None = None,
+        mode: str = "triangular",
+        gamma: float = 1.0,
+        *,
+        cycle_momentum: bool = False,
+        unit: str = "step",
+    ) -> None:
+        if cycle_momentum:
+            fail(
+                UsageError,
+                "CyclicLR changes the learning rate alone; schedule the momentum beside it: schedule={'optimizer.lr': "
+                "ws.schedules.Cyclic(0.1, base=0.01), 'optimizer.momentum': ws.schedules.Cyclic(0.8, base=0.9)}.",
+            )
+        several = len(rates_of(optimizer, "CyclicLR"))
+
+        def make(lr: float, place: int) -> Schedule:
+            base, most = (
+                for_each("CyclicLR", what, given, place, several)
+                for what, given in (("base_lr", base_lr), ("max_lr", max_lr))
+            )
+            return cycles.Cyclic(most, base, step_size_up, step_size_down, mode, gamma)
+
+        super().__init__(optimizer, make, unit)
+
+
+class SWALR(TorchSchedule):
+    """From lr to `swa_lr` in `anneal_epochs`, then `swa_lr`: the rate for `ws.optim.SWA`."""
+
+    def __init__(
+        self,
+        optimizer: Any,
+        swa_lr: Each,
+        anneal_epochs: int = 10,
+        anneal_strategy: str = "cos",
+        *,
+        unit: str | None = None,
+    ) -> None:
+        cycles.one_of("SWALR", "anneal_strategy", anneal_strategy, ("cos", "linear"))
+        several = len(rates_of(optimizer, "SWALR"))
+
+        def make(lr: float, place: int) -> Schedule:
+            end = for_each("SWALR", "swa_lr", swa_lr, place, several)
+            if not anneal_epochs:
+                return curves.Constant(end)
+            return (
+                curves.Cosine(lr, anneal_epochs, end)
+                if anneal_strategy == "cos"
+                else curves.Linear(lr, end, anneal_epochs)
+            )
+
+        super().__init__(optimizer, make, unit)
 
 
 class ReduceLROnPlateau(TorchSchedule):
     """`ws.schedules.ReduceOnPlateau`: `step(metric)` observes; a loop of epochs lets it observe `monitor`."""
-
-    schedule: plateau.ReduceOnPlateau
 
     def __init__(
         self,
@@ -207,83 +254,49 @@ class ReduceLROnPlateau(TorchSchedule):
         threshold: float = 1e-4,
         threshold_mode: str = "rel",
         cooldown: int = 0,
-        min_lr: float = 0.0,
+        min_lr: Each = 0.0,
         eps: float = 1e-8,
         *,
         monitor: str = "",
     ) -> None:
-        schedule = plateau.ReduceOnPlateau(
-            None, factor, patience, threshold, cooldown, min_lr, eps, mode or "", threshold_mode, monitor
-        )
-        super().__init__(optimizer, schedule)
-        self._numbers = {k: float(v or 0.0) for k, v in self.schedule.numbers().items()}
+        several = len(rates_of(optimizer, "ReduceLROnPlateau"))
+
+        def make(lr: float, place: int) -> Schedule:
+            least = for_each("ReduceLROnPlateau", "min_lr", min_lr, place, several)
+            return plateau.ReduceOnPlateau(
+                lr, factor, patience, threshold, cooldown, least, eps, mode or "", threshold_mode, monitor
+            )
+
+        super().__init__(optimizer, make)
+        self._numbers = {
+            name: {k: float(v or 0.0) for k, v in s.numbers().items()} for name, s in self.schedules.items()
+        }
 
     def step(self, metric: float | None = None) -> None:
         """Observe the metric."""
         if metric is None:
             fail(UsageError, "ReduceLROnPlateau.step takes what it observes, e.g. step(val_loss).")
         self.last_epoch += 1
-        self._numbers = self.schedule.observed(self._numbers, float(metric))
-        set_rate(self.optimizer, self._numbers["lr"])
+        for name, s in self.schedules.items():
+            assert isinstance(s, plateau.ReduceOnPlateau)
+            self._numbers[name] = s.observed(self._numbers[name], float(metric))
+            set_rate(self.optimizer, self._numbers[name]["lr"], name)
 
     def get_lr(self, n: float | None = None) -> float:
         """The value now."""
-        return self._numbers["lr"]
+        return self._numbers[OWN]["lr"]
+
+    def get_last_lr(self) -> list[float]:
+        """The values now."""
+        return [numbers["lr"] for numbers in self._numbers.values()]
 
     def state_dict(self) -> dict[str, Any]:
         """How far it has come and what it has seen."""
-        return {**super().state_dict(), "numbers": dict(self._numbers)}
+        return {**super().state_dict(), "numbers": {n: dict(v) for n, v in self._numbers.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        self._numbers = dict(state["numbers"])
         super().load_state_dict(state)
-
-
-def rate_of(optimizer: Any, kind: str) -> float:
-    """The lr that an optimizer (a description, the live one of a session, or one on a graph) began with.
-
-    As in torch, a second schedule takes the lr from before the first one changed it, unless it was set since then.
-    """
-    now = _rate_now(optimizer)
-    if now is None:
-        fail(
-            UsageError,
-            f"{kind} takes the optimizer first, e.g. {kind}(session.optimizer, ...); received {optimizer!r}.",
-        )
-    kept, name = _kept_with(optimizer)
-    begun, left = kept.get(name, (now, now))
-    return begun if left == now else now
-
-
-def rates_of_groups(optimizer: Any) -> dict[str, float]:
-    """The rates that groups of an optimizer have of their own, by runtime scalar."""
-    if hasattr(optimizer, "runtime_values"):
-        found: dict[str, float] = optimizer.runtime_values()
-        return {n: v for n, v in found.items() if n.endswith(".lr") and n != f"{optimizer.name}.lr"}
-    prefix = vars(optimizer).get("_prefix")
-    if prefix is None:
-        return {}
-    return {prefix + n: v for n, v in optimizer._fields().items() if n.endswith(".lr")}
-
-
-def set_rate(optimizer: Any, lr: float) -> None:
-    """Change it, and remember what it was before any schedule did."""
-    begun = rate_of(optimizer, "a schedule")
-    if hasattr(optimizer, "set_lr"):
-        optimizer.set_lr(lr)
-    else:
-        optimizer.lr = lr
-    kept, name = _kept_with(optimizer)
-    kept[name] = begun, _rate_now(optimizer)
-
-
-def _rate_now(optimizer: Any) -> float | None:
-    value = optimizer.get_lr() if hasattr(optimizer, "get_lr") else getattr(optimizer, "lr", None)
-    return None if value is None else float(getattr(value, "value", value))
-
-
-def _kept_with(optimizer: Any) -> tuple[dict[str, Any], str]:
-    """Where, and as what, rates are kept as long as the optimizer is; live ones are made anew when asked for."""
-    own = vars(optimizer)
-    return vars(own.get("_scalars", optimizer)), f"_rates_of_schedules {own.get('_prefix', '')}"
+        self._numbers = {n: dict(v) for n, v in state["numbers"].items()}
+        for name, numbers in self._numbers.items():
+            set_rate(self.optimizer, numbers["lr"], name)

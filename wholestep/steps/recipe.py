@@ -89,6 +89,8 @@ def as_schedules(given: object) -> dict[str, Schedule]:
     from wholestep.schedules import TorchSchedule  # these bring every schedule along, and most steps have none
 
     named = dict(given) if isinstance(given, Mapping) else {RATE: given}
+    if isinstance(given, TorchSchedule):
+        named |= given.of_groups
     found: dict[str, Schedule] = {}
     for name, schedule in named.items():
         plain = schedule.schedule if isinstance(schedule, TorchSchedule) else schedule

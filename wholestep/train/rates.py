@@ -11,6 +11,7 @@ from wholestep.callbacks.run import Value
 from wholestep.errors import UsageError
 from wholestep.optim import Optimizer
 from wholestep.schedules.base import CALL, Schedule
+from wholestep.steps.recipe import RATE
 
 if TYPE_CHECKING:
     from wholestep.session import Session
@@ -28,8 +29,14 @@ def resolved(schedule: Any, epochs: int, steps_per_epoch: int | None) -> Any:
                 f"{schedule.name}: how long the run is cannot be known from an iterable; give steps=."
             ) from None
         return schedule.over(epochs * steps_per_epoch)
+    if isinstance(schedule, TorchSchedule) and schedule.of_groups:
+        return resolved({RATE: schedule.schedule, **schedule.of_groups}, epochs, steps_per_epoch)
     plain = schedule.schedule if isinstance(schedule, TorchSchedule) else schedule
-    return plain.counted_in("epoch") if isinstance(plain, Schedule) and plain.unit == CALL else plain
+    if not isinstance(plain, Schedule):
+        return plain
+    counted = plain.counted_in("epoch") if plain.unit == CALL else plain
+    run = epochs if counted.unit == "epoch" else epochs * steps_per_epoch if steps_per_epoch else None
+    return counted.tabulated(run)
 
 
 def optimizer_of(schedule: Any, given: Optimizer | None) -> Optimizer | None:

@@ -1,0 +1,76 @@
+"""The learning rates that an optimizer has: its own, and those of groups that have one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import OptionError, UsageError
+
+OWN = ""  # the optimizer's own rate; others are called by their runtime scalars
+
+
+def rates_of(optimizer: Any, kind: str) -> dict[str, float]:
+    """What an optimizer (a description, the live one of a session, or one on a graph) and its groups began with.
+
+    As in torch, a second schedule takes the lr from before the first one changed it, unless it was set since then.
+    """
+    now = _rates_now(optimizer)
+    if OWN not in now:
+        fail(
+            UsageError,
+            f"{kind} takes the optimizer first, e.g. {kind}(session.optimizer, ...); received {optimizer!r}.",
+        )
+    kept, prefix = _kept_with(optimizer)
+    found = {}
+    for name, value in now.items():
+        begun, left = kept.get(prefix + name, (value, value))
+        found[name] = begun if left == value else value
+    return found
+
+
+def set_rate(optimizer: Any, lr: float, name: str = OWN) -> None:
+    """Change one, and remember what it was before any schedule did."""
+    begun = rates_of(optimizer, "a schedule")[name]
+    if name != OWN and hasattr(optimizer, "runtime_values"):
+        optimizer._arrays.set(name, lr)
+    elif name != OWN:
+        optimizer._scalars[name] = lr
+    elif hasattr(optimizer, "set_lr"):
+        optimizer.set_lr(lr)
+    else:
+        optimizer.lr = lr
+    kept, prefix = _kept_with(optimizer)
+    kept[prefix + name] = begun, _rates_now(optimizer)[name]
+
+
+def for_each(kind: str, what: str, given: Any, place: int, several: int) -> Any:
+    """An option that may be one value for all rates or a list with one for each, as torch's may."""
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        return given
+    if len(given) != several:
+        fail(
+            OptionError,
+            f"{kind}: {what} has {len(given)} values, and the optimizer has {several} learning rates: its own, then "
+            "those of groups with an lr of their own. Give one for each, or one for all.",
+        )
+    return given[place]
+
+
+def _rates_now(optimizer: Any) -> dict[str, float]:
+    value = optimizer.get_lr() if hasattr(optimizer, "get_lr") else getattr(optimizer, "lr", None)
+    own = {} if value is None else {OWN: float(getattr(value, "value", value))}
+    if hasattr(optimizer, "runtime_values"):
+        names = [n for n in optimizer.runtime_values() if n.endswith(".lr") and n != optimizer.lr_name]
+        return {**own, **{n: optimizer._arrays.get(n) for n in names}}
+    prefix = vars(optimizer).get("_prefix") if hasattr(optimizer, "__dict__") else None
+    if prefix is None:
+        return own
+    return {**own, **{prefix + n: v for n, v in optimizer._fields().items() if n.endswith(".lr")}}
+
+
+def _kept_with(optimizer: Any) -> tuple[dict[str, Any], str]:
+    """Where, and as what, rates are kept as long as the optimizer is; live ones are made anew when asked for."""
+    own = vars(optimizer)
+    return vars(own.get("_scalars", optimizer)), f"_rates_of_schedules {own.get('_prefix', '')}"

@@ -1,0 +1,114 @@
+"""Schedules under torch's names: they take the optimizer first and set its lr in `step()`.
+
+Each also is a description, of which `step()` is not called then: `ws.fit(..., schedule=CosineAnnealingLR(optimizer,
+T_max=10))` counts epochs, as every loop of epochs does; `ws.build_session(..., schedule=...)` evaluates it in the step
+itself and counts updates until a `ws.Trainer` drives it.  `unit="step"` or `unit="epoch"` says otherwise.  As in torch,
+a group with an lr of its own follows the same curve from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Several
+from typing import Any
+
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import OptionError
+from wholestep.schedules import plateau
+from wholestep.schedules.base import CALL, Schedule
+from wholestep.schedules.rates import OWN, rates_of, set_rate
+
+Make = Callable[[float, int], Schedule]  # of a rate's first value, and of its place: the optimizer's own is 0
+Each = float | Several[float]  # one for all rates, or one for each
+
+
+class TorchSchedule:
+    """A schedule bound to an optimizer: the optimizer's lr is `schedule(n)` after n calls of `step()`.
+
+    Args:
+        make: the schedule, or one for each rate: a function of what it begins with and of its place.
+        unit: what a loop counts for it: "epoch", "step", or None, which is epochs in a loop of epochs.
+    """
+
+    def __init__(self, optimizer: Any, make: Schedule | Make, unit: str | None = None) -> None:
+        first, of = rates_of(optimizer, type(self).__name__), make
+        made = {
+            name: (of if isinstance(of, Schedule) else of(rate, place)).bound(rate)
+            for place, (name, rate) in enumerate(first.items())
+        }
+        self.optimizer = optimizer
+        self.schedules = {
+            name: s if isinstance(s, plateau.ReduceOnPlateau) else s.counted_in(unit or CALL)
+            for name, s in made.items()
+        }
+        self.last_epoch = 0
+        self._set_rates()
+
+    @property
+    def schedule(self) -> Any:
+        """That of the optimizer's own rate."""
+        return self.schedules[OWN]
+
+    @property
+    def of_groups(self) -> dict[str, Schedule]:
+        """Those of groups with an lr of their own, by its runtime scalar."""
+        return {name: s for name, s in self.schedules.items() if name != OWN}
+
+    def _set_rates(self) -> None:
+        for name, schedule in self.schedules.items():
+            set_rate(self.optimizer, schedule(self.last_epoch), name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.schedule!r})"
+
+    def table(self, steps: int | None = None, every: int | None = None) -> str:
+        """The values from 0 to `steps` as text, under the unit that they are counted in."""
+        text: str = self.schedule.table(steps, every)
+        return text
+
+    def step(self) -> None:
+        """One further."""
+        self.last_epoch += 1
+        self._set_rates()
+
+    def __call__(self, n: float) -> float:
+        return float(self.schedule(n))
+
+    def get_lr(self, n: float | None = None) -> float:
+        """`schedule(n)`; without n, the value now."""
+        return float(self.schedule(self.last_epoch if n is None else n))
+
+    def get_last_lr(self) -> list[float]:
+        """The values now: the optimizer's own, then those of groups with one of their own."""
+        return [s(self.last_epoch) for s in self.schedules.values()]
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far it has come."""
+        return {"last_epoch": self.last_epoch, "schedules": {n: s.to_config() for n, s in self.schedules.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.schedules = {n: Schedule.from_config(config) for n, config in state["schedules"].items()}
+        self.last_epoch = int(state["last_epoch"])
+        self._set_rates()
+
+
+def unit_of(kind: str, schedulers: Several[Any]) -> str | None:
+    """What all of them count."""
+    told = {s.schedule.unit for s in schedulers if isinstance(s, TorchSchedule)} - {CALL}
+    if len(told) > 1:
+        fail(OptionError, f"{kind}: its schedules count in {' and '.join(sorted(told))}; give all one unit=.")
+    return next(iter(told), None)
+
+
+def combined(
+    optimizer: Any, schedulers: Several[Any], unit: str | None, of: Callable[[tuple[Any, ...], float], Schedule]
+) -> Make:
+    """For each rate the schedules that these have for it, as one."""
+
+    def make(lr: float, place: int) -> Schedule:
+        name = list(rates_of(optimizer, "a schedule"))[place]
+        parts = [s.schedules.get(name, s.schedule) if isinstance(s, TorchSchedule) else s for s in schedulers]
+        return of(tuple(s.counted_in(unit or CALL) if isinstance(s, Schedule) else s for s in parts), lr)
+
+    return make
