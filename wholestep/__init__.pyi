@@ -53,6 +53,25 @@ from wholestep.compiler.frontend.sequences import cumsum as cumsum, flip as flip
 from wholestep.compiler.frontend.activations import (
     elu as elu, hardswish as hardswish, leaky_relu as leaky_relu, mish as mish, softplus as softplus, swiglu as swiglu,
 )
+from wholestep.compiler.frontend.elementwise import (
+    ceil as ceil, clip as clip, floor_divide as floor_divide, isfinite as isfinite, isinf as isinf, isnan as isnan,
+    lerp as lerp, log10 as log10, logical_xor as logical_xor, masked_fill as masked_fill, pow as pow, round as round,
+    rsqrt as rsqrt, square as square, trunc as trunc,
+)
+from wholestep.compiler.frontend.statistics import (
+    all as all, any as any, argmin as argmin, cosine_similarity as cosine_similarity, count_nonzero as count_nonzero,
+    norm as norm, normalize as normalize, std as std, var as var,
+)
+from wholestep.compiler.frontend.filled import (
+    constant as constant, eye as eye, full as full, full_like as full_like, linspace as linspace, ones as ones,
+    ones_like as ones_like, tril as tril, triu as triu, zeros as zeros, zeros_like as zeros_like,
+)
+from wholestep.compiler.frontend.axes import (
+    chunk as chunk, flatten as flatten, movedim as movedim, permute as permute, repeat as repeat, reshape as reshape,
+    roll as roll, squeeze as squeeze, transpose as transpose, unbind as unbind, unflatten as unflatten,
+    unsqueeze as unsqueeze,
+)
+from wholestep.compiler.frontend.einsum import einsum as einsum
 
 # optimizers
 from wholestep.optim import (

@@ -35,6 +35,10 @@ class HabitError(UsageError, AttributeError):
     """An attribute that another framework's tensors or modules have; the text says what to write here."""
 
 
+class HabitImportError(WholestepError, ImportError):
+    """A name that another library has, imported from here; the text says what to write."""
+
+
 class OptionError(WholestepError, ValueError):
     """An option or hyper-parameter outside its range."""
 

@@ -18,7 +18,7 @@ class Exports:
 
     def __init__(self, package: str, file: str | None) -> None:
         assert file is not None, "a package of files"
-        self._package = package
+        self._package, self._folder = package, Path(file).parent
         self.home_of: dict[str, tuple[str, str]] = {}  # name -> its module, and what it is called there
         imported: dict[str, tuple[str, str]] = {}
         for statement in ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8")).body:
@@ -35,10 +35,17 @@ class Exports:
         """In the order in which they are listed."""
         return list(self.home_of)
 
+    def _is_file(self, name: str) -> bool:
+        return (self._folder / f"{name}.py").is_file() or (self._folder / name).is_dir()
+
     def load(self, name: str) -> Any:
         """The `__getattr__` of the package."""
         if name not in self.home_of:
-            raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
+            if name.startswith("_") or self._is_file(name):  # `from package import file` asks for it before it loads it
+                raise AttributeError(f"module {self._package!r} has no attribute {name!r}")
+            from wholestep.compat.names import missing
+
+            return missing(self._package, name)
         home, own = self.home_of[name]
         found = None if home == self._package else getattr(import_module(home), own, None)
         if found is None:  # it is a module itself

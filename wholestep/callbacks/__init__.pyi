@@ -18,4 +18,4 @@ from wholestep.callbacks.stopping import (
 from wholestep.callbacks.rates import LearningRateScheduler as LearningRateScheduler
 from wholestep.callbacks.checkpoint import ModelCheckpoint as ModelCheckpoint
 from wholestep.callbacks.progress import Progress as Progress
-from wholestep.compat import MetricCallback as MetricCallback
+from wholestep.compat.ancestors import MetricCallback as MetricCallback

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 
+from wholestep.compat.arguments import takes_their_words
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import half_parameter
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
@@ -64,6 +65,8 @@ class Module:
         for name, function in list(vars(cls).items()):
             if isinstance(function, FunctionType) and not name.startswith("_") and not hasattr(Module, name):
                 setattr(cls, name, trace.recorded_method(function))
+        if cls.__module__.startswith("wholestep."):
+            _take_their_words(cls)
 
     products_in_float32 = False  # see nn.in_float32
     unused_names: tuple[str, ...] = ()  # of arrays that other libraries' files have and this module has no use for
@@ -310,6 +313,22 @@ class Module:
         return f"{type(self).__name__}({inside})"
 
     __hash__ = object.__hash__
+
+
+def _take_their_words(layer: type[Module]) -> None:
+    """Let a layer of ours take its arguments under other libraries' names; one without any says so itself."""
+    if "__init__" in vars(layer):
+        layer.__init__ = takes_their_words(layer.__init__)  # type: ignore[method-assign]
+    elif layer.__init__ is object.__init__:
+        layer.__init__ = _takes_nothing  # type: ignore[method-assign]
+
+
+class _Without:
+    def __init__(self) -> None:
+        pass
+
+
+_takes_nothing: Any = takes_their_words(_Without.__init__)
 
 
 class ParametersOf(dict[str, Parameter]):

@@ -11,7 +11,7 @@ from wholestep.schedules.cycles import (
 from wholestep.schedules.compose import Warmup as Warmup, Sequence as Sequence, Chained as Chained
 from wholestep.schedules.functions import Lambda as Lambda, Table as Table
 from wholestep.schedules.plateau import ReduceOnPlateau as ReduceOnPlateau
-from wholestep.compat import SGDR as SGDR
+from wholestep.compat.ancestors import SGDR as SGDR
 
 # over a whole run
 from wholestep.schedules.planned import (

@@ -12,4 +12,4 @@ from wholestep.session.build import (
 from wholestep.session.plan_files import (
     build_session_cached as build_session_cached, load_plan as load_plan, save_plan as save_plan,
 )
-from wholestep.compat import ExecutionPlan as ExecutionPlan
+from wholestep.compat.ancestors import ExecutionPlan as ExecutionPlan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions import expm1, silu, tanh
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail, record
@@ -51,3 +52,6 @@ def swiglu(x: Tensor) -> Tensor:
     if not isinstance(width, int) or width % 2 or not width:
         fail(ShapeError, f"swiglu halves the last axis; received {shape_text(x.shape)}. Make its size even.")
     return silu(x[..., : width // 2]) * x[..., width // 2 :]
+
+
+take_their_words(globals(), __all__)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend import indexing
 from wholestep.compiler.frontend.initializers import Array
 from wholestep.compiler.frontend.promote import promote
@@ -328,3 +329,6 @@ def _random(graph: Graph | Tensor, shape: object, dtype: object) -> Tensor:
     if not kind.dtype.is_float:
         fail(DTypeError, f"random numbers are floats; received dtype {kind.dtype}. Cast the result: .astype('int32').")
     return Tensor(record("random", (), at.RandomAttrs(owner.next_random_key(), kind)), owner)
+
+
+take_their_words(globals(), __all__)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
+from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions import sqrt
 from wholestep.compiler.frontend.precision import operand
 from wholestep.compiler.frontend.promote import promote
@@ -293,3 +294,6 @@ def _scores(q: Tensor, k: Tensor, mask: Operand, dtype: DType) -> Tensor:
         m = where(m, number(0), number(-math.inf))
     m = m.astype(dtype) if q.dtype.is_half and m.dtype.is_float else m
     return m.expand(*q.shape[:-1], k.shape[-2]) if k.ndim >= 2 else m
+
+
+take_their_words(globals(), __all__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions import concat
 from wholestep.compiler.frontend.sequences import flip
 from wholestep.compiler.frontend.tensor import Tensor
@@ -82,3 +83,6 @@ _SIDES: dict[str, tuple[Side, Side]] = {
         lambda x, axis, size, n: _cut(x, axis, 0, n),
     ),
 }
+
+
+take_their_words(globals(), __all__)

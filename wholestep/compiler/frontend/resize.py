@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions import gather
 from wholestep.compiler.frontend.pools import adaptive_avg_pool1d, adaptive_avg_pool2d
 from wholestep.compiler.frontend.precision import pinning
@@ -191,3 +192,6 @@ def _channels(op: str, x: Tensor, factor: int) -> int:
     if not isinstance(factor, int) or factor < 1:
         fail(OptionError, f"{op}: the factor is a whole number of at least 1; received {factor!r}.")
     return x.shape[1]
+
+
+take_their_words(globals(), __all__)

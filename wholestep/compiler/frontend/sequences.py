@@ -7,6 +7,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
+from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions import arange, concat, cos, gather, sin
 from wholestep.compiler.frontend.scan import scan
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
@@ -118,3 +119,6 @@ def _turns(x: Tensor, width: int, base: float, start: int) -> tuple[Tensor, Tens
     positions = (arange(time, "float64") + float(start)).reshape((time, 1))
     angle = positions * as_tensor(frequencies)
     return cos(angle).astype(x.dtype), sin(angle).astype(x.dtype)
+
+
+take_their_words(globals(), __all__)

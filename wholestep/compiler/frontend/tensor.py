@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from wholestep.compat.arguments import takes_their_words
 from wholestep.compiler.frontend import contraction, indexing
 from wholestep.compiler.frontend.habits import Unreadable
 from wholestep.compiler.frontend.promote import Literal, align, constant, expand, natural_dtype, promote, reshape, size
@@ -179,11 +180,13 @@ class Tensor(Unreadable):
         out = self._unary(op, attrs)
         return out.reshape(tuple(1 if d in axes else e for d, e in enumerate(self.shape))) if keepdims else out
 
+    @takes_their_words
     def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """Σ x over the axes (all of them when none is given); of a half type added in float32, then rounded."""
         axes = self._axes(axis)
         return self._reduced("sum", axes, at.SumAttrs(axes, self.dtype.accumulate), keepdims).astype(self.dtype)
 
+    @takes_their_words
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """Σ x / n over the axes: a ratio node, so that a loss ending in it can be cut into micro-batches."""
         if not self.dtype.is_float:
@@ -194,11 +197,13 @@ class Tensor(Unreadable):
         count = product(self.shape[d] for d in axes)
         return ratio(self.astype(self.dtype.accumulate).sum(axes, keepdims), count).astype(self.dtype)
 
+    @takes_their_words
     def max(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """The largest element; its gradient is split evenly among tied elements."""
         axes = self._axes(axis)
         return self._reduced("max", axes, at.MaxAttrs(axes), keepdims)
 
+    @takes_their_words
     def min(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
         """The smallest element; its gradient is split evenly among tied elements."""
         if self.dtype == boolean:
@@ -211,6 +216,7 @@ class Tensor(Unreadable):
             return -self
         return (255 if self.dtype == uint8 else -1) - self
 
+    @takes_their_words
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
         """The int32 index of the first largest element (of the flattened tensor when no axis is given)."""
         if axis is None:

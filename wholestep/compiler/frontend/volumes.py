@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions import stack
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.padding import pad
@@ -170,3 +171,6 @@ def global_avg_pool3d(x: Tensor) -> Tensor:
     """The mean of each channel: (N, C, D, H, W) -> (N, C).  Example: `ws.global_avg_pool3d(video)`."""
     need_axes("global_avg_pool3d", "volumes", x, "(N, C, D, H, W)")
     return x.mean((2, 3, 4))
+
+
+take_their_words(globals(), __all__)

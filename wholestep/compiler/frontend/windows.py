@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.precision import operand
 from wholestep.compiler.frontend.promote import promote
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, common_graph
@@ -226,3 +227,6 @@ def conv_transpose1d(
     around = padding if isinstance(padding, str) else (0, padding)
     out = conv_transpose2d(rows, flat, bias, (1, stride), around, (0, output_padding), (1, dilation), groups)
     return out.reshape((*out.shape[:2], out.shape[3]))
+
+
+take_their_words(globals(), __all__)

@@ -1,0 +1,74 @@
+"""Functions under torch's names and arguments: values and gradients are torch's, by the interpreter."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from oracles import assert_close
+from recording import run, value
+
+import wholestep as ws
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cases import COMPOSED, Array, Case
+
+
+def upstream(shape: tuple[int, ...]) -> Array:
+    return np.random.default_rng(sum(shape)).normal(size=shape)
+
+
+def ours(case: Case) -> tuple[Array, list[Array]]:
+    g = ws.Graph()
+    given = {f"x{i}": a for i, a in enumerate(case.arrays)}
+    tensors = [g.input(name, a.shape, a.dtype) for name, a in given.items()]
+    out = case.line(ws, *tensors)
+    leaves = [t for t in tensors if t.dtype.is_float] if case.slope else []
+    slopes = ws.gradients((out * upstream(tuple(out.shape))).sum(), leaves) if leaves else []
+    g.set_outputs({"out": out, **{f"slope{i}": s for i, s in enumerate(slopes)}})
+    outputs = run(g.to_ir(), given).outputs
+    return outputs["out"], [outputs[f"slope{i}"] for i in range(len(slopes))]
+
+
+def theirs(case: Case) -> tuple[Array, list[Array]]:
+    tensors = [torch.tensor(a, requires_grad=case.slope and a.dtype.kind == "f") for a in case.arrays]
+    out = case.line(torch, *tensors)
+    if not case.slope:
+        return out.numpy(), []
+    (out * torch.tensor(upstream(tuple(out.shape)))).sum().backward()
+    return out.detach().numpy(), [t.grad.numpy() for t in tensors if t.requires_grad]
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_a_line_means_what_it_means_in_torch(name: str) -> None:
+    out, slopes = ours(COMPOSED[name])
+    expected, expected_slopes = theirs(COMPOSED[name])
+    assert_close(out, expected, "float64", scale=1.0)
+    assert len(slopes) == len(expected_slopes)
+    for slope, other in zip(slopes, expected_slopes, strict=True):
+        assert_close(slope, other, "float64", scale=1.0)
+
+
+SYMBOLIC = {
+    "var over the batch": (lambda x: ws.var(x, 0), lambda x: x.var(0)),
+    "std over both": (lambda x: ws.std(x, (0, 1)), lambda x: x.std((0, 1))),
+    "norm over time": (lambda x: ws.norm(x, axis=1), lambda x: x.norm(dim=1)),
+    "tril": (lambda x: ws.tril(x @ x.transpose(1, 2)), lambda x: torch.tril(x @ x.mT)),
+    "a causal mask": (lambda x: ws.tril(ws.ones("time", "time")), lambda x: torch.ones(x.shape[1], x.shape[1]).tril()),
+    "eye": (lambda x: ws.eye("time", dtype="float64") + x.sum(), lambda x: torch.eye(x.shape[1]).double() + x.sum()),
+    "flatten": (lambda x: ws.flatten(x, 1) * 2.0, lambda x: x.flatten(1) * 2.0),
+    "repeat": (lambda x: ws.repeat(x, 1, 3, 2), lambda x: x.repeat(1, 3, 2)),
+    "einsum": (lambda x: ws.einsum("btd,bsd->bts", x, x), lambda x: torch.einsum("btd,bsd->bts", x, x)),
+    "einsum over the batch": (lambda x: ws.einsum("btd,bte->de", x, x), lambda x: torch.einsum("btd,bte->de", x, x)),
+    "zeros_like": (lambda x: ws.zeros_like(x) + ws.ones("time", 1, dtype="float64"), lambda x: torch.ones_like(x)),
+}
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_sizes_may_be_symbolic(name: str) -> None:
+    x = np.random.default_rng(0).normal(size=(3, 4, 5))
+    ours, theirs = SYMBOLIC[name]
+    assert_close(value(ours, x, dims=(("batch", "time", 5),)), theirs(torch.tensor(x)).numpy(), "float64", scale=1.0)

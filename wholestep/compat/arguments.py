@@ -1,0 +1,79 @@
+"""Arguments under their names in other libraries: functions and layers take them, and are written without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, NoReturn, TypeVar
+
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def takes_their_words(function: F) -> F:
+    """A function that also takes its arguments under the names of `tables/keywords.py`.
+
+    Nothing is looked up unless an argument is not the function's own.
+    """
+    code = function.__code__
+    known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    if code.co_flags & 0x08:  # it has **options: every name is its own
+        return function
+    own = frozenset(known)
+    name, of_class = function.__name__, function.__name__ == "__init__"
+
+    @wraps(function)
+    def called(*args: Any, **named: Any) -> Any:
+        if named and not named.keys() <= own:
+            called_on = type(args[0]).__name__ if of_class else name
+            named = translated(called_on, [n for n in known if n != "self"], named, args)
+        return function(*args, **named)
+
+    return called  # type: ignore[return-value]
+
+
+def take_their_words(module: dict[str, Any], names: list[str]) -> None:
+    """Let the public functions of a module do so: `take_their_words(globals(), __all__)` at its end."""
+    taking = {function: takes_their_words(function) for function in {module[name] for name in names}}
+    module.update({name: taking[module[name]] for name in names})  # two names of one function stay one
+
+
+def translated(function: str, known: list[str], named: Mapping[str, Any], args: tuple[Any, ...] = ()) -> dict[str, Any]:
+    """Arguments under our names; one that cannot be taken is an error that says what to write."""
+    from wholestep.compat.rows import Only, Say
+    from wholestep.compat.tables.keywords import EVERYWHERE, KEYWORDS
+
+    rows = {**EVERYWHERE, **KEYWORDS.get(function, {})}
+    out: dict[str, Any] = {}
+    for name, value in named.items():
+        row = name if name in known else rows.get(name)
+        if isinstance(row, tuple):  # the first of several words that the function has
+            row = next((word for word in row if word in known), None)
+        if isinstance(row, Only):
+            if not _is_one_of(value, row.values):
+                fail(UsageError, f"{function}: {name}={value!r} is not taken: {row.text}.")
+            continue
+        if isinstance(row, Say):
+            fail(UsageError, f"{function} has no argument {name!r}: {row.text}.")
+        if row is None or row not in known:
+            _refuse(function, name, known)
+        if row in out or (row in named and row != name):
+            fail(UsageError, f"{function}: {name}= is another name of {row}=, and both were given.")
+        out[row] = value
+    return out
+
+
+def _is_one_of(value: object, allowed: tuple[object, ...]) -> bool:
+    from wholestep.compat.rows import EVERY
+
+    return any(a is EVERY or a is value or (type(a) is type(value) and a == value) for a in allowed)
+
+
+def _refuse(function: str, name: str, known: list[str]) -> NoReturn:
+    close = get_close_matches(name, known, 1)
+    hint = f" Did you mean {close[0]}=?" if close else ""
+    listed = f"It has: {', '.join(known)}." if known else "It takes none."
+    fail(UsageError, f"{function} has no argument {name!r}.{hint} {listed}")

@@ -1,0 +1,82 @@
+"""Names that are not ours, looked up: what means the same is given, anything else is answered."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from wholestep.compiler.frontend.trace import fail, locate
+from wholestep.errors import HabitError, HabitImportError
+
+if TYPE_CHECKING:
+    from wholestep.compat.rows import Names
+
+
+@cache
+def tables() -> dict[str, tuple[Names, ...]]:
+    """Where a name is looked for here -> the tables of what others call it, in the order in which they are asked."""
+    from wholestep.compat.tables.every import EVERY_TABLE
+
+    found: dict[str, tuple[Names, ...]] = {}
+    for table in EVERY_TABLE:
+        found[table.ours] = (*found.get(table.ours, ()), table)
+    return found
+
+
+def path_of(place: str, name: str) -> str | None:
+    """Ours for a name of theirs that means the same: a path from `ws`."""
+    return next((t.same[name] for t in tables().get(place, ()) if name in t.same), None)
+
+
+def answer_to(place: str, name: str) -> str | None:
+    """What to write for a name of theirs, as a sentence without its full stop."""
+    return next((text for t in tables().get(place, ()) if (text := t.answer(name)) is not None), None)
+
+
+def found(path: str) -> Any:
+    """The object that a path of the tables names: `ws.nn.Linear`, or `wholestep.compiler.ir.types:boolean`."""
+    if ":" in path:
+        home, _, own = path.partition(":")
+        return getattr(import_module(home), own)
+    value: Any = import_module("wholestep")
+    for part in path.split(".")[1:]:
+        value = getattr(value, part)
+    return value
+
+
+def missing(package: str, name: str) -> Any:
+    """What a package gives for a name that it does not export."""
+    place = "ws" + package.removeprefix("wholestep")
+    path = None if name.startswith("_") else path_of(place, name)
+    if path is not None:
+        return found(path)
+    text = None if name.startswith("_") else answer_to(place, name)
+    if text is None:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}{_close(package, name)}")
+    sentence = f"there is no `{place}.{name}`: {text}."
+    # `from wholestep.nn import X` would turn an AttributeError into one that says nothing.
+    raise locate(HabitImportError(sentence) if _imports(sys._getframe(2)) else HabitError(sentence))
+
+
+def _imports(frame: Any) -> bool:
+    """Is a frame at a `from ... import`?"""
+    from opcode import opmap
+
+    return bool(frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"])
+
+
+def _close(package: str, name: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, getattr(sys.modules[package], "__all__", ()), 1, 0.75)
+    return f". Did you mean {close[0]!r}?" if close else ""
+
+
+def refuse(place: str, what: str, name: str) -> NoReturn:
+    """An error at the user's line for an attribute of theirs; a plain one where nobody has it."""
+    text = answer_to(place, name)
+    if text is None:
+        raise AttributeError(f"{what} has no attribute {name!r}")
+    fail(HabitError, f"{what} has no `{name}`: {text}.")

@@ -1,0 +1,122 @@
+"""Reductions that are expressions over sums and maxima."""
+
+from __future__ import annotations
+
+import math
+
+from wholestep.compat.arguments import take_their_words
+from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, ratio, where
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import Extent, boolean, product, shape_text
+from wholestep.errors import DTypeError, OptionError, ShapeError
+
+__all__ = ["all", "any", "argmin", "cosine_similarity", "count_nonzero", "norm", "normalize", "std", "var"]
+
+
+def var(x: Operand, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> Tensor:
+    """Σ (x - mean)² / (n - correction) over the axes, all of them unless given.
+
+    Args:
+        correction: 1, as in torch (`unbiased=True`), is the estimate from a sample; 0 that of the numbers themselves.
+
+    Example: `ws.var([1.0, 3.0])` is 2.
+    """
+    t = _floats("var", x)
+    axes = t._axes(axis)
+    count: Extent = product(t.shape[d] for d in axes)
+    rest = count - int(correction)
+    if isinstance(rest, int) and rest < 1:
+        fail(
+            ShapeError,
+            f"var: {count} numbers less a correction of {int(correction)} leave nothing to divide by, over axes {axes} "
+            f"of {shape_text(t.shape)}. Write correction=0.",
+        )
+    off = t - t.mean(axes, keepdims=True)
+    return ratio((off * off).sum(axes, keepdims), rest)
+
+
+def std(x: Operand, axis: Axes = None, correction: int = 1, keepdims: bool = False) -> Tensor:
+    """√var, with the arguments of `ws.var`.  Example: `ws.std([1.0, 3.0], correction=0)` is 1."""
+    return var(x, axis, correction, keepdims).sqrt()
+
+
+def norm(x: Operand, p: float | str = 2, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """(Σ |x|ᵖ)^(1/p) over the axes, all of them unless given; the gradient at 0 is 0.
+
+    Args:
+        p: 2 or "fro", 1, 0 (how many are not 0), inf and -inf (the largest and the smallest), or any other number.
+
+    Example: `ws.norm([3.0, 4.0])` is 5.
+    """
+    t = _floats("norm", x)
+    size = abs(t)
+    if p in (2, "fro"):
+        return _root((t * t).sum(axis, keepdims))
+    if isinstance(p, str):
+        fail(OptionError, f"norm: p is a number or 'fro'; received {p!r}.")
+    if p == 1:
+        return size.sum(axis, keepdims)
+    if p == 0:
+        return (t != 0).astype(t.dtype).sum(axis, keepdims)
+    if math.isinf(p):
+        return size.max(axis, keepdims) if p > 0 else size.min(axis, keepdims)
+    powers = where(size == 0, 0.0, where(size == 0, 1.0, size) ** float(p))
+    total = powers.sum(axis, keepdims)
+    return where(total == 0, 0.0, where(total == 0, 1.0, total) ** (1.0 / p))
+
+
+def _root(total: Tensor) -> Tensor:
+    """√total whose gradient at 0 is 0 and not infinite."""
+    nothing = total == 0
+    return where(nothing, 0.0, where(nothing, 1.0, total).sqrt())
+
+
+def normalize(x: Operand, p: float = 2, axis: Axes = -1, eps: float = 1e-12) -> Tensor:
+    """x / max(‖x‖ₚ, eps) along an axis.  Example: `ws.normalize([3.0, 4.0])` is [0.6, 0.8]."""
+    t = _floats("normalize", x)
+    length = norm(t, p, axis, keepdims=True)
+    return t / where(length < eps, eps, length)
+
+
+def cosine_similarity(x: Operand, y: Operand, axis: int = -1, eps: float = 1e-8) -> Tensor:
+    """x · y / (‖x‖ ‖y‖) along an axis, neither length counted as less than eps.
+
+    Example: `ws.cosine_similarity([1.0, 0.0], [0.0, 2.0])` is 0.
+    """
+    a, b = _floats("cosine_similarity", x), _floats("cosine_similarity", y)
+    return (normalize(a, 2, axis, eps) * normalize(b, 2, axis, eps)).sum(axis)
+
+
+def argmin(x: Operand, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """The int32 index of the first smallest element.  Example: `ws.argmin([3.0, 1.0], 0)` is 1."""
+    return as_tensor(x)._mirrored().argmax(axis, keepdims)
+
+
+def any(x: Operand, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Is one element along the axes True, or not 0?  Example: `ws.any([False, True])` is True."""
+    return _truth(x).max(axis, keepdims) > 0
+
+
+def all(x: Operand, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Is every element along the axes True, or not 0?  Example: `ws.all([False, True])` is False."""
+    return _truth(x).min(axis, keepdims) > 0
+
+
+def count_nonzero(x: Operand, axis: Axes = None) -> Tensor:
+    """How many elements along the axes are not 0, as an int32.  Example: `ws.count_nonzero([3.0, 0.0])` is 1."""
+    return _truth(x).sum(axis)
+
+
+def _truth(x: Operand) -> Tensor:
+    t = as_tensor(x)
+    return (t if t.dtype == boolean else t != 0).astype("int32")
+
+
+def _floats(op: str, x: Operand) -> Tensor:
+    t = as_tensor(x)
+    if not t.dtype.is_float:
+        fail(DTypeError, f"{op} needs a float tensor; received {t.node.type}. Cast it first: x.astype('float32').")
+    return t
+
+
+take_their_words(globals(), __all__)
