@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -133,7 +134,7 @@ def _members(cls: type, home: Home) -> Iterator[str]:
 def signature(name: str, value: Any, bound: bool = False) -> str:
     """The call as one would write it; annotations as in the source."""
     try:
-        found = list(inspect.signature(value).parameters.values())
+        found = _fields(value) or list(inspect.signature(value).parameters.values())
     except ValueError:
         return name
     shown, star = [], False
@@ -145,6 +146,28 @@ def signature(name: str, value: Any, bound: bool = False) -> str:
         shown.append(_parameter(p))
     line = f"{name}({', '.join(shown)})"
     return line if bound or len(line) <= 110 else f"{name}(\n    " + ",\n    ".join(shown) + ",\n)"
+
+
+class _Factory:
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+def _fields(value: Any) -> list[inspect.Parameter]:
+    """The arguments of a dataclass whose constructor is generated: ours has a signature only once it was called."""
+    if not (inspect.isclass(value) and is_dataclass(value)):
+        return []
+    if not value.__init__.__code__.co_filename.endswith(("<string>", "records.py")):  # type: ignore[misc]
+        return []
+    return [_argument(f) for f in sorted(fields(value), key=lambda f: bool(f.kw_only)) if f.init]
+
+
+def _argument(f: Field[Any]) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY if f.kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    default = f.default if f.default_factory is MISSING else _Factory()
+    return inspect.Parameter(
+        f.name, kind, default=inspect.Parameter.empty if default is MISSING else default, annotation=f.type
+    )
 
 
 def _parameter(p: inspect.Parameter) -> str:
