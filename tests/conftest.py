@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from wholestep.compiler.backends.cpu.compiler import find_compiler
+from tests import compilers
 
 _HERE = Path(__file__).parent
 
@@ -29,8 +28,8 @@ settings.register_profile(
 )
 settings.load_profile("wholestep")
 
-# gcc is most of the time of the tests, and -O1 gives the bits of -O3: what everybody's sessions are compiled with is
-# left to those in which another framework judges the code itself.
+# gcc is most of the time of the tests: how everybody's sessions are compiled is left to those where another framework
+# judges the code itself.
 AS_SHIPPED = ("losses", "benchmarks", "test_ops.py", "test_attention.py", "test_networks.py", "test_same_bits.py")
 
 
@@ -38,7 +37,7 @@ AS_SHIPPED = ("losses", "benchmarks", "test_ops.py", "test_attention.py", "test_
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if "CC" not in os.environ and not _is_as_shipped(item.path):
-            patch.setenv("CC", shlex.join([*find_compiler().command, "-O1"]))
+            patch.setenv("CC", compilers.QUICK)
         return (yield)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compilers import QUICK
 
 import wholestep as ws
 
@@ -115,7 +116,7 @@ def step(group: str) -> None:
         terms.append(ws.tanh(case(*given, *weights)).sum())
         shapes |= {f"{n}{i}": s for n, s in inputs.items()}
     g.set_outputs({"loss": functools.reduce(ws.Tensor.__add__, terms)})
-    options = ws.CompileOptions(compiler="gcc -O1", egraph=False, verify=False)
+    options = ws.CompileOptions(compiler=QUICK, egraph=False, verify=False)
     session = ws.build_session(g, optimizer=ws.SGD(lr=0.1), batch_size=ROWS, threads=1, options=options)
     keep: list[mmap.mmap] = []
     for count in (ROWS, 1):

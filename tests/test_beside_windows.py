@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from compilers import QUICK
 
 import wholestep as ws
 
@@ -162,8 +163,8 @@ def session(threads: int) -> ws.Session:
         y.keep(name)
         terms.append((ws.tanh(y) * y).sum())
     g.set_outputs({"loss": functools.reduce(ws.Tensor.__add__, terms)})
-    # A refused plan would hide which values are wrong.  -O1: gcc is most of the time.
-    options = ws.CompileOptions(verify=False, compiler="gcc -O1")
+    # A refused plan would hide which values are wrong.
+    options = ws.CompileOptions(verify=False, compiler=QUICK)
     return ws.build_session(g, optimizer=ws.SGD(lr=1.0), batch_size=ROWS, threads=threads, options=options)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compilers import QUICK
 from integer_cases import FLOATS, INTEGERS, Array, Expression, cast, corners, numbers, pairs, random_expression, truths
 
 import wholestep as ws
@@ -41,7 +42,7 @@ def session() -> ws.Session:
     p, q = g.scalar("p", 1.0), g.scalar("q", 1.0)
     outputs |= {f"scalar: {name}": ours(p, q) for name, (ours, _) in SCALARS.items()}
     g.set_outputs(outputs)
-    return ws.build_inference_session(g, options=ws.CompileOptions(compiler="cc -O1", verify=False))
+    return ws.build_inference_session(g, options=ws.CompileOptions(compiler=QUICK, verify=False))
 
 
 def step() -> ws.StepResult:

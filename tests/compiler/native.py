@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from tests import compilers
 from tests.compiler.targets import HERE
 from wholestep.compiler.backends.cpu.compiler import compile_c, find_compiler
 from wholestep.compiler.backends.cpu.library import Call, add_half, load_library
@@ -31,7 +31,7 @@ def lower(graph: Graph, *, egraph: bool = True) -> Graph:
     return Compiler(CompileOptions(egraph=egraph)).run_stages(graph, HERE)
 
 
-QUICK = find_compiler(shlex.join([*find_compiler().command, "-O1"]))  # the bits of -O3 in half the time
+QUICK = find_compiler(compilers.QUICK)
 FENCE = 256  # bytes that nobody may write, between buffers and behind them
 
 

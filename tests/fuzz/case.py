@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping
 from random import Random
 from typing import Any, Protocol
 
-# -O1: gcc is most of a case's time.  The level is part of the cache's key.
-FAST = "gcc -O1"
-
 
 class Unfit(Exception):  # noqa: N818 - no failure: the case says nothing
     """A case that cannot be judged: the oracle's own numbers are not finite, or nothing is left to compare."""

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 import wholestep as ws
+from tests.compilers import QUICK
 from tests.fuzz import networks
-from tests.fuzz.case import FAST, Unfit, Wrong
+from tests.fuzz.case import Unfit, Wrong
 from tests.fuzz.layer import Made
 from tests.fuzz.network import Network
 from tests.fuzz.networks import Trained
@@ -158,7 +159,7 @@ def run_session(c: Combination, made: Made, changes: tuple[str, ...], cache: Pat
 
 def compile_options(changes: tuple[str, ...], cache: Path) -> ws.CompileOptions:
     folder = str(cache / ("changed" if changes and "warm cache" not in changes else "plain"))
-    return ws.CompileOptions(compiler=FAST, verify=False, cache_dir=folder, egraph="no egraph" not in changes)
+    return ws.CompileOptions(compiler=QUICK, verify=False, cache_dir=folder, egraph="no egraph" not in changes)
 
 
 RUNS: dict[str, Callable[[Combination, Made, tuple[str, ...], Path], Trained]] = {

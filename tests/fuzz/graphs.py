@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 import wholestep as ws
-from tests.fuzz.case import FAST, Unfit, Wrong
+from tests.compilers import QUICK
+from tests.fuzz.case import Unfit, Wrong
 from tests.fuzz.edges import EXTREME, INTEGERS
 from tests.fuzz.expressions import OPS
 from tests.fuzz.programs import SIZES, Array, Extent, Op, OpRow, Pool, as_extents
@@ -214,7 +215,7 @@ def failures(programs: list[Program], names: list[str]) -> dict[str, str]:
         capacity={s: n + first.room for s, n in sizes.items() if s in graph.to_ir().symbols},
         device=first.device,
         threads=first.threads,
-        options=ws.CompileOptions(compiler=FAST, verify=None if first.verify else False),
+        options=ws.CompileOptions(compiler=QUICK, verify=None if first.verify else False),
     )
     found = session.step({k: a for r in recorded.values() for k, a in r.feed.items()}).outputs
     wrong = {}

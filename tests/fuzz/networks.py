@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 import wholestep as ws
-from tests.fuzz.case import FAST, Unfit, Wrong
+from tests.compilers import QUICK
+from tests.fuzz.case import Unfit, Wrong
 from tests.fuzz.layer import Layer, Made, Shape
 from tests.fuzz.layers import make, sequence
 from tests.fuzz.network import Network, at_once, draw_any, from_data, smaller, text, to_data
@@ -174,7 +175,7 @@ def session_of(n: Network, made: Made, options: ws.CompileOptions | None = None,
         accumulate=n.accumulate,
         device=n.device,
         threads=n.threads,
-        options=options or ws.CompileOptions(compiler=FAST, verify=None if n.verify else False),
+        options=options or ws.CompileOptions(compiler=QUICK, verify=None if n.verify else False),
     )
 
 
