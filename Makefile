@@ -23,10 +23,10 @@ train: $(VENV)/.installed
 	$(PY) examples/digits.py
 
 test: check
-	$(PY) -m pytest -n 2 --dist loadfile -q
+	$(PY) -m pytest -n 2 --dist worksteal -q
 
 test-all: check
-	$(PY) -m pytest -n 2 --dist loadfile -q -m "long or not long"
+	$(PY) -m pytest -n 2 --dist worksteal -q -m "long or not long"
 
 fuzz: $(VENV)/.test
 	$(PY) -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) --jobs $(JOBS) --mode $(MODE) $(if $(DEVICE),--device $(DEVICE))
