@@ -127,7 +127,8 @@ FOR_PLANS_THAT_ARE_THERE: dict[str, set[str]] = {
     "plan": {"bodies", "check", "first_fit", "footprint", "formats", "kernel", "layout", "serialize", "traffic"},
     "backends.cpu": {
         *("check", "arena", "overwrite", "regions", "regions.touch", "windows", "windows.frames"),
-        *("format", "layout", "scheduled", "target", "compiler", "library", "scratch", "states", "program"),
+        *("format", "layout", "scheduled", "target", "compiler", "library", "scratch", "states"),
+        *("code", "device", "program", "tickets"),
     },
     "backends.reference": set(),
     "backends.cuda": set(),

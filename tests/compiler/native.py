@@ -11,9 +11,9 @@ import numpy as np
 
 from tests import compilers
 from tests.compiler.targets import HERE
+from wholestep.compiler.backends.cpu.code import parts_of
 from wholestep.compiler.backends.cpu.compiler import compile_c, find_compiler
-from wholestep.compiler.backends.cpu.library import Call, add_half, load_library
-from wholestep.compiler.backends.cpu.program import has_half_products
+from wholestep.compiler.backends.cpu.library import Call, add_part, build_library, load_library
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate
@@ -88,8 +88,8 @@ class Loaded:
     ) -> Ran:
         """What a step computes; done several `times`, what the last one of them does."""
         plan, library, dtypes = self.plan, load_library(self.plan.target), {}
-        if has_half_products(plan):
-            add_half(library, plan.target, Cache(), find_compiler())
+        for part in parts_of(plan):
+            add_part(library, part, build_library(Cache(), find_compiler(), plan.target, part))
         memory = {}
         constants = dict(plan.constants)
         for b in plan.pointer_buffers():

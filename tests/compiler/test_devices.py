@@ -19,7 +19,7 @@ import wholestep as ws
 from tests.compiler.targets import HERE
 from wholestep.cli import app
 from wholestep.compiler import devices
-from wholestep.compiler.backends.cpu import program as cpu
+from wholestep.compiler.backends.cpu import device as cpu
 from wholestep.compiler.backends.cpu import target as cpu_target
 from wholestep.compiler.backends.cpu.compiler import find_compiler
 from wholestep.compiler.backends.cpu.target import AVX2, PORTABLE, available_targets

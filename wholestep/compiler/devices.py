@@ -31,7 +31,7 @@ class BackendModule(Protocol):
 
 # Name -> the module, loaded when it is first asked for.
 BACKENDS: dict[str, str | BackendModule] = {
-    "cpu": "wholestep.compiler.backends.cpu.program",
+    "cpu": "wholestep.compiler.backends.cpu.device",
     "reference": "wholestep.compiler.backends.reference.program",
     "null": "wholestep.compiler.backends.null",
 }

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 import pytest
 
 from tests.compiler.targets import HERE
-from wholestep.compiler.backends.cpu import program as cpu
+from wholestep.compiler.backends.cpu import device as cpu
 from wholestep.compiler.runtime.together import Background, run_all
 from wholestep.errors import CompilerError
 from wholestep.options import CompileOptions

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from wholestep.compiler.backends.cpu.compiler import find_compiler
-from wholestep.compiler.backends.cpu.library import Ahead, Gemm, Library, build_library
+from wholestep.compiler.backends.cpu.library import Ahead, Gemm, Library, add_part, build_library
 from wholestep.compiler.backends.cpu.target import AVX2, AVX512, PORTABLE, available_targets
 from wholestep.compiler.runtime.cache import Cache
 from wholestep.compiler.target import Target
@@ -53,7 +53,7 @@ def place_b(b: Array, layout: str) -> tuple[Array, dict[str, int]]:
 
 def gemm(library: Library, dtype: Any, c: Array, **fields: Any) -> None:
     arguments = Gemm(c=c.ctypes.data, a=fields.pop("a").ctypes.data, b=fields.pop("b").ctypes.data, **fields)
-    (library.gemm_f32 if dtype == np.float32 else library.gemm_f64)(arguments)
+    (library.gemm_f32 if dtype == np.float32 else library.parts["double"].functions["gemm_f64"])(arguments)
 
 
 def product(library: Library, a: Array, b: Array, a_layout: str, b_layout: str, c_layout: str) -> Array:
@@ -89,7 +89,10 @@ VECTOR_TARGETS = [target for target in available_targets() if target != PORTABLE
 
 
 def library_for(target: Target, factory: pytest.TempPathFactory) -> Library:
-    return Library(build_library(Cache(factory.mktemp("library")), find_compiler(), target.name))
+    cache, compiler = Cache(factory.mktemp("library")), find_compiler()
+    library = Library(build_library(cache, compiler, target.name))
+    add_part(library, "double", build_library(cache, compiler, target.name, "double"))
+    return library
 
 
 @pytest.fixture(scope="module", params=VECTOR_TARGETS or [PORTABLE], ids=lambda target: target.name)

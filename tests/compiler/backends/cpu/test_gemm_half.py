@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from wholestep.compiler.backends.cpu.compiler import NATIVE, find_compiler
-from wholestep.compiler.backends.cpu.library import Ahead, Gemm, HalfLibrary, Library, Pairs, build_library
+from wholestep.compiler.backends.cpu.library import Ahead, Gemm, Library, Pairs, Part, build_library
 from wholestep.compiler.backends.cpu.target import available_targets
 from wholestep.compiler.runtime.cache import Cache
 
@@ -33,22 +33,24 @@ BEST, *OTHERS = available_targets()
 
 
 @pytest.fixture(scope="module", params=[BEST, *OTHERS[-2:]], ids=lambda target: target.name)
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> HalfLibrary:
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Part:
     cache, compiler = Cache(tmp_path_factory.mktemp("library")), find_compiler()
     whole = Library(build_library(cache, compiler, request.param.name))
-    return HalfLibrary(build_library(cache, compiler, request.param.name, half=True), whole)
+    return Part("half", build_library(cache, compiler, request.param.name, "half"), whole)
 
 
-def paired(library: HalfLibrary, b: Array) -> Array:
+def paired(library: Part, b: Array) -> Array:
     """[rows, columns] -> [columns/16][rows/2][16][2] through the library."""
     rows, columns = b.shape
     source = np.ascontiguousarray(b)
     out = np.full((-(-columns // PANEL), -(-rows // 2), PANEL, 2), 77, b.dtype)
-    library.pair_rows(Pairs(rows, columns, source.ctypes.data, columns, PANEL, out.ctypes.data, out[0].size))
+    library.functions["pair_rows"](
+        Pairs(rows, columns, source.ctypes.data, columns, PANEL, out.ctypes.data, out[0].size)
+    )
     return out
 
 
-def product(library: HalfLibrary, a: Array, b: Array, layout: str, **more: Any) -> Array:
+def product(library: Part, a: Array, b: Array, layout: str, **more: Any) -> Array:
     (m, k), n = a.shape, b.shape[1]
     pairs = paired(library, b)
     if layout == "rows":
@@ -77,7 +79,7 @@ def product(library: HalfLibrary, a: Array, b: Array, layout: str, **more: Any) 
         **steps,
         **more,
     }
-    gemm = library.gemm_bf16 if a.dtype == HALVES["bfloat16"] else library.gemm_f16
+    gemm = library.functions["gemm_bf16" if a.dtype == HALVES["bfloat16"] else "gemm_f16"]
     gemm(Gemm(a=stored.ctypes.data, b=pairs.ctypes.data, c=c[1:, 1:].ctypes.data, **fields))
     result = c[1 : m + 1, 1 : n + 1].copy()
     c[1 : m + 1, 1 : n + 1] = CANARY
@@ -93,7 +95,7 @@ def operands(shape: tuple[int, int, int], dtype: np.dtype[Any]) -> tuple[Array, 
 
 @pytest.mark.parametrize("name", HALVES)
 @pytest.mark.parametrize("layout", ["rows", "transposed", "panels", "turned panels"])
-def test_products_match_float64(library: HalfLibrary, name: str, layout: str) -> None:
+def test_products_match_float64(library: Part, name: str, layout: str) -> None:
     for shape in SHAPES:
         a, b = operands(shape, HALVES[name])
         got = product(library, a, b, layout)
@@ -104,7 +106,7 @@ def test_products_match_float64(library: HalfLibrary, name: str, layout: str) ->
 
 
 @pytest.mark.parametrize("name", HALVES)
-def test_bits_depend_neither_on_layouts_nor_on_how_a_product_is_cut(library: HalfLibrary, name: str) -> None:
+def test_bits_depend_neither_on_layouts_nor_on_how_a_product_is_cut(library: Part, name: str) -> None:
     a, b = operands((131, 77, 2100), HALVES[name])
     whole = product(library, a, b, "rows")
     for layout in ("transposed", "panels", "turned panels"):
@@ -118,7 +120,7 @@ def test_bits_depend_neither_on_layouts_nor_on_how_a_product_is_cut(library: Hal
 
 
 @pytest.mark.parametrize("name", HALVES)
-def test_special_values(library: HalfLibrary, name: str) -> None:
+def test_special_values(library: Part, name: str) -> None:
     dtype = HALVES[name]
     tiny = ml_dtypes.finfo(dtype).smallest_subnormal
     rows = [[np.inf, 1, 2], [np.nan, 1, 1], [np.inf, -np.inf, 0], [0, 0, np.inf], [tiny, tiny, 0], [-0.0, 0, 0]]
@@ -135,7 +137,7 @@ def test_special_values(library: HalfLibrary, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HALVES)
-def test_an_empty_sum_is_zero_and_nothing_fetched_ahead_matters(library: HalfLibrary, name: str) -> None:
+def test_an_empty_sum_is_zero_and_nothing_fetched_ahead_matters(library: Part, name: str) -> None:
     a, b = operands((50, 70, 300), HALVES[name])
     memory = np.zeros(10_000, np.float32)
     ahead = (Ahead * 2)(Ahead(memory.ctypes.data, 3, 1000, 4096), Ahead(64, 5, 1, 1 << 40))
@@ -144,7 +146,7 @@ def test_an_empty_sum_is_zero_and_nothing_fetched_ahead_matters(library: HalfLib
     assert (product(library, a, b, "rows", k=0) == 0).all()
 
 
-def test_rows_side_by_side(library: HalfLibrary) -> None:
+def test_rows_side_by_side(library: Part) -> None:
     for rows, columns in [(1, 1), (2, 16), (5, 17), (8, 48)]:
         b = np.arange(1, rows * columns + 1, dtype=np.float32).reshape(rows, columns).astype(np.float16)
         expected = np.zeros((-(-rows // 2) * 2, -(-columns // PANEL) * PANEL), np.float16)

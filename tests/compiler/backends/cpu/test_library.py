@@ -21,6 +21,7 @@ from wholestep.compiler.backends.cpu.library import (
     Library,
     Loop,
     LoopInput,
+    add_part,
     build_library,
     default_threads,
     load_plan_object,
@@ -230,6 +231,7 @@ def test_the_structures_have_the_sizes_of_c(tmp_path: Path) -> None:
 
 def test_the_api_table_is_the_library_s_own() -> None:
     library: Library = load_library()
+    add_part(library, "double", build_library(Cache(), find_compiler(), HERE.name, "double"))
     table = (ctypes.c_void_p * 3).from_address(library.api)
-    functions = (library.gemm_f32, library.gemm_f64, library.barrier)
+    functions = (library.gemm_f32, library.parts["double"].functions["gemm_f64"], library.barrier)
     assert list(table) == [ctypes.cast(f, ctypes.c_void_p).value for f in functions]

@@ -18,8 +18,8 @@ from wholestep.records import dataclass
 
 NATIVE = Path(__file__).parent / "native"
 OBJECT_SUFFIX = ".so"
-# The products of half elements: a library of its own.  Most programs have none, and a first start would wait for it.
-HALF_SOURCE = "gemm_half.c"
+# Products that most programs have none of are libraries of their own: a first start would wait for them.
+PARTS = {"half": "gemm_half.c", "double": "gemm_double.c"}
 # What only the library is made of; every other header may be included by a plan and is part of its key.
 LIBRARY_HEADERS = frozenset({"runtime.h", "gemm_tile.h", "gemm_vector.h", "gemm_portable.h", "order.h", "loop.h"})
 

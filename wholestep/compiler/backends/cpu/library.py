@@ -12,10 +12,10 @@ from pathlib import Path
 from wholestep.compiler.backend import IndexRefusedError
 from wholestep.compiler.backends.cpu.compiler import (
     EVERY_FLAG,
-    HALF_SOURCE,
     LIBRARY_HEADERS,
     NATIVE,
     OBJECT_SUFFIX,
+    PARTS,
     Compiler,
     compile_counter,
     find_compiler,
@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 SEQUENTIAL, SHUFFLED, EXPLICIT = range(3)
+INCLUDED = "gemm.c"  # by the parts, which are its products of other elements
 Body = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_int)
 
 
@@ -204,8 +205,7 @@ class Library:
         self.dll = ctypes.CDLL(os.fspath(path))
         self.api: int = ctypes.addressof(ctypes.c_byte.in_dll(self.dll, "ws_api_table"))
         self.gemm_f32 = self._function("ws_gemm_f32", None, POINTER(Gemm))
-        self.gemm_f64 = self._function("ws_gemm_f64", None, POINTER(Gemm))
-        self.half: HalfLibrary | None = None  # once a plan needs it
+        self.parts: dict[str, Part] = {}  # once a plan needs them
         self.barrier = self._function("ws_barrier", None)
         self.order = self._function("ws_order", c_uint64, c_uint64, c_uint64, c_uint64, c_uint64)
         self._pool_run = self._function("ws_pool_run", c_int, c_void_p, c_void_p, c_int)
@@ -231,17 +231,23 @@ class Library:
         check(self._pool_run(ctypes.cast(body, c_void_p), argument, threads), threads)
 
 
-class HalfLibrary:
-    """Products of bfloat16 and float16; they are added to the table that plans see."""
+# What the parts of the library have, with the structure that each function takes; dtype -> the part with its products.
+FUNCTIONS: dict[str, dict[str, type[Structure]]] = {
+    "half": {"gemm_bf16": Gemm, "gemm_f16": Gemm, "pair_rows": Pairs},
+    "double": {"gemm_f64": Gemm},
+}
+PART_OF = {"bfloat16": "half", "float16": "half", "float64": "double"}
 
-    def __init__(self, path: Path, library: Library) -> None:
-        self.dll, self.library = ctypes.CDLL(os.fspath(path)), library  # it multiplies with that one's products
-        self.gemm_bf16, self.gemm_f16, self.pair_rows = (
-            getattr(self.dll, f"ws_{name}") for name in ("gemm_bf16", "gemm_f16", "pair_rows")
-        )
-        for function, argument in ((self.gemm_bf16, Gemm), (self.gemm_f16, Gemm), (self.pair_rows, Pairs)):
-            function.restype, function.argtypes = None, [POINTER(argument)]
-        self.dll.ws_add_half(c_void_p(library.api))
+
+class Part:
+    """Products that the library itself does not have; they are added to the table that plans see."""
+
+    def __init__(self, name: str, path: Path, library: Library) -> None:
+        self.dll, self.library = ctypes.CDLL(os.fspath(path)), library  # it may multiply with that one's products
+        self.functions = {function: getattr(self.dll, f"ws_{function}") for function in FUNCTIONS[name]}
+        for function, argument in FUNCTIONS[name].items():
+            self.functions[function].restype, self.functions[function].argtypes = None, [POINTER(argument)]
+        self.dll[f"ws_add_{name}"](c_void_p(library.api))
 
 
 def _checked(done: int, function: object, given: tuple[Loop | MicroBatchLoop]) -> int:
@@ -265,24 +271,24 @@ def check(error: int, threads: int) -> None:
     raise OSError(error, f"could not start {threads} threads: {os.strerror(error)}; use fewer with threads=")
 
 
-def library_sources(half: bool = False) -> dict[str, str]:
-    """The text of every file of the library, or of its part for half elements, by name."""
-    compiled = {HALF_SOURCE} if half else {path.name for path in NATIVE.glob("*.c")} - {HALF_SOURCE}
-    names = compiled | LIBRARY_HEADERS | {"ws.h", "half.h"}
+def library_sources(part: str = "") -> dict[str, str]:
+    """The text of every file of the library, or of a part of it, by name."""
+    compiled = {PARTS[part]} if part else {path.name for path in NATIVE.glob("*.c")} - {*PARTS.values()}
+    names = compiled | LIBRARY_HEADERS | {"ws.h", "half.h"} | ({INCLUDED} if part else set())
     return {name: (NATIVE / name).read_text() for name in sorted(names)}
 
 
-def build_library(cache: Cache, compiler: Compiler, target: str, half: bool = False) -> Path:
-    """The library's shared object for a target by name, or that of its part for half elements, cached."""
-    sources = library_sources(half)
-    names = [text for pair in sources.items() for text in pair]
-    names += [(NATIVE / "gemm.c").read_text()] if half else []  # it includes that one
-    key = key_of("library", *names, *EVERY_FLAG, *flags_of(target), compiler.fingerprint)
+def build_library(cache: Cache, compiler: Compiler, target: str, part: str = "") -> Path:
+    """The shared object of the library for a target by name, or that of a part of it, cached."""
+    sources = library_sources(part)
+    texts = [text for pair in sources.items() for text in pair]
+    key = key_of("library", part, *texts, *EVERY_FLAG, *flags_of(target), compiler.fingerprint)
     found = cache.get(key, OBJECT_SUFFIX)
     if found is not None:
         return found
+    compiled = {name: text for name, text in sources.items() if not part or name != INCLUDED}
     with cache.lock(key):
-        return cache.get(key, OBJECT_SUFFIX) or cache.put(key, run_compiler(compiler, target, sources), OBJECT_SUFFIX)
+        return cache.get(key, OBJECT_SUFFIX) or cache.put(key, run_compiler(compiler, target, compiled), OBJECT_SUFFIX)
 
 
 _loaded: dict[str, Library] = {}  # by target: products of `cpu/portable` have other bits than those of its neighbours
@@ -311,11 +317,11 @@ def load_library(target: str, cache: Cache | None = None, compiler: Compiler | N
         return _loaded[target]
 
 
-def add_half(library: Library, target: str, cache: Cache, compiler: Compiler) -> None:
-    """Products of half elements for the plans of this process, once one of them has any."""
+def add_part(library: Library, name: str, path: Path) -> None:
+    """Products of a part for the plans of this process, once one of them has any."""
     with _loading:
-        if library.half is None:
-            library.half = HalfLibrary(build_library(cache, compiler, target, half=True), library)
+        if name not in library.parts:
+            library.parts[name] = Part(name, path, library)
 
 
 def load_plan_object(path: Path) -> tuple[int | None, int]:

@@ -10,7 +10,8 @@ from functools import partial
 
 from wholestep.compiler.backend import SLICE_SECONDS, Epoch, MicroBatchShape, Place
 from wholestep.compiler.backends.cpu import library as native
-from wholestep.compiler.backends.cpu.program import CpuEpoch, CpuProgram, Kept, bounds_of
+from wholestep.compiler.backends.cpu.program import CpuProgram, bounds_of
+from wholestep.compiler.backends.cpu.tickets import CpuEpoch, Kept
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import Region

@@ -5,45 +5,31 @@ from __future__ import annotations
 import ctypes
 import errno
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import Context
 from ctypes import addressof, byref, c_char, c_double, c_long, c_void_p
-from functools import cache, cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, MicroBatchShape, Place, Slice, nothing
+from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, Place
 from wholestep.compiler.backends.cpu import library as native
-from wholestep.compiler.backends.cpu.compiler import OBJECT_SUFFIX, Compiler, compile_c, find_compiler
+from wholestep.compiler.backends.cpu.code import PlanCode
 from wholestep.compiler.backends.cpu.layout import PANELS
 from wholestep.compiler.backends.cpu.scratch import Scratch
 from wholestep.compiler.backends.cpu.states import MEMORY
-from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_available
+from wholestep.compiler.backends.cpu.tickets import CpuEpoch, Kept, Outlet
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan import serialize
-from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.footprint import footprint, staging_bytes
 from wholestep.compiler.plan.kernel import Buffer, Plan, Space
-from wholestep.compiler.plan.layout import aligned, unpack
+from wholestep.compiler.plan.layout import aligned
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.cache import key_of
 from wholestep.compiler.runtime.memory import Region
-from wholestep.compiler.runtime.plans import compiler_version
 from wholestep.compiler.runtime.storage import HostArray
-from wholestep.compiler.runtime.store import cache_of
-from wholestep.compiler.runtime.together import Background
-from wholestep.compiler.target import Target
-from wholestep.errors import PlanError
-from wholestep.options import CompileOptions
-from wholestep.records import dataclass
 
 if TYPE_CHECKING:
-    from wholestep.compiler.backends.cpu.micro_batches import MicroBatchProgram
     from wholestep.compiler.backends.cpu.recorder import Recorder
-    from wholestep.compiler.backends.cpu.render.c import Source
 
 
 class CpuProgram:
@@ -54,51 +40,21 @@ class CpuProgram:
 
     synchronous = True
 
-    def __init__(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> None:
+    def __init__(self, plan: Plan, place: Place, code: PlanCode) -> None:
         self.plan, self._place, self._state = plan, place, place.state
         assert isinstance(place.scratch, Scratch), "programs of the CPU share its scratch memory"
-        self._scratch = place.scratch
-        device = device_for(plan.target)
-        device.prepare(place.where.options)  # a cold start compiles the library and the plan side by side
-        coming = Background(lambda: self._find_or_compile(key))
-        meanwhile()
-        compiled = coming.result()
-        self.library = device.library(place.where.options)
-        if has_half_products(plan):
-            native.add_half(self.library, device.name, cache_of(place.where.options), _compiler(place.where.options))
-        self._object = PlanObject(compiled)
-        self.recorder = _recorder(compiled, place.where.threads) if place.profile else None
+        self._scratch, self._code, self.library = place.scratch, code, code.library
+        self.recorder = _recorder(code.path, place.where.threads) if place.profile else None
         self._seen = -1  # the version of the state that the copies show
         self._lay_out()
         self._make_call()
         self.place_scratch()
         self._scratch.users.add(self)
 
-    @cached_property
+    @property
     def source(self) -> str:
         """The C that runs."""
-        return self._rendered.text
-
-    @cached_property
-    def _rendered(self) -> Source:
-        from wholestep.compiler.backends.cpu.render.c import (
-            source,
-        )  # a program found in the cache starts without the renderer
-
-        return source(self.plan, profile=self._place.profile)
-
-    def _find_or_compile(self, key: str) -> Path:
-        """The plan's shared object.  Its key is the plan: a hit neither renders nor compiles."""
-        options = self._place.where.options
-        store, compiler = cache_of(options), _compiler(options)
-        key = program_key(self.plan, options, key)
-        key = key_of("profiled", key) if self._place.profile else key
-        found = store.get(key, OBJECT_SUFFIX)
-        if found is not None:
-            return found
-        source = self._rendered
-        compiled = compile_c(source.text, files=source.files, cache=store, compiler=compiler, target=self.plan.target)
-        return store.put(key, compiled.read_bytes(), OBJECT_SUFFIX)
+        return self._code.source.text
 
     def _lay_out(self) -> None:
         """Place what belongs to this program alone: copies, outputs, constants, staging."""
@@ -170,8 +126,8 @@ class CpuProgram:
         )
         self._call_reference = byref(self._call)
         self._step = native.Step(
-            prologue=self._object.prologue,
-            entry=self._object.entry,
+            prologue=self._code.prologue,
+            entry=self._code.entry,
             call=ctypes.pointer(self._call),
             threads=self._place.where.threads,
         )
@@ -248,8 +204,8 @@ class CpuProgram:
         if self._state.family.spread:
             for name, _ in self.plan.states:
                 self._state.slot(name).bring(MEMORY.kind, name in self.plan.updated)
-        if self._object.refresh is not None:
-            self._object.refresh(self._call_reference)
+        if self._code.refresh is not None:
+            self._code.refresh(self._call_reference)
         self._seen = self._state.family.version
 
     # -- what it leaves ------------------------------------------------------------------------------------------
@@ -308,8 +264,8 @@ class CpuProgram:
         copies = [self._as_copy(b) for b in self.plan.buffers if b.space is Space.COPY]
         self._copies = (native.Copy * max(1, len(copies)))(*copies)
         return native.Phase(
-            prologue=self._object.prologue,
-            entry=self._object.entry,
+            prologue=self._code.prologue,
+            entry=self._code.entry,
             call=ctypes.pointer(self._call),
             step_scalar=self._step_scalar(),
             copies=self._copies,
@@ -367,8 +323,8 @@ class CpuProgram:
             item.source, item.row_bytes = source.ctypes.data, source.nbytes // len(source)
         loss = self.plan.buffers[self.plan.outputs[0][1]]
         return native.Loop(
-            prologue=self._object.prologue,
-            entry=self._object.entry,
+            prologue=self._code.prologue,
+            entry=self._code.entry,
             call=ctypes.pointer(self._call),
             batch_dim=self._dim(epoch.symbol),
             inputs=inputs,
@@ -403,65 +359,6 @@ def bounds_of(
     return (native.Bound * len(found))(*found)
 
 
-class CpuEpoch:
-    """The slices of an epoch, made when they are asked for."""
-
-    def __init__(self, epoch: Epoch, run: Callable[[AnyArray, int], int]) -> None:
-        """`run` makes updates after so many, writes their losses, and says how many there were."""
-        self._epoch, self._run, self._done = epoch, run, 0
-        self._losses = np.zeros(epoch.end - epoch.first)
-
-    def __iter__(self) -> CpuEpoch:
-        return self
-
-    def __next__(self) -> Slice:
-        epoch, done = self._epoch, self._done
-        if done == len(self._losses):
-            raise StopIteration
-        self._done += self._run(self._losses, done)
-        return Slice.of(epoch, epoch.first + done, self._losses[done : self._done])
-
-
-@dataclass(frozen=True)
-class Outlet:
-    """An output: its type, how it is laid out, and its bytes."""
-
-    buffer: Buffer
-    stored: AnyArray
-
-    def copy(self) -> Outlet:
-        """The same with bytes of its own."""
-        return Outlet(self.buffer, self.stored.copy())
-
-    def read(self, sizes: Mapping[str, int]) -> AnyArray:
-        """The output as the user sees it, copied."""
-        type = self.buffer.type
-        return unpack(self.stored, [evaluate(e, sizes) for e in type.shape], self.buffer.layout)
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A step whose outputs were put aside."""
-
-    outlets: Mapping[str, Outlet]
-    sizes: Mapping[str, int]
-
-    def wait(self) -> None:
-        """It is done."""
-
-    def loss(self) -> float:
-        """The first output."""
-        return float(next(iter(self.outlets.values())).stored[0])
-
-    def read(self, name: str) -> AnyArray:
-        """An output, copied."""
-        return self.outlets[name].read(self.sizes)
-
-    def keep(self) -> Kept:
-        """As it is."""
-        return self
-
-
 def _no_loss() -> NoReturn:
     raise AssertionError("a program without outputs has no loss")
 
@@ -470,102 +367,3 @@ def _recorder(compiled: Path, threads: int) -> Recorder:
     from wholestep.compiler.backends.cpu.recorder import Recorder  # only a profile reads what kernels noted
 
     return Recorder(compiled, threads)
-
-
-class PlanObject:
-    """A plan's compiled code in this process: the addresses of its functions."""
-
-    def __init__(self, path: Path) -> None:
-        self.prologue, self.entry = native.load_plan_object(path)
-        code = ctypes.CDLL(os.fspath(path))  # the same handle: an object is loaded once per process
-        self.refresh = code.ws_refresh if hasattr(code, "ws_refresh") else None
-        if self.refresh is not None:
-            self.refresh.restype = None
-
-
-def program_key(plan: Plan, options: CompileOptions, key: str = "") -> str:
-    """What a plan's compiled code depends on: the plan, for which `key` may stand, our version, the C compiler."""
-    fingerprint = _compiler(options).fingerprint
-    return key_of("program", key or serialize.dump(plan), compiler_version(), fingerprint, plan.target)
-
-
-def load_library(target: str, options: CompileOptions) -> native.Library:
-    """The runtime library of a target in this process."""
-    return native.load_library(target, cache_of(options), _compiler(options))
-
-
-def _compiler(options: CompileOptions) -> Compiler:
-    return find_compiler(options.compiler_command)
-
-
-def has_half_products(plan: Plan) -> bool:
-    """Does a plan call the library's products of half elements?"""
-    dots = (k.body for k in plan.kernels if isinstance(k.body, Dot))
-    return any(plan.buffers[dot.a.buffer].type.dtype.is_half for dot in dots)
-
-
-class CpuDevice:
-    runs = True
-    memory = MEMORY
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.name = target.name
-        self._coming: Background[native.Library] | None = None
-
-    def scratch(self) -> Scratch:
-        """The arena and the threads' workspaces."""
-        return Scratch()
-
-    def prepare(self, options: CompileOptions) -> None:
-        """Find or compile the runtime library on a thread of its own."""
-        if self._coming is None and not native.is_loaded(self.name):
-            # In no context: its spans are no part of the build that happens to come first.
-            self._coming = Background(lambda: Context().run(load_library, self.name, options))
-
-    def library(self, options: CompileOptions) -> native.Library:
-        """The library, once it is there.  Where `prepare` failed, perhaps with another compiler, it is tried again."""
-        coming, self._coming = self._coming, None
-        if coming is not None:
-            coming.wait()
-        return load_library(self.name, options)
-
-    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> CpuProgram:
-        """The program of a plan, compiled for the target that the plan was made for."""
-        if plan.target != self.name:
-            if plan.target not in TARGETS:
-                raise PlanError(
-                    f"the plan is for {plan.target!r} and cannot run on {self.name!r}; plan it again with "
-                    f"device={self.name!r}."
-                )
-            need_available(TARGETS[plan.target])
-        return CpuProgram(plan, place, key, meanwhile)
-
-    def load_micro_batches(
-        self, plan: Plan, programs: Sequence[CpuProgram], place: Place, shape: MicroBatchShape
-    ) -> MicroBatchProgram:
-        from wholestep.compiler.backends.cpu.micro_batches import (
-            MicroBatchProgram,  # it is made of programs of this module
-        )
-
-        return MicroBatchProgram(plan, programs, place, shape)
-
-    def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
-        return program_key(plan, options, key)
-
-
-@cache
-def device_for(name: str) -> CpuDevice:
-    """The device of a target by name: one in a process, since it has the library coming."""
-    return CpuDevice(TARGETS[name])
-
-
-def default_target() -> Target:
-    """What `device="cpu"` means on this machine."""
-    return detect_target()
-
-
-def make_device(target: Target) -> CpuDevice:
-    """The CPU as a target; an error where this machine is no such CPU."""
-    need_available(target)
-    return device_for(target.name) if target == TARGETS[target.name] else CpuDevice(target)

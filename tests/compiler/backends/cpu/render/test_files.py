@@ -11,7 +11,7 @@ import pytest
 
 import wholestep as ws
 from tests.lenet import lenet
-from wholestep.compiler.backends.cpu import program as cpu
+from wholestep.compiler.backends.cpu import code as cpu
 from wholestep.compiler.backends.cpu.compiler import compile_c
 from wholestep.compiler.backends.cpu.render.c import KERNELS_OF_A_FILE, source
 

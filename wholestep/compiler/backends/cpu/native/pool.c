@@ -233,4 +233,4 @@ void ws_barrier(void) {
   }
 }
 
-ws_api ws_api_table = {.gemm_f32 = ws_gemm_f32, .gemm_f64 = ws_gemm_f64, .barrier = ws_barrier};
+ws_api ws_api_table = {.gemm_f32 = ws_gemm_f32, .barrier = ws_barrier};

@@ -132,5 +132,5 @@ WS_EXPORT long ws_run_micro_batches(ws_micro_batch_loop *);
 /* The row at position i of an epoch over n rows: a keyed bijection on [0, n). */
 WS_EXPORT uint64_t ws_order(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i);
 
-WS_EXPORT extern ws_api ws_api_table;         /* what products of half elements need is added by gemm_half.c */
+WS_EXPORT extern ws_api ws_api_table;         /* the rest is added by gemm_double.c and gemm_half.c */
 #endif

@@ -31,9 +31,9 @@ typedef struct {
    ws_pairs: b_k is from one pair of rows to the next. */
 typedef struct {
   void (*gemm_f32)(const ws_gemm *);
-  void (*gemm_f64)(const ws_gemm *);
+  void (*gemm_f64)(const ws_gemm *);    /* there once ws_add_double was called */
   void (*barrier)(void);                /* among the threads of the current run */
-  void (*gemm_bf16)(const ws_gemm *);   /* these are there once ws_add_half was called */
+  void (*gemm_bf16)(const ws_gemm *);   /* these once ws_add_half was */
   void (*gemm_f16)(const ws_gemm *);
   void (*pair_rows)(const ws_pairs *);
 } ws_api;

@@ -1,0 +1,101 @@
+"""The CPU as a device: its memory, the library that is coming, and plans as programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from wholestep.compiler.backend import MicroBatchShape, Place, nothing
+from wholestep.compiler.backends.cpu import library as native
+from wholestep.compiler.backends.cpu.code import PlanCode, compiler_of, program_key
+from wholestep.compiler.backends.cpu.program import CpuProgram
+from wholestep.compiler.backends.cpu.scratch import Scratch
+from wholestep.compiler.backends.cpu.states import MEMORY
+from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_available
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.store import cache_of
+from wholestep.compiler.runtime.together import Background
+from wholestep.compiler.target import Target
+from wholestep.errors import PlanError
+from wholestep.options import CompileOptions
+
+if TYPE_CHECKING:
+    from wholestep.compiler.backends.cpu.micro_batches import MicroBatchProgram
+
+
+class CpuDevice:
+    """A CPU as a target: plans for it are compiled and run here."""
+
+    runs = True
+    memory = MEMORY
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.name = target.name
+        self._coming: Background[native.Library] | None = None
+
+    def scratch(self) -> Scratch:
+        """The arena and the threads' workspaces."""
+        return Scratch()
+
+    def prepare(self, options: CompileOptions) -> None:
+        """Find or compile the runtime library on a thread of its own."""
+        if self._coming is None and not native.is_loaded(self.name):
+            # In no context: its spans are no part of the build that happens to come first.
+            self._coming = Background(lambda: Context().run(load_library, self.name, options))
+
+    def library(self, options: CompileOptions) -> native.Library:
+        """The library, once it is there.  Where `prepare` failed, perhaps with another compiler, it is tried again."""
+        coming, self._coming = self._coming, None
+        if coming is not None:
+            coming.wait()
+        return load_library(self.name, options)
+
+    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> CpuProgram:
+        """The program of a plan, compiled for the target that the plan was made for."""
+        if plan.target != self.name:
+            if plan.target not in TARGETS:
+                raise PlanError(
+                    f"the plan is for {plan.target!r} and cannot run on {self.name!r}; plan it again with "
+                    f"device={self.name!r}."
+                )
+            need_available(TARGETS[plan.target])
+        device, options = device_for(plan.target), place.where.options
+        device.prepare(options)  # a cold start compiles the library and the plan side by side
+        library = partial(device.library, options)
+        code = PlanCode(plan, options, key=key, profile=place.profile, library=library, meanwhile=meanwhile)
+        return CpuProgram(plan, place, code)
+
+    def load_micro_batches(
+        self, plan: Plan, programs: Sequence[CpuProgram], place: Place, shape: MicroBatchShape
+    ) -> MicroBatchProgram:
+        from wholestep.compiler.backends.cpu.micro_batches import MicroBatchProgram  # most steps have none
+
+        return MicroBatchProgram(plan, programs, place, shape)
+
+    def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
+        return program_key(plan, options, key)
+
+
+def load_library(target: str, options: CompileOptions) -> native.Library:
+    """The runtime library of a target in this process."""
+    return native.load_library(target, cache_of(options), compiler_of(options))
+
+
+@cache
+def device_for(name: str) -> CpuDevice:
+    """The device of a target by name: one in a process, since it has the library coming."""
+    return CpuDevice(TARGETS[name])
+
+
+def default_target() -> Target:
+    """What `device="cpu"` means on this machine."""
+    return detect_target()
+
+
+def make_device(target: Target) -> CpuDevice:
+    """The CPU as a target; an error where this machine is no such CPU."""
+    need_available(target)
+    return device_for(target.name) if target == TARGETS[target.name] else CpuDevice(target)

@@ -1,0 +1,73 @@
+"""What launches of the CPU leave: outputs where they lie, a step's that were put aside, the slices of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from wholestep.compiler.backend import Epoch, Slice
+from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.plan.kernel import Buffer
+from wholestep.compiler.plan.layout import unpack
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.records import dataclass
+
+
+@dataclass(frozen=True)
+class Outlet:
+    """An output: its type, how it is laid out, and its bytes."""
+
+    buffer: Buffer
+    stored: AnyArray
+
+    def copy(self) -> Outlet:
+        """The same with bytes of its own."""
+        return Outlet(self.buffer, self.stored.copy())
+
+    def read(self, sizes: Mapping[str, int]) -> AnyArray:
+        """The output as the user sees it, copied."""
+        type = self.buffer.type
+        return unpack(self.stored, [evaluate(e, sizes) for e in type.shape], self.buffer.layout)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A step whose outputs were put aside."""
+
+    outlets: Mapping[str, Outlet]
+    sizes: Mapping[str, int]
+
+    def wait(self) -> None:
+        """It is done."""
+
+    def loss(self) -> float:
+        """The first output."""
+        return float(next(iter(self.outlets.values())).stored[0])
+
+    def read(self, name: str) -> AnyArray:
+        """An output, copied."""
+        return self.outlets[name].read(self.sizes)
+
+    def keep(self) -> Kept:
+        """As it is."""
+        return self
+
+
+class CpuEpoch:
+    """The slices of an epoch, made when they are asked for."""
+
+    def __init__(self, epoch: Epoch, run: Callable[[AnyArray, int], int]) -> None:
+        """`run` makes updates after so many, writes their losses, and says how many there were."""
+        self._epoch, self._run, self._done = epoch, run, 0
+        self._losses = np.zeros(epoch.end - epoch.first)
+
+    def __iter__(self) -> CpuEpoch:
+        return self
+
+    def __next__(self) -> Slice:
+        epoch, done = self._epoch, self._done
+        if done == len(self._losses):
+            raise StopIteration
+        self._done += self._run(self._losses, done)
+        return Slice.of(epoch, epoch.first + done, self._losses[done : self._done])
