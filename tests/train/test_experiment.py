@@ -71,6 +71,8 @@ def test_an_experiment_has_an_optimizer_that_settings_reach() -> None:
     plain = ws.Experiment(model=mlp(), data=(X, Y), loss="cross_entropy")
     assert plain.optimizer == ws.AdamW()
     assert plain.having({"optimizer.lr": 0.5}).optimizer == ws.AdamW(lr=0.5)
+    weighed = ws.Experiment(model=mlp(), data=(X, Y), loss="mse", loss_weights={"a": 1.0, "b": 2.0})
+    assert weighed.having({"loss_weights.b": 0.5}).loss_weights == {"a": 1.0, "b": 0.5}
     torchs = ws.schedules.StepLR(ws.SGD(lr=0.1), step_size=5)
     assert ws.Experiment(model=mlp(), data=(X, Y), loss="mse", schedule=torchs).optimizer == ws.SGD(lr=0.1)
 

@@ -24,7 +24,7 @@ from wholestep.steps.define import Model, as_graph, defined, need_graph, precisi
 from wholestep.steps.definition import TRAIN, Definition
 from wholestep.steps.loss_scale import LossScale
 from wholestep.steps.module import Inputs, training_graph
-from wholestep.steps.recipe import Recipe, as_measures, as_schedules
+from wholestep.steps.recipe import Recipe, as_measures, as_schedules, with_parts
 from wholestep.steps.states import state_of
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def build_session(
     inputs: Inputs | None = None,
     targets: Inputs | None = None,
     loss: Any = None,
+    loss_weights: Mapping[str, float] | None = None,
     optimizer: Optimizer | None = None,
     metrics: Any = (),
     schedule: Any = None,
@@ -49,6 +50,7 @@ def build_session(
     clip_norm: float | None = None,
     clip_value: float | None = None,
     clip_each: float | None = None,
+    gradient_norm: bool = False,
     nonfinite: str = "ignore",
     unused: Sequence[str] = (),
     precision: str = "float32",
@@ -65,7 +67,9 @@ def build_session(
         inputs, targets: of a module, `ws.Spec(shape, dtype)`; a step then takes `x` and `labels`.  Several are a dict
             by name; a target called `sample_weight` weighs the rows of the loss.
         loss: of a module: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict
-            of these by output.
+            of these by output.  A function may return a dict of parts.  The loss is the sum of its parts; each is
+            measured, as the metric `<part>_loss`.
+        loss_weights: what parts of the loss are multiplied with, by name; the runtime scalars `loss_weights.<part>`.
         optimizer: how parameters change; SGD with lr 0.01 when None.  A `@ws.step` function has its own.
         metrics: e.g. `["accuracy", ws.metrics.TopKAccuracy(k=5)]`, counted inside the step.  A metric is about the
             output after the loss and the input called `labels` (or `targets`, `target`, `y`); `(metric, output, input)`
@@ -79,6 +83,8 @@ def build_session(
         clip_norm: shorten all gradients together to this global norm; `result.metrics["grad_norm"]` is the norm before.
         clip_value: bring every element of the gradients into [-clip_value, clip_value]; done before `clip_norm`.
         clip_each: shorten the gradient of each parameter to this norm by itself.
+        gradient_norm: measure the global norm of gradients, `result.metrics["grad_norm"]`, and its mean over an epoch's
+            steps, `session.metrics()["grad_norm"]`.
         nonfinite: where the loss or a gradient is not finite: "ignore" it, "skip" the update and leave every state as
             it is (`session.skipped_steps` counts), or "raise" an error.
         unused: names, or patterns of names, of parameters that the loss need not depend on; they are not trained.
@@ -109,8 +115,9 @@ def build_session(
         as_schedules(schedule),
         tuple(unused),
         *precision_of(model_or_graph, precision, loss_scale),
+        gradient_norm,
     )
-    model = as_graph(model_or_graph, inputs, targets, loss)
+    model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
     session, report = build(defined(model, optimizer, batch_size, capacity, recipe), where)
     log.info("%s", report)
     return session
@@ -155,6 +162,7 @@ def build_measuring_session(
     inputs: Inputs,
     targets: Inputs | None,
     loss: Any,
+    loss_weights: Mapping[str, float] | None = None,
     metrics: Any = (),
     batch_size: int,
     device: str = "cpu",
@@ -162,8 +170,9 @@ def build_measuring_session(
     options: CompileOptions | None = None,
 ) -> Session:
     """A session that evaluates a model: the loss, the outputs and the metrics, and nothing that trains."""
-    recipe = Recipe(measures=as_measures(metrics))
-    definition = Definition(training_graph(model, inputs, targets, loss), None, {}, recipe, measures_only=True)
+    graph = training_graph(model, inputs, targets, loss, loss_weights)
+    recipe = with_parts(Recipe(measures=as_measures(metrics)), graph)
+    definition = Definition(graph, None, {}, recipe, measures_only=True)
     return build(sized(definition, batch_size, None), where_to(device, threads, 0, options))[0]
 
 
@@ -231,6 +240,7 @@ def split_arguments(
     inputs: Inputs | None = None,
     targets: Inputs | None = None,
     loss: Any = None,
+    loss_weights: Mapping[str, float] | None = None,
     metrics: Any = (),
     schedule: Any = None,
     precision: str = "float32",
@@ -242,7 +252,7 @@ def split_arguments(
     half, scale = precision_of(model_or_graph, precision, loss_scale)
     recipe |= {"schedules": as_schedules(schedule), "precision": half, "loss_scale": scale}
     known = Recipe(measures=as_measures(metrics), **recipe)
-    model = as_graph(model_or_graph, inputs, targets, loss)
+    model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
     return defined(model, optimizer, batch_size, capacity, known), where
 
 

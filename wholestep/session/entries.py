@@ -199,7 +199,7 @@ class Programs:
 
     def load(self, name: str, plan: Plan, key: str) -> EntryPoint:
         """Load an entry point that is one program."""
-        self.measured[name] = Measured(self.recipe, self.state, plan, EVALUATE if name == EVALUATE else "")
+        self.measured[name] = Measured(self.recipe, self.state, [plan], EVALUATE if name == EVALUATE else "")
         return self._keep(name, EntryPoint(self._load_program(plan, key), self.turns, self.measured[name]))
 
     def _load_micro_batches(
@@ -216,7 +216,7 @@ class Programs:
         program = self.where.device.load_micro_batches(outside, programs, self.place, shape_of(definition, kind))
         if name == "main":
             self.of_micro_batches = programs
-        self.measured[name] = Measured(self.recipe, self.state, part, EVALUATE if kind == EVALUATE else "")
+        self.measured[name] = Measured(self.recipe, self.state, [part, last], EVALUATE if kind == EVALUATE else "")
         self.measured.setdefault(kind, self.measured[name])
         return self._keep(name, EntryPoint(program, self.turns, self.measured[name]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.plan.kernel import Plan
@@ -10,9 +11,9 @@ from wholestep.compiler.runtime.state import State
 from wholestep.errors import NonFiniteError, UsageError
 from wholestep.session.results import EntryPoint, StepResult
 from wholestep.steps.loss_scale import LOSS_SCALE, SMALLEST
-from wholestep.steps.recipe import Recipe
+from wholestep.steps.recipe import GRAD_NORM, Recipe
 from wholestep.steps.states import first_values
-from wholestep.steps.train import GRAD_NORM, NONFINITE
+from wholestep.steps.train import NONFINITE
 
 if TYPE_CHECKING:
     from wholestep.session.entries import Programs
@@ -21,11 +22,16 @@ if TYPE_CHECKING:
 class Measured:
     """The metrics of one entry point.  Its states are the model's own; `prefix` tells those of `evaluate` apart."""
 
-    def __init__(self, recipe: Recipe, state: State, plan: Plan, prefix: str) -> None:
+    def __init__(self, recipe: Recipe, state: State, plans: Sequence[Plan], prefix: str) -> None:
         self._metrics = [m.metric for m in recipe.measures]
+        if recipe.gradient_norm and not prefix:
+            from wholestep.steps.gradient_norm import GradientNorm
+
+            self._metrics.append(GradientNorm())
         self._prefix = f"{prefix}." if prefix else ""
-        self._state, self._plan = state, plan
-        reported = {GRAD_NORM: recipe.clip_norm is not None, LOSS_SCALE: recipe.loss_scale is not None}
+        self._state, self._plans = state, plans
+        normed = recipe.gradient_norm or recipe.clip_norm is not None
+        reported = {GRAD_NORM: normed, LOSS_SCALE: recipe.loss_scale is not None}
         self._reported = [name for name, on in reported.items() if on and not prefix]
 
     def values(self) -> dict[str, Any]:
@@ -43,10 +49,10 @@ class Measured:
 
     def reset(self) -> None:
         """Count anew."""
-        fresh = first_values(self._plan, 0)
-        for metric in self._metrics:
-            own = self._prefix + metric.state_name("")
-            for name, _ in self._plan.states:
+        own = tuple(self._prefix + metric.state_name("") for metric in self._metrics)
+        for plan in self._plans if own else ():
+            fresh = first_values(plan, 0)
+            for name, _ in plan.states:
                 if name.startswith(own):
                     self._state.set(name, fresh(name))
 

@@ -40,8 +40,9 @@ def load_state_dict(programs: Programs, values: Mapping[str, object], *, strict:
     state, scalars, turn, clocks = programs.state, programs.scalars, programs.turn, programs.clocks
     numbers = [SESSION + name for name, _ in scalars.items()]
     counted = {UPDATES, *(f"{UPDATES}/{key}" for key in clocks.starts)}
-    needed = {*_lasting(state), STEP, EPOCH, *numbers}
-    unexpected = [name for name in values if name not in needed | counted]
+    # What others have left in the model's state, as a validation of a run before, nobody need bring along.
+    needed = {*programs.lasting_states, STEP, EPOCH, *numbers}
+    unexpected = [name for name in values if name not in needed | counted | {*_lasting(state)}]
     missing = [name for name in needed if name not in values]
     if unexpected or (strict and missing):
         raise UnknownNameError(

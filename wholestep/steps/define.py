@@ -17,7 +17,7 @@ from wholestep.steps.capacity import merged_capacity
 from wholestep.steps.definition import Definition
 from wholestep.steps.loss_scale import LossScale
 from wholestep.steps.module import Inputs, training_graph
-from wholestep.steps.recipe import PLAIN, Recipe, as_loss_scale
+from wholestep.steps.recipe import PLAIN, Recipe, as_loss_scale, with_parts
 from wholestep.steps.states import clocks_of
 
 Model = Module | Graph | Step
@@ -36,12 +36,20 @@ def precision_of(model: Model, precision: str, loss_scale: LossScale | None) -> 
     return half, None
 
 
-def as_graph(model: Model, inputs: Inputs | None, targets: Inputs | None, loss: Any) -> Graph | Step:
+def as_graph(
+    model: Model,
+    inputs: Inputs | None,
+    targets: Inputs | None,
+    loss: Any,
+    loss_weights: Mapping[str, float] | None = None,
+) -> Graph | Step:
     """A module with its loss as a graph; graphs and steps as they are."""
     if isinstance(model, Module):
-        return training_graph(model, inputs, targets, loss)
-    if inputs is not None or targets is not None or loss is not None:
-        raise UsageError("inputs=, targets= and loss= describe a module; a graph or step declares its own.")
+        return training_graph(model, inputs, targets, loss, loss_weights)
+    if any(given is not None for given in (inputs, targets, loss, loss_weights)):
+        raise UsageError(
+            "inputs=, targets=, loss= and loss_weights= describe a module; a graph or step declares its own."
+        )
     return model
 
 
@@ -64,6 +72,7 @@ def defined(
             )
         return sized(Definition(model, None, {}, recipe), batch_size, capacity)
     need_graph(model, "build_session")
+    recipe = with_parts(recipe, model)
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         raise UsageError(f"optimizer is a description such as ws.Adam(lr=1e-3); received {optimizer!r}.")
     return sized(Definition(model, optimizer or SGD(), {}, recipe), batch_size, capacity)

@@ -83,7 +83,14 @@ def record_metrics(step: Graph, measures: Sequence[Measure]) -> None:
     weight = step.inputs.get("sample_weight")
     for measure in measures:
         metric, target = measure.metric, _target(step, measure)
-        metric.record(step, loss_of(step) if metric.takes_loss else _prediction(step, measure), target, weight)
+        metric.record(step, _loss(step, measure) if metric.takes_loss else _prediction(step, measure), target, weight)
+
+
+def _loss(step: Graph, measure: Measure) -> Tensor:
+    """The loss, or the part of it that a measure names."""
+    if measure.prediction is None or measure.prediction not in step.loss_parts:
+        return loss_of(step)
+    return Tensor(step.loss_parts[measure.prediction], step)
 
 
 def _prediction(step: Graph, measure: Measure) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from wholestep.compiler.frontend.graph import Graph, recording
 from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.errors import UsageError
+from wholestep.errors import OptionError, ShapeError, UsageError
 from wholestep.losses.table import LossFunction
 from wholestep.nn.module import Module
 from wholestep.nn.trace import trace_of
@@ -90,7 +91,13 @@ def forward_graph(model: Module, inputs: Inputs) -> tuple[Graph, Any]:
     return graph, out
 
 
-def training_graph(model: Module, inputs: Inputs | None, targets: Inputs | None, loss: Any) -> Graph:
+def training_graph(
+    model: Module,
+    inputs: Inputs | None,
+    targets: Inputs | None,
+    loss: Any,
+    weights: Mapping[str, float] | None = None,
+) -> Graph:
     """The graph of a model with its loss: inputs `x` and `labels`, or the names of the dicts."""
     if inputs is None or loss is None:
         missing = 'inputs=ws.Spec(("batch", 784))' if inputs is None else 'loss="cross_entropy"'
@@ -100,12 +107,46 @@ def training_graph(model: Module, inputs: Inputs | None, targets: Inputs | None,
         trace_of(graph, model)
         outputs = record_outputs(model, inputs, record_inputs(graph, inputs))
         aims = record_inputs(graph, {"labels": targets} if isinstance(targets, Spec) else targets or {})
-        graph.set_outputs({"loss": _loss(loss, outputs, aims), **outputs})
+        found = _loss(loss, outputs, aims)
+        graph.set_outputs({"loss": summed(graph, found, weights), **outputs})
     share_state(graph, model)
     return graph
 
 
-def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> Tensor:
+def summed(graph: Graph, loss: Tensor | Mapping[str, Tensor], weights: Mapping[str, float] | None) -> Tensor:
+    """The loss: Σ weight·part where it has parts, which the graph then knows; weights are runtime scalars."""
+    if not isinstance(loss, Mapping):
+        if weights is not None:
+            fail(
+                UsageError,
+                f"loss_weights={dict(weights)} is for a loss of several parts: a dict by output, or a function that "
+                'returns a dict, {"reconstruction": a, "kl": b}. This loss is one number; multiply it yourself.',
+            )
+        return loss
+    for name in weights or {}:
+        if name not in loss:
+            fail(UsageError, f"loss_weights[{name!r}]: the loss has no such part; it has: {', '.join(loss)}.")
+    for name, part in loss.items():
+        if not isinstance(part, Tensor) or part.shape != () or not part.dtype.is_float:
+            fail(
+                ShapeError, f"loss[{name!r}] is one number, a float scalar; received {part!r}. Reduce it: loss.mean()."
+            )
+    if len(loss) > 1:
+        graph.loss_parts = {name: part.node for name, part in loss.items()}
+    first, *rest = (_weighted(graph, name, part, weights) for name, part in loss.items())
+    return sum(rest, start=first)
+
+
+def _weighted(graph: Graph, name: str, part: Tensor, weights: Mapping[str, float] | None) -> Tensor:
+    if weights is None or name not in weights:
+        return part
+    value = weights[name]
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        fail(OptionError, f"loss_weights[{name!r}] is a number; received {value!r}.")
+    return graph.scalar(f"loss_weights.{name}", float(value)).astype(part.dtype) * part
+
+
+def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> Tensor | Mapping[str, Tensor]:
     """A loss by name or function; a dict has one for each output, whose target has the output's name."""
     weight = {"sample_weight": aims.pop("sample_weight")} if "sample_weight" in aims else {}
     if isinstance(loss, Mapping) and ("kind" not in loss or "kind" in outputs):  # else the to_config() of one loss
@@ -114,8 +155,7 @@ def _loss(loss: Any, outputs: Mapping[str, Tensor], aims: dict[str, Tensor]) -> 
                 known = f"outputs: {', '.join(outputs)}; targets: {', '.join(aims) or 'none'}"
                 raise UsageError(f"loss[{name!r}] needs an output and a target of that name; there are {known}.")
         functions = {name: _weighing(losses.get(one), weight) for name, one in loss.items()}
-        first, *rest = (one(outputs[name], aims[name], **weight) for name, one in functions.items())
-        return sum(rest, start=first)
+        return {name: one(outputs[name], aims[name], **weight) for name, one in functions.items()}
     function = _weighing(losses.get(loss), weight)
     if len(outputs) == 1 and len(aims) <= 1:
         return function(*outputs.values(), *aims.values(), **weight)

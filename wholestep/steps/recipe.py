@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend.trace import fail
@@ -15,10 +15,12 @@ from wholestep.schedules.base import Schedule
 from wholestep.steps.loss_scale import LossScale
 
 if TYPE_CHECKING:
+    from wholestep.compiler.frontend.graph import Graph
     from wholestep.metrics import Metric
 
 NONFINITE = ("ignore", "skip", "raise")
 RATE = "optimizer.lr"
+GRAD_NORM = "grad_norm"  # the global norm of gradients, in results and logs
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Recipe:
     unused: tuple[str, ...] = ()  # name patterns of parameters that may lack a path to the loss
     precision: DType = float32  # what products are computed in
     loss_scale: LossScale | None = None
+    gradient_norm: bool = False  # is it measured?
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "clip_value", "clip_each"):
@@ -55,6 +58,8 @@ class Recipe:
             fail(OptionError, f"nonfinite={self.nonfinite!r}: expected one of {', '.join(map(repr, NONFINITE))}.")
         if not isinstance(self.accumulate, int) or isinstance(self.accumulate, bool) or self.accumulate < 1:
             fail(OptionError, f"accumulate={self.accumulate!r}: expected a whole number of at least 1 micro-batch.")
+        if self.gradient_norm and any(m.metric.name == GRAD_NORM for m in self.measures):
+            fail(OptionError, f"a metric is called {GRAD_NORM!r}, as the norm of gradients is; give it another name.")
 
     @property
     def may_skip(self) -> bool:
@@ -63,6 +68,21 @@ class Recipe:
 
 
 PLAIN = Recipe()
+
+
+def with_parts(recipe: Recipe, graph: Graph) -> Recipe:
+    """A recipe that measures the parts of a loss that has some, as `reconstruction_loss` and so on."""
+    if not graph.loss_parts:
+        return recipe
+    from wholestep.metrics.means import LossTracker  # most losses have one part, and no metric of it
+
+    rows = next(iter(graph.inputs))
+    parts = [Measure(LossTracker(name=f"{name}_loss"), name, rows) for name in graph.loss_parts]
+    for name in {m.metric.name for m in recipe.measures} & {p.metric.name for p in parts}:
+        fail(
+            OptionError, f"a metric is called {name!r}, as the part of the loss is; give it another name: name='other'."
+        )
+    return replace(recipe, measures=(*recipe.measures, *parts))
 
 
 def as_loss_scale(given: object, precision: DType) -> LossScale | None:

@@ -14,13 +14,13 @@ from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.errors import GradientError, GraphError, OptionError
 from wholestep.optim.base import Optimizer
-from wholestep.optim.techniques import clip_by_global_norm, clip_by_norm, clip_by_value, count_nonfinite
+from wholestep.optim.techniques import clip_by_global_norm, clip_by_norm, clip_by_value, count_nonfinite, global_norm
 from wholestep.records import dataclass
 from wholestep.steps.evaluate import loss_of, record_metrics
 from wholestep.steps.loss_scale import LOSS_SCALE, scaled, unscaled
-from wholestep.steps.recipe import PLAIN, Recipe
+from wholestep.steps.recipe import GRAD_NORM, PLAIN, Recipe
 
-GRAD_NORM, NONFINITE, SKIPPED = "grad_norm", "nonfinite", "nonfinite.skipped"
+NONFINITE, SKIPPED = "nonfinite", "nonfinite.skipped"
 
 
 def train_graph(
@@ -60,6 +60,10 @@ def finish(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: Recipe) ->
         if p.name in step.kept:
             step.keep(g, f"{p.name}.grad")
     clipped, extra = _clipped(step, grads, recipe)
+    if recipe.gradient_norm:
+        from wholestep.steps.gradient_norm import GradientNorm
+
+        GradientNorm().record(step, extra[GRAD_NORM], extra[GRAD_NORM])
     if recipe.may_skip:
         extra[NONFINITE] = bad = count_nonfinite([slopes.loss, *grads])
         # The update waits for the verdict: computed beside the gradients, it would be stored before it is refused.
@@ -84,7 +88,7 @@ def _clipped(step: Graph, grads: Sequence[Tensor], recipe: Recipe) -> tuple[Sequ
     if recipe.clip_each is not None:
         grads = clip_by_norm(grads, step.scalar("clip.each", recipe.clip_each))
     if recipe.clip_norm is None:
-        return grads, {}
+        return grads, {GRAD_NORM: global_norm(grads)} if recipe.gradient_norm else {}
     grads, norm = clip_by_global_norm(grads, step.scalar("clip.norm", recipe.clip_norm))
     return grads, {GRAD_NORM: norm}
 

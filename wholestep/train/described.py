@@ -122,11 +122,15 @@ class Described:
     def _is_function(self) -> bool:
         return callable(self.loss) and not isinstance(self.loss, losses.Loss)
 
+    @property
+    def by_output(self) -> bool:
+        """Is there a loss for each output?  Else a dict is the `to_config()` of one."""
+        targets = self.batch.targets if isinstance(self.batch.targets, Mapping) else {}
+        return isinstance(self.loss, Mapping) and ("kind" not in self.loss or "kind" in targets)
+
     def _losses(self) -> dict[str, losses.Loss]:
         """The losses of the table by the target that they are about; functions of one's own are not known."""
-        targets = self.batch.targets if isinstance(self.batch.targets, Mapping) else {}
-        by_output = isinstance(self.loss, Mapping) and ("kind" not in self.loss or "kind" in targets)
-        named = dict(self.loss) if by_output else {"labels": self.loss}
+        named = dict(self.loss) if self.by_output else {"labels": self.loss}
         found = {name: one if callable(one) else losses.get(one) for name, one in named.items()}
         return {name: one for name, one in found.items() if isinstance(one, losses.Loss)}
 

@@ -23,6 +23,7 @@ from wholestep.session import Session, build_session
 from wholestep.steps.loss_scale import LossScale
 from wholestep.train.checkpoint import Checkpoint, load_checkpoint
 from wholestep.train.checkpoint.folder import checkpoints_in
+from wholestep.train.class_weight import with_class_weight
 from wholestep.train.config import TrainConfig
 from wholestep.train.controls import fed, trial_of
 from wholestep.train.described import Described
@@ -55,6 +56,12 @@ class Experiment:
         validate_every: epochs between two validations; the last epoch has one whatever it is.
         validate_every_steps: also validate inside an epoch, after every so many of its steps: `history.validations`.
         loss: a name such as "cross_entropy", a `ws.losses.Loss`, a function of (output, target), or a dict by output.
+            The parts of a loss (of each output; of a function that returns a dict) are added up and logged:
+            `history["<part>_loss"]`.
+        class_weight: how much rows of each class count in the loss: a dict `{0: 1.0, 1: 5.0}`, a number for each class,
+            or "balanced", by how often each occurs.
+        loss_weights: what the parts are multiplied with, by name: `{"kl": 0.1}`.  Runtime scalars: a schedule may have
+            them, `schedule={"loss_weights.kl": ...}`.
         optimizer: None is that of a schedule under torch's names, else AdamW with lr 1e-3.  Each call begins with a new
             one, its moments and schedule included; `resume=` goes on.
         schedule: of the learning rate, e.g. `ws.schedules.cosine(warmup=100)`, which spans the run.  Those under
@@ -75,6 +82,8 @@ class Experiment:
         per_micro_batch: of a loss that cannot be cut into batches, accept the mean of the batches' losses.
         clip_norm: shorten all gradients together to this global norm.
         clip_value: bring every element of the gradients into [-clip_value, clip_value], before `clip_norm`.
+        gradient_norm: log `grad_norm`, the mean over an epoch's steps of the global norm of gradients, before
+            `clip_norm`, with which it is logged anyway.
         nonfinite: "raise" ends a run whose loss is not finite and says in which step and layer; "skip" leaves such
             steps out and counts them; "ignore" trains on.
         precision: "float32", "bfloat16" or "float16", as of `ws.build_session`.
@@ -99,6 +108,8 @@ class Experiment:
     model: Module
     data: Any
     loss: Any
+    loss_weights: Mapping[str, float] | None = None
+    class_weight: Any = None
     validation: Any = None
     validate_every: int = 1
     validate_every_steps: int | None = None
@@ -119,6 +130,7 @@ class Experiment:
     per_micro_batch: bool = False
     clip_norm: float | None = None
     clip_value: float | None = None
+    gradient_norm: bool = False
     nonfinite: str = "raise"
     precision: str = "float32"
     loss_scale: LossScale | None = None
@@ -183,6 +195,7 @@ class Experiment:
         loader, held = fed(self)
         described = Described(self.model, sample_of(loader), self.loss)
         described.check(loader)
+        described = with_class_weight(described, self.class_weight, loader)
         session = self._session(described, loader, held)
         session.set_observer(self.observer)
         session.reset_optimizer()  # it is a new one: what an earlier run left in the model's state is not its own
@@ -202,6 +215,7 @@ class Experiment:
     def _session(self, described: Described, loader: DataLoader, held: Table | None) -> Session:
         return described.build(
             build_session,
+            loss_weights=self.loss_weights,
             optimizer=self.optimizer,
             schedule=resolved(self.schedule, self.epochs, length(loader)),
             metrics=with_room(self.metrics, rows_to_measure(loader, held)),
@@ -210,6 +224,7 @@ class Experiment:
             per_micro_batch=self.per_micro_batch,
             clip_norm=self.clip_norm,
             clip_value=self.clip_value,
+            gradient_norm=self.gradient_norm or self.clip_norm is not None,
             nonfinite="skip" if self.nonfinite == "skip" else "ignore",  # losses are looked at where they come back
             precision=self.precision,
             loss_scale=self.loss_scale,
@@ -226,6 +241,7 @@ class Experiment:
         return {
             **{name: value for name, value in plain.items() if name not in UNNOTED},
             "loss": str(self.loss),
+            **({} if self.class_weight is None else {"class_weight": str(self.class_weight)}),
             "optimizer": self.optimizer.to_config(),
             "schedule": None if self.schedule is None else str(self.schedule),
             "batch_size": loader.batch_size,
@@ -239,6 +255,9 @@ def _need_module(model: object) -> None:
 
 def _replaced(owner: Any, path: list[str], value: Any, whole: str) -> Any:
     """A copy of a description with one field, at the end of a path of names, replaced."""
+    if isinstance(owner, Mapping):
+        inner = value if len(path) == 1 else _replaced(owner.get(path[0]), path[1:], value, whole)
+        return {**owner, path[0]: inner}
     if not is_dataclass(owner) or isinstance(owner, type):
         raise UsageError(f"{whole!r} cannot be set: {type(owner).__name__} {owner!r} has no fields to replace.")
     known = [f.name for f in fields(owner) if f.init]

@@ -98,14 +98,16 @@ def need_monitors(session: Session, names: tuple[str, ...]) -> None:
 
 
 def rate_used(session: Session, epoch: int) -> dict[str, float]:
-    """`{"lr": …}` that the last step of an epoch was made with; nothing where there are several optimizers."""
-    if len(session.optimizers) != 1:
-        return {}
-    (name,) = session.optimizers
+    """`{"lr": …}` that the last step of an epoch was made with; of several optimizers `lr/<name>` each."""
+    named = session.optimizers
+    return {("lr" if len(named) == 1 else f"lr/{name}"): _rate(session, name, epoch) for name in named}
+
+
+def _rate(session: Session, name: str, epoch: int) -> float:
     live = session.schedules.get(f"{name}.lr")
     if live is None:
-        return {"lr": session.optimizer.lr}
-    return {"lr": live(epoch if live.description.unit == "epoch" else max(session.updates_made - 1, 0))}
+        return float(session.optimizers[name].lr)
+    return live(epoch if live.description.unit == "epoch" else max(session.updates_made - 1, 0))
 
 
 def told(session: Session) -> str:

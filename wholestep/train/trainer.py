@@ -19,6 +19,7 @@ from wholestep.errors import NonFiniteError, OptionError, UsageError
 from wholestep.session import Session
 from wholestep.session.delegate import delegate
 from wholestep.steps.loss_scale import LOSS_SCALE
+from wholestep.steps.recipe import GRAD_NORM
 from wholestep.train.checkpoint import Checkpoint
 from wholestep.train.config import TrainConfig
 from wholestep.train.history import TrainHistory
@@ -254,7 +255,7 @@ class Trainer:
 
     def _names(self) -> tuple[str, ...]:
         own = ("loss", *self.session.metrics())
-        held = () if self.validation is None else tuple(f"val_{name}" for name in own)
+        held = () if self.validation is None else tuple(f"val_{name}" for name in own if name != GRAD_NORM)
         skipped = (SKIPPED,) if self._skips else ()
         return (*own, *held, *skipped, *self._scale(), *rate_used(self.session, 0))
 

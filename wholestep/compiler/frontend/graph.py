@@ -68,6 +68,7 @@ class Graph:
         self.owners: dict[str, Any] = {}  # state -> the parameter of a module whose numbers it has
         self.recorded_by: Any = None  # the function of a @ws.step
         self.meanings: dict[Node, Any] = {}  # what losses take scores for, so that metrics of the same scores know
+        self.loss_parts: dict[str, Node] = {}  # what the loss is a sum of, by name, each before it is weighted
 
     # -- leaves --------------------------------------------------------------------------------------------------
 
@@ -366,7 +367,7 @@ class Graph:
         out._owners, out._random_calls = dict(self._owners), dict(self._random_calls)
         out.modules, out.owners, out.recorded_by = self.modules, self.owners, self.recorded_by
         out.clocks, out._update_numbers = self.clocks, dict(self._update_numbers)
-        out.meanings = dict(self.meanings)
+        out.meanings, out.loss_parts = dict(self.meanings), self.loss_parts
         return out
 
     def adopt(self, tensor: Tensor) -> Tensor:

@@ -1,0 +1,128 @@
+"""`class_weight=` of a run: how much the rows of each class count in its loss."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from inspect import signature
+from typing import Any
+
+import numpy as np
+
+from wholestep import losses
+from wholestep.compiler.ir.types import letter_of
+from wholestep.data.loader import DataLoader
+from wholestep.data.table import Array, Table
+from wholestep.errors import InputError, OptionError, UsageError
+from wholestep.losses.forms import class_axis
+from wholestep.steps.module import forward_graph
+from wholestep.train.described import Described
+
+BALANCED = "balanced"
+
+
+def with_class_weight(described: Described, given: Any, loader: DataLoader) -> Described:
+    """The same model and data under a loss in which classes count differently; itself where nothing is given."""
+    if given is None:
+        return described
+    loss = _loss(described)
+    labels = loader.source.targets.get("labels") if isinstance(loader.source, Table) else None
+    if "pos_weight" in signature(loss.function).parameters:  # yes or no: what a yes counts against a no
+        no, yes = _numbers(given, 2, labels)
+        if not no > 0.0:
+            raise OptionError(f"class_weight={given!r}: the class 0 must count something; received {no:g}.")
+        options: dict[str, Any] = {"pos_weight": yes / no}
+    else:
+        options = {"class_weight": np.array(_numbers(given, _classes(described, loss), labels))}
+    return replace(described, loss=losses.Loss(loss.kind, **loss.options, **options))
+
+
+def _loss(described: Described) -> losses.Loss:
+    """The loss, where it is one that can weigh classes."""
+    fix = "Weigh rows instead: data=(x, y, weights[y])."
+    if described.by_output:
+        raise UsageError(
+            "class_weight= is about one loss, and this one is a dict by output. Give the output its own: loss={'name': "
+            "ws.losses.Loss('cross_entropy', class_weight=[...])}."
+        )
+    loss = losses.get(described.loss)
+    if not isinstance(loss, losses.Loss):
+        raise UsageError(f"class_weight= cannot reach into a loss of your own, {loss!r}. {fix}")
+    known = signature(loss.function).parameters
+    own = {"class_weight", "pos_weight"} & set(known)
+    if not own:
+        raise UsageError(f"class_weight= is for losses of classes; {loss.kind} has none. {fix}")
+    if twice := own & loss.options.keys():
+        raise UsageError(f"the loss has its own {twice.pop()}=; leave class_weight= out.")
+    return loss
+
+
+def _classes(described: Described, loss: losses.Loss) -> int:
+    """How many scores the model gives each row."""
+    graph, _ = forward_graph(described.model, described.inputs())
+    shape = next(iter(graph.outputs.values())).shape
+    labels = described.targets()["labels"].shape
+    count = shape[class_axis(loss.kind, shape, labels, loss.options.get("axis"))]
+    assert isinstance(count, int), "a model has so many outputs as its last layer"
+    return count
+
+
+def _numbers(given: Any, classes: int, labels: Array | None) -> list[float]:
+    """A weight for each class: as a dict (1 where it says nothing), a list, or by how often each one occurs."""
+    if given == BALANCED if isinstance(given, str) else False:
+        return _balanced(labels, classes)
+    if isinstance(given, Mapping):
+        named = {_class_number(name, given): value for name, value in given.items()}
+        if beyond := [c for c in named if not 0 <= c < classes]:
+            raise OptionError(
+                f"class_weight has the class {beyond[0]}, and the model has the classes 0 to {classes - 1}. Number "
+                "classes from 0."
+            )
+        weights = [named.get(c, 1.0) for c in range(classes)]
+    elif isinstance(given, Sequence | np.ndarray) and not isinstance(given, str):
+        weights = list(given)
+    else:
+        raise OptionError(
+            f"class_weight={given!r}: expected a dict, {{0: 1.0, 1: 5.0}}, a number for each class, [1.0, 5.0], or "
+            "'balanced'."
+        )
+    if len(weights) != classes:
+        raise OptionError(
+            f"class_weight has {len(weights)} numbers, and the model has {classes} classes; give one each."
+        )
+    for value in weights:
+        if isinstance(value, bool | str) or not math.isfinite(value) or value < 0:
+            raise OptionError(f"class_weight: a weight is a number of at least 0; received {value!r}.")
+    return [float(w) for w in weights]
+
+
+def _class_number(name: object, given: Any) -> int:
+    try:
+        return int(name)  # type: ignore[call-overload, no-any-return]  # JSON has names alone: {"0": 1.0}
+    except (TypeError, ValueError):
+        raise OptionError(
+            f"class_weight={given!r}: classes are numbers from 0, {{0: 1.0, 1: 5.0}}; received {name!r}."
+        ) from None
+
+
+def _balanced(labels: Array | None, classes: int) -> list[float]:
+    """rows / (classes · rows of the class), as scikit-learn has it."""
+    if labels is None or (letter_of(labels.dtype) not in "iub" and not _are_whole(labels)):
+        raise UsageError(
+            "class_weight='balanced' counts class numbers of data in memory, (x, y). Count them yourself: "
+            "class_weight=[1.0, 5.0]."
+        )
+    counts = np.bincount(labels.astype(np.int64).ravel(), minlength=classes)
+    if len(counts) > classes or not counts.all():
+        missing = np.flatnonzero(counts == 0)
+        what = f"no row has the class {missing[0]}" if missing.size else f"labels go up to {len(counts) - 1}"
+        raise InputError(
+            f"class_weight='balanced': {what}, and the model has the classes 0 to {classes - 1}. Give the weights "
+            "yourself: class_weight={0: 1.0, 1: 5.0}."
+        )
+    return [float(labels.size / (classes * c)) for c in counts]
+
+
+def _are_whole(labels: Array) -> bool:
+    return bool(np.isin(labels, (0, 1)).all())  # answers as floats
