@@ -6,6 +6,7 @@ is one; so is the toy of docs/guides/your-own-backend.md.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -77,7 +78,7 @@ class Launched:
         return self
 
 
-class HostProgram:
+class HostProgram(ABC):
     """A plan and the state that it changes; a backend says how kernels run."""
 
     synchronous = True
@@ -95,9 +96,9 @@ class HostProgram:
         self.mapped_bytes = sum(array.nbytes for array in held)
         self.count_steps(bool(plan.updated))
 
+    @abstractmethod
     def run(self, memory: Memory) -> None:
         """Run every kernel of the plan; states and outputs are written where `memory` has them."""
-        raise NotImplementedError
 
     @property
     def source(self) -> str:
@@ -176,7 +177,7 @@ class HostProgram:
         """Steps over the rows of an epoch, one launch after the other."""
         return epoch_of_launches(self, epoch, self._unless if self._stop else None)
 
-    def wait(self) -> None:
+    def wait(self) -> None:  # noqa: B027  # nothing is to be done
         """A launch is done when it returns."""
 
     def loss(self) -> float:
