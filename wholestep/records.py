@@ -42,7 +42,8 @@ class _Fields:
 
 
 def _initializer(cls: Any) -> tuple[str, dict[str, Any]]:
-    names: dict[str, Any] = {"_set": object.__setattr__, "_OMITTED": _OMITTED}
+    # By its module a frame is known to be ours, and not the user's line.
+    names: dict[str, Any] = {"_set": object.__setattr__, "_OMITTED": _OMITTED, "__name__": cls.__module__}
     parameters, lines = ["self"], [" pass"]
     for field in sorted(dataclasses.fields(cls), key=lambda field: bool(field.kw_only)):
         name, value, default = field.name, field.name, ""

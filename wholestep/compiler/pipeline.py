@@ -31,6 +31,7 @@ from wholestep.compiler.passes.scans import hoist_casts, hoist_projections, in_b
 from wholestep.compiler.passes.unroll import unroll_inner_loops
 from wholestep.compiler.plan.bounds import index_bounds, least_sizes
 from wholestep.compiler.plan.check import check
+from wholestep.compiler.plan.dtypes import need_dtypes
 from wholestep.compiler.plan.footprint import footprint
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.spans import Integers, OptimizeReport, Spans
@@ -188,10 +189,12 @@ class Compiler:
         """The plan of one entry point for a target and what was done to get it."""
         log.info("traced graph: %d nodes", len(graph.nodes))
         self._checked(graph)
+        need_dtypes(graph, target)
         # Indices are bounded by what the user wrote: a rewrite may replace a lookup by arithmetic on its index.
         bounds, least = index_bounds(graph), least_sizes(graph)
         self.egraph_reports, self.given_up = [], []
         lowered = self.run_stages(graph, target)
+        need_dtypes(lowered, target)  # passes make tensors as well: masks, indices, copies in other types
         with self.spans.span(PLAN):
             fused, make_plan = self.options.fuse, planner_of(target)
             plan = make_plan(lowered, capacity, target=target, fused=fused, bounds=bounds, least=least)

@@ -93,6 +93,9 @@ class Target:
     dtypes: Mapping[str, str] = field(hash=False)  # what it computes with -> what it accumulates in
     composites: frozenset[str]  # it has kernels for these; all others are decomposed
     costs: CostTable
+    stored: frozenset[str] = (
+        frozenset()
+    )  # dtypes that may also lie in its memory: its passes widen what computes with them
     planner: str = "wholestep.compiler.plan.in_order:make_plan"  # who makes plans for it: "package.module:function"
     blocks_columns: bool = False  # do products and matrices among the states lie in blocks of columns, not in rows?
     lowering: Lowering = Lowering()

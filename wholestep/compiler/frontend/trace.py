@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import sys
 from collections.abc import Sequence
 from typing import NoReturn, TypeVar
@@ -29,9 +28,7 @@ def locate(error: E) -> E:
     """The same error with the user's line as its last line; an error that has one is left alone."""
     if _MARK in str(error):
         return error
-    line = user_line()
-    source = linecache.getline(line.file, line.line).strip()
-    return type(error)(f"{error}{_MARK}{line}" + (f": {source}" if source else ""))
+    return type(error)(f"{error}{user_line().shown}")
 
 
 def fail(kind: type[WholestepError], text: str) -> NoReturn:

@@ -23,6 +23,14 @@ class SourceLine:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
+    @property
+    def shown(self) -> str:
+        """How it stands in an error: the place, and what is written there."""
+        import linecache  # a program without errors reads no sources
+
+        source = linecache.getline(self.file, self.line).strip()
+        return f"\n  at {self}" + (f": {source}" if source else "")
+
 
 class Node:
     """One operation: what it does, to what, and what comes out.  Equal only to itself."""

@@ -22,6 +22,7 @@ PORTABLE = Target(
     # They have a text of their own in render/language.py, or a native routine.
     composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
     costs=read_costs(Path(__file__).parent / "costs.json"),
+    stored=frozenset({"bfloat16", "float16"}),
     planner="wholestep.compiler.backends.cpu.schedule:make_plan",
     blocks_columns=True,
     lowering=Lowering(
