@@ -147,4 +147,59 @@ SIZES: dict[str, Row] = {
     },
 }  # fmt: skip
 
-CATALOGUE = {"convolutions": CONVOLUTIONS, "pools": POOLS, "sizes": SIZES}
+TIED = np.round(normal(3, 4, 7))
+WHERE = _RNG.integers(0, 9, (2, 3, 4)).astype(np.int32)
+
+
+def largest(x: Any, k: int, axis: int) -> Any:
+    values, indices = ws.topk(x, k, axis)
+    return values * (1.0 + indices.astype(x.dtype))
+
+
+def torch_largest(x: torch.Tensor, k: int, axis: int) -> torch.Tensor:
+    values, indices = x.topk(k, axis)
+    return values * (1.0 + indices)
+
+
+SELECTION: dict[str, Row] = {
+    "take_along_axis": (
+        lambda x, i: ws.take_along_axis(x, i, 2), lambda x, i: x.gather(2, i.long()), (SIGNALS, WHERE)
+    ),
+    "take_along_axis, the same for all": (
+        lambda x, i: ws.take_along_axis(x, i[:, :1], 2), lambda x, i: x.gather(2, i[:, :1].expand(-1, 3, -1).long()),
+        (SIGNALS, WHERE),
+    ),
+    "take_along_axis, a long axis": (
+        lambda x, i: ws.take_along_axis(x, i, 1), lambda x, i: x.gather(1, i.long()),
+        (normal(2, 600), _RNG.integers(0, 600, (2, 7))),
+    ),
+    "sort, a long axis": (lambda x: ws.sort(x), lambda x: x.sort(-1).values, (normal(2, 513),)),
+    "sort": (lambda x: ws.sort(x), lambda x: x.sort(-1).values, (SIGNALS,)),
+    "sort, ties, the middle, descending": (
+        lambda x: ws.sort(x, 1, descending=True), lambda x: x.sort(dim=1, descending=True, stable=True).values, (TIED,)
+    ),
+    "argsort, ties": (
+        lambda x: ws.argsort(x).astype(x.dtype) * x, lambda x: x.argsort(dim=-1, stable=True).to(x.dtype) * x, (TIED,)
+    ),
+    "topk": (lambda x: largest(x, 3, -1), lambda x: torch_largest(x, 3, -1), (SIGNALS,)),
+    "topk, many, the first axis": (lambda x: largest(x, 6, 0), lambda x: torch_largest(x, 6, 0), (normal(8, 5),)),
+}  # fmt: skip
+
+ORDER = np.where(normal(5, 6) > 0, 1.0, -1.0)
+LOSSES: dict[str, Row] = {
+    **{
+        f"triplet_margin_loss, {options}": (
+            lambda a, b, c, o=options: ws.losses.triplet_margin_loss(a, b, c, **o),
+            lambda a, b, c, o=options: F.triplet_margin_loss(a, b, c, **o), (normal(5, 6), normal(5, 6), normal(5, 6)),
+        )
+        for options in ({}, {"p": 1, "margin": 0.3}, {"swap": True, "reduction": "none"})
+    },
+    "margin_ranking_loss": (
+        lambda a, b: ws.losses.margin_ranking_loss(a, b, ORDER, 0.2),
+        lambda a, b: F.margin_ranking_loss(a, b, torch.tensor(ORDER), 0.2), (normal(5, 6), normal(5, 6)),
+    ),
+}  # fmt: skip
+
+CATALOGUE = {
+    "convolutions": CONVOLUTIONS, "pools": POOLS, "sizes": SIZES, "selection": SELECTION, "losses": LOSSES,
+}  # fmt: skip

@@ -46,6 +46,10 @@ from wholestep.compiler.frontend.pools import (
     max_pool2d as max_pool2d,
 )
 from wholestep.compiler.frontend.padding import pad as pad
+from wholestep.compiler.frontend.selection import (
+    argsort as argsort, random_integers as random_integers, sort as sort, take_along_axis as take_along_axis,
+    topk as topk,
+)
 from wholestep.compiler.frontend.resize import (
     interpolate as interpolate, pixel_shuffle as pixel_shuffle, pixel_unshuffle as pixel_unshuffle,
 )

@@ -89,6 +89,32 @@ def pairs(rng: np.random.Generator, n: int) -> Data:
     return {**numbers(rng, n), "s": rng.choice([-1.0, 1.0], n)}
 
 
+def log_probabilities(rng: np.random.Generator, n: int) -> Data:
+    out = some_weighted_labels(rng, n)
+    return {**out, "p": np.log(rng.dirichlet(np.ones(CLASSES), n))}
+
+
+def chances(rng: np.random.Generator, n: int) -> Data:
+    return {"p": rng.uniform(0.01, 0.99, (n, CLASSES)), "t": rng.integers(0, 2, (n, CLASSES)).astype(np.int32)}
+
+
+def distances(rng: np.random.Generator, n: int) -> Data:
+    return {"p": rng.uniform(0.1, 2, n), "t": rng.integers(0, 2, n).astype(float)}
+
+
+def speech(rng: np.random.Generator, n: int) -> Data:
+    """Rows of up to 3 labels of the classes 1 to 4 in 8 steps, some of them equal ones side by side."""
+    labels = rng.integers(1, 3, (n, 3)).astype(np.int32)
+    labels[::3, 2], labels[1::4, 1:] = 0, -1
+    return {"p": rng.normal(size=(n, 8, CLASSES)), "t": labels}
+
+
+def timed_speech(rng: np.random.Generator, n: int) -> Data:
+    lengths = rng.integers(6, 9, n).astype(np.int32)
+    labels = rng.integers(1, 3, (n, 3)).astype(np.int32)
+    return {**speech(rng, n), "t": labels, "i": lengths, "l": rng.integers(1, 4, n).astype(np.int32)}
+
+
 # -- formulas where torch has none -------------------------------------------------------------------------------
 
 
@@ -154,6 +180,34 @@ def info_nce(p: torch.Tensor, t: torch.Tensor, symmetric: bool = False) -> torch
         if not symmetric
         else (0.5 * (F.cross_entropy(similar, own) + F.cross_entropy(similar.T, own)))
     )
+
+
+def tversky(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    q = torch.sigmoid(p)
+    found = (q * t).sum() + 1
+    return 1 - found / (found + 0.3 * (q * (1 - t)).sum() + 0.7 * ((1 - q) * t).sum())
+
+
+def batch_hard(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """From the definition, pair by pair."""
+    found = []
+    for i in range(len(p)):
+        own = [(p[i] - p[j]).norm() for j in range(len(p)) if j != i and t[i] == t[j]]
+        other = [(p[i] - p[j]).norm() for j in range(len(p)) if t[i] != t[j]]
+        if own and other:
+            found.append(F.relu(torch.stack(own).max() - torch.stack(other).min() + 0.5))
+    return torch.stack(found).mean()
+
+
+def contrastive(p: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    return (t * p**2 + (1 - t) * F.relu(1.2 - p) ** 2).mean()
+
+
+def ctc(p: torch.Tensor, t: torch.Tensor, i: Any = None, n: Any = None, reduction: str = "mean") -> torch.Tensor:
+    lengths = (t > 0).sum(1) if n is None else n
+    steps = torch.full((len(p),), p.shape[1]) if i is None else i
+    logs = F.log_softmax(p, -1).transpose(0, 1)
+    return F.ctc_loss(logs, t.clamp(min=0).long(), steps.long(), lengths.long(), reduction=reduction)
 
 
 CASES: dict[str, Case] = {
@@ -294,4 +348,31 @@ CASES: dict[str, Case] = {
         lambda p, t: info_nce(p, t, symmetric=True),
         numbers,
     ),
+    "tversky": Case("tversky", lambda p, t: L.tversky_loss(p, t, 0.3, 0.7), tversky, yes_or_no),
+    "tversky of classes": Case(
+        "tversky", lambda p, t: L.tversky_loss(p, t, smooth=0.25), dice_of_classes, labels  # Dice, its smooth twice
+    ),
+    "nll": Case("nll", L.nll_loss, lambda p, t: F.nll_loss(p, long(t)), labels),
+    "nll with everything": Case(
+        "nll",
+        lambda p, t, w: L.nll_loss(p, t, -100, class_weight=CLASS_WEIGHT, sample_weight=w),
+        lambda p, t, w: (F.nll_loss(p, long(t), like(CLASS_WEIGHT, p), reduction="none") * w).sum()
+        / (like(CLASS_WEIGHT, p)[long(t).clamp(min=0)] * (t >= 0) * w).sum(),
+        log_probabilities,
+    ),
+    "bce of probabilities": Case(
+        "bce_of_probabilities",
+        L.bce_of_probabilities_loss,
+        lambda p, t: F.binary_cross_entropy(p, t.to(p.dtype)),
+        chances,
+    ),
+    "ctc": Case("ctc", L.ctc_loss, ctc, speech),
+    "ctc with lengths, summed": Case(
+        "ctc",
+        lambda p, t, i, n: L.ctc_loss(p, t, i, n, reduction="sum"),
+        lambda p, t, i, n: ctc(p, t, i, n, "sum"),
+        timed_speech,
+    ),
+    "triplet": Case("triplet", lambda p, t: L.triplet_loss(p, t, 0.5), batch_hard, labels),
+    "contrastive": Case("contrastive", lambda p, t: L.contrastive_loss(p, t, 1.2), contrastive, distances),
 }  # fmt: skip

@@ -19,7 +19,18 @@ from wholestep.losses.classification import (
 # vectors and regions
 from wholestep.losses.similarity import (
     cosine_embedding_loss as cosine_embedding_loss, dice_loss as dice_loss, info_nce_loss as info_nce_loss,
+    tversky_loss as tversky_loss,
 )
+from wholestep.losses.distances import (
+    contrastive_loss as contrastive_loss, margin_ranking_loss as margin_ranking_loss, triplet_loss as triplet_loss,
+    triplet_margin_loss as triplet_margin_loss,
+)
+
+# models that end in probabilities; sequences
+from wholestep.losses.probabilities import (
+    bce_of_probabilities_loss as bce_of_probabilities_loss, nll_loss as nll_loss,
+)
+from wholestep.losses.ctc import ctc_loss as ctc_loss
 
 # short names
 mse = mse_loss
@@ -40,6 +51,14 @@ hinge = hinge_loss
 cosine_embedding = cosine_embedding_loss
 dice = dice_loss
 info_nce = info_nce_loss
+tversky = tversky_loss
+nll = nll_loss
+bce_of_probabilities = bce_of_probabilities_loss
+ctc = ctc_loss
+triplet = triplet_loss
+triplet_margin = triplet_margin_loss
+margin_ranking = margin_ranking_loss
+contrastive = contrastive_loss
 
 # by name, and on arrays
 from wholestep.losses.table import LOSSES as LOSSES, Loss as Loss, get as get

@@ -29,6 +29,7 @@ class Meaning:
     ignore_index: int | None = None
     logits: bool = True  # probabilities follow from the scores by sigmoid or softmax
     signs: bool = False  # the targets of yes or no are 1 and -1 instead of 1 and 0
+    probabilities: bool = False  # the scores are probabilities themselves
 
 
 def takes_as(scores: Tensor, meaning: Meaning) -> None:

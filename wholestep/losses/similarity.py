@@ -1,4 +1,4 @@
-"""Losses of vectors and regions: cosine embedding, Dice, InfoNCE.  The last two see a batch as a whole."""
+"""Losses of vectors and regions: cosine embedding; Dice, Tversky and InfoNCE, which see a batch as a whole."""
 
 from __future__ import annotations
 
@@ -67,23 +67,59 @@ def dice_loss(
     Example: `ws.losses.dice_loss(logits, labels)`.
     """
     extra = option(logits, "dice_loss", "smooth", smooth)
-    if by_score(logits, target):
-        lint("dice_loss", logits, each=True)
-        takes_as(logits, Meaning(each=True))
-        p, t = fn.sigmoid(logits), matching("dice_loss", logits, answers(logits, target))
-        axes = tuple(range(logits.ndim))
-    else:
-        labels = as_tensor(target)
-        at = asked("dice_loss", logits, labels, axis)
-        takes_as(logits, Meaning(each=False, axis=at))
-        scores = classes_last(logits, at)
-        classes = int(scores.shape[-1])
-        p = fn.softmax(scores)
-        t = fn.one_hot(class_numbers("dice_loss", scores, labels), classes, logits.dtype)
-        axes = tuple(range(logits.ndim - 1))
+    p, t, axes = _regions("dice_loss", logits, target, axis)
     overlap = 2.0 * (p * t).sum(axes) + extra
     values = 1.0 - ratio(overlap, p.sum(axes) + t.sum(axes) + extra)
     return reduce("dice_loss", values, reduction)
+
+
+def tversky_loss(
+    logits: Tensor,
+    target: Target,
+    alpha: Number = 0.5,
+    beta: Number = 0.5,
+    smooth: Number = 1.0,
+    reduction: str = "mean",
+    *,
+    axis: int | None = None,
+) -> Tensor:
+    """1 - (Σ p·t + smooth) / (Σ p·t + alpha·Σ p·(1 - t) + beta·Σ (1 - p)·t + smooth): Dice in which what is found
+    wrongly and what is missed count differently (arXiv:1706.05721).
+
+    As `dice_loss`, it sees a batch as a whole.
+
+    Args:
+        logits, target: as of `dice_loss`.
+        alpha, beta: what a false positive and a false negative cost; 0.5 and 0.5 is Dice.
+
+    Example: `ws.losses.tversky_loss(logits, labels, alpha=0.3, beta=0.7)`.
+    """
+    loss = "tversky_loss"
+    wrong, missed = (
+        option(logits, loss, name, value, -1e-300, text="at least 0")
+        for name, value in (("alpha", alpha), ("beta", beta))
+    )
+    extra = option(logits, loss, "smooth", smooth)
+    p, t, axes = _regions(loss, logits, target, axis)
+    found = (p * t).sum(axes)
+    values = 1.0 - ratio(
+        found + extra, found + wrong * (p * (1.0 - t)).sum(axes) + missed * ((1.0 - p) * t).sum(axes) + extra
+    )
+    return reduce(loss, values, reduction)
+
+
+def _regions(loss: str, logits: Tensor, target: Target, axis: int | None) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """Probabilities, the truth, and the axes of a region: all of them, or all but the classes."""
+    if by_score(logits, target):
+        lint(loss, logits, each=True)
+        takes_as(logits, Meaning(each=True))
+        return fn.sigmoid(logits), matching(loss, logits, answers(logits, target)), tuple(range(logits.ndim))
+    labels = as_tensor(target)
+    at = asked(loss, logits, labels, axis)
+    takes_as(logits, Meaning(each=False, axis=at))
+    scores = classes_last(logits, at)
+    t = fn.one_hot(class_numbers(loss, scores, labels), int(scores.shape[-1]), logits.dtype)
+    return fn.softmax(scores), t, tuple(range(logits.ndim - 1))
 
 
 def info_nce_loss(

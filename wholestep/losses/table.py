@@ -13,8 +13,11 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.losses import classification as c
+from wholestep.losses import distances as d
+from wholestep.losses import probabilities as p
 from wholestep.losses import regression as r
 from wholestep.losses import similarity as s
+from wholestep.losses.ctc import ctc_loss
 from wholestep.records import dataclass
 
 LossFunction = Callable[..., Tensor]
@@ -51,7 +54,13 @@ LOSSES: dict[str, Entry] = {
     "hinge": Entry(c.hinge_loss, ("hinge_loss",), takes_classes=True),
     "cosine_embedding": Entry(s.cosine_embedding_loss, ("cosine_embedding_loss", "cosine")),
     "dice": Entry(s.dice_loss, ("dice_loss",), separable=False, takes_classes=True),
+    "tversky": Entry(s.tversky_loss, ("tversky_loss",), separable=False, takes_classes=True),
     "info_nce": Entry(s.info_nce_loss, ("info_nce_loss",), separable=False),
+    "nll": Entry(p.nll_loss, ("nll_loss", "negative_log_likelihood"), takes_classes=True),
+    "bce_of_probabilities": Entry(p.bce_of_probabilities_loss, ("bce_of_probabilities_loss",)),
+    "ctc": Entry(ctc_loss, ("ctc_loss",)),
+    "triplet": Entry(d.triplet_loss, ("triplet_loss",), separable=False, takes_classes=True),
+    "contrastive": Entry(d.contrastive_loss, ("contrastive_loss",)),
 }
 ALIASES = {alias: name for name, entry in LOSSES.items() for alias in entry.aliases}
 

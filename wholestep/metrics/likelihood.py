@@ -99,6 +99,14 @@ class LogLoss(OfScores, Mean):
             fail(DTypeError, f"{self.kind} needs scores or probabilities, floats; received {Kind.of(prediction)}.")
         if seen.form is Form.ROWS and self.ignore_index is not None:
             fail(DTypeError, f"{self.kind}: ignore_index needs classes as targets; received {Kind.of(target)}.")
+        if known is not None and known.probabilities:
+            if self.from_logits:
+                fail(
+                    OptionError,
+                    f"{self.kind} takes raw scores unless told otherwise, and the loss takes the prediction for "
+                    f"probabilities. Write ws.metrics.{type(self).__name__}(from_logits=False).",
+                )
+            return seen
         if known is not None and not known.logits:
             fail(UsageError, f"{self.kind} needs probabilities, and the loss makes none of its scores. Leave it out.")
         if known is not None and not self.from_logits:

@@ -49,7 +49,7 @@ class Reading:
                 "it: threshold=0.0 for logits, threshold=0.5 for probabilities; one-hot targets become classes by "
                 "target.argmax(-1).",
             )
-        return 0.0
+        return 0.5 if known is not None and known.probabilities else 0.0
 
     @property
     def _no(self) -> float:

@@ -100,9 +100,14 @@ TARGETS: dict[str, tuple[Check, ...]] = {
     "focal": (_are_numbers, _floats_are_answers),
     "dice": (_are_numbers, _floats_are_answers),
     "hinge": (_are_numbers, _floats_are_signs),
+    "tversky": (_are_numbers, _floats_are_answers),
+    "nll": (_are_numbers, _are_classes),
+    "bce_of_probabilities": (_are_numbers, _are_answers),
+    "contrastive": (_are_numbers, _are_answers),
 }
 ANSWERS: dict[str, Check] = {  # of losses that take whole numbers for either: where each score has a target of its own
     "focal": _are_answers,
     "dice": _are_answers,
+    "tversky": _are_answers,
     "hinge": _are_signs,
 }

@@ -1,0 +1,135 @@
+"""Connectionist temporal classification: labels whose places in time are not known."""
+
+from __future__ import annotations
+
+import math
+
+from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.padding import pad
+from wholestep.compiler.frontend.precision import pinning
+from wholestep.compiler.frontend.scan import scan
+from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import shape_text
+from wholestep.errors import DTypeError, OptionError, ShapeError
+from wholestep.losses.shared import REDUCTIONS, Target, reduce
+
+NEVER = -1e30  # the logarithm of a probability of 0 that can still be subtracted from itself
+
+
+def ctc_loss(
+    logits: Tensor,
+    target: Target,
+    input_lengths: Target | None = None,
+    target_lengths: Target | None = None,
+    blank: int = 0,
+    reduction: str = "mean",
+    *,
+    zero_infinity: bool = False,
+    sample_weight: Tensor | None = None,
+) -> Tensor:
+    """-log of the probability that the model writes the labels, in any of the ways to place them (Graves et al., 2006).
+
+    A step writes a class or the blank; equal classes side by side are one label.  The mean divides each row by the
+    number of its labels first, as in torch.
+
+    Args:
+        logits: (rows, time, classes), raw scores or log-probabilities.
+        target: (rows, labels), whole numbers, padded behind with the blank or with anything below 0.
+        input_lengths: (rows,), how many steps of a row count; all unless given.
+        target_lengths: (rows,), how many labels a row has; up to its padding unless given.
+        blank: the class that stands for nothing.
+        zero_infinity: rows whose labels do not fit into their time have the loss 0 instead of an infinite one; their
+            gradient is 0 either way.
+
+    Example: `ws.losses.ctc_loss(x.reshape(2, 2, 3), labels.reshape(2, 2))`.
+    """
+    labels = _checked(logits, target, blank, reduction)
+    rows = logits.shape[0]
+    spoken = (labels >= 0) & (labels != blank)
+    count = (
+        spoken.astype("int32").sum(1) if target_lengths is None else _lengths("target_lengths", target_lengths, rows)
+    )
+    known = where(spoken, labels, blank)
+    states = pad(_between(known, blank), [(0, 0), (0, 1)], float(blank)).astype("int32")  # (rows, 2·labels + 1)
+    logs = _at(fn.log_softmax(logits), states)
+    ends = None if input_lengths is None else _lengths("input_lengths", input_lengths, rows)
+    last = _forward(logs.transpose(0, 1), _may_skip(states, blank), ends)
+    place = fn.iota(last.shape, 1)
+    final = (2 * count).reshape((rows, 1))
+    score = fn.logsumexp(where((place == final) | (place == final - 1), last, NEVER), 1)
+    possible = score > 0.5 * NEVER
+    values = where(possible, -score, 0.0 if zero_infinity else math.inf)
+    if reduction == "mean":
+        values = values / fn.maximum(count, 1).astype(values.dtype)
+    return reduce("ctc_loss", values, reduction, sample_weight)
+
+
+def _forward(logs: Tensor, may_skip: Tensor, ends: Tensor | None) -> Tensor:
+    """log of the probability of all ways to each state after the last step; logs (time, rows, states)."""
+    rows, states = logs.shape[1:]
+    first = where(fn.iota((rows, states), 1) == 0, 0.0, NEVER).astype(logs.dtype)
+
+    def step(before: Tensor, now: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        emitted, number = now
+        one = pad(before, [(0, 0), (1, 0)], NEVER)[:, :-1]
+        two = where(may_skip, pad(before, [(0, 0), (2, 0)], NEVER)[:, :-2], NEVER)
+        after = _added(before, one, two) + emitted
+        if ends is not None:
+            after = where((number < ends).reshape((rows, 1)), after, before)
+        return after, number
+
+    last, _ = scan(step, first, (logs, fn.arange(logs.shape[0])))
+    out: Tensor = last
+    return out
+
+
+def _at(logs: Tensor, states: Tensor) -> Tensor:
+    """(rows, time, states): what each step gives the class of each state.  A product: it is linear in the classes."""
+    chosen = fn.iota((*states.shape, logs.shape[2]), 2) == states.reshape((*states.shape, 1))
+    with pinning():  # half of the digits would be gone
+        return logs @ chosen.astype(logs.dtype).transpose(1, 2)
+
+
+def _added(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """log(eᵃ + eᵇ + eᶜ)"""
+    most = fn.stop_gradient(fn.maximum(fn.maximum(a, b), c))
+    return most + fn.log(fn.exp(a - most) + fn.exp(b - most) + fn.exp(c - most))
+
+
+def _between(labels: Tensor, blank: int) -> Tensor:
+    """blank, label, blank, label, ...: (rows, labels) -> (rows, 2·labels)."""
+    empty = labels * 0 + blank
+    return fn.stack([empty, labels], 2).reshape((labels.shape[0], labels.shape[1] * 2))
+
+
+def _may_skip(states: Tensor, blank: int) -> Tensor:
+    """May the blank before a state be left out?  Only between two labels that differ."""
+    before = pad(states, [(0, 0), (2, 0)], float(blank))[:, :-2]
+    return (states != blank) & (states != before)
+
+
+def _checked(logits: Tensor, target: Target, blank: int, reduction: str) -> Tensor:
+    labels = as_tensor(target)
+    if logits.ndim != 3 or labels.ndim != 2 or logits.shape[0] != labels.shape[0]:
+        fail(
+            ShapeError,
+            f"ctc_loss takes scores (rows, time, classes) and labels (rows, labels); received "
+            f"{shape_text(logits.shape)} and {shape_text(labels.shape)}. Of torch's (time, rows, classes) make it "
+            "x.transpose(0, 1).",
+        )
+    if labels.dtype.is_float:
+        fail(DTypeError, f"ctc_loss: the labels are whole numbers; received {labels.dtype}. Cast: y.astype('int32').")
+    classes = logits.shape[2]
+    if not isinstance(blank, int) or blank < 0 or (isinstance(classes, int) and blank >= classes):
+        fail(OptionError, f"ctc_loss: blank is one of the {classes} classes, from 0; received {blank!r}.")
+    if reduction not in REDUCTIONS:
+        fail(OptionError, f"reduction is 'mean', 'sum' or 'none'; received {reduction!r}.")
+    return labels.astype("int32")
+
+
+def _lengths(name: str, given: Target, rows: object) -> Tensor:
+    t = as_tensor(given)
+    if t.shape != (rows,) or t.dtype.is_float:
+        fail(ShapeError, f"ctc_loss: {name} has a whole number for each row, ({rows},); received {t!r}.")
+    return t.astype("int32")
