@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from difflib import get_close_matches
+from importlib import import_module
 from inspect import signature
 from typing import Any
 
@@ -12,12 +13,6 @@ from wholestep.compiler.frontend.configs import reading_config
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UnknownNameError, UsageError
-from wholestep.losses import classification as c
-from wholestep.losses import distances as d
-from wholestep.losses import probabilities as p
-from wholestep.losses import regression as r
-from wholestep.losses import similarity as s
-from wholestep.losses.ctc import ctc_loss
 from wholestep.records import dataclass
 
 LossFunction = Callable[..., Tensor]
@@ -27,40 +22,48 @@ LossFunction = Callable[..., Tensor]
 class Entry:
     """A loss in the table; one that is not separable sees a batch as a whole."""
 
-    function: LossFunction
+    home: str  # file and function: a run loads the file of its own loss
     aliases: tuple[str, ...]
     separable: bool = True
     takes_classes: bool = False  # may its targets be the numbers of classes?
 
+    @property
+    def function(self) -> LossFunction:
+        """What records it."""
+        file, name = self.home.split(".")
+        found: LossFunction = getattr(import_module(f"wholestep.losses.{file}"), name)
+        return found
+
 
 LOSSES: dict[str, Entry] = {
-    "mse": Entry(r.mse_loss, ("mse_loss", "mean_squared_error")),
-    "rmse": Entry(r.rmse_loss, ("rmse_loss",)),
-    "mae": Entry(r.mae_loss, ("mae_loss", "l1", "l1_loss", "mean_absolute_error")),
-    "huber": Entry(r.huber_loss, ("huber_loss",)),
-    "smooth_l1": Entry(r.smooth_l1_loss, ("smooth_l1_loss",)),
-    "log_cosh": Entry(r.log_cosh_loss, ("log_cosh_loss",)),
-    "quantile": Entry(r.quantile_loss, ("quantile_loss", "pinball")),
-    "poisson_nll": Entry(r.poisson_nll_loss, ("poisson_nll_loss", "poisson")),
-    "gaussian_nll": Entry(r.gaussian_nll_loss, ("gaussian_nll_loss", "gaussian")),
+    "mse": Entry("regression.mse_loss", ("mse_loss", "mean_squared_error")),
+    "rmse": Entry("regression.rmse_loss", ("rmse_loss",)),
+    "mae": Entry("regression.mae_loss", ("mae_loss", "l1", "l1_loss", "mean_absolute_error")),
+    "huber": Entry("regression.huber_loss", ("huber_loss",)),
+    "smooth_l1": Entry("regression.smooth_l1_loss", ("smooth_l1_loss",)),
+    "log_cosh": Entry("regression.log_cosh_loss", ("log_cosh_loss",)),
+    "quantile": Entry("regression.quantile_loss", ("quantile_loss", "pinball")),
+    "poisson_nll": Entry("regression.poisson_nll_loss", ("poisson_nll_loss", "poisson")),
+    "gaussian_nll": Entry("regression.gaussian_nll_loss", ("gaussian_nll_loss", "gaussian")),
     "cross_entropy": Entry(
-        c.cross_entropy, ("cross_entropy_loss", "cross_entropy_with_logits_loss"), takes_classes=True
+        "classification.cross_entropy", ("cross_entropy_loss", "cross_entropy_with_logits_loss"), takes_classes=True
     ),
-    "kl_div": Entry(c.kl_div_with_logits_loss, ("kl_div_with_logits_loss", "kl")),
+    "kl_div": Entry("classification.kl_div_with_logits_loss", ("kl_div_with_logits_loss", "kl")),
     "binary_cross_entropy": Entry(
-        c.binary_cross_entropy_with_logits_loss, ("binary_cross_entropy_with_logits_loss", "bce", "bce_with_logits")
+        "classification.binary_cross_entropy_with_logits_loss",
+        ("binary_cross_entropy_with_logits_loss", "bce", "bce_with_logits"),
     ),
-    "focal": Entry(c.focal_loss, ("focal_loss",), takes_classes=True),
-    "hinge": Entry(c.hinge_loss, ("hinge_loss",), takes_classes=True),
-    "cosine_embedding": Entry(s.cosine_embedding_loss, ("cosine_embedding_loss", "cosine")),
-    "dice": Entry(s.dice_loss, ("dice_loss",), separable=False, takes_classes=True),
-    "tversky": Entry(s.tversky_loss, ("tversky_loss",), separable=False, takes_classes=True),
-    "info_nce": Entry(s.info_nce_loss, ("info_nce_loss",), separable=False),
-    "nll": Entry(p.nll_loss, ("nll_loss", "negative_log_likelihood"), takes_classes=True),
-    "bce_of_probabilities": Entry(p.bce_of_probabilities_loss, ("bce_of_probabilities_loss",)),
-    "ctc": Entry(ctc_loss, ("ctc_loss",)),
-    "triplet": Entry(d.triplet_loss, ("triplet_loss",), separable=False, takes_classes=True),
-    "contrastive": Entry(d.contrastive_loss, ("contrastive_loss",)),
+    "focal": Entry("classification.focal_loss", ("focal_loss",), takes_classes=True),
+    "hinge": Entry("classification.hinge_loss", ("hinge_loss",), takes_classes=True),
+    "cosine_embedding": Entry("similarity.cosine_embedding_loss", ("cosine_embedding_loss", "cosine")),
+    "dice": Entry("similarity.dice_loss", ("dice_loss",), separable=False, takes_classes=True),
+    "tversky": Entry("similarity.tversky_loss", ("tversky_loss",), separable=False, takes_classes=True),
+    "info_nce": Entry("similarity.info_nce_loss", ("info_nce_loss",), separable=False),
+    "nll": Entry("probabilities.nll_loss", ("nll_loss", "negative_log_likelihood"), takes_classes=True),
+    "bce_of_probabilities": Entry("probabilities.bce_of_probabilities_loss", ("bce_of_probabilities_loss",)),
+    "ctc": Entry("ctc.ctc_loss", ("ctc_loss",)),
+    "triplet": Entry("distances.triplet_loss", ("triplet_loss",), separable=False, takes_classes=True),
+    "contrastive": Entry("distances.contrastive_loss", ("contrastive_loss",)),
 }
 ALIASES = {alias: name for name, entry in LOSSES.items() for alias in entry.aliases}
 

@@ -1,15 +1,14 @@
-"""Convolutions.  Signals are (N, C, L), images (N, C, H, W), volumes (N, C, D, H, W)."""
+"""Convolutions of signals (N, C, L) and images (N, C, H, W), and what those of volumes share with them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
-from wholestep.compiler.frontend import initializers, volumes
+from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend import windows as fn
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.frontend.volumes import Triple
 from wholestep.compiler.frontend.windows import Padding, Pair
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
@@ -18,7 +17,7 @@ from wholestep.nn.module import Module
 from wholestep.nn.parameter import parameter, weight
 
 
-class _Conv(Module):
+class AnyConv(Module):
     """What convolutions share: their parameters and the check of what they are given."""
 
     weight: Tensor
@@ -78,7 +77,7 @@ class _Conv(Module):
         )
 
 
-class Conv2d(_Conv):
+class Conv2d(AnyConv):
     """A convolution of images (`ws.conv2d`); weight (outputs, inputs / groups, KH, KW) and bias uniform in
     ±1/√(inputs / groups · KH · KW) as in PyTorch.
 
@@ -106,7 +105,7 @@ class Conv2d(_Conv):
         init: object = None,
         dtype: object = "float32",
     ) -> None:
-        super().__init__(inputs, outputs, _each(kernel, 2), groups, bias, init, dtype)
+        super().__init__(inputs, outputs, each_axis(kernel, 2), groups, bias, init, dtype)
         self.stride, self.padding, self.dilation = stride, padding, dilation
 
     def forward(self, x: Tensor) -> Tensor:
@@ -114,7 +113,7 @@ class Conv2d(_Conv):
         return fn.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
-class Conv1d(_Conv):
+class Conv1d(AnyConv):
     """A convolution of signals (`ws.conv1d`); the arguments are those of `Conv2d`, one number each.
 
     Example: `ws.nn.Conv1d(1, 8, 5, padding="same")`.
@@ -143,43 +142,15 @@ class Conv1d(_Conv):
         return fn.conv1d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
-class Conv3d(_Conv):
-    """A convolution of volumes or videos (`ws.conv3d`); the arguments are those of `Conv2d`, a number or three each.
-
-    Example: `ws.nn.Conv3d(3, 16, 3, padding=1)`.
-    """
-
-    axes = "D, H, W"
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        kernel: Triple,
-        stride: Triple = 1,
-        padding: Triple | str = 0,
-        dilation: Triple = 1,
-        groups: int = 1,
-        bias: bool = True,
-        init: object = None,
-        dtype: object = "float32",
-    ) -> None:
-        super().__init__(inputs, outputs, _each(kernel, 3), groups, bias, init, dtype)
-        self.stride, self.padding, self.dilation = stride, padding, dilation
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
-        return volumes.conv3d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
-
-
-def _each(kernel: int | Sequence[int], axes: int) -> tuple[int, ...]:
+def each_axis(kernel: int | Sequence[int], axes: int) -> tuple[int, ...]:
+    """The size of a kernel along each axis."""
     return (kernel,) * axes if isinstance(kernel, int) else tuple(kernel)
 
 
 # -- the other way -----------------------------------------------------------------------------------------------
 
 
-class _ConvTranspose(_Conv):
+class AnyConvTranspose(AnyConv):
     """What transposed convolutions share; weight (inputs, outputs / groups, ...) as in PyTorch."""
 
     axis_count: int
@@ -199,7 +170,7 @@ class _ConvTranspose(_Conv):
         init: object = None,
         dtype: object = "float32",
     ) -> None:
-        super().__init__(inputs, outputs, _each(kernel, self.axis_count), groups, bias, init, dtype)
+        super().__init__(inputs, outputs, each_axis(kernel, self.axis_count), groups, bias, init, dtype)
         self.stride, self.padding, self.output_padding, self.dilation = stride, padding, output_padding, dilation
 
     def _weight_shape(self) -> tuple[int, ...]:
@@ -211,13 +182,13 @@ class _ConvTranspose(_Conv):
         return type(self).function(x, self.weight, self.bias, *how)
 
 
-class ConvTranspose1d(_ConvTranspose):
+class ConvTranspose1d(AnyConvTranspose):
     """`ConvTranspose2d` for signals (N, C, L).  Example: `ws.nn.ConvTranspose1d(8, 4, 4, stride=2, padding=1)`."""
 
     axes, axis_count, function = "L", 1, staticmethod(fn.conv_transpose1d)
 
 
-class ConvTranspose2d(_ConvTranspose):
+class ConvTranspose2d(AnyConvTranspose):
     """The adjoint of a convolution (`ws.conv_transpose2d`), which makes images larger: stride 2 doubles them.
 
     Weight (inputs, outputs / groups, KH, KW) and bias start as in PyTorch.
@@ -232,12 +203,6 @@ class ConvTranspose2d(_ConvTranspose):
     """
 
     axes, axis_count, function = "H, W", 2, staticmethod(fn.conv_transpose2d)
-
-
-class ConvTranspose3d(_ConvTranspose):
-    """`ConvTranspose2d` for volumes (N, C, D, H, W).  Example: `ws.nn.ConvTranspose3d(8, 4, 2, stride=2)`."""
-
-    axes, axis_count, function = "D, H, W", 3, staticmethod(volumes.conv_transpose3d)
 
 
 class SeparableConv2d(Module):

@@ -64,6 +64,12 @@ EVERYWHERE: Mapping[str, Row] = {
     "use_bias": "bias",
     "rate": "p",
     "num_classes": "classes",
+    "count_include_pad": "count_padding",
+    "output_size": "size",
+    "scale_factor": "scale",
+    "upscale_factor": "factor",
+    "downscale_factor": "factor",
+    "depth_multiplier": "multiplier",
     "beta": ("beta", "delta"),
     # what changes nothing here
     "inplace": Only((EVERY,), ""),
@@ -108,7 +114,7 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
     "repeat": {"repeats": "times"},
     "norm": {"ord": "p"},
     "normalize": {"dim": "axis"},
-    "pad": {"pad": "amounts", "pad_width": "amounts", "mode": Only(("constant",), "there are constant margins alone")},
+    "pad": {"pad": "amounts", "pad_width": "amounts"},
     "one_hot": {"indices": "index", "tensor": "index", "num_classes": "classes", "depth": "classes"},
     "linspace": {"end": "stop", "num": "steps"},
     "lerp": {"input": "start"},
@@ -119,12 +125,10 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
         "dropout_p": Only((0.0, 0), "drop what attention gives: ws.dropout(x, p)"), "enable_gqa": Only((EVERY,), ""),
     },
     "max_pool2d": {
-        "dilation": Only((1, (1, 1)), "windows have no gaps"), "ceil_mode": Only((False,), "windows lie inside the image"),
+        "dilation": Only((1, (1, 1)), "windows have no gaps"),
         "return_indices": Only((False,), "the indices are not kept"),
     },
     "avg_pool2d": {
-        "ceil_mode": Only((False,), "windows lie inside the image"),
-        "count_include_pad": Only((True,), "zeros of the padding are counted"),
         "divisor_override": Only((None,), "scale the result"),
     },
     "Linear": {"units": Say("layers are told both sizes: ws.nn.Linear(inputs, outputs)")},
@@ -137,12 +141,10 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
         "mask_zero": Only((False,), "multiply by the mask: e * (tokens != 0)[..., None]"),
     },
     "MaxPool2d": {
-        "dilation": Only((1, (1, 1)), "windows have no gaps"), "ceil_mode": Only((False,), "windows lie inside the image"),
+        "dilation": Only((1, (1, 1)), "windows have no gaps"),
         "return_indices": Only((False,), "the indices are not kept"),
     },
     "AvgPool2d": {
-        "ceil_mode": Only((False,), "windows lie inside the image"),
-        "count_include_pad": Only((True,), "zeros of the padding are counted"),
         "divisor_override": Only((None,), "scale the result"),
     },
     "LayerNorm": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions import (
     arange,
     concat,
@@ -173,3 +174,6 @@ def random_integers(graph: Graph | Tensor, shape: object, low: int, high: int, d
     if not low < high or high - low > 2**24:
         fail(OptionError, f"random_integers: high - low is from 1 to 2**24; received low={low}, high={high}.")
     return (floor(random_uniform(graph, shape, dtype="float64") * float(high - low)) + float(low)).astype(dtype)
+
+
+take_their_words(globals(), __all__)

@@ -174,3 +174,6 @@ def global_avg_pool3d(x: Tensor) -> Tensor:
 
 
 take_their_words(globals(), __all__)
+
+
+take_their_words(globals(), __all__)
