@@ -71,6 +71,10 @@ class CompilerError(WholestepError, RuntimeError):
     """No C compiler, or a compiler that refused our source."""
 
 
+class DeviceError(WholestepError, RuntimeError):
+    """A device that failed, or refused what it was told to do."""
+
+
 class OutOfMemoryError(WholestepError, MemoryError):
     """More memory than can be had; nothing was touched.  `bytes` is what was asked for at once."""
 

@@ -9,7 +9,7 @@ from importlib import metadata
 
 import typer
 
-from wholestep.errors import WholestepError
+from wholestep.errors import OptionError, WholestepError
 
 OTHERS = ("egglog", "safetensors", "matplotlib", "rich", "typer")
 
@@ -39,6 +39,7 @@ def rows() -> list[tuple[str, Callable[[], str]]]:
         ("cores", lambda: f"{_cores()} of {os.cpu_count()} may be used"),
         ("threads", _threads),
         ("compiler", _compiler),
+        ("gpu", _gpu),
         ("cache", _cache),
         ("self-test", _self_test),
     ]
@@ -93,6 +94,20 @@ def _compiler() -> str:
     return " ".join(find_compiler(CompileOptions().compiler_command).command)
 
 
+def _gpu() -> str:
+    """The GPUs, what compiles for them, and two steps on the first; a machine without one is well too."""
+    from wholestep.compiler.backends.cuda.compiler import nvrtc_version
+    from wholestep.compiler.backends.cuda.driver import gpu, gpu_count
+    from wholestep.compiler.backends.cuda.target import target_of
+
+    try:
+        found = [gpu(number) for number in range(gpu_count())]
+    except OptionError as error:
+        return f"none can be used: {error}"
+    named = ", ".join(f"cuda:{g.number} {g.name} ({target_of(g.capability).name}, {g.bytes >> 30} GiB)" for g in found)
+    return f"{named}; NVRTC {nvrtc_version()}; two steps: {_two_steps('cuda')}"
+
+
 def _cache() -> str:
     from wholestep.compiler.runtime.store import cache_of
     from wholestep.options import CompileOptions
@@ -104,6 +119,10 @@ def _cache() -> str:
 
 
 def _self_test() -> str:
+    return _two_steps("cpu")
+
+
+def _two_steps(device: str) -> str:
     """The gradient of mean((x w)²) at w = 1, x = 1 is 2: one step of SGD with lr 0.25 leads to 0.5."""
     import numpy as np
 
@@ -113,7 +132,7 @@ def _self_test() -> str:
     x = g.input("x", ("batch", 1))
     w = g.parameter("w", (1, 1), init=1.0)
     g.set_outputs([((x @ w) ** 2).mean()])
-    session = ws.build_session(g, optimizer=ws.SGD(lr=0.25), batch_size=4)
+    session = ws.build_session(g, optimizer=ws.SGD(lr=0.25), batch_size=4, device=device)
     losses = [session.step(x=np.ones((4, 1), np.float32)).loss for _ in range(2)]
     if losses != [1.0, 0.25]:
         raise WholestepError(f"two steps gave the losses {losses} instead of [1.0, 0.25]")

@@ -2,6 +2,8 @@
 
 cpu                this machine's CPU, as the best target that it has
 cpu/portable       the CPU as this target
+cuda               the first GPU; cuda:1 is the second one
+cuda/sm_80         the first GPU as this target
 reference          the backend that runs plans in NumPy, with its own target
 null               plans and reports for this machine's CPU, and runs nothing
 null:cuda/sm_90    the same for a target that need not be here
@@ -29,9 +31,20 @@ class BackendModule(Protocol):
         """The device as a target; an OptionError where it cannot run here."""
 
 
+class NumberedModule(BackendModule, Protocol):
+    """The same of a backend whose devices have numbers."""
+
+    def numbered_target(self, number: int) -> Target:
+        """The target of the device of a number."""
+
+    def make_numbered(self, target: Target, number: int) -> Device:
+        """The device of a number as a target."""
+
+
 # Name -> the module, loaded when it is first asked for.
 BACKENDS: dict[str, str | BackendModule] = {
     "cpu": "wholestep.compiler.backends.cpu.device",
+    "cuda": "wholestep.compiler.backends.cuda.program",
     "reference": "wholestep.compiler.backends.reference.program",
     "null": "wholestep.compiler.backends.null",
 }
@@ -42,6 +55,7 @@ FAMILIES: dict[str, str | Mapping[str, Target]] = {
     "reference": "wholestep.compiler.backends.reference.target",
 }
 ANY_TARGET = ("null",)  # backends that take targets of every family, after a colon
+NUMBERED = ("cuda",)  # backends of which a machine may have several, by numbers after a colon
 
 
 @dataclass(frozen=True)
@@ -76,21 +90,30 @@ def device_named(name: str) -> Device:
     """The device that `device=name` means."""
     backend, target = _read(name)
     module = _backend(backend)
+    if isinstance(target, int):
+        numbered = cast(NumberedModule, module)
+        return numbered.make_numbered(numbered.numbered_target(target), target)
     return module.make_device(module.default_target() if target is None else target)
 
 
 def target_named(name: str) -> Target:
     """The target that plans for `device=name` are made for; the device itself need not be here."""
     backend, target = _read(name)
+    if isinstance(target, int):
+        return cast(NumberedModule, _backend(backend)).numbered_target(target)
     return _backend(backend).default_target() if target is None else target
 
 
-def _read(name: object) -> tuple[str, Target | None]:
-    """The backend's name, and the target where one is given."""
+def _read(name: object) -> tuple[str, Target | int | None]:
+    """The backend's name, and the target or the number where one is given."""
     if not isinstance(name, str):
         raise OptionError(f"device={name!r}: expected {known_devices()}.")
     backend, colon, target = name.partition(":")
     if colon:
+        if backend in NUMBERED and target.isdecimal():
+            return backend, int(target)
+        if backend in NUMBERED:
+            raise OptionError(f"device={name!r}: a number comes after the colon, e.g. '{backend}:0'.")
         if backend not in ANY_TARGET:
             raise OptionError(f"device={name!r}: only {', '.join(ANY_TARGET)} takes a target after a colon.")
         return backend, _target(name, target)

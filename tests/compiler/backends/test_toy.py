@@ -186,5 +186,5 @@ def test_a_name_is_taken_once_and_can_be_given_back() -> None:
         register("cpu", TOY, lambda target: HostDevice(target, ToyProgram))
     register("other", TOY, lambda target: HostDevice(target, ToyProgram))
     unregister("other")
-    with pytest.raises(OptionError, match="device='other': expected one of 'cpu', 'reference', 'null', 'toy'"):
+    with pytest.raises(OptionError, match="device='other': expected one of 'cpu', 'cuda', 'reference', 'null', 'toy'"):
         ws.build_inference_session(ws.Graph(), device="other")

@@ -27,7 +27,10 @@ class Format:
 
 # Family -> its format, or the module that has it as FORMAT, loaded when it is first asked for.  Any other family runs
 # kernels in their order and has nothing to add.
-FORMATS: dict[str, str | Format] = {"cpu": "wholestep.compiler.backends.cpu.format"}
+FORMATS: dict[str, str | Format] = {
+    "cpu": "wholestep.compiler.backends.cpu.format",
+    "cuda": "wholestep.compiler.backends.cuda.format",
+}
 IN_ORDER = Format()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from wholestep.compiler.target import Fusion, Limits, Lowering, OwnPass, Target, read_costs
+from wholestep.errors import OptionError
 
 COSTS = Path(__file__).parent / "costs"
 PASSES = "wholestep.compiler.passes"
@@ -24,14 +25,15 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int) -> Target
     return Target(
         f"cuda/{kind}",
         dtypes=DTYPES,
-        composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
+        composites=frozenset({"relu", "sigmoid", "tanh"}),
         costs=read_costs(COSTS / f"{kind}.json"),
+        planner="wholestep.compiler.backends.cuda.schedule:make_plan",
         lowering=Lowering(
             windows=(OwnPass(f"{PASSES}.channels_last:channels_last", needed=True),),
-            primitives=(OwnPass(f"{PASSES}.remake:remake"),),
+            primitives=(OwnPass(f"{PASSES}.remake:remake"), OwnPass(f"{PASSES}.pixels:sum_pixels")),
         ),
-        # An epilogue takes as long as a pass of its own, and libraries make plain products and convolutions.
-        fusion=Fusion(dot_epilogues=False, sums_in_dots=False, pools_in_convolutions=False),
+        # Our own products take any epilogue; those of a library are plain, and a pass of its own follows them.
+        fusion=Fusion(sums_in_dots=False, pools_in_convolutions=False),
         limits=Limits(
             threads=multiprocessors,
             nearest_cache=shared,
@@ -47,3 +49,15 @@ _DESCRIBED = (
     describe("sm_80", multiprocessors=108, shared=163 << 10, cache=40 << 20),
 )
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _DESCRIBED})
+
+
+def target_of(capability: tuple[int, int]) -> Target:
+    """The target of a GPU: its own, or the newest that is not newer, whose code the driver compiles further."""
+    for target in _DESCRIBED:
+        kind = target.name.partition("/")[2].removeprefix("sm_")
+        if (int(kind[:-1]), int(kind[-1])) <= capability:
+            return target
+    oldest = _DESCRIBED[-1].name
+    raise OptionError(
+        f"a GPU of compute capability {capability} is older than {oldest}, the oldest that is planned for."
+    )

@@ -1,0 +1,116 @@
+/* CUDA C++ on a CPU.  Blocks run one after the other; the threads of a block are fibers that meet at barriers and
+   shuffles.  The order in which they run is an argument: a result that depends on it shows a barrier that is missing,
+   and a barrier that not all threads reach is an error. */
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+#include <vector>
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __shared__ static
+struct ws_dim3 { unsigned x, y, z; };
+static ws_dim3 gridDim, blockDim, blockIdx, threadIdx;
+
+static inline float __uint_as_float(unsigned u) { float f; std::memcpy(&f, &u, 4); return f; }
+static inline unsigned __float_as_uint(float f) { unsigned u; std::memcpy(&u, &f, 4); return u; }
+static inline double __longlong_as_double(long long u) { double f; std::memcpy(&f, &u, 8); return f; }
+static inline float ws_float_of_f16(unsigned short x) { _Float16 h; std::memcpy(&h, &x, 2); return (float)h; }
+static inline unsigned short ws_f16_of_float(float x) { _Float16 h = (_Float16)x; unsigned short u; std::memcpy(&u, &h, 2); return u; }
+
+/* -- fibers ------------------------------------------------------------------------------------------------------- */
+struct Fiber { void *stack_pointer; bool done; };
+static std::vector<Fiber> fibers;
+static std::vector<char> stacks;
+static std::vector<int> order;
+static void *scheduler;
+static int current, live;
+static void (*body)(void **);
+static void **arguments;
+static const size_t STACK = 1 << 16;
+
+extern "C" void ws_switch(void **from, void *to);
+#if defined(__x86_64__)
+asm(".text\n.globl ws_switch\n.hidden ws_switch\nws_switch:\n"
+    "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+    "movq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
+    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
+#else
+#error "the emulation switches fibers on x86-64 alone"
+#endif
+
+static inline void yield() { ws_switch(&fibers[current].stack_pointer, scheduler); }
+static void enter() {
+  body(arguments);
+  fibers[current].done = true, live--;
+  yield();
+}
+static void begin(int i) {
+  void **top = (void **)(((uintptr_t)stacks.data() + (i + 1) * STACK) & ~(uintptr_t)63) - 2;
+  *top = (void *)enter; /* where `ret` goes */
+  fibers[i] = {top - 6, false};
+}
+
+struct Meeting { int arrived, turn; };
+static Meeting everyone, warps[32];
+static long long lanes[32][32];
+static inline void meet(Meeting &m, int count) {
+  const int turn = m.turn;
+  if (++m.arrived == count) m.arrived = 0, m.turn++;
+  else while (m.turn == turn) yield();
+}
+static inline void __syncthreads() { meet(everyone, blockDim.x); }
+template <class X> static X __shfl_xor_sync(unsigned, X value, int other) {
+  const int w = current / 32, l = current % 32;
+  std::memcpy(&lanes[w][l], &value, sizeof(X));
+  meet(warps[w], 32);
+  X found;
+  std::memcpy(&found, &lanes[w][l ^ other], sizeof(X));
+  meet(warps[w], 32);
+  return found;
+}
+static inline void __threadfence() {}
+static inline int atomicAdd(int *p, int n) { const int old = *p; *p += n; return old; }
+
+/* -- launches ----------------------------------------------------------------------------------------------------- */
+template <class... A, size_t... I> static void apply(void (*f)(A...), void **args, std::index_sequence<I...>) {
+  f(*(std::remove_cv_t<A> *)args[I]...);
+}
+template <auto F> struct Call;
+template <class... A, void (*F)(A...)> struct Call<F> {
+  static void run(void **args) { apply(F, args, std::index_sequence_for<A...>()); }
+};
+/* geometry: blocks, chunks, threads, do they meet, order of threads, order of blocks */
+static int run_grid(void (*run)(void **), const int *geometry, void **args) {
+  const int blocks = geometry[0], chunks = geometry[1], n = geometry[2], meets = geometry[3], how = geometry[4];
+  gridDim = {(unsigned)blocks, (unsigned)chunks, 1}, blockDim = {(unsigned)n, 1, 1};
+  body = run, arguments = args;
+  if (fibers.size() < (size_t)n) fibers.resize(n), stacks.resize((size_t)n * STACK + 64);
+  order.resize(n);
+  for (int i = 0; i < n; i++) order[i] = how == 0 ? i : how == 1 ? n - 1 - i : (int)((i * 7919l + 13) % n);
+  for (long b = 0; b < (long)blocks * chunks; b++) {
+    const long at = geometry[5] ? (long)blocks * chunks - 1 - b : b;
+    blockIdx = {(unsigned)(at % blocks), (unsigned)(at / blocks), 0}, live = n;
+    if (!meets) {
+      for (int i : order) current = i, threadIdx = {(unsigned)i, 0, 0}, run(args);
+      continue;
+    }
+    everyone = {};
+    for (auto &m : warps) m = {};
+    for (int i = 0; i < n; i++) begin(i);
+    for (long rounds = 0; live; rounds++) {
+      const int before = live, turn = everyone.turn;
+      int moved = 0;
+      for (auto &m : warps) moved -= m.turn;
+      for (int i : order)
+        if (!fibers[i].done) current = i, threadIdx = {(unsigned)i, 0, 0}, ws_switch(&scheduler, fibers[i].stack_pointer);
+      for (auto &m : warps) moved += m.turn;
+      if (live && live == before && everyone.turn == turn && !moved && rounds) return 1; /* they wait for ever */
+    }
+  }
+  return 0;
+}
+#define WS_ENTRY(name) extern "C" int run_##name(const int *geometry, void **args) { return run_grid(Call<name>::run, geometry, args); }

@@ -1,0 +1,155 @@
+"""Plans for a GPU, run on the CPU: the kernels' own text, compiled by a C++ compiler through `emulate.h`.
+
+`register` makes a device of it, so that sessions and everything above them run as they would on a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.backend import Place, nothing
+from wholestep.compiler.backends.cuda.render.source import Source, render, with_primitives
+from wholestep.compiler.backends.cuda.schedule import arena_end
+from wholestep.compiler.backends.cuda.scheduled import ELEMENTS, SCATTER, schedule_of
+from wholestep.compiler.backends.cuda.target import TARGETS
+from wholestep.compiler.backends.host import HostDevice, HostProgram, Memory
+from wholestep.compiler.devices import register, unregister
+from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.plan.kernel import Kernel, Plan
+
+HERE = Path(__file__).parent
+TARGET = TARGETS["cuda/sm_90"]
+FLAGS = ("-std=c++17", "-O0", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-fno-strict-aliasing")
+FENCE = 64  # bytes behind the scratch memory that nobody may write
+Array = np.ndarray[Any, Any]
+
+
+@cache
+def folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="wholestep-emulated-"))
+
+
+LOCK = threading.Lock()
+
+
+def header() -> Path:
+    """The primitives, compiled once: the same for every program."""
+    with LOCK:
+        return _header()
+
+
+@cache
+def _header() -> Path:
+    text = with_primitives("", (HERE / "emulate.h").read_text())
+    path = folder() / "emulated.h"
+    path.write_text(text)
+    subprocess.run(["g++", *(f for f in FLAGS if f != "-shared"), str(path), "-o", f"{path}.gch"], check=True)
+    return path
+
+
+def compiled(source: Source) -> ctypes.CDLL:
+    return compiled_text(source.text, source.functions)[0]
+
+
+def compiled_text(kernels: str, functions: Sequence[str]) -> tuple[ctypes.CDLL, str]:
+    """The code of some kernels, and the file that it is in."""
+    entries = "\n".join(f"WS_ENTRY({name})" for name in functions)
+    text = f'#include "emulated.h"\n{kernels}\n{entries}\n'
+    path = header().parent / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
+    if not path.exists():
+        (path.with_suffix(".cpp")).write_text(text)
+        done = subprocess.run(
+            ["g++", *FLAGS, str(path.with_suffix(".cpp")), "-o", str(path)], capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{done.stderr[:4000]}\n{path.with_suffix('.cpp')}"
+    return ctypes.CDLL(str(path)), str(path)
+
+
+class Emulated:
+    """A plan's kernels; `threads` and `blocks` say in which order those run."""
+
+    def __init__(self, plan: Plan, source: Source | None = None, dll: ctypes.CDLL | None = None) -> None:
+        self.plan, self.source = plan, source or render(plan)
+        self.dll = dll or compiled(self.source)
+        self.scratch = np.full(plan.arena_bytes - arena_end(plan) + FENCE, 255, np.uint8)
+        self.counters = np.zeros(1 << 16, np.int32)
+
+    def run(self, memory: Memory, threads: int = 0, blocks: int = 0) -> None:
+        step = self.record(memory)
+        for loop, kernels in groupby(zip(self.plan.kernels, self.source.kernels, strict=True), lambda k: k[0].loop):
+            inside = list(kernels)
+            turns: Sequence[int] = [-1] if loop is None else range(self.longest(loop))
+            for turn in turns:
+                for kernel, rendered in inside:
+                    self.launch(kernel, rendered.function, rendered.buffers, memory, step, turn, (threads, blocks))
+        assert not self.counters.any(), "a kernel leaves its counters as they were"
+        assert (self.scratch[-FENCE:] == 255).all(), "a kernel writes behind the scratch memory"
+
+    def longest(self, loop: int) -> int:
+        """A graph has as many launches as the longest loop; those behind the end of a shorter one do nothing."""
+        return evaluate(self.plan.loops[loop].length, self.plan.sizes)
+
+    def record(self, memory: Memory) -> Array:
+        step = np.zeros(18 + max(1, self.plan.slots), np.uint64)
+        step[:2] = memory.seed % 2**64, memory.step
+        for i, symbol in enumerate(self.plan.symbols):
+            step[2 + i] = memory.sizes[symbol]
+        step[18 : 18 + self.plan.slots] = np.array(memory.slots, np.float64).view(np.uint64)
+        return step
+
+    def launch(
+        self,
+        kernel: Kernel,
+        function: str,
+        buffers: tuple[int, ...],
+        memory: Memory,
+        step: Array,
+        turn: int,
+        orders: tuple[int, int],
+    ) -> None:
+        s = schedule_of(kernel)
+        values: list[Any] = [ctypes.c_void_p(step.ctypes.data)]
+        if kernel.loop is not None:
+            values.append(ctypes.c_int(turn))
+        if s.scratch:
+            values += [ctypes.c_void_p(self.scratch.ctypes.data), ctypes.c_void_p(self.counters.ctypes.data)]
+        values += [ctypes.c_void_p(memory.arrays[b].ctypes.data) for b in buffers]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
+        meets = s.form not in (ELEMENTS, SCATTER)
+        geometry = (ctypes.c_int * 6)(s.blocks, s.chunks, s.threads, meets, *orders)
+        assert self.dll[f"run_{function}"](geometry, pointers) == 0, f"threads of {function} wait for ever"
+
+
+class EmulatedProgram(HostProgram):
+    def __init__(self, plan: Plan, place: Place, meanwhile: Callable[[], None] = nothing) -> None:
+        super().__init__(plan, place, meanwhile)
+        self._emulated = Emulated(plan)
+
+    @property
+    def source(self) -> str:
+        return self._emulated.source.text
+
+    def run(self, memory: Memory) -> None:
+        self._emulated.run(memory)
+
+
+@contextmanager
+def emulated_device(name: str = "emulated") -> Iterator[None]:
+    """A device of this name; its plans are those of an H200."""
+    register(name, TARGET, lambda target: HostDevice(target, EmulatedProgram))
+    try:
+        yield
+    finally:
+        unregister(name)

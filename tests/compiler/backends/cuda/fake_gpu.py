@@ -1,0 +1,219 @@
+"""A GPU that is none: the driver's functions over host memory, kernels through the emulation.
+
+Nothing happens until somebody waits: copies, kernels and graphs stand in a queue, as on a GPU that is behind.  What is
+read too early, or written over while it is still needed, therefore shows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.compiler.backends.cuda.emulated import compiled_text
+from wholestep.compiler.backends.cuda import compiler, driver, program
+
+MEETS = re.compile(r"ws_warp|ws_block|ws_product|__syncthreads|ws_is_last")
+TOTAL = 1 << 30  # bytes of its memory
+
+
+class CUresult(enum.IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_LAUNCH_FAILED = 719
+
+
+OK = CUresult.CUDA_SUCCESS
+Op = Callable[[], None]
+
+
+class FakeDriver:
+    CUresult = CUresult
+    CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+    CUevent_flags = SimpleNamespace(CU_EVENT_DEFAULT=0, CU_EVENT_DISABLE_TIMING=2)
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
+    CUdevice_attribute = SimpleNamespace(
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR="major", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR="minor"
+    )
+
+    def __init__(self, capability: tuple[int, int] = (9, 0)) -> None:
+        self.capability = capability
+        self.memory: dict[int, Any] = {}
+        self.queue: list[Op] = []
+        self.captured: list[Op] | None = None
+        self.objects: list[Any] = []  # graphs, modules and functions by number
+        self.launched, self.graphs = 0, 0
+
+    # -- memory ----------------------------------------------------------------------------------------------------
+    def cuMemAlloc(self, size: int) -> tuple[CUresult, int]:
+        if self.used + size > TOTAL:
+            return CUresult.CUDA_ERROR_OUT_OF_MEMORY, 0
+        return self.cuMemHostAlloc(size, 0)
+
+    def cuMemHostAlloc(self, size: int, flags: int) -> tuple[CUresult, int]:
+        held = np.full(size + 256, 0xAB, np.uint8)
+        at = -(-held.ctypes.data // 256) * 256
+        self.memory[at] = held
+        return OK, at
+
+    @property
+    def used(self) -> int:
+        return sum(held.size for held in self.memory.values())
+
+    def cuMemFree(self, address: int) -> tuple[CUresult]:
+        self.run()
+        del self.memory[address]
+        return (OK,)
+
+    def cuMemFreeHost(self, address: int) -> tuple[CUresult]:
+        return self.cuMemFree(address)
+
+    def cuMemGetInfo(self) -> tuple[CUresult, int, int]:
+        return OK, TOTAL - self.used, TOTAL
+
+    def cuMemsetD8Async(self, address: int, byte: int, size: int, stream: Any) -> tuple[CUresult]:
+        return self.put(lambda: ctypes.memset(address, byte, size) and None)
+
+    def cuMemcpyHtoDAsync(self, to: int, of: int, size: int, stream: Any) -> tuple[CUresult]:
+        return self.put(lambda: ctypes.memmove(to, of, size) and None)
+
+    def cuMemcpyDtoHAsync(self, to: int, of: int, size: int, stream: Any) -> tuple[CUresult]:
+        return self.put(lambda: ctypes.memmove(to, of, size) and None)
+
+    # -- the stream ------------------------------------------------------------------------------------------------
+    def put(self, op: Op) -> tuple[CUresult]:
+        (self.queue if self.captured is None else self.captured).append(op)
+        return (OK,)
+
+    def run(self) -> None:
+        queue, self.queue = self.queue, []
+        for op in queue:
+            op()
+
+    def cuStreamCreate(self, flags: int) -> tuple[CUresult, str]:
+        return OK, "stream"
+
+    def cuStreamSynchronize(self, stream: Any) -> tuple[CUresult]:
+        assert self.captured is None, "nobody waits inside of a capture"
+        self.run()
+        return (OK,)
+
+    def cuStreamBeginCapture(self, stream: Any, mode: Any) -> tuple[CUresult]:
+        self.captured = []
+        return (OK,)
+
+    def cuStreamEndCapture(self, stream: Any) -> tuple[CUresult, list[Op]]:
+        captured, self.captured = self.captured, None
+        assert captured is not None
+        return OK, captured
+
+    def cuGraphInstantiate(self, graph: list[Op], flags: int) -> tuple[CUresult, int]:
+        self.graphs += 1
+        return OK, self.keep(list(graph))
+
+    def cuGraphDestroy(self, graph: list[Op]) -> tuple[CUresult]:
+        return (OK,)
+
+    def cuGraphExecDestroy(self, graph: int) -> tuple[CUresult]:
+        return (OK,)
+
+    def cuGraphLaunch(self, graph: int, stream: Any) -> tuple[CUresult]:
+        self.launched += 1
+        ops = self.objects[graph]
+        return self.put(lambda: [op() for op in ops] and None)
+
+    def cuEventCreate(self, flags: int) -> tuple[CUresult, int]:
+        return OK, self.keep(None)
+
+    def cuEventRecord(self, event: int, stream: Any) -> tuple[CUresult]:
+        return (OK,)
+
+    def cuEventSynchronize(self, event: int) -> tuple[CUresult]:
+        self.run()
+        return (OK,)
+
+    # -- code ------------------------------------------------------------------------------------------------------
+    def keep(self, found: Any) -> int:
+        self.objects.append(found)
+        return len(self.objects) - 1
+
+    def cuModuleLoadData(self, address: int) -> tuple[CUresult, Any]:
+        return OK, CODE[ctypes.string_at(address)]
+
+    def cuModuleGetFunction(self, module: Any, name: bytes) -> tuple[CUresult, Any]:
+        dll, meets, count = module
+        return OK, (dll[f"run_{name.decode()}"], meets[name.decode()], count[name.decode()])
+
+    def cuLaunchKernel(self, function: Any, x: int, y: int, z: int, threads: int, *rest: Any) -> tuple[CUresult]:
+        run, meets, count = function
+        *_, params, _extra = rest
+        given = (ctypes.c_void_p * count).from_address(params)
+        values = (ctypes.c_int64 * count)(*(ctypes.c_int64.from_address(p).value for p in given))
+        pointers = (ctypes.c_void_p * count)(*(ctypes.addressof(values) + 8 * i for i in range(count)))
+        geometry = (ctypes.c_int * 6)(x, y, threads, meets, 0, 0)
+
+        def launch() -> None:
+            assert values is not None  # the pointers point into it
+            assert run(geometry, pointers) == 0, "threads wait for ever"
+
+        return self.put(launch)
+
+    # -- devices ---------------------------------------------------------------------------------------------------
+    def cuDeviceGetCount(self) -> tuple[CUresult, int]:
+        return OK, 1
+
+    def cuDeviceGet(self, number: int) -> tuple[CUresult, int]:
+        return OK, number
+
+    def cuDevicePrimaryCtxRetain(self, device: int) -> tuple[CUresult, str]:
+        return OK, "context"
+
+    def cuCtxSetCurrent(self, context: str) -> tuple[CUresult]:
+        return (OK,)
+
+    def cuDeviceGetAttribute(self, attribute: str, device: int) -> tuple[CUresult, int]:
+        return OK, self.capability[attribute == "minor"]
+
+    def cuDeviceGetName(self, size: int, device: int) -> tuple[CUresult, bytes]:
+        return OK, b"no GPU at all".ljust(size, b"\0")
+
+
+CODE: dict[bytes, Any] = {}
+
+
+def fake_compile(text: str, architecture: str) -> bytes:
+    """A C++ compiler in the place of NVRTC; what it gives is a name under which the code is found."""
+    body = text[text.index("// ---- kernels") :]
+    functions = re.findall(r'extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\(([^)]*)\)', body)
+    texts = dict(zip([name for name, _ in functions], body.split('extern "C" __global__')[1:], strict=True))
+    dll, path = compiled_text(body, [name for name, _ in functions])
+    code = path.encode()
+    meets = {name: bool(MEETS.search(found)) for name, found in texts.items()}
+    CODE[code] = dll, meets, {name: given.count(",") + 1 for name, given in functions}
+    return code
+
+
+@contextmanager
+def fake_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[FakeDriver]:
+    """A machine with one GPU, which `device="cuda"` finds."""
+    fake = FakeDriver(capability)
+    for cached in (driver.gpu, program._device):
+        cached.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "bindings", lambda: fake)
+        patch.setattr(driver, "HERE", SimpleNamespace())
+        patch.setattr(compiler, "TOGETHER", 1 << 30)
+        patch.setattr(compiler, "compile_text", fake_compile)
+        patch.setattr(compiler, "nvrtc_version", lambda: f"none {os.getpid()}")
+        patch.setattr(program, "nvrtc_version", lambda: f"none {os.getpid()}")
+        yield fake
+    for cached in (driver.gpu, program._device):
+        cached.cache_clear()

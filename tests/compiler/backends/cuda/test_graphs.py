@@ -1,0 +1,137 @@
+"""Every op and random graphs: the kernels' own text, emulated, beside the interpreter.
+
+Threads and blocks run in several orders; a result that depends on one has a barrier missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from compiled_ops import group_graph
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from op_cases import GROUPS
+from oracles import assert_close
+from random_graphs import LARGEST_VALUE, example_values, graphs
+
+import wholestep as ws
+from tests.compiler.backends.cuda.emulated import TARGET, Emulated, compiled_text
+from wholestep.compiler.backends.cuda.render.source import render
+from wholestep.compiler.backends.host import Memory, prologue
+from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.text import print_graph
+from wholestep.compiler.ir.types import evaluate, float64
+from wholestep.compiler.passes.autodiff.reverse import expand_gradients
+from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.pipeline import Compiler
+from wholestep.compiler.plan.kernel import Plan, Space
+from wholestep.options import CompileOptions
+from wholestep.steps.states import first_values
+from wholestep.steps.train import train_graph
+
+Array = np.ndarray[Any, Any]
+
+PHASES = (Phase.explicit, Phase.generate)  # a failing graph is printed whole
+CAPACITY = {"batch": 40, "time": 5}
+SIZES = st.fixed_dictionaries({"batch": st.sampled_from([1, 5, 17, 33]), "time": st.integers(1, 5)})
+STEP = 3
+ORDERS = ((0, 0), (1, 1), (2, 0))  # of the threads of a block, and of the blocks of a grid
+
+
+def together(plans: list[Plan]) -> list[Emulated]:
+    """The kernels of several plans, compiled at once."""
+    sources = [render(plan, f"g{i}_") for i, plan in enumerate(plans)]
+    names = [name for source in sources for name in source.functions]
+    dll, _ = compiled_text("\n".join(s.text for s in sources), names)
+    return [Emulated(plan, source, dll) for plan, source in zip(plans, sources, strict=True)]
+
+
+def run(
+    emulated: Emulated,
+    inputs: Mapping[str, Array],
+    values: Mapping[str, Array],
+    sizes: Mapping[str, int],
+    seed: int,
+    orders: tuple[int, int],
+) -> dict[str, Array]:
+    """Outputs and states after one launch; intermediates lie where the plan says, and nothing is zero before."""
+    plan, constants = emulated.plan, dict(emulated.plan.constants)
+    arena = np.full(plan.arena_bytes, 255, np.uint8)
+    arrays: dict[int, Array] = {}
+    for b in plan.buffers:
+        dtype = b.type.dtype.numpy
+        if b.space is Space.ARENA:
+            arrays[b.id] = arena[b.offset : b.offset + b.bytes].view(dtype)
+            continue
+        raw = np.full(b.bytes, 255, np.uint8)
+        given = {Space.INPUT: inputs, Space.STATE: values}.get(b.space, {}).get(b.name)
+        data = constants.get(b.id) if given is None else np.ascontiguousarray(given, dtype).tobytes()
+        if data:
+            raw[: len(data)] = np.frombuffer(data, np.uint8)
+        arrays[b.id] = raw.view(dtype)
+    with np.errstate(all="ignore"):
+        scalars = {s.name: s.default for s in plan.scalars} | {"step": float(STEP)}
+        slots = prologue(plan, sizes, [scalars[s.name] for s in plan.scalars])
+    emulated.run(Memory(plan, arrays, sizes, slots, seed, STEP), *orders)
+
+    def read(id: int) -> Array:
+        shape = [evaluate(e, sizes) for e in plan.buffers[id].type.shape]
+        return arrays[id][: int(np.prod(shape))].reshape(shape)
+
+    return {name: read(id) for name, id in (*plan.outputs, *plan.states)}
+
+
+def check(many: list[Graph], sizes: dict[str, int], seed: int, fused: bool = True) -> None:
+    compiler = Compiler(CompileOptions(egraph=False, fuse=fused))
+    plans = [compiler.plan(graph, CAPACITY, TARGET)[0] for graph in many]
+    for graph, emulated in zip(many, together(plans), strict=True):
+        inputs, values = example_values(graph, sizes, np.random.default_rng(seed))
+        want = interpret(graph, inputs=inputs, state=values, sizes=sizes, seed=seed, step=STEP)
+        found = [run(emulated, inputs, values, sizes, seed, orders) for orders in ORDERS]
+        expected = {**want.outputs, **{name: want.state[name] for name, _ in emulated.plan.states}}
+        for name, value in expected.items():
+            try:
+                assert_close(found[0][name], value, found[0][name].dtype.name, scale=LARGEST_VALUE)
+                for other in found[1:]:
+                    np.testing.assert_array_equal(found[0][name], other[name], err_msg="bits depend on an order")
+            except AssertionError as error:
+                raise AssertionError(f"{name} of\n{print_graph(graph)}\n{error}") from None
+
+
+@settings(max_examples=1, phases=PHASES)
+@given(st.lists(graphs(max_nodes=16), min_size=12, max_size=12), SIZES, st.integers(0, 2**31))
+def test_graphs_in_float32(many: list[Graph], sizes: dict[str, int], seed: int) -> None:
+    check(many, sizes, seed)
+
+
+@settings(max_examples=1, phases=PHASES)
+@given(st.lists(graphs(max_nodes=16, dtype=float64), min_size=6, max_size=6), SIZES, st.integers(0, 2**31))
+def test_graphs_in_float64_unfused(many: list[Graph], sizes: dict[str, int], seed: int) -> None:
+    check(many, sizes, seed, fused=False)
+
+
+@pytest.mark.long
+@settings(max_examples=40, phases=PHASES)
+@given(st.lists(graphs(max_nodes=24), min_size=12, max_size=12), SIZES, st.integers(0, 2**31), st.booleans())
+def test_many_graphs(many: list[Graph], sizes: dict[str, int], seed: int, fused: bool) -> None:
+    check(many, sizes, seed, fused)
+
+
+@pytest.mark.parametrize("dtype", ["float32"])
+def test_every_op_and_its_gradient(dtype: str) -> None:
+    """All groups of cases in one compilation."""
+    traced = {group: (train_graph(g, ws.SGD(lr=0.0)), inputs) for group in GROUPS
+              for g, inputs in [group_graph(group, dtype)]}  # fmt: skip
+    compiler = Compiler(CompileOptions(egraph=False))
+    plans = [compiler.plan(graph, {}, TARGET)[0] for graph, _ in traced.values()]
+    for (graph, inputs), emulated in zip(traced.values(), together(plans), strict=True):
+        state = {name: first_values(emulated.plan, seed=0)(name) for name, _ in emulated.plan.states}
+        meant = strip_stop_gradients(expand_gradients(inline_calls(graph)))
+        found = run(emulated, inputs, state, {}, 0, (0, 0))
+        for name, value in interpret(meant, inputs=inputs, state=state, step=STEP).outputs.items():
+            scale = float(np.abs(np.nan_to_num(value.astype(np.float64), posinf=0, neginf=0)).max(initial=1.0))
+            assert_close(found[name], value, found[name].dtype.name, scale=scale)

@@ -1,0 +1,131 @@
+"""Kernels become machine code without a GPU; what is missing on a machine is told with what to install."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import wholestep as ws
+from tests.compiler.backends.cuda.fake_gpu import FakeDriver, fake_gpu
+from tests.test_cli import run
+from wholestep.compiler.backends.cuda import compiler, driver
+from wholestep.compiler.backends.cuda.compiler import compile_text, nvrtc
+from wholestep.compiler.backends.cuda.render.source import render, with_primitives
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.errors import CompilerError, OptionError
+
+ARCHITECTURES = ("sm_80", "sm_90")
+PLAIN = ws.CompileOptions(verify=False, egraph=False)
+
+
+def planned(model: ws.nn.Module, shape: tuple[int, ...], dtype: str, labels: tuple[int, ...] = ()) -> Plan:
+    g = ws.Graph()
+    x, y = g.input("x", ("batch", *shape), dtype), g.input("labels", ("batch", *labels), "int32")
+    scores = model(x)
+    scores = scores[0] if isinstance(scores, tuple) else scores
+    g.set_outputs({"loss": ws.losses.cross_entropy(scores, y)})
+    session = ws.build_session(g, optimizer=ws.Adam(lr=1e-3), batch_size=64, device="null:cuda/sm_90", options=PLAIN)
+    return session.plan
+
+
+def compiled(plan: Plan, architecture: str) -> bytes:
+    return compile_text(with_primitives(render(plan).text), architecture)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_network_becomes_machine_code(architecture: str) -> None:
+    """Elements, rows, columns, a chunked product, a scatter and a convolution."""
+    model = ws.nn.Sequential(ws.nn.Embedding(17, 8), ws.nn.Dropout(0.1), ws.nn.Linear(8, 17))
+    plan = planned(model, (6,), "int32", (6,))
+    assert {k.schedule.form for k in plan.kernels} == {"elements", "rows", "columns", "product", "scatter"}
+    assert compiled(plan, architecture).startswith(b"\x7fELF")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_model_suite_becomes_machine_code(architecture: str) -> None:
+    for plan in (
+        planned(ws.models.lenet5(), (1, 28, 28), "float32"),
+        planned(ws.models.resnet20(), (3, 32, 32), "float32"),
+        planned(ws.models.gpt2(layers=1, width=64, heads=2, vocabulary=65, context=16), (16,), "int32", (16,)),
+        planned(ws.models.lstm_lm(65, width=48, layers=2), (16,), "int32", (16,)),
+    ):
+        assert compiled(plan, architecture).startswith(b"\x7fELF")
+
+
+def test_what_nvrtc_refuses_is_shown() -> None:
+    with pytest.raises(CompilerError, match=r"a bug of Wholestep:\n.*identifier \"nothing\" is undefined"):
+        compile_text('extern "C" __global__ void k() { nothing(); }', "sm_90")
+
+
+# -- what is missing -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """Nobody has looked for a GPU yet."""
+    cached = (driver.bindings, driver.gpu, nvrtc)
+    for each in cached:
+        each.cache_clear()
+    yield
+    for each in cached:
+        each.cache_clear()
+
+
+def without(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that is not installed."""
+    imported = builtins.__import__
+
+    def refuse(module: str, *rest: Any) -> Any:
+        if module.split(".")[0] == name:
+            raise ImportError(f"No module named {name!r}")
+        return imported(module, *rest)
+
+    for module in [m for m in sys.modules if m.split(".")[0] == name]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(builtins, "__import__", refuse)
+
+
+def test_without_the_bindings_it_is_said_what_to_install(forgotten: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    without("cuda", monkeypatch)
+    text = r"NVIDIA's bindings, which are not installed .*pip install \"wholestep\[cuda\]\"; or train with device='cpu'"
+    with pytest.raises(OptionError, match=text):
+        ws.build_session(ws.Graph(), device="cuda")
+    with pytest.raises(CompilerError, match=r"NVRTC, which cannot be loaded .*pip install \"wholestep\[cuda\]\""):
+        compile_text("", "sm_90")
+
+
+def test_a_machine_without_a_gpu_refuses_and_doctor_says_so(forgotten: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoDriver:
+        @staticmethod
+        def cuInit(flags: int) -> None:
+            raise RuntimeError("libcuda.so.1 is not there")
+
+    monkeypatch.setattr("cuda.bindings.driver", NoDriver)
+    with pytest.raises(OptionError, match=r"needs NVIDIA's driver, and this machine has none .*device='cpu'"):
+        ws.build_session(ws.Graph(), device="cuda")
+    code, text = run("doctor")
+    assert (code, "gpu         none can be used: device='cuda' needs NVIDIA's driver" in text) == (0, True)
+
+
+def test_a_driver_that_finds_no_gpu_is_told(forgotten: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Empty(FakeDriver):
+        def cuInit(self, flags: int) -> tuple[Any]:
+            return (self.CUresult.CUDA_ERROR_LAUNCH_FAILED,)
+
+    monkeypatch.setattr("cuda.bindings.driver", Empty())
+    with pytest.raises(OptionError, match=r"found no GPU that can be used \(CUDA_ERROR_LAUNCH_FAILED\)"):
+        ws.build_session(ws.Graph(), device="cuda")
+
+
+def test_doctor_trains_two_steps_on_a_gpu() -> None:
+    with fake_gpu() as fake:
+        code, text = run("doctor")
+        assert fake.launched >= 2
+    assert code == 0
+    assert "cuda:0 no GPU at all (cuda/sm_90, 1 GiB); NVRTC none" in text
+    assert compiler.TOGETHER > 0

@@ -1,0 +1,230 @@
+"""`device="cuda"` as people use it, on a GPU that is none: the model suite, fit, resume, micro-batches, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sessions import data, mlp
+
+import wholestep as ws
+from tests.compiler.backends.cuda.fake_gpu import TOTAL, FakeDriver, fake_gpu
+from wholestep.errors import InputError, OptionError, OutOfMemoryError
+
+Array = np.ndarray[Any, Any]
+
+UNCHECKED = ws.CompileOptions(verify=False, egraph=False)
+NEAR = {"rtol": 2e-5, "atol": 2e-6}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gpu() -> Iterator[FakeDriver]:
+    with fake_gpu() as found:
+        yield found
+
+
+# -- models ------------------------------------------------------------------------------------------------------
+
+
+def images(rows: int, *shape: int) -> dict[str, Array]:
+    rng = np.random.default_rng(rows)
+    return {
+        "x": rng.standard_normal((rows, *shape), dtype=np.float32),
+        "labels": rng.integers(0, 10, rows).astype(np.int32),
+    }
+
+
+def words(rows: int) -> dict[str, Array]:
+    rng = np.random.default_rng(rows)
+    return {name: rng.integers(0, 17, (rows, 6)).astype(np.int32) for name in ("x", "labels")}
+
+
+def residual() -> ws.nn.Module:
+    """Batch norm, strides, a convolution in groups, a pool of averages."""
+    return ws.nn.Sequential(
+        ws.nn.Conv2d(3, 8, 3, padding=1),
+        ws.nn.BatchNorm2d(8),
+        ws.nn.ReLU(),
+        ws.nn.Conv2d(8, 12, 3, stride=2, padding=1, groups=2),
+        ws.nn.BatchNorm2d(12),
+        ws.nn.ReLU(),
+        ws.nn.GlobalAvgPool2d(),
+        ws.nn.Linear(12, 10),
+    )
+
+
+MODELS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[int], dict[str, Array]], ws.optim.Optimizer]] = {
+    "lenet": (ws.models.lenet5, lambda n: images(n, 1, 28, 28), ws.SGD(lr=1e-2, momentum=0.9)),
+    "resnet": (residual, lambda n: images(n, 3, 8, 8), ws.SGD(lr=1e-2)),
+    # The bias of keys has no gradient but for rounding, which Adam would divide by itself.
+    "gpt": (
+        lambda: ws.models.gpt2(layers=1, width=16, heads=2, vocabulary=17, context=6),
+        words,
+        ws.SGD(lr=0.1, momentum=0.9),
+    ),
+    "lstm": (lambda: ws.models.lstm_lm(17, width=12, layers=1), words, ws.Adam(lr=1e-3)),
+}
+
+
+def session_of(name: str, device: str, **options: Any) -> ws.Session:
+    model, draw, optimizer = MODELS[name]
+    g, example = ws.Graph(), draw(1)
+    x, y = (g.input(n, ("batch", *a.shape[1:]), a.dtype) for n, a in example.items())
+    scores = model()(x)
+    scores = scores[0] if isinstance(scores, tuple) else scores
+    g.set_outputs({"loss": ws.losses.cross_entropy(scores, y), "scores": scores})
+    given = {"batch_size": 3, "seed": 1, "options": UNCHECKED, **options}
+    return ws.build_session(g, optimizer=optimizer, device=device, **given)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_trains_measures_and_predicts_as_on_the_reference(name: str) -> None:
+    ours, other = (session_of(name, device) for device in ("cuda", "reference"))
+    batches = [MODELS[name][1](rows) for rows in (3, 2, 3)]  # one of them is smaller
+    results = [ours.step(**batch) for batch in batches]
+    for result, batch in zip(results, batches, strict=True):
+        expected = other.step(**batch)
+        assert float(result) == pytest.approx(float(expected), rel=1e-5)
+        np.testing.assert_allclose(result["scores"], expected["scores"], rtol=1e-3, atol=2e-5)
+    for state in other.state.names:
+        want = other.get(state)
+        np.testing.assert_allclose(
+            ours.get(state), want, rtol=0, atol=2e-5 * max(1e-2, float(np.abs(want).max(initial=0)))
+        )
+    assert float(ours.evaluate(**batches[0]).loss) == pytest.approx(float(other.evaluate(**batches[0]).loss), rel=1e-5)
+    predicted = [s.predict(x=batches[0]["x"]) for s in (ours, other)]
+    np.testing.assert_allclose(*predicted, rtol=1e-3, atol=2e-5)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------
+
+
+def network() -> ws.nn.Module:
+    return ws.nn.Sequential(ws.nn.Linear(20, 17), ws.nn.ReLU(), ws.nn.Dropout(0.2), ws.nn.Linear(17, 5))
+
+
+def fit(device: str, epochs: int = 2, **options: Any) -> tuple[Any, dict[str, Array]]:
+    """The history and the weights of a short run."""
+    rows, net = data(43), network()
+    history = ws.fit(
+        net,
+        (rows["x"], rows["labels"]),
+        loss="cross_entropy",
+        optimizer=ws.Adam(lr=1e-2),
+        batch_size=8,
+        epochs=epochs,
+        device=device,
+        progress=False,
+        options=UNCHECKED,
+        **options,
+    )
+    return history, net.state_dict()
+
+
+def assert_near(got: dict[str, Array], want: dict[str, Array]) -> None:
+    assert got.keys() == want.keys()
+    for name, value in want.items():
+        np.testing.assert_allclose(got[name], value, err_msg=name, **NEAR)
+
+
+def test_fit_gives_the_references_history_and_weights() -> None:
+    ours, weights = fit("cuda", validation=0.2, metrics=["accuracy"], clip_norm=1.0)
+    others, expected = fit("reference", validation=0.2, metrics=["accuracy"], clip_norm=1.0)
+    for name in ("loss", "val_loss"):
+        np.testing.assert_allclose(ours[name], others[name], rtol=1e-5)
+    np.testing.assert_array_equal(ours["val_accuracy"], others["val_accuracy"])
+    assert_near(weights, expected)
+
+
+def test_a_run_goes_on_with_its_bits_and_from_another_devices_checkpoint(tmp_path: Path) -> None:
+    straight, expected = fit("cuda", epochs=3)
+    fit("cuda", epochs=1, checkpoint=tmp_path / "own")
+    history, weights = fit("cuda", epochs=3, checkpoint=tmp_path / "own", resume=True)
+    assert history["loss"] == straight["loss"]
+    for name, value in expected.items():
+        np.testing.assert_array_equal(weights[name], value, err_msg=name)
+    fit("reference", epochs=1, checkpoint=tmp_path / "other")
+    _, moved = fit("cuda", epochs=3, checkpoint=tmp_path / "other", resume=True)
+    assert_near(moved, expected)
+
+
+def test_micro_batches_make_the_step_of_the_large_batch() -> None:
+    def trained(**sizes: int) -> tuple[float, dict[str, Array]]:
+        session = ws.build_session(
+            mlp(), optimizer=ws.SGD(lr=0.1), clip_norm=0.5, device="cuda", options=UNCHECKED, **sizes
+        )
+        losses = [float(session.step(**data(rows, seed=rows))) for rows in (24, 19)]
+        return losses[-1], session.state_dict()
+
+    (loss, state), (expected, other) = trained(batch_size=8, accumulate=3), trained(batch_size=24)
+    assert loss == pytest.approx(expected, rel=1e-6)
+    assert_near({name: state[name] for name in other}, other)
+
+
+def test_a_step_that_is_not_finite_is_left_out_and_a_bad_index_refused() -> None:
+    session = ws.build_session(
+        mlp(), optimizer=ws.SGD(lr=0.1), batch_size=8, nonfinite="skip", device="cuda", options=UNCHECKED
+    )
+    session.step(**data(8))
+    before, bad = session.state_dict(), data(8)
+    bad["x"][3, 4] = np.inf
+    session.step(**bad)
+    after = session.state_dict()
+    assert session.skipped_steps == after.pop("nonfinite.skipped") == 1
+    assert session.state.step == 1
+    bad = data(8)
+    bad["labels"][2] = 5
+    with pytest.raises(InputError, match="holds indices from 0 to 4; received 5 at position 2"):
+        session.step(**bad)
+    for name, value in after.items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+
+
+def test_a_smaller_batch_and_another_rate_need_no_new_graph(gpu: FakeDriver) -> None:
+    session = ws.build_session(mlp(), optimizer=ws.SGD(lr=0.1), batch_size=8, device="cuda:0", options=UNCHECKED)
+    float(session.step(**data(8)))
+    before = gpu.graphs
+    session.scalars["optimizer.lr"] = 0.05
+    float(session.step(**data(5)))
+    assert gpu.graphs == before
+    assert "__global__" in session.source
+
+
+def test_a_new_plan_is_checked_against_the_interpreter() -> None:
+    options = ws.CompileOptions(verify=True, cache=False)
+    session = ws.build_session(mlp(), optimizer=ws.AdamW(lr=1e-2), batch_size=8, device="cuda", options=options)
+    assert "note: checked against the interpreter at batch=3 and batch=8" in str(session.report())
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------
+
+
+def test_more_memory_than_the_gpu_has_is_told_with_the_largest_tensors() -> None:
+    g = ws.Graph()
+    x = g.input("x", ("batch", 4))
+    g.set_outputs({"loss": ((x @ g.parameter("w", (4, 4096))) ** 2).mean()})
+    with pytest.raises(OutOfMemoryError, match=r"Its largest tensors: .*float32\[batch, 4096\]"):
+        ws.build_session(g, optimizer=ws.SGD(lr=0.1), batch_size=TOTAL // 4096, device="cuda", options=UNCHECKED)
+
+
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        ("cuda:1", "device='cuda:1': this machine has 1 GPUs, numbered from 0"),
+        ("cuda:x", "device='cuda:x': a number comes after the colon, e.g. 'cuda:0'"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_refused(device: str, text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        ws.build_session(mlp(), optimizer=ws.SGD(lr=0.1), batch_size=8, device=device)
+
+
+def test_a_plan_for_a_newer_gpu_is_refused() -> None:
+    with fake_gpu((8, 0)):
+        with pytest.raises(OptionError, match="device='cuda/sm_90': this GPU, no GPU at all, is cuda/sm_80"):
+            ws.build_session(mlp(), optimizer=ws.SGD(lr=0.1), batch_size=8, device="cuda/sm_90")
+        session = ws.build_session(mlp(), optimizer=ws.SGD(lr=0.1), batch_size=8, device="cuda", options=UNCHECKED)
+        assert session.plan.target == "cuda/sm_80"

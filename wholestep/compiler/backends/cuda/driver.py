@@ -1,0 +1,238 @@
+"""The CUDA driver through NVIDIA's own bindings: contexts, memory, streams, graphs.  Nothing else here speaks to it.
+
+The bindings are an extra, and are loaded when a GPU is first asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.errors import DeviceError, OptionError, OutOfMemoryError
+
+INSTALL = 'pip install "wholestep[cuda]"'
+HERE = threading.local()  # the GPU whose context this thread has
+
+
+@cache
+def bindings() -> Any:
+    """The module of the driver's functions; OptionError where it or the driver is missing."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise OptionError(
+            f"device='cuda' needs NVIDIA's bindings, which are not installed ({error}). Install them: {INSTALL}; or "
+            "train with device='cpu'."
+        ) from None
+    try:
+        (error_code,) = driver.cuInit(0)
+    except Exception as error:  # the bindings have several ways to say that libcuda is not there
+        raise OptionError(
+            f"device='cuda' needs NVIDIA's driver, and this machine has none ({type(error).__name__}: {error}). "
+            "Install the driver of the GPU, or train with device='cpu'."
+        ) from None
+    if error_code != driver.CUresult.CUDA_SUCCESS:
+        raise OptionError(
+            f"device='cuda': the driver found no GPU that can be used ({error_code.name}). Look at what nvidia-smi "
+            "says, or train with device='cpu'."
+        )
+    return driver
+
+
+def call(name: str, *args: Any) -> Any:
+    """A function of the driver: its results, or an error that says what it refused."""
+    driver = bindings()
+    error, *results = getattr(driver, name)(*args)
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise DeviceError(f"the GPU's driver refused {name}: {error.name}.")
+    return results[0] if len(results) == 1 else results
+
+
+def gpu_count() -> int:
+    """How many GPUs there are."""
+    count: int = call("cuDeviceGetCount")
+    return count
+
+
+class Gpu:
+    """One GPU: its context, and one stream in which everything happens in order."""
+
+    def __init__(self, number: int) -> None:
+        if number >= gpu_count():
+            raise OptionError(f"device='cuda:{number}': this machine has {gpu_count()} GPUs, numbered from 0.")
+        driver = bindings()
+        self.number, self._handle = number, call("cuDeviceGet", number)
+        self._context = call("cuDevicePrimaryCtxRetain", self._handle)
+        self.enter()
+        self.stream = call("cuStreamCreate", driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        attribute = driver.CUdevice_attribute
+        self.capability = (
+            int(call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self._handle)),
+            int(call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, self._handle)),
+        )
+        self.name: str = call("cuDeviceGetName", 128, self._handle).rstrip(b"\0").decode()
+
+    def enter(self) -> None:
+        """Every thread that calls the driver has the GPU's context."""
+        if getattr(HERE, "gpu", None) is not self:
+            call("cuCtxSetCurrent", self._context)
+            HERE.gpu = self
+
+    def wait(self) -> None:
+        """Until everything is done; what went wrong is raised."""
+        self.enter()
+        call("cuStreamSynchronize", self.stream)
+
+    @property
+    def free_bytes(self) -> int:
+        self.enter()
+        free, _ = call("cuMemGetInfo")
+        return int(free)
+
+    @property
+    def bytes(self) -> int:
+        self.enter()
+        _, total = call("cuMemGetInfo")
+        return int(total)
+
+
+@cache
+def gpu(number: int) -> Gpu:
+    """The GPU of a number: one object in a process."""
+    return Gpu(number)
+
+
+def _free(function: str, owner: Gpu, address: int) -> None:
+    with suppress(Exception):  # at the interpreter's end the driver may be gone
+        owner.enter()
+        call(function, address)
+
+
+class DeviceMemory:
+    """Bytes on a GPU, all zero; they are free again when nothing refers to them."""
+
+    def __init__(self, owner: Gpu, size: int) -> None:
+        self.gpu, self.size = owner, max(size, 1)
+        owner.enter()
+        driver = bindings()
+        error, address = driver.cuMemAlloc(self.size)
+        if error == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            raise OutOfMemoryError(
+                f"{self.size:,} bytes of the memory of {owner.name} cannot be had; {owner.free_bytes:,} of "
+                f"{owner.bytes:,} are free.",
+                self.size,
+            )
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise DeviceError(f"the GPU's driver refused cuMemAlloc of {self.size:,} bytes: {error.name}.")
+        self.address = int(address)
+        weakref.finalize(self, _free, "cuMemFree", owner, self.address)
+        self.fill(0)
+
+    def fill(self, byte: int) -> None:
+        self.gpu.enter()
+        call("cuMemsetD8Async", self.address, byte, self.size, self.gpu.stream)
+
+    def write(self, offset: int, array: AnyArray) -> None:
+        """Copy an array that the caller may change afterwards."""
+        assert 0 <= offset <= offset + array.nbytes <= self.size, f"{array.nbytes} bytes at {offset} of {self.size}"
+        if array.nbytes:
+            self.gpu.enter()
+            call("cuMemcpyHtoDAsync", self.address + offset, array.ctypes.data, array.nbytes, self.gpu.stream)
+            self.gpu.wait()
+
+    def read(self, offset: int, array: AnyArray) -> None:
+        """Fill an array; what was launched before is waited for."""
+        assert 0 <= offset <= offset + array.nbytes <= self.size, f"{array.nbytes} bytes at {offset} of {self.size}"
+        if array.nbytes:
+            self.gpu.enter()
+            call("cuMemcpyDtoHAsync", array.ctypes.data, self.address + offset, array.nbytes, self.gpu.stream)
+        self.gpu.wait()
+
+
+class PinnedMemory:
+    """Bytes of the host that a GPU copies from and to beside everything else."""
+
+    def __init__(self, owner: Gpu, size: int) -> None:
+        self.size = max(size, 1)
+        owner.enter()
+        self.address = int(call("cuMemHostAlloc", self.size, 0))
+        weakref.finalize(self, _free, "cuMemFreeHost", owner, self.address)
+        raw = (ctypes.c_uint8 * self.size).from_address(self.address)
+        self.bytes: AnyArray = np.frombuffer(memoryview(raw), np.uint8)
+        self.bytes[:] = 0
+
+    def view(self, offset: int, count: int, dtype: np.dtype[Any]) -> AnyArray:
+        """Elements from a byte on."""
+        return self.bytes[offset : offset + count * dtype.itemsize].view(dtype)
+
+
+class Event:
+    """A moment of the stream."""
+
+    def __init__(self, owner: Gpu, timed: bool = False) -> None:
+        self._gpu = owner
+        flags = bindings().CUevent_flags
+        owner.enter()
+        self._handle = call("cuEventCreate", flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING)
+
+    def record(self) -> None:
+        call("cuEventRecord", self._handle, self._gpu.stream)
+
+    def wait(self) -> None:
+        """Until the stream has come here."""
+        self._gpu.enter()
+        call("cuEventSynchronize", self._handle)
+
+    def milliseconds_since(self, earlier: Event) -> float:
+        found: float = call("cuEventElapsedTime", earlier._handle, self._handle)
+        return found
+
+
+class Module:
+    """Machine code on a GPU."""
+
+    def __init__(self, owner: Gpu, code: bytes) -> None:
+        owner.enter()
+        self._code = np.frombuffer(code + b"\0", np.uint8)
+        self._handle = call("cuModuleLoadData", self._code.ctypes.data)
+
+    def function(self, name: str) -> Any:
+        return call("cuModuleGetFunction", self._handle, name.encode())
+
+
+def launch(owner: Gpu, function: Any, grid: Sequence[int], threads: int, arguments: Sequence[Any]) -> None:
+    """Put a kernel into the stream; arguments are ctypes values."""
+    pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
+    x, y = grid
+    call("cuLaunchKernel", function, x, y, 1, threads, 1, 1, 0, owner.stream, ctypes.addressof(pointers), 0)
+
+
+class Graph:
+    """What a function puts into the stream, as one launch."""
+
+    def __init__(self, owner: Gpu, record: Callable[[], None]) -> None:
+        driver, self._gpu = bindings(), owner
+        owner.enter()
+        call("cuStreamBeginCapture", owner.stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        try:
+            record()
+        finally:  # a capture that is not ended poisons the stream
+            captured = call("cuStreamEndCapture", owner.stream)
+        self._handle = call("cuGraphInstantiate", captured, 0)
+        call("cuGraphDestroy", captured)
+        self._launch, self._stream = driver.cuGraphLaunch, owner.stream
+        self._success = driver.CUresult.CUDA_SUCCESS
+        weakref.finalize(self, _free, "cuGraphExecDestroy", owner, self._handle)
+
+    def launch(self) -> None:
+        (error,) = self._launch(self._handle, self._stream)
+        if error != self._success:
+            raise DeviceError(f"the GPU's driver refused cuGraphLaunch: {error.name}.")

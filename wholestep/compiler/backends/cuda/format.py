@@ -1,0 +1,22 @@
+"""What a GPU adds to plans and their files."""
+
+from __future__ import annotations
+
+from wholestep.compiler.backends.cuda.scheduled import CudaSchedule, schedule_of
+from wholestep.compiler.plan.formats import Format
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.errors import PlanError
+
+
+def _check(plan: Plan) -> None:
+    """Every grid is the one that we would choose: nothing of it is anybody's word."""
+    from wholestep.compiler.backends.cuda.schedule import arena_end, schedule_kernel
+
+    for kernel in plan.kernels:
+        if kernel.schedule != schedule_kernel(plan, kernel):
+            raise PlanError(f"the plan is not sound: kernel {kernel.id} has another grid than {plan.target} gives it.")
+        if arena_end(plan) + schedule_of(kernel).scratch > plan.arena_bytes:
+            raise PlanError(f"the plan is not sound: the scratch memory of kernel {kernel.id} ends behind the arena.")
+
+
+FORMAT = Format(CudaSchedule, (CudaSchedule,), {}, _check)

@@ -1,0 +1,399 @@
+"""The GPU: a plan's kernels, compiled by NVRTC, launched as one CUDA graph a step over one arena of device memory.
+
+A launch returns when its inputs are copied and the graph is queued; whoever reads a number waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.backend import (
+    Epoch,
+    MicroBatchShape,
+    Place,
+    Program,
+    Slice,
+    Ticket,
+    check_indices,
+    epoch_of_launches,
+    nothing,
+)
+from wholestep.compiler.backends.cuda.compiler import compile_source, nvrtc_version
+from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Graph, Module, PinnedMemory, call, gpu
+from wholestep.compiler.backends.cuda.launches import Launches, record_words, write_record
+from wholestep.compiler.backends.cuda.memory import ALIGNMENT, CudaArray, CudaMemory, CudaScratch
+from wholestep.compiler.backends.cuda.render.source import Source, render
+from wholestep.compiler.backends.cuda.schedule import arena_end
+from wholestep.compiler.backends.cuda.target import TARGETS, target_of
+from wholestep.compiler.backends.host import prologue
+from wholestep.compiler.backends.micro_batches import MicroBatches
+from wholestep.compiler.ir.types import TensorType, evaluate
+from wholestep.compiler.plan import serialize
+from wholestep.compiler.plan.kernel import Buffer, Plan, Space
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.cache import key_of
+from wholestep.compiler.runtime.plans import compiler_version
+from wholestep.compiler.runtime.store import cache_of
+from wholestep.compiler.runtime.together import Background
+from wholestep.compiler.target import Target
+from wholestep.errors import OptionError, PlanError
+from wholestep.options import CompileOptions
+
+SMALL = 4096  # bytes of an output that every launch brings back to the host
+TURNS = 16  # launches that may be under way, where their inputs are not large
+STAGING = 64 << 20  # bytes of pinned memory for inputs
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class CudaProgram:
+    """A plan on a GPU."""
+
+    synchronous = False
+
+    def __init__(self, device: CudaDevice, plan: Plan, place: Place, meanwhile: Callable[[], None] = nothing) -> None:
+        self.plan, self._place, self._state, self._device = plan, place, place.state, device
+        self._gpu = device.gpu
+        assert isinstance(place.scratch, CudaScratch), "programs of a GPU share its scratch memory"
+        self._scratch = place.scratch
+        coming = Background(lambda: compile_source(self._rendered, device.architecture, cache_of(place.where.options)))
+        meanwhile()
+        functions: dict[str, Any] = {}
+        self._modules = []
+        for names, code in coming.result():
+            self._modules.append(Module(self._gpu, code))
+            functions |= {name: self._modules[-1].function(name) for name in names}
+        self._launches = Launches(self._gpu, plan, self._rendered, functions)
+        self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
+        self._lay_out()
+        self._scalars = {s.name: s.default for s in plan.scalars}
+        self._graph: Graph | None = None
+        self._turn, self._last = 0, CudaTicket(self, 0, {})
+        self._seen = -1
+        self.count_steps(bool(plan.updated))
+        self._scratch.users.add(self)
+
+    @cached_property
+    def _rendered(self) -> Source:
+        return render(self.plan)
+
+    @property
+    def source(self) -> str:
+        """The kernels that run."""
+        return self._rendered.text
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def _lay_out(self) -> None:
+        """Place what is this program's alone: a record, small outputs side by side, large ones, constants, inputs."""
+        plan = self.plan
+        self._offsets: dict[int, int] = {}
+        self._record_bytes = 8 * record_words(plan)
+        end = _rounded(self._record_bytes)
+
+        def place(buffers: Sequence[Buffer]) -> None:
+            nonlocal end
+            for b in buffers:
+                self._offsets[b.id] = end
+                end += _rounded(b.bytes)
+
+        inputs = [plan.buffers[id] for _, id in plan.inputs]
+        place(inputs)
+        self._given_end = end  # all that a launch copies to the GPU lies before it
+        outputs = [b for b in plan.buffers if b.space is Space.OUTPUT]
+        self._small = [b for b in outputs if b.bytes <= SMALL]
+        self._small_start = end
+        place(self._small)
+        self._small_bytes = end - self._small_start
+        place([b for b in outputs if b.bytes > SMALL])
+        place([b for b in plan.buffers if b.space is Space.CONSTANT])
+        copies, end = end, end + _rounded(plan.copy_bytes)
+        self._own = DeviceMemory(self._gpu, end)
+        self.mapped_bytes = self._own.size
+        self._offsets |= {b.id: copies + b.offset for b in plan.buffers if b.space is Space.COPY}
+        for id, data in plan.constants:
+            self._own.write(self._offsets[id], np.frombuffer(data, np.uint8))
+        self._turns = max(2, min(TURNS, STAGING // max(1, self._given_end)))
+        self._pinned = PinnedMemory(self._gpu, self._turns * (self._given_end + self._small_bytes))
+        self._events = [Event(self._gpu) for _ in range(self._turns)]
+        self._tickets: list[CudaTicket | None] = [None] * self._turns
+        self._staging = {
+            name: np.empty(evaluate(plan.buffers[id].type.elements, plan.sizes), plan.buffers[id].type.dtype.numpy)
+            for name, id in plan.inputs
+        }
+        self._inputs: dict[str, AnyArray] = {}
+        self._states = {id: self._held(name) for name, id in plan.states}
+
+    def _held(self, name: str) -> CudaArray:
+        found = self._state.slot(name).on(self._device.memory)
+        assert isinstance(found, CudaArray), "it is the GPU's memory"
+        return found
+
+    def address(self, id: int) -> int:
+        """Where a buffer is."""
+        buffer = self.plan.buffers[id]
+        if buffer.space is Space.STATE:
+            return self._states[id].address
+        if buffer.space is Space.ARENA:
+            return self._scratch.arena.address + buffer.offset
+        return self._own.address + self._offsets[id]
+
+    def place_scratch(self) -> None:
+        """The arena is elsewhere: the graph has addresses of the old one."""
+        self._graph = None
+
+    # -- a step --------------------------------------------------------------------------------------------------
+
+    def scalar(self, name: str, value: float) -> None:
+        """Set a runtime scalar; one that the plan does not use is ignored."""
+        if name in self._scalars:
+            self._scalars[name] = value
+
+    def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
+        """Does a launch count as an update?  Not where the output `unless` is not 0; `stop` ends a slice there."""
+        self._advances, self._unless, self._stop = advances, unless, stop
+
+    def staging(self, name: str) -> AnyArray:
+        return self._staging[name]
+
+    def bind(self, name: str, array: AnyArray) -> None:
+        """Give the next launch an input, which copies it."""
+        self._inputs[name] = array
+
+    def launch(self, sizes: Mapping[str, int]) -> CudaTicket:
+        """Copy the inputs, queue the step, and have its small outputs brought back behind it."""
+        check_indices(self.plan, self._inputs, sizes)
+        self._gpu.enter()
+        self._refresh()
+        turn = self._turn = (self._turn + 1) % self._turns
+        before = self._tickets[turn]
+        if before is not None:
+            before.resolve()  # its place on the host is needed
+        self._copy_inputs(turn, sizes)
+        self._ready_graph().launch()
+        self._copy_outputs(turn)
+        ticket = self._last = self._tickets[turn] = CudaTicket(self, turn, sizes)
+        state = self._state
+        state.family.version += bool(self.plan.updated)
+        self._seen = state.family.version
+        if self._advances and (self._unless is None or not ticket.read(self._unless)):
+            state.step += 1
+        return ticket
+
+    def _refresh(self) -> None:
+        """Bring what somebody else has changed since, and the second forms of states."""
+        family = self._state.family
+        if family.version == self._seen:
+            return
+        if family.spread:
+            for name, _ in self.plan.states:
+                self._state.slot(name).bring(self._device.memory.kind, name in self.plan.updated)
+        for buffer in self.plan.buffers:
+            if buffer.space is Space.COPY:
+                assert buffer.source is not None, "a copy is one of a state"
+                state = self._states[buffer.source].read()
+                turned = state.T if buffer.turned else state
+                self._own.write(self._offsets[buffer.id], np.ascontiguousarray(turned.astype(buffer.type.dtype.numpy)))
+        self._seen = family.version
+
+    def _copy_inputs(self, turn: int, sizes: Mapping[str, int]) -> None:
+        """The record and the inputs: through pinned memory, one copy where they are small."""
+        start, state = turn * (self._given_end + self._small_bytes), self._state
+        record = self._pinned.view(start, record_words(self.plan), np.dtype(np.uint64))
+        scalars = {**self._scalars, "step": float(state.step), "epoch": float(state.epoch)}
+        with np.errstate(all="ignore"):  # infinities and NaN are values like others
+            slots = np.array(prologue(self.plan, sizes, [scalars[s.name] for s in self.plan.scalars]), np.float64)
+        write_record(record, self.plan, sizes, slots, self._place.where.seed, state.step)
+        pieces = [(0, self._record_bytes)]
+        for name, id in self.plan.inputs:
+            array, offset = self._inputs[name], self._offsets[id]
+            flat = self._pinned.view(start + offset, array.size, array.dtype)
+            np.copyto(flat.reshape(array.shape), array)
+            pieces.append((offset, array.nbytes))
+        whole = self._given_end <= STAGING // TURNS // 16
+        for offset, size in [(0, self._given_end)] if whole else pieces:
+            if size:
+                to, of = self._own.address + offset, self._pinned.address + start + offset
+                call("cuMemcpyHtoDAsync", to, of, size, self._gpu.stream)
+
+    def _copy_outputs(self, turn: int) -> None:
+        if self._small_bytes:
+            to = self._pinned.address + turn * (self._given_end + self._small_bytes) + self._given_end
+            call("cuMemcpyDtoHAsync", to, self._own.address + self._small_start, self._small_bytes, self._gpu.stream)
+        self._events[turn].record()
+
+    def _ready_graph(self) -> Graph:
+        if self._graph is None:
+            self._graph = Graph(self._gpu, lambda: self.record_step(self.address, self._own.address))
+        return self._graph
+
+    def record_step(self, address: Callable[[int], int], record: int) -> None:
+        """Put the kernels of one step into the stream."""
+        scratch = self._scratch.arena.address + arena_end(self.plan)
+        self._launches.record(address, record, scratch, self._scratch.counters.address)
+
+    # -- what it leaves ------------------------------------------------------------------------------------------
+
+    def output(self, name: str, turn: int, sizes: Mapping[str, int], latest: bool) -> AnyArray:
+        """A copy of an output of a launch that is done."""
+        buffer = self.plan.buffers[dict(self.plan.outputs)[name]]
+        shape = [evaluate(e, sizes) for e in self.outputs[name].shape]
+        if buffer in self._small:
+            start = turn * (self._given_end + self._small_bytes) + self._given_end
+            offset = start + self._offsets[buffer.id] - self._small_start
+            return self._pinned.view(offset, prod(shape), buffer.type.dtype.numpy).reshape(shape).copy()
+        assert latest, "a launch whose large outputs are read later is kept before the next one"
+        if buffer.space is Space.STATE:
+            return self._states[buffer.id].read().reshape(shape)
+        found = np.empty(shape, buffer.type.dtype.numpy)
+        self._own.read(self._offsets[buffer.id], found)
+        return found
+
+    def is_latest(self, ticket: CudaTicket) -> bool:
+        return ticket is self._last
+
+    def event(self, turn: int) -> Event:
+        return self._events[turn]
+
+    def wait(self) -> None:
+        """Until every launch is done."""
+        self._gpu.wait()
+
+    def loss(self) -> float:
+        return self._last.loss()
+
+    def read(self, name: str) -> AnyArray:
+        return self._last.read(name)
+
+    def keep(self) -> Ticket:
+        return self._last.keep()
+
+    # -- many steps ----------------------------------------------------------------------------------------------
+
+    def epoch(self, epoch: Epoch) -> Iterator[Slice]:
+        """Steps over the rows of an epoch."""
+        return epoch_of_launches(self, epoch, self._unless if self._stop else None)
+
+
+class CudaTicket:
+    """A launch, which may still be under way."""
+
+    def __init__(self, program: CudaProgram, turn: int, sizes: Mapping[str, int]) -> None:
+        self._program, self._turn, self._sizes = program, turn, sizes
+        self._kept: dict[str, AnyArray] = {}
+        self._resolved = False
+
+    def wait(self) -> None:
+        """Return when the launch is done."""
+        if not self._resolved:
+            self._program.event(self._turn).wait()
+
+    def loss(self) -> float:
+        """The first output, where it is one number."""
+        return float(self.read(next(iter(self._program.outputs))))
+
+    def read(self, name: str) -> AnyArray:
+        """A copy of an output."""
+        if name in self._kept:
+            return self._kept[name].copy()
+        self.wait()
+        return self._program.output(name, self._turn, self._sizes, self._program.is_latest(self))
+
+    def keep(self) -> CudaTicket:
+        """Bring what the next launch writes over; small outputs have places of their own for some launches."""
+        if self._program.is_latest(self):
+            plan = self._program.plan
+            for name, id in plan.outputs:
+                buffer = plan.buffers[id]
+                if name not in self._kept and (buffer.bytes > SMALL or buffer.space is Space.STATE):
+                    self._kept[name] = self.read(name)
+        return self
+
+    def resolve(self) -> None:
+        """Bring all that is still on the way: its place is needed by another launch."""
+        self.wait()
+        for name, id in self._program.plan.outputs:
+            small = self._program.plan.buffers[id].bytes <= SMALL
+            if name not in self._kept and small and self._program.plan.buffers[id].space is not Space.STATE:
+                self._kept[name] = self.read(name)
+        self._resolved = True
+
+
+# -- the device ------------------------------------------------------------------------------------------------------
+
+
+class CudaDevice:
+    """One GPU as a target."""
+
+    runs = True
+
+    def __init__(self, target: Target, number: int) -> None:
+        self.target, self.gpu = target, gpu(number)
+        self.name = f"cuda:{number}"
+        self.memory = CudaMemory(self.gpu)
+
+    @property
+    def architecture(self) -> str:
+        """What code is compiled for: machine code of this GPU's kind, or PTX that the driver compiles further."""
+        kind = self.target.name.partition("/")[2]
+        major, minor = self.gpu.capability
+        return kind if kind == f"sm_{major}{minor}" else kind.replace("sm_", "compute_")
+
+    def scratch(self) -> CudaScratch:
+        return CudaScratch(self.gpu)
+
+    def prepare(self, options: CompileOptions) -> None:
+        """The compiler is a library: there is nothing to begin with."""
+
+    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> CudaProgram:
+        if plan.target != self.target.name:
+            raise PlanError(
+                f"the plan is for {plan.target!r} and cannot run on {self.name!r} ({self.target.name}); plan it again "
+                f"with device={self.name!r}."
+            )
+        return CudaProgram(self, plan, place, meanwhile)
+
+    def load_micro_batches(
+        self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
+    ) -> MicroBatches:
+        return MicroBatches(plan, programs, place.state, shape)
+
+    def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
+        """The plan, our version, the compiler and what it compiles for."""
+        return key_of("cuda", key or serialize.dump(plan), compiler_version(), nvrtc_version(), self.architecture)
+
+
+def default_target() -> Target:
+    """What `device="cuda"` plans for: the GPU of number 0."""
+    return numbered_target(0)
+
+
+def numbered_target(number: int) -> Target:
+    """What a GPU is planned for."""
+    return target_of(gpu(number).capability)
+
+
+def make_device(target: Target) -> CudaDevice:
+    """The GPU of number 0 as a target."""
+    return make_numbered(target, 0)
+
+
+def make_numbered(target: Target, number: int) -> CudaDevice:
+    """A GPU as a target; an OptionError where it is older than that."""
+    found, newest_first = gpu(number), list(TARGETS)
+    best = target_of(found.capability)
+    if target.name in TARGETS and newest_first.index(target.name) < newest_first.index(best.name):
+        raise OptionError(f"device={target.name!r}: this GPU, {found.name}, is {best.name}.")
+    return _device(target, number)
+
+
+@cache
+def _device(target: Target, number: int) -> CudaDevice:
+    return CudaDevice(target, number)

@@ -1,0 +1,99 @@
+"""Contractions: `ws_product` of native/product.h around what is read and what follows."""
+
+from __future__ import annotations
+
+from wholestep.compiler.backends.cuda.render.language import STORED, widened
+from wholestep.compiler.backends.cuda.render.writer import Writer
+from wholestep.compiler.ir.types import DType, Extent, float32, product
+from wholestep.compiler.plan.bodies import Dot
+from wholestep.compiler.plan.kernel import Level, Load
+
+
+def render_dot(w: Writer) -> None:
+    dot = w.kernel.body
+    assert isinstance(dot, Dot)
+    (level,) = dot.levels
+    acc = next(i for i in level.body if i.op == "acc")
+    names = {dot.m: "i", dot.n: "j", dot.k: "k"}
+    w.axes |= names
+    accumulate = accumulator(w.buffer_dtype(dot.a))
+
+    def read(load: Load) -> str:
+        return f"return {widened(w.element(load), w.buffer_dtype(load), accumulate)};"
+
+    along = [stride_of(dot.a, dot.k) == 1, stride_of(dot.b, dot.k) == 1]
+    tiles(w, w.axis_extent(dot.m), w.axis_extent(dot.n), w.axis_extent(dot.k), dot.batch, accumulate)
+    product_call(w, accumulate, along, [read(dot.a)], [read(dot.b)], level, acc.id, {})
+
+
+def accumulator(dtype: DType) -> DType:
+    return float32 if dtype.is_half else dtype
+
+
+def stride_of(load: Load, axis: int) -> Extent:
+    """From one element along an axis to the next."""
+    stride: Extent = 0
+    for d, i in enumerate(load.index):
+        for a, c in i.terms:
+            if a == axis:
+                stride = stride + c * product(load.shape[d + 1 :])
+    return stride
+
+
+def tiles(w: Writer, m: str, n: str, k: str, batch: tuple[int, ...], dtype: DType) -> None:
+    """Which tile, of which chunk, this block makes."""
+    tall, wide, _ = w.schedule.tile
+    w.emit(f"const int m = {m}, n = {n}, depth = {k};")
+    w.emit(f"const int down = (m + {tall - 1}) / {tall}, across = (n + {wide - 1}) / {wide};")
+    w.emit("const int tile = blockIdx.x % (down * across), each = blockIdx.x / (down * across);")
+    if batch:
+        w.emit(f"if (each >= {w.count(batch)}) return;")
+        w.decompose("each", batch)
+    else:
+        w.emit("if (each) return;")
+    w.emit(f"const int m0 = tile / across * {tall}, n0 = tile % across * {wide};")
+    type, chunk = STORED[dtype], w.schedule.chunk
+    if chunk:
+        w.emit(f"const int chunks = depth > {chunk} ? (depth + {chunk - 1}) / {chunk} : 1;")
+        w.emit("if (blockIdx.y >= chunks) return;")
+        w.emit(f"const int from = blockIdx.y*{chunk}, to = from + {chunk} < depth ? from + {chunk} : depth;")
+        given = f"({type} *)scratch, counters + tile, (int)blockIdx.y, chunks, tile, down * across"
+    else:
+        w.emit("const int from = 0, to = depth;")
+        given = f"({type} *)0, (int *)0, 0, 1, 0, 0"
+    w.emit(f"const ws_chunks<{type}> cut = {{{given}}};")
+
+
+def product_call(
+    w: Writer,
+    dtype: DType,
+    along: list[bool],
+    a: list[str],
+    b: list[str],
+    level: Level,
+    acc: int,
+    axes: dict[int, str],
+    before: tuple[str, ...] = (),
+) -> None:
+    """The call; the epilogue is that of one element, whose axes may be `axes`, found by the lines `before`."""
+    tall, wide, groups = w.schedule.tile
+    type = STORED[dtype]
+    flags = ", ".join("true" if x else "false" for x in along)
+    w.emit(f"ws_product<{type}, {tall}, {wide}, {32 // groups if groups > 1 else 16}, {groups}, {flags}>(")
+    w.emit("    m, n, from, to, m0, n0, cut,")
+    w.depth += 1
+    for head, lines in (("[&](int i, int k)", a), ("[&](int k, int j)", b)):
+        with w.block(f"{head} -> {type}", "},"):
+            for line in lines:
+                w.emit(line)
+    kept = dict(w.axes)
+    w.axes |= axes
+    with w.block(f"[&](int i, int j, {type} v{acc})", "});"):
+        for line in before:
+            w.emit(line)
+        w.instructions(level.row)
+        w.instructions(level.body)
+        w.stores(level.row_stores)
+        w.stores(level.stores)
+    w.axes = kept
+    w.depth -= 1

@@ -1,0 +1,180 @@
+"""Draft -> Plan for a GPU: kernels in their order, each with its grid; offsets; what long sums leave behind the arena.
+
+How a sum is cut depends on its own length and on sizes that no call changes, never on a capacity or on the number of
+multiprocessors: so do the bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from wholestep.compiler.backends.cuda.scheduled import (
+    COLUMNS,
+    ELEMENTS,
+    PRODUCT,
+    ROWS,
+    SCATTER,
+    CudaSchedule,
+    schedule_of,
+)
+from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.types import DType, Extent, evaluate, float64, product
+from wholestep.compiler.plan import in_order
+from wholestep.compiler.plan.bodies import Call, Columns, Dot, Nest, Scatter, Window
+from wholestep.compiler.plan.build import make_draft
+from wholestep.compiler.plan.kernel import Bound, Draft, Kernel, Least, Plan, Space
+from wholestep.compiler.plan.layout import aligned
+from wholestep.compiler.target import Target
+from wholestep.errors import PlanError
+
+THREADS = 256  # of a block, but of rows that one block has for itself
+MOST_BLOCKS = 4096  # of a grid whose blocks go on to further elements
+WARP = 32
+WARP_ROW = 1024  # the longest row that one warp has
+LONG_ROW = 1024  # threads of a block that has a longer one
+SHARED = 40 << 10  # bytes of a block, for rows that levels carry
+COLUMN_CHUNK = 512  # of a sum over columns
+LEAST_CHUNK = 128  # of a product's k
+ENOUGH = 128  # blocks that fill a GPU, for choosing how a product is cut
+SMALL_TILE, LARGE_TILE, DOUBLE_TILE = (32, 32, 4), (64, 64, 1), (32, 32, 2)
+WIDE = 256  # columns or rows from which on a product's tiles are the large ones
+
+
+def make_plan(
+    graph: Graph,
+    capacity: Mapping[str, int],
+    *,
+    target: Target,
+    fused: bool = True,
+    bounds: Sequence[Bound] = (),
+    least: Sequence[Least] = (),
+) -> Plan:
+    """The plan of one entry point."""
+    return schedule(make_draft(graph, capacity, target=target, fused=fused, bounds=bounds, least=least))
+
+
+def schedule(draft: Draft) -> Plan:
+    """A barrier lies between any two kernels: the end of the one before."""
+    plan = in_order.schedule(draft)
+    kernels = tuple(replace(k, schedule=schedule_kernel(plan, k)) for k in plan.kernels)
+    scratch = max((schedule_of(k).scratch for k in kernels), default=0)
+    return replace(plan, kernels=kernels, arena_bytes=aligned(plan.arena_bytes) + scratch)
+
+
+def arena_end(plan: Plan) -> int:
+    """Where the scratch memory of chunks begins."""
+    used = [b.offset + b.bytes for b in plan.buffers if b.space is Space.ARENA]
+    return aligned(max(used, default=0))
+
+
+def schedule_kernel(plan: Plan, kernel: Kernel) -> CudaSchedule:
+    return SCHEDULE[type(kernel.body)](plan, kernel)
+
+
+def sizes_in(plan: Plan, kernel: Kernel) -> Mapping[str, int]:
+    """Capacities; inside of a loop the number of a step is one more size."""
+    if kernel.loop is None:
+        return plan.sizes
+    loop = plan.loops[kernel.loop]
+    return {**plan.sizes, loop.symbol: max(0, evaluate(loop.length, plan.sizes) - 1)}
+
+
+def _blocks(count: int, each: int) -> int:
+    return max(1, min(MOST_BLOCKS, -(-count // each)))
+
+
+def _nest(plan: Plan, kernel: Kernel) -> CudaSchedule:
+    nest, sizes = kernel.body, sizes_in(plan, kernel)
+    assert isinstance(nest, Nest)
+    rows = prod(evaluate(kernel.axes[a], sizes) for a in nest.rows)
+    length: Extent = 1 if nest.vector is None else kernel.axes[nest.vector]
+    carried = {load.buffer for load in nest.stores() if plan.buffers[load.buffer].space is Space.WORK}
+    if not carried and not any(level.reduces for level in nest.levels):
+        return CudaSchedule(ELEMENTS, THREADS, _blocks(rows * evaluate(length, sizes), THREADS))
+    bytes = sum(aligned(plan.buffers[b].bytes) for b in carried)
+    if isinstance(length, int) and length <= WARP_ROW:
+        workers = max(w for w in (8, 4, 2, 1) if w == 1 or w * bytes <= SHARED)
+        return CudaSchedule(ROWS, workers * WARP, _blocks(rows, workers), width=WARP)
+    threads = THREADS if isinstance(length, int) and length <= 4 * WARP_ROW else LONG_ROW
+    return CudaSchedule(ROWS, threads, _blocks(rows, 1), width=threads)
+
+
+def _columns(plan: Plan, kernel: Kernel) -> CudaSchedule:
+    columns, sizes = kernel.body, sizes_in(plan, kernel)
+    assert isinstance(columns, Columns)
+    rows = prod(evaluate(kernel.axes[a], sizes) for a in columns.rows)
+    tiles = rows * -(-evaluate(kernel.axes[columns.vector], sizes) // WARP)
+    length = evaluate(kernel.axes[columns.reduced], sizes)
+    reduces = columns.levels[0].reduces
+    if length <= COLUMN_CHUNK or any(r.op == "argmax" for r in reduces):
+        return CudaSchedule(COLUMNS, THREADS, _blocks(tiles, 1))
+    chunks = -(-length // COLUMN_CHUNK)
+    bytes = sum(aligned(chunks * tiles * WARP * r.dtype.size) for r in reduces)
+    return CudaSchedule(COLUMNS, THREADS, max(1, tiles), chunk=COLUMN_CHUNK, chunks=chunks, scratch=bytes)
+
+
+def _product(sizes: Mapping[str, int], batch: Extent, m: Extent, n: Extent, k: Extent, dtype: DType) -> CudaSchedule:
+    """Tiles of m x n; a long k is cut where the tiles of fixed sizes alone are too few to fill a GPU."""
+    fixed = [e if isinstance(e, int) else 1 for e in (m, n)]
+    wide = all(not isinstance(e, int) or e >= WIDE for e in (m, n))
+    tile = DOUBLE_TILE if dtype == float64 else LARGE_TILE if wide and max(fixed) >= WIDE else SMALL_TILE
+    known = -(-fixed[0] // tile[0]) * -(-fixed[1] // tile[1])
+    tiles = prod(-(-evaluate(e, sizes) // t) for e, t in zip((m, n), tile, strict=False)) * evaluate(batch, sizes)
+    depth = evaluate(k, sizes)
+    wanted = max(1, ENOUGH // known)
+    chunk = -(-k // wanted) if isinstance(k, int) else LEAST_CHUNK * max(1, known // 32)
+    chunk = max(LEAST_CHUNK, -(-chunk // 64) * 64)
+    chunks = max(1, -(-depth // chunk))
+    if not isinstance(batch, int) or batch > 1 or chunks == 1 or not (isinstance(k, int) or chunks > 1):
+        return CudaSchedule(PRODUCT, THREADS, max(1, tiles), tile=tile)
+    bytes = aligned(chunks * tiles * tile[0] * tile[1] * dtype.size)
+    return CudaSchedule(PRODUCT, THREADS, max(1, tiles), tile=tile, chunk=chunk, chunks=chunks, scratch=bytes)
+
+
+def _dot(plan: Plan, kernel: Kernel) -> CudaSchedule:
+    dot, axes = kernel.body, kernel.axes
+    assert isinstance(dot, Dot)
+    if len(dot.levels) > 1:
+        raise PlanError("a product for a GPU makes no column sums; the target's fusion says so.")
+    acc = next(i.dtype for i in dot.levels[0].body if i.op == "acc")
+    batch = product([axes[a] for a in dot.batch])
+    return _product(sizes_in(plan, kernel), batch, axes[dot.m], axes[dot.n], axes[dot.k], acc)
+
+
+def _scatter(plan: Plan, kernel: Kernel) -> CudaSchedule:
+    scatter = kernel.body
+    assert isinstance(scatter, Scatter)
+    elements = prod(evaluate(e, sizes_in(plan, kernel)) for e in scatter.target.shape)
+    return CudaSchedule(SCATTER, THREADS, _blocks(elements, THREADS))
+
+
+def _window(plan: Plan, kernel: Kernel) -> CudaSchedule:
+    from wholestep.compiler.backends.cuda.render.windows import PRODUCTS, product_sizes
+
+    window, sizes = kernel.body, sizes_in(plan, kernel)
+    assert isinstance(window, Window)
+    if window.op in PRODUCTS:
+        groups, m, n, k = product_sizes(kernel, window)
+        dtype = plan.buffers[window.operands[0].load.buffer].type.dtype
+        return _product(sizes, groups, m, n, k, dtype)
+    if window.pooled is not None or window.results:
+        raise PlanError(f"no kernel for a GPU pools behind {window.op!r}; the target's fusion says so.")
+    elements = prod(evaluate(e, sizes) for e in kernel.axes[:4])
+    return CudaSchedule(ELEMENTS, THREADS, _blocks(elements, THREADS))
+
+
+def _call(plan: Plan, kernel: Kernel) -> CudaSchedule:
+    assert isinstance(kernel.body, Call)
+    raise PlanError(f"there is no routine {kernel.body.routine!r} for a GPU; the target's composites say so.")
+
+
+SCHEDULE: Mapping[type, Callable[[Plan, Kernel], CudaSchedule]] = {
+    Nest: _nest,
+    Columns: _columns,
+    Dot: _dot,
+    Scatter: _scatter,
+    Window: _window,
+    Call: _call,
+}

@@ -1,0 +1,43 @@
+"""How a GPU runs a kernel: which threads compute what, in which order sums are made, what scratch memory that takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from wholestep.compiler.plan.kernel import Kernel, Schedule
+
+# Forms: what the threads of a kernel share among them.
+ELEMENTS = "elements"  # a thread an element
+ROWS = "rows"  # a warp or a block a row
+COLUMNS = "columns"  # 32 columns a block, whose warps share the axis that is added up
+PRODUCT = "product"  # a tile a block
+SCATTER = "scatter"  # a thread an element of the target
+FORMS = (ELEMENTS, ROWS, COLUMNS, PRODUCT, SCATTER)
+
+
+@dataclass(frozen=True)
+class CudaSchedule(Schedule):
+    """A grid of `blocks` at capacity, and `chunks` of them along a long sum."""
+
+    tag: ClassVar[str] = "cuda"
+    heading: ClassVar[str] = f"{'form':<9}{'grid':>10} {'threads':>7}"
+    form: str = ELEMENTS
+    threads: int = 256  # of a block
+    blocks: int = 1
+    width: int = 1  # of rows: threads that share one
+    chunk: int = 0  # of a sum: how much one block adds up; 0: all of it
+    chunks: int = 1  # at capacity
+    tile: tuple[int, ...] = ()  # of a product: rows and columns of a block, and groups of threads that share k
+    scratch: int = 0  # bytes behind the arena, for what the chunks leave
+
+    @property
+    def text(self) -> str:
+        grid = f"{self.blocks}x{self.chunks}" if self.chunks > 1 else str(self.blocks)
+        return f"{self.form:<9}{grid:>10} {self.threads:>7}"
+
+
+def schedule_of(kernel: Kernel) -> CudaSchedule:
+    """The schedule of a kernel that was scheduled for a GPU."""
+    assert isinstance(kernel.schedule, CudaSchedule), f"kernel {kernel.id} is scheduled for another backend"
+    return kernel.schedule
