@@ -64,6 +64,25 @@ def test_a_metric_under_any_name_says_what_is_better_of_it() -> None:
     assert stopping.best.value == max(e.logs["val_quality"] for e in history.epochs)
 
 
+def test_plateaus_and_checkpoints_go_by_the_metric_too(tmp_path: Path) -> None:
+    """ "cost" falls by its name; this one is a recall, and rises."""
+    plateau = ws.schedules.ReduceOnPlateau(0.5, patience=0, factor=0.5, monitor="val_cost")
+    metrics = [ws.metrics.Recall(name="cost")]
+    saving = ws.ModelCheckpoint(tmp_path, "val_cost", last=9, best=1)
+    history = fit(epochs=4, metrics=metrics, schedule=plateau, optimizer=ws.SGD(lr=0.5), callbacks=saving)
+    values, best, rate, rates = history["val_cost"], -1.0, 0.5, []
+    for value in values:
+        rates.append(rate)
+        rate, best = (rate, value) if value > best * 1.0001 else (rate / 2, best)
+    assert history["lr"] == pytest.approx(rates)
+    assert ws.load_checkpoint(tmp_path, best="val_cost").logs["val_cost"] == max(values)
+    assert ws.load_checkpoint(tmp_path, best="val_cost", mode="min").logs["val_cost"] == min(values)
+    strange = ws.schedules.ReduceOnPlateau(0.5, monitor="loss", mode="max")
+    assert (strange.way, ws.schedules.ReduceOnPlateau(0.5).way) == ("max", "min")
+    with pytest.raises(ws.errors.UsageError, match="ReduceOnPlateau watches 'oddity', of which it cannot tell"):
+        _ = ws.schedules.ReduceOnPlateau(0.5, monitor="oddity").way
+
+
 def test_trainers_and_loops_hand_it_on_too() -> None:
     session = ws.build_session(
         mlp(), inputs=ws.Spec(("batch", 3)), targets=ws.Spec(("batch",), "int32"), loss="cross_entropy", batch_size=8
@@ -169,8 +188,9 @@ def test_of_checkpoints_too(tmp_path: Path) -> None:
     fit(epochs=3, metrics=metrics, callbacks=ws.ModelCheckpoint(tmp_path, "val_accuracy", last=3))
     every = [ws.load_checkpoint(p).logs["val_accuracy"] for p in sorted(tmp_path.glob("step-*"))]
     assert ws.load_checkpoint(tmp_path, best="val_accuracy").logs["val_accuracy"] == max(every)
-    with pytest.raises(ws.errors.UsageError, match="watches 'val_rightness', of which it cannot tell"):
-        ws.load_checkpoint(tmp_path, best="val_rightness")
+    assert ws.load_checkpoint(tmp_path, best="val_rightness").logs["val_accuracy"] == max(every)
+    with pytest.raises(ws.errors.UsageError, match="watches 'lr', of which it cannot tell"):
+        ws.load_checkpoint(tmp_path, best="lr")
     assert ws.load_checkpoint(tmp_path, best="val_rightness", mode="max").logs["val_rightness"] == max(every)
 
 

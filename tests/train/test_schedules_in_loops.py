@@ -325,7 +325,7 @@ def test_a_plateau_watches_validation_or_what_it_is_told() -> None:
             schedule=S.ReduceOnPlateau(None, 0.5, patience=0, cooldown=2, monitor=monitor), **OPTIONS,
         )  # fmt: skip
         np.testing.assert_allclose(history["lr"], RATE * np.array(factors))
-    assert S.ReduceOnPlateau(None, monitor="val_accuracy").mode == "max"
+    assert S.ReduceOnPlateau(None, monitor="val_accuracy").way == "max"
     with pytest.raises(ws.errors.UsageError, match=r"'temperature', of which it cannot tell .* Say mode='min'"):
         S.ReduceOnPlateau(None, monitor="temperature")
     with pytest.raises(ws.errors.UnknownNameError, match="ReduceOnPlateau watches 'val_lose', which this run does not"):

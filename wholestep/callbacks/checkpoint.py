@@ -16,7 +16,7 @@ from wholestep.callbacks.base import Callback
 from wholestep.callbacks.monitor import Best, not_measured, read_monitor
 from wholestep.callbacks.run import Logs
 from wholestep.errors import OptionError, UsageError
-from wholestep.schedules.modes import canonical, known_mode, mode_of
+from wholestep.schedules.modes import MODES, canonical, known_mode, mode_of
 
 if TYPE_CHECKING:
     from wholestep.train.checkpoint import Checkpoint
@@ -157,7 +157,7 @@ class ModelCheckpoint(Callback):
             history=run.history,
             loader=run.loader,
             callbacks=run.callbacks,
-            config={**run.config, **self.config},
+            config={**run.config, **self.config, **({MODES: dict(run.modes)} if run.modes else {})},
             logs=run.logs,
             writer=self._writer,
         )

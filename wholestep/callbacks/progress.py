@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.run import Logs
+from wholestep.errors import OptionError
 
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
 REFRESH = 0.25  # seconds: a drawing takes half a millisecond, and nothing is trained meanwhile
+SHARE = 0.005  # of the time that reading metrics may take
+LINES = 30.0  # seconds between two lines of an epoch, where there is no terminal
 WIDTH = 30  # of the bar, in characters
 
 
@@ -36,19 +39,29 @@ def duration(seconds: float) -> str:
 
 
 class Progress(Callback):
-    """Shows how training goes: steps a second, time left, the loss, memory; one line per epoch stays.
+    """Shows how training goes: time left, loss, metrics and learning rate, steps and samples a second, memory.
 
-    In a terminal a bar moves; elsewhere each epoch prints one line.  Example: `ws.Progress()`; `ws.fit` brings one.
+    In a terminal a bar moves, and one line per epoch stays; elsewhere each epoch prints one line, and a long one a line
+    every so many seconds.
+
+    Args:
+        bar: draw a bar; None does in a terminal.
+        seconds: between two lines inside an epoch where there is no bar; None: one line per epoch and no other.
+
+    Example: `ws.Progress()`; `ws.fit` brings one.
     """
 
     tolerant = True
 
-    def __init__(self, bar: bool | None = None) -> None:
-        self.bar = sys.stderr.isatty() if bar is None else bar
+    def __init__(self, bar: bool | None = None, seconds: float | None = LINES) -> None:
+        if seconds is not None and not (isinstance(seconds, int | float) and seconds > 0):
+            raise OptionError(f"Progress: seconds is a number above 0, or None; received {seconds!r}.")
+        self.bar, self.seconds = sys.stderr.isatty() if bar is None else bar, seconds
         self._live: Live | None = None
         self._began = self._shown = 0.0
-        self._epoch = self._steps = 0
-        self._memory = ""
+        self._epoch = self._steps = self._rows = self._samples = 0
+        self._memory = self._numbers = ""
+        self._next_numbers = 0.0  # when to read metrics again
 
     def on_train_begin(self) -> None:
         session = self.run.session if self.run is not None else None
@@ -61,33 +74,77 @@ class Progress(Callback):
 
     def on_epoch_begin(self, epoch: int) -> None:
         self._began, self._epoch, self._steps = time.monotonic(), epoch, 0
+        self._rows, self._samples, self._numbers, self._next_numbers = self._rows_done, 0, "", 0.0
+        if self._live is None:
+            self._shown = self._began
+
+    @property
+    def _rows_done(self) -> int:
+        """Of this epoch, by this run and the one that it goes on from."""
+        at = self.run.position if self.run is not None else None
+        return at.rows if at is not None and at.epoch == self._epoch else 0
 
     def on_slice(self, steps: int, loss: float) -> None:
         self._steps += steps
+        self._samples = self._rows_done - self._rows
         now = time.monotonic()
-        if self._live is None or now - self._shown < REFRESH:
+        pause = self.seconds if self._live is None else REFRESH
+        if pause is None or now - self._shown < pause:
             return
-        self._live.update(self._line(now - self._began, loss), refresh=True)
+        if self._live is None:
+            sys.stderr.write(f"{self._name(self._epoch)}  {self._done()}  {self._going(now - self._began, loss)}\n")
+            sys.stderr.flush()
+        else:
+            self._live.update(self._line(now - self._began, loss), refresh=True)
         self._shown = now
 
     def _line(self, spent: float, loss: float) -> Text:
         """One piece of text: a table of rich columns takes seven times as long, more than a small network's step."""
         from rich.text import Text
 
-        total = self.run.steps_per_epoch if self.run is not None else None
         line = Text(self._name(self._epoch), no_wrap=True, overflow="ellipsis")
-        if total:
+        if total := self._total:
             filled = WIDTH * self._steps // total
             line.append(" ").append("━" * filled, "cyan").append("━" * (WIDTH - filled), "bright_black")
-        line.append(f" {self._steps}/{total}" if total else f" {self._steps}")
-        line.append(f"  {self._steps / max(spent, 1e-9):,.0f} steps/s  ")
-        if total:
-            line.append(f"{duration(spent * (total - self._steps) / max(self._steps, 1))} left  ", "cyan")
-        return line.append(f"loss {loss:.4f}  {self._memory}")
+        return line.append(f" {self._done()}  {self._going(spent, loss)}")
+
+    @property
+    def _total(self) -> int | None:
+        return self.run.steps_per_epoch if self.run is not None else None
+
+    def _done(self) -> str:
+        return f"{self._steps}/{self._total}" if self._total else f"{self._steps}"
+
+    def _going(self, spent: float, loss: float) -> str:
+        """What a line says while an epoch is under way; what matters most comes first, lines may be cut."""
+        total = self._total
+        left = f"{duration(spent * (total - self._steps) / max(self._steps, 1))} left" if total else ""
+        said = (left, f"loss {loss:.4f}", self._measured(), *self._speeds(spent), self._memory)
+        return "  ".join(part for part in said if part)
+
+    def _measured(self) -> str:
+        """Metrics and rates, read as often as costs nothing."""
+        read, now = self.run.numbers if self.run is not None else None, time.monotonic()
+        if read is not None and now >= self._next_numbers:
+            self._numbers = numbers(read())
+            ended = time.monotonic()
+            self._next_numbers = ended + (ended - now) / SHARE
+        return self._numbers
+
+    def _speeds(self, spent: float) -> list[str]:
+        """`2,100 steps/s` and, where rows are known, `67,000 samples/s`."""
+        counts = {"steps": self._steps, "samples": self._samples}
+        return [f"{count / spent:,.0f} {what}/s" for what, count in counts.items() if count > 0 and spent > 0]
+
+    def on_validation(self, epoch: int, step: int, logs: Logs) -> None:
+        self._keep(f"{self._name(epoch)}  step {step}  {numbers(logs)}")
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         spent = time.monotonic() - self._began
-        line = f"{self._name(epoch)}  {numbers(logs)}  ({duration(spent)}{self._rate(spent)})"
+        self._keep(f"{self._name(epoch)}  {numbers(logs)}  ({', '.join([duration(spent), *self._speeds(spent)])})")
+
+    def _keep(self, line: str) -> None:
+        """Write a line that stays."""
         if self._live is not None:
             self._shown = time.monotonic()  # short epochs have their lines and no bar
             self._live.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
@@ -97,9 +154,6 @@ class Progress(Callback):
 
     def _name(self, epoch: int) -> str:
         return f"epoch {epoch + 1}" + (f"/{self.run.epochs}" if self.run is not None and self.run.epochs else "")
-
-    def _rate(self, spent: float) -> str:
-        return f", {self._steps / spent:,.0f} steps/s" if self._steps and spent > 0 else ""
 
     def on_train_end(self) -> None:
         if self._live is not None:

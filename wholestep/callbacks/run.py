@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,7 @@ class Run:
     callbacks: CallbackList | None = None
     loader: Any = None
     config: Mapping[str, Any] = field(default_factory=dict)  # what the run was started with
+    numbers: Callable[[], Logs] | None = None  # reads metrics and rates of the epoch so far
 
     def stop(self, reason: str) -> None:
         """End training after the current step or epoch."""

@@ -7,6 +7,7 @@ from functools import cache
 
 from wholestep.errors import UsageError
 
+MODES = "modes"  # under this name a checkpoint notes what is better of the run's metrics
 ALIASES = {"acc": "accuracy", "val_acc": "val_accuracy"}
 
 # Words, between underscores, in the names of numbers that people measure themselves; our own metrics say what is better

@@ -24,7 +24,7 @@ class ReduceOnPlateau(Schedule):
 
     Args:
         monitor: what those loops let it observe, e.g. "val_accuracy"; "" is val_loss, or loss without validation.
-        mode: "min" where smaller is better, "max" where larger is; "" goes by the monitor's name.
+        mode: "min" where smaller is better, "max" where larger is; "" goes by the metric, else by the monitor's name.
         threshold, threshold_mode: how much better counts: relative to the best ("rel") or absolute ("abs").
         cooldown: observations after a reduction that are not counted.
         min_lr: lr never falls below it.
@@ -54,9 +54,8 @@ class ReduceOnPlateau(Schedule):
             self.need(name, least=0)
         if not isinstance(self.monitor, str):
             fail(OptionError, f"ReduceOnPlateau: monitor is the name of a number; received {self.monitor!r}.")
-        if not self.mode:
-            object.__setattr__(self, "mode", mode_of("ReduceOnPlateau", self.monitor or "loss"))
-        one_of("ReduceOnPlateau", "mode", self.mode, ("min", "max"))
+        if self.mode:
+            one_of("ReduceOnPlateau", "mode", self.mode, ("min", "max"))
         one_of("ReduceOnPlateau", "threshold_mode", self.threshold_mode, ("rel", "abs"))
 
     def numbers(self) -> dict[str, float | None]:
@@ -74,7 +73,7 @@ class ReduceOnPlateau(Schedule):
         out["bad"] += 1
         if out["seen"] == 1 or self._is_better(value, out):
             out["bad"] = 0.0
-            out["best"] = value if math.isfinite(value) else math.copysign(1e308, 1 if self.mode == "min" else -1)
+            out["best"] = value if math.isfinite(value) else math.copysign(1e308, 1 if self.way == "min" else -1)
         if out["resting"] > 0:
             out["resting"] -= 1
             out["bad"] = 0.0
@@ -88,7 +87,12 @@ class ReduceOnPlateau(Schedule):
         best, margin = v["best"], v["threshold"]
         if self.threshold_mode == "rel":
             margin = margin * best
-        return value < best - margin if self.mode == "min" else value > best + margin
+        return value < best - margin if self.way == "min" else value > best + margin
+
+    @property
+    def way(self) -> str:
+        """Which way is better: what it was told, else what the name of the monitor tells."""
+        return self.mode or mode_of("ReduceOnPlateau", self.monitor or "loss")
 
     def observe(self, value: float) -> None:
         """A description observes nothing; the session it is bound to does."""

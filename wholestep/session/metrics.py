@@ -11,7 +11,7 @@ from wholestep.compiler.runtime.state import State
 from wholestep.errors import NonFiniteError, UsageError
 from wholestep.session.results import EntryPoint, StepResult
 from wholestep.steps.loss_scale import LOSS_SCALE, SMALLEST
-from wholestep.steps.recipe import GRAD_NORM, Recipe
+from wholestep.steps.recipe import GRAD_NORM, Recipe, modes_of
 from wholestep.steps.states import first_values
 from wholestep.steps.train import NONFINITE
 
@@ -84,8 +84,7 @@ class Measurements:
     @property
     def modes(self) -> dict[str, str]:
         """Is less of a metric better, "min", or more, "max"?  Of those that say it."""
-        known = {m.metric.name: m.metric.higher_is_better for m in self._programs.recipe.measures}
-        return {name: "max" if up else "min" for name, up in known.items() if up is not None}
+        return modes_of(self._programs.recipe.measures)
 
 
 def raise_if_refused(entry: EntryPoint, state: State) -> None:

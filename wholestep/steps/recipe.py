@@ -141,6 +141,12 @@ def as_measures(given: object) -> tuple[Measure, ...]:
     return measures
 
 
+def modes_of(measures: Iterable[Measure]) -> dict[str, str]:
+    """Is less of a metric better, "min", or more, "max"?  Of those that say it."""
+    known = {m.metric.name: m.metric.higher_is_better for m in measures}
+    return {name: "max" if up else "min" for name, up in known.items() if up is not None}
+
+
 def _once(measures: Iterable[Measure]) -> list[Measure]:
     """Each but once: one metric counts over the training data and over the validation data."""
     found: dict[str, Measure] = {}

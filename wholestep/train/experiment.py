@@ -15,12 +15,13 @@ from wholestep.callbacks.observers import Observer
 from wholestep.callbacks.progress import Progress
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
-from wholestep.errors import UnknownNameError, UsageError
+from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.nn.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions
 from wholestep.session import Session, build_session
 from wholestep.steps.loss_scale import LossScale
+from wholestep.steps.recipe import as_measures, modes_of
 from wholestep.train.checkpoint import Checkpoint, load_checkpoint
 from wholestep.train.checkpoint.folder import checkpoints_in
 from wholestep.train.class_weight import with_class_weight
@@ -95,7 +96,8 @@ class Experiment:
         resume: a run's folder (or one checkpoint of it) to go on from; True: from `checkpoint`, where it holds any.
             `epochs` counts those already done.
         exact: refuse to resume where the result could differ in bits from that of an uninterrupted run.
-        progress: show a bar in a terminal, lines elsewhere.
+        progress: True shows a bar in a terminal, lines elsewhere; "bar", "lines" or "epochs" (one line each) say which;
+            False is silent.
 
     Example::
 
@@ -143,7 +145,7 @@ class Experiment:
     checkpoint: str | PathLike[str] | None = None
     resume: str | PathLike[str] | bool | None = None
     exact: bool = False
-    progress: bool = True
+    progress: bool | str = True
     options: CompileOptions | None = None
 
     def __post_init__(self) -> None:
@@ -165,8 +167,8 @@ class Experiment:
         run = trial_of(self.having(settings))
         trainer, loader = run.trainer()
         trainer.started_with = {**trainer.started_with, **(config or {})}
-        if run.progress:
-            trainer.callbacks.callbacks.insert(0, Progress())
+        if run.progress is not False:
+            trainer.callbacks.callbacks.insert(0, _progress(run.progress))
         if run.checkpoint is not None:
             monitor = "loss" if trainer.validation is None else "val_loss"
             trainer.callbacks.append(ModelCheckpoint(run.checkpoint, monitor, last=2, seconds=SECONDS))
@@ -217,7 +219,7 @@ class Experiment:
             build_session,
             loss_weights=self.loss_weights,
             optimizer=self.optimizer,
-            schedule=resolved(self.schedule, self.epochs, length(loader)),
+            schedule=resolved(self.schedule, self.epochs, length(loader), modes_of(as_measures(self.metrics))),
             metrics=with_room(self.metrics, rows_to_measure(loader, held)),
             batch_size=loader.batch_size // self.accumulate,
             accumulate=self.accumulate,
@@ -246,6 +248,18 @@ class Experiment:
             "schedule": None if self.schedule is None else str(self.schedule),
             "batch_size": loader.batch_size,
         }
+
+
+def _progress(asked: bool | str) -> Progress:
+    known: dict[bool | str, dict[str, Any]] = {
+        True: {},
+        "bar": {"bar": True},
+        "lines": {"bar": False},
+        "epochs": {"bar": False, "seconds": None},
+    }
+    if not isinstance(asked, bool | str) or asked not in known:
+        raise OptionError(f"progress={asked!r}: expected True, False, 'bar', 'lines' or 'epochs'.")
+    return Progress(**known[asked])
 
 
 def _need_module(model: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wholestep.callbacks.monitor import not_measured, read_monitor
@@ -17,12 +18,15 @@ if TYPE_CHECKING:
     from wholestep.session import Session
 
 
-def resolved(schedule: Any, epochs: int, steps_per_epoch: int | None) -> Any:
-    """A schedule as a loop of epochs reads it: over the run's length, and counting epochs where it does not say."""
-    from wholestep.schedules import Planned, TorchSchedule  # these bring every schedule along
+def resolved(schedule: Any, epochs: int, steps_per_epoch: int | None, modes: Mapping[str, str] | None = None) -> Any:
+    """A schedule as a loop of epochs reads it: over the run's length, and counting epochs where it does not say.
+
+    `modes` are the ways in which the run's metrics get better: a plateau that watches one goes by its own.
+    """
+    from wholestep.schedules import Planned, ReduceOnPlateau, TorchSchedule  # these bring every schedule along
 
     if isinstance(schedule, Mapping):
-        return {name: resolved(s, epochs, steps_per_epoch) for name, s in schedule.items()}
+        return {name: resolved(s, epochs, steps_per_epoch, modes) for name, s in schedule.items()}
     if isinstance(schedule, Planned):
         if steps_per_epoch is None:
             raise UsageError(
@@ -30,11 +34,13 @@ def resolved(schedule: Any, epochs: int, steps_per_epoch: int | None) -> Any:
             ) from None
         return schedule.over(epochs * steps_per_epoch)
     if isinstance(schedule, TorchSchedule) and schedule.of_groups:
-        return resolved({RATE: schedule.schedule, **schedule.of_groups}, epochs, steps_per_epoch)
+        return resolved({RATE: schedule.schedule, **schedule.of_groups}, epochs, steps_per_epoch, modes)
     plain = schedule.schedule if isinstance(schedule, TorchSchedule) else schedule
     if not isinstance(plain, Schedule):
         return plain
     counted = plain.counted_in("epoch") if plain.unit == CALL else plain
+    if isinstance(counted, ReduceOnPlateau) and not counted.mode:
+        counted = replace(counted, mode=(modes or {}).get(counted.monitor.removeprefix("val_"), ""))
     run = epochs if counted.unit == "epoch" else epochs * steps_per_epoch if steps_per_epoch else None
     return counted.tabulated(run)
 

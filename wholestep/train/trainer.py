@@ -135,6 +135,7 @@ class Trainer:
             loader=loader,
             config=self.started_with,
             schedules=told(self.session),
+            numbers=self._so_far,
         )
 
     def _end_epoch(self, run: Run, stats: EpochStats) -> None:
@@ -252,6 +253,10 @@ class Trainer:
             measured = self.session.evaluate_all(self.feed.named_table(held))
             found.update({f"val_{name}": value for name, value in measured.items()})
         return {name: np.asarray(value).tolist() if np.ndim(value) else float(value) for name, value in found.items()}
+
+    def _so_far(self) -> dict[str, Value]:
+        """The metrics of the epoch so far, and the rates."""
+        return {**self._measured(None), **rate_used(self.session, self.session.state.epoch)}
 
     def _names(self) -> tuple[str, ...]:
         own = ("loss", *self.session.metrics())

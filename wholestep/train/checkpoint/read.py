@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
 from wholestep.callbacks.run import Position
 from wholestep.errors import CheckpointError, InputError
-from wholestep.schedules.modes import canonical, known_mode, mode_of
-from wholestep.train.checkpoint.folder import checkpoints_in, is_checkpoint, ranked
+from wholestep.schedules.modes import MODES, canonical, known_mode, mode_of
+from wholestep.train.checkpoint.folder import Found, checkpoints_in, is_checkpoint, ranked
 from wholestep.train.checkpoint.format import CALLBACKS, MANIFEST, STEP, WEIGHTS, read_manifest, with_arrays
 from wholestep.train.checkpoint.resume import Checkpoint
 from wholestep.train.checkpoint.tensors import Array, checksum
@@ -19,13 +21,22 @@ from wholestep.train.history import TrainHistory
 log = logging.getLogger("wholestep")
 
 
+def _modes(found: Sequence[Found]) -> dict[str, str]:
+    """What is better of a run's metrics, as its newest checkpoint has noted it."""
+    for each in found:
+        with contextlib.suppress(CheckpointError):
+            noted = read_manifest(each.path)["config"].get(MODES, {})
+            return {k: v for k, v in noted.items() if v in ("min", "max")} if isinstance(noted, dict) else {}
+    return {}
+
+
 def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode: str | None = None) -> Checkpoint:
     """Read a checkpoint, or the newest whole one of a run's folder.
 
     Args:
         path: "runs/digits", or one checkpoint in it, "runs/digits/step-00000120".
         best: of a run's folder, the checkpoint that is best in this number, e.g. "val_loss", instead of the newest.
-        mode: "min" or "max"; None goes by the number's name.
+        mode: "min" or "max"; None goes by the run's metric of that name, else by the name itself.
 
     A damaged checkpoint is refused by name; of a run's folder the one before it is then used, and the log says so.
 
@@ -38,9 +49,10 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
         return read_checkpoint(folder)
     order = everything = checkpoints_in(folder)[::-1]
     if best is not None:
-        order = ranked(order, canonical(best), mode or known_mode(best) or "min")
+        name, noted = canonical(best), _modes(everything) if mode is None else {}
+        order = ranked(order, name, mode or noted.get(name) or known_mode(best) or "min")
         if order and mode is None:
-            mode_of("load_checkpoint", best)
+            mode_of("load_checkpoint", best, noted)
     problems = []
     for found in order:
         try:
