@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,12 @@ DEFAULTS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[], torch.nn.Modu
     "Conv1d": (lambda: ws.nn.Conv1d(40, 90, 5), lambda: torch.nn.Conv1d(40, 90, 5)),
     "Conv2d": (lambda: ws.nn.Conv2d(64, 32, 3), lambda: torch.nn.Conv2d(64, 32, 3)),
     "Conv2d, groups": (lambda: ws.nn.Conv2d(64, 96, 3, groups=4), lambda: torch.nn.Conv2d(64, 96, 3, groups=4)),
+    "Conv3d": (lambda: ws.nn.Conv3d(16, 32, 3), lambda: torch.nn.Conv3d(16, 32, 3)),
+    "ConvTranspose1d": (lambda: ws.nn.ConvTranspose1d(40, 90, 5), lambda: torch.nn.ConvTranspose1d(40, 90, 5)),
+    "ConvTranspose2d": (
+        lambda: ws.nn.ConvTranspose2d(64, 96, 3, groups=4), lambda: torch.nn.ConvTranspose2d(64, 96, 3, groups=4)
+    ),
+    "ConvTranspose3d": (lambda: ws.nn.ConvTranspose3d(16, 32, 3), lambda: torch.nn.ConvTranspose3d(16, 32, 3)),
     "RNN": (lambda: ws.nn.RNN(60, 90), lambda: torch.nn.RNN(60, 90)),
     "LSTM": (lambda: ws.nn.LSTM(60, 90, num_layers=2), lambda: torch.nn.LSTM(60, 90, num_layers=2)),
     "GRU": (lambda: ws.nn.GRU(60, 90), lambda: torch.nn.GRU(60, 90)),
@@ -29,12 +36,13 @@ DEFAULTS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[], torch.nn.Modu
     "GroupNorm": (lambda: ws.nn.GroupNorm(5, 50), lambda: torch.nn.GroupNorm(5, 50)),
     "BatchNorm1d": (lambda: ws.nn.BatchNorm1d(50), lambda: torch.nn.BatchNorm1d(50)),
     "BatchNorm2d": (lambda: ws.nn.BatchNorm2d(50), lambda: torch.nn.BatchNorm2d(50)),
+    "BatchNorm3d": (lambda: ws.nn.BatchNorm3d(50), lambda: torch.nn.BatchNorm3d(50)),
     "MultiHeadAttention": (
         lambda: ws.nn.MultiHeadAttention(96, 4),
         lambda: torch.nn.MultiheadAttention(96, 4),
     ),
 }  # fmt: skip
-MADE_OF_OTHERS = {"Module", "Sequential", "Residual", "TransformerBlock", "SwiGLU"}
+MADE_OF_OTHERS = {"Module", "Sequential", "Residual", "TransformerBlock", "SwiGLU", "SeparableConv2d"}
 
 
 def assert_alike(ours: Array, theirs: Array, what: str) -> None:
@@ -68,10 +76,18 @@ def test_layers_start_as_torchs(name: str) -> None:
 
 def test_every_layer_with_numbers_is_in_the_table() -> None:
     covered = {name.split(",")[0] for name in DEFAULTS}
-    shapeless = {n for n in ws.nn.__all__ if n not in covered | MADE_OF_OTHERS | {"Parameter", "Buffer", "in_float32"}}
-    plain = {"Lambda": (abs,), "Dropout": (0.5,), "MaxPool2d": (2,), "AvgPool2d": (2,), "Softmax": (), "LeakyReLU": ()}
-    for name in shapeless:
-        assert not getattr(ws.nn, name)(*plain.get(name, ())).named_arrays(), f"{name} has numbers: add it"
+    for name in ws.nn.__all__:
+        kind = getattr(ws.nn, name)
+        if isinstance(kind, type) and issubclass(kind, ws.nn.Module) and name not in covered | MADE_OF_OTHERS:
+            assert not made(kind).named_arrays(), f"{name} has numbers: add it"
+
+
+def made(kind: type[ws.nn.Module]) -> ws.nn.Module:
+    """A layer with the first arguments that it takes."""
+    for given in ((), (2,), (abs,), (2, 2), (2, 2, 2)):
+        with contextlib.suppress(TypeError, ws.errors.WholestepError):
+            return kind(*given)
+    raise AssertionError(f"{kind.__name__} takes none of these: add it to the table")
 
 
 WITH_INIT: dict[str, Callable[[Any], ws.nn.Module]] = {
