@@ -327,7 +327,9 @@ def test_a_plateau_watches_validation_or_what_it_is_told() -> None:
         np.testing.assert_allclose(history["lr"], RATE * np.array(factors))
     assert S.ReduceOnPlateau(None, monitor="val_accuracy").way == "max"
     with pytest.raises(ws.errors.UsageError, match=r"'temperature', of which it cannot tell .* Say mode='min'"):
-        S.ReduceOnPlateau(None, monitor="temperature")
+        _ = S.ReduceOnPlateau(None, monitor="temperature").way
+    with pytest.raises(ws.errors.UsageError, match="ReduceOnPlateau watches 'lr', of which it cannot tell"):
+        ws.fit(Falling(), (ONES, ONES), loss=mean, schedule=S.ReduceOnPlateau(None, monitor="lr"), **OPTIONS)
     with pytest.raises(ws.errors.UnknownNameError, match="ReduceOnPlateau watches 'val_lose', which this run does not"):
         ws.fit(
             Falling(), (ONES, ONES), validation=held, loss=mean, epochs=EPOCHS,

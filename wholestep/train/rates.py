@@ -12,6 +12,7 @@ from wholestep.callbacks.run import Value
 from wholestep.errors import UsageError
 from wholestep.optim import Optimizer
 from wholestep.schedules.base import CALL, Schedule
+from wholestep.schedules.modes import canonical, mode_of
 from wholestep.steps.recipe import RATE
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def need_monitors(session: Session, names: tuple[str, ...]) -> None:
         for plateau in plateaus(live.description).values():
             if plateau.monitor:
                 read_monitor("ReduceOnPlateau", plateau.monitor, dict.fromkeys(names, 0.0))
+                mode_of("ReduceOnPlateau", plateau.monitor, {canonical(plateau.monitor): plateau.mode})
 
 
 def rate_used(session: Session, epoch: int) -> dict[str, float]:
