@@ -19,7 +19,8 @@ from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.text import parse_graph, print_graph
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
-from wholestep.compiler.passes.rowwise import Mixed, Rows, kinds_of
+from wholestep.compiler.passes.rowwise.flows import kinds_of
+from wholestep.compiler.passes.rowwise.kinds import Mixed, Rows
 from wholestep.compiler.passes.scans import hoist_projections, merge_scans, sink_lookups
 from wholestep.compiler.passes.unroll import unroll_loops
 from wholestep.compiler.pipeline import Compiler

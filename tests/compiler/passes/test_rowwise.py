@@ -17,7 +17,8 @@ from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import Dim, TensorType, divide, evaluate, float64, int32, symbols_of
-from wholestep.compiler.passes.rowwise import FLOWS, Additive, Free, Kind, Mixed, Rows, Whole, kinds_of
+from wholestep.compiler.passes.rowwise.flows import FLOWS, kinds_of
+from wholestep.compiler.passes.rowwise.kinds import Additive, Free, Kind, Mixed, Rows, Whole
 
 BATCH = Dim.symbol("batch")
 X = leaf("x", ("batch", 4))

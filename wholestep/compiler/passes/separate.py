@@ -15,7 +15,8 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.passes.linear import scales
-from wholestep.compiler.passes.rowwise import Additive, Free, Kind, Mixed, kinds_of
+from wholestep.compiler.passes.rowwise.flows import kinds_of
+from wholestep.compiler.passes.rowwise.kinds import Additive, Free, Kind, Mixed
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,131 @@
+"""Leaves, functions of elements, and sums and maxima along axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.build import attrs_of, constant_value
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.passes.rowwise.kinds import (
+    Additive,
+    Flow,
+    Free,
+    Kind,
+    Mixed,
+    Rows,
+    Whole,
+    by_shape,
+    is_multiple,
+    mentions,
+    same_rows,
+)
+
+# -- leaves ------------------------------------------------------------------------------------------------------
+
+
+def rows_of_shape(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    return by_shape(node, node.type.shape, batch)
+
+
+def free(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    return Free()
+
+
+def numbered(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    if mentions(node.type.shape[attrs_of(node, at.IotaAttrs).axis], batch):
+        return Mixed(node, "numbers the rows of the batch, and a part of a batch has other numbers")
+    return rows_of_shape(node, inputs, batch)
+
+
+def size_of(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    extent = attrs_of(node, at.SizeAttrs).extent
+    if not mentions(extent, batch):
+        return Free()
+    if is_multiple(extent, batch):
+        return Additive()
+    return Mixed(node, f"is the size {extent}, which is not a multiple of {batch!r}")
+
+
+# -- pointwise ---------------------------------------------------------------------------------------------------
+
+
+def pointwise(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    distinct = set(inputs)
+    if distinct <= {Free()}:
+        return Free()
+    if (rows := same_rows(inputs)) is not None:
+        return rows
+    if Whole() in distinct:
+        return Mixed(node, "is not linear in a mean over the batch")
+    if Additive() in distinct:
+        return Mixed(node, "is not linear in a sum over the batch")
+    return Mixed(node, "combines rows of the batch with other rows")
+
+
+def linear(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """add, sub, neg, stop_gradient: sums of additive things are additive."""
+    distinct = set(inputs)
+    if distinct == {Additive()}:
+        return Additive()
+    if distinct & {Additive(), Whole()} and distinct <= {Free(), Additive(), Whole()}:
+        return Whole()
+    return pointwise(node, inputs, batch)
+
+
+def scaled(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """mul: by something free it is linear."""
+    kind, other = inputs if inputs[1] == Free() else inputs[::-1]
+    return kind if other == Free() and kind in (Additive(), Whole()) else pointwise(node, inputs, batch)
+
+
+def divided(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    if list(inputs) == [Additive(), Additive()]:
+        return Whole()
+    return scaled(node, inputs, batch) if inputs[1] == Free() else pointwise(node, inputs, batch)
+
+
+def chosen(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """A choice that does not depend on the batch, between sums over it and zeros."""
+    zero = [kind == Free() and constant_value(x) == 0 for kind, x in zip(inputs[1:], node.inputs[1:], strict=True)]
+    sums = {kind for kind, is_zero in zip(inputs[1:], zero, strict=True) if not is_zero}
+    return Additive() if inputs[0] == Free() and sums == {Additive()} else pointwise(node, inputs, batch)
+
+
+def converted(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    exact = node.type.dtype.is_float or not node.inputs[0].type.dtype.is_float
+    return inputs[0] if exact else pointwise(node, inputs, batch)
+
+
+# -- reduce and softmax ------------------------------------------------------------------------------------------
+
+
+def _without(axis: int, gone: Sequence[int]) -> int:
+    return axis - sum(d < axis for d in gone)
+
+
+def summed(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    (kind,), axes = inputs, attrs_of(node, at.SumAttrs).axes
+    if not isinstance(kind, Rows):
+        return kind
+    return Additive() if kind.axis in axes else kind.at(_without(kind.axis, axes))
+
+
+def over(axes_of: Callable[[Node], Sequence[int]], keeps_shape: bool) -> Flow:
+    """A function along some axes that is not linear: max, argmax, softmax."""
+
+    def flow(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+        kind, axes = inputs[0], axes_of(node)
+        if not isinstance(kind, Rows):
+            return pointwise(node, inputs[:1], batch)
+        if kind.axis in axes:
+            return Mixed(node, "runs along the batch")
+        return kind if keeps_shape else kind.at(_without(kind.axis, axes))
+
+    return flow
+
+
+def over_classes(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    if isinstance(inputs[0], Rows) and inputs[0].axis == node.inputs[0].type.rank - 1:
+        return Mixed(node, "has its classes along the batch")
+    return pointwise(node, inputs, batch)

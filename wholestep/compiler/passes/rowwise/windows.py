@@ -1,0 +1,39 @@
+"""Convolutions and pools: every image for itself, but for what is summed over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.passes.rowwise.kinds import Additive, Flow, Free, Kind, Mixed, Rows, agree
+
+
+def by_image(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    if all(isinstance(k, Free) for k in inputs):
+        return Free()
+    if all(isinstance(k, Free) or agree(k, Rows(0)) for k in inputs):
+        return Rows(0)
+    return Mixed(node, "slides windows over images that are not rows of the batch")
+
+
+def filtered(weight: int) -> Flow:
+    """Images under a weight that does not depend on the batch."""
+
+    def flow(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+        if not isinstance(inputs[weight], Free):
+            return Mixed(node, "filters images with a weight that depends on the batch")
+        return by_image(node, inputs, batch)
+
+    return flow
+
+
+def correlated(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """A sum over the images."""
+    kind = by_image(node, inputs, batch)
+    return Additive() if kind == Rows(0) else kind
+
+
+def correlated_in_parts(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """Sums over some of the images each: which image goes to which sum depends on its place in the batch."""
+    kind = by_image(node, inputs, batch)
+    return Mixed(node, "adds up images by their place in the batch") if kind == Rows(0) else kind
