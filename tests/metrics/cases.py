@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy import stats
 from sklearn import metrics as sk
 
 from wholestep import metrics as M
@@ -114,22 +116,87 @@ def log_loss(p: Array, t: Array, w: Array | None) -> float:
     return sk.log_loss(t.reshape(-1), softmax(p).reshape(-1, p.shape[-1]), labels=LABELS, sample_weight=w)
 
 
-def precision_etc(cls: type[M.Metric], function: Callable[..., Any]) -> dict[str, Case]:
+def ece(p: Array, t: Array, w: Array | None, bins: int = 15) -> float:
+    """Guo et al.: rows by the bins of how sure they are, right-closed."""
+    if p.ndim == 1:
+        p = np.stack([1 - p, p], 1)
+    sure, right = p.max(1), p.argmax(1) == t
+    w = np.ones(len(t)) if w is None else w
+    place = np.digitize(sure, np.linspace(0, 1, bins + 1), right=True)
+    parts = [(place == b) for b in np.unique(place)]
+    gaps = [abs(np.average(right[i], weights=w[i]) - np.average(sure[i], weights=w[i])) * w[i].sum() for i in parts]
+    return float(sum(gaps) / w.sum())
+
+
+def roc_curve(p: Array, t: Array, w: Array | None) -> Array:
+    return np.stack(sk.roc_curve(t, p, sample_weight=w))
+
+
+def pr_curve(p: Array, t: Array, w: Array | None) -> Array:
+    precision, recall, thresholds = sk.precision_recall_curve(t, p, sample_weight=w)
+    return np.stack([precision, recall, np.append(thresholds, np.inf)])
+
+
+def ends_repeated(curves: list[Array]) -> Array:
+    longest = max(c.shape[1] for c in curves)
+    return np.stack([c[:, np.minimum(np.arange(longest), c.shape[1] - 1)] for c in curves])
+
+
+def correlation(p: Array, t: Array, w: Array | None) -> float:
+    """NumPy's weighted covariance, column by column."""
+    columns = zip(p.reshape(len(p), -1).T, t.reshape(len(t), -1).T, strict=True)
+    found = []
+    for a, b in columns:
+        c = np.cov(a, b, aweights=w)
+        found.append(c[0, 1] / np.sqrt(c[0, 0] * c[1, 1]))
+    return float(np.mean(found))
+
+
+def repeated(rng: np.random.Generator) -> Data:
+    """Weights that are whole numbers, so that a row may stand for several; some numbers are equal."""
+    t = np.round(rng.normal(size=(ROWS, 2)), 1)
+    return np.round(t + rng.normal(size=(ROWS, 2)), 1), t, rng.integers(1, 4, ROWS).astype(np.float64)
+
+
+def of_repeated(p: Array, t: Array, w: Array | None) -> float:
+    times = np.ones(len(p), int) if w is None else w.astype(int)
+    p, t = np.repeat(p, times, 0).reshape(times.sum(), -1), np.repeat(t, times, 0).reshape(times.sum(), -1)
+    return float(np.mean([stats.spearmanr(a, b).statistic for a, b in zip(p.T, t.T, strict=True)]))
+
+
+def images(rng: np.random.Generator) -> Data:
+    """Scores with the classes on axis 1."""
+    return rng.normal(size=(ROWS, CLASSES, 2, 3)), rng.integers(0, CLASSES, (ROWS, 2, 3)).astype(np.int32), None
+
+
+def of_pixels(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    return lambda p, t, w: function(t.reshape(-1), p.argmax(1).reshape(-1), **options)
+
+
+def shares(rng: np.random.Generator) -> Data:
+    """Probabilities of yes, multiples of 1/64, some of them on the edges of bins."""
+    return rng.integers(0, 65, ROWS) / 64, rng.integers(0, 2, ROWS).astype(np.int32), rng.uniform(0.1, 2.0, ROWS)
+
+
+def precision_etc(cls: Callable[..., Any], function: Callable[..., Any]) -> dict[str, Case]:
+    kind = cls().kind
     out = {
-        f"{cls.kind} {average}": Case(
-            lambda average=average: cls(average=average),  # type: ignore[call-arg]
+        f"{kind} {average}": Case(
+            lambda average=average: cls(average=average),
             weighted_scores if average == "weighted" else scores,
             of_classes(function, average=average, zero_division=0),
         )
         for average in ("macro", "micro", "weighted", None)
     }
-    out[f"{cls.kind} binary"] = Case(
-        lambda: cls(average="binary", threshold=0.25),  # type: ignore[call-arg]
+    out[f"{kind} binary"] = Case(
+        lambda: cls(average="binary", threshold=0.25),
         yes_or_no,
         lambda p, t, w: function(t, p > 0.25, zero_division=0),
     )
-    out[f"{cls.kind} of classes"] = Case(
-        lambda: cls(classes=CLASSES),  # type: ignore[call-arg]
+    if cls not in (M.Precision, M.Recall, M.F1):
+        return out
+    out[f"{kind} of classes"] = Case(
+        lambda: cls(classes=CLASSES),
         classes,
         of_classes(function, average="macro", zero_division=0),
     )
@@ -170,6 +237,51 @@ CASES: dict[str, Case] = {
     **precision_etc(M.Precision, sk.precision_score),
     **precision_etc(M.Recall, sk.recall_score),
     **precision_etc(M.F1, sk.f1_score),
+    **precision_etc(lambda **o: M.FBeta(beta=2.0, **o), partial(sk.fbeta_score, beta=2.0)),
+    **precision_etc(M.IoU, sk.jaccard_score),
+    "iou of images": Case(lambda: M.IoU("macro"), images, of_pixels(sk.jaccard_score, average="macro")),
+    "dice of images": Case(lambda: M.Dice("macro"), images, of_pixels(sk.f1_score, average="macro")),
+    "balanced accuracy": Case(M.BalancedAccuracy, scores, of_classes(sk.balanced_accuracy_score)),
+    "balanced accuracy weighted": Case(
+        lambda: M.BalancedAccuracy(adjusted=True),
+        weighted_scores,
+        of_classes(sk.balanced_accuracy_score, adjusted=True),
+    ),
+    "balanced accuracy yes or no": Case(
+        lambda: M.BalancedAccuracy(threshold=0.25),
+        yes_or_no,
+        lambda p, t, w: sk.balanced_accuracy_score(t, p > 0.25),
+    ),
+    "mcc": Case(M.MCC, weighted_scores, of_classes(sk.matthews_corrcoef)),
+    "mcc yes or no": Case(
+        lambda: M.MCC(threshold=0.25), yes_or_no, lambda p, t, w: sk.matthews_corrcoef(t, p > 0.25)
+    ),
+    "mcc ignoring": Case(lambda: M.MCC(ignore_index=-100), some_scores, kept(of_classes(sk.matthews_corrcoef))),
+    "kappa": Case(M.CohenKappa, weighted_scores, of_classes(sk.cohen_kappa_score, labels=LABELS)),
+    "kappa linear": Case(
+        lambda: M.CohenKappa(weights="linear"),
+        scores,
+        of_classes(sk.cohen_kappa_score, weights="linear", labels=LABELS),
+    ),
+    "kappa quadratic": Case(
+        lambda: M.CohenKappa(CLASSES, weights="quadratic"),
+        classes,
+        of_classes(sk.cohen_kappa_score, weights="quadratic", labels=LABELS),
+    ),
+    "ece": Case(M.ECE, scores, lambda p, t, w: ece(softmax(p), t, w)),
+    "ece weighted": Case(lambda: M.ECE(bins=5), weighted_scores, lambda p, t, w: ece(softmax(p), t, w, 5)),
+    "ece ignoring": Case(
+        lambda: M.ECE(ignore_index=-100), some_scores, kept(lambda p, t, w: ece(softmax(p), t, w))
+    ),
+    "ece of probabilities": Case(lambda: M.ECE(from_logits=False, bins=8), shares, partial(ece, bins=8)),
+    "roc curve": Case(lambda: M.RocCurve(ROWS), yes_or_no, roc_curve),
+    "roc curve weighted": Case(lambda: M.RocCurve(ROWS), weighted_yes_or_no, roc_curve),
+    "roc curve of classes": Case(
+        lambda: M.RocCurve(ROWS, from_logits=False),
+        scores,
+        lambda p, t, w: ends_repeated([roc_curve(p[:, c], t == c, w) for c in range(CLASSES)]),
+    ),
+    "pr curve": Case(lambda: M.PrecisionRecallCurve(ROWS), weighted_yes_or_no, pr_curve),
     "log loss": Case(M.LogLoss, scores, log_loss),
     "log loss weighted": Case(M.LogLoss, weighted_scores, log_loss),
     "log loss ignoring": Case(lambda: M.LogLoss(ignore_index=-100), some_scores, kept(log_loss)),
@@ -207,6 +319,24 @@ CASES: dict[str, Case] = {
     "mae weighted": Case(
         M.MAE, weighted_columns, lambda p, t, w: sk.mean_absolute_error(t, p, sample_weight=w)
     ),
+    "mape": Case(M.MAPE, numbers, lambda p, t, w: sk.mean_absolute_percentage_error(t, p)),
+    "mape weighted": Case(
+        M.MAPE, weighted_columns, lambda p, t, w: sk.mean_absolute_percentage_error(t, p, sample_weight=w)
+    ),
+    "explained variance": Case(M.ExplainedVariance, numbers, lambda p, t, w: sk.explained_variance_score(t, p)),
+    "explained variance far from 0": Case(
+        M.ExplainedVariance, far_numbers, lambda p, t, w: sk.explained_variance_score(t, p)
+    ),
+    "explained variance weighted": Case(
+        M.ExplainedVariance,
+        weighted_columns,
+        lambda p, t, w: sk.explained_variance_score(t, p, sample_weight=w),
+    ),
+    "pearson": Case(M.Pearson, numbers, lambda p, t, w: stats.pearsonr(p, t).statistic),
+    "pearson far from 0": Case(M.Pearson, far_numbers, correlation),
+    "pearson weighted": Case(M.Pearson, weighted_columns, correlation),
+    "spearman": Case(lambda: M.Spearman(ROWS), numbers, of_repeated),
+    "spearman weighted": Case(lambda: M.Spearman(ROWS), repeated, of_repeated),
     "r2": Case(M.R2, numbers, lambda p, t, w: sk.r2_score(t, p)),
     "r2 far from 0": Case(M.R2, far_numbers, lambda p, t, w: sk.r2_score(t, p)),
     "r2 weighted": Case(M.R2, weighted_columns, lambda p, t, w: sk.r2_score(t, p, sample_weight=w)),
@@ -214,7 +344,8 @@ CASES: dict[str, Case] = {
 
 
 # Recall and F1 count what precision counts: inside the step one case of each shows that they do.
-IN_STEP = [n for n in CASES if not n.startswith(("recall", "f1")) or n in ("recall weighted", "f1 binary")]
+SHOWN = ("recall weighted", "f1 binary", "fbeta binary", "iou of images")
+IN_STEP = [n for n in CASES if not n.startswith(("recall", "f1", "fbeta", "iou", "dice")) or n in SHOWN]
 
 
 def case_data(name: str, dtype: str = "float64") -> Data:

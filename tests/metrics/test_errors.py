@@ -95,7 +95,9 @@ def test_options(call, text: str) -> None:
 def test_names() -> None:
     with pytest.raises(UnknownNameError, match=r"no metric 'acuracy'. Did you mean 'accuracy'"):
         M.get("acuracy")
-    with pytest.raises(UsageError, match=r"a metric is a name, a ws.metrics.Metric or its to_config\(\); received 3"):
+    with pytest.raises(
+        UsageError, match=r"a metric is a name, a ws.metrics.Metric or its to_config\(\), or a function .* received 3"
+    ):
         M.get(3)  # type: ignore[arg-type]
     assert isinstance(M.get(M.F1), M.F1)
     assert [m.name for m in M.get_all(["acc", {"kind": "f1", "average": "micro"}, M.R2(name="fit")])] == [

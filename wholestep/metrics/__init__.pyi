@@ -4,14 +4,26 @@
 # classes
 from wholestep.metrics.accuracy import Accuracy as Accuracy, TopKAccuracy as TopKAccuracy
 from wholestep.metrics.confusion import (
-    ConfusionMatrix as ConfusionMatrix, Precision as Precision, Recall as Recall, F1 as F1,
+    ConfusionMatrix as ConfusionMatrix, Precision as Precision, Recall as Recall, F1 as F1, FBeta as FBeta, IoU as IoU,
+    Dice as Dice,
+)
+from wholestep.metrics.agreement import (
+    BalancedAccuracy as BalancedAccuracy, MCC as MCC, CohenKappa as CohenKappa,
 )
 from wholestep.metrics.likelihood import LogLoss as LogLoss, Perplexity as Perplexity
+from wholestep.metrics.calibration import ECE as ECE
 from wholestep.metrics.ranking import RocAuc as RocAuc, AveragePrecision as AveragePrecision
+from wholestep.metrics.curves import RocCurve as RocCurve, PrecisionRecallCurve as PrecisionRecallCurve
 
 # numbers
-from wholestep.metrics.means import MSE as MSE, RMSE as RMSE, MAE as MAE
+from wholestep.metrics.means import MSE as MSE, RMSE as RMSE, MAE as MAE, MAPE as MAPE
 from wholestep.metrics.r2 import R2 as R2
+from wholestep.metrics.correlation import (
+    ExplainedVariance as ExplainedVariance, Pearson as Pearson, Spearman as Spearman,
+)
+
+# of one's own
+from wholestep.metrics.functions import Function as Function, OverEpoch as OverEpoch
 
 # the loss itself
 from wholestep.metrics.means import LossTracker as LossTracker

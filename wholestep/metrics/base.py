@@ -158,10 +158,12 @@ class Metric(ABC):
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> Metric:
         """The metric that `to_config` described.  Example: `ws.metrics.Metric.from_config({"kind": "accuracy"})`."""
+        from wholestep.metrics.functions import refuse_description
         from wholestep.metrics.table import metric_class
 
         if "kind" not in config:
             fail(OptionError, f"the description of a metric needs a 'kind', e.g. 'accuracy'; received {dict(config)}.")
+        refuse_description(config)
         options = {k: v for k, v in config.items() if k != "kind"}
         cls = metric_class(config["kind"])
         known = {f.name for f in fields(cls) if f.init}

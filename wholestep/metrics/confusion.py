@@ -1,4 +1,4 @@
-"""The confusion matrix, and what is counted class by class: precision, recall, F1."""
+"""The confusion matrix, and what is counted class by class: precision, recall, F1 and F-beta, overlaps of regions."""
 
 from __future__ import annotations
 
@@ -99,16 +99,8 @@ class ConfusionMatrix(OfClasses):
 
 
 @dataclass(eq=False)
-class _ByClass(OfClasses):
-    """Precision, recall and F1: from the rows that are right, predicted and true, counted for each class."""
-
-    average: str | None = "auto"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.average not in AVERAGES:
-            names = ", ".join(map(repr, AVERAGES))
-            fail(OptionError, f"{self.kind}: average is one of {names}; received {self.average!r}.")
+class Counted(OfClasses):
+    """What follows from the rows that are right, predicted and true, counted for each class."""
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         rows, classes = self._tensors(prediction, target, weight)
@@ -130,8 +122,24 @@ class _ByClass(OfClasses):
             "actual": rows.by(rows.actual, rows.classes),
         }
 
+    @abstractmethod
     def _asks(self, rows: ClassTensors | ClassArrays) -> bool:
         """Is it about answers of yes alone, and not about classes, of which "no" is one?"""
+
+
+@dataclass(eq=False)
+class ByClass(Counted):
+    """Precision, recall, F1 and their like: a score for each class, and an average of them."""
+
+    average: str | None = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.average not in AVERAGES:
+            names = ", ".join(map(repr, AVERAGES))
+            fail(OptionError, f"{self.kind}: average is one of {names}; received {self.average!r}.")
+
+    def _asks(self, rows: ClassTensors | ClassArrays) -> bool:
         if self.average == "binary" and (rows.questions > 1 or (rows.classes or 0) > 2):
             fail(
                 OptionError,
@@ -163,7 +171,7 @@ class _ByClass(OfClasses):
 
 
 @dataclass(eq=False)
-class Precision(_ByClass):
+class Precision(ByClass):
     """Of the rows given a class, the part that has it.
 
     `average`: "macro" (each class or label alike), "weighted" (by its true rows), "micro" (all rows alike), "binary"
@@ -180,7 +188,7 @@ class Precision(_ByClass):
 
 
 @dataclass(eq=False)
-class Recall(_ByClass):
+class Recall(ByClass):
     """Of the rows that have a class, the part that was given it; `average` as for `Precision`.
 
     Example: `ws.metrics.Recall(average="micro")`.
@@ -194,7 +202,7 @@ class Recall(_ByClass):
 
 
 @dataclass(eq=False)
-class F1(_ByClass):
+class F1(ByClass):
     """The harmonic mean of precision and recall, 2·right / (predicted + true); `average` as for `Precision`.
 
     Example: `ws.metrics.F1(average="weighted")`.
@@ -205,6 +213,56 @@ class F1(_ByClass):
 
     def score(self, right: Array, predicted: Array, actual: Array) -> Array:
         return _quotient(2.0 * right, predicted + actual)
+
+
+@dataclass(eq=False)
+class FBeta(ByClass):
+    """The harmonic mean of precision and recall, recall counting beta times as much; `average` as for `Precision`:
+
+        (1 + beta²)·right / (beta²·true + predicted)
+
+    Example: `ws.metrics.FBeta(beta=2.0)`.
+    """
+
+    kind: ClassVar[str] = "fbeta"
+    higher_is_better: ClassVar[bool | None] = True
+    beta: float = field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.beta, int | float) or isinstance(self.beta, bool) or not 0 <= self.beta < np.inf:
+            fail(OptionError, f"fbeta: beta is a number of at least 0; received {self.beta!r}.")
+
+    def score(self, right: Array, predicted: Array, actual: Array) -> Array:
+        square = self.beta**2
+        return _quotient((1.0 + square) * right, square * actual + predicted)
+
+
+@dataclass(eq=False)
+class IoU(ByClass):
+    """Intersection over union (Jaccard): right / (predicted + true - right); `average` as for `Precision`.
+
+    Of images, scores (N, C, H, W) and classes (N, H, W), every pixel counts, and "macro" is the mean IoU of classes.
+
+    Example: `ws.metrics.IoU(average="macro")`.
+    """
+
+    kind: ClassVar[str] = "iou"
+    higher_is_better: ClassVar[bool | None] = True
+
+    def score(self, right: Array, predicted: Array, actual: Array) -> Array:
+        return _quotient(right, predicted + actual - right)
+
+
+@dataclass(eq=False)
+class Dice(F1):
+    """Dice's coefficient, 2·right / (predicted + true): what is F1 of rows, under its name for regions of images.
+
+    Example: `ws.metrics.Dice()`.
+    """
+
+    kind: ClassVar[str] = "dice"
+    higher_is_better: ClassVar[bool | None] = True
 
 
 def _quotient(above: Array, below: Array) -> Array:

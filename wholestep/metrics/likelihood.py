@@ -19,7 +19,43 @@ from wholestep.metrics.rows import Reading
 
 
 @dataclass(eq=False)
-class LogLoss(OfScores, Mean):
+class OfProbabilities(OfScores):
+    """What reads probabilities: raw scores become some, unless `from_logits=False`."""
+
+    from_logits: bool = True
+    ignore_index: int | None = None
+
+    def ignored(self, form: Form) -> int | None:
+        """The class that is left out: the metric's own, or the loss's."""
+        return Reading(self, ignore_index=self.ignore_index).ignored(form)
+
+    def _scored(self, prediction: X, target: X) -> Seen[X]:
+        seen, known = self.see(prediction, target), self.meaning
+        if seen.form is Form.CLASSES:
+            fail(DTypeError, f"{self.kind} needs scores or probabilities, floats; received {Kind.of(prediction)}.")
+        if seen.form is Form.ROWS and self.ignore_index is not None:
+            fail(DTypeError, f"{self.kind}: ignore_index needs classes as targets; received {Kind.of(target)}.")
+        if known is not None and known.probabilities:
+            if self.from_logits:
+                fail(
+                    OptionError,
+                    f"{self.kind} takes raw scores unless told otherwise, and the loss takes the prediction for "
+                    f"probabilities. Write ws.metrics.{type(self).__name__}(from_logits=False).",
+                )
+            return seen
+        if known is not None and not known.logits:
+            fail(UsageError, f"{self.kind} needs probabilities, and the loss makes none of its scores. Leave it out.")
+        if known is not None and not self.from_logits:
+            fail(
+                OptionError,
+                f"{self.kind}: from_logits=False is for probabilities, and the loss takes the prediction for raw "
+                "scores. Leave it out.",
+            )
+        return seen
+
+
+@dataclass(eq=False)
+class LogLoss(OfProbabilities, Mean):
     """-log of the probability of the truth, averaged over rows; of several answers of yes or no, over all of them.
 
     Predictions are raw scores, or probabilities with `from_logits=False` (kept an epsilon away from 0 and 1, as
@@ -30,14 +66,12 @@ class LogLoss(OfScores, Mean):
 
     kind: ClassVar[str] = "log_loss"
     higher_is_better: ClassVar[bool | None] = False
-    from_logits: bool = True
-    ignore_index: int | None = None
 
     # -- inside the step -----------------------------------------------------------------------------------------
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         seen = self._scored(prediction, target)
-        ignored = Reading(self, ignore_index=self.ignore_index).ignored(seen.form)
+        ignored = self.ignored(seen.form)
         counted = None if ignored is None else seen.target != ignored
         labels = seen.target if counted is None else fn.where(counted, seen.target, 0)
         rows = self._rows(seen.form, seen.prediction, labels).astype("float64")
@@ -69,7 +103,7 @@ class LogLoss(OfScores, Mean):
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
         seen = self._scored(prediction, target)
-        ignored = Reading(self, ignore_index=self.ignore_index).ignored(seen.form)
+        ignored = self.ignored(seen.form)
         given = np.ones(seen.target.shape[: len(seen.rows)]) if weight is None else self.spread(weight, seen.rows)
         each = given.astype(np.float64)
         counted = np.ones(each.shape, bool) if ignored is None else seen.target != ignored
@@ -92,30 +126,6 @@ class LogLoss(OfScores, Mean):
             return np.asarray(-(target * logs).sum(-1))
         check_range(self.kind, "labels", target.reshape(-1), prediction.shape[-1])
         return -np.take_along_axis(logs, target[..., None].astype(np.int64), -1)[..., 0]
-
-    def _scored(self, prediction: X, target: X) -> Seen[X]:
-        seen, known = self.see(prediction, target), self.meaning
-        if seen.form is Form.CLASSES:
-            fail(DTypeError, f"{self.kind} needs scores or probabilities, floats; received {Kind.of(prediction)}.")
-        if seen.form is Form.ROWS and self.ignore_index is not None:
-            fail(DTypeError, f"{self.kind}: ignore_index needs classes as targets; received {Kind.of(target)}.")
-        if known is not None and known.probabilities:
-            if self.from_logits:
-                fail(
-                    OptionError,
-                    f"{self.kind} takes raw scores unless told otherwise, and the loss takes the prediction for "
-                    f"probabilities. Write ws.metrics.{type(self).__name__}(from_logits=False).",
-                )
-            return seen
-        if known is not None and not known.logits:
-            fail(UsageError, f"{self.kind} needs probabilities, and the loss makes none of its scores. Leave it out.")
-        if known is not None and not self.from_logits:
-            fail(
-                OptionError,
-                f"{self.kind}: from_logits=False is for probabilities, and the loss takes the prediction for raw "
-                "scores. Leave it out.",
-            )
-        return seen
 
 
 @dataclass(eq=False)

@@ -16,6 +16,8 @@ from wholestep.errors import InputError, ShapeError
 from wholestep.metrics.base import Array, Metric, States
 from wholestep.metrics.reading import Kind, check_weight, row_count
 
+_EPS = float(np.finfo(np.float64).eps)
+
 
 @dataclass(eq=False)
 class Mean(Metric):
@@ -68,16 +70,17 @@ class OfErrors(Mean):
     """A mean over elements of a function of prediction - target; weights are those of rows."""
 
     @abstractmethod
-    def size(self, error: Tensor) -> Tensor:
-        """What an error counts, as tensors."""
+    def size(self, error: Tensor, target: Tensor) -> Tensor:
+        """What an error counts, as tensors in float64."""
 
     @abstractmethod
-    def size_of(self, error: Array) -> Array:
+    def size_of(self, error: Array, target: Array) -> Array:
         """The same on arrays."""
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         check_numbers(self.kind, Kind.of(prediction), Kind.of(target))
-        sizes = self.size((prediction - target.astype(prediction.dtype)).astype("float64"))
+        error = prediction - target.astype(prediction.dtype)
+        sizes = self.size(error.astype("float64"), target.astype("float64"))
         inside = product(prediction.shape[1:])
         if weight is None:
             return {"sum": sizes.sum(), "weight": row_count(prediction.shape, "float64")}
@@ -88,7 +91,7 @@ class OfErrors(Mean):
 
     def measure(self, prediction: Array, target: Array, weight: Array | None) -> dict[str, Array]:
         check_numbers(self.kind, Kind.of(prediction), Kind.of(target))
-        sizes = self.size_of(prediction.astype(np.float64) - target)
+        sizes = self.size_of(prediction.astype(np.float64) - target, target.astype(np.float64))
         if weight is None:
             return {"sum": np.asarray(sizes.sum()), "weight": np.asarray(float(sizes.size))}
         check_weight(self.kind, Kind.of(weight), prediction.shape[:1])
@@ -108,10 +111,10 @@ class MSE(OfErrors):
     kind: ClassVar[str] = "mse"
     higher_is_better: ClassVar[bool | None] = False
 
-    def size(self, error: Tensor) -> Tensor:
+    def size(self, error: Tensor, target: Tensor) -> Tensor:
         return error * error
 
-    def size_of(self, error: Array) -> Array:
+    def size_of(self, error: Array, target: Array) -> Array:
         return error * error
 
 
@@ -139,11 +142,30 @@ class MAE(OfErrors):
     kind: ClassVar[str] = "mae"
     higher_is_better: ClassVar[bool | None] = False
 
-    def size(self, error: Tensor) -> Tensor:
+    def size(self, error: Tensor, target: Tensor) -> Tensor:
         return fn.abs(error)
 
-    def size_of(self, error: Array) -> Array:
+    def size_of(self, error: Array, target: Array) -> Array:
         return np.abs(error)
+
+
+@dataclass(eq=False)
+class MAPE(OfErrors):
+    """The mean absolute error relative to the target, |p - t| / |t|, over elements: 0.1 is ten per cent.
+
+    As scikit-learn has it, a target of 0 counts as 2.2e-16: where there are such, the result says little.
+
+    Example: `ws.metrics.MAPE()`.
+    """
+
+    kind: ClassVar[str] = "mape"
+    higher_is_better: ClassVar[bool | None] = False
+
+    def size(self, error: Tensor, target: Tensor) -> Tensor:
+        return fn.abs(error) / fn.maximum(fn.abs(target), _EPS)
+
+    def size_of(self, error: Array, target: Array) -> Array:
+        return np.asarray(np.abs(error) / np.maximum(np.abs(target), _EPS))
 
 
 def check_numbers(metric: str, prediction: Kind, target: Kind) -> None:

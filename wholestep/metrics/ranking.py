@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
 from wholestep.compiler.frontend import functions as fn
-from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Extent, product
 from wholestep.errors import DTypeError, InputError, OptionError, UsageError
-from wholestep.metrics.base import Array, States
+from wholestep.metrics.base import Array, Result, States
+from wholestep.metrics.kept import KeptRows
 from wholestep.metrics.likelihood import log_softmax
-from wholestep.metrics.reading import Form, Kind, OfScores, Seen, X, check_range, row_count
+from wholestep.metrics.reading import Form, Kind, OfScores, Seen, X, check_range
 from wholestep.metrics.rows import Reading
 
 NEITHER = -1  # a target that is neither yes nor no
 
 
 @dataclass(eq=False)
-class Ranked(OfScores):
+class Ranked(OfScores, KeptRows):
     """What orders all scores of an epoch.
 
     Scores are `(...)` for targets 0 and 1, or `(..., C)` for classes `(...)`: two columns are one score, more are one
@@ -31,48 +32,27 @@ class Ranked(OfScores):
     probabilities (softmax) before rows are compared, unless `from_logits=False`.  Of several labels (N, L) each is
     ranked by itself, and their mean is the result.
 
-    `capacity` is the number of rows of an epoch: inside a step the scores are kept in a state of that length, of which
-    every step writes its own rows (`python -m benchmarks metrics`).  `fit` knows it from the `examples` of its data; on
-    arrays it may be left open.
+    `capacity` is the number of rows of an epoch, which `fit` knows: see `KeptRows`.
     """
 
-    capacity: int | None = None
+    kept: ClassVar[str] = "score"
+
     from_logits: bool = True
     ignore_index: int | None = field(default=None, kw_only=True)
-    examples: int | None = field(default=None, kw_only=True)
 
     @abstractmethod
-    def score(self, curve: Curve) -> float:
+    def score(self, curve: Curve) -> Result:
         """The metric of one class against the others."""
 
-    def with_capacity(self, rows: int) -> Self:
-        return self if self.capacity is not None else replace(self, examples=rows)
+    def of_classes(self, scores: Sequence[Result]) -> Result:
+        """The metric of several classes or labels."""
+        return float(np.mean(np.asarray(scores)))
 
     # -- inside the step -----------------------------------------------------------------------------------------
 
-    def record(self, graph: Graph, prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> None:
-        """Write the batch's rows behind those that are there."""
-        told = self.told(graph.meanings.get(prediction.node))
-        pair, batch = told._ranked(prediction, target), told.contributions(prediction, target, weight)
-        room = self._rows_of_an_epoch(1 if pair.questions > 1 else product(pair.rows[1:]))
-        seen = graph.state(self.state_name("rows"), (), 0, "int64")
-        count = row_count(batch["labels"].shape[:1])
-        for part, rows in batch.items():
-            kept = graph.state(self.state_name(part), (room, *rows.shape[1:]), 0, rows.dtype)
-            graph.update(kept, fn.write_rows(kept, rows, seen))
-        graph.update(seen, seen + count)
-
-    def _rows_of_an_epoch(self, each: Extent) -> int:
-        """As many as were said; else those of all examples, which may have several `each`: tokens, pixels."""
-        if self.capacity is not None:
-            return self.capacity
-        if self.examples is None or not isinstance(each, int):
-            fail(
-                OptionError,
-                f"{self.kind} keeps every score of an epoch: say how many rows it has, capacity=len(x), or use it on "
-                "arrays.",
-            )
-        return self.examples * each
+    def rows_each(self, prediction: Tensor, target: Tensor) -> Extent:
+        pair = self._ranked(prediction, target)
+        return 1 if pair.questions > 1 else product(pair.rows[1:])
 
     def contributions(self, prediction: Tensor, target: Tensor, weight: Tensor | None) -> dict[str, Tensor]:
         seen = self._ranked(prediction, target)
@@ -173,35 +153,6 @@ class Ranked(OfScores):
             )
         return seen
 
-    def _join(self, new: dict[str, Array]) -> None:
-        """Write rows behind those that are there, into buffers that double where no capacity was given."""
-        if not new:
-            return
-        added = int(new["rows"]) if "rows" in new else len(new["labels"])
-        seen = int(self._states.get("rows", np.int64(0)))
-        self._need_parts(new, seen)
-        if self.capacity is not None and seen + added > self.capacity:
-            fail(InputError, self._full(seen + added))
-        for part, rows in new.items():
-            if part != "rows":
-                buffer = self._room(part, rows, seen, seen + added)
-                buffer[seen : seen + added] = rows[:added]
-        self._states["rows"] = np.asarray(seen + added, np.int64)
-
-    def _need_parts(self, new: dict[str, Array], seen: int) -> None:
-        if seen and ("weights" in new) != ("weights" in self._states):
-            fail(InputError, f"{self.kind}: either all batches have weights or none has; the others were different.")
-
-    def _room(self, part: str, rows: Array, seen: int, needed: int) -> Array:
-        buffer = self._states.get(part)
-        if buffer is None or len(buffer) < needed:
-            size = self.capacity or max(64, 1 << (needed - 1).bit_length())
-            fresh = np.zeros((size, *rows.shape[1:]), rows.dtype)
-            if buffer is not None:
-                fresh[:seen] = buffer[:seen]
-            self._states[part] = buffer = fresh
-        return buffer
-
     def _neither(self) -> str:
         no, yes = self._answers
         return (
@@ -209,32 +160,24 @@ class Ranked(OfScores):
             f"{yes}, or no class. Make them so, (y > 0.5).astype('int32'), or leave the metric out."
         )
 
-    def _full(self, rows: int) -> str:
-        return f"{self.kind} has room for {self.capacity} rows and received {rows}. Say more: capacity={rows}."
-
     # -- both ----------------------------------------------------------------------------------------------------
 
-    def result(self, states: States) -> float:
-        rows = int(states["rows"])
-        if not rows:
+    def result(self, states: States) -> Result:
+        parts = self._all_rows(states)
+        if not parts:
             return float("nan")
-        if rows > len(states["labels"]):
-            fail(InputError, self._full(rows))
-        scores, labels = states["scores"][:rows].astype(np.float64), states["labels"][:rows]
-        weights = states["weights"][:rows] if "weights" in states else np.ones(rows)
+        scores, labels = parts["scores"].astype(np.float64), parts["labels"]
+        weights = parts.get("weights", np.ones(len(labels)))
         if labels.min() < 0 or labels.max() >= (2 if scores.ndim == 1 or labels.ndim == 2 else scores.shape[1]):
             fail(InputError, self._neither())
         if np.isnan(scores).any():
             return float("nan")
         if scores.ndim == 1:
             return self.score(Curve.of(scores, labels == 1, weights))
-        if labels.ndim == 2:
-            asked = range(scores.shape[1])
-            return float(np.mean([self.score(Curve.of(scores[:, i], labels[:, i] == 1, weights)) for i in asked]))
-        if self.from_logits:
+        if labels.ndim == 1 and self.from_logits:
             scores = np.exp(log_softmax(scores))
-        each = [self.score(Curve.of(scores[:, c], labels == c, weights)) for c in range(scores.shape[1])]
-        return float(np.mean(each))
+        is_class = [labels[:, c] == 1 if labels.ndim == 2 else labels == c for c in range(scores.shape[1])]
+        return self.of_classes([self.score(Curve.of(scores[:, c], yes, weights)) for c, yes in enumerate(is_class)])
 
 
 @dataclass(frozen=True)
@@ -243,6 +186,7 @@ class Curve:
 
     hits: Array
     misses: Array
+    scores: Array
 
     @staticmethod
     def of(scores: Array, positive: Array, weight: Array) -> Curve:
@@ -250,7 +194,7 @@ class Curve:
         ordered = scores[order]
         last = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)  # of each run of equal scores
         w, yes = weight[order], positive[order]
-        return Curve(np.cumsum(w * yes)[last], np.cumsum(w * ~yes)[last])
+        return Curve(np.cumsum(w * yes)[last], np.cumsum(w * ~yes)[last], ordered[last])
 
 
 @dataclass(eq=False)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.metrics.accuracy import Accuracy, TopKAccuracy
+from wholestep.metrics.agreement import MCC, BalancedAccuracy, CohenKappa
 from wholestep.metrics.base import Metric
-from wholestep.metrics.confusion import F1, ConfusionMatrix, Precision, Recall
+from wholestep.metrics.calibration import ECE
+from wholestep.metrics.confusion import F1, ConfusionMatrix, Dice, FBeta, IoU, Precision, Recall
+from wholestep.metrics.correlation import ExplainedVariance, Pearson, Spearman
+from wholestep.metrics.curves import PrecisionRecallCurve, RocCurve
+from wholestep.metrics.functions import Function
 from wholestep.metrics.likelihood import LogLoss, Perplexity
-from wholestep.metrics.means import MAE, MSE, RMSE, LossTracker
+from wholestep.metrics.means import MAE, MAPE, MSE, RMSE, LossTracker
 from wholestep.metrics.r2 import R2
 from wholestep.metrics.ranking import AveragePrecision, RocAuc
 
@@ -25,14 +30,27 @@ METRICS: dict[str, type[Metric]] = {
         Precision,
         Recall,
         F1,
+        FBeta,
+        BalancedAccuracy,
+        MCC,
+        CohenKappa,
+        IoU,
+        Dice,
         LogLoss,
         Perplexity,
+        ECE,
         RocAuc,
         AveragePrecision,
+        RocCurve,
+        PrecisionRecallCurve,
         MSE,
         RMSE,
         MAE,
+        MAPE,
         R2,
+        ExplainedVariance,
+        Pearson,
+        Spearman,
         LossTracker,
     )
 }
@@ -41,11 +59,22 @@ ALIASES = {
     "top_k": "top_k_accuracy",
     "confusion": "confusion_matrix",
     "f1_score": "f1",
+    "f_beta": "fbeta",
+    "matthews": "mcc",
+    "matthews_corrcoef": "mcc",
+    "kappa": "cohen_kappa",
+    "jaccard": "iou",
+    "mean_iou": "iou",
+    "calibration_error": "ece",
     "auc": "roc_auc",
     "ap": "average_precision",
+    "precision_recall_curve": "pr_curve",
     "mean_squared_error": "mse",
     "mean_absolute_error": "mae",
+    "mean_absolute_percentage_error": "mape",
     "r2_score": "r2",
+    "pearsonr": "pearson",
+    "spearmanr": "spearman",
     "loss_tracker": "loss",
 }
 
@@ -61,12 +90,12 @@ def metric_class(name: object) -> type[Metric]:
     return cls
 
 
-_ONE = (str, Metric, type, Mapping)
-MetricLike = str | Metric | type[Metric] | Mapping[str, Any]
+MetricLike = str | Metric | type[Metric] | Mapping[str, Any] | Callable[..., Any]
 
 
 def get(metric: MetricLike) -> Metric:
-    """A metric from a name, a class, a description (`to_config`) or a metric, which is returned as it is.
+    """A metric from a name, a class, a description (`to_config`), a function of predictions and targets
+    (`ws.metrics.Function`), or a metric, which is returned as it is.
 
     Example: `ws.metrics.get("accuracy")`.
     """
@@ -76,9 +105,20 @@ def get(metric: MetricLike) -> Metric:
         return metric_class(metric)()
     if isinstance(metric, Mapping):
         return Metric.from_config(metric)
-    if not (isinstance(metric, type) and issubclass(metric, Metric)):
-        fail(UsageError, f"a metric is a name, a ws.metrics.Metric or its to_config(); received {metric!r}.")
-    return metric()
+    if isinstance(metric, type) and issubclass(metric, Metric):
+        return metric()
+    if isinstance(metric, type) or not callable(metric):
+        fail(
+            UsageError,
+            "a metric is a name, a ws.metrics.Metric or its to_config(), or a function of predictions and targets; "
+            f"received {metric!r}.",
+        )
+    return Function(metric)
+
+
+def is_one(metrics: object) -> bool:
+    """Is it a metric, and not several?"""
+    return isinstance(metrics, str | Metric | Mapping) or callable(metrics)
 
 
 def get_all(metrics: MetricLike | Iterable[MetricLike]) -> tuple[Metric, ...]:
@@ -86,7 +126,8 @@ def get_all(metrics: MetricLike | Iterable[MetricLike]) -> tuple[Metric, ...]:
 
     Example: `ws.metrics.get_all(["accuracy", ws.metrics.TopKAccuracy(k=3)])`.
     """
-    chosen = tuple(get(m) for m in ([metrics] if isinstance(metrics, _ONE) else metrics))
+    several: Any = [metrics] if is_one(metrics) else metrics
+    chosen = tuple(get(m) for m in several)
     names = [m.name for m in chosen]
     for name in names:
         if names.count(name) > 1:

@@ -14,11 +14,10 @@ ALIASES = {"acc": "accuracy", "val_acc": "val_accuracy"}
 # of them.  A name with a word of both kinds is of the first: "log_loss" falls.
 # fmt: off
 FALLING = frozenset({
-    "error", "errors", "mape", "nll", "bce", "kl", "divergence", "deviance", "cost", "hinge", "brier", "wer", "cer",
+    "error", "errors", "nll", "bce", "kl", "divergence", "deviance", "cost", "hinge", "brier", "wer", "cer",
 })
 RISING = frozenset({
-    "acc", "sensitivity", "specificity", "fbeta", "ap", "map", "iou", "miou", "dice", "jaccard", "mcc", "kappa",
-    "pearson", "spearman", "bleu", "rouge", "ndcg", "mrr", "score",
+    "acc", "sensitivity", "specificity", "ap", "map", "miou", "jaccard", "bleu", "rouge", "ndcg", "mrr", "score",
 })
 # fmt: on
 
@@ -30,19 +29,24 @@ def canonical(monitor: str) -> str:
 
 def known_mode(monitor: str) -> str | None:
     """ "min" or "max"; None where the name does not tell."""
-    falling, rising = _words()
-    words = set(canonical(monitor).lower().split("_"))
+    falling, rising, whole = _words()
+    name = canonical(monitor).lower()
+    words = {*name.split("_"), *(kind for kind in whole if name.endswith(kind))}
     return "min" if words & falling else "max" if words & rising else None
 
 
 @cache
-def _words() -> tuple[frozenset[str], frozenset[str]]:
-    """The words of names that fall and of those that rise: the last ones of our metrics' names, and other people's."""
+def _words() -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """The words of names that fall and of those that rise: the last ones of our metrics' names, and other people's.
+
+    And the names of our metrics whose last word says nothing by itself: more variance is good only if it is explained.
+    """
     from wholestep.metrics.table import METRICS  # a step that nobody watches starts without them
 
-    own = {kind.rpartition("_")[2]: cls.higher_is_better for kind, cls in METRICS.items()}
+    whole = frozenset({"explained_variance"})
+    own = {k if k in whole else k.rpartition("_")[2]: cls.higher_is_better for k, cls in METRICS.items()}
     falling, rising = ({word for word, up in own.items() if up is way} for way in (False, True))
-    return FALLING | falling, RISING | rising
+    return FALLING | falling, RISING | rising, whole
 
 
 def mode_of(kind: str, monitor: str, known: Mapping[str, str] | None = None) -> str:

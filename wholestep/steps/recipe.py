@@ -128,9 +128,9 @@ def as_measures(given: object) -> tuple[Measure, ...]:
     """What `metrics=` may be: metrics or names of metrics, each alone or with a prediction and a target by name."""
     if isinstance(given, tuple) and not given:
         return ()
-    from wholestep.metrics.base import Metric  # a step without metrics starts without them
+    from wholestep.metrics.table import is_one  # a step without metrics starts without them
 
-    items = [given] if isinstance(given, Metric | str) else given
+    items = [given] if is_one(given) else given
     if not isinstance(items, list | tuple):
         fail(UsageError, f"metrics is a list of metrics, e.g. [ws.metrics.Accuracy()]; received {given!r}.")
     measures = tuple(_once(_as_measure(item) for item in items))
@@ -160,8 +160,8 @@ def _as_measure(item: object) -> Measure:
     if len(about) > 2 or not all(isinstance(x, str) for x in about):
         fail(
             UsageError,
-            "a metric is ws.metrics.Accuracy() or 'accuracy', or (metric, prediction, target) with the names of an "
-            f"output and an input; received {item!r}.",
+            "a metric is ws.metrics.Accuracy(), 'accuracy' or a function of predictions and targets, or (metric, "
+            f"prediction, target) with the names of an output and an input; received {item!r}.",
         )
     from wholestep.metrics.table import get
 

@@ -1,0 +1,109 @@
+"""Metrics that need all rows of an epoch at once: each step writes its own rows behind those of the last one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+import numpy as np
+
+from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import Extent
+from wholestep.errors import InputError, OptionError
+from wholestep.metrics.base import Array, Metric, States
+from wholestep.metrics.reading import row_count
+
+
+@dataclass(eq=False)
+class KeptRows(Metric):
+    """What keeps rows, in buffers whose first axis counts them, and beside them how many there are.
+
+    `capacity` is the number of rows of an epoch: inside a step they are kept in a state of that length, of which every
+    step writes its own rows (`python -m benchmarks metrics`).  `fit` knows it from the `examples` of its data; on
+    arrays it may be left open.
+    """
+
+    kept: ClassVar[str] = "row"  # what it keeps, for people
+
+    capacity: int | None = None
+    examples: int | None = field(default=None, kw_only=True)
+
+    def with_capacity(self, rows: int) -> Self:
+        return self if self.capacity is not None else replace(self, examples=rows)
+
+    def rows_each(self, prediction: Tensor, target: Tensor) -> Extent:
+        """How many rows an example has: tokens, pixels."""
+        return 1
+
+    # -- inside the step -----------------------------------------------------------------------------------------
+
+    def record(self, graph: Graph, prediction: Tensor, target: Tensor, weight: Tensor | None = None) -> None:
+        """Write the batch's rows behind those that are there."""
+        told = self.told(graph.meanings.get(prediction.node))
+        batch = told.contributions(prediction, target, weight)
+        room = self._rows_of_an_epoch(told.rows_each(prediction, target))
+        seen = graph.state(self.state_name("rows"), (), 0, "int64")
+        count = row_count(next(iter(batch.values())).shape[:1])
+        for part, rows in batch.items():
+            kept = graph.state(self.state_name(part), (room, *rows.shape[1:]), 0, rows.dtype)
+            graph.update(kept, fn.write_rows(kept, rows, seen))
+        graph.update(seen, seen + count)
+
+    def _rows_of_an_epoch(self, each: Extent) -> int:
+        """As many as were said; else those of all examples."""
+        if self.capacity is not None:
+            return self.capacity
+        if self.examples is None or not isinstance(each, int):
+            fail(
+                OptionError,
+                f"{self.name} keeps every {self.kept} of an epoch: say how many rows it has, capacity=len(x), or use "
+                "it on arrays.",
+            )
+        return self.examples * each
+
+    # -- on arrays -----------------------------------------------------------------------------------------------
+
+    def _join(self, new: dict[str, Array]) -> None:
+        """Write rows behind those that are there, into buffers that double where no capacity was given."""
+        if not new:
+            return
+        added = int(new["rows"]) if "rows" in new else len(next(iter(new.values())))
+        seen = int(self._states.get("rows", np.int64(0)))
+        self._need_parts(new, seen)
+        if self.capacity is not None and seen + added > self.capacity:
+            fail(InputError, self._full(seen + added))
+        for part, rows in new.items():
+            if part != "rows":
+                buffer = self._room(part, rows, seen, seen + added)
+                buffer[seen : seen + added] = rows[:added]
+        self._states["rows"] = np.asarray(seen + added, np.int64)
+
+    def _need_parts(self, new: dict[str, Array], seen: int) -> None:
+        if seen and ("weights" in new) != ("weights" in self._states):
+            fail(InputError, f"{self.name}: either all batches have weights or none has; the others were different.")
+
+    def _room(self, part: str, rows: Array, seen: int, needed: int) -> Array:
+        buffer = self._states.get(part)
+        if buffer is None or len(buffer) < needed:
+            size = self.capacity or max(64, 1 << (needed - 1).bit_length())
+            fresh = np.zeros((size, *rows.shape[1:]), rows.dtype)
+            if buffer is not None:
+                fresh[:seen] = buffer[:seen]
+            self._states[part] = buffer = fresh
+        return buffer
+
+    # -- both ----------------------------------------------------------------------------------------------------
+
+    def _all_rows(self, states: States) -> dict[str, Array]:
+        """The parts of the rows that there are; nothing where there are none."""
+        rows = int(states["rows"])
+        parts = {part: values for part, values in states.items() if part != "rows"}
+        if rows > min(map(len, parts.values())):
+            fail(InputError, self._full(rows))
+        return {part: values[:rows] for part, values in parts.items()} if rows else {}
+
+    def _full(self, rows: int) -> str:
+        return f"{self.name} has room for {self.capacity} rows and received {rows}. Say more: capacity={rows}."
