@@ -101,6 +101,7 @@ from wholestep.session import (
     build_session as build_session, build_session_with_report as build_session_with_report,
     build_session_unoptimized as build_session_unoptimized, build_session_cached as build_session_cached,
     build_inference_session as build_inference_session, compile_training_graph as compile_training_graph,
+    compute_gradients as compute_gradients,
     estimate as estimate, save_plan as save_plan, load_plan as load_plan, Session as Session, StepResult as StepResult,
     ExecutionPlan as ExecutionPlan, OptimizeReport as OptimizeReport,
 )

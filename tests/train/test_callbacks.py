@@ -231,7 +231,8 @@ def test_every_callback_in_a_loop_of_ones_own(tmp_path: Path) -> None:
     np.testing.assert_array_equal(model.state_dict()["0.weight"], best["0.weight"])
 
 
-def test_who_needs_a_session_says_so(tmp_path: Path) -> None:
+def test_who_needs_a_session_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wholestep.session.session.alive", ())
     for callback in (ws.ModelCheckpoint(tmp_path), ws.EarlyStopping(restore_best=True), ws.GradientStatistics({})):
         with pytest.raises(ws.errors.UsageError, match=r"has not said which: ws.CallbackList\(\[...\], session=sess"):
             ws.CallbackList([callback]).on_epoch_end(0, {"val_loss": 1.0})

@@ -439,12 +439,13 @@ def test_a_callback_sets_the_rate(rule: str) -> None:
     np.testing.assert_allclose(rates.used, RATE * 0.5**n)
 
 
-def test_a_callback_and_a_schedule_do_not_share_a_rate() -> None:
+def test_a_callback_and_a_schedule_do_not_share_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ws.errors.OptionError, match=r"optimizer\.lr follows a schedule and cannot be set"):
         ws.fit(
             Falling(), (ONES, ONES), loss=mean, schedule=S.Exponential(None, 0.5),
             callbacks=ws.callbacks.LearningRateScheduler(lambda epoch: 0.1), **OPTIONS,
         )  # fmt: skip
+    monkeypatch.setattr("wholestep.session.session.alive", ())
     with pytest.raises(
         ws.errors.UsageError, match=r"this loop has not said which: ws.CallbackList\(\[...\], session=session\)"
     ):

@@ -21,7 +21,8 @@ class CallbackList:
     """Calls several callbacks in order, in our loops or in one's own.
 
     Args:
-        session: what a loop of one's own trains; `ModelCheckpoint` and whoever else looks at the model needs it.
+        session: what a loop of one's own trains, for `ModelCheckpoint` and whoever else looks at the model; without it
+            the only session of this process that trains.
 
     Example::
 
@@ -84,7 +85,7 @@ class CallbackList:
         if own and self._run is None:
             from wholestep.train.history import TrainHistory
 
-            self._run = Run(self._session, 0, history=TrainHistory(), callbacks=self)  # type: ignore[arg-type]
+            self._run = Run(self._session or _only_trained(), 0, history=TrainHistory(), callbacks=self)  # type: ignore[arg-type]
         for c in own:
             c.run = self._run
         self._each("on_train_begin")
@@ -186,3 +187,9 @@ class CallbackList:
             kind = type(c).__name__
             yield f"{kind}.{seen[kind]}", c
             seen[kind] += 1
+
+
+def _only_trained() -> Session | None:
+    from wholestep.session.session import only_trained
+
+    return only_trained()

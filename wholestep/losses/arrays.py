@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import numpy as np
 
 from wholestep.compiler.frontend.gradients import gradients
 from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.masks import refuse_mask
 from wholestep.compiler.ir.types import letter_of, shape_text
@@ -35,6 +37,36 @@ def value_and_grad(
 
     Example: `ws.losses.value_and_grad("mse", [0.8, 0.3, 0.5], [1.0, 0.0, 0.5])[0]`.
     """
+    program, arrays = _program(loss, prediction, target, options)
+    result = _session(program).step(arrays)
+    return result.loss, result["grad"]
+
+
+class LossValue(float):
+    """A loss of arrays: a number that knows what it was computed from, so that it has gradients."""
+
+    program: LossProgram
+    arrays: Mapping[str, Array]
+    prediction: Any  # as it was given
+
+    def item(self) -> float:
+        """The number alone."""
+        return float(self)
+
+
+def loss_of_arrays(loss: LossFunction, given: tuple[Any, ...], named: Mapping[str, Any]) -> LossValue:
+    """A loss called on arrays instead of tensors."""
+    values = signature(loss).bind(*given, **named).arguments
+    (_, prediction), (_, target), *options = values.items()
+    program, arrays = _program(loss, prediction, target, dict(options))
+    value = LossValue(_session(program).step(arrays).loss)
+    value.program, value.arrays, value.prediction = program, arrays, prediction
+    return value
+
+
+def _program(
+    loss: str | Mapping[str, Any] | LossFunction, prediction: object, target: object, options: dict[str, Any]
+) -> tuple[LossProgram, dict[str, Array]]:
     for value in (prediction, target, *options.values()):
         refuse_mask(value, "value_and_grad")
     p = np.asarray(prediction)
@@ -50,20 +82,25 @@ def value_and_grad(
     arrays |= {name: np.asarray(v) for name, v in options.items() if isinstance(v, np.ndarray | list)}
     arrays = {name: a.astype(p.dtype) if letter_of(a.dtype) == "f" else a for name, a in arrays.items()}
     plain = tuple(sorted((k, v) for k, v in options.items() if k not in arrays))
-    program = _Program(chosen, plain, _signature(arrays), _capacity(p))
+    program = LossProgram(chosen, plain, _signature(arrays), _capacity(p))
     _need_hash(program)
-    result = _session(program).step(arrays)
-    return result.loss, result["grad"]
+    return program, arrays
 
 
 @dataclass(frozen=True)
-class _Program:
+class LossProgram:
     """What a compiled loss depends on."""
 
     loss: LossFunction
     options: tuple[tuple[str, Any], ...]
     inputs: tuple[tuple[str, tuple[int | str, ...], str], ...]  # name, shape, dtype
     capacity: int | None
+
+    def record(self, prediction: Tensor, graph: Graph, prefix: str = "") -> Tensor:
+        """The loss of a prediction in a graph; its other arrays are inputs, named after `prefix`."""
+        others = [row for row in self.inputs if row[0] != "prediction"]
+        given = {name: graph.input(f"{prefix}{name}", shape, dtype) for name, shape, dtype in others}
+        return self.loss(prediction, given.pop("target"), **given, **dict(self.options))
 
 
 def _capacity(prediction: Array) -> int | None:
@@ -80,7 +117,7 @@ def _signature(arrays: Mapping[str, Array]) -> tuple[tuple[str, tuple[int | str,
     return tuple((name, shapes[name], str(a.dtype)) for name, a in arrays.items())
 
 
-def _need_hash(program: _Program) -> None:
+def _need_hash(program: LossProgram) -> None:
     try:
         hash(program)
     except TypeError as error:
@@ -90,11 +127,10 @@ def _need_hash(program: _Program) -> None:
 
 
 @lru_cache(maxsize=64)
-def _session(program: _Program) -> Any:
+def _session(program: LossProgram) -> Any:
     g = Graph()
-    given = {name: g.input(name, shape, dtype) for name, shape, dtype in program.inputs}
-    prediction, target = given.pop("prediction"), given.pop("target")
-    loss = program.loss(prediction, target, **given, **dict(program.options))
+    prediction = g.input(*program.inputs[0])
+    loss = program.record(prediction, g)
     if loss.shape != ():
         text = shape_text(loss.shape)
         fail(ShapeError, f"value_and_grad: the loss must be one number; received shape {text}. Use reduction='mean'.")

@@ -20,11 +20,22 @@ from wholestep.losses.forms import (
     need_classes,
     takes_as,
 )
-from wholestep.losses.shared import REDUCTIONS, Number, Target, is_off, matching, option, reduce, spread_weight
+from wholestep.losses.shared import (
+    REDUCTIONS,
+    Number,
+    Target,
+    is_off,
+    matching,
+    on_arrays,
+    option,
+    reduce,
+    spread_weight,
+)
 
 # -- cross entropy -----------------------------------------------------------------------------------------------
 
 
+@on_arrays
 def cross_entropy(
     logits: Tensor,
     target: Target,
@@ -144,6 +155,7 @@ def _smoothing(logits: Tensor, value: Number) -> Tensor | None:
     return option(logits, "cross_entropy", "label_smoothing", value, below_zero, 1.0, text)
 
 
+@on_arrays
 def cross_entropy_with_logits_loss(
     logits: Tensor, target: Target, reduction: str = "mean", *, sample_weight: Tensor | None = None
 ) -> Tensor:
@@ -154,6 +166,7 @@ def cross_entropy_with_logits_loss(
     return cross_entropy(logits, target, reduction=reduction, sample_weight=sample_weight)
 
 
+@on_arrays
 def kl_div_with_logits_loss(
     logits: Tensor,
     target: Target,
@@ -180,6 +193,7 @@ def kl_div_with_logits_loss(
 # -- yes or no ---------------------------------------------------------------------------------------------------
 
 
+@on_arrays
 def binary_cross_entropy_with_logits_loss(
     logits: Tensor,
     target: Target,
@@ -213,6 +227,7 @@ def yes_or_no_values(logits: Tensor, t: Tensor) -> Tensor:
     return pointwise("bce_with_logits", logits, t)
 
 
+@on_arrays
 def focal_loss(
     logits: Tensor,
     target: Target,
@@ -271,6 +286,7 @@ def _power(x: Tensor, exponent: Tensor) -> Tensor:
     return fn.where(some, fn.where(some, x, 1.0) ** exponent, 0.0)
 
 
+@on_arrays
 def hinge_loss(
     scores: Tensor,
     target: Target,

@@ -12,11 +12,12 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
-from wholestep.losses.shared import REDUCTIONS, Target, reduce
+from wholestep.losses.shared import REDUCTIONS, Target, on_arrays, reduce
 
 NEVER = -1e30  # the logarithm of a probability of 0 that can still be subtracted from itself
 
 
+@on_arrays
 def ctc_loss(
     logits: Tensor,
     target: Target,

@@ -8,12 +8,13 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
 from wholestep.losses.forms import answers
-from wholestep.losses.shared import Number, Target, matching, option, reduce
+from wholestep.losses.shared import Number, Target, matching, on_arrays, option, reduce
 
 FAR = 1e30  # farther than any two vectors are
 _EPS = 1e-6  # added to every difference, as in torch
 
 
+@on_arrays
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Target,
@@ -52,6 +53,7 @@ def _distance(loss: str, a: Tensor, b: Tensor, p: int) -> Tensor:
     return abs(gap).sum(-1) if p == 1 else fn.sqrt((gap * gap).sum(-1))
 
 
+@on_arrays
 def triplet_loss(embeddings: Tensor, labels: Target, margin: Number = 1.0, reduction: str = "mean") -> Tensor:
     """Triplets found in the batch: for each row the farthest of its own class and the nearest of another,
     max(0, d(own) - d(other) + margin), averaged over rows that have both (arXiv:1703.07737).
@@ -92,6 +94,7 @@ def triplet_loss(embeddings: Tensor, labels: Target, margin: Number = 1.0, reduc
     return ratio(values.sum(), fn.maximum(counts.astype(values.dtype).sum(), 1.0))
 
 
+@on_arrays
 def margin_ranking_loss(
     first: Tensor,
     second: Target,
@@ -112,6 +115,7 @@ def margin_ranking_loss(
     return reduce(loss, fn.relu(room - t * (first - other)), reduction, sample_weight)
 
 
+@on_arrays
 def contrastive_loss(
     distances: Tensor,
     target: Target,

@@ -10,11 +10,12 @@ from wholestep.compiler.frontend.trace import fail, user_line
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, ShapeError, TrainingWarning
 from wholestep.losses.forms import SAME_VALUES, Meaning, answers, class_axis, class_numbers, classes_last, takes_as
-from wholestep.losses.shared import Target, matching, reduce, spread_weight
+from wholestep.losses.shared import Target, matching, on_arrays, reduce, spread_weight
 
 LEAST = -100.0  # of a logarithm, as in torch: the loss of a probability of 0 is finite
 
 
+@on_arrays
 def nll_loss(
     log_probabilities: Tensor,
     target: Target,
@@ -84,6 +85,7 @@ def _lint(loss: str, x: Tensor) -> None:
         warnings.warn_explicit(text, TrainingWarning, line.file, line.line)
 
 
+@on_arrays
 def bce_of_probabilities_loss(
     probabilities: Tensor, target: Target, reduction: str = "mean", *, sample_weight: Tensor | None = None
 ) -> Tensor:

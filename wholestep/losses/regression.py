@@ -9,9 +9,10 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
-from wholestep.losses.shared import Number, Target, matching, option, reduce
+from wholestep.losses.shared import Number, Target, matching, on_arrays, option, reduce
 
 
+@on_arrays
 def mse_loss(
     prediction: Tensor, target: Target, reduction: str = "mean", *, sample_weight: Tensor | None = None
 ) -> Tensor:
@@ -23,6 +24,7 @@ def mse_loss(
     return reduce("mse_loss", error * error, reduction, sample_weight)
 
 
+@on_arrays
 def rmse_loss(prediction: Tensor, target: Target, *, sample_weight: Tensor | None = None) -> Tensor:
     """Root of the mean squared error; its gradient at zero error is 0.
 
@@ -35,6 +37,7 @@ def rmse_loss(prediction: Tensor, target: Target, *, sample_weight: Tensor | Non
     return fn.where(wrong, fn.where(wrong, mean, 1.0).sqrt(), 0.0)
 
 
+@on_arrays
 def mae_loss(
     prediction: Tensor, target: Target, reduction: str = "mean", *, sample_weight: Tensor | None = None
 ) -> Tensor:
@@ -45,6 +48,7 @@ def mae_loss(
     return reduce("mae_loss", fn.abs(prediction - matching("mae_loss", prediction, target)), reduction, sample_weight)
 
 
+@on_arrays
 def huber_loss(
     prediction: Tensor,
     target: Target,
@@ -60,6 +64,7 @@ def huber_loss(
     return reduce("huber_loss", _huber("huber_loss", prediction, target, delta)[0], reduction, sample_weight)
 
 
+@on_arrays
 def smooth_l1_loss(
     prediction: Tensor,
     target: Target,
@@ -83,6 +88,7 @@ def _huber(loss: str, prediction: Tensor, target: Target, delta: Number) -> tupl
     return fn.where(size < limit, 0.5 * error * error, limit * (size - 0.5 * limit)), limit
 
 
+@on_arrays
 def log_cosh_loss(
     prediction: Tensor, target: Target, reduction: str = "mean", *, sample_weight: Tensor | None = None
 ) -> Tensor:
@@ -94,6 +100,7 @@ def log_cosh_loss(
     return reduce("log_cosh_loss", size + fn.log1p(fn.exp(-2.0 * size)) - math.log(2.0), reduction, sample_weight)
 
 
+@on_arrays
 def quantile_loss(
     prediction: Tensor,
     target: Target,
@@ -120,6 +127,7 @@ def quantile_loss(
 _STEEPEST = 64.0
 
 
+@on_arrays
 def poisson_nll_loss(
     prediction: Tensor,
     target: Target,
@@ -155,6 +163,7 @@ def poisson_nll_loss(
     return reduce("poisson_nll_loss", values, reduction, sample_weight)
 
 
+@on_arrays
 def gaussian_nll_loss(
     prediction: Tensor,
     target: Target,

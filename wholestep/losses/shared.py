@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeAlias, TypeVar, cast
 
 from wholestep.compiler.frontend.layers import Switchable
 from wholestep.compiler.frontend.promote import Literal
@@ -15,6 +17,21 @@ from wholestep.errors import DTypeError, OptionError, ShapeError
 Target: TypeAlias = Tensor | Literal
 Number: TypeAlias = float | Tensor | Switchable
 REDUCTIONS = ("mean", "sum", "none")
+LossOf = TypeVar("LossOf", bound=Callable[..., Any])
+
+
+def on_arrays(loss: LossOf) -> LossOf:
+    """Let a loss take arrays too: then it is a number, with gradients for the model whose outputs they are."""
+
+    @wraps(loss)
+    def either(*given: Any, **named: Any) -> Any:
+        if any(isinstance(a, Tensor) for a in (*given, *named.values())):
+            return loss(*given, **named)
+        from wholestep.losses.arrays import loss_of_arrays
+
+        return loss_of_arrays(either, given, named)
+
+    return cast("LossOf", either)
 
 
 def matching(loss: str, prediction: Tensor, target: Target) -> Tensor:

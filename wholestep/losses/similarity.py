@@ -9,11 +9,12 @@ from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import ShapeError
 from wholestep.losses.classification import cross_entropy
 from wholestep.losses.forms import Meaning, answers, asked, by_score, class_numbers, classes_last, lint, takes_as
-from wholestep.losses.shared import Number, Target, matching, option, reduce
+from wholestep.losses.shared import Number, Target, matching, on_arrays, option, reduce
 
 _EPS = 1e-12  # added to a squared length, as torch does: a vector of zeros has the cosine 0
 
 
+@on_arrays
 def cosine_embedding_loss(
     prediction: Tensor,
     target: Target,
@@ -50,6 +51,7 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).sum(-1)
 
 
+@on_arrays
 def dice_loss(
     logits: Tensor, target: Target, smooth: Number = 1.0, reduction: str = "mean", *, axis: int | None = None
 ) -> Tensor:
@@ -73,6 +75,7 @@ def dice_loss(
     return reduce("dice_loss", values, reduction)
 
 
+@on_arrays
 def tversky_loss(
     logits: Tensor,
     target: Target,
@@ -122,6 +125,7 @@ def _regions(loss: str, logits: Tensor, target: Target, axis: int | None) -> tup
     return fn.softmax(scores), t, tuple(range(logits.ndim - 1))
 
 
+@on_arrays
 def info_nce_loss(
     queries: Tensor,
     keys: Target,

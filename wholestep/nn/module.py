@@ -41,7 +41,8 @@ HABITS = {
 COMPILED = (
     "_predictors",
     "_evaluators",
-)  # attributes with sessions for `predict` and `evaluate`: they end with the model
+    "_gradients",
+)  # attributes with sessions for `predict`, `evaluate` and `compute_gradients`: they end with the model
 
 
 class Module:
@@ -65,6 +66,8 @@ class Module:
         for name, function in list(vars(cls).items()):
             if isinstance(function, FunctionType) and not name.startswith("_") and not hasattr(Module, name):
                 setattr(cls, name, trace.recorded_method(function))
+        if isinstance(forward := vars(cls).get("forward"), FunctionType):
+            cls.forward = trace.forward_of_arrays_too(forward)  # type: ignore[method-assign]
         if cls.__module__.startswith("wholestep."):
             _take_their_words(cls)
 
@@ -81,7 +84,9 @@ class Module:
         graph = common_graph(*inputs, *named.values())
         if graph is None:
             if not any(isinstance(a, Tensor) for a in (*inputs, *named.values())):
-                return self.predict(*inputs, **named)
+                from wholestep.nn.outputs import remembered
+
+                return remembered(self, inputs, named, self.predict(*inputs, **named))
             fail(UsageError, f"{type(self).__name__} was called on tensors of no graph; record an input: g.input(...).")
         here = trace.trace_of(graph)
         here.open(self)

@@ -161,6 +161,19 @@ def recorded_method(function: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
+def forward_of_arrays_too(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """`forward` as users write it; called on arrays, where nothing is recorded, it is a call of the module."""
+
+    @wraps(forward)
+    def method(module: Module, *inputs: Any, **named: Any) -> Any:
+        given = (*inputs, *named.values())
+        if _CURRENT.get() is None and given and common_graph(*given) is None and recorded_graph() is None:
+            return module(*inputs, **named)
+        return forward(module, *inputs, **named)
+
+    return method
+
+
 _WATCHER: ContextVar[Callable[[str, Module, object, object], None] | None] = ContextVar("watcher", default=None)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wholestep.compiler.devices import device_named
+from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Shape, int32, letter_of, symbols_of
@@ -55,16 +56,14 @@ def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     """Run a model on arrays on a device: `batch_size` rows at a time, all at once where rows depend on each other."""
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         fail(OptionError, f"batch_size={batch_size!r}: expected a whole number of rows, at least 1.")
-    arrays = _arrays(model, *encoded_inputs(model, tuple(inputs), named))
-    symbols = _symbols(arrays)
-    specs = {name: _spec(model, a, symbols[len(a)]) for name, a in arrays.items()}
+    arrays, symbols, specs = read_inputs(model, inputs, named)
     kept: Predictors = model.__dict__.setdefault("_predictors", Predictors({}, {}))
     rows = next(iter(symbols))
     form = (tuple(specs.items()), structure(model))
     if rows > batch_size and form not in kept.apart:
         kept.apart[form] = len(symbols) == 1 and _rows_apart(model, specs)
     at_once = batch_size if rows > batch_size and kept.apart[form] else max(*symbols, 1)  # else every input whole
-    capacity = {symbol: 1 << max(min(count, at_once) - 1, 0).bit_length() for count, symbol in symbols.items()}
+    capacity = {symbol: room(min(count, at_once)) for count, symbol in symbols.items()}
     key = (form, tuple(capacity.items()), device_named(device).name)
     if key not in kept.known:
         try:
@@ -77,14 +76,35 @@ def predict(model: Module, inputs: Sequence[object], named: Mapping[str, object]
     return kept.known[key](arrays, rows, at_once)
 
 
+def read_inputs(
+    model: Module, inputs: Sequence[object], named: Mapping[str, object]
+) -> tuple[dict[str, AnyArray], dict[int, str], dict[str, Spec]]:
+    """What a model is called on: arrays by name, the dimension of each number of rows, and what a graph knows."""
+    arrays = _arrays(model, *encoded_inputs(model, tuple(inputs), named))
+    symbols = _symbols(arrays)
+    return arrays, symbols, {name: _spec(model, a, symbols[len(a)]) for name, a in arrays.items()}
+
+
+def room(rows: int) -> int:
+    """The next power of two, so that other batches need no compiling."""
+    return 1 << max(rows - 1, 0).bit_length()
+
+
+def sizes_of(graph: Graph, capacity: Mapping[str, int]) -> dict[str, int]:
+    """The capacity of what a graph's inputs use."""
+    used = {s for t in graph.inputs.values() for s in symbols_of(t.shape)}
+    return {s: n for s, n in capacity.items() if s in used}
+
+
 def _rows_apart(model: Module, specs: dict[str, Spec]) -> bool:
     from wholestep.steps.by_rows import what_mixes_rows  # few predictions are of many rows
 
-    graph, _ = forward_graph(model, _as_one(specs))
+    graph, _ = forward_graph(model, as_one(specs))
     return not what_mixes_rows(forward_only(graph))
 
 
-def _as_one(specs: dict[str, Spec]) -> Inputs:
+def as_one(specs: dict[str, Spec]) -> Inputs:
+    """One input alone, several by name."""
     return specs["x"] if list(specs) == ["x"] else specs
 
 
@@ -92,11 +112,9 @@ def _predictor(model: Module, specs: dict[str, Spec], capacity: dict[str, int], 
     from wholestep.session.build import build_inference_session
 
     state_with_numbers(model)
-    graph, out = forward_graph(model, _as_one(specs))
+    graph, out = forward_graph(model, as_one(specs))
     form = _form("output", out) if isinstance(out, tuple | list) else None
-    used = {s for t in graph.inputs.values() for s in symbols_of(t.shape)}
-    sizes = {s: n for s, n in capacity.items() if s in used}
-    return Predictor(build_inference_session(graph, capacity=sizes, device=device), form)
+    return Predictor(build_inference_session(graph, capacity=sizes_of(graph, capacity), device=device), form)
 
 
 def _form(name: str, out: Any) -> Any:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from typing import Any, overload
+from weakref import WeakSet
 
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
@@ -45,6 +46,13 @@ from wholestep.steps.module import only_module
 from wholestep.steps.train import SKIPPED
 
 log = logging.getLogger("wholestep")
+alive: WeakSet[Session] = WeakSet()  # the sessions of this process
+
+
+def only_trained() -> Session | None:
+    """The session that a loop trains, where it is the only one that has an optimizer."""
+    found = [session for session in alive if session.optimizers]
+    return found[0] if len(found) == 1 else None
 
 
 class Session:
@@ -87,6 +95,7 @@ class Session:
         self._knobs = Knobs(programs)
         self._by_hand = ByHand(programs, self._knobs)
         programs.load_main(plan, key)
+        alive.add(self)
         if compiled is not None and isinstance(compiled.definition.model, Graph):
             compiled.definition.model.sessions.add(self)
         log.info("session: peak %d bytes on %d threads", self.peak_bytes, where.threads)

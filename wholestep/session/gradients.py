@@ -1,0 +1,76 @@
+"""`ws.compute_gradients`: the gradients of a loss of arrays, for loops that are written by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.frontend.gradients import gradients
+from wholestep.compiler.frontend.graph import recording
+from wholestep.compiler.frontend.step import Spec
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import UsageError
+from wholestep.losses.arrays import LossProgram, LossValue
+from wholestep.nn.module import Module
+from wholestep.nn.outputs import Outputs
+from wholestep.session.predict import as_one, read_inputs, room, sizes_of
+from wholestep.steps.module import forward_graph
+from wholestep.steps.states import state_with_numbers, structure
+
+Array = np.ndarray[Any, Any]
+OF_THE_LOSS, GRADIENT = "loss.", "gradient."  # before the names of inputs and outputs
+
+
+def compute_gradients(loss: LossValue, model: Module) -> dict[str, Array]:
+    """The gradients of a loss of arrays for the parameters of a model, by name: what `optimizer.step` takes.
+
+    For a loop that does everything by itself.  The forward pass is computed again; a step of your own (`@ws.step`)
+    computes it once, and everything in one call.
+
+    Args:
+        loss: a loss of `ws.losses`, of what `model(arrays)` gave.
+        model: that model.
+
+    Example::
+
+        outputs = model(inputs)
+        loss = ws.losses.cross_entropy(outputs, targets)
+        optimizer.step(model.parameters(), ws.compute_gradients(loss, model))
+    """
+    if not isinstance(loss, LossValue) or not isinstance(loss.prediction, Outputs):
+        fail(
+            UsageError,
+            "compute_gradients takes a loss of ws.losses of what a model gave: loss = ws.losses.mse_loss(model(x), y); "
+            f"received {loss!r}. Inside a step of your own: ws.gradients(loss, params).",
+        )
+    if loss.prediction.model is not model:
+        fail(UsageError, "the loss is of another model's outputs: give compute_gradients the model that was called.")
+    arrays, symbols, specs = read_inputs(model, loss.prediction.inputs, loss.prediction.named)
+    others = {f"{OF_THE_LOSS}{name}": a for name, a in loss.arrays.items() if name != "prediction"}
+    capacity = {symbol: room(count) for count, symbol in symbols.items()}
+    key = loss.program, tuple(specs.items()), tuple(capacity.items()), structure(model)
+    kept: dict[object, Any] = model.__dict__.setdefault("_gradients", {})
+    if key not in kept:
+        kept[key] = _session(model, specs, loss.program, capacity)
+    outputs = kept[key].step({**arrays, **others}).outputs
+    return {name.removeprefix(GRADIENT): a for name, a in outputs.items() if name.startswith(GRADIENT)}
+
+
+def _session(model: Module, specs: dict[str, Spec], loss: LossProgram, capacity: dict[str, int]) -> Any:
+    from wholestep.session.build import build_inference_session
+
+    state_with_numbers(model)
+    graph, prediction = forward_graph(model, as_one(specs))
+    if any(node.op in ("dropout", "by_mode") for node in graph.to_ir().nodes):
+        fail(
+            UsageError,
+            f"this {type(model).__name__} drops values or normalises by its batch while it trains, and what it gives "
+            "on arrays is what it gives in evaluation. Train it with ws.fit, session.step or a step of your own "
+            "(@ws.step): they know the difference.",
+        )
+    with recording(graph):
+        value = loss.record(prediction, graph, OF_THE_LOSS)
+        found = gradients(value, model.traced(graph))
+        graph.set_outputs({"loss": value, **{f"{GRADIENT}{name}": g for name, g in found.items()}})
+    return build_inference_session(graph, capacity=sizes_of(graph, capacity))
