@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from wholestep.compiler.backends.cpu import compiler, library, schedule
+from wholestep.compiler.backends.cpu.settings import Settings
 from wholestep.compiler.backends.cpu.target import detect_target
+from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.passes.egraph import optimize as egraph
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.request import PlanRequest
+from wholestep.compiler.target import Target
 
 HERE = detect_target()
 COSTS = HERE.costs
 
-make_plan = partial(schedule.make_plan, target=HERE)
 optimize = partial(egraph.optimize, costs=COSTS)
 compile_c = partial(compiler.compile_c, target=HERE.name)
 load_library = partial(library.load_library, HERE.name)
+
+
+def make_plan(
+    graph: Graph, capacity: Mapping[str, int], *, target: Target = HERE, settings: Settings | None = None, **more: Any
+) -> Plan:
+    return schedule.make_plan(PlanRequest(graph, capacity, target, **more), settings)

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 import wholestep as ws
-from tests.compiler.targets import HERE
-from wholestep.compiler.backends.cpu.schedule import make_plan
+from tests.compiler.targets import HERE, make_plan
 from wholestep.compiler.backends.cpu.settings import Settings
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.pipeline import Compiler

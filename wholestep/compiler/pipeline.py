@@ -34,6 +34,7 @@ from wholestep.compiler.plan.check import check
 from wholestep.compiler.plan.dtypes import need_dtypes
 from wholestep.compiler.plan.footprint import footprint
 from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.request import PlanRequest
 from wholestep.compiler.spans import Integers, OptimizeReport, Spans
 from wholestep.compiler.stage import ForTarget, Pass, Stage, own, own_pass, passes_at, with_target
 from wholestep.compiler.target import Target
@@ -101,10 +102,10 @@ PLAN = "compile"  # the last stage: kernels, order and bytes are decided
 
 
 @cache
-def planner_of(target: Target) -> Callable[..., Plan]:
+def planner_of(target: Target) -> Callable[[PlanRequest], Plan]:
     """What makes plans for a target."""
     module, _, name = target.planner.partition(":")
-    found: Callable[..., Plan] = getattr(import_module(module), name)
+    found: Callable[[PlanRequest], Plan] = getattr(import_module(module), name)
     return found
 
 
@@ -196,8 +197,8 @@ class Compiler:
         lowered = self.run_stages(graph, target)
         need_dtypes(lowered, target)  # passes make tensors as well: masks, indices, copies in other types
         with self.spans.span(PLAN):
-            fused, make_plan = self.options.fuse, planner_of(target)
-            plan = make_plan(lowered, capacity, target=target, fused=fused, bounds=bounds, least=least)
+            request = PlanRequest(lowered, capacity, target, self.options.fuse, tuple(bounds), tuple(least))
+            plan = planner_of(target)(request)
             check(plan)
             _need_room(plan, target)
         log.info("plan: %d nodes, %d buffers, %d dispatches", len(lowered.nodes), len(plan.buffers), len(plan.kernels))

@@ -21,6 +21,7 @@ from wholestep.compiler.plan.check import check_file
 from wholestep.compiler.plan.first_fit import Span, first_fit
 from wholestep.compiler.plan.in_order import schedule
 from wholestep.compiler.plan.kernel import Draft, Kind, Layout, Plan, Schedule, Space
+from wholestep.compiler.plan.request import PlanRequest
 from wholestep.compiler.plan.serialize import dump, load
 from wholestep.errors import PlanError
 
@@ -34,7 +35,7 @@ def graph(request: pytest.FixtureRequest) -> Graph:
 
 
 def draft_of(graph: Graph) -> Draft:
-    return make_draft(graph, {"batch": 8}, target=HERE)
+    return make_draft(PlanRequest(graph, {"batch": 8}, HERE))
 
 
 def test_a_draft_has_no_layouts_offsets_or_schedules(graph: Graph) -> None:
@@ -45,10 +46,10 @@ def test_a_draft_has_no_layouts_offsets_or_schedules(graph: Graph) -> None:
 
 
 def test_a_draft_depends_on_no_more_of_a_target_than_its_name_and_fusion(graph: Graph) -> None:
-    drafts = {replace(make_draft(graph, {"batch": 8}, target=t), target="") for t in TARGETS.values()}
+    drafts = {replace(make_draft(PlanRequest(graph, {"batch": 8}, t)), target="") for t in TARGETS.values()}
     assert len(drafts) == 1
     alone = replace(HERE.fusion, dot_epilogues=False, sums_in_dots=False, pools_in_convolutions=False)
-    apart = make_draft(graph, {"batch": 8}, target=replace(HERE, fusion=alone))
+    apart = make_draft(PlanRequest(graph, {"batch": 8}, replace(HERE, fusion=alone)))
     products = [k.body for k in apart.kernels if k.kind is Kind.DOT]
     assert all(len(dot.levels) == 1 and dot.is_direct for dot in products)
     assert all(k.body.pooled is None for k in apart.kernels if k.kind is Kind.WINDOW)

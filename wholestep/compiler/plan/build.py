@@ -13,33 +13,26 @@ from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.call import assemble
 from wholestep.compiler.plan.emit import EMIT
 from wholestep.compiler.plan.fuse import Cluster, fuse
-from wholestep.compiler.plan.kernel import VERSION, Bound, Buffer, Draft, Kernel, Least, Space
+from wholestep.compiler.plan.kernel import VERSION, Buffer, Draft, Kernel, Least, Space
 from wholestep.compiler.plan.loops import in_slots, open_loops
 from wholestep.compiler.plan.merge import merge_maps
 from wholestep.compiler.plan.order import place_updates, topological
 from wholestep.compiler.plan.prepare import Operands, prepare
+from wholestep.compiler.plan.request import PlanRequest
 from wholestep.compiler.plan.siblings import join_column_sums
 from wholestep.compiler.plan.traffic import bytes_moved, flops
 from wholestep.compiler.target import Target
 from wholestep.errors import GraphError
 
 
-def make_draft(
-    graph: Graph,
-    capacity: Mapping[str, int],
-    *,
-    target: Target,
-    fused: bool = True,
-    bounds: Sequence[Bound] = (),
-    least: Sequence[Least] = (),
-    operands: Operands | None = None,
-) -> Draft:
-    """Draft one entry point: a graph of primitives (no composites but those with kernels, no control nodes).
+def make_draft(request: PlanRequest, operands: Operands | None = None) -> Draft:
+    """Draft one entry point.
 
     Args:
         operands: which views the backend's kernels read where they lie; by default any.
     """
-    sizes = _checked_sizes(graph, capacity, least)
+    graph, target, fused = request.graph, request.target, request.fused
+    sizes = _checked_sizes(graph, request.capacity, request.least)
     rules, fusion = operands or Operands(), target.fusion
     prepared = prepare(assemble(graph), rules)  # every kernel's operands are laid out as it needs them
     clusters = fuse(prepared, fusion, fused)  # which ops share a kernel
@@ -70,7 +63,7 @@ def make_draft(
         states=tuple(buffers.states.items()),
         initial=tuple(leaves[name].attrs.init for name in buffers.states),  # type: ignore[attr-defined]
         updated=updated,
-        bounds=tuple(bounds),
+        bounds=request.bounds,
         constants=tuple(
             (b, n.attrs.array.value.tobytes())  # type: ignore[attr-defined]
             for n, b in buffers.stored.items()
@@ -79,7 +72,7 @@ def make_draft(
         param_grad_pairs=tuple((p, buffers.outputs.get(f"{names[p]}.grad")) for p in parameters if names[p] in updated),
         param_buffers=tuple(parameters),
         loops=tuple(opened.loops),
-        least=tuple(least),
+        least=request.least,
         notes=half_notes(kernels, buffers.all, target),
     )
 

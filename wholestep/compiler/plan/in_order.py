@@ -5,14 +5,13 @@ It is the one of every target without a scheduler of its own, and where to begin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.plan.build import counted, make_draft
 from wholestep.compiler.plan.first_fit import Span, first_fit, place_copies
-from wholestep.compiler.plan.kernel import Bound, Buffer, Draft, Kernel, Least, Plan, Space
-from wholestep.compiler.target import Target
+from wholestep.compiler.plan.kernel import Buffer, Draft, Kernel, Plan, Space
+from wholestep.compiler.plan.request import PlanRequest
 
 
 def schedule(draft: Draft) -> Plan:
@@ -50,14 +49,6 @@ def _placed(buffers: Sequence[Buffer], space: Space) -> tuple[list[Buffer], int]
     return [replace(b, offset=offsets.get(b.id, b.offset)) for b in buffers], total
 
 
-def make_plan(
-    graph: Graph,
-    capacity: Mapping[str, int],
-    *,
-    target: Target,
-    fused: bool = True,
-    bounds: Sequence[Bound] = (),
-    least: Sequence[Least] = (),
-) -> Plan:
+def make_plan(request: PlanRequest) -> Plan:
     """The plan of one entry point, kernel by kernel."""
-    return schedule(make_draft(graph, capacity, target=target, fused=fused, bounds=bounds, least=least))
+    return schedule(make_draft(request))

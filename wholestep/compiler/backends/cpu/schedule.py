@@ -6,7 +6,6 @@ threads own ([003](../../../../docs/decisions/003-plans.md)).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from wholestep.compiler.backends.cpu.arena import place
@@ -17,11 +16,10 @@ from wholestep.compiler.backends.cpu.regions.loop_split import split_with_loops
 from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.backends.cpu.settings import Settings, settings_of
 from wholestep.compiler.backends.cpu.transposed import store_transposes
-from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.plan.build import counted, make_draft
 from wholestep.compiler.plan.first_fit import place_copies
-from wholestep.compiler.plan.kernel import Bound, Draft, Least, Plan
-from wholestep.compiler.target import Target
+from wholestep.compiler.plan.kernel import Draft, Plan
+from wholestep.compiler.plan.request import PlanRequest
 
 
 def schedule(draft: Draft, settings: Settings) -> Plan:
@@ -46,17 +44,6 @@ def schedule(draft: Draft, settings: Settings) -> Plan:
     )
 
 
-def make_plan(
-    graph: Graph,
-    capacity: Mapping[str, int],
-    *,
-    target: Target,
-    fused: bool = True,
-    bounds: Sequence[Bound] = (),
-    least: Sequence[Least] = (),
-    settings: Settings | None = None,
-) -> Plan:
+def make_plan(request: PlanRequest, settings: Settings | None = None) -> Plan:
     """The plan of one entry point on a CPU."""
-    rules = CpuOperands()
-    draft = make_draft(graph, capacity, target=target, fused=fused, bounds=bounds, least=least, operands=rules)
-    return schedule(draft, settings or settings_of(target))
+    return schedule(make_draft(request, CpuOperands()), settings or settings_of(request.target))

@@ -6,7 +6,7 @@ multiprocessors: so do the bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -19,14 +19,13 @@ from wholestep.compiler.backends.cuda.scheduled import (
     CudaSchedule,
     schedule_of,
 )
-from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float64, product
 from wholestep.compiler.plan import in_order
 from wholestep.compiler.plan.bodies import Call, Columns, Dot, Nest, Scatter, Window
 from wholestep.compiler.plan.build import make_draft
-from wholestep.compiler.plan.kernel import Bound, Draft, Kernel, Least, Plan, Space
+from wholestep.compiler.plan.kernel import Draft, Kernel, Plan, Space
 from wholestep.compiler.plan.layout import aligned
-from wholestep.compiler.target import Target
+from wholestep.compiler.plan.request import PlanRequest
 from wholestep.errors import PlanError
 
 THREADS = 256  # of a block, but of rows that one block has for itself
@@ -42,17 +41,9 @@ SMALL_TILE, LARGE_TILE, DOUBLE_TILE = (32, 32, 4), (64, 64, 1), (32, 32, 2)
 WIDE = 256  # columns or rows from which on a product's tiles are the large ones
 
 
-def make_plan(
-    graph: Graph,
-    capacity: Mapping[str, int],
-    *,
-    target: Target,
-    fused: bool = True,
-    bounds: Sequence[Bound] = (),
-    least: Sequence[Least] = (),
-) -> Plan:
+def make_plan(request: PlanRequest) -> Plan:
     """The plan of one entry point."""
-    return schedule(make_draft(graph, capacity, target=target, fused=fused, bounds=bounds, least=least))
+    return schedule(make_draft(request))
 
 
 def schedule(draft: Draft) -> Plan:
