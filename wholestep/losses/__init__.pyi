@@ -30,7 +30,7 @@ from wholestep.losses.distances import (
 from wholestep.losses.probabilities import (
     bce_of_probabilities_loss as bce_of_probabilities_loss, nll_loss as nll_loss,
 )
-from wholestep.losses.ctc import ctc_loss as ctc_loss
+from wholestep.losses.sequences import ctc_loss as ctc_loss
 
 # short names
 mse = mse_loss

@@ -61,7 +61,7 @@ LOSSES: dict[str, Entry] = {
     "info_nce": Entry("similarity.info_nce_loss", ("info_nce_loss",), separable=False),
     "nll": Entry("probabilities.nll_loss", ("nll_loss", "negative_log_likelihood"), takes_classes=True),
     "bce_of_probabilities": Entry("probabilities.bce_of_probabilities_loss", ("bce_of_probabilities_loss",)),
-    "ctc": Entry("ctc.ctc_loss", ("ctc_loss",)),
+    "ctc": Entry("sequences.ctc_loss", ("ctc_loss",)),
     "triplet": Entry("distances.triplet_loss", ("triplet_loss",), separable=False, takes_classes=True),
     "contrastive": Entry("distances.contrastive_loss", ("contrastive_loss",)),
 }
