@@ -140,6 +140,15 @@ def test_a_fast_run_keeps_nothing_and_needs_no_folder(script: Path) -> None:
     assert not Path("runs").exists()
 
 
+def test_folds(script: Path) -> None:
+    given = ("--device", "reference", "--no-progress", "--epochs", "1", "--set", "limit_batches=1", "--set", "rows=80")
+    code, text = run("train", str(script), "--folds", "2", *given)
+    assert code == 0, text
+    lines = [line.split()[0] for line in text.splitlines()]
+    assert lines == ["fold", "0", "1", "mean", "std"]
+    assert ws.load_checkpoint("runs/small/fold-1").position.epoch == 1
+
+
 def test_a_run_in_half_precision(script: Path) -> None:
     code, text = run("train", "small.py", "--precision", "float16", "--epochs", "1", "--set", "hidden=8")
     assert code == 0, text

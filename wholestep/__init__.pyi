@@ -111,7 +111,8 @@ from wholestep.options import CompileOptions as CompileOptions
 from wholestep.steps.loss_scale import LossScale as LossScale
 from wholestep.train import (
     Experiment as Experiment, Checkpoint as Checkpoint, load_checkpoint as load_checkpoint,
-    save_checkpoint as save_checkpoint, fit as fit, BasicTrainingLoop as BasicTrainingLoop, Trainer as Trainer,
+    save_checkpoint as save_checkpoint, fit as fit, cross_validate as cross_validate,
+    CrossValidation as CrossValidation, BasicTrainingLoop as BasicTrainingLoop, Trainer as Trainer,
     TrainConfig as TrainConfig, TrainHistory as TrainHistory, History as History,
 )
 from wholestep.callbacks import (

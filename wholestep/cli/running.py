@@ -35,6 +35,9 @@ def train(
     precision: Precision = None,
     exact: Annotated[bool, typer.Option("--exact", help="Refuse to resume where bits could differ.")] = False,
     progress: Annotated[bool, typer.Option(help="Show how training goes.")] = True,
+    folds: Annotated[
+        int | None, typer.Option(help="Train so many times, each time without one part of the data.")
+    ] = None,
 ) -> None:
     """Train what a script describes, keeping checkpoints; or go on where a run stopped."""
     settings = parse_settings(set or [], device if resume is None else None, precision)
@@ -57,6 +60,11 @@ def train(
         print(f"{experiment.fit(progress=progress)}\neverything runs; nothing was kept")
         return
     _refuse_used(target)
+    if folds is not None:
+        from wholestep.train.cross_validation import train_folds
+
+        print(train_folds(experiment.having({"checkpoint": target, "progress": progress, "validation": None}), folds))
+        return
     _fit(experiment, script, settings, target, None, exact, progress)
 
 

@@ -9,3 +9,4 @@ from wholestep.train.history import TrainHistory as TrainHistory
 from wholestep.train.config import TrainConfig as TrainConfig
 from wholestep.train.trainer import Trainer as Trainer
 from wholestep.train.fitting import fit as fit
+from wholestep.train.cross_validation import CrossValidation as CrossValidation, cross_validate as cross_validate

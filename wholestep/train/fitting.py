@@ -49,8 +49,7 @@ def fit(model: Module, data: object, *more: object, loss: Any, **settings: Any) 
         raise UsageError(
             f"data is one argument: ws.fit(model, (x, y), loss=...); received {1 + len(more)} by position."
         )
-    _refuse_unknown(settings)
-    return Experiment(model=model, data=data, loss=loss, **settings).fit()
+    return Experiment(model=model, data=data, loss=loss, **known_settings("fit", settings)).fit()
 
 
 def trainer_for(model: Module, data: object, *, loss: Any, **settings: Any) -> tuple[Trainer, DataLoader]:
@@ -58,9 +57,16 @@ def trainer_for(model: Module, data: object, *, loss: Any, **settings: Any) -> t
     return Experiment(model=model, data=data, loss=loss, **settings).trainer()
 
 
-def _refuse_unknown(settings: dict[str, Any]) -> None:
-    for name in settings:
+def known_settings(function: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by the names of an experiment's fields; what they may mean in other libraries is taken or told."""
+    if settings.keys() <= SETTINGS.keys():
+        return settings
+    from wholestep.compat.tables.fit import in_our_words  # few say it in other words
+
+    found = in_our_words(function, SETTINGS, settings)
+    for name in found:
         if name not in SETTINGS:
             close = get_close_matches(name, SETTINGS, 1)
             hint = f" Did you mean {close[0]}=?" if close else ""
-            raise UsageError(f"ws.fit has no argument {name!r}.{hint} It has: loss, {', '.join(SETTINGS)}.")
+            raise UsageError(f"ws.{function} has no argument {name!r}.{hint} It has: loss, {', '.join(SETTINGS)}.")
+    return found

@@ -177,7 +177,6 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
     "EarlyStopping": {
         "restore_best_weights": "restore_best", "verbose": Only((EVERY,), ""),
         "start_from_epoch": Only((0,), "train that long first: ws.fit(..., epochs=n), then again"),
-        "baseline": Only((None,), "it compares with the best epoch before"),
     },
     "ModelCheckpoint": {
         "filepath": "folder", "dirpath": "folder", "verbose": Only((EVERY,), ""),

@@ -1,0 +1,97 @@
+"""`ws.cross_validate`: a model trained on k parts of the data in turn, and measured on what each leaves out."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wholestep.callbacks.progress import short
+from wholestep.data.splits import folds as folds_of
+from wholestep.errors import UnknownNameError, UsageError
+from wholestep.nn.module import Module
+from wholestep.train.experiment import Experiment
+from wholestep.train.fitting import known_settings, takes_settings
+from wholestep.train.history import TrainHistory
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """What every fold came to: `found.mean("val_accuracy")`, `found["val_loss"]`, `found.models[0]`."""
+
+    models: tuple[Module, ...]
+    histories: tuple[TrainHistory, ...]
+
+    def __getitem__(self, name: str) -> list[float]:
+        """A number of the last epoch, of each fold."""
+        found = [history.last for history in self.histories]
+        if name not in found[0]:
+            raise UnknownNameError(f"the folds have no {name!r}; they have: {', '.join(found[0]) or 'no epochs'}.")
+        return [float(last[name]) for last in found]
+
+    def mean(self, name: str = "val_loss") -> float:
+        """The mean of a number over the folds."""
+        return float(np.mean(self[name]))
+
+    def std(self, name: str = "val_loss") -> float:
+        """The spread of a number over the folds: the standard deviation of a sample."""
+        return float(np.std(self[name], ddof=1))
+
+    def __len__(self) -> int:
+        return len(self.histories)
+
+    def __str__(self) -> str:
+        names = [n for n in self.histories[0].scalars if n.startswith("val_")]
+        rows = [["fold", *names]]
+        rows += [[str(i), *(short(n, self[n][i]) for n in names)] for i in range(len(self))]
+        rows += [["mean", *(short(n, self.mean(n)) for n in names)], ["std", *(short(n, self.std(n)) for n in names)]]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        return "\n".join("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
+
+
+def train_folds(experiment: Experiment, k: int, stratify: Any = False, groups: Any = None) -> CrossValidation:
+    """Train an experiment once for each of k folds; with a checkpoint's folder, each in a folder of its own in it."""
+    if experiment.validation is not None:
+        raise UsageError("folds hold out their own rows, each once; leave validation= out.")
+    models, histories = [], []
+    pairs = folds_of(experiment.data, k, experiment.seed, shuffle=experiment.shuffle, stratify=stratify, groups=groups)
+    for i, (train, held) in enumerate(pairs):
+        own: dict[str, Any] = {"model": deepcopy(experiment.model), "data": train, "validation": held}
+        if experiment.checkpoint is not None:
+            own["checkpoint"] = Path(experiment.checkpoint) / f"fold-{i}"
+        if isinstance(experiment.resume, str | Path):
+            own["resume"] = Path(experiment.resume) / f"fold-{i}"
+        own["callbacks"] = deepcopy(experiment.callbacks)
+        histories.append(replace(experiment, **own).fit())
+        models.append(own["model"])
+    return CrossValidation(tuple(models), tuple(histories))
+
+
+@takes_settings
+def cross_validate(
+    model: Module,
+    data: object,
+    *,
+    loss: Any,
+    folds: int = 5,
+    stratify: Any = False,
+    groups: Any = None,
+    **settings: Any,
+) -> CrossValidation:
+    """Train a copy of a model on all parts of the data but one, for each of `folds` parts, and measure it on that one.
+
+    Every copy begins with the numbers that the model has now; the model itself is not trained.  `stratify` and `groups`
+    are those of `ws.data.folds`; `shuffle=False` validates each part by the rows before it.
+
+    Args: those of `ws.Experiment`.
+
+    Example::
+
+        found = ws.cross_validate(model, (x, y), loss="cross_entropy", metrics=["accuracy"], folds=5, stratify=True)
+        print(found.mean("val_accuracy"), found.std("val_accuracy"))
+    """
+    own = known_settings("cross_validate", settings)
+    return train_folds(Experiment(model=model, data=data, loss=loss, **own), folds, stratify, groups)
