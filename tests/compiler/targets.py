@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from wholestep.compiler.backends.cpu import compiler, library, schedule
+from wholestep.compiler.backends.cpu.device import CpuDevice
 from wholestep.compiler.backends.cpu.settings import Settings
 from wholestep.compiler.backends.cpu.target import detect_target
+from wholestep.compiler.devices import register, unregister
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.passes.egraph import optimize as egraph
 from wholestep.compiler.plan.kernel import Plan
@@ -27,3 +31,11 @@ def make_plan(
     graph: Graph, capacity: Mapping[str, int], *, target: Target = HERE, settings: Settings | None = None, **more: Any
 ) -> Plan:
     return schedule.make_plan(PlanRequest(graph, capacity, target, **more), settings)
+
+
+@contextmanager
+def cpu_with(**limits: int) -> Iterator[str]:
+    """The name of a device that is this machine's CPU with other limits."""
+    register("odd", replace(HERE, limits=replace(HERE.limits, **limits)), CpuDevice)
+    yield "odd"
+    unregister("odd")

@@ -82,6 +82,7 @@ class Limits:
     batch_parts: int = 1  # of a weight's gradient that are added up apart: part of what the bits are
     nearest_cache: int = 32 << 10  # what one core (or block) has for itself, reached without waiting
     cache: int = 1 << 20  # the next larger one
+    caches: int = 4 << 20  # what a step may pass over and still find it in caches: over more, it waits for memory
     largest_buffer: int | None = None  # that a kernel may be given; None: as much as there is
 
 

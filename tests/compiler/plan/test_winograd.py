@@ -13,7 +13,7 @@ from ownership import violations
 from sessions import assert_same_bits
 
 import wholestep as ws
-from wholestep.compiler.backends.cpu.render import ahead
+from tests.compiler.targets import cpu_with
 from wholestep.compiler.backends.cpu.scheduled import tiles_of
 from wholestep.compiler.backends.cpu.windows.winograd import block_rows, position_step, takes
 from wholestep.compiler.ir.types import float32, float64
@@ -148,16 +148,16 @@ def test_the_same_bits(options: dict[str, object]) -> None:
     assert_same_bits(trained(**options), reference())
 
 
-def test_fetching_ahead_is_in_the_source_of_large_steps_and_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "LARGE", 0)
-    options = ws.CompileOptions(cache=False)
-    source = ws.build_session(network(), batch_size=BATCH, options=options).source
+def test_fetching_ahead_is_in_the_source_of_large_steps_and_changes_no_bit() -> None:
+    with cpu_with(caches=0) as device:
+        source = ws.build_session(network(), optimizer=ws.SGD(lr=0.1), batch_size=BATCH, device=device).source
+        fetching = trained(threads=2, device=device)
     adjoint = next(
         text for text in source.split("\n/* kernel ") if "gradient of relu" in text and "ws_winograd" in text
     )
     assert adjoint.count("ws_fetch_read(") == 2  # the next image, and what the relu's adjoint reads
     assert adjoint.count("ws_fetch_own(") == 1
-    assert_same_bits(trained(threads=2, options=options), reference())
+    assert_same_bits(fetching, reference())
 
 
 @functools.cache

@@ -11,7 +11,9 @@ import numpy as np
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.kernel import Layout
 
-ALIGNMENT = 64  # bytes: every buffer starts at a multiple of it and fills whole ones
+# Bytes: every buffer starts at a multiple of it and fills whole ones.  No field of a target: offsets are part of what a
+# plan is, on every device, and states go from one to another as they lie.  A backend may align its memory to more.
+ALIGNMENT = 64
 
 Flat = np.ndarray[Any, Any]
 

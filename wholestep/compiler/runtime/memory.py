@@ -19,7 +19,8 @@ from wholestep.compiler.runtime.threads import default_threads
 from wholestep.compiler.runtime.together import run_all
 from wholestep.errors import OutOfMemoryError
 
-# From here on huge pages are asked for: updates that pass over many megabytes run 5 to 20 % faster with them.
+# From here on huge pages are asked for: updates that pass over many megabytes run 5 to 20 % faster with them.  Bytes,
+# whatever the target: the pages are the operating system's.
 LARGE = 4 << 20
 LISTED = 4  # tensors in an error about memory
 PIECE = 64 << 20  # bytes that a thread makes resident at a time; whole huge pages

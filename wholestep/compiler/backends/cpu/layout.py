@@ -5,7 +5,9 @@ from __future__ import annotations
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.kernel import Layout
 
-LANES = 16  # logical lanes of every reduction, and columns of a panel
+# Logical lanes of every reduction, and columns of a panel.  No field of a target: in which order a sum is added follows
+# from it, and a step has the same bits on every CPU; the native code is written for it.
+LANES = 16
 PANELS = Layout("panels", LANES)
 PAIRS = Layout("pairs", LANES, 2)  # panels of half elements, two rows side by side: what their products read
 PANEL_COLUMNS = 8  # narrower matrices would be mostly padding

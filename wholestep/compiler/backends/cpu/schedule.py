@@ -6,7 +6,8 @@ threads own ([003](../../../../docs/decisions/003-plans.md)).
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 
 from wholestep.compiler.backends.cpu.arena import place
 from wholestep.compiler.backends.cpu.blocks import block_kernels
@@ -18,7 +19,7 @@ from wholestep.compiler.backends.cpu.settings import Settings, settings_of
 from wholestep.compiler.backends.cpu.transposed import store_transposes
 from wholestep.compiler.plan.build import counted, make_draft
 from wholestep.compiler.plan.first_fit import place_copies
-from wholestep.compiler.plan.kernel import Draft, Plan
+from wholestep.compiler.plan.kernel import Buffer, Draft, Kernel, Plan, Space
 from wholestep.compiler.plan.request import PlanRequest
 
 
@@ -32,6 +33,7 @@ def schedule(draft: Draft, settings: Settings) -> Plan:
     kernels, loops = split_with_loops(counted(draft), draft.loops, draft.buffers, sizes, settings)
     buffers, arena_bytes = place(draft.buffers, kernels, settings.overwrite)  # every byte has its place
     buffers, copy_bytes = place_copies(buffers)
+    kernels = with_prefetches(kernels, buffers, arena_bytes, settings.prefetched)  # memory is idle while products run
     return Plan(
         **{f.name: getattr(draft, f.name) for f in fields(draft) if f.name not in ("buffers", "kernels", "loops")},
         buffers=tuple(buffers),
@@ -42,6 +44,14 @@ def schedule(draft: Draft, settings: Settings) -> Plan:
         work_bytes=work_bytes,
         regions=max((schedule_of(k).region for k in kernels), default=0) + 1,
     )
+
+
+def with_prefetches(kernels: Sequence[Kernel], buffers: Sequence[Buffer], arena: int, least: int) -> list[Kernel]:
+    """The kernels, told to prefetch where a step passes over more memory than caches hold."""
+    kept = sum(b.bytes for b in buffers if b.space in (Space.STATE, Space.COPY))
+    if kept + arena < least:
+        return list(kernels)
+    return [replace(k, schedule=replace(schedule_of(k), prefetch=True)) for k in kernels]
 
 
 def make_plan(request: PlanRequest, settings: Settings | None = None) -> Plan:

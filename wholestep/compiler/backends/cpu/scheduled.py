@@ -63,6 +63,7 @@ class CpuSchedule(Schedule):
     granule: int = 1
     region: int = 0
     inner: Inner | None = None
+    prefetch: bool = False  # is what it touches next fetched while it computes?
 
     @property
     def text(self) -> str:

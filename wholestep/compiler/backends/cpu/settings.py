@@ -39,10 +39,17 @@ class Settings:
     # A left operand of half elements is copied in pairs for so many columns: 185 -> 215 GFLOP/s against 64.
     paired_for: int = 256
     scores: int = 128 << 10  # of a block of queries: several such stay in a second-level cache
+    prefetched: int = 4 << 20  # that a step passes over: what kernels need next is then fetched while they compute
     most_queries: int = 64  # in a block, and so few at least that a product has whole tiles
 
 
 def settings_of(target: Target) -> Settings:
     """The settings for a target."""
     limits = target.limits
-    return Settings(Prices(threads=limits.threads), relief=limits.cache, delay=limits.cache, scores=limits.cache // 8)
+    return Settings(
+        Prices(threads=limits.threads),
+        relief=limits.cache,
+        delay=limits.cache,
+        scores=limits.cache // 8,
+        prefetched=limits.caches,
+    )

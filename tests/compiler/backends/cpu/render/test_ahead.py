@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from wholestep.compiler.backends.cpu.render import ahead
+from tests.compiler.targets import cpu_with
 from wholestep.compiler.plan.bodies import Dot
 
 
@@ -40,12 +40,12 @@ def test_an_update_in_place_is_fetched_once() -> None:
 
 
 @pytest.mark.parametrize("rows", [24, 17])
-def test_fetching_ahead_changes_no_bit(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+def test_fetching_ahead_changes_no_bit(rows: int) -> None:
     given = batch(176, rows)
     results = []
     for large, threads in ((0, 1), (0, 2), (1 << 40, 2)):
-        monkeypatch.setattr(ahead, "LARGE", large)
-        session = network(176, threads=threads, options=ws.CompileOptions(cache=False, egraph=False))
+        with cpu_with(caches=large) as device:
+            session = network(176, threads=threads, device=device, options=ws.CompileOptions(egraph=False))
         assert ("ws_ahead ahead[]" in session.source) == (large == 0)
         losses = [float(session.step(**given)) for _ in range(3)]
         results.append((losses, session.get("w0").tobytes(), session.get("w1").tobytes()))
@@ -89,12 +89,12 @@ def heads(**options: Any) -> ws.Session:
 
 
 @pytest.mark.parametrize("rows", [24, 9])
-def test_the_next_head_is_fetched_ahead_and_changes_no_bit(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+def test_the_next_head_is_fetched_ahead_and_changes_no_bit(rows: int) -> None:
     given = np.random.default_rng(0).random((rows, 20, 16), dtype=np.float32)
     results = []
     for large, threads in ((0, 1), (0, 2), (1 << 40, 2)):
-        monkeypatch.setattr(ahead, "LARGE", large)
-        session = heads(threads=threads, options=ws.CompileOptions(cache=False, egraph=False))
+        with cpu_with(caches=large) as device:
+            session = heads(threads=threads, device=device, options=ws.CompileOptions(egraph=False))
         calls = [text for text in session.source.split("\nstatic void ") if "ws_call_attention" in text]
         assert len(calls) == 2
         assert [".ahead = ahead" in text for text in calls] == [large == 0] * 2

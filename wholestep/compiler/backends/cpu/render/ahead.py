@@ -10,10 +10,8 @@ from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.ir.types import Extent
 from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import Buffer, Layout, Load, Operand, Space
+from wholestep.compiler.plan.kernel import Buffer, Layout, Load, Operand
 
-# Bytes from which on a step cannot keep its data in the second-level caches: below, there is nothing to fetch.
-LARGE = 4 << 20
 MOST = 64 << 10  # bytes of one operand of a call: more would drive out what the call works on
 
 
@@ -24,20 +22,13 @@ def operand_start(w: Writer, load: Load) -> str:
 
 def ahead_of_epilogue(w: Writer) -> list[str]:
     """Entries of type `ws_ahead` for the block m0 x n0 of every matrix that the epilogue reads or writes."""
-    if not is_large(w):
+    if not w.schedule.prefetch:
         return []
     level = w.kernel.levels[0]
     touched = [i.load for i in level.body if i.load is not None] + [s.load for s in level.stores]
     first = {load.buffer: load for load in reversed(touched)}  # what is updated in place is fetched once
     entries = [entry(w, load) for load in dict.fromkeys(first[load.buffer] for load in touched)]
     return [text for text in entries if text]
-
-
-def is_large(w: Writer) -> bool:
-    """Does a step pass over more memory than caches hold?"""
-    kept = sum(b.bytes for b in w.buffers.values() if b.space in (Space.STATE, Space.COPY))
-    arena = max((b.offset + b.bytes for b in w.buffers.values() if b.space is Space.ARENA), default=0)
-    return kept + arena >= LARGE
 
 
 def entry(w: Writer, load: Load) -> str:

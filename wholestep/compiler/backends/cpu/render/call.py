@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from wholestep.compiler.backends.cpu.layout import LANES
 from wholestep.compiler.backends.cpu.render.address import axis_stride
-from wholestep.compiler.backends.cpu.render.ahead import ahead_of_next, is_large
+from wholestep.compiler.backends.cpu.render.ahead import ahead_of_next
 from wholestep.compiler.backends.cpu.render.language import SUFFIX
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.backends.cpu.scheduled import queries_of
@@ -40,7 +40,7 @@ def render_call(w: Writer) -> None:
             stack.enter_context(w.loop(f"i{axis}", *w.span(axis)))
         outside = dict(w.scope.axes)
         w.scope.axes.update({a: "0" for a in range(len(k.axes)) if a not in k.rows})
-        ahead = ahead_of_next(w, (*call.operands, *call.results)) if is_large(w) else []
+        ahead = ahead_of_next(w, (*call.operands, *call.results)) if w.schedule.prefetch else []
         w.emit(f"const ws_{call.routine}_{suffix} arguments = {{")
         for item in (*call.operands, *call.results):
             w.emit(f"  .{item.name} = {view_text(w, item)},")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from wholestep.compiler.backends.cpu.layout import LANES
 from wholestep.compiler.backends.cpu.render.address import axis_stride
-from wholestep.compiler.backends.cpu.render.ahead import is_large, operand_start
+from wholestep.compiler.backends.cpu.render.ahead import operand_start
 from wholestep.compiler.backends.cpu.render.images import Pen
 from wholestep.compiler.backends.cpu.render.panels import Panels
 from wholestep.compiler.backends.cpu.windows.winograd import POSITIONS
@@ -19,7 +19,7 @@ LINE = 64  # bytes
 
 def fetch_next_image(pen: Pen, name: str, batch: str, shares: int, share: str) -> None:
     """One of so many shares of the image behind image `batch`."""
-    if not is_large(pen.w):
+    if not pen.w.schedule.prefetch:
         return
     height, width, channels = pen.sizes(name)
     lines = -(-height * width * channels * pen.dtype.size // (LINE * shares))
@@ -30,7 +30,7 @@ def fetch_next_image(pen: Pen, name: str, batch: str, shares: int, share: str) -
 
 def fetch_for_epilogue(pen: Pen, panels: Panels, rows: int, columns: int, first: str) -> None:
     """Position s's share of what the epilogue of a panel touches in `rows` rows of pixels from row `first` on."""
-    if not is_large(pen.w) or pen.window.pooled is not None:
+    if not pen.w.schedule.prefetch or pen.window.pooled is not None:
         return
     (level,) = pen.w.kernel.levels
     written = {s.load.buffer: s.load for s in level.stores}
