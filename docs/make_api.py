@@ -18,6 +18,8 @@ TARGET = Path(__file__).with_name("api.md")
 SECTIONS = {
     "ws": ws,
     "ws.nn": ws.nn,
+    "ws.nn.functional": ws.nn.functional,
+    "ws.nn.init": ws.nn.init,
     "ws.models": ws.models,
     "ws.losses": ws.losses,
     "ws.optim": ws.optim,

@@ -170,3 +170,103 @@ COMPOSED = {
     "einsum, all at once": case(lambda t, x, y: t.einsum("ij,ij->", [x, y]), X, Y),
     "einsum, broadcast": case(lambda t, x, y: t.einsum("bij,bjk->bik", x, y), normal(1, 3, 4), normal(2, 4, 2)),
 }  # fmt: skip
+
+
+IMAGES, LABELS, TOKENS = normal(2, 3, 6, 6), _RNG.integers(0, 6, 4).astype(np.int32), INTS % 4
+WEIGHT, SCORES = normal(5, 6), 1.0 / (1.0 + np.exp(-normal(4, 6)))
+MAPS, MAP_LABELS = normal(2, 4, 3, 3), _RNG.integers(0, 4, (2, 3, 3)).astype(np.int32)
+SIGNS = np.sign(normal(4))
+
+FUNCTIONAL = {
+    "F.linear": case(lambda F, x, w, b: F.linear(x, w, b), X, WEIGHT, normal(5)),
+    "F.relu": case(lambda F, x: F.relu(x, inplace=False) + F.relu6(4 * x), X),
+    "F.leaky_relu": case(lambda F, x: F.leaky_relu(x, 0.2) + F.leaky_relu(x, negative_slope=0.1), X),
+    "F.elu, selu, celu": case(lambda F, x: F.elu(x, alpha=0.7) + F.selu(x) + F.celu(x, 0.5), X),
+    "F.gelu": case(lambda F, x: F.gelu(x) + F.gelu(x, approximate="tanh"), X),
+    "F.silu, mish, hardswish": case(lambda F, x: F.silu(x) + F.mish(x) + F.hardswish(3 * x), X),
+    "F.softplus": case(lambda F, x: F.softplus(x, beta=2.0) + F.softplus(10 * x, threshold=5), X),
+    "F.logsigmoid": case(lambda F, x: F.logsigmoid(x) + F.sigmoid(x) + F.tanh(x), X),
+    "F.hardtanh": case(lambda F, x: F.hardtanh(x, -0.5, 0.5) + F.hardtanh(x, min_val=0.1), X),
+    "F.hardsigmoid": case(lambda F, x: F.hardsigmoid(4 * x), X, slope=False),  # torch has 1/6 in float32 in its slope
+    "F.softsign, tanhshrink": case(lambda F, x: F.softsign(x) + F.tanhshrink(x), X),
+    "F.softshrink, hardshrink": case(lambda F, x: F.softshrink(x, 0.3) + F.hardshrink(x) + F.threshold(x, 0.1, 2.0), X),
+    "F.glu": case(lambda F, x: F.glu(x) * F.glu(x, dim=1), X),
+    "F.prelu": case(lambda F, x, w: F.prelu(x, w), MAPS, np.array([0.1, 0.2, 0.3, 0.4])),
+    "F.softmax": case(lambda F, x: F.softmax(x, dim=1) + F.log_softmax(x, dim=0) + F.softmin(x, dim=1), X),
+    "F.normalize": case(lambda F, x: F.normalize(x) + F.normalize(x, p=1.0, dim=0), X),
+    "F.cosine_similarity": case(lambda F, x, y: F.cosine_similarity(x, y) + F.pairwise_distance(x, y), X, Y),
+    "F.layer_norm": case(lambda F, x, w: F.layer_norm(x, (6,), weight=w) + F.rms_norm(x, (6,), eps=1e-6), X, ROW),
+    "F.group_norm": case(lambda F, x: F.group_norm(x, num_groups=3), IMAGES),
+    "F.dropout": case(lambda F, x: F.dropout(x, 0.5, training=False) + F.dropout(x, p=0.0), X),
+    "F.embedding": case(lambda F, i, w: F.embedding(i, w), TOKENS, normal(4, 3)),
+    "F.embedding, padded": case(lambda F, i, w: F.embedding(i, w, padding_idx=1), TOKENS, normal(4, 3)),
+    "F.one_hot": case(lambda F, i: F.one_hot(i, num_classes=4), TOKENS, slope=False),
+    "F.pad": case(lambda F, x: F.pad(x, (1, 2)) + F.pad(x, (2, 1), mode="constant", value=1.5), X),
+    "F.pad of images": case(lambda F, x: F.pad(x, (1, 0, 2, 1), mode="reflect") + F.pad(x, (1, 0, 2, 1)), IMAGES),
+    "F.conv2d": case(lambda F, x, w, b: F.conv2d(x, w, b, stride=2, padding=1), IMAGES, normal(4, 3, 3, 3), normal(4)),
+    "F.max_pool2d": case(lambda F, x: F.max_pool2d(x, 2) + F.max_pool2d(x, kernel_size=2, stride=2), IMAGES),
+    "F.avg_pool2d": case(lambda F, x: F.avg_pool2d(x, kernel_size=3, stride=1, padding=1), IMAGES),
+    "F.adaptive_avg_pool2d": case(lambda F, x: F.adaptive_avg_pool2d(x, 2), IMAGES),
+    "F.interpolate": case(lambda F, x: F.interpolate(x, scale_factor=2), IMAGES),
+    "F.pixel_shuffle": case(lambda F, x: F.pixel_shuffle(x, upscale_factor=2), MAPS),
+    "F.attention": case(
+        lambda F, q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        + F.scaled_dot_product_attention(q, k, v, scale=0.3),
+        normal(2, 5, 4), normal(2, 5, 4), normal(2, 5, 4),
+    ),
+    "F.cross_entropy": case(
+        lambda F, x, i: F.cross_entropy(x, i) + F.cross_entropy(x, i, label_smoothing=0.1, reduction="sum"), X, LABELS
+    ),
+    "F.cross_entropy, weights": case(
+        lambda F, x, i, w: F.cross_entropy(x, i, weight=w.detach()) + F.cross_entropy(x, i, ignore_index=2) + w.sum(),
+        X, LABELS,
+        POSITIVE[0],
+    ),
+    "F.cross_entropy of images": case(lambda F, x, i: F.cross_entropy(x, i), MAPS, MAP_LABELS),
+    "F.nll_loss": case(lambda F, x, i: F.nll_loss(F.log_softmax(x, dim=1), i), X, LABELS),
+    "F.binary_cross_entropy": case(
+        lambda F, x, y: F.binary_cross_entropy(F.sigmoid(x), y) + F.binary_cross_entropy_with_logits(x, y), X, SCORES
+    ),
+    "F.binary_cross_entropy, weights": case(
+        lambda F, x, y, w: F.binary_cross_entropy_with_logits(x, y, weight=w.detach())
+        + F.binary_cross_entropy(F.sigmoid(x), y, weight=w.detach(), reduction="sum") + w.sum(),
+        X, SCORES, POSITIVE,
+    ),
+    "F.mse_loss, l1_loss": case(lambda F, x, y: F.mse_loss(x, y) + F.l1_loss(x, y, reduction="sum"), X, Y),
+    "F.huber_loss": case(lambda F, x, y: F.huber_loss(x, y, delta=0.5) + F.smooth_l1_loss(x, y, beta=0.5), X, Y),
+    "F.margin_ranking_loss": case(
+        lambda F, x, y, s: F.margin_ranking_loss(x, y, s, margin=0.3) + 0.0 * s.sum(), X[0, :4], Y[0, :4], SIGNS
+    ),
+    "F.triplet_margin_loss": case(lambda F, a, p, n: F.triplet_margin_loss(a, p, n, margin=0.5), X, Y, normal(4, 6)),
+}  # fmt: skip
+
+METHODS = {
+    "x.view": case(lambda t, x: x.view(-1, 3).sum(1) * x.view((8, 3)).sum(1), X),
+    "x.size, dim, numel": case(lambda t, x: x.reshape(x.size(1), x.size()[0]) * (x.dim() + x.numel()), X),
+    "x.float, double": case(lambda t, x: x.double() + x.to(t.double) + x.type(t.float64) + x.to(x), X),
+    "x.long, int, bool": case(lambda t, x: (4 * x).long() + (4 * x).int().long() + x.bool().long(), X, slope=False),
+    "x.flatten, unsqueeze": case(lambda t, x: x.flatten(1).unsqueeze(1).squeeze(1) * x.unsqueeze(-1).sum(), CUBE),
+    "x.softmax": case(lambda t, x: x.softmax(1) + x.log_softmax(dim=-1) + x.sigmoid() + x.tanh() + x.relu(), X),
+    "x.clamp, pow": case(lambda t, x: x.clamp(-0.5, 0.5) * x.pow(2) + x.clamp(min=0.0) + x.square(), X),
+    "x.masked_fill": case(lambda t, x, m: x.masked_fill(m, -2.0) + x.where(m, x * 2), X, BITS),
+    "x.norm, std, var": case(lambda t, x: x.norm(dim=1) + x.std(1) + x.var(dim=1, unbiased=False) + x.norm(2, 1), X),
+    "x.mT": case(lambda t, x: x.mT @ x + x.t() @ x + x.T.mm(x), X),
+    "x.chunk, split": case(lambda t, x: x.chunk(2, dim=1)[0] + x.split(3, dim=1)[1] + x.unbind(1)[0].unsqueeze(1), X),
+    "x.repeat": case(lambda t, x: x.repeat(2, 3) * 2 + x.tile(2, 3), X),
+    "x.contiguous, clone, detach": case(lambda t, x: x.contiguous().clone() * x.detach(), X),
+    "x.swapaxes": case(lambda t, x: x.swapaxes(0, 1) + x.movedim(0, 1) + x.permute(1, 0) * x.transpose(0, 1), X),
+    "x.sum, mean": case(lambda t, x: x.sum(dim=1, keepdim=True) + x.mean(dim=1) + x.amax(dim=1, keepdim=True), X),
+    "x.argmax, argmin": case(lambda t, x: x.argmax(dim=1) + 7 * x.argmin(dim=1, keepdim=False), X, slope=False),
+    "x.eq, gt": case(lambda t, x, y: x.gt(y).logical_or(x.eq(y)).logical_not(), X, Y, slope=False),
+    "x.expand": case(lambda t, x: x.expand(3, -1, -1) * 2 + x.unsqueeze(0).expand_as(t.stack([x, x, x])), X),
+    "x.new_zeros": case(lambda t, x: x.new_ones(4, 6) * x + x.new_zeros((4, 6)) + x.new_full((6,), 2.0), X),
+    "x.gather": case(lambda t, x, i: x.gather(1, i) * x.gather(dim=1, index=i), X, INTS),
+    "x.bmm, matmul": case(lambda t, x: x.bmm(x.transpose(1, 2)) + x.matmul(x.mT), CUBE),
+    "x.log1p, exp": case(lambda t, x: x.abs().log1p() + x.exp().log() + x.sin() + x.abs().sqrt() + x.neg(), X),
+    "x.cumsum, flip": case(lambda t, x: x.cumsum(dim=1) + x.flip(1) + x.roll(1, 1) + x.tril() + x.triu(1), X),
+    "x.add, sub, mul, div": case(lambda t, x, y: x.add(y).sub(x).mul(y).div(y.exp()), X, Y),
+    "x // y": case(lambda t, x, y: x // y, 3 * X, POSITIVE, slope=False),
+    "x.lerp, addcmul": case(lambda t, x, y: x.lerp(y, 0.3) + x.addcmul(x, y) + x.logsumexp(dim=1, keepdim=True), X, Y),
+    "len": case(lambda t, x: x * len(x), X),
+    "topk, sort": case(lambda t, x: x.topk(2, dim=1)[0] + t.take_along_dim(x, t.argsort(x, dim=1), 1)[:, :2], X),
+}  # fmt: skip

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -12,20 +9,18 @@ from oracles import assert_close
 from recording import run, value
 
 import wholestep as ws
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cases import COMPOSED, Array, Case
+from tests.compat.cases import COMPOSED, FUNCTIONAL, METHODS, Array, Case
 
 
 def upstream(shape: tuple[int, ...]) -> Array:
     return np.random.default_rng(sum(shape)).normal(size=shape)
 
 
-def ours(case: Case) -> tuple[Array, list[Array]]:
+def ours(case: Case, package: object) -> tuple[Array, list[Array]]:
     g = ws.Graph()
     given = {f"x{i}": a for i, a in enumerate(case.arrays)}
     tensors = [g.input(name, a.shape, a.dtype) for name, a in given.items()]
-    out = case.line(ws, *tensors)
+    out = case.line(package, *tensors)
     leaves = [t for t in tensors if t.dtype.is_float] if case.slope else []
     slopes = ws.gradients((out * upstream(tuple(out.shape))).sum(), leaves) if leaves else []
     g.set_outputs({"out": out, **{f"slope{i}": s for i, s in enumerate(slopes)}})
@@ -33,19 +28,29 @@ def ours(case: Case) -> tuple[Array, list[Array]]:
     return outputs["out"], [outputs[f"slope{i}"] for i in range(len(slopes))]
 
 
-def theirs(case: Case) -> tuple[Array, list[Array]]:
-    tensors = [torch.tensor(a, requires_grad=case.slope and a.dtype.kind == "f") for a in case.arrays]
-    out = case.line(torch, *tensors)
+def theirs(case: Case, package: object) -> tuple[Array, list[Array]]:
+    # torch looks things up by int64 alone
+    arrays = [a.astype(np.int64) if a.dtype == np.int32 else a for a in case.arrays]
+    tensors = [torch.tensor(a, requires_grad=case.slope and a.dtype.kind == "f") for a in arrays]
+    out = case.line(package, *tensors)
     if not case.slope:
         return out.numpy(), []
     (out * torch.tensor(upstream(tuple(out.shape)))).sum().backward()
     return out.detach().numpy(), [t.grad.numpy() for t in tensors if t.requires_grad]
 
 
-@pytest.mark.parametrize("name", COMPOSED)
+LINES = {
+    **{name: (case, ws, torch) for name, case in COMPOSED.items()},
+    **{name: (case, ws.nn.functional, torch.nn.functional) for name, case in FUNCTIONAL.items()},
+    **{name: (case, ws, torch) for name, case in METHODS.items()},
+}
+
+
+@pytest.mark.parametrize("name", LINES)
 def test_a_line_means_what_it_means_in_torch(name: str) -> None:
-    out, slopes = ours(COMPOSED[name])
-    expected, expected_slopes = theirs(COMPOSED[name])
+    case, our_package, their_package = LINES[name]
+    out, slopes = ours(case, our_package)
+    expected, expected_slopes = theirs(case, their_package)
     assert_close(out, expected, "float64", scale=1.0)
     assert len(slopes) == len(expected_slopes)
     for slope, other in zip(slopes, expected_slopes, strict=True):

@@ -17,6 +17,7 @@ Array = np.ndarray[Any, Any]
 
 # Every layer that owns numbers, with torch's of the same shapes.
 DEFAULTS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[], torch.nn.Module]]] = {
+    "PReLU": (lambda: ws.nn.PReLU(3), lambda: torch.nn.PReLU(3)),
     "Linear": (lambda: ws.nn.Linear(300, 200), lambda: torch.nn.Linear(300, 200)),
     "Embedding": (lambda: ws.nn.Embedding(300, 200), lambda: torch.nn.Embedding(300, 200)),
     "Conv1d": (lambda: ws.nn.Conv1d(40, 90, 5), lambda: torch.nn.Conv1d(40, 90, 5)),
@@ -84,7 +85,7 @@ def test_every_layer_with_numbers_is_in_the_table() -> None:
 
 def made(kind: type[ws.nn.Module]) -> ws.nn.Module:
     """A layer with the first arguments that it takes."""
-    for given in ((), (2,), (abs,), (2, 2), (2, 2, 2)):
+    for given in ((), (2,), (abs,), (2, 2), (2, 2, 2), (1, (2, 2))):
         with contextlib.suppress(TypeError, ws.errors.WholestepError):
             return kind(*given)
     raise AssertionError(f"{kind.__name__} takes none of these: add it to the table")

@@ -153,7 +153,7 @@ def test_saving_to_a_folder_that_is_not_there_says_so(tmp_path: Path) -> None:
         ws.nn.Linear(4, 2).save(tmp_path / "none" / "w.safetensors")
 
 
-@pytest.mark.parametrize("habit", ["train", "eval", "zero_grad", "cuda", "to", "register_buffer"])
+@pytest.mark.parametrize("habit", ["train", "eval", "zero_grad", "cuda", "half", "fit"])
 def test_habits_of_other_libraries_are_answered(habit: str) -> None:
     with pytest.raises(ws.errors.HabitError, match=f"a module has no `{habit}`"):
         getattr(ws.nn.Linear(4, 2), habit)

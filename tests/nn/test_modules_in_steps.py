@@ -380,7 +380,7 @@ def test_a_fitted_teacher_teaches_and_a_head_is_exchanged() -> None:  # S1, S2
 
     features = ws.nn.Sequential(teacher[0], teacher[1])
     np.testing.assert_allclose(teacher[2].predict(features.predict(x)), right, rtol=1e-5, atol=1e-6)
-    teacher.modules[2] = ws.nn.Linear(8, 3)  # another head of the same network
+    teacher.layers[2] = ws.nn.Linear(8, 3)  # another head of the same network
     assert teacher.predict(x).shape == (32, 3)
     teacher.freeze("0.*")
     labels = np.arange(32) % 3

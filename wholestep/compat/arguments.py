@@ -22,14 +22,16 @@ def takes_their_words(function: F) -> F:
     known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     if code.co_flags & 0x08:  # it has **options: every name is its own
         return function
-    own = frozenset(known)
+    own, needed = frozenset(known), code.co_argcount - len(function.__defaults__ or ())
     name, of_class = function.__name__, function.__name__ == "__init__"
 
     @wraps(function)
     def called(*args: Any, **named: Any) -> Any:
         if named and not named.keys() <= own:
             called_on = type(args[0]).__name__ if of_class else name
-            named = translated(called_on, [n for n in known if n != "self"], named, args)
+            named = translated(called_on, [n for n in known if n != "self"], named)
+        if len(args) + len(named) < needed:
+            _refuse_few(type(args[0]).__name__ if of_class else name, known[:needed], args, named)
         return function(*args, **named)
 
     return called  # type: ignore[return-value]
@@ -41,7 +43,7 @@ def take_their_words(module: dict[str, Any], names: list[str]) -> None:
     module.update({name: taking[module[name]] for name in names})  # two names of one function stay one
 
 
-def translated(function: str, known: list[str], named: Mapping[str, Any], args: tuple[Any, ...] = ()) -> dict[str, Any]:
+def translated(function: str, known: list[str], named: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments under our names; one that cannot be taken is an error that says what to write."""
     from wholestep.compat.rows import Only, Say
     from wholestep.compat.tables.keywords import EVERYWHERE, KEYWORDS
@@ -64,6 +66,12 @@ def translated(function: str, known: list[str], named: Mapping[str, Any], args: 
             fail(UsageError, f"{function}: {name}= is another name of {row}=, and both were given.")
         out[row] = value
     return out
+
+
+def _refuse_few(function: str, needed: tuple[str, ...], args: tuple[Any, ...], named: Mapping[str, Any]) -> NoReturn:
+    words = [word for word in needed if word != "self"]
+    given = len(args) + len(named) - (len(needed) - len(words))
+    fail(UsageError, f"{function} needs {len(words)} arguments, {function}({', '.join(words)}); received {given}.")
 
 
 def _is_one_of(value: object, allowed: tuple[object, ...]) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from functools import cache
+from functools import cache, reduce
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
 
-from wholestep.compiler.frontend.trace import fail, locate
+from wholestep.compiler.frontend.trace import locate
 from wholestep.errors import HabitError, HabitImportError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def found(path: str) -> Any:
     """The object that a path of the tables names: `ws.nn.Linear`, or `wholestep.compiler.ir.types:boolean`."""
     if ":" in path:
         home, _, own = path.partition(":")
-        return getattr(import_module(home), own)
+        return reduce(getattr, own.split("."), import_module(home))
     value: Any = import_module("wholestep")
     for part in path.split(".")[1:]:
         value = getattr(value, part)
@@ -74,9 +75,15 @@ def _close(package: str, name: str) -> str:
     return f". Did you mean {close[0]!r}?" if close else ""
 
 
-def refuse(place: str, what: str, name: str) -> NoReturn:
-    """An error at the user's line for an attribute of theirs; a plain one where nobody has it."""
-    text = answer_to(place, name)
+def attribute(place: str, owner: object, name: str, what: str = "") -> Any:
+    """What an object of ours gives for an attribute that it does not have: a method of theirs, or what to write."""
+    path = None if name.startswith("_") else path_of(place, name)
+    if path is not None:
+        value = found(path)
+        return MethodType(value, owner) if isinstance(value, FunctionType) else value
+    text = None if name.startswith("_") else answer_to(place, name)
+    if text is None and place == "a tensor" and not name.startswith("_"):
+        text = answer_to("ws", name)  # most of their methods are functions as well
     if text is None:
-        raise AttributeError(f"{what} has no attribute {name!r}")
-    fail(HabitError, f"{what} has no `{name}`: {text}.")
+        raise AttributeError(f"{what or place} has no attribute {name!r}")
+    raise locate(HabitError(f"{place} has no `{name}`: {text}."))

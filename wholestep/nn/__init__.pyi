@@ -35,3 +35,19 @@ from wholestep.nn.norms import (
 )
 from wholestep.nn.attention import MultiHeadAttention as MultiHeadAttention, TransformerBlock as TransformerBlock
 from wholestep.nn.recurrent import RNN as RNN, LSTM as LSTM, GRU as GRU
+from wholestep.nn.holding import (
+    Identity as Identity, ModuleDict as ModuleDict, ModuleList as ModuleList, Unflatten as Unflatten,
+)
+from wholestep.nn.more_activations import (
+    CELU as CELU, GLU as GLU, Hardshrink as Hardshrink, Hardsigmoid as Hardsigmoid, Hardtanh as Hardtanh,
+    LogSigmoid as LogSigmoid, LogSoftmax as LogSoftmax, PReLU as PReLU, ReLU6 as ReLU6, SELU as SELU,
+    Softmin as Softmin, Softshrink as Softshrink, Softsign as Softsign, Tanhshrink as Tanhshrink,
+    Threshold as Threshold,
+)
+
+# under PyTorch's names
+from wholestep.nn.criteria import (
+    BCELoss as BCELoss, BCEWithLogitsLoss as BCEWithLogitsLoss, CrossEntropyLoss as CrossEntropyLoss,
+    HuberLoss as HuberLoss, L1Loss as L1Loss, MSELoss as MSELoss, NLLLoss as NLLLoss, SmoothL1Loss as SmoothL1Loss,
+)
+from wholestep.nn import functional as functional, init as init

@@ -17,28 +17,58 @@ class Sequential(Module):
     Example: `ws.nn.Sequential(ws.nn.Linear(784, 128), ws.nn.ReLU(), ws.nn.Linear(128, 10))`.
     """
 
-    def __init__(self, *modules: Module) -> None:
-        for m in modules:
+    def __init__(self, *modules: Any) -> None:
+        given = modules[0] if len(modules) == 1 and isinstance(modules[0], list | tuple | dict) else modules
+        named = given if isinstance(given, dict) else {str(i): m for i, m in enumerate(given)}
+        for m in named.values():
             if not isinstance(m, Module):
-                fail(UsageError, f"Sequential takes modules; received {m!r}. For a function write ws.nn.Lambda(f).")
-        self.modules = list(modules)
+                fail(UsageError, f"Sequential takes modules; received {m!r}. {_instead(m)}")
+        self.layers, self._names = list(named.values()), list(named)
 
     def children(self) -> dict[str, Module]:
-        return {str(i): m for i, m in enumerate(self.modules)}
+        return dict(zip(self._names, self.layers, strict=True))
+
+    def append(self, module: Module) -> Sequential:
+        """Add one at the end."""
+        self.layers.append(module)
+        self._names.append(str(len(self._names)))
+        return self
 
     def forward(self, x: Any) -> Any:
-        for module in self.modules:
+        for i, module in enumerate(self.layers):
+            if isinstance(x, tuple) and type(module).__module__ in ONE_TENSOR:
+                fail(
+                    UsageError,
+                    f"Sequential: module {i - 1}, {self.layers[i - 1]!r}, gives a tuple of {len(x)}, and {module!r} "
+                    "takes one tensor. Put what you want of it between them: ws.nn.Lambda(lambda outputs: outputs[0]).",
+                )
             x = module(x)
         return x
 
     def __len__(self) -> int:
-        return len(self.modules)
+        return len(self.layers)
 
-    def __getitem__(self, position: int) -> Module:
-        return self.modules[position]
+    def __getitem__(self, position: Any) -> Any:
+        """One of the modules; of a slice, a `Sequential` of the same modules."""
+        return Sequential(*self.layers[position]) if isinstance(position, slice) else self.layers[position]
+
+    def __setitem__(self, position: int, module: Module) -> None:
+        self.layers[position] = module
 
     def __iter__(self) -> Iterator[Module]:
-        return iter(self.modules)
+        return iter(self.layers)
+
+
+# Whose modules take one tensor each.
+ONE_TENSOR = frozenset(f"wholestep.nn.{name}" for name in ("basic", "activations", "images", "norms", "batch_norm"))
+
+
+def _instead(value: object) -> str:
+    if isinstance(value, str):
+        return "Children are a dict by name: write *model.children().values()."
+    if isinstance(value, type):
+        return f"That is the class; make one: {value.__name__}(...)."
+    return "For a function write ws.nn.Lambda(f)."
 
 
 class Residual(Module):

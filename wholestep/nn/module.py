@@ -10,33 +10,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 
+from wholestep.compat import names
 from wholestep.compat.arguments import takes_their_words
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import half_parameter
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
 from wholestep.compiler.frontend.trace import fail, located
 from wholestep.compiler.ir.types import as_dtype
-from wholestep.errors import DTypeError, HabitError, OptionError, UsageError
+from wholestep.errors import DTypeError, OptionError, UsageError
 from wholestep.nn import trace
 from wholestep.nn.parameter import Parameter
 
 if TYPE_CHECKING:
     from wholestep.nn.summary import Summary
     from wholestep.nn.weights import LoadReport
-
-HABITS = {
-    "train": "whether a step trains belongs to the entry point (session.step trains, predict and evaluate do not)",
-    "eval": "whether a step trains belongs to the entry point (session.step trains, predict and evaluate do not)",
-    "zero_grad": "gradients live within one step; there is nothing to set to zero",
-    "cuda": "the device belongs to the session: ws.build_session(..., device=...)",
-    "to": "the device belongs to the session; for another dtype write model.astype('float64')",
-    "double": "write model.astype('float64')",
-    "float": "write model.astype('float32')",
-    "requires_grad_": "write model.freeze('*')",
-    "register_buffer": "assign it: self.name = ws.nn.Buffer(shape)",
-    "register_parameter": "assign it: self.name = ws.nn.Parameter(shape)",
-    "add_module": "assign it: self.name = module",
-}
 
 COMPILED = (
     "_predictors",
@@ -113,9 +100,7 @@ class Module:
         if owned is not None:
             tensor = trace.tensor_now(self, owned)
             return owned if tensor is None else tensor
-        if name in HABITS:
-            fail(HabitError, f"a module has no `{name}`: {HABITS[name]}.")
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return names.attribute("a module", self, name, type(self).__name__)
 
     def __delattr__(self, name: str) -> None:
         if self.__dict__.get("_owned", {}).pop(name, None) is None:
@@ -127,14 +112,7 @@ class Module:
 
     def children(self) -> dict[str, Module]:
         """The modules assigned to attributes, by name; those of lists, tuples and dicts as `name.0`, `name.key`."""
-        found: dict[str, Module] = {}
-        for name, value in vars(self).items():
-            if isinstance(value, Module):
-                found[name] = value
-            elif isinstance(value, list | tuple | dict):
-                items = value.items() if isinstance(value, dict) else enumerate(value)
-                found.update({f"{name}.{key}": item for key, item in items if isinstance(item, Module)})
-        return found
+        return {path: module for name, value in vars(self).items() for path, module in _modules_in(name, value)}
 
     # -- what it holds -------------------------------------------------------------------------------------------
 
@@ -320,6 +298,14 @@ class Module:
     __hash__ = object.__hash__
 
 
+def _modules_in(name: str, value: object) -> Iterator[tuple[str, Module]]:
+    if isinstance(value, Module):
+        yield name, value
+    elif isinstance(value, list | tuple | dict):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _modules_in(f"{name}.{key}", item)
+
+
 def _take_their_words(layer: type[Module]) -> None:
     """Let a layer of ours take its arguments under other libraries' names; one without any says so itself."""
     if "__init__" in vars(layer):
@@ -340,8 +326,32 @@ class ParametersOf(dict[str, Parameter]):
     """The parameters of a module, by name; an optimizer that is given them changes the module's numbers."""
 
     def __init__(self, module: Module, values: Mapping[str, Parameter]) -> None:
-        super().__init__(values)
+        super().__init__({ParameterName(name, owned): owned for name, owned in values.items()})
         self.module = module
+
+
+class ParameterName(str):
+    """The name of a parameter.  It answers for the parameter, since others iterate over those:
+    `sum(p.numel() for p in model.parameters())`, `for p in model.parameters(): p.requires_grad = False`.
+    """
+
+    owned: Parameter
+
+    def __new__(cls, name: str, owned: Parameter) -> ParameterName:
+        made = super().__new__(cls, name)
+        object.__setattr__(made, "owned", owned)
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"a name has no attribute {name!r}")
+        return getattr(self.owned, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self.owned, name, value)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return str, (str(self),)
 
 
 class Copies(dict[str, "np.ndarray[Any, Any]"]):

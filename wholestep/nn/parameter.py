@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from wholestep.compat import names
 from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.graph import recorded_graph
 from wholestep.compiler.frontend.precision import half_parameter
@@ -63,6 +64,41 @@ class Parameter:
     @property
     def elements(self) -> int:
         return math.prod(self.shape)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Is it trained?  Setting it freezes it for sessions built from now on, as `Module.freeze` does."""
+        return self.trained and not self.frozen
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.frozen = not value
+
+    @property
+    def data(self) -> Parameter:
+        """The parameter itself: `layer.weight.data.normal_(0.0, 0.02)` says how it begins."""
+        return self
+
+    @data.setter
+    def data(self, value: object) -> None:
+        from wholestep.nn.init import copy_
+
+        copy_(self, value)
+
+    def numel(self) -> int:
+        """How many elements it has."""
+        return self.elements
+
+    def size(self, axis: int | None = None) -> tuple[int, ...] | int:
+        """`shape`, or one of its extents."""
+        return self.shape if axis is None else self.shape[axis]
+
+    def dim(self) -> int:
+        """How many axes it has."""
+        return len(self.shape)
+
+    def __getattr__(self, name: str) -> Any:
+        return names.attribute("a parameter", self, name)
 
     def astype(self, dtype: DType) -> None:
         """Hold numbers of another float dtype from now on."""

@@ -9,14 +9,9 @@ from weakref import ref
 
 from wholestep.compiler.backend import IndexRefusedError, Program, Ticket
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.errors import HabitError, UnknownNameError, UsageError
+from wholestep.errors import UnknownNameError, UsageError
 from wholestep.session.inputs import Inputs
 from wholestep.session.turns import Turns
-
-HABITS = {
-    "backward": "session.step has computed the gradients and applied the update already; go on with the next step",
-    "item": "write result.loss, or float(result)",
-}
 
 
 class Readings(Protocol):
@@ -175,12 +170,14 @@ class StepResult:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        if name in HABITS:
-            raise HabitError(f"the result of a step has no `{name}`: {HABITS[name]}.")
         try:
             return self[name]
         except UnknownNameError as error:
-            raise AttributeError(str(error)) from None
+            from wholestep.compat import names
+
+            if names.answer_to("the result of a step", name) is None:
+                raise AttributeError(str(error)) from None
+            return names.attribute("the result of a step", self, name)
 
     def __float__(self) -> float:
         return self.loss

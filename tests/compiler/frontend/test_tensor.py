@@ -243,10 +243,10 @@ def test_a_tensor_has_no_value_while_recording(use):
     ("habit", "text"),
     [
         ("backward", "ws.gradients"),
-        ("detach", "ws.stop_gradient"),
         ("item", "session.get"),
         ("cuda", "device belongs"),
-        ("view", "reshape"),
+        ("data", "ws.stop_gradient"),
+        ("add_", "never changed in place"),
     ],
 )
 def test_habits_are_taught(habit, text):

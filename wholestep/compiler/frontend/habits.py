@@ -1,43 +1,11 @@
-"""What users of other frameworks do by habit, and what to write here instead."""
+"""What Python, or the habit of another library, asks of a value that there is none of while a program is recorded."""
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from wholestep.compiler.frontend.trace import fail
-from wholestep.errors import HabitError, UsageError
-
-_IN_PLACE = "tensors are never changed in place; a state takes a new value with g.update(state, value)."
-_TRAINED = "parameters (g.parameter) are trained, inputs and states are not; ws.stop_gradient(x) cuts a path."
-_AFTER = "a value exists only after a step. Make it an output, or keep(name) it and read session.get(name)."
-
-HABITS: dict[str, str] = {
-    "backward": "gradients are recorded, ws.gradients(loss, params); a session takes those of the first output itself.",
-    "grad": "ask for it while recording: grads = ws.gradients(loss, params).",
-    "item": _AFTER,
-    "numpy": _AFTER,
-    "tolist": _AFTER,
-    "cpu": _AFTER,
-    "detach": "write ws.stop_gradient(x).",
-    "requires_grad": _TRAINED,
-    "requires_grad_": _TRAINED,
-    "to": "the device belongs to the session, ws.build_session(..., device='cpu'); a dtype is x.astype('float64').",
-    "cuda": "the device belongs to the session: ws.build_session(..., device=...).",
-    "float": "write x.astype('float32').",
-    "double": "write x.astype('float64').",
-    "long": "write x.astype('int64').",
-    "int": "write x.astype('int32').",
-    "size": "write x.shape.",
-    "dim": "write x.ndim.",
-    "view": "write x.reshape(...).",
-    "flatten": "write x.reshape(x.shape[0], -1), or x.reshape(-1).",
-    "unsqueeze": "write x[:, None], or x.reshape(...).",
-    "squeeze": "write x.reshape(...) with the axes you want to keep.",
-    "zero_": _IN_PLACE,
-    "add_": _IN_PLACE,
-    "copy_": _IN_PLACE,
-    "set": "give the value when the tensor is made: g.named_tensor(name, value); later, session.set(name, value).",
-}
+from wholestep.errors import UsageError
 
 
 class Unreadable:
@@ -63,7 +31,15 @@ class Unreadable:
     def __array__(self, *_: object, **__: object) -> NoReturn:
         self._no_value("a NumPy array", "Make it an output, or keep(name) it and read session.get(name) after a step.")
 
-    def __getattr__(self, attribute: str) -> NoReturn:
-        if attribute in HABITS:
-            fail(HabitError, f"a tensor has no `{attribute}`: {HABITS[attribute]}")
-        raise AttributeError(f"a tensor has no attribute {attribute!r}")
+    def __setitem__(self, key: object, value: object) -> NoReturn:
+        fail(
+            UsageError,
+            f"x[...] = value of {self!r}: tensors are never changed in place. Choose element by element with "
+            "ws.where(condition, value, x), replace rows with ws.write_rows(x, rows, start).",
+        )
+
+    def __getattr__(self, attribute: str) -> Any:
+        """Functions of `ws` as methods, methods of other libraries, or what to write: compat/tables/methods.py."""
+        from wholestep.compat import names
+
+        return names.attribute("a tensor", self, attribute)

@@ -86,6 +86,3 @@ _SIDES: dict[str, tuple[Side, Side]] = {
 
 
 take_their_words(globals(), __all__)
-
-
-take_their_words(globals(), __all__)

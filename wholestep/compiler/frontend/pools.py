@@ -245,6 +245,3 @@ def adaptive_max_pool1d(x: Tensor, size: int) -> Tensor:
 
 
 take_their_words(globals(), __all__)
-
-
-take_their_words(globals(), __all__)

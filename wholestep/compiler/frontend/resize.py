@@ -195,6 +195,3 @@ def _channels(op: str, x: Tensor, factor: int) -> int:
 
 
 take_their_words(globals(), __all__)
-
-
-take_their_words(globals(), __all__)

@@ -104,6 +104,11 @@ class Tensor(Unreadable):
     def __rmod__(self, other: Operand) -> Tensor:
         return pointwise("mod", other, self)
 
+    def __floordiv__(self, other: Operand) -> Tensor:
+        from wholestep.compiler.frontend.elementwise import floor_divide
+
+        return floor_divide(self, other)
+
     def __pow__(self, exponent: Operand) -> Tensor:
         """Powers with a cheaper name get it: x*x, x*x*x, sqrt, recip."""
         if isinstance(exponent, int | float):
@@ -274,10 +279,24 @@ class Tensor(Unreadable):
         """The transposed matrix."""
         return self.transpose()
 
+    @property
+    def mT(self) -> Tensor:
+        """The last two axes in each other's place."""
+        return self.transpose(-2, -1)
+
+    def __len__(self) -> int:
+        first = self.shape[0] if self.shape else None
+        if not isinstance(first, int):
+            what = "a single number has none" if first is None else f"{first} is not a number yet; write x.shape[0]"
+            fail(UsageError, f"len() of {self!r}: it is the size of the first axis, and {what}.")
+        return first
+
     def expand(self, *shape: Extent | str | Sequence[Extent | str]) -> Tensor:
-        """Broadcast to a shape."""
+        """Broadcast to a shape; -1 keeps an axis as it is."""
+        given = list(shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape)
+        new = len(given) - self.ndim
         with located():
-            wanted = as_shape(shape[0] if len(shape) == 1 else shape)
+            wanted = as_shape([self.shape[d - new] if e == -1 and d >= new else e for d, e in enumerate(given)])
         return Tensor(expand(self.node, wanted), self.graph)
 
     broadcast_to = expand

@@ -174,6 +174,3 @@ def global_avg_pool3d(x: Tensor) -> Tensor:
 
 
 take_their_words(globals(), __all__)
-
-
-take_their_words(globals(), __all__)

@@ -1,0 +1,127 @@
+"""Methods of PyTorch's modules, over what modules hold here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import HabitError, UnknownNameError, UsageError
+
+if TYPE_CHECKING:
+    from wholestep.nn.module import Module
+    from wholestep.nn.parameter import Parameter
+
+
+def named_parameters(module: Module, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Parameter]]:
+    """Names and parameters, as `module.parameters().items()`"""
+    for name, owned in module.parameters().items():
+        if recurse or "." not in name:
+            yield (f"{prefix}.{name}" if prefix else name), owned
+
+
+def named_buffers(module: Module) -> Iterator[tuple[str, Parameter]]:
+    """Names and arrays that are not trained"""
+    return ((name, owned) for name, owned in module.named_arrays().items() if not owned.trained)
+
+
+def buffers(module: Module) -> Iterator[Parameter]:
+    """Arrays that are not trained"""
+    return (owned for _, owned in named_buffers(module))
+
+
+def named_children(module: Module) -> Iterator[tuple[str, Module]]:
+    """Names and modules, as `module.children().items()`"""
+    yield from module.children().items()
+
+
+def modules(module: Module) -> Iterator[Module]:
+    """The module itself and every one below it"""
+    return (part for _, part in module.named_modules())
+
+
+def get_submodule(module: Module, target: str) -> Module:
+    """The module of a path"""
+    found = dict(module.named_modules())
+    if target not in found:
+        known = ", ".join(filter(None, found))
+        fail(UnknownNameError, f"{type(module).__name__} has no module {target!r}; it has: {known}.")
+    return found[target]
+
+
+def get_parameter(module: Module, target: str) -> Parameter:
+    """The parameter of a name"""
+    found = module.parameters()
+    if target not in found:
+        fail(UnknownNameError, f"{type(module).__name__} has no parameter {target!r}; it has: {', '.join(found)}.")
+    return found[target]
+
+
+def requires_grad_(module: Module, requires_grad: bool = True) -> Module:
+    """`module.unfreeze("*")`, or `module.freeze("*")`"""
+    for owned in module.parameters().values():
+        owned.frozen = not requires_grad
+    return module
+
+
+def double(module: Module) -> Module:
+    """`module.astype("float64")`"""
+    return module.astype("float64")
+
+
+def to_float(module: Module) -> Module:
+    """`module.astype("float32")`"""
+    return module.astype("float32")
+
+
+def to(module: Module, *given: Any, dtype: object = None, device: object = None) -> Module:
+    """Another float dtype; the device belongs to the session."""
+    from wholestep.compiler.ir.types import as_dtype
+    from wholestep.errors import WholestepError
+
+    for value in (*given, device):
+        if value is not None and value != "cpu":
+            try:
+                dtype = as_dtype(value)
+            except WholestepError:
+                fail(
+                    HabitError,
+                    f"a module has no device to go `to`: {value!r}; the device belongs to the session, "
+                    "ws.build_session(..., device='cpu'). For another dtype write model.astype('float64').",
+                )
+    return module if dtype is None else module.astype(dtype)
+
+
+def cpu(module: Module) -> Module:
+    """The module itself: its numbers are where sessions look for them."""
+    return module
+
+
+def register_buffer(module: Module, name: str, tensor: Any, persistent: bool = True) -> None:
+    """`self.name = ws.nn.Buffer(array.shape, init=array)`"""
+    from wholestep.nn.parameter import Buffer
+
+    if tensor is None:
+        setattr(module, name, None)
+        return
+    if isinstance(tensor, Tensor):
+        fail(
+            UsageError,
+            f"register_buffer: {name!r} is a tensor of a program, and a buffer holds numbers. Make them with NumPy, "
+            f"e.g. np.tril(np.ones((4, 4))), or write the expression in forward.",
+        )
+    array = np.asarray(tensor)
+    setattr(module, name, Buffer(array.shape, array, array.dtype.name if array.dtype != np.float64 else "float32"))
+
+
+def register_parameter(module: Module, name: str, param: Any) -> None:
+    """`self.name = parameter`"""
+    setattr(module, name, param)
+
+
+def add_module(module: Module, name: str, child: Any) -> None:
+    """`self.name = child`"""
+    setattr(module, name, child)

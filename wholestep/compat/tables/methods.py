@@ -1,0 +1,288 @@
+"""Attributes and methods of their tensors, modules, parameters and results."""
+
+from __future__ import annotations
+
+from wholestep.compat.rows import Names
+
+_LINES, _TENSOR, _MODULE = (
+    f"wholestep.compat.{name}" for name in ("torch_functions", "tensor_methods", "module_methods")
+)
+
+_IN_PLACE = "tensors are never changed in place; a state takes a new value with g.update(state, value)"
+_TRAINED = "parameters (g.parameter) are trained, inputs and states are not; ws.stop_gradient(x) cuts a path"
+_AFTER = "a value exists only after a step. Make it an output, or keep(name) it and read session.get(name)"
+_MODE = "whether a step trains belongs to the entry point (session.step trains, predict and evaluate do not)"
+_DEVICE = "the device belongs to the session: ws.build_session(..., device=...)"
+_HALF = "leave the model as it is and say precision='bfloat16' to ws.fit or ws.build_session"
+_HOOK = "ws.fit(..., observer=ws.ConsoleObserver()) sees what every layer gives; tensor.keep(name) keeps one value"
+
+# functions of `ws` whose first argument is the tensor
+_FUNCTIONS = (
+    "argmin all any ceil chunk clip cosine_similarity count_nonzero cumsum dropout einsum erf expm1 flatten flip floor "
+    "floor_divide gelu isfinite isinf isnan lerp log10 log1p log_softmax logical_xor logsumexp masked_fill matmul "
+    "maximum minimum movedim norm normalize pow repeat roll round rsqrt sign silu softmax split square squeeze std "
+    "stop_gradient tril triu trunc unbind unflatten unsqueeze var zeros_like ones_like full_like swiglu"
+)
+_LINES_TOO = (
+    "sub div neg eq ne lt le gt ge logical_and logical_not logical_or tan sinh cosh erfc logit xlogy logaddexp hypot "
+    "deg2rad rad2deg frac fmod heaviside clamp_min clamp_max nan_to_num addcmul addcdiv bmm dot outer inner addmm "
+    "baddbmm tensordot dist amax amin var_mean std_mean t index_select select narrow repeat_interleave diagonal "
+    "diag_embed trace rand_like randn_like bernoulli is_floating_point"
+)
+
+TENSORS = Names(
+    theirs="torch.Tensor",
+    ours="a tensor",
+    same={
+        **{name: f"ws.{name}" for name in _FUNCTIONS.split()},
+        **{name: f"{_LINES}:{name}" for name in _LINES_TOO.split()},
+        **{
+            name: f"{_TENSOR}:{name}"
+            for name in ["dim", "expand_as", "new_full", "new_ones", "new_zeros", "numel", "size", "to", "view_as"]
+        },
+        **{name: f"{_TENSOR}:to_{name}" for name in ("bool", "double", "float", "half", "int", "long")},
+        "gather": f"{_TENSOR}:pick_along",
+        "argsort": "ws.argsort",
+        "topk": "ws.topk",
+        "take_along_dim": "ws.take_along_axis",
+        "reshape_as": f"{_TENSOR}:view_as",
+        "split_with_sizes": "ws.split",
+        "positive": f"{_LINES}:identity",
+        "fmax": "ws.maximum",
+        "fmin": "ws.minimum",
+        "prelu": "ws.nn.functional.prelu",
+        "hardshrink": "ws.nn.functional.hardshrink",
+        "view": "wholestep.compiler.frontend.tensor:Tensor.reshape",
+        "clamp": "ws.clip",
+        "reciprocal": "ws.recip",
+        "remainder": "ws.mod",
+        "absolute": "ws.abs",
+        "negative": f"{_LINES}:neg",
+        "subtract": f"{_LINES}:sub",
+        "multiply": f"{_LINES}:mul",
+        "divide": f"{_LINES}:div",
+        "true_divide": f"{_LINES}:div",
+        "greater": f"{_LINES}:gt",
+        "greater_equal": f"{_LINES}:ge",
+        "less": f"{_LINES}:lt",
+        "less_equal": f"{_LINES}:le",
+        "not_equal": f"{_LINES}:ne",
+        "mm": "ws.matmul",
+        "mv": "ws.matmul",
+        "swapaxes": "ws.transpose",
+        "swapdims": "ws.transpose",
+        "moveaxis": "ws.movedim",
+        "tile": "ws.repeat",
+        "ravel": "ws.flatten",
+        "ndimension": f"{_TENSOR}:dim",
+        "nelement": f"{_TENSOR}:numel",
+        "type": f"{_TENSOR}:to",
+        "type_as": f"{_TENSOR}:to",
+        "where": f"{_TENSOR}:where_",
+        "detach": "ws.stop_gradient",
+        "clone": f"{_LINES}:identity",
+        "contiguous": f"{_LINES}:identity",
+        "sgn": "ws.sign",
+        "fix": "ws.trunc",
+        "float_power": "ws.pow",
+    },
+    say={
+        "backward": "gradients are recorded, ws.gradients(loss, params); a session takes those of the first output itself",
+        "grad": "ask for it while recording: grads = ws.gradients(loss, params)",
+        "item": _AFTER,
+        "numpy": _AFTER,
+        "tolist": _AFTER,
+        "cpu": _AFTER,
+        "data": "a tensor is its value; without a gradient it is ws.stop_gradient(x)",
+        "requires_grad": _TRAINED,
+        "requires_grad_": _TRAINED,
+        "retain_grad": "ask for it while recording: grads = ws.gradients(loss, [x])",
+        "is_leaf": _TRAINED,
+        "grad_fn": "x.node is what was recorded",
+        "cuda": _DEVICE,
+        "device": _DEVICE,
+        "is_cuda": _DEVICE,
+        "get_device": _DEVICE,
+        "pin_memory": _DEVICE,
+        "values": "x.max(axis) gives the values alone, x.argmax(axis) the indices",
+        "indices": "x.max(axis) gives the values alone, x.argmax(axis) the indices",
+        "scatter": "write ws.where(mask, value, x), or ws.scatter_add(updates, index, size)",
+        "scatter_add": "write x + ws.scatter_add(updates, index, size)",
+        "index_add": "write x + ws.scatter_add(updates, index, x.shape[0])",
+        "masked_select": "how many elements are left is not known beforehand; write ws.where(mask, x, 0.0)",
+        "nonzero": "how many there are is not known beforehand; write ws.where(condition, a, b)",
+        "unique": "how many there are is not known beforehand; of data: np.unique(y)",
+        "sort": "ws.sort(x, axis) gives the values alone, ws.argsort(x, axis) the indices",
+        "median": "write ws.sort(x)[..., (n - 1) // 2]",
+        "prod": "of positive numbers: ws.exp(ws.log(x).sum(axis))",
+        "cumprod": "of positive numbers: ws.exp(ws.cumsum(ws.log(x), axis))",
+        "bfloat16": "write x.astype('bfloat16')",
+        "short": "write x.astype('int32')",
+        "byte": "write x.astype('uint8')",
+        "char": "write x.astype('int32')",
+        "stride": "tensors have no memory of their own",
+        "is_contiguous": "tensors have no memory of their own",
+        "storage": "tensors have no memory of their own",
+        "data_ptr": "tensors have no memory of their own",
+        "as_strided": "write x[...] with slices, x.reshape(...) and x.permute(...)",
+        "unfold": "write slices x[:, i:] and ws.stack",
+        "diag": "a vector as a matrix is x.diag_embed(), the diagonal of one x.diagonal()",
+        "bincount": "write ws.one_hot(index, classes).sum(0)",
+        "multinomial": "draw by Gumbel: (log_p - ws.log(-ws.log(ws.random_uniform(log_p, log_p.shape)))).argmax(-1)",
+        "register_hook": _HOOK,
+        "share_memory_": "Wholestep trains in one process",
+        "set": "give the value when the tensor is made: g.named_tensor(name, value); later, session.set(name, value)",
+        "assign": _IN_PLACE,
+        "T_": "write x.T",
+        "H": "write x.mT; there are no complex numbers here",
+        "mH": "write x.mT; there are no complex numbers here",
+        "real": "there are no complex numbers here",
+        "imag": "there are no complex numbers here",
+        "append": "write ws.concat([x, y])",
+        "copy": "nothing to write: tensors are never changed",
+        "len": "write x.shape[0]",
+        "take": "write ws.take(x.reshape(-1), index)",
+        "new_tensor": "a constant is ws.constant(value)",
+        "new_empty": "write x.new_zeros(shape)",
+        "is_cpu": _DEVICE,
+        "index_copy": "write ws.write_rows(x, rows, start), or ws.where(mask, value, x)",
+        "resize": "write x.reshape(...)",
+        "to_dense": "tensors are dense here",
+        "equal": "write ws.all(x == y)",
+        "allclose": "write ws.all(ws.abs(x - y) <= 1e-6)",
+        "expand_dims": "write x.unsqueeze(axis)",
+        "fill": "write ws.full_like(x, value)",
+        "cross": "write it from a[..., 0] ... b[..., 2] and ws.stack(..., axis=-1)",
+        "diff": "write x[1:] - x[:-1]",
+        "is_sparse": "tensors are dense here",
+        "layout": "tensors are dense here",
+        "names": "x.name is its name; sizes have names in x.shape",
+        "element_size": "write x.dtype.itemsize",
+        "itemsize": "write x.dtype.itemsize",
+        "nbytes": "write x.numel() * x.dtype.itemsize",
+    },
+    groups=(
+        ("*_", _IN_PLACE + "; write x = x.{plain}(...)"),
+        ("acos* arccos* asin* arcsin* atan* arctan* angle", "it is not here; most uses are ws.sin and ws.cos of the angle itself"),
+        ("bitwise_*", "of bool tensors: a & b, a | b, ~a, ws.logical_xor(a, b)"),
+        ("cholesky* det logdet slogdet inverse pinverse qr svd lu matrix_*", "there is no linear algebra beyond products here; compute it with np.linalg outside of the step"),
+        ("fft* stft istft", "there are no Fourier transforms here; compute them with np.fft beforehand, they are data"),
+        ("to_sparse* sparse_* coalesce", "tensors are dense here"),
+    ),
+)  # fmt: skip
+
+MODULES = Names(
+    theirs="torch.nn.Module",
+    ours="a module",
+    same={
+        **{
+            name: f"{_MODULE}:{name}"
+            for name in ["named_parameters", "named_buffers", "buffers", "named_children", "modules", "get_submodule", "get_parameter", "requires_grad_", "double", "to", "cpu", "register_buffer", "register_parameter", "add_module"]
+        },
+        "float": f"{_MODULE}:to_float",
+        "register_module": f"{_MODULE}:add_module",
+        "training": "wholestep.compat.modes:BY_ENTRY_POINT",
+    },
+    say={
+        "train": _MODE,
+        "eval": _MODE,
+        "zero_grad": "gradients live within one step; there is nothing to set to zero",
+        "cuda": _DEVICE,
+        "half": _HALF,
+        "bfloat16": _HALF,
+        "type": "write model.astype('float64')",
+        "to_empty": "numbers are made when the model is first used",
+        "share_memory": "Wholestep trains in one process",
+        "extra_repr": "define `options`, which says what stands between the brackets",
+        "get_buffer": "write model.named_arrays()[name]",
+        "compile": "nothing to write: every step is compiled as a whole. Keras': ws.fit(model, (x, y), loss=..., optimizer=..., metrics=[...])",
+        "fit": "write ws.fit(model, (x, y), loss=..., optimizer=..., metrics=[...], epochs=...)",
+        "fit_generator": "write ws.fit(model, loader, loss=...): any iterable of (x, y) is data",
+        "train_on_batch": "write session = ws.build_session(model, ...); session.step(x=x, labels=y)",
+        "test_on_batch": "write model.evaluate(x, y, loss=..., metrics=[...])",
+        "predict_on_batch": "write model.predict(x)",
+        "train_step": "write a @ws.step: it records a whole step",
+        "add_loss": "write the step with @ws.step and add it to the loss",
+        "add_metric": "give ws.fit metrics=[...]",
+        "add_weight": "assign it: self.name = ws.nn.Parameter(shape)",
+        "add": "write ws.nn.Sequential(*layers), with all of them",
+        "build": "layers are told their sizes when they are made",
+        "call": "define `forward`",
+        "trainable": "write model.freeze('*') or model.unfreeze('*')",
+        "trainable_variables": "write model.parameters()",
+        "trainable_weights": "write model.parameters()",
+        "non_trainable_weights": "write model.named_buffers()",
+        "weights": "write model.state_dict()",
+        "variables": "write model.state_dict()",
+        "get_weights": "write model.state_dict(), arrays by name",
+        "set_weights": "write model.load_state_dict(arrays by name)",
+        "save_weights": "write model.save('model.safetensors')",
+        "load_weights": "write model.load('model.safetensors')",
+        "to_json": "a model is its Python class; its numbers are model.save('model.safetensors')",
+        "get_config": "a model is its Python class; its numbers are model.save('model.safetensors')",
+        "count_params": "write sum(p.elements for p in model.parameters().values())",
+        "num_parameters": "write sum(p.elements for p in model.parameters().values())",
+        "layers": "write model.children(), modules by name",
+        "inputs": "write model.summary(ws.Spec(('batch', 784))), the sizes of a module follow from its data",
+        "optimizer": "the optimizer belongs to the session: session.optimizer",
+        "configure_optimizers": "give ws.fit optimizer=ws.AdamW(lr=...)",
+        "training_step": "write ws.fit(model, (x, y), loss=...), or a @ws.step",
+        "log": "give ws.fit metrics=[...]",
+        "device": _DEVICE,
+        "dtype": "layers have one each: model.layer.weight.dtype",
+        "state": "write model.state_dict()",
+        "predict_proba": "write model.predict(x) and take the softmax of it, or loss functions that take raw scores",
+        "score": "write model.evaluate(x, y, loss=..., metrics=['accuracy'])",
+    },
+    groups=(
+        ("register_*hook* register_load_* register_state_*", _HOOK),
+        ("ipu xpu mtia", _DEVICE),
+        ("set_submodule get_extra_state set_extra_state", "assign it: self.name = module"),
+    ),
+)  # fmt: skip
+
+PARAMETERS = Names(
+    theirs="torch.nn.Parameter",
+    ours="a parameter",
+    same={
+        "normal_": "ws.nn.init.normal_",
+        "uniform_": "ws.nn.init.uniform_",
+        "fill_": "ws.nn.init.constant_",
+        "zero_": "ws.nn.init.zeros_",
+        "copy_": "ws.nn.init.copy_",
+    },
+    say={
+        "grad": "gradients live within one step: session.gradient_stats(), or ws.gradients(loss, params) in a @ws.step",
+        "numpy": "write model.state_dict()[name]",
+        "detach": "write model.state_dict()[name]",
+        "cpu": "write model.state_dict()[name]",
+        "item": "write model.state_dict()[name]",
+        "tolist": "write model.state_dict()[name]",
+        "clone": "write model.state_dict()[name], which is a copy",
+        "device": _DEVICE,
+        "cuda": _DEVICE,
+        "to": _DEVICE,
+        "assign": "write model.load_state_dict({name: array}, strict=False)",
+        "set_value": "write model.load_state_dict({name: array}, strict=False)",
+        "T": "a parameter is a tensor inside forward; its numbers are model.state_dict()[name]",
+    },
+    groups=(
+        ("sum mean norm std var abs max min", "its numbers are an array: model.state_dict()[name].{name}()"),
+        (
+            "*_",
+            "say how it begins: ws.nn.init, or give it numbers with model.load_state_dict({name: array}, strict=False)",
+        ),
+    ),
+)
+
+RESULTS = Names(
+    theirs="a loss",
+    ours="the result of a step",
+    say={
+        "backward": "session.step has computed the gradients and applied the update already; go on with the next step",
+        "item": "write result.loss, or float(result)",
+        "detach": "write float(result)",
+        "numpy": "write float(result), or np.asarray(result.loss)",
+        "cpu": "write float(result)",
+    },
+)

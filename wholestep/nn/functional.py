@@ -1,0 +1,344 @@
+"""PyTorch's `nn.functional`: its functions with its arguments, for programs that are written with them.
+
+What means the same in `ws` is that very function: `functional.relu` is `ws.relu`.  Those here take other arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from wholestep.compat.arguments import take_their_words
+from wholestep.compat.modes import BY_ENTRY_POINT, Mode
+from wholestep.compiler.frontend import activations, functions, layers, statistics
+from wholestep.compiler.frontend.elementwise import clip
+from wholestep.compiler.frontend.functions import abs, expm1, sigmoid, tanh
+from wholestep.compiler.frontend.layers import Switchable
+from wholestep.compiler.frontend.padding import pad as pad_axes
+from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import shape_text
+from wholestep.errors import OptionError, ShapeError
+from wholestep.losses import classification, distances, probabilities, regression
+
+__all__ = [
+    "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu", "cosine_similarity",
+    "cross_entropy", "dropout", "embedding", "glu", "hardshrink", "hardsigmoid", "hardtanh", "huber_loss",
+    "l1_loss", "layer_norm", "leaky_relu", "linear", "logsigmoid", "margin_ranking_loss", "mse_loss", "nll_loss",
+    "normalize", "pad", "pairwise_distance", "prelu", "relu6", "rms_norm", "scaled_dot_product_attention", "selu",
+    "smooth_l1_loss", "softmin", "softplus", "softshrink", "softsign", "tanhshrink", "threshold",
+    "triplet_margin_loss",
+]  # fmt: skip
+
+Target = Any
+
+# -- layers ----------------------------------------------------------------------------------------------------------
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x · weightᵀ + bias, the weight (outputs, inputs)."""
+    y = x @ weight.T
+    return y if bias is None else y + bias
+
+
+def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+    """Rows of the weight by index; no gradient reaches the row of `padding_idx`."""
+    if padding_idx is None:
+        return weight[x]
+    row = padding_idx % int(weight.shape[0])
+    kept = (x != row).reshape((*x.shape, 1))
+    found = weight[x]
+    return where(kept, found, functions.stop_gradient(found))
+
+
+def dropout(x: Tensor, p: float | Switchable = 0.5, training: bool | Mode = BY_ENTRY_POINT) -> Tensor:
+    """`ws.dropout`: steps that train drop; `training=self.training` says the same, `training=False` drops never."""
+    return x if training is False else layers.dropout(x, p)
+
+
+def layer_norm(
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Operand | None = None,
+    bias: Operand | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """`ws.layer_norm` over the last axes, whose sizes are given."""
+    return layers.layer_norm(x, weight, bias, eps=eps, axis=_last("layer_norm", x, normalized_shape))
+
+
+def rms_norm(
+    x: Tensor, normalized_shape: Sequence[int], weight: Operand | None = None, eps: float | None = None
+) -> Tensor:
+    """`ws.rms_norm` over the last axes, whose sizes are given."""
+    return layers.rms_norm(x, weight, eps=eps, axis=_last("rms_norm", x, normalized_shape))
+
+
+def _last(op: str, x: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    if x.shape[x.ndim - len(sizes) :] != sizes:
+        fail(ShapeError, f"{op}: the last axes of {shape_text(x.shape)} are not {sizes}.")
+    return tuple(range(-len(sizes), 0))
+
+
+def batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Operand | None = None,
+    bias: Operand | None = None,
+    training: bool | Mode = BY_ENTRY_POINT,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """`ws.batch_norm`: steps that train use the batch's statistics, the others the running ones."""
+    if training is False and running_mean is not None and running_var is not None:
+        shape = (x.shape[1], *[1] * (x.ndim - 2))
+        scale = functions.recip(functions.sqrt(running_var + eps))
+        y = (x - running_mean.reshape(shape)) * scale.reshape(shape)
+        y = y if weight is None else y * as_tensor(weight).reshape(shape)
+        return y if bias is None else y + as_tensor(bias).reshape(shape)
+    return layers.batch_norm(x, weight, bias, running_mean, running_var, momentum=momentum, eps=eps)
+
+
+def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    """Pairs (before, after) from the last axis on: (left, right, top, bottom) of images; `ws.pad` has them by axis."""
+    if len(pad) % 2 or len(pad) // 2 > x.ndim:
+        fail(ShapeError, f"pad: pairs (before, after) for at most {x.ndim} axes; received {tuple(pad)}.")
+    pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
+    amounts = [(0, 0)] * (x.ndim - len(pairs)) + pairs[::-1]
+    return pad_axes(x, amounts, 0.0 if value is None else value, mode)
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Operand | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """`ws.attention`"""
+    if dropout_p:
+        fail(
+            OptionError, "scaled_dot_product_attention: the scores are not dropped; drop the result: ws.dropout(x, p)."
+        )
+    return layers.attention(query, key, value, causal=is_causal, scale=scale, mask=attn_mask)
+
+
+def normalize(x: Tensor, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> Tensor:
+    """`ws.normalize`, along axis 1 unless given."""
+    return statistics.normalize(x, p, axis, eps)
+
+
+def cosine_similarity(x: Tensor, y: Tensor, axis: int = 1, eps: float = 1e-8) -> Tensor:
+    """`ws.cosine_similarity`, along axis 1 unless given."""
+    return statistics.cosine_similarity(x, y, axis, eps)
+
+
+def pairwise_distance(x: Tensor, y: Tensor, p: float = 2.0, eps: float = 1e-6, keepdims: bool = False) -> Tensor:
+    """‖x - y + eps‖ₚ along the last axis"""
+    return statistics.norm(x - y + eps, p, -1, keepdims)
+
+
+# -- activations -----------------------------------------------------------------------------------------------------
+
+
+def leaky_relu(x: Operand, negative_slope: float = 0.01) -> Tensor:
+    """x above 0, negative_slope · x below"""
+    return activations.leaky_relu(x, negative_slope)
+
+
+def softplus(x: Operand, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + e^(beta·x)) / beta; x itself where beta·x is above the threshold"""
+    t = as_tensor(x) * beta
+    return where(t > threshold, as_tensor(x), activations.softplus(where(t > threshold, 0.0, t)) * (1.0 / beta))
+
+
+def logsigmoid(x: Operand) -> Tensor:
+    """log sigmoid(x), finite for every x"""
+    return -activations.softplus(-as_tensor(x))
+
+
+def relu6(x: Operand) -> Tensor:
+    """x between 0 and 6"""
+    return hardtanh(x, 0.0, 6.0)
+
+
+def hardtanh(x: Operand, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """x between two numbers; the gradient at them is 0"""
+    t = as_tensor(x)
+    inside = (t > min_val) & (t < max_val)
+    return where(inside, t, functions.stop_gradient(clip(t, min_val, max_val)))
+
+
+def hardsigmoid(x: Operand) -> Tensor:
+    """x / 6 + ½ between 0 and 1"""
+    return hardtanh(as_tensor(x) * (1.0 / 6.0) + 0.5, 0.0, 1.0)
+
+
+_ALPHA, _SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+
+
+def selu(x: Operand) -> Tensor:
+    """scale · (x above 0, alpha · (eˣ - 1) below) (arXiv:1706.02515)"""
+    return _SCALE * activations.elu(x, _ALPHA)
+
+
+def celu(x: Operand, alpha: float = 1.0) -> Tensor:
+    """x above 0, alpha · (e^(x/alpha) - 1) below"""
+    t = as_tensor(x)
+    return where(t > 0, t, alpha * expm1(where(t > 0, 0.0, t) * (1.0 / alpha)))
+
+
+def glu(x: Tensor, axis: int = -1) -> Tensor:
+    """a · sigmoid(b), a and b the halves of an axis (arXiv:1612.08083)"""
+    (position,) = x._axes(axis)
+    length = x.shape[position]
+    if not isinstance(length, int) or length % 2:
+        fail(ShapeError, f"glu halves axis {axis} of {shape_text(x.shape)}; make its size even.")
+    first, second = (slice(None, length // 2), slice(length // 2, None))
+    before = (slice(None),) * position
+    return x[(*before, first)] * sigmoid(x[(*before, second)])
+
+
+def prelu(x: Tensor, weight: Tensor) -> Tensor:
+    """x above 0, weight · x below: one number, or one for each channel of axis 1"""
+    many = x.ndim > 1 and weight.ndim == 1 and weight.shape[0] != 1
+    slope = weight.reshape((weight.shape[0], *[1] * (x.ndim - 2))) if many else weight.reshape((1,) * x.ndim)
+    return where(x > 0, x, slope * x)
+
+
+def softsign(x: Operand) -> Tensor:
+    """x / (1 + |x|)"""
+    t = as_tensor(x)
+    return t / (1.0 + abs(t))
+
+
+def softmin(x: Operand, axis: int = -1) -> Tensor:
+    """softmax of -x"""
+    return functions.softmax(-as_tensor(x), axis)
+
+
+def tanhshrink(x: Operand) -> Tensor:
+    """x - tanh x"""
+    return as_tensor(x) - tanh(x)
+
+
+def softshrink(x: Operand, lambd: float = 0.5) -> Tensor:
+    """x towards 0 by lambd, 0 between"""
+    t = as_tensor(x)
+    return where(t > lambd, t - lambd, where(t < -lambd, t + lambd, 0.0))
+
+
+def hardshrink(x: Operand, lambd: float = 0.5) -> Tensor:
+    """0 where |x| is at most lambd"""
+    t = as_tensor(x)
+    return where(abs(t) > lambd, t, 0.0)
+
+
+def threshold(x: Operand, threshold: float, value: float) -> Tensor:
+    """x above the threshold, else a value"""
+    t = as_tensor(x)
+    return where(t > threshold, t, value)
+
+
+# -- losses ----------------------------------------------------------------------------------------------------------
+
+
+def cross_entropy(
+    x: Tensor,
+    target: Target,
+    weight: Target | None = None,
+    ignore_index: int | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """`ws.losses.cross_entropy`; classes on axis 1 or last, indices or probabilities as targets."""
+    return classification.cross_entropy(
+        x, target, ignore_index, reduction, label_smoothing=label_smoothing, class_weight=weight
+    )
+
+
+def binary_cross_entropy_with_logits(
+    x: Tensor, target: Target, weight: Target | None = None, reduction: str = "mean", pos_weight: Target | None = None
+) -> Tensor:
+    """`ws.losses.binary_cross_entropy`"""
+    plain = classification.binary_cross_entropy_with_logits_loss
+    if weight is None:
+        return plain(x, target, reduction, pos_weight=pos_weight)
+    return _reduced(plain(x, target, "none", pos_weight=pos_weight) * weight, reduction)
+
+
+def nll_loss(
+    x: Tensor, target: Target, weight: Target | None = None, ignore_index: int | None = None, reduction: str = "mean"
+) -> Tensor:
+    """`ws.losses.nll_loss`, of logarithms"""
+    return probabilities.nll_loss(x, target, ignore_index, reduction, class_weight=weight)
+
+
+def binary_cross_entropy(x: Tensor, target: Target, weight: Target | None = None, reduction: str = "mean") -> Tensor:
+    """`ws.losses.bce_of_probabilities_loss`, of probabilities; raw scores are better"""
+    if weight is None:
+        return probabilities.bce_of_probabilities_loss(x, target, reduction)
+    return _reduced(probabilities.bce_of_probabilities_loss(x, target, "none") * weight, reduction)
+
+
+def _reduced(values: Tensor, reduction: str) -> Tensor:
+    return values if reduction == "none" else values.sum() if reduction == "sum" else values.mean()
+
+
+def margin_ranking_loss(
+    input1: Tensor, input2: Tensor, target: Target, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """`ws.losses.margin_ranking_loss`"""
+    return distances.margin_ranking_loss(input1, input2, target, margin, reduction)
+
+
+def triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    p: int = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """`ws.losses.triplet_margin_loss`"""
+    if eps != 1e-6:
+        fail(OptionError, f"triplet_margin_loss: eps is 1e-6; received {eps}. Write the distances yourself.")
+    return distances.triplet_margin_loss(anchor, positive, negative, margin, p, swap, reduction)
+
+
+def mse_loss(x: Tensor, target: Target, reduction: str = "mean") -> Tensor:
+    """`ws.losses.mse`"""
+    return regression.mse_loss(x, target, reduction)
+
+
+def l1_loss(x: Tensor, target: Target, reduction: str = "mean") -> Tensor:
+    """`ws.losses.mae`"""
+    return regression.mae_loss(x, target, reduction)
+
+
+def huber_loss(x: Tensor, target: Target, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """`ws.losses.huber`"""
+    return regression.huber_loss(x, target, delta, reduction)
+
+
+def smooth_l1_loss(x: Tensor, target: Target, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """`ws.losses.smooth_l1`"""
+    return regression.smooth_l1_loss(x, target, beta, reduction)
+
+
+take_their_words(globals(), __all__)
+
+
+def __getattr__(name: str) -> Any:
+    """Functions that mean the same as those of `ws`; what is not here is answered."""
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from wholestep.compat.names import missing
+
+    return missing(__name__, name)
