@@ -9,6 +9,7 @@ from functools import cache
 from importlib import import_module
 
 from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.text import print_graph
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.cse import share_common_nodes
@@ -189,6 +190,8 @@ class Compiler:
     def plan(self, graph: Graph, capacity: Mapping[str, int], target: Target) -> tuple[Plan, OptimizeReport]:
         """The plan of one entry point for a target and what was done to get it."""
         log.info("traced graph: %d nodes", len(graph.nodes))
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("traced graph:\n%s", print_graph(graph))
         self._checked(graph)
         need_dtypes(graph, target)
         # Indices are bounded by what the user wrote: a rewrite may replace a lookup by arithmetic on its index.
@@ -202,6 +205,9 @@ class Compiler:
             check(plan)
             _need_room(plan, target)
         log.info("plan: %d nodes, %d buffers, %d dispatches", len(lowered.nodes), len(plan.buffers), len(plan.kernels))
+        for report in self.egraph_reports:
+            chosen = ", ".join(f"{count}x {rule}" for rule, count in sorted(report.applied.items()))
+            log.info("%s: %s", report.stage, chosen or "no rewriting was chosen")
         applied = dict.fromkeys(rule for r in self.egraph_reports for rule in r.applied)
         return plan, OptimizeReport(
             len(graph.nodes),

@@ -29,7 +29,8 @@ COMPILED = (
     "_predictors",
     "_evaluators",
     "_gradients",
-)  # attributes with sessions for `predict`, `evaluate` and `compute_gradients`: they end with the model
+    "_activations",
+)  # attributes with compiled sessions: they end with the model
 
 
 class Module:
@@ -222,6 +223,15 @@ class Module:
         from wholestep.session.predict import predict
 
         return predict(self, inputs, named, batch_size, device)
+
+    def activations(self, *inputs: object, **named: object) -> dict[str, np.ndarray[Any, Any]]:
+        """What each layer inside gives for arrays, by its name, as in evaluation: all rows at once.
+
+        Example: `model.activations(x[:8])["0"]` is what the first layer of a Sequential gives.
+        """
+        from wholestep.session.activations import activations
+
+        return activations(self, inputs, named)
 
     def evaluate(
         self,

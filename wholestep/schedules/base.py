@@ -182,9 +182,11 @@ class Schedule(ABC):
             fail(OptionError, f"{self._kind}: unit={self.unit!r}: expected 'step' or 'epoch'.")
         self.check()
 
-    @abstractmethod
     def check(self) -> None:
-        """Refuse numbers outside their range."""
+        """Refuse numbers outside their range (`self.need("lr", above=0.0)`); by default they are finite."""
+        for name in self.numbers():
+            if "." not in name:
+                self.need(name)
 
     @property
     def _kind(self) -> str:
