@@ -1,4 +1,7 @@
-"""Trains a network on the UCI digits and prints its accuracy on digits it has not seen: `make train`."""
+"""Trains a network on the UCI digits and prints its accuracy on digits it has not seen: `make train`.
+
+`wholestep train examples/digits.py --epochs 5 --set optimizer.lr=3e-4` trains it from the command line.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ EPOCHS = 12
 BATCH = 32
 
 
-def network() -> ws.nn.Module:
+def network(hidden: int) -> ws.nn.Module:
     """Two hidden layers between 64 pixels and 10 scores."""
     return ws.nn.Sequential(
-        ws.nn.Linear(64, HIDDEN),
+        ws.nn.Linear(64, hidden),
         ws.nn.ReLU(),
-        ws.nn.Linear(HIDDEN, HIDDEN),
+        ws.nn.Linear(hidden, hidden),
         ws.nn.ReLU(),
-        ws.nn.Linear(HIDDEN, 10),
+        ws.nn.Linear(hidden, 10),
     )
 
 
@@ -34,27 +37,34 @@ def with_shifts(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(moved), np.tile(y, len(moves))
 
 
-def main(epochs: int = EPOCHS, console: Console | None = None) -> float:
-    """Trains on a stratified random 80 % of the digits; returns the accuracy on the other 20 %."""
-    console = console or Console()
+def build(hidden: int = HIDDEN) -> ws.Experiment:
+    """A stratified random 80 % of the digits to train on; the other 20 % are shown, and nothing is chosen by them."""
     x, y = ws.datasets.digits()
     train, test = ws.datasets.stratified_split(y, test_fraction=0.2, seed=0)
-    unseen = x[test], y[test]  # shown after every epoch; nothing is chosen by it
-    model = network()
-    history = ws.fit(
-        model,
-        with_shifts(x[train], y[train]),
+    unseen = x[test], y[test]
+    return ws.Experiment(
+        model=network(hidden),
+        data=with_shifts(x[train], y[train]),
         validation=unseen,
+        test=unseen,
         loss="cross_entropy",
         optimizer=ws.Adam(lr=PEAK_LR),
         schedule=ws.schedules.cosine(),
         metrics=["accuracy"],
-        epochs=epochs,
+        epochs=EPOCHS,
         batch_size=BATCH,
     )
+
+
+def main(epochs: int = EPOCHS, console: Console | None = None) -> float:
+    """Trains, and returns the accuracy on what it has not seen."""
+    console = console or Console()
+    experiment = build()
+    history = experiment.fit(epochs=epochs)
     console.print(history.plot(names=["loss", "val_accuracy"]), markup=False, highlight=False)
-    result = model.evaluate(*unseen, loss="cross_entropy", metrics=["accuracy"])["accuracy"]
-    console.print(f"test accuracy: {result:.2%} on {len(test)} digits not seen in training")
+    x, y = experiment.test
+    result = experiment.model.evaluate(x, y, loss="cross_entropy", metrics=["accuracy"])["accuracy"]
+    console.print(f"test accuracy: {result:.2%} on {len(y)} digits not seen in training")
     return float(result)
 
 

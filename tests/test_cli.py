@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -375,6 +376,24 @@ def test_trace_and_bench(script: Path, tmp_path: Path) -> None:
     code, text = run("bench", "small.py", "--seconds", "0.05")
     assert code == 0, text
     assert "steps/s" in text
+
+
+def test_the_commands_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As written, on a fresh clone: the folder of examples is there, nothing else is."""
+    root = Path(__file__).parents[1]
+    block = (root / "README.md").read_text().partition("```sh\n")[2].partition("```")[0]
+    commands = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert [words[:2] for words in commands] == [["wholestep", "train"]] * 2
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(root / "examples")
+    for words in commands:
+        code, text = run(*words[1:], "--no-progress")
+        assert code == 0, text
+    assert ws.load_checkpoint("runs/digits").logs["val_accuracy"] > 0.9
+    code, text = run("train", "examples/mnist.py")
+    assert code != 0
+    assert "download the four files of MNIST there (they are at https://" in text
+    assert len(text.strip().splitlines()) == 1
 
 
 def test_the_mnist_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

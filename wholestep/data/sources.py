@@ -135,12 +135,16 @@ def _mnist_part(folder: Path_, part: str) -> tuple[Array, Array]:
     return images[:, None].astype(np.float32) / np.float32(255), labels.astype(np.int32)
 
 
+MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
+
+
 def _found(folder: Path_, name: str) -> Path:
     for candidate in (Path(folder) / f"{name}.gz", Path(folder) / name):
         if candidate.exists():
             return candidate
     raise InputError(
-        f"there is no {name} (or {name}.gz) in {folder}; download the four files of MNIST there, or name their folder."
+        f"there is no {name} (or {name}.gz) in {folder}; download the four files of MNIST there (they are at "
+        f"{MNIST}/{name}.gz and so on), or name their folder: ws.data.mnist('folder'), --set data=folder."
     )
 
 
