@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import wholestep as ws
+import wholestep.sklearn
 
 TARGET = Path(__file__).with_name("api.md")
 SECTIONS = {
@@ -30,6 +31,7 @@ SECTIONS = {
     "ws.datasets": ws.datasets,
     "ws.init": ws.init,
     "ws.errors": ws.errors,
+    "wholestep.sklearn": wholestep.sklearn,
 }
 Home = dict[int, str]  # object -> where it is described; an object with two names is described once
 INTRODUCTION = """\

@@ -14,6 +14,7 @@ import pytest
 
 import wholestep as ws
 import wholestep.session
+import wholestep.sklearn
 import wholestep.train
 from wholestep import compat
 from wholestep.lazy import Exports
@@ -45,7 +46,7 @@ def test_names_are_loaded_when_they_are_first_used():
 
 PACKAGES = [
     ws, ws.callbacks, ws.data, ws.losses, ws.metrics, ws.models, ws.nn, ws.optim, ws.schedules, wholestep.session,
-    wholestep.train,
+    wholestep.train, wholestep.sklearn,
 ]  # fmt: skip
 
 

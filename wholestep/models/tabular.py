@@ -5,7 +5,7 @@ After "Entity Embeddings of Categorical Variables", Guo and Berkhahn 2016 (arXiv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +14,21 @@ from wholestep.compiler.frontend.functions import concat, maximum
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
-from wholestep.nn import Dropout, Embedding, Linear, Module, ReLU, Sequential
+from wholestep.nn import GELU, Dropout, Embedding, Linear, Module, ReLU, Sequential, Sigmoid, SiLU, Tanh
 from wholestep.nn.encoded import UNMET
 from wholestep.nn.parameter import buffer
 
 if TYPE_CHECKING:
     from wholestep.data.encoding import Encoding
+
+ACTIVATIONS: dict[str, Callable[[], list[Module]]] = {  # under scikit-learn's names
+    "relu": lambda: [ReLU()],
+    "tanh": lambda: [Tanh()],
+    "logistic": lambda: [Sigmoid()],
+    "gelu": lambda: [GELU()],
+    "silu": lambda: [SiLU()],
+    "identity": list,
+}
 
 
 class Tabular(Module):
@@ -32,6 +41,7 @@ class Tabular(Module):
         hidden: the width of each hidden layer.
         embedding: the width of a category's, or word's, embedding.
         dropout: after each hidden layer.
+        activation: "relu", "tanh", "logistic", "gelu", "silu" or "identity".
 
     Example: `ws.fit(ws.models.Tabular(), (frame, "species"), loss="cross_entropy", epochs=20)`.
     """
@@ -39,31 +49,41 @@ class Tabular(Module):
     middle: Tensor  # of numbers that are predicted, in their units
     spread: Tensor
 
-    def __init__(self, hidden: Sequence[int] = (64, 64), embedding: int = 8, dropout: float = 0.0) -> None:
+    def __init__(
+        self, hidden: Sequence[int] = (64, 64), embedding: int = 8, dropout: float = 0.0, activation: str = "relu"
+    ) -> None:
         widths = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
         for what, value in (("embedding", embedding), *(("hidden", width) for width in widths)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 fail(OptionError, f"Tabular: {what} is a whole number of at least 1; received {value!r}.")
-        self.hidden, self.embedding, self.dropout = widths, embedding, dropout
+        if activation not in ACTIVATIONS:
+            known = ", ".join(map(repr, ACTIVATIONS))
+            fail(OptionError, f"Tabular: the activation is one of {known}; received {activation!r}.")
+        self.hidden, self.embedding, self.dropout, self.activation = widths, embedding, dropout, activation
         self.layers: Sequential | None = None
 
     def meet(self, encoding: Encoding) -> None:
         """Make the layers for columns like these."""
         categories, words = encoding.entries
-        inputs = encoding.width + self.embedding * (len(encoding.categories) + len(encoding.words))
-        if encoding.categories:
-            self.categories = Embedding(categories, self.embedding)
-        if encoding.words:
-            self.words = Embedding(words, self.embedding)
-        layers: list[Module] = []
-        for width in self.hidden:
-            layers += [Linear(inputs, width), ReLU()] + ([Dropout(self.dropout)] if self.dropout else [])
-            inputs = width
-        self.layers = Sequential(*layers, Linear(inputs, encoding.outputs))
-        self.outputs = encoding.outputs
+        self.make(encoding.width, len(encoding.categories), categories, len(encoding.words), words, encoding.outputs)
         if (scale := encoding.units) is not None:
             self.middle, self.spread = (buffer((self.outputs,), np.array(part, np.float32)) for part in scale)
-        self.in_units = scale is not None
+            self.in_units = True
+
+    def make(self, width: int, categories: int, entries: int, texts: int, words: int, outputs: int) -> None:
+        """Make the layers for so many columns of numbers, of categories and of text, and entries in their tables."""
+        inputs = width + self.embedding * (categories + texts)
+        if categories:
+            self.categories = Embedding(entries, self.embedding)
+        if texts:
+            self.words = Embedding(words, self.embedding)
+        layers: list[Module] = []
+        for size in self.hidden:
+            layers += [Linear(inputs, size), *ACTIVATIONS[self.activation]()]
+            layers += [Dropout(self.dropout)] if self.dropout else []
+            inputs = size
+        self.layers = Sequential(*layers, Linear(inputs, outputs))
+        self.outputs, self.in_units = outputs, False
 
     def forward(self, x: Any = None, categories: Any = None, words: Any = None) -> Tensor:
         if self.layers is None:

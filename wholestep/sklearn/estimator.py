@@ -1,0 +1,299 @@
+"""What the two estimators share: columns become arrays, a borrowed network is trained, its weights are kept."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from wholestep.data.column import Array
+from wholestep.data.encoder import Encoder
+from wholestep.data.encoding import Encoding
+from wholestep.data.frame import as_frame, is_frame
+from wholestep.data.framed import Framed
+from wholestep.models.tabular import ACTIVATIONS
+from wholestep.options import CompileOptions
+from wholestep.sklearn.matrix import Matrix
+from wholestep.sklearn.networks import POOL, Columns, Kind, Network, Weights
+
+AUTO = 32  # rows of batch_size="auto"
+SOLVERS = ("adam", "adamw", "sgd")
+EXPECTED_FAILED_CHECKS = {
+    "check_sample_weight_equivalence_on_dense_data": (
+        "a weight of 2 is the same row twice, in the loss and in the scale of columns; but rows are drawn into "
+        "batches, of which a longer table has more, and sums in float32 do not agree to 1e-7"
+    ),
+}
+
+
+class Estimator(BaseEstimator):
+    """Parameters, training and pickling."""
+
+    _loss: str
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Any = (100,),
+        activation: str = "relu",
+        *,
+        solver: str = "adam",
+        alpha: float = 0.1,
+        batch_size: Any = "auto",
+        learning_rate_init: float = 2e-3,
+        max_iter: int = 200,
+        shuffle: bool = True,
+        random_state: Any = None,
+        tol: float = 1e-4,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        dropout: float = 0.0,
+        standardize: bool = True,
+        device: str = "cpu",
+        threads: int | None = None,
+        options: CompileOptions | None = None,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.solver = solver
+        self.alpha = alpha
+        self.batch_size = batch_size
+        self.learning_rate_init = learning_rate_init
+        self.max_iter = max_iter
+        self.shuffle = shuffle
+        self.random_state = random_state
+        self.tol = tol
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.dropout = dropout
+        self.standardize = standardize
+        self.device = device
+        self.threads = threads
+        self.options = options
+
+    # -- columns -------------------------------------------------------------------------------------------------
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, **checks: Any) -> tuple[dict[str, Array], Any, Array | None]:
+        """The arrays of training data, its targets and weights; how columns become numbers is learnt from them."""
+        if _has_names_or_dates(X):
+            validate_data(self, X, y, skip_check_array=True)
+            frame = as_frame(X)
+            self.n_features_in_ = len(frame.columns)
+            self._columns: Encoding | Matrix = Encoder(self.standardize).fit(Framed(frame))
+            return self._columns.encode(frame), y, _weights_of(frame, sample_weight)
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan", **checks)
+        weight = _weights_of(X, sample_weight)
+        self._columns = Matrix.learnt(X, self.standardize, weight)
+        return {"x": self._columns.encode(X)}, y, weight
+
+    def _encoded(self, X: Any) -> dict[str, Array]:
+        check_is_fitted(self)
+        if isinstance(self._columns, Encoding):
+            validate_data(self, X, reset=False, skip_check_array=True)
+            return self._columns.encode(as_frame(X))
+        X = validate_data(self, X, reset=False, dtype=[np.float64, np.float32], ensure_all_finite="allow-nan")
+        return {"x": self._columns.encode(X)}
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    def _train(self, arrays: dict[str, Array], y: Array, outputs: int, weight: Array | None) -> None:
+        self._check_parameters()
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        data = {**arrays, "labels": y} | ({} if weight is None else {"sample_weight": weight})
+        data, held = self._parted(data, seed)
+        rows = len(data["labels"])
+        batch = min(AUTO, rows) if self.batch_size == "auto" else min(int(self.batch_size), rows)
+        kind = self._kind(outputs, weighted=weight is not None)
+        with POOL.borrowed(kind) as network:
+            network.restart(seed)
+            live = network.session.optimizer
+            live.lr = float(self.learning_rate_init)
+            if kind.decays:
+                live.weight_decay = self.alpha if self.solver == "adamw" else self.alpha / batch
+            stop = Stopping(float(self.tol), self.n_iter_no_change, self._measure(network, held))
+            self._weights: Weights = self._epochs(network, data, batch, seed, stop)
+        self.loss_curve_, self.n_iter_ = stop.losses, len(stop.losses)
+        self.best_loss_ = min(stop.losses)
+        if held is not None:
+            self.validation_scores_ = stop.scores
+        self._kind_used = kind
+
+    def _epochs(self, network: Network, data: dict[str, Array], batch: int, seed: int, stop: Stopping) -> Weights:
+        """Train until nothing improves; the weights, those of the best epoch where rows are held out."""
+        updates, total = -(-len(data["labels"]) // batch), 0.0
+        slices = network.session.run_in_slices(
+            data, epochs=self.max_iter, shuffle=self.shuffle, batch_size=batch, order_seed=seed
+        )
+        best: Weights | None = None
+        for part in slices:
+            total += float(part.losses @ part.rows)
+            if part.end < updates:
+                continue
+            ended = stop.after(total / len(data["labels"]))
+            total = 0.0
+            if stop.scores and stop.improved:
+                best = network.weights()
+            if ended:
+                break
+        else:
+            warnings.warn(
+                f"{type(self).__name__}: max_iter={self.max_iter} epochs were made and the loss still fell; more of "
+                "them may do better.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        return network.weights() if best is None else best
+
+    def _parted(self, data: dict[str, Array], seed: int) -> tuple[dict[str, Array], dict[str, Array] | None]:
+        if not self.early_stopping:
+            return data, None
+        from sklearn.model_selection import train_test_split
+
+        rows = np.arange(len(data["labels"]))
+        by = data["labels"] if self._loss == "cross_entropy" else None
+        train, held = train_test_split(rows, test_size=self.validation_fraction, random_state=seed, stratify=by)
+        return {n: a[train] for n, a in data.items()}, {n: a[held] for n, a in data.items()}
+
+    def _measure(self, network: Network, held: dict[str, Array] | None) -> Callable[[], float] | None:
+        if held is None:
+            return None
+        inputs = {name: a for name, a in held.items() if name not in ("labels", "sample_weight")}
+        return lambda: self._score(network.outputs(inputs), held["labels"], held.get("sample_weight"))
+
+    def _score(self, outputs: Array, y: Array, weight: Array | None) -> float:
+        raise NotImplementedError
+
+    def _kind(self, outputs: int, weighted: bool) -> Kind:
+        hidden = self.hidden_layer_sizes
+        sizes = tuple(int(h) for h in (hidden if np.iterable(hidden) else [hidden]))
+        most = AUTO if self.batch_size == "auto" else int(self.batch_size)
+        return Kind(
+            self._columns.sizes if isinstance(self._columns, Matrix) else columns_of(self._columns),
+            outputs,
+            sizes,
+            self.activation,
+            float(self.dropout),
+            self.solver,
+            self.alpha > 0,
+            self._loss,
+            weighted,
+            1 << max(most - 1, 1).bit_length(),
+            self.device,
+            self.threads,
+            self.options,
+        )
+
+    def _outputs(self, X: Any) -> Array:
+        arrays = self._encoded(X)
+        with POOL.borrowed(self._kind_used) as network:
+            network.load(self._weights)
+            return network.outputs(arrays)
+
+    def _check_parameters(self) -> None:
+        """ValueError, as scikit-learn's own estimators raise, with what was expected."""
+        for name, kind, low, high in NUMBERS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
+                what = "a whole number" if kind is Integral else "a number"
+                raise ValueError(f"{type(self).__name__}: {name} is {what} from {low} to {high}; received {value!r}.")
+        for name, known in (("solver", SOLVERS), ("activation", tuple(ACTIVATIONS))):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{type(self).__name__}: {name} is one of {', '.join(map(repr, known))}; received "
+                    f"{getattr(self, name)!r}."
+                )
+        if self.batch_size != "auto" and (not isinstance(self.batch_size, Integral) or self.batch_size < 1):
+            raise ValueError(
+                f"{type(self).__name__}: batch_size is 'auto' or a whole number of at least 1; received "
+                f"{self.batch_size!r}."
+            )
+
+    # -- scikit-learn --------------------------------------------------------------------------------------------
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True  # a gap is told to the network as one
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_weights")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Parameters and what was learnt: numbers, texts, and the weights as the bytes of a safetensors file."""
+        from wholestep.sklearn.state import packed
+
+        return packed({**super().__getstate__()})
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        from wholestep.sklearn.state import unpacked
+
+        super().__setstate__(unpacked(dict(state)))
+
+
+NUMBERS: tuple[tuple[str, Any, float, float], ...] = (
+    ("alpha", Real, 0, np.inf),
+    ("learning_rate_init", Real, 1e-30, np.inf),
+    ("max_iter", Integral, 1, np.inf),
+    ("tol", Real, 0, np.inf),
+    ("validation_fraction", Real, 1e-9, 1 - 1e-9),
+    ("n_iter_no_change", Integral, 1, np.inf),
+    ("dropout", Real, 0, 0.999),
+)
+
+
+@dataclass
+class Stopping:
+    """When training ends: so many epochs in a row in which nothing got better by more than `tol`."""
+
+    tol: float
+    patience: int
+    measure: Callable[[], float] | None  # a score of the rows held out; None: the loss of training counts
+
+    def __post_init__(self) -> None:
+        self.losses: list[float] = []
+        self.scores: list[float] = []
+        self.best, self.idle, self.improved = -np.inf, 0, False
+
+    def after(self, loss: float) -> bool:
+        """An epoch is done; is it the last?"""
+        self.losses.append(loss)
+        value = -loss
+        if self.measure is not None:
+            value = self.measure()
+            self.scores.append(value)
+        self.improved = value > self.best
+        self.idle = 0 if value > self.best + self.tol else self.idle + 1
+        self.best = max(self.best, value)
+        return self.idle > self.patience
+
+
+def _weights_of(X: Any, sample_weight: Any) -> Array | None:
+    if sample_weight is None:
+        return None
+    found: Array = _check_sample_weight(
+        sample_weight, np.empty((len(X), 1)), dtype=np.float32, ensure_non_negative=True
+    )
+    return found
+
+
+def _has_names_or_dates(X: Any) -> bool:
+    """Does a frame have columns that are no numbers?"""
+    if not is_frame(X):
+        return False
+    return any(column.kind != "number" or column.categorical for column in as_frame(X).columns.values())
+
+
+def columns_of(encoding: Encoding) -> Columns:
+    """What a network has to be made for."""
+    entries, words = encoding.entries
+    length = max((w.length for w in encoding.words), default=0)
+    return Columns(encoding.width, len(encoding.categories), entries, len(encoding.words), length, words)

@@ -1,0 +1,154 @@
+"""Compiled networks that fits share: one is borrowed for a fit or a prediction, and what it has learnt is copied out.
+
+A search makes hundreds of small fits of the same shape.  Their sizes, and nothing else, are compiled: numbers of rows,
+learning rates and penalties are runtime values, and a network that was handed back starts anew with the next fit.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from wholestep.compiler.frontend.initializers import materialize
+from wholestep.compiler.frontend.step import Spec
+from wholestep.data.column import Array
+from wholestep.models.tabular import Tabular
+from wholestep.optim import SGD, Adam, AdamW, Optimizer
+from wholestep.options import CompileOptions
+from wholestep.session import build_session
+
+KEPT = 16  # idle networks of a process
+Weights = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a network is given: columns of numbers, of categories and of text, and the entries of their tables."""
+
+    numbers: int
+    categories: int = 0
+    entries: int = 1
+    texts: int = 0
+    length: int = 0  # words of a text
+    words: int = 1
+
+    def specs(self) -> dict[str, Spec]:
+        found = {"x": Spec(("batch", self.numbers))} if self.numbers else {}
+        if self.categories:
+            found["categories"] = Spec(("batch", self.categories), "int32")
+        if self.texts:
+            found["words"] = Spec(("batch", self.texts, self.length), "int32")
+        return found
+
+
+@dataclass(frozen=True)
+class Kind:
+    """All that is compiled for a network: two fits that agree in it share one."""
+
+    columns: Columns
+    outputs: int
+    hidden: tuple[int, ...]
+    activation: str
+    dropout: float
+    solver: str
+    decays: bool
+    loss: str
+    weighted: bool
+    capacity: int
+    device: str
+    threads: int | None
+    options: CompileOptions | None = None
+
+    def optimizer(self) -> Optimizer:
+        decay = 1e-4 if self.decays else 0.0  # a runtime value, once it is there
+        if self.solver == "sgd":
+            return SGD(lr=1e-3, momentum=0.9, nesterov=True, weight_decay=decay)
+        return (AdamW if self.solver == "adamw" else Adam)(lr=1e-3, weight_decay=decay)
+
+    def targets(self) -> dict[str, Spec]:
+        labels = Spec(("batch",), "int32" if self.loss == "cross_entropy" else "float32")
+        if self.loss != "cross_entropy" and self.outputs > 1:
+            labels = Spec(("batch", self.outputs))
+        return {"labels": labels, **({"sample_weight": Spec(("batch",))} if self.weighted else {})}
+
+
+class Network:
+    """A network with its session."""
+
+    def __init__(self, kind: Kind) -> None:
+        model, c = Tabular(kind.hidden, dropout=kind.dropout, activation=kind.activation), kind.columns
+        model.make(c.numbers, c.categories, c.entries, c.texts, c.words, kind.outputs)
+        specs = c.specs()
+        self.model, self.kind = model, kind
+        self.session = build_session(
+            model,
+            inputs=specs["x"] if list(specs) == ["x"] else specs,
+            targets=kind.targets(),
+            loss=kind.loss,
+            optimizer=kind.optimizer(),
+            batch_size=kind.capacity,
+            device=kind.device,
+            threads=kind.threads,
+            options=kind.options,
+        )
+        self._first = self.session.state_dict()
+        self._holds: object = None  # whose weights it has
+
+    def restart(self, seed: int) -> None:
+        """As if it were new: weights drawn by the seed, no step made."""
+        drawn = {
+            name: materialize(owned.init, owned.shape, owned.dtype, seed, name)
+            for name, owned in self.model.named_arrays().items()
+        }
+        self.session.load_state_dict({**self._first, **drawn})
+        self._holds = None
+
+    def weights(self) -> Weights:
+        return self.model.state_dict()
+
+    def load(self, weights: Weights) -> None:
+        if self._holds is not weights:
+            self.model.load_state_dict(weights)
+            self._holds = weights
+
+    def outputs(self, arrays: Mapping[str, Array]) -> Array:
+        """(rows, outputs); (rows,) of one output."""
+        found = self.session.predict(dict(arrays))
+        assert isinstance(found, np.ndarray), "it has one output"
+        return found
+
+
+class Pool:
+    """Idle networks, the latest ones last."""
+
+    def __init__(self) -> None:
+        self._idle: list[Network] = []
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def borrowed(self, kind: Kind) -> Iterator[Network]:
+        """A network of a kind, for one thread at a time; it is handed back unless something went wrong."""
+        network = self._taken(kind) or Network(kind)
+        yield network
+        with self._lock:
+            self._idle = [*self._idle, network][-KEPT:]
+
+    def _taken(self, kind: Kind) -> Network | None:
+        with self._lock:
+            found = next((n for n in reversed(self._idle) if n.kind == kind), None)
+            if found is not None:
+                self._idle.remove(found)
+            return found
+
+    def forget(self) -> None:
+        """A process that was forked builds its own; a lock that was held is nobody's there."""
+        self._idle, self._lock = [], threading.Lock()
+
+
+POOL = Pool()
+os.register_at_fork(after_in_child=POOL.forget)
