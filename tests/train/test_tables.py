@@ -79,6 +79,9 @@ def test_predictions_are_by_name_whatever_the_frame(trained: ws.models.Tabular) 
     ]
     for frame in others:
         np.testing.assert_array_equal(scores(trained, frame), expected)
+    labels = trained.predict_classes(FRAME, device=NUMPY)
+    assert set(labels) == {"cat", "dog", "horse"}
+    assert (labels == FRAME["animal"]).mean() > 0.9
     found = trained.evaluate(FRAME, "animal", loss="cross_entropy", metrics=["accuracy"], device=NUMPY)
     assert found["accuracy"] > 0.9
     shuffled = FRAME.sample(frac=1, random_state=0)
@@ -168,6 +171,8 @@ def test_numbers_are_predicted_in_their_units() -> None:
     found = model.evaluate(FRAME[["home"]], FRAME["price"], loss="mse", metrics=["mae"], device=NUMPY)
     assert found["mae"] == pytest.approx(mae, rel=1e-4)
     assert history.epochs[0].logs["mae"] > mae
+    with pytest.raises(UsageError, match="trained to predict numbers, which have no classes; use predict"):
+        model.predict_classes(FRAME, device=NUMPY)
 
 
 def test_answers_and_arrays_of_any_model() -> None:
@@ -185,6 +190,9 @@ def test_answers_and_arrays_of_any_model() -> None:
         device=NUMPY,
     )
     assert scores(model, frame).shape == (16,)
+    answers = model.predict_classes(frame, device=NUMPY)
+    assert answers.dtype == bool
+    np.testing.assert_array_equal(answers, scores(model, frame) > 0)
     plain = ws.nn.Linear(2, 1)
     ws.fit(
         plain,

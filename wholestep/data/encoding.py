@@ -133,10 +133,6 @@ class Classes:
                 )
         return np.array([numbers[value] for value in found], np.float32 if self.answers else np.int32)
 
-    def decode(self, codes: Array) -> Array:
-        """The labels of class numbers, as an array of their own type."""
-        return np.array(self.values)[codes]
-
 
 @dataclass(frozen=True)
 class Target:

@@ -224,6 +224,18 @@ class Module:
 
         return predict(self, inputs, named, batch_size, device)
 
+    def predict_classes(self, *inputs: object, axis: int = -1, **named: Any) -> np.ndarray[Any, Any]:
+        """The class of every row: its label, where the model was trained on a table, else its number.
+
+        The largest score along `axis` tells it; of a single score for each row, whether that is above 0.  The other
+        arguments are those of `predict`.
+
+        Example: `labels = model.predict_classes(frame)`.
+        """
+        from wholestep.nn.encoded import classes_of
+
+        return classes_of(self, self.predict(*inputs, **named), axis)
+
     def activations(self, *inputs: object, **named: object) -> dict[str, np.ndarray[Any, Any]]:
         """What each layer inside gives for arrays, by its name, as in evaluation: all rows at once.
 
