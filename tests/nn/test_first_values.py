@@ -15,6 +15,18 @@ from wholestep.errors import OptionError
 
 Array = np.ndarray[Any, Any]
 
+
+class TorchGates(torch.nn.Module):
+    """A ConvLSTM has no twin in torch; its weights start as those of an LSTM with as many numbers in a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shapes = {"weight_ih": (80, 20, 3, 3), "weight_hh": (80, 20, 3, 3)}
+        for name, shape in shapes.items():
+            self.register_parameter(name, torch.nn.Parameter(torch.empty(shape).uniform_(-(180**-0.5), 180**-0.5)))
+        self.bias = torch.nn.Parameter(torch.zeros(80))
+
+
 # Every layer that owns numbers, with torch's of the same shapes.
 DEFAULTS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[], torch.nn.Module]]] = {
     "PReLU": (lambda: ws.nn.PReLU(3), lambda: torch.nn.PReLU(3)),
@@ -32,6 +44,11 @@ DEFAULTS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[], torch.nn.Modu
     "RNN": (lambda: ws.nn.RNN(60, 90), lambda: torch.nn.RNN(60, 90)),
     "LSTM": (lambda: ws.nn.LSTM(60, 90, num_layers=2), lambda: torch.nn.LSTM(60, 90, num_layers=2)),
     "GRU": (lambda: ws.nn.GRU(60, 90), lambda: torch.nn.GRU(60, 90)),
+    **{
+        kind: (lambda k=kind: getattr(ws.nn, k)(60, 90), lambda k=kind: getattr(torch.nn, k)(60, 90))
+        for kind in ("RNNCell", "LSTMCell", "GRUCell")
+    },
+    "ConvLSTM2d": (lambda: ws.nn.ConvLSTM2d(20, 20, 3), TorchGates),
     "LayerNorm": (lambda: ws.nn.LayerNorm(50), lambda: torch.nn.LayerNorm(50)),
     "RMSNorm": (lambda: ws.nn.RMSNorm(50), lambda: torch.nn.RMSNorm(50)),
     "GroupNorm": (lambda: ws.nn.GroupNorm(5, 50), lambda: torch.nn.GroupNorm(5, 50)),
@@ -43,7 +60,8 @@ DEFAULTS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[], torch.nn.Modu
         lambda: torch.nn.MultiheadAttention(96, 4),
     ),
 }  # fmt: skip
-MADE_OF_OTHERS = {"Module", "Sequential", "Residual", "TransformerBlock", "SwiGLU", "SeparableConv2d"}
+MADE_OF_OTHERS = {"Module", "Sequential", "Residual", "TransformerBlock", "SwiGLU", "SeparableConv2d",
+                  "TransformerDecoderBlock", "Transformer"}  # fmt: skip
 
 
 def assert_alike(ours: Array, theirs: Array, what: str) -> None:
@@ -112,6 +130,15 @@ KINDS: dict[str, tuple[Any, Callable[[torch.Tensor], Any]]] = {
         ws.init.kaiming_normal(mode="fan_out"),
         lambda w: torch.nn.init.kaiming_normal_(w, mode="fan_out"),
     ),
+    "trunc_normal": (
+        ws.init.trunc_normal(0.1, 0.5, -0.6, 0.7),
+        lambda w: torch.nn.init.trunc_normal_(w, 0.1, 0.5, -0.6, 0.7),
+    ),
+    "lecun_normal": (ws.init.lecun_normal(), lambda w: w.normal_(0.0, w[0].numel() ** -0.5)),
+    "lecun_uniform": (
+        ws.init.lecun_uniform(),
+        lambda w: w.uniform_(-((3 / w[0].numel()) ** 0.5), (3 / w[0].numel()) ** 0.5),
+    ),
     "orthogonal": (ws.init.orthogonal(0.5), lambda w: torch.nn.init.orthogonal_(w, 0.5)),
 }
 
@@ -133,6 +160,41 @@ def test_an_initialiser_knows_the_layout_it_fills(layer: str, kind: str) -> None
         rows = found.reshape(len(found), -1)
         gram = rows @ rows.T if len(rows) <= rows.shape[1] else rows.T @ rows
         np.testing.assert_allclose(gram, 0.25 * np.eye(len(gram)), atol=1e-6)
+
+
+RECURRENT = {
+    "LSTM": (lambda **i: ws.nn.LSTM(60, 90, **i), "weight_ih_l0", "weight_hh_l0"),
+    "GRUCell": (lambda **i: ws.nn.GRUCell(60, 90, **i), "weight_ih", "weight_hh"),
+    "ConvLSTM2d": (lambda **i: ws.nn.ConvLSTM2d(8, 16, 3, **i), "weight_ih", "weight_hh"),
+}
+
+
+@pytest.mark.parametrize("layer", RECURRENT)
+def test_recurrent_layers_take_one_for_the_inputs_and_one_for_the_state(layer: str) -> None:
+    make, inputs, state = RECURRENT[layer]
+    found = make(init=ws.init.normal(std=0.3), recurrent_init=ws.init.orthogonal()).state_dict()
+    assert abs(found[inputs].std() / 0.3 - 1) < 0.05
+    rows = found[state].reshape(len(found[state]), -1)
+    gram = rows.T @ rows if rows.shape[0] > rows.shape[1] else rows @ rows.T
+    np.testing.assert_allclose(gram, np.eye(len(gram)), atol=1e-5)
+
+
+def test_attention_and_transformers_take_one_for_all_their_weights() -> None:
+    for module in (
+        ws.nn.MultiHeadAttention(32, 4, init=ws.init.normal(std=0.01)),
+        ws.nn.TransformerBlock(32, 4, init=ws.init.normal(std=0.01)),
+        ws.nn.TransformerDecoderBlock(32, 4, init=ws.init.normal(std=0.01)),
+    ):
+        weights = {name: a for name, a in module.state_dict().items() if a.ndim == 2}
+        assert all(abs(a.std() / 0.01 - 1) < 0.1 for a in weights.values()), weights.keys()
+
+
+def test_a_range_that_a_normal_number_never_meets_is_refused() -> None:
+    with pytest.raises(OptionError, match="none lies between 50 and 60; choose a range nearer to the mean"):
+        ws.init.trunc_normal(low=50.0, high=60.0)
+    drawn = ws.nn.Linear(300, 300, init=ws.init.trunc_normal(low=1.5, high=9.0)).state_dict()["weight"]
+    assert drawn.min() >= 1.5
+    assert 1.8 < drawn.mean() < 2.0  # the mean of a normal number above 1.5 is 1.94
 
 
 def test_filters_of_the_published_shape() -> None:

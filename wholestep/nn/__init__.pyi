@@ -9,7 +9,10 @@ from wholestep.nn.activations import (
     Softmax as Softmax,
 )
 from wholestep.nn.precision import in_float32 as in_float32
-from wholestep.nn.basic import Linear as Linear, Embedding as Embedding, Dropout as Dropout, Flatten as Flatten
+from wholestep.nn.basic import (
+    Linear as Linear, Embedding as Embedding, Dropout as Dropout, Dropout1d as Dropout1d, Dropout2d as Dropout2d,
+    Dropout3d as Dropout3d, DropPath as DropPath, Flatten as Flatten,
+)
 from wholestep.nn.images import (
     Conv1d as Conv1d, Conv2d as Conv2d, ConvTranspose1d as ConvTranspose1d, ConvTranspose2d as ConvTranspose2d,
     SeparableConv2d as SeparableConv2d,
@@ -33,8 +36,15 @@ from wholestep.nn.norms import (
     LayerNorm as LayerNorm, RMSNorm as RMSNorm, GroupNorm as GroupNorm, InstanceNorm1d as InstanceNorm1d,
     InstanceNorm2d as InstanceNorm2d, InstanceNorm3d as InstanceNorm3d,
 )
-from wholestep.nn.attention import MultiHeadAttention as MultiHeadAttention, TransformerBlock as TransformerBlock
+from wholestep.nn.attention import MultiHeadAttention as MultiHeadAttention
+from wholestep.nn.transformer import (
+    TransformerBlock as TransformerBlock, TransformerDecoderBlock as TransformerDecoderBlock,
+    Transformer as Transformer,
+)
 from wholestep.nn.recurrent import RNN as RNN, LSTM as LSTM, GRU as GRU
+from wholestep.nn.cells import RNNCell as RNNCell, LSTMCell as LSTMCell, GRUCell as GRUCell
+from wholestep.nn.conv_lstm import ConvLSTM2d as ConvLSTM2d
+from wholestep.nn.weight_norms import weight_norm as weight_norm, spectral_norm as spectral_norm
 from wholestep.nn.holding import (
     Identity as Identity, ModuleDict as ModuleDict, ModuleList as ModuleList, Unflatten as Unflatten,
 )

@@ -1,21 +1,18 @@
-"""Attention and the transformer block."""
+"""Attention in several heads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
-from wholestep.compiler.frontend import functions
-from wholestep.compiler.frontend import initializers as init
+from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.layers import Switchable, attention
 from wholestep.compiler.frontend.sequences import rotary as turn
 from wholestep.compiler.frontend.tensor import Operand, Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
-from wholestep.nn.basic import Dropout, Linear, positive
+from wholestep.nn.basic import Linear, positive
 from wholestep.nn.module import Module
-from wholestep.nn.norms import LayerNorm
 from wholestep.nn.parameter import parameter, weight
 
 
@@ -28,6 +25,9 @@ class MultiHeadAttention(Module):
         kv_heads: of keys and values where several heads of queries share one (arXiv:2305.13245).
         causal: position i sees the positions 0 ... i only.
         rotary: queries and keys know their positions by `ws.rotary`.
+        dropout: of the weights of the softmax, in training (see `ws.attention`).
+        head_width: of each head, where it is not width / heads.
+        init: how both weights start, where not as in PyTorch.
 
     Example: `ws.nn.MultiHeadAttention(128, 4, causal=True)`.
     """
@@ -44,28 +44,35 @@ class MultiHeadAttention(Module):
         bias: bool = True,
         dtype: object = "float32",
         rotary: bool = False,
+        dropout: float | Switchable = 0.0,
+        head_width: int | None = None,
+        init: object = None,
     ) -> None:
         shared = heads if kv_heads is None else kv_heads
         positive("MultiHeadAttention", width=width, heads=heads, kv_heads=shared)
-        if width % heads:
+        if head_width is not None:
+            positive("MultiHeadAttention", head_width=head_width)
+        elif width % heads:
             fail(
                 OptionError,
                 f"MultiHeadAttention: a width of {width} does not divide into {heads} heads; choose a multiple of "
-                f"{heads}.",
+                f"{heads}, or say how wide a head is: head_width=.",
             )
         if heads % shared:
             fail(OptionError, f"MultiHeadAttention: {heads} heads cannot share {shared} kv_heads evenly.")
-        if rotary and width // heads % 2:
+        each = width // heads if head_width is None else head_width
+        if rotary and each % 2:
             fail(
                 OptionError,
                 f"MultiHeadAttention: rotary positions turn pairs of features, but {width} in {heads} heads leaves "
-                f"{width // heads} each; choose an even number.",
+                f"{each} each; choose an even number.",
             )
         self.width, self.heads, self.kv_heads, self.causal, self.rotary = width, heads, shared, causal, rotary
-        rows = width + 2 * shared * (width // heads)
-        self.in_proj_weight = weight((rows, width), init.xavier_uniform(), dtype)
+        self.head_width, self.dropout = each, dropout
+        rows = (heads + 2 * shared) * each
+        self.in_proj_weight = weight((rows, width), initializers.xavier_uniform() if init is None else init, dtype)
         self.in_proj_bias = parameter((rows,), 0.0, dtype) if bias else None
-        self.out_proj = Linear(width, width, bias, dtype)
+        self.out_proj = Linear(heads * each, width, bias, dtype, init)
         if bias:  # zeros, as PyTorch has them here alone
             self.out_proj.bias = parameter((width,), 0.0, dtype)
 
@@ -77,13 +84,13 @@ class MultiHeadAttention(Module):
                 fail(ShapeError, f"MultiHeadAttention takes {expected}; received {shape_text(given.shape)}.")
         q, k, v = self._projected(x, memory)
         q, k = (turn(q), turn(k)) if self.rotary else (q, k)
-        mixed = attention(q, k, v, causal=self.causal, mask=mask)  # (batch, heads, time, width / heads)
-        out: Tensor = self.out_proj(mixed.transpose(1, 2).reshape(x.shape))
+        mixed = attention(q, k, v, causal=self.causal, mask=mask, dropout=self.dropout)  # (batch, heads, time, each)
+        out: Tensor = self.out_proj(mixed.transpose(1, 2).reshape((*x.shape[:2], self.heads * self.head_width)))
         return out
 
     def _projected(self, x: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        shared = self.kv_heads * (self.width // self.heads)
-        cuts = (0, self.width, self.width + shared, self.width + 2 * shared)
+        own, shared = self.heads * self.head_width, self.kv_heads * self.head_width
+        cuts = (0, own, own + shared, own + 2 * shared)
         if memory is None:
             together = self._project(x, 0, cuts[3])
             q, k, v = (together[..., a:b] for a, b in pairwise(cuts))
@@ -99,44 +106,10 @@ class MultiHeadAttention(Module):
     def _split(self, x: Tensor, heads: int) -> Tensor:
         """(batch, time, heads · d) -> (batch, heads, time, d)"""
         batch, time, _ = x.shape
-        return x.reshape(batch, time, heads, self.width // self.heads).transpose(1, 2)
+        return x.reshape(batch, time, heads, self.head_width).transpose(1, 2)
 
     def options(self) -> str:
         shared = "" if self.kv_heads == self.heads else f", kv_heads={self.kv_heads}"
         flags = [f", {name}=True" for name in ("causal", "rotary") if getattr(self, name)]
-        return f"{self.width}, {self.heads}{shared}{''.join(flags)}"
-
-
-class TransformerBlock(Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)): a pre-norm block under the names of
-    `torch.nn.TransformerEncoderLayer(norm_first=True)`.
-
-    Args:
-        hidden: width of the inner layer, 4·width unless given.
-        dropout: after attention, inside and after the inner layer.
-
-    Example: `ws.nn.TransformerBlock(128, 4, causal=True)`.
-    """
-
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        hidden: int | None = None,
-        causal: bool = False,
-        dropout: float | Switchable = 0.0,
-        activation: Callable[[Tensor], Tensor] = functions.gelu,
-        dtype: object = "float32",
-    ) -> None:
-        inner = 4 * width if hidden is None else hidden
-        self.self_attn = MultiHeadAttention(width, heads, causal=causal, dtype=dtype)
-        self.linear1, self.linear2 = Linear(width, inner, dtype=dtype), Linear(inner, width, dtype=dtype)
-        self.norm1, self.norm2 = LayerNorm(width, dtype=dtype), LayerNorm(width, dtype=dtype)
-        self.dropout, self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout), Dropout(dropout)
-        self.activation = activation
-
-    def forward(self, x: Tensor, mask: Operand | None = None) -> Tensor:
-        x = x + self.dropout1(self.self_attn(self.norm1(x), mask=mask))
-        inner = self.dropout(self.activation(self.linear1(self.norm2(x))))
-        out: Tensor = x + self.dropout2(self.linear2(inner))
-        return out
+        own = "" if self.head_width * self.heads == self.width else f", head_width={self.head_width}"
+        return f"{self.width}, {self.heads}{shared}{own}{''.join(flags)}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from wholestep.compiler.frontend import initializers
+from wholestep.compiler.frontend.functions import stop_gradient
 from wholestep.compiler.frontend.layers import Switchable
 from wholestep.compiler.frontend.layers import dropout as drop
-from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
@@ -61,23 +62,37 @@ class Linear(Module):
 class Embedding(Module):
     """Row i of the weight (entries, width) for each index i; normal with std 1 as in PyTorch unless `init` is given.
 
+    Args:
+        padding: an index that stands for nothing: its row begins as zeros, and is not trained.
+
     Example: `ws.nn.Embedding(50257, 768)`.
     """
 
     weight: Tensor
 
-    def __init__(self, entries: int, width: int, init: object = None, dtype: object = "float32") -> None:
+    def __init__(
+        self, entries: int, width: int, init: object = None, dtype: object = "float32", padding: int | None = None
+    ) -> None:
         positive("Embedding", entries=entries, width=width)
-        self.entries, self.width = entries, width
-        self.weight = weight((entries, width), initializers.normal() if init is None else init, dtype)
+        if padding is not None and (not isinstance(padding, int) or not -entries <= padding < entries):
+            fail(OptionError, f"Embedding: padding is an index from 0 to {entries - 1}; received {padding!r}.")
+        self.entries, self.width, self.padding = entries, width, padding if padding is None else padding % entries
+        start = initializers.normal() if init is None else initializers.as_initializer(init)
+        self.weight = weight((entries, width), start, dtype)
+        if self.padding is not None:
+            owned = self.named_arrays()["weight"]
+            owned.init = initializers.with_zero_row(owned.init, self.padding)
 
     def forward(self, indices: Tensor) -> Tensor:
         if indices.dtype.is_float:
             fail(DTypeError, f"Embedding looks up whole numbers; received {indices!r}. Give the input dtype='int32'.")
-        return self.weight[indices]
+        rows = self.weight[indices]
+        if self.padding is None:
+            return rows
+        return where((indices != self.padding).reshape((*indices.shape, 1)), rows, stop_gradient(rows))
 
     def options(self) -> str:
-        return f"{self.entries}, {self.width}"
+        return f"{self.entries}, {self.width}" + ("" if self.padding is None else f", padding={self.padding}")
 
 
 class Dropout(Module):
@@ -97,6 +112,60 @@ class Dropout(Module):
 
     def options(self) -> str:
         return f"{self.p}"
+
+
+class _DropSlices(Module):
+    """Whole slices at once: those that share their place on the first `kept` axes."""
+
+    kept: int
+
+    def __init__(self, p: float | Switchable = 0.5) -> None:
+        value = p.value if isinstance(p, Switchable) else p
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            fail(OptionError, f"{type(self).__name__}: p is a probability, between 0 and 1; received {value!r}.")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim <= self.kept:
+            axes = "(N, C, ...)" if self.kept == 2 else "(N, ...)"
+            fail(ShapeError, f"{type(self).__name__} drops slices of {axes}; received {shape_text(x.shape)}.")
+        if not isinstance(self.p, Switchable) and self.p == 0:
+            return x
+        ones = as_tensor(1.0).astype(x.dtype).expand(*x.shape[: self.kept], *[1] * (x.ndim - self.kept))
+        return x * drop(Tensor(ones.node, x.graph), self.p)
+
+    def options(self) -> str:
+        return f"{self.p}"
+
+
+class Dropout1d(_DropSlices):
+    """Whole channels of (N, C, L) are 0 with probability p in training, the rest divided by 1 - p (arXiv:1411.4280).
+
+    Example: `ws.nn.Dropout1d(0.2)`.
+    """
+
+    kept = 2
+
+
+class Dropout2d(_DropSlices):
+    """`Dropout1d` for images (N, C, H, W).  Example: `ws.nn.Dropout2d(0.2)`."""
+
+    kept = 2
+
+
+class Dropout3d(_DropSlices):
+    """`Dropout1d` for volumes (N, C, D, H, W).  Example: `ws.nn.Dropout3d(0.2)`."""
+
+    kept = 2
+
+
+class DropPath(_DropSlices):
+    """Whole examples are 0 with probability p in training: a branch is left out (stochastic depth, arXiv:1603.09382).
+
+    Example: `x + ws.nn.DropPath(0.1)(branch)`.
+    """
+
+    kept = 1
 
 
 class Flatten(Module):

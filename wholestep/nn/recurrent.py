@@ -15,11 +15,12 @@ from wholestep.compiler.frontend.layers import Switchable, dropout
 from wholestep.compiler.frontend.scan import scan
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.types import Extent, shape_text
 from wholestep.errors import OptionError, ShapeError
 from wholestep.nn.basic import positive
 from wholestep.nn.module import Module
-from wholestep.nn.parameter import parameter
+from wholestep.nn.parameter import parameter, weight
 
 Weights = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # of inputs and state, their biases
 
@@ -40,6 +41,8 @@ class Recurrent(Module):
         dropout: float | Switchable = 0.0,
         bidirectional: bool = False,
         dtype: object = "float32",
+        init: object = None,
+        recurrent_init: object = None,
     ) -> None:
         kind = type(self).__name__
         positive(kind, inputs=inputs, hidden=hidden, num_layers=num_layers)
@@ -48,7 +51,8 @@ class Recurrent(Module):
             fail(OptionError, f"{kind}: dropout is a probability, between 0 and 1; received {rate!r}.")
         self.inputs, self.hidden, self.num_layers = inputs, hidden, num_layers
         self.batch_first, self.dropout, self.bidirectional = batch_first, dropout, bidirectional
-        uniform = initializers.uniform(-1.0 / math.sqrt(hidden), 1.0 / math.sqrt(hidden))
+        uniform = first_values(hidden)
+        starts = {"weight_ih": init, "weight_hh": recurrent_init}
         for layer in range(num_layers):
             width = inputs if layer == 0 else hidden * self.directions
             for suffix in self._suffixes(layer):
@@ -59,7 +63,9 @@ class Recurrent(Module):
                 if bias:
                     shapes |= {"bias_ih": (self.gates * hidden,), "bias_hh": (self.gates * hidden,)}
                 for name, shape in shapes.items():
-                    setattr(self, name + suffix, parameter(shape, uniform, dtype))
+                    given = starts.get(name)
+                    made = parameter(shape, uniform, dtype) if given is None else weight(shape, given, dtype)
+                    setattr(self, name + suffix, made)
         self.bias = bias
 
     @property
@@ -160,6 +166,11 @@ class Recurrent(Module):
         return ", ".join(s for s in said if s)
 
 
+def first_values(hidden: int) -> Initializer:
+    """Of every number of a recurrent layer."""
+    return initializers.uniform(-1.0 / math.sqrt(hidden), 1.0 / math.sqrt(hidden))
+
+
 def _stacked(ends: list[Tensor]) -> Tensor:
     """(batch, hidden) each -> (layers · directions, batch, hidden)"""
     placed = [e.reshape(1, *e.shape) for e in ends]
@@ -175,6 +186,7 @@ class RNN(Recurrent):
         batch_first: inputs and outputs are (batch, time, features); else (time, batch, features), which is faster.
         dropout: between layers, in training.
         bidirectional: a second loop from the last step to the first; outputs are put side by side.
+        init, recurrent_init: how the weights of the inputs and of the state start, where not as in PyTorch.
 
     Example: `outputs, last = ws.nn.RNN(64, 128)(x)`.
     """
@@ -198,7 +210,7 @@ class LSTM(Recurrent):
 
     Args:
         inputs, hidden: features of a step, and of h and c.
-        num_layers, bias, batch_first, dropout, bidirectional: as for `ws.nn.RNN`.
+        num_layers, bias, batch_first, dropout, bidirectional, init, recurrent_init: as for `ws.nn.RNN`.
 
     Example: `outputs, (h, c) = ws.nn.LSTM(256, 256, num_layers=2)(x)`.
     """
@@ -220,7 +232,7 @@ class GRU(Recurrent):
 
     Args:
         inputs, hidden: features of a step, and of the state.
-        num_layers, bias, batch_first, dropout, bidirectional: as for `ws.nn.RNN`.
+        num_layers, bias, batch_first, dropout, bidirectional, init, recurrent_init: as for `ws.nn.RNN`.
 
     Example: `outputs, last = ws.nn.GRU(64, 128)(x)`.
     """

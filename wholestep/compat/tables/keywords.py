@@ -127,7 +127,7 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
     "dropout": {"training": Only((True,), _MODE), "rate": "p"},
     "attention": {
         "query": "q", "key": "k", "value": "v", "attn_mask": "mask", "is_causal": "causal",
-        "dropout_p": Only((0.0, 0), "drop what attention gives: ws.dropout(x, p)"), "enable_gqa": Only((EVERY,), ""),
+        "dropout_p": "dropout", "enable_gqa": Only((EVERY,), ""),
     },
     "max_pool2d": {
         "dilation": Only((1, (1, 1)), "windows have no gaps"),
@@ -142,7 +142,7 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
         "max_norm": Only((None,), "rows are not rescaled"), "norm_type": Only((2.0,), "rows are not rescaled"),
         "scale_grad_by_freq": Only((False,), "gradients are not rescaled"),
         "sparse": Only((EVERY,), ""), "_weight": "init", "embeddings_initializer": Say(_INIT),
-        "padding_idx": Only((None,), "multiply the result by the mask of tokens that count: e * (tokens != 0)[..., None]"),
+        "padding_idx": "padding",
         "mask_zero": Only((False,), "multiply by the mask: e * (tokens != 0)[..., None]"),
     },
     "MaxPool2d": {
@@ -162,12 +162,11 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
     "BatchNorm2d": {"epsilon": "eps"},
     "Dropout": {"seed": Say("random numbers follow from the seed of the session: ws.fit(..., seed=0)")},
     "MultiHeadAttention": {
-        "dropout": Only((0.0, 0), "drop what attention gives: ws.nn.Dropout(p)"),
         "batch_first": Only((True,), "the batch comes first: x is (batch, time, width); transpose(0, 1) what is not"),
         "kdim": Only((None,), "memory has the width of x; project it: ws.nn.Linear(kdim, width)"),
         "vdim": Only((None,), "memory has the width of x; project it: ws.nn.Linear(vdim, width)"),
         "add_bias_kv": Only((False,), "there is none"), "add_zero_attn": Only((False,), "there is none"),
-        "key_dim": Say("the width is divided among the heads: width = heads * key_dim"),
+        "key_dim": "head_width",
     },
     "LSTM": {"proj_size": Only((0,), "project the result: ws.nn.Linear(hidden, proj_size)"), "units": Say("layers are told both sizes: ws.nn.LSTM(inputs, hidden)")},
     "GRU": {"units": Say("layers are told both sizes: ws.nn.GRU(inputs, hidden)")},

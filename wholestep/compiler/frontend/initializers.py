@@ -16,13 +16,14 @@ import numpy as np
 from wholestep.compiler.frontend.trace import fail, locate
 from wholestep.compiler.ir import random
 from wholestep.compiler.ir.attrs import Initializer
+from wholestep.compiler.ir.normal import below, quantile
 from wholestep.compiler.ir.types import DType, Shape
 from wholestep.errors import OptionError, ShapeError
 from wholestep.records import dataclass
 
 __all__ = [  # what `ws.init` offers; the rest is for the compiler
-    "constant", "kaiming_normal", "kaiming_uniform", "normal", "ones", "orthogonal", "uniform", "values",
-    "xavier_normal", "xavier_uniform", "zeros",
+    "constant", "kaiming_normal", "kaiming_uniform", "lecun_normal", "lecun_uniform", "normal", "ones", "orthogonal",
+    "trunc_normal", "uniform", "values", "xavier_normal", "xavier_uniform", "zeros",
 ]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -54,6 +55,23 @@ def values(array: object) -> Initializer:
 def normal(mean: float = 0.0, std: float = 1.0) -> Initializer:
     """Normal numbers.  Example: `ws.init.normal(std=0.02)`."""
     return Initializer("normal", (float(mean), _positive("std", std)))
+
+
+def trunc_normal(mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0) -> Initializer:
+    """Normal numbers, drawn from between `low` and `high` alone; these are numbers, not multiples of std, as in torch.
+
+    Example: `ws.init.trunc_normal(std=0.02, low=-0.04, high=0.04)`.
+    """
+    if not low < high:
+        fail(OptionError, f"trunc_normal: low must be below high; received low={low}, high={high}.")
+    spread = _positive("std", std)
+    if not below((low - mean) / spread) < below((high - mean) / spread):
+        fail(
+            OptionError,
+            f"trunc_normal: of a normal number with mean {mean:g} and std {std:g} none lies between {low:g} and "
+            f"{high:g}; choose a range nearer to the mean.",
+        )
+    return Initializer("trunc_normal", (float(mean), spread, float(low), float(high)))
 
 
 def uniform(low: float = 0.0, high: float = 1.0) -> Initializer:
@@ -90,6 +108,16 @@ def kaiming_normal(a: float = 0.0, mode: str = "fan_in") -> Initializer:
     Example: `ws.nn.Conv2d(3, 16, 3, init=ws.init.kaiming_normal(mode="fan_out"))`.
     """
     return Initializer("kaiming_normal", _kaiming(a, mode))
+
+
+def lecun_normal() -> Initializer:
+    """Normal with std √(1 / fan_in) (LeCun et al., 1998): what SELU wants.  Example: `ws.init.lecun_normal()`."""
+    return Initializer("lecun_normal", ())
+
+
+def lecun_uniform() -> Initializer:
+    """Uniform in ±√(3 / fan_in) (LeCun et al., 1998).  Example: `ws.init.lecun_uniform()`."""
+    return Initializer("lecun_uniform", ())
 
 
 def _kaiming(a: float, mode: str) -> tuple[float, ...]:
@@ -135,6 +163,10 @@ def materialize(init: Initializer, shape: StaticShape, dtype: DType, seed: int, 
     Drawn piece by piece: all at once, the numbers between a seed and a weight are twenty times the weight's bytes.
     """
     key, count = f"init/{name}", math.prod(shape)
+    if init.kind.endswith(ZERO_ROW):
+        out = materialize(Initializer(init.kind.removesuffix(ZERO_ROW), init.args[:-1]), shape, dtype, seed, name)
+        out[int(init.args[-1])] = 0
+        return out
     if init.kind in _WHOLE_KINDS:
         return _DRAWS[init.kind](_Draw(seed, key, shape), *init.args).astype(dtype.numpy)
     out = np.empty(count, dtype.numpy)
@@ -142,6 +174,14 @@ def materialize(init: Initializer, shape: StaticShape, dtype: DType, seed: int, 
         piece = slice(first, min(first + PIECE, count))
         out[piece] = _DRAWS[init.kind](_Draw(seed, key, shape, piece), *init.args)
     return out.reshape(shape)
+
+
+ZERO_ROW = "_but_a_row"  # behind the kind; the row is the last number
+
+
+def with_zero_row(init: Initializer, row: int) -> Initializer:
+    """The same, but for one row of zeros."""
+    return Initializer(init.kind + ZERO_ROW, (*init.args, float(row)))
 
 
 def is_zero(init: Initializer) -> bool:
@@ -161,6 +201,9 @@ def check_fits(init: Initializer, shape: StaticShape, name: str) -> None:
 
 def is_meant(init: Initializer, shape: StaticShape) -> bool:
     """Is a description from a file one of ours, with its numbers, for this shape?"""
+    if init.kind.endswith(ZERO_ROW):
+        plain = Initializer(init.kind.removesuffix(ZERO_ROW), init.args[:-1])
+        return bool(shape) and init.args[-1:] in [(float(r),) for r in range(shape[0])] and is_meant(plain, shape)
     if init.kind not in _DRAWS:
         return False
     if init.kind == "values":
@@ -198,6 +241,8 @@ _SPREADS: dict[str, Callable[..., float]] = {
     "xavier_normal": lambda fans, gain: gain * math.sqrt(2.0 / (fans.into + fans.out)),
     "kaiming_uniform": lambda fans, *args: math.sqrt(6.0 * _kaiming_scale(fans, *args)),
     "kaiming_normal": lambda fans, *args: math.sqrt(2.0 * _kaiming_scale(fans, *args)),
+    "lecun_uniform": lambda fans: math.sqrt(3.0 / fans.into),
+    "lecun_normal": lambda fans: math.sqrt(1.0 / fans.into),
 }
 
 
@@ -234,6 +279,12 @@ def _uniform(d: _Draw, low: float, high: float) -> Array:
     return low + (high - low) * d.unit()
 
 
+def _trunc_normal(d: _Draw, mean: float, std: float, low: float, high: float) -> Array:
+    least, most = below((low - mean) / std), below((high - mean) / std)
+    drawn = mean + std * quantile(least + (most - least) * d.unit())
+    return np.clip(drawn, low, high)
+
+
 def _orthogonal(d: _Draw, gain: float, rows: int = -1, columns: int = -1) -> Array:
     matrix = d.normal().reshape(rows, columns)
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
@@ -251,6 +302,9 @@ _DRAWS: dict[str, Callable[..., Array]] = {
     "xavier_normal": lambda d, *args: d.normal() * _SPREADS["xavier_normal"](d.fans, *args),
     "kaiming_uniform": lambda d, *args: d.uniform(_SPREADS["kaiming_uniform"](d.fans, *args)),
     "kaiming_normal": lambda d, *args: d.normal() * _SPREADS["kaiming_normal"](d.fans, *args),
+    "lecun_uniform": lambda d: d.uniform(_SPREADS["lecun_uniform"](d.fans)),
+    "lecun_normal": lambda d: d.normal() * _SPREADS["lecun_normal"](d.fans),
+    "trunc_normal": _trunc_normal,
     "orthogonal": lambda d, gain: _orthogonal(d, gain, columns=d.shape[-1]),
     "orthogonal_rows": lambda d, gain: _orthogonal(d, gain, rows=d.shape[0]),
 }

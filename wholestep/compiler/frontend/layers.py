@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from wholestep.compat.arguments import take_their_words
-from wholestep.compiler.frontend.functions import sqrt
+from wholestep.compiler.frontend.functions import iota, matmul, softmax, sqrt
 from wholestep.compiler.frontend.precision import operand
 from wholestep.compiler.frontend.promote import promote
 from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, common_graph, ratio, where
@@ -256,7 +256,13 @@ def by_mode(training: Tensor, evaluating: Tensor) -> Tensor:
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, scale: float | None = None, mask: Operand | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    mask: Operand | None = None,
+    dropout: float | Switchable | Tensor = 0.0,
 ) -> Tensor:
     """softmax(scale · q · kᵀ + mask) · v (arXiv:1706.03762).
 
@@ -268,6 +274,8 @@ def attention(
         scale: 1/√d unless given.
         mask: bool, True where a query may look, or numbers that are added to the scores; broadcast to (..., T, S).  A
             query that may look nowhere gives 0, and so do its gradients.
+        dropout: how likely each weight of a softmax is dropped, in training.  Without it the scores, (..., T, S), are
+            never in memory as a whole; with it they are, in steps that train.
 
     Example: `ws.attention(q, k, v, causal=True)`.
     """
@@ -281,9 +289,41 @@ def attention(
     dtype = nodes[0].type.dtype
     added = [] if mask is None else [_scores(q, k, mask, dtype.accumulate)]
     if not dtype.is_half:
-        return _record("attention", [Tensor(operand(q.node), q.graph), k, v, *added], attrs)
-    out = record("attention", [*nodes, *(m.node for m in added)], attrs)
-    return Tensor(out, common_graph(q, k, v, *added)).astype(dtype)
+        whole = _record("attention", [Tensor(operand(q.node), q.graph), k, v, *added], attrs)
+    else:
+        out = record("attention", [*nodes, *(m.node for m in added)], attrs)
+        whole = Tensor(out, common_graph(q, k, v, *added)).astype(dtype)
+    if not isinstance(dropout, Tensor | Switchable) and dropout == 0:
+        return whole
+    return by_mode(_attended(q, k, v, added, attrs, dropout), whole)
+
+
+def _attended(
+    q: Tensor, k: Tensor, v: Tensor, added: list[Tensor], attrs: at.AttentionAttrs, p: float | Switchable | Tensor
+) -> Tensor:
+    """Attention written out, with some of the weights dropped."""
+    k, v = _for_each_head(k, q), _for_each_head(v, q)
+    scores = matmul(q, k.transpose(-1, -2), dtype=q.dtype.accumulate) * attrs.scale
+    scores = scores + added[0] if added else scores
+    if attrs.causal:
+        size = scores.shape[-2:]
+        scores = where(iota(size, 0) >= iota(size, 1), scores, -math.inf)
+    if added:  # a query that may look nowhere
+        sees = scores.max(-1, keepdims=True) > -math.inf
+        weights = where(sees, softmax(where(sees, scores, 0.0)), 0.0)
+    else:
+        weights = softmax(scores)
+    return matmul(dropout(weights, p).astype(v.dtype), v)
+
+
+def _for_each_head(x: Tensor, q: Tensor) -> Tensor:
+    """Keys or values of heads that several heads of queries share, once for each of these."""
+    if q.ndim < 3 or x.shape[-3] == q.shape[-3]:
+        return x
+    heads, shared = int(q.shape[-3]), int(x.shape[-3])
+    apart = x.reshape((*x.shape[:-2], 1, *x.shape[-2:]))
+    wide = apart.expand(*x.shape[:-2], heads // shared, *x.shape[-2:])
+    return wide.reshape((*x.shape[:-3], heads, *x.shape[-2:]))
 
 
 def _scores(q: Tensor, k: Tensor, mask: Operand, dtype: DType) -> Tensor:

@@ -1,0 +1,180 @@
+"""Blocks of transformers, with norms before or behind their parts, and stacks of them, under PyTorch's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from wholestep.compiler.frontend import functions
+from wholestep.compiler.frontend.layers import Switchable
+from wholestep.compiler.frontend.tensor import Operand, Tensor
+from wholestep.nn.attention import MultiHeadAttention
+from wholestep.nn.basic import Dropout, Linear, positive
+from wholestep.nn.module import Module
+from wholestep.nn.norms import LayerNorm
+
+Activation = Callable[[Tensor], Tensor]
+
+
+class TransformerBlock(Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)) (arXiv:2002.04745); or norm(x + attention(x)), then
+    norm(x + mlp(x)), as it was first (arXiv:1706.03762).
+
+    Names are those of `torch.nn.TransformerEncoderLayer`.
+
+    Args:
+        hidden: width of the inner layer, 4·width unless given.
+        dropout: after attention, inside and after the inner layer.
+        norm_first: norms stand before the parts, rather than behind the sums.
+        attention_dropout: of the weights of the softmax (see `ws.attention`).
+        init: how all weights start, where not as in PyTorch.
+
+    Example: `ws.nn.TransformerBlock(128, 4, causal=True)`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        hidden: int | None = None,
+        causal: bool = False,
+        dropout: float | Switchable = 0.0,
+        activation: Activation = functions.gelu,
+        dtype: object = "float32",
+        norm_first: bool = True,
+        attention_dropout: float | Switchable = 0.0,
+        init: object = None,
+    ) -> None:
+        inner = 4 * width if hidden is None else hidden
+        self.self_attn = MultiHeadAttention(
+            width, heads, causal=causal, dtype=dtype, dropout=attention_dropout, init=init
+        )
+        self.linear1 = Linear(width, inner, dtype=dtype, init=init)
+        self.linear2 = Linear(inner, width, dtype=dtype, init=init)
+        self.norm1, self.norm2 = LayerNorm(width, dtype=dtype), LayerNorm(width, dtype=dtype)
+        self.dropout, self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout), Dropout(dropout)
+        self.activation, self.norm_first = activation, norm_first
+
+    def forward(self, x: Tensor, mask: Operand | None = None) -> Tensor:
+        """x (batch, time, width); a mask as of `ws.attention`."""
+        if self.norm_first:
+            x = x + self.dropout1(self.self_attn(self.norm1(x), mask=mask))
+            return x + self._inner(self.norm2(x))
+        x = self.norm1(x + self.dropout1(self.self_attn(x, mask=mask)))
+        out: Tensor = self.norm2(x + self._inner(x))
+        return out
+
+    def _inner(self, x: Tensor) -> Tensor:
+        out: Tensor = self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+        return out
+
+
+class TransformerDecoderBlock(Module):
+    """Attention to what is there already, attention to a memory, an inner layer (arXiv:1706.03762).
+
+    Names are those of `torch.nn.TransformerDecoderLayer`; the arguments are those of `TransformerBlock`, but that it is
+    causal and has its norms behind the sums unless told otherwise.
+
+    Example: `ws.nn.TransformerDecoderBlock(128, 4)(x, memory)`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        hidden: int | None = None,
+        causal: bool = True,
+        dropout: float | Switchable = 0.0,
+        activation: Activation = functions.relu,
+        dtype: object = "float32",
+        norm_first: bool = False,
+        attention_dropout: float | Switchable = 0.0,
+        init: object = None,
+    ) -> None:
+        inner = 4 * width if hidden is None else hidden
+        self.self_attn = MultiHeadAttention(
+            width, heads, causal=causal, dtype=dtype, dropout=attention_dropout, init=init
+        )
+        self.multihead_attn = MultiHeadAttention(width, heads, dtype=dtype, dropout=attention_dropout, init=init)
+        self.linear1 = Linear(width, inner, dtype=dtype, init=init)
+        self.linear2 = Linear(inner, width, dtype=dtype, init=init)
+        self.norm1, self.norm2, self.norm3 = (LayerNorm(width, dtype=dtype) for _ in range(3))
+        self.dropout, self.dropout1, self.dropout2, self.dropout3 = (Dropout(dropout) for _ in range(4))
+        self.activation, self.norm_first = activation, norm_first
+
+    def forward(
+        self, x: Tensor, memory: Tensor, mask: Operand | None = None, memory_mask: Operand | None = None
+    ) -> Tensor:
+        """x (batch, time, width), memory (batch, time', width); masks as of `ws.attention`."""
+        if self.norm_first:
+            x = x + self.dropout1(self.self_attn(self.norm1(x), mask=mask))
+            x = x + self.dropout2(self.multihead_attn(self.norm2(x), memory, memory_mask))
+            return x + self._inner(self.norm3(x))
+        x = self.norm1(x + self.dropout1(self.self_attn(x, mask=mask)))
+        x = self.norm2(x + self.dropout2(self.multihead_attn(x, memory, memory_mask)))
+        out: Tensor = self.norm3(x + self._inner(x))
+        return out
+
+    def _inner(self, x: Tensor) -> Tensor:
+        out: Tensor = self.dropout3(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+        return out
+
+
+class Transformer(Module):
+    """An encoder and a decoder (arXiv:1706.03762): (source, target) -> what the decoder makes of the target.
+
+    Both take vectors, (batch, time, width), as `torch.nn.Transformer(batch_first=True)` does, whose names it has;
+    embeddings, positions and the scores of words are the model's around it.  A position of the target sees those before
+    it.
+
+    Args:
+        encoder_layers, decoder_layers: how many blocks.
+        dropout, activation, norm_first, attention_dropout, init: as of `TransformerBlock`.
+
+    Example: `ws.nn.Transformer(64, 4, encoder_layers=2, decoder_layers=2)(source, target)`.
+    """
+
+    def __init__(
+        self,
+        width: int = 512,
+        heads: int = 8,
+        encoder_layers: int = 6,
+        decoder_layers: int = 6,
+        hidden: int | None = None,
+        dropout: float | Switchable = 0.1,
+        activation: Activation = functions.relu,
+        dtype: object = "float32",
+        norm_first: bool = False,
+        attention_dropout: float | Switchable = 0.0,
+        init: object = None,
+    ) -> None:
+        positive("Transformer", encoder_layers=encoder_layers, decoder_layers=decoder_layers)
+        how = (dropout, activation, dtype, norm_first, attention_dropout, init)
+        encoders = [TransformerBlock(width, heads, hidden, False, *how) for _ in range(encoder_layers)]
+        decoders = [TransformerDecoderBlock(width, heads, hidden, True, *how) for _ in range(decoder_layers)]
+        self.encoder, self.decoder = Stack(encoders, width, dtype), Stack(decoders, width, dtype)
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_mask: Operand | None = None,
+        target_mask: Operand | None = None,
+        memory_mask: Operand | None = None,
+    ) -> Tensor:
+        """Masks as of `ws.attention`: True where a query may look."""
+        memory = self.encoder(source, mask=source_mask)
+        out: Tensor = self.decoder(target, memory, mask=target_mask, memory_mask=memory_mask)
+        return out
+
+
+class Stack(Module):
+    """Blocks one after the other, each with the same memory and masks, and a norm behind the last."""
+
+    def __init__(self, layers: Sequence[Module], width: int, dtype: object) -> None:
+        self.layers, self.norm = list(layers), LayerNorm(width, dtype=dtype)
+
+    def forward(self, x: Tensor, *memory: Tensor, **masks: Operand | None) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, *memory, **masks)
+        out: Tensor = self.norm(x)
+        return out
