@@ -59,6 +59,8 @@ EVERYWHERE: Mapping[str, Row] = {
     "d_model": "width",
     "num_heads": "heads",
     "nhead": "heads",
+    "num_encoder_layers": "encoder_layers",
+    "num_decoder_layers": "decoder_layers",
     "dim_feedforward": "hidden",
     "negative_slope": "slope",
     "use_bias": "bias",
