@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import wholestep as ws
 from tests.compilers import quick
@@ -223,3 +224,28 @@ def test_bad_options_are_refused(options: dict[str, object], text: str):
 def test_bad_scales_are_refused(field: str, value: float, text: str):
     with pytest.raises(OptionError, match=text):
         ws.LossScale(**{field: value})
+
+
+@pytest.mark.parametrize(("nonfinite", "skipped"), [("ignore", 0), ("skip", 1)])
+def test_a_batch_that_counts_nothing_is_nan_and_leaves_weights_and_scale_alone(nonfinite: str, skipped: int) -> None:
+    """As in torch: the mean of no rows is NaN, its gradients are 0, and `GradScaler` looks at gradients alone."""
+    twin = torch.nn.Linear(6, 3)
+    labels = np.full(ROWS, -100, np.int32)
+    outputs = twin(torch.tensor(X))
+    loss = torch.nn.functional.cross_entropy(outputs, torch.tensor(labels).long(), ignore_index=-100)
+    loss.backward()
+    assert torch.isnan(loss)
+    assert not twin.weight.grad.any()
+    for precision, scale in (("float16", ws.LossScale(init=INIT)), ("bfloat16", None)):
+        model = ws.nn.Linear(6, 3)
+        session = ws.build_session(
+            model, inputs=ws.Spec(("batch", 6)), targets=ws.Spec(("batch",), "int32"), batch_size=ROWS,
+            loss=ws.losses.Loss("cross_entropy", ignore_index=-100), optimizer=ws.SGD(lr=0.1, momentum=0.9),
+            precision=precision, loss_scale=scale, nonfinite=nonfinite, device="reference",
+        )  # fmt: skip
+        before = {name: array.copy() for name, array in model.state_dict().items()}
+        assert np.isnan(float(session.step(x=X, labels=labels)))
+        assert session.skipped_steps == skipped
+        assert scale is None or session.loss_scale == INIT
+        for name, array in model.state_dict().items():
+            np.testing.assert_array_equal(array, before[name])

@@ -65,12 +65,14 @@ def finish(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: Recipe) ->
 
         GradientNorm().record(step, extra[GRAD_NORM], extra[GRAD_NORM])
     if recipe.may_skip:
-        extra[NONFINITE] = bad = count_nonfinite([slopes.loss, *grads])
+        # A scale is about gradients: a loss without rows to count is NaN, its gradients are 0, and no scale mends that.
+        watched = grads if recipe.nonfinite == "ignore" else [slopes.loss, *grads]
+        extra[NONFINITE] = bad = count_nonfinite(watched)
         # The update waits for the verdict: computed beside the gradients, it would be stored before it is refused.
         clipped = [where(bad == 0.0, g, 0.0) for g in clipped]
     optimizer.update(step, params, clipped)
     done = step.to_ir()
-    scale = [] if recipe.loss_scale is None else recipe.loss_scale.advanced(step, extra[NONFINITE] == 0.0)
+    scale = [] if recipe.loss_scale is None else recipe.loss_scale.advanced(step, count_nonfinite(grads) == 0.0)
     if scale:
         extra[LOSS_SCALE] = scale[0][1]
     for name in extra.keys() & {o.name for o in done.outputs}:
