@@ -19,9 +19,10 @@ from tests.fuzz.layer import Made
 from tests.fuzz.network import Network
 from tests.fuzz.networks import Trained
 from tests.fuzz.training import LOSSES, OPTIMIZERS, SCHEDULES, Array
-from wholestep.errors import NonFiniteError
+from wholestep.errors import GraphError, NonFiniteError
 
 SAME, CLOSE = "same bits", "close"
+EPS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # half a last place: what a rounding to it may lose
 # What may be done differently, and what is promised for it.
 FITS = {
     "threads": SAME,
@@ -33,8 +34,10 @@ FITS = {
     "strided": SAME,
     "no egraph": CLOSE,
     "weights of 1": CLOSE,
+    "accumulate": CLOSE,
 }
-SESSIONS = {"threads": SAME, "run": SAME, "capacity": SAME, "strided": SAME, "no egraph": CLOSE}
+SESSIONS = {"threads": SAME, "run": SAME, "capacity": SAME, "strided": SAME, "no egraph": CLOSE, "accumulate": CLOSE}
+PARTS = 2  # micro-batches of a step that accumulates
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Combination:
     epochs: int = 2
     shuffle: bool = False
     dropout: float = 0.0
+    precision: str = "float32"
+    device: str = "cpu"
 
 
 def draw(rng: Random) -> Combination:
@@ -62,9 +67,10 @@ def draw(rng: Random) -> Combination:
     table = FITS if entry == "fit" else SESSIONS
     changes = tuple(rng.sample(list(table), rng.choice([1, 1, 2])))
     rows = rng.choice([4, 6, 7, 10, 11])
-    return Combination(
-        n, entry, changes, rows, 4, rng.choice([1, 2, 3]), rng.random() < 0.5, rng.choice([0.0, 0.0, 0.3])
-    )
+    epochs, shuffle, dropout = rng.choice([1, 2, 3]), rng.random() < 0.5, rng.choice([0.0, 0.0, 0.3])
+    precision = rng.choice(["float32", "float32", "bfloat16", "float16"])
+    n = n if precision == "float32" else replace(n, dtype="float32")
+    return Combination(n, entry, changes, rows, 4, epochs, shuffle, dropout, precision)
 
 
 # -- both runs ---------------------------------------------------------------------------------------------------
@@ -125,6 +131,10 @@ def run_fit(c: Combination, made: Made, changes: tuple[str, ...], cache: Path) -
         "schedule": SCHEDULES[n.schedule][0](row.lr) if n.schedule else None,
         "clip_norm": n.clip_norm,
         "batch_size": c.batch_size,
+        "accumulate": PARTS if "accumulate" in changes else 1,
+        "precision": c.precision,
+        "loss_scale": scale_of(c),
+        "device": c.device,
         "shuffle": c.shuffle,
         "threads": 3 if "threads" in changes else 1,
         "progress": False,
@@ -144,8 +154,11 @@ def run_fit(c: Combination, made: Made, changes: tuple[str, ...], cache: Path) -
 def run_session(c: Combination, made: Made, changes: tuple[str, ...], cache: Path) -> Trained:
     model = model_of(c, made)
     n = replace(c.network, capacity={"batch": 9 if "capacity" in changes else c.batch_size})
-    n = replace(n, threads=3 if "threads" in changes else 1)
-    session = networks.session_of(n, replace(made, ours=model), compile_options(changes, cache), load=False)
+    n = replace(n, threads=3 if "threads" in changes else 1, device=c.device)
+    if "accumulate" in changes:
+        n = replace(n, accumulate=PARTS, capacity={"batch": c.batch_size // PARTS})
+    half = {"precision": c.precision, "loss_scale": scale_of(c)}
+    session = networks.session_of(n, replace(made, ours=model), compile_options(changes, cache), load=False, **half)
     x, y = data_of(n, made.shape, c.rows)
     if "strided" in changes:
         x, y = strided(x), strided(y)
@@ -155,6 +168,11 @@ def run_session(c: Combination, made: Made, changes: tuple[str, ...], cache: Pat
         starts = [i for _ in range(c.epochs) for i in range(0, c.rows, c.batch_size)]
         losses = [float(session.step(x=x[i : i + c.batch_size], labels=y[i : i + c.batch_size])) for i in starts]
     return Trained(losses, model.state_dict())
+
+
+def scale_of(c: Combination) -> ws.LossScale | None:
+    """Small enough that no step is skipped: torch skips none."""
+    return ws.LossScale(init=16.0) if c.precision == "float16" else None
 
 
 def compile_options(changes: tuple[str, ...], cache: Path) -> ws.CompileOptions:
@@ -184,13 +202,17 @@ def check(c: Combination) -> None:
                     "a batch of rows that count nothing: torch's mean over them is not finite either"
                 ) from error
             raise
+        except GraphError as error:
+            if "accumulate" in c.changes and "cannot" in str(error):
+                raise Unfit("a batch norm or a turned batch cannot be cut into parts, and says so") from error
+            raise
     table = FITS if c.entry == "fit" else SESSIONS
     if all(table[name] == SAME for name in c.changes):
         same_bits(plain, changed)
     if expected is not None:
         want, near = expected
         for found in (plain, changed):
-            networks.compare(c.network, replace(found, losses=want.losses), want, near)
+            networks.compare(c.network, replace(found, losses=want.losses), want, near, EPS.get(c.precision))
 
 
 def same_bits(a: Trained, b: Trained) -> None:
@@ -208,6 +230,8 @@ def against_torch(c: Combination, made: Made) -> tuple[Trained, list[Trained]] |
     runs = [("float64", 0.0), ("float64", 1e-13)]
     if c.network.dtype == "float32":
         runs += [("float32", 0.0), ("float64", 1e-7)]
+    if c.precision in EPS:
+        runs = [("float64", 0.0), ("float64", EPS[c.precision]), ("float64", -2 * EPS[c.precision])]
     want, *near = (networks.train_torch(c.network, made, parts, *run) for run in runs)
     if not np.isfinite(want.losses).all():
         raise Unfit("the loss of torch is not finite")
@@ -244,6 +268,10 @@ def smaller(c: Combination) -> Iterator[Combination]:
     for name in ("shuffle", "dropout"):
         if getattr(c, name):
             yield replace(c, **{name: type(getattr(c, name))(0)})
+    if c.device != "cpu":
+        yield replace(c, device="cpu")
+    if c.precision != "float32":
+        yield replace(c, precision="float32")
     for n in networks.smaller(c.network):
         if n.capacity == c.network.capacity and n.shape[0] == "batch":
             yield replace(c, network=n)

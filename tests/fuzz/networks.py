@@ -154,7 +154,9 @@ def _clip(params: list[torch.nn.Parameter], limit: float | None) -> None:
         g *= limit / norm if norm > limit else 1.0
 
 
-def session_of(n: Network, made: Made, options: ws.CompileOptions | None = None, load: bool = True) -> ws.Session:
+def session_of(
+    n: Network, made: Made, options: ws.CompileOptions | None = None, load: bool = True, **half: Any
+) -> ws.Session:
     """Our session, through the whole pipeline with its default options; `load`: with torch's weights."""
     if load:
         made.ours.load_state_dict({k: v.numpy().astype(n.dtype) for k, v in made.theirs.state_dict().items()})
@@ -176,6 +178,7 @@ def session_of(n: Network, made: Made, options: ws.CompileOptions | None = None,
         device=n.device,
         threads=n.threads,
         options=options or ws.CompileOptions(compiler=QUICK, verify=None if n.verify else False),
+        **half,
     )
 
 
@@ -226,14 +229,17 @@ def check(n: Network) -> None:
     compare(n, found, judge.expected, judge.near)
 
 
-def compare(n: Network, found: Trained, expected: Trained, near: list[Trained]) -> None:
+def compare(n: Network, found: Trained, expected: Trained, near: list[Trained], eps: float | None = None) -> None:
+    """Wrong where ours is further off than rounding explains; `eps` is that of products in half precision."""
+    floor = FLOOR[n.dtype] if eps is None else 4 * eps
+    factor = 20 if n.dtype == "float32" else 1000
+
     def gap(a: Any, b: Any) -> float:
         return float(np.abs(np.asarray(a) - np.asarray(b)).max(initial=0.0))
 
     def judge(what: str, got: Any, want: Any, others: list[Any]) -> None:
         size = float(np.abs(np.asarray(want)).max(initial=0.0))
-        factor = 20 if n.dtype == "float32" else 1000
-        limit = FLOOR[n.dtype] * max(size, 0.1) + factor * max(gap(o, want) for o in others)
+        limit = floor * max(size, 0.1) + factor * max(gap(o, want) for o in others)
         worst = gap(got, want)
         if not worst <= limit:  # NaN is wrong too
             raise Wrong(f"{what}: off by {worst:.3g}, allowed {limit:.3g}, largest {size:.3g}")
