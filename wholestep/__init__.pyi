@@ -114,6 +114,7 @@ from wholestep.train import (
     save_checkpoint as save_checkpoint, fit as fit, cross_validate as cross_validate,
     CrossValidation as CrossValidation, BasicTrainingLoop as BasicTrainingLoop, Trainer as Trainer,
     TrainConfig as TrainConfig, TrainHistory as TrainHistory, History as History,
+    find_batch_size as find_batch_size, find_lr as find_lr,
 )
 from wholestep.callbacks import (
     ModelCheckpoint as ModelCheckpoint, ConsoleObserver as ConsoleObserver, GradientStatistics as GradientStatistics,

@@ -10,7 +10,7 @@ from typing import Any
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
 
-Points = Sequence[tuple[int, float]]
+Points = Sequence[tuple[Any, float]]  # where, and how much
 WIDTH, HEIGHT = 64, 12
 
 
@@ -32,11 +32,12 @@ def terminal_plot(unit: str, points: Points) -> str:
     labels = [f"{high:.4g}", *[""] * (HEIGHT - 2), f"{low:.4g}"]
     lines = [f"{label:>10} │{''.join(row)}" for label, row in zip(labels, grid, strict=True)]
     last = f"{points[-1][0]}"
-    axis = f"{points[0][0]}{last:>{max(1, columns - 1)}}"
+    first = f"{points[0][0]}"
+    axis = f"{first}{last:>{max(1, columns - len(first))}}"
     return "\n".join([*lines, f"{'':>10} └{'─' * columns}", f"{unit:>10}  {axis}"])
 
 
-def plot_to_file(unit: str, points: Points, file: Any, title: str) -> str:
+def plot_to_file(unit: str, points: Points, file: Any, title: str, *, log: bool = False) -> str:
     """The curve as an image; its name is returned."""
     if not isinstance(file, str | PathLike):
         fail(UsageError, f"plot takes the name of a file, e.g. 'lr.png', or nothing for text; received {file!r}.")
@@ -51,6 +52,7 @@ def plot_to_file(unit: str, points: Points, file: Any, title: str) -> str:
     axes = figure.add_subplot()
     axes.plot([n for n, _ in points], [v for _, v in points])
     axes.set_xlabel(unit)
+    axes.set_xscale("log" if log else "linear")
     axes.set_title(title, fontsize=8)
     figure.savefig(fspath(file), bbox_inches="tight")
     return fspath(file)

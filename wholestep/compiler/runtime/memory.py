@@ -87,13 +87,17 @@ def explained(plan: Plan, threads: int) -> Iterator[None]:
         yield
     except OutOfMemoryError as error:
         needed = footprint(plan, threads).peak_bytes
-        largest = sorted(plan.buffers, key=lambda b: -b.bytes)[:LISTED]
-        listed = "; ".join(f"{_name(plan, b)} {b.type}, {b.bytes:,} bytes" for b in largest)
         raise OutOfMemoryError(
-            f"a step needs {needed:,} bytes of memory, and {free_bytes():,} are free. Its largest tensors: {listed}. "
-            f"{_advice(plan, needed)}",
+            f"a step needs {needed:,} bytes of memory, and {free_bytes():,} are free. Its largest tensors: "
+            f"{largest_tensors(plan)}. {_advice(plan, needed)}",
             error.bytes,
         ) from None
+
+
+def largest_tensors(plan: Plan) -> str:
+    """The tensors that take most of a plan's memory, by name, type and bytes."""
+    largest = sorted(plan.buffers, key=lambda b: -b.bytes)[:LISTED]
+    return "; ".join(f"{_name(plan, b)} {b.type}, {b.bytes:,} bytes" for b in largest)
 
 
 def _name(plan: Plan, buffer: Buffer) -> str:
@@ -112,5 +116,6 @@ def _advice(plan: Plan, needed: int) -> str:
     fits = plan.capacity[0] * room // (needed - fixed)
     name = plan.symbols[0]
     return (
-        f"About {name}={fits:,} fits; received {name}={plan.capacity[0]:,}. accumulate= takes large batches in parts."
+        f"About {name}={fits:,} fits; received {name}={plan.capacity[0]:,}. ws.find_batch_size says it exactly, "
+        "accumulate= takes large batches in parts."
     )

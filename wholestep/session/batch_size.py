@@ -1,0 +1,146 @@
+"""The largest batch whose step fits into so many bytes, solved from plans: nothing is compiled, mapped or run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from wholestep.compiler.backend import Where
+from wholestep.compiler.frontend.graph import Graph as UserGraph
+from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.plan.footprint import Segments, footprint, page_rounded
+from wholestep.compiler.plan.kernel import Plan, Space
+from wholestep.compiler.plan.layout import aligned
+from wholestep.compiler.runtime.memory import free_bytes, largest_tensors
+from wholestep.errors import OptionError, OutOfMemoryError, UsageError
+from wholestep.steps.capacity import batch_symbol
+from wholestep.steps.define import Model, as_graph
+from wholestep.steps.definition import TRAIN, Definition
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+MOST = 1 << 24  # rows; a model for which these fit is not short of memory
+
+
+def bytes_of(memory: object) -> int:
+    """`"2GB"`, `"512 MiB"` or a number as bytes."""
+    if isinstance(memory, int) and not isinstance(memory, bool) and memory > 0:
+        return memory
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?I?)B?\s*", memory.upper()) if isinstance(memory, str) else None
+    try:
+        size = int(float(found[1]) * UNITS[found[2]]) if found is not None else 0
+    except (ValueError, KeyError):
+        size = 0
+    if size < 1:
+        raise OptionError(f"memory={memory!r}: expected a number of bytes, or a text such as '2GB' or '512MiB'.")
+    return size
+
+
+def largest_batch(definition: Definition, where: Where, memory: object, most: int) -> int:
+    """The largest batch of a definition, at most `most`, whose step needs no more than `memory`."""
+    if memory is None and not where.device.runs:
+        raise UsageError(f"device {where.device.name!r} runs nothing, so its memory is not known; give memory='16GB'.")
+    limit = free_bytes() if memory is None else bytes_of(memory)
+    steps = Steps(definition, where)
+    known: dict[int, int] = {}
+
+    def needed(batch: int) -> int:
+        if batch not in known:
+            known[batch] = steps.needed_bytes(batch)
+        return known[batch]
+
+    if needed(1) > limit:
+        plan = max(steps.plans(1), key=lambda p: footprint(p, where.threads).peak_bytes)
+        raise OutOfMemoryError(
+            f"a step of one row needs {needed(1):,} bytes, and the limit is {limit:,}. Its largest tensors: "
+            f"{largest_tensors(plan)}. Raise memory=, or make the model smaller.",
+            needed(1),
+        )
+    return _largest(needed, limit, most)
+
+
+def _largest(needed: Callable[[int], int], limit: int, most: int) -> int:
+    """Where bytes cross the limit.  They grow nearly along a line, which tells where to look next."""
+    low, high = 1, min(most, 64)
+    while needed(high) <= limit:
+        if high == most:
+            return most
+        low, high = high, min(most, 8 * high)
+    halve = False
+    while high - low > 1:
+        between = (limit - needed(low)) * (high - low) // max(1, needed(high) - needed(low))
+        guess = (low + high) // 2 if halve else min(max(low + between, low + 1), high - 1)
+        before = high - low
+        low, high = (guess, high) if needed(guess) <= limit else (low, guess)
+        halve = 2 * (high - low) > before  # the line did not help
+    return low
+
+
+@dataclass
+class Steps:
+    """What a step runs, lowered once; plans for any batch are made of it."""
+
+    definition: Definition
+    where: Where
+
+    def __post_init__(self) -> None:
+        from wholestep.compiler.pipeline import Compiler
+
+        definition, target = self.definition, self.where.device.target
+        entries = [definition.main]
+        if definition.has_micro_batches:
+            entries = [f"{TRAIN}.{phase}" for phase in definition.micro_batches(TRAIN).phases]
+        self.traced = [definition.trace(entry) for entry in entries]
+        compiler = Compiler(self.where.options)
+        self.lowered: list[Graph] = [compiler.run_stages(graph, target) for graph in self.traced]
+        self.symbol = batch_symbol(definition.graph)
+
+    def plans(self, batch: int) -> list[Plan]:
+        """For a capacity of so many rows."""
+        from wholestep.compiler.pipeline import planner_of
+        from wholestep.compiler.plan.request import PlanRequest
+
+        target, fused = self.where.device.target, self.where.options.fuse
+        sized = replace(self.definition, capacity={**self.definition.capacity, self.symbol: batch})
+        pairs = zip(self.traced, self.lowered, strict=True)
+        return [planner_of(target)(PlanRequest(low, sized.sizes_of(graph), target, fused)) for graph, low in pairs]
+
+    def needed_bytes(self, batch: int) -> int:
+        """What a session maps that runs them over one state: each state once, one scratch memory for all."""
+        plans, threads = self.plans(batch), self.where.threads
+        seen: set[str] = set()
+        scratch, total = Segments(), 0
+        for plan in plans:
+            names = {name for name, _ in plan.states} - seen
+            seen |= names
+            own = (aligned(b.bytes) for b in plan.buffers if b.space is Space.STATE and b.name in names)
+            scratch = scratch.grown(plan.arena_bytes, plan.work_bytes, threads)
+            total += page_rounded(sum(own)) + footprint(plan, threads).private_mapped
+        return total + page_rounded(scratch.total) + self._staged_bytes(plans, batch)
+
+    def _staged_bytes(self, plans: Sequence[Plan], batch: int) -> int:
+        """Room for the inputs of all micro-batches together."""
+        if len(plans) == 1:
+            return 0
+        part = max(plans, key=lambda p: len(p.inputs))
+        sizes = {**part.sizes, self.symbol: batch * self.definition.recipe.accumulate}
+        return page_rounded(sum(aligned(part.buffers[id].type.bytes(sizes)) for _, id in part.inputs))
+
+
+def with_one_row(model: Model, arguments: Mapping[str, Any]) -> tuple[Model, dict[str, Any]]:
+    """A model as a graph, and the arguments of a definition whose batch is not known yet."""
+    if "batch_size" in arguments:
+        raise UsageError("find_batch_size finds the batch_size; leave it out, and give memory='2GB'.")
+    rest = dict(arguments)
+    described = [rest.pop(name, None) for name in ("inputs", "targets", "loss", "loss_weights")]
+    graph, symbol = as_graph(model, *described), "batch"
+    if isinstance(graph, UserGraph):
+        first = next(iter(graph.inputs.values()), None)
+        if first is None or not first.shape or isinstance(first.shape[0], int):
+            raise UsageError(
+                "the first axis of the first input is a number, so there is no batch size to find. Declare it as a "
+                "symbol: ws.Spec(('batch', 784))."
+            )
+        symbol = batch_symbol(graph)
+    return graph, {**rest, "capacity": {symbol: 1, **(rest.get("capacity") or {})}}

@@ -1,0 +1,178 @@
+"""`ws.find_batch_size`, by plans, and `ws.find_lr`, by a short run."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from wholestep.callbacks.base import Callback
+from wholestep.callbacks.run import StepMetrics
+from wholestep.data.loader import DataLoader
+from wholestep.errors import OptionError, UsageError
+from wholestep.nn.module import Module
+from wholestep.optim import AdamW
+from wholestep.schedules.curves import Exponential
+from wholestep.schedules.rates import OWN, rates_of
+from wholestep.schedules.show import plot_to_file, terminal_plot
+from wholestep.session.batch_size import MOST, largest_batch, with_one_row
+from wholestep.session.build import split_arguments
+from wholestep.steps.recipe import RATE
+from wholestep.train.described import Described
+from wholestep.train.experiment import Experiment
+from wholestep.train.feeding import prepared, sample_of
+
+NEAR = 4  # losses on either side that a smoothed one is a mean of
+WORSE = 4.0  # times the lowest loss: there the search ends
+LEAST = 3 * NEAR  # steps of a search
+
+
+def find_batch_size(
+    model: Any, data: object = None, *, memory: object = None, most: int | None = None, **arguments: Any
+) -> int:
+    """The largest batch size whose training step fits into `memory`, solved from plans: nothing is compiled or run.
+
+    A session built with it maps at most so many bytes: `ws.estimate(model, batch_size=found, ...).peak_bytes`.  The
+    data itself, and what `predict` and validation plan beside the step, come on top.
+
+    Args:
+        model: a model, a graph or a step.
+        data: what `ws.fit` would be given; else say inputs= and targets=, as to `ws.build_session`.
+        memory: bytes, as a number or a text: "2GB", "512MiB"; None is what this machine has free now.
+        most: the largest answer; by default the rows of the data.
+        arguments: those of `ws.build_session`: loss, optimizer (with data AdamW, as in `ws.fit`), metrics, accumulate
+            (then the answer is the size of a part), precision, device, threads.
+
+    Example::
+
+        batch_size = ws.find_batch_size(model, (x, y), loss="cross_entropy", memory="2GB")
+    """
+    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+        raise OptionError(f"find_batch_size: most is a whole number of at least 1; received {most!r}.")
+    rows = MOST
+    if data is not None:
+        arguments, rows = _described(model, data, arguments)
+    graph, told = with_one_row(model, arguments)
+    definition, where = split_arguments(graph, **told)
+    return largest_batch(definition, where, memory, min(rows, most or rows))
+
+
+def _described(model: Any, data: object, arguments: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """The inputs and targets of data, as `fit` reads them, and its rows."""
+    if not isinstance(model, Module):
+        raise UsageError(f"data describes the inputs of a model; {type(model).__name__} has its own. Leave data out.")
+    for name in ("inputs", "targets"):
+        if name in arguments:
+            raise UsageError(f"{name}= and data say the same; give one of them.")
+    loader = data if isinstance(data, DataLoader) else prepared(data, None, 1, False, 0)[0]
+    described = Described(model, sample_of(loader), arguments.get("loss"))
+    specs = {"inputs": described.inputs(), "targets": described.targets(), "optimizer": AdamW(lr=1e-3)}
+    try:
+        rows = len(loader.source)  # type: ignore[arg-type]
+    except (TypeError, UsageError):
+        rows = MOST
+    return {**specs, **arguments}, rows
+
+
+# -- the learning rate -----------------------------------------------------------------------------------------------
+
+
+def find_lr(
+    model: Module, data: object, *, loss: Any, start: float = 1e-6, end: float = 10.0, steps: int = 100, **settings: Any
+) -> RateSearch:
+    """A short run whose learning rate grows from step to step: where its loss falls fastest is a good rate.
+
+    The model is left as it is: the run trains a copy of it (Smith, arXiv:1506.01186).
+
+    Args:
+        model, data, loss: as of `ws.fit`.
+        start, end: the first and the last rate; it ends before, where the loss is four times its lowest.
+        steps: how many rates are tried.
+        settings: what else `ws.fit` will be told: optimizer, batch_size, accumulate, clip_norm, precision, device.
+            Groups with an lr of their own keep its ratio to that of the optimizer.
+
+    Example::
+
+        found = ws.find_lr(model, (x, y), loss="cross_entropy", optimizer=ws.AdamW())
+        print(found.plot())
+        ws.fit(model, (x, y), loss="cross_entropy", optimizer=ws.AdamW(lr=found.suggestion))
+    """
+    for name in ("schedule", "epochs", "callbacks", "checkpoint", "resume"):
+        if name in settings:
+            raise UsageError(f"find_lr sets the rate itself and keeps nothing of its run; leave {name}= out.")
+    if not (0 < start < end < math.inf) or not isinstance(steps, int) or steps < LEAST:
+        raise OptionError(
+            f"find_lr goes from start up to end, both above 0, in at least {LEAST} steps; received start={start}, "
+            f"end={end}, steps={steps}."
+        )
+    told = {"nonfinite": "ignore", "progress": False, **settings}
+    experiment = Experiment(model=copy.deepcopy(model), data=data, loss=loss, **told)
+    gamma = (end / start) ** (1.0 / (steps - 1))
+    rates = rates_of(experiment.optimizer or AdamW(), "find_lr")
+    schedule = {
+        RATE if name == OWN else name: Exponential(start * (rate / rates[OWN] if rates[OWN] else 1.0), gamma)
+        for name, rate in rates.items()
+    }
+    watch = Rising(steps)  # it ends the run: an epoch has a step at least
+    replace(experiment, schedule=schedule, epochs=steps, callbacks=[watch], validation=None, metrics=()).fit()
+    return RateSearch(tuple(start * gamma**n for n in range(len(watch.losses))), tuple(watch.losses))
+
+
+class Rising(Callback):
+    """Notes the loss of every step, and ends the run where it has become large."""
+
+    every = 1
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.losses, self.lowest = steps, list[float](), math.inf
+
+    def on_step(self, metrics: StepMetrics) -> None:
+        if self.run is None or self.run.stopped_by:
+            return
+        finite = math.isfinite(metrics.loss)
+        if finite:
+            self.losses.append(metrics.loss)
+        recent = math.fsum(self.losses[-NEAR:]) / NEAR if len(self.losses) >= NEAR else math.inf
+        self.lowest = min(self.lowest, recent)
+        if not finite or recent > WORSE * self.lowest or len(self.losses) == self.steps:
+            self.run.stop("find_lr has seen enough")
+
+
+@dataclass(frozen=True)
+class RateSearch:
+    """What `ws.find_lr` has seen: the loss at each rate, and the rate that it suggests."""
+
+    lrs: tuple[float, ...]
+    losses: tuple[float, ...]
+
+    @property
+    def smoothed(self) -> tuple[float, ...]:
+        """Each loss as a mean of those around it, the nearer the more: single batches say little."""
+        weights = np.bartlett(2 * NEAR + 3)[1:-1]
+        total = np.convolve(self.losses, weights)[NEAR:-NEAR]
+        return tuple((total / np.convolve(np.ones(len(self.losses)), weights)[NEAR:-NEAR]).tolist())
+
+    @property
+    def suggestion(self) -> float:
+        """The rate at which the smoothed loss falls fastest, by the logarithm of the rate, on its way to its lowest.
+
+        An error says so where it never falls.
+        """
+        losses = np.array(self.smoothed)
+        slopes = np.gradient(losses)[: int(losses.argmin())] if len(losses) > 1 else losses[:0]
+        if not slopes.size or slopes.min() >= 0:
+            raise UsageError(
+                f"find_lr: the loss fell at none of {len(self.lrs)} rates, so that none can be suggested. Begin with a "
+                "smaller rate, start=1e-8, take more steps, or look at the data: ws.find_lr(...).plot()."
+            )
+        return self.lrs[int(slopes.argmin())]
+
+    def plot(self, file: object = None) -> str:
+        """Loss by rate, drawn into `file` by matplotlib or, without a file, as text."""
+        points = list(zip(self.lrs, self.smoothed, strict=True))
+        if file is not None:
+            return plot_to_file("lr", points, file, f"suggestion: {self.suggestion:.3g}", log=True)
+        return terminal_plot("lr", [(f"{lr:.2g}", loss) for lr, loss in points])
