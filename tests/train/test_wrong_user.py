@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from wholestep.errors import CheckpointError, HabitError, InputError, OptionError, ShapeError, UsageError
+from wholestep.errors import (
+    CheckpointError,
+    HabitError,
+    InputError,
+    OptionError,
+    ShapeError,
+    UnknownNameError,
+    UsageError,
+)
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 3)).astype(np.float32)
@@ -177,7 +185,7 @@ NAMES: dict[str, Case] = {
         KeyError,
         r"There is no validation data: pass validation=\(x, y\) or validation=0\.1",
     ),
-    "optimizer by name": (lambda: fit(optimizer="adam"), UsageError, r"such as ws\.Adam\(lr=1e-3\); received 'adam'"),
+    "optimizer by a wrong name": (lambda: fit(optimizer="adm"), UnknownNameError, r"no optimizer 'adm'\. .*'adam'"),
     "a callback's class": (lambda: fit(callbacks=[ws.EarlyStopping]), UsageError, r"ws\.Callback objects; .*add \(\)"),
 }
 

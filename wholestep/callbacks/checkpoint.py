@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.monitor import Best, not_measured, read_monitor
 from wholestep.callbacks.run import Logs
+from wholestep.compat.arguments import takes_their_words
 from wholestep.errors import OptionError, UsageError
 from wholestep.schedules.modes import MODES, canonical, known_mode, mode_of
 
@@ -47,6 +48,7 @@ class ModelCheckpoint(Callback):
     Example: `ws.ModelCheckpoint("runs/digits", monitor="val_accuracy")`.
     """
 
+    @takes_their_words
     def __init__(
         self,
         folder: str | PathLike[str] | None = None,

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.run import Logs, StepMetrics
+from wholestep.compat.arguments import takes_their_words
 
 
 class CSVLogger(Callback):
@@ -27,6 +28,7 @@ class CSVLogger(Callback):
     tolerant = True  # a full disk does not end a run
     writes = True
 
+    @takes_their_words
     def __init__(self, path: str | PathLike[str]) -> None:
         self.path = Path(path)
         self._columns: list[str] = []
@@ -129,6 +131,7 @@ class TensorBoardLogger(Callback):
     tolerant = True  # a full disk does not end a run
     writes = True
 
+    @takes_their_words
     def __init__(self, folder: str | PathLike[str], steps: bool = True) -> None:
         self.folder, self.steps = Path(folder), steps
         self._file: IO[bytes] | None = None

@@ -10,6 +10,7 @@ from typing import Any
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.monitor import Best, not_measured, read_monitor
 from wholestep.callbacks.run import Logs, StepMetrics
+from wholestep.compat.arguments import takes_their_words
 from wholestep.errors import OptionError
 from wholestep.schedules.modes import canonical, known_mode, mode_of
 
@@ -30,6 +31,7 @@ class EarlyStopping(Callback):
     Example: `ws.EarlyStopping("val_loss", patience=3)`.
     """
 
+    @takes_their_words
     def __init__(
         self,
         monitor: str = "val_loss",

@@ -28,8 +28,8 @@ def takes_their_words(function: F) -> F:
     @wraps(function)
     def called(*args: Any, **named: Any) -> Any:
         if named and not named.keys() <= own:
-            called_on = type(args[0]).__name__ if of_class else name
-            named = translated(called_on, [n for n in known if n != "self"], named)
+            kinds = [kind.__name__ for kind in type(args[0]).__mro__] if of_class else [name]
+            named = translated(kinds, [n for n in known if n != "self"], named)
         if len(args) + len(named) < needed:
             _refuse_few(type(args[0]).__name__ if of_class else name, known[:needed], args, named)
         return function(*args, **named)
@@ -43,12 +43,15 @@ def take_their_words(module: dict[str, Any], names: list[str]) -> None:
     module.update({name: taking[module[name]] for name in names})  # two names of one function stay one
 
 
-def translated(function: str, known: list[str], named: Mapping[str, Any]) -> dict[str, Any]:
+def translated(kinds: list[str], known: list[str], named: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments under our names; one that cannot be taken is an error that says what to write."""
     from wholestep.compat.rows import Only, Say
     from wholestep.compat.tables.keywords import EVERYWHERE, KEYWORDS
 
-    rows = {**EVERYWHERE, **KEYWORDS.get(function, {})}
+    function = kinds[0]  # or a class, before those that it is derived from
+    rows = dict(EVERYWHERE)
+    for kind in reversed(kinds):
+        rows.update(KEYWORDS.get(kind, {}))
     out: dict[str, Any] = {}
     for name, value in named.items():
         row = name if name in known else rows.get(name)

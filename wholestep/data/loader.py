@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from wholestep.compat.arguments import takes_their_words
 from wholestep.data.order import Rows, Sampler, Sequential, Shuffled
 from wholestep.data.prefetch import prefetched
 from wholestep.data.sources import RowSource, Stream, as_source
@@ -38,6 +39,7 @@ class DataLoader:
             session.step(batch.named())
     """
 
+    @takes_their_words
     def __init__(
         self,
         data: object,

@@ -37,6 +37,10 @@ class Batch:
     def labels(self) -> Any:
         return self.targets
 
+    def __iter__(self) -> Iterator[Any]:
+        """`for xb, yb in loader`: inputs, targets where there are any, weights where there are any."""
+        yield from (part for part in (self.inputs, self.targets, self.weights) if part is not None)
+
     @property
     def rows(self) -> int:
         """How many examples it holds."""

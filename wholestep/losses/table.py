@@ -73,6 +73,10 @@ def canonical(name: object) -> str:
     key = str(name).lower()
     found = ALIASES.get(key, key)
     if found not in LOSSES:
+        from wholestep.compat.tables.other_names import LOSS_WORDS
+
+        if key in LOSS_WORDS:
+            fail(UnknownNameError, f"there is no loss {name!r}: {LOSS_WORDS[key]}.")
         close = get_close_matches(key, [*LOSSES, *ALIASES], 3, 0.5)
         hint = f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
         fail(UnknownNameError, f"there is no loss {name!r}. {hint}There are: {', '.join(LOSSES)}.")

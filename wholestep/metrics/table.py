@@ -84,7 +84,9 @@ def metric_class(name: object) -> type[Metric]:
     key = str(name).lower()
     cls = METRICS.get(ALIASES.get(key, key))
     if cls is None:
-        close = get_close_matches(key, [*METRICS, *ALIASES], 3, 0.5)
+        from wholestep.compat.tables.other_names import METRIC_WORDS
+
+        close = [METRIC_WORDS[key]] if key in METRIC_WORDS else get_close_matches(key, [*METRICS, *ALIASES], 3, 0.5)
         hint = f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
         fail(UnknownNameError, f"there is no metric {name!r}. {hint}There are: {', '.join(METRICS)}.")
     return cls

@@ -30,3 +30,6 @@ from wholestep.optim.techniques import (
     clip_adaptively as clip_adaptively, clip_by_global_norm as clip_by_global_norm, clip_by_norm as clip_by_norm,
     clip_by_value as clip_by_value, count_nonfinite as count_nonfinite, global_norm as global_norm,
 )
+
+# by name
+from wholestep.optim.names import get as get

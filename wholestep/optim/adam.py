@@ -12,7 +12,10 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.optim.base import Optimizer, Scalars
 from wholestep.optim.options import EPS_TRIED, Number, number, numbers, with_aliases
 
-ALIASES = {"learning_rate": "lr", "beta1": "betas[0]", "beta2": "betas[1]", "epsilon": "eps"}
+ALIASES = {
+    "learning_rate": "lr", "beta1": "betas[0]", "beta2": "betas[1]", "epsilon": "eps",
+    "beta_1": "betas[0]", "beta_2": "betas[1]",
+}  # fmt: skip
 BETAS, BETAS_TRIED = ("beta1", "beta2"), (0.6, 0.7)
 
 

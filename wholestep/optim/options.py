@@ -8,6 +8,7 @@ from dataclasses import Field, field, fields
 from functools import wraps
 from typing import Any, TypeVar
 
+from wholestep.compat.arguments import translated
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
 from wholestep.records import dataclass
@@ -182,7 +183,11 @@ def with_aliases(**aliases: str) -> Callable[[C], C]:
             if args and not isinstance(args[0], int | float | str | Runtime):
                 _refuse_parameters(cls.__name__, args[0])
             positional = [f.name for f in fields(cls) if not f.kw_only][: len(args)]
-            original(self, *args, **translate(cls, given, positional))
+            named = translate(cls, given, positional)
+            known = [f.name for f in fields(cls) if f.init]
+            if not named.keys() <= set(known):
+                named = translated([kind.__name__ for kind in type(self).__mro__], known, named)
+            original(self, *args, **named)
 
         cls.__init__ = init
         cls.aliases = aliases

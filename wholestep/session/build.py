@@ -40,7 +40,7 @@ def build_session(
     targets: Inputs | None = None,
     loss: Any = None,
     loss_weights: Mapping[str, float] | None = None,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer | str | None = None,
     metrics: Any = (),
     schedule: Any = None,
     batch_size: int | None = None,
@@ -70,7 +70,8 @@ def build_session(
             of these by output.  A function may return a dict of parts.  The loss is the sum of its parts; each is
             measured, as the metric `<part>_loss`.
         loss_weights: what parts of the loss are multiplied with, by name; the runtime scalars `loss_weights.<part>`.
-        optimizer: how parameters change; SGD with lr 0.01 when None.  A `@ws.step` function has its own.
+        optimizer: how parameters change, e.g. `ws.Adam(lr=1e-3)` or "adam"; SGD with lr 0.01 when None.  A `@ws.step`
+            function has its own.
         metrics: e.g. `["accuracy", ws.metrics.TopKAccuracy(k=5)]`, counted inside the step.  A metric is about the
             output after the loss and the input called `labels` (or `targets`, `target`, `y`); `(metric, output, input)`
             names others.  An input `sample_weight` weighs the rows.
@@ -182,7 +183,7 @@ def compile_training_graph(
     inputs: Inputs | None = None,
     targets: Inputs | None = None,
     loss: Any = None,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer | str | None = None,
     batch_size: int | None = None,
     capacity: Mapping[str, int] | None = None,
     device: str = "cpu",
@@ -230,7 +231,7 @@ def _prepared(where: Where) -> Where:
 def split_arguments(
     model_or_graph: Model,
     *,
-    optimizer: Optimizer | None = None,
+    optimizer: Optimizer | str | None = None,
     batch_size: int | None = None,
     capacity: Mapping[str, int] | None = None,
     seed: int = 0,

@@ -77,7 +77,7 @@ class Knobs:
 
         self.set_optimizer(Adam(lr=lr, betas=(beta1, beta2), eps=eps))
 
-    def set_optimizer(self, optimizer: Optimizer) -> None:
+    def set_optimizer(self, optimizer: Optimizer | str) -> None:
         """Train with another optimizer: without a recompile where only numbers differ; parameters are kept.
 
         Where only numbers differ it goes on; else it begins as a new one, with `reset_optimizer`, also if an optimizer
@@ -85,8 +85,9 @@ class Knobs:
         """
         programs = self._programs
         compiled = programs.need("another optimizer")
-        if not isinstance(optimizer, Optimizer):
-            raise UsageError(f"an optimizer is a description such as ws.Adam(lr=1e-3); received {optimizer!r}.")
+        from wholestep.optim.names import get  # few sessions change theirs
+
+        optimizer = get(optimizer)
         definition, scalars = compiled.definition, programs.scalars
         if definition.same_program(optimizer):
             present = dict(scalars.items())  # decay that acts on no parameter is not part of the program

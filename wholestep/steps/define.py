@@ -55,7 +55,7 @@ def as_graph(
 
 def defined(
     model: Graph | Step,
-    optimizer: Optimizer | None,
+    optimizer: Optimizer | str | None,
     batch_size: int | None,
     capacity: Mapping[str, int] | None,
     recipe: Recipe = PLAIN,
@@ -74,7 +74,9 @@ def defined(
     need_graph(model, "build_session")
     recipe = with_parts(recipe, model)
     if optimizer is not None and not isinstance(optimizer, Optimizer):
-        raise UsageError(f"optimizer is a description such as ws.Adam(lr=1e-3); received {optimizer!r}.")
+        from wholestep.optim.names import get  # most give an optimizer
+
+        optimizer = get(optimizer)
     return sized(Definition(model, optimizer or SGD(), {}, recipe), batch_size, capacity)
 
 

@@ -63,8 +63,9 @@ class Experiment:
             or "balanced", by how often each occurs.
         loss_weights: what the parts are multiplied with, by name: `{"kl": 0.1}`.  Runtime scalars: a schedule may have
             them, `schedule={"loss_weights.kl": ...}`.
-        optimizer: None is that of a schedule under torch's names, else AdamW with lr 1e-3.  Each call begins with a new
-            one, its moments and schedule included; `resume=` goes on.
+        optimizer: e.g. `ws.Adam(lr=1e-3)`, or "adam" with its defaults.  None is that of a schedule under torch's
+            names, else AdamW with lr 1e-3.  Each call begins with a new one, its moments and schedule included;
+            `resume=` goes on.
         schedule: of the learning rate, e.g. `ws.schedules.cosine(warmup=100)`, which spans the run.  Those under
             torch's names count epochs, the others what their `unit` says; a plateau observes val_loss (loss without
             validation) after every epoch.
@@ -116,7 +117,7 @@ class Experiment:
     validate_every: int = 1
     validate_every_steps: int | None = None
     test: Any = None
-    optimizer: Optimizer | None = None
+    optimizer: Optimizer | str | None = None
     schedule: Any = None
     metrics: Any = ()
     encoder: Encoder | None = None
@@ -238,7 +239,7 @@ class Experiment:
 
     def _noted(self, loader: DataLoader) -> dict[str, Any]:
         """What checkpoints keep for people."""
-        assert self.optimizer is not None, "one was chosen when the experiment was made"
+        assert isinstance(self.optimizer, Optimizer), "one was chosen when the experiment was made"
         plain = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), int | float | str)}
         return {
             **{name: value for name, value in plain.items() if name not in UNNOTED},

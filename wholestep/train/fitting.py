@@ -27,6 +27,7 @@ def takes_settings(function: F) -> F:
     ]
     assert all(p.default is not MISSING for p in known), "what has no default is an argument of its own"
     given = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+    given = [p.replace(default=Parameter.empty) if p.name == "data" else p for p in given]  # or x= and y=
     function.__signature__ = own.replace(parameters=[*given, *known])  # type: ignore[attr-defined]
     about = getdoc(Experiment) or ""
     arguments = about[about.index("Args:") : about.index("Example::")]
@@ -36,7 +37,7 @@ def takes_settings(function: F) -> F:
 
 
 @takes_settings
-def fit(model: Module, data: object, *more: object, loss: Any, **settings: Any) -> TrainHistory:
+def fit(model: Module, data: object = None, *more: object, loss: Any, **settings: Any) -> TrainHistory:
     """Train a model on data and return what happened in each epoch.
 
     Args: those of `ws.Experiment`.
@@ -49,7 +50,18 @@ def fit(model: Module, data: object, *more: object, loss: Any, **settings: Any) 
         raise UsageError(
             f"data is one argument: ws.fit(model, (x, y), loss=...); received {1 + len(more)} by position."
         )
+    data = _data(data, settings)
     return Experiment(model=model, data=data, loss=loss, **known_settings("fit", settings)).fit()
+
+
+def _data(data: object, settings: dict[str, Any]) -> object:
+    """What is trained on; `x=` and `y=`, as Keras has them, are taken out of the settings."""
+    if data is None and "x" in settings:
+        parts = [settings.pop(name) for name in ("x", "y", "sample_weight") if name in settings]
+        return parts[0] if len(parts) == 1 else tuple(parts)
+    if data is None:
+        raise UsageError("there is no data: ws.fit(model, (x, y), loss=...).")
+    return data
 
 
 def trainer_for(model: Module, data: object, *, loss: Any, **settings: Any) -> tuple[Trainer, DataLoader]:

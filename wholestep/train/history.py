@@ -43,6 +43,11 @@ class TrainHistory:
         return list(dict.fromkeys(name for e in self.epochs for name in ("loss", *e.logs)))
 
     @property
+    def history(self) -> dict[str, list[Any]]:
+        """The numbers of every epoch by name, as Keras' `History` has them."""
+        return {name: self[name] for name in self.names}
+
+    @property
     def scalars(self) -> list[str]:
         """The names of what is one number in every epoch."""
         return [n for n in self.names if not any(isinstance(e.logs.get(n), list) for e in self.epochs)]

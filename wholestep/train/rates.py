@@ -11,6 +11,7 @@ from wholestep.callbacks.monitor import not_measured, read_monitor
 from wholestep.callbacks.run import Value
 from wholestep.errors import UsageError
 from wholestep.optim import Optimizer
+from wholestep.optim.names import get
 from wholestep.schedules.base import CALL, Schedule
 from wholestep.schedules.modes import canonical, mode_of
 from wholestep.steps.recipe import RATE
@@ -46,9 +47,11 @@ def resolved(schedule: Any, epochs: int, steps_per_epoch: int | None, modes: Map
     return counted.tabulated(run)
 
 
-def optimizer_of(schedule: Any, given: Optimizer | None) -> Optimizer | None:
-    """The optimizer that trains: what is given, else what a schedule under torch's names was made for."""
+def optimizer_of(schedule: Any, given: Optimizer | str | None) -> Optimizer | None:
+    """The optimizer that trains: what is given or named, else what a schedule under torch's names was made for."""
     from wholestep.schedules import TorchSchedule
+
+    given = None if given is None else get(given)
 
     own = schedule.optimizer if isinstance(schedule, TorchSchedule) else None
     if not isinstance(own, Optimizer):

@@ -115,6 +115,7 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
     "roll": {"dims": "axis"},
     "repeat": {"repeats": "times"},
     "norm": {"ord": "p"},
+    "Unflatten": {"unflattened_size": "sizes"},
     "take_along_axis": {"indices": "index"},
     "argsort": {"stable": Only((EVERY,), "")},
     "topk": {
@@ -173,6 +174,20 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
     "LSTM": {"proj_size": Only((0,), "project the result: ws.nn.Linear(hidden, proj_size)"), "units": Say("layers are told both sizes: ws.nn.LSTM(inputs, hidden)")},
     "GRU": {"units": Say("layers are told both sizes: ws.nn.GRU(inputs, hidden)")},
     "RNN": {"units": Say("layers are told both sizes: ws.nn.RNN(inputs, hidden)")},
+    "Optimizer": {
+        "params": Say("an optimizer is bound where it is used: ws.fit(model, data, optimizer=ws.Adam(lr=...))"),
+        "fused": Only((EVERY,), ""), "foreach": Only((EVERY,), ""), "capturable": Only((EVERY,), ""),
+        "differentiable": Only((EVERY,), ""), "jit": Only((EVERY,), ""),
+        "clipnorm": Say("gradients are clipped by ws.fit(..., clip_norm=1.0), all together"),
+        "global_clipnorm": Say("gradients are clipped by ws.fit(..., clip_norm=1.0)"),
+        "clipvalue": Say("gradients are clipped by ws.fit(..., clip_value=0.5)"),
+        "use_ema": Only((False,), "write ws.optim.EMA(optimizer, decay=0.999)"),
+        "ema_momentum": Only((EVERY,), ""), "ema_overwrite_frequency": Only((EVERY,), ""),
+        "loss_scale_factor": Only((None,), "float16 has its own: ws.fit(..., loss_scale=ws.LossScale())"),
+        "gradient_accumulation_steps": Only((None, 1), "write ws.fit(..., accumulate=4)"),
+        "decay": Say("a falling rate is a schedule: ws.fit(..., schedule=ws.schedules.cosine())"),
+        "rho": ("rho", "alpha"),
+    },
     "DataLoader": {
         "dataset": "data", "num_workers": Only((0,), "batches are made by a thread: prefetch=2"),
         "pin_memory": Only((EVERY,), ""), "persistent_workers": Only((EVERY,), ""), "prefetch_factor": "prefetch",

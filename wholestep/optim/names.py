@@ -1,0 +1,54 @@
+"""Optimizers by name: `optimizer="adam"`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+from wholestep.errors import UnknownNameError, UsageError
+from wholestep.optim.base import Optimizer
+from wholestep.optim.config import optimizer_from_config
+
+
+def get(optimizer: Any) -> Optimizer:
+    """The optimizer that a name stands for, with its defaults: `ws.optim.get("adam")` is `ws.Adam()`.
+
+    A description, `{"kind": "Adam", "lr": 0.01}`, is read; an optimizer is returned as it is.
+    """
+    if isinstance(optimizer, Optimizer):
+        return optimizer
+    if isinstance(optimizer, Mapping):
+        return optimizer_from_config(optimizer)
+    if isinstance(optimizer, type) and issubclass(optimizer, Optimizer):
+        name = optimizer.__name__
+        raise UsageError(f"optimizer= is the class ws.{name}; make one of it: optimizer=ws.{name}(lr=...).")
+    if isinstance(optimizer, str):
+        return _by_name(optimizer)
+    if hasattr(optimizer, "param_groups"):
+        name = type(optimizer).__name__
+        raise UsageError(f"optimizer= is another library's, {name}; ours have the same names: ws.{name}(lr=...).")
+    raise UsageError(
+        f"optimizer= is a description such as ws.Adam(lr=1e-3), or a name such as 'adam'; received {optimizer!r}."
+    )
+
+
+def _by_name(name: str) -> Optimizer:
+    package = import_module("wholestep.optim")
+    known = {n.lower(): n for n in package.__all__ if n[0].isupper()}
+    exported = known.get(name.lower().replace("_", "").replace("-", ""))
+    found = getattr(package, exported) if exported else None
+    if isinstance(found, type) and issubclass(found, Optimizer) and found is not Optimizer:
+        try:
+            return found()
+        except TypeError:
+            raise UsageError(
+                f"optimizer={name!r} needs arguments: make it, optimizer=ws.optim.{exported}(...)."
+            ) from None
+    close = get_close_matches(name.lower(), known, 2, 0.5)
+    hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+    raise UnknownNameError(
+        f"there is no optimizer {name!r}.{hint} There are: sgd, adam, adamw, rmsprop, adagrad, lion and the others of "
+        "ws.optim, by the names of their classes."
+    )
