@@ -96,6 +96,9 @@ from wholestep.errors import (
     ShapeMismatch as ShapeMismatch,
 )
 
+# what is added to a loss
+from wholestep.nn.regularizers import add_loss as add_loss, penalties as penalties
+
 # sessions and plans
 from wholestep.session import (
     build_session as build_session, build_session_with_report as build_session_with_report,

@@ -9,6 +9,7 @@ from wholestep.nn.activations import (
     Softmax as Softmax,
 )
 from wholestep.nn.precision import in_float32 as in_float32
+from wholestep.nn.regularizers import L1 as L1, L2 as L2, L1L2 as L1L2
 from wholestep.nn.basic import (
     Linear as Linear, Embedding as Embedding, Dropout as Dropout, Dropout1d as Dropout1d, Dropout2d as Dropout2d,
     Dropout3d as Dropout3d, DropPath as DropPath, Flatten as Flatten,

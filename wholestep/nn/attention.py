@@ -14,6 +14,7 @@ from wholestep.errors import OptionError, ShapeError
 from wholestep.nn.basic import Linear, positive
 from wholestep.nn.module import Module
 from wholestep.nn.parameter import parameter, weight
+from wholestep.nn.regularizers import Regularizer, regularize
 
 
 class MultiHeadAttention(Module):
@@ -28,6 +29,7 @@ class MultiHeadAttention(Module):
         dropout: of the weights of the softmax, in training (see `ws.attention`).
         head_width: of each head, where it is not width / heads.
         init: how both weights start, where not as in PyTorch.
+        weight_regularizer, activity_regularizer: as of `ws.nn.Linear`.
 
     Example: `ws.nn.MultiHeadAttention(128, 4, causal=True)`.
     """
@@ -47,7 +49,11 @@ class MultiHeadAttention(Module):
         dropout: float | Switchable = 0.0,
         head_width: int | None = None,
         init: object = None,
+        *,
+        weight_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
     ) -> None:
+        regularize(self, weight_regularizer, activity_regularizer)
         shared = heads if kv_heads is None else kv_heads
         positive("MultiHeadAttention", width=width, heads=heads, kv_heads=shared)
         if head_width is not None:

@@ -14,6 +14,7 @@ from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
 from wholestep.nn.module import Module
 from wholestep.nn.parameter import parameter, weight
+from wholestep.nn.regularizers import Regularizer, regularize
 
 
 def positive(kind: str, **sizes: int) -> None:
@@ -28,6 +29,8 @@ class Linear(Module):
 
     Args:
         init: how the weight starts, where not as above.
+        weight_regularizer, activity_regularizer: what is added to the loss for the weight, and for what the layer gives
+            (a mean over rows): `ws.nn.L2(1e-4)`, `ws.nn.L1(1e-4)`, or a function of a tensor that gives a number.
 
     Example: `ws.nn.Linear(784, 128)`.
     """
@@ -36,9 +39,18 @@ class Linear(Module):
     bias: Tensor | None
 
     def __init__(
-        self, inputs: int, outputs: int, bias: bool = True, dtype: object = "float32", init: object = None
+        self,
+        inputs: int,
+        outputs: int,
+        bias: bool = True,
+        dtype: object = "float32",
+        init: object = None,
+        *,
+        weight_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
     ) -> None:
         positive("Linear", inputs=inputs, outputs=outputs)
+        regularize(self, weight_regularizer, activity_regularizer)
         bound = 1.0 / math.sqrt(inputs)
         self.inputs, self.outputs = inputs, outputs
         start = initializers.uniform(-bound, bound)
@@ -64,6 +76,7 @@ class Embedding(Module):
 
     Args:
         padding: an index that stands for nothing: its row begins as zeros, and is not trained.
+        weight_regularizer, activity_regularizer: as of `Linear`.
 
     Example: `ws.nn.Embedding(50257, 768)`.
     """
@@ -71,9 +84,18 @@ class Embedding(Module):
     weight: Tensor
 
     def __init__(
-        self, entries: int, width: int, init: object = None, dtype: object = "float32", padding: int | None = None
+        self,
+        entries: int,
+        width: int,
+        init: object = None,
+        dtype: object = "float32",
+        padding: int | None = None,
+        *,
+        weight_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
     ) -> None:
         positive("Embedding", entries=entries, width=width)
+        regularize(self, weight_regularizer, activity_regularizer)
         if padding is not None and (not isinstance(padding, int) or not -entries <= padding < entries):
             fail(OptionError, f"Embedding: padding is an index from 0 to {entries - 1}; received {padding!r}.")
         self.entries, self.width, self.padding = entries, width, padding if padding is None else padding % entries

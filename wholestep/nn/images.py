@@ -15,6 +15,7 @@ from wholestep.errors import OptionError, ShapeError
 from wholestep.nn.basic import positive
 from wholestep.nn.module import Module
 from wholestep.nn.parameter import parameter, weight
+from wholestep.nn.regularizers import Regularizer, regularize
 
 
 class AnyConv(Module):
@@ -86,6 +87,7 @@ class Conv2d(AnyConv):
         padding: the same, or "same" or "valid".
         groups: output channels of group g see the input channels of group g alone.
         init: how the weight starts, where not as above.
+        weight_regularizer, activity_regularizer: as of `ws.nn.Linear`.
 
     Example: `ws.nn.Conv2d(3, 16, 3, padding=1)`.
     """
@@ -104,8 +106,12 @@ class Conv2d(AnyConv):
         bias: bool = True,
         init: object = None,
         dtype: object = "float32",
+        *,
+        weight_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
     ) -> None:
         super().__init__(inputs, outputs, each_axis(kernel, 2), groups, bias, init, dtype)
+        regularize(self, weight_regularizer, activity_regularizer)
         self.stride, self.padding, self.dilation = stride, padding, dilation
 
     def forward(self, x: Tensor) -> Tensor:
@@ -133,8 +139,12 @@ class Conv1d(AnyConv):
         bias: bool = True,
         init: object = None,
         dtype: object = "float32",
+        *,
+        weight_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
     ) -> None:
         super().__init__(inputs, outputs, (kernel,), groups, bias, init, dtype)
+        regularize(self, weight_regularizer, activity_regularizer)
         self.stride, self.padding, self.dilation = stride, padding, dilation
 
     def forward(self, x: Tensor) -> Tensor:
@@ -169,8 +179,12 @@ class AnyConvTranspose(AnyConv):
         bias: bool = True,
         init: object = None,
         dtype: object = "float32",
+        *,
+        weight_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
     ) -> None:
         super().__init__(inputs, outputs, each_axis(kernel, self.axis_count), groups, bias, init, dtype)
+        regularize(self, weight_regularizer, activity_regularizer)
         self.stride, self.padding, self.output_padding, self.dilation = stride, padding, output_padding, dilation
 
     def _weight_shape(self) -> tuple[int, ...]:
@@ -198,6 +212,7 @@ class ConvTranspose2d(AnyConvTranspose):
         padding: what is cut off on each side; or "same": `stride` rows for every row; or "valid".
         output_padding: rows and columns more, below and behind; less than the stride.
         init: how the weight starts, where not as in PyTorch.
+        weight_regularizer, activity_regularizer: as of `ws.nn.Linear`.
 
     Example: `ws.nn.ConvTranspose2d(64, 32, 4, stride=2, padding=1)`.
     """
@@ -227,8 +242,12 @@ class SeparableConv2d(Module):
         bias: bool = True,
         init: object = None,
         dtype: object = "float32",
+        *,
+        weight_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
     ) -> None:
         positive("SeparableConv2d", inputs=inputs, outputs=outputs, multiplier=multiplier)
+        regularize(self, weight_regularizer, activity_regularizer)
         inner = inputs * multiplier
         self.depthwise = Conv2d(inputs, inner, kernel, stride, padding, dilation, inputs, False, init, dtype)
         self.pointwise = Conv2d(inner, outputs, 1, bias=bias, init=init, dtype=dtype)

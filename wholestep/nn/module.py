@@ -60,6 +60,8 @@ class Module:
             _take_their_words(cls)
 
     products_in_float32 = False  # see nn.in_float32
+    weight_regularizer: Any = None  # what is added to the loss for its weights, and those of modules in it
+    activity_regularizer: Any = None  # and for what it gives: see nn/regularizers.py
     unused_names: tuple[str, ...] = ()  # of arrays that other libraries' files have and this module has no use for
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
@@ -80,6 +82,10 @@ class Module:
         here.open(self)
         with trace.running(here, self):
             output = self.forward(*inputs, **named)
+        if self.weight_regularizer is not None or self.activity_regularizer is not None:
+            from wholestep.nn.regularizers import record
+
+            record(here, self, output)
         trace.seen(here, self, (*inputs, *named.values()), output)
         return output
 

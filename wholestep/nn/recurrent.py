@@ -21,6 +21,7 @@ from wholestep.errors import OptionError, ShapeError
 from wholestep.nn.basic import positive
 from wholestep.nn.module import Module
 from wholestep.nn.parameter import parameter, weight
+from wholestep.nn.regularizers import Regularizer, regularize
 
 Weights = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # of inputs and state, their biases
 
@@ -43,8 +44,11 @@ class Recurrent(Module):
         dtype: object = "float32",
         init: object = None,
         recurrent_init: object = None,
+        *,
+        weight_regularizer: Regularizer = None,
     ) -> None:
         kind = type(self).__name__
+        regularize(self, weight_regularizer, None)
         positive(kind, inputs=inputs, hidden=hidden, num_layers=num_layers)
         rate = dropout.value if isinstance(dropout, Switchable) else dropout
         if not isinstance(rate, int | float) or not 0 <= rate <= 1:
@@ -187,6 +191,7 @@ class RNN(Recurrent):
         dropout: between layers, in training.
         bidirectional: a second loop from the last step to the first; outputs are put side by side.
         init, recurrent_init: how the weights of the inputs and of the state start, where not as in PyTorch.
+        weight_regularizer: as of `ws.nn.Linear`.
 
     Example: `outputs, last = ws.nn.RNN(64, 128)(x)`.
     """

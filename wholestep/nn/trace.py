@@ -37,6 +37,7 @@ class Trace:
         self.tensors: dict[Parameter, Tensor] = {}
         self._names: dict[Parameter, str] = {}
         self._opened: set[Module] = set()
+        self.regularized: set[Module] = set()  # those whose weights have been counted
         self._called: dict[Module, str] = {}  # from outside of any other -> in which scope
         self.caller: Module | None = None  # the one of whose methods, other than `forward`, one runs
         self.scope: tuple[str, ...] = ()  # what the module that is running now has opened

@@ -6,6 +6,7 @@ from wholestep.compiler.frontend import volumes
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.volumes import Triple
 from wholestep.nn.images import AnyConv, AnyConvTranspose, each_axis
+from wholestep.nn.regularizers import Regularizer, regularize
 
 
 class Conv3d(AnyConv):
@@ -28,8 +29,12 @@ class Conv3d(AnyConv):
         bias: bool = True,
         init: object = None,
         dtype: object = "float32",
+        *,
+        weight_regularizer: Regularizer = None,
+        activity_regularizer: Regularizer = None,
     ) -> None:
         super().__init__(inputs, outputs, each_axis(kernel, 3), groups, bias, init, dtype)
+        regularize(self, weight_regularizer, activity_regularizer)
         self.stride, self.padding, self.dilation = stride, padding, dilation
 
     def forward(self, x: Tensor) -> Tensor:

@@ -72,6 +72,7 @@ def defined(
             )
         return sized(Definition(model, None, {}, recipe), batch_size, capacity)
     need_graph(model, "build_session")
+    model.need_penalties()
     recipe = with_parts(recipe, model)
     if optimizer is not None and not isinstance(optimizer, Optimizer):
         from wholestep.optim.names import get  # most give an optimizer

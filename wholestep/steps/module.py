@@ -107,10 +107,21 @@ def training_graph(
         trace_of(graph, model)
         outputs = record_outputs(model, inputs, record_inputs(graph, inputs))
         aims = record_inputs(graph, {"labels": targets} if isinstance(targets, Spec) else targets or {})
-        found = _loss(loss, outputs, aims)
+        found = _with_penalties(graph, _loss(loss, outputs, aims))
         graph.set_outputs({"loss": summed(graph, found, weights), **outputs})
     share_state(graph, model)
     return graph
+
+
+def _with_penalties(graph: Graph, loss: Tensor | Mapping[str, Tensor]) -> Tensor | Mapping[str, Tensor]:
+    """A loss with what modules add to it, as parts of it."""
+    if not graph.penalties:
+        return loss
+    graph.penalties_read = True
+    parts = dict(loss) if isinstance(loss, Mapping) else {"data": loss}
+    for name in graph.penalties.keys() & parts.keys():
+        fail(UsageError, f"the loss has a part {name!r} already; give ws.add_loss another name.")
+    return {**parts, **graph.penalties}
 
 
 def summed(graph: Graph, loss: Tensor | Mapping[str, Tensor], weights: Mapping[str, float] | None) -> Tensor:

@@ -85,7 +85,9 @@ EVERYWHERE: Mapping[str, Row] = {
     # what is written otherwise
     "kernel_initializer": Say(_INIT),
     "bias_initializer": Say("write ws.nn.init.constant_(layer.bias, value) after the layer is made"),
-    "kernel_regularizer": Say("for all layers give the optimizer weight_decay="),
+    "kernel_regularizer": "weight_regularizer",
+    "embeddings_regularizer": "weight_regularizer",
+    "bias_regularizer": Say("biases are left alone: weight_regularizer= is for the weights"),
     "data_format": Only((None, "channels_first"), _LAST),
     "input_shape": Say("layers are told their sizes: ws.nn.Linear(inputs, outputs)"),
     "input_dim": Say("layers are told their sizes: ws.nn.Linear(inputs, outputs)"),

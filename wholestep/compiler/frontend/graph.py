@@ -22,7 +22,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import Shape, TensorType, as_dtype, as_shape, shape_text, symbols_of
-from wholestep.errors import DTypeError, GraphError, ShapeError
+from wholestep.errors import DTypeError, GraphError, ShapeError, UsageError
 
 _RECORDED: ContextVar[Graph | None] = ContextVar("recorded", default=None)
 
@@ -68,6 +68,8 @@ class Graph:
         self.owners: dict[str, Any] = {}  # state -> the parameter of a module whose numbers it has
         self.recorded_by: Any = None  # the function of a @ws.step
         self.meanings: dict[Node, Any] = {}  # what losses take scores for, so that metrics of the same scores know
+        self.penalties: dict[str, Tensor] = {}  # what modules add to the loss, by name: see nn/regularizers.py
+        self.penalties_read = False
         self.loss_parts: dict[str, Node] = {}  # what the loss is a sum of, by name, each before it is weighted
 
     # -- leaves --------------------------------------------------------------------------------------------------
@@ -293,6 +295,16 @@ class Graph:
         self._own("advance", state)
         before = self._updates.pop(state.name, state.node)
         self.update(state, change(Tensor(before, self)))
+
+    def need_penalties(self) -> None:
+        """UsageError where a step that trains left out what its modules add to the loss."""
+        if self.penalties and not self.penalties_read:
+            fail(
+                UsageError,
+                f"modules of this step add {', '.join(self.penalties)} to the loss, and the step does not read it. "
+                "Write loss = loss + sum(ws.penalties(g).values()) before the gradients are taken, or call "
+                "ws.penalties(g) and leave it out.",
+            )
 
     def keep(self, tensor: Tensor, name: str | None = None) -> None:
         """Make a tensor readable by name after a step: see `Tensor.keep`."""

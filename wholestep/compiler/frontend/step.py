@@ -55,6 +55,8 @@ class Step:
                 f"@ws.step: {self.body.__name__} must return a tensor or a dict of tensors; it returned {named!r}.",
             )
         g.set_outputs(named)
+        if any(name in g.parameters for name in g.updates):
+            g.need_penalties()
         return g
 
     def trace(self, clocks: Clocks | None = None) -> ir.Graph:
