@@ -227,7 +227,7 @@ def _need_room(plan: Plan, target: Target) -> None:
     if most is not None and largest is not None and largest.bytes > most:
         what = f"the {largest.space.value} {largest.name!r}" if largest.name else "an intermediate value"
         raise GraphError(
-            f"{what}, {largest.type}, takes {largest.bytes:,} bytes at capacity, and {target} takes {most:,} at a "
+            f"{what}, {largest.shown}, takes {largest.bytes:,} bytes at capacity, and {target} takes {most:,} at a "
             "time. Build with a smaller batch_size, or make it smaller."
         )
 

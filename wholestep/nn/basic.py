@@ -54,7 +54,7 @@ class Linear(Module):
         bound = 1.0 / math.sqrt(inputs)
         self.inputs, self.outputs = inputs, outputs
         start = initializers.uniform(-bound, bound)
-        self.weight = weight((outputs, inputs), start if init is None else init, dtype)
+        self.weight = weight((outputs, inputs), start if init is None else init, dtype, by_columns=True)
         self.bias = parameter((outputs,), start, dtype) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ class Parameter:
         init: a number, an array or an initialiser of `ws.init`; Kaiming-uniform for two or more axes when None, else 0.
         outputs_first: the weight is (outputs, inputs, ...), as the layers of `ws.nn` have it (`x @ w.T`), rather than
             (inputs, outputs) for `x @ w`: what initialisers count as fans depends on it.
+        by_columns: products read it transposed, `x @ w.T`, and it is stored so; what you see of it does not change.
 
     Example: `self.scale = ws.nn.Parameter((width,), init=1.0)`.
     """
@@ -34,7 +35,13 @@ class Parameter:
     slot: Slot | None = None  # its numbers, from when they are first needed; every session over it borrows them
 
     def __init__(
-        self, shape: object, init: object = None, dtype: object = "float32", *, outputs_first: bool = False
+        self,
+        shape: object,
+        init: object = None,
+        dtype: object = "float32",
+        *,
+        outputs_first: bool = False,
+        by_columns: bool = False,
     ) -> None:
         with located():
             self.type = TensorType(as_shape(shape), as_dtype(dtype))
@@ -47,6 +54,7 @@ class Parameter:
         chosen = initializers.default(self.type.shape) if init is None else initializers.as_initializer(init)
         initializers.check_fits(chosen, self.shape, self._kind)
         self.init = initializers.outputs_first(chosen, self.shape) if outputs_first else chosen
+        self.by_columns = by_columns
         self.adopts = recorded_graph() is not None  # made anew by every recording of a step: the step has its numbers
 
     @property
@@ -125,9 +133,9 @@ def parameter(shape: object, init: object = None, dtype: object = "float32") -> 
     return Parameter(shape, init, dtype)
 
 
-def weight(shape: object, init: object, dtype: object = "float32") -> Any:
-    """A `parameter` whose first axis is that of the results, as every layer of `ws.nn` stores its weights."""
-    return Parameter(shape, init, dtype, outputs_first=True)
+def weight(shape: object, init: object, dtype: object = "float32", *, by_columns: bool = False) -> Any:
+    """A `parameter` whose first axis is that of the results, as every layer of `ws.nn` shows its weights."""
+    return Parameter(shape, init, dtype, outputs_first=True, by_columns=by_columns)
 
 
 def buffer(shape: object, init: object = 0.0, dtype: object = "float32") -> Any:

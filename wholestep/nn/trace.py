@@ -77,7 +77,7 @@ class Trace:
         if owned in self.tensors:
             return
         declare = self.graph.parameter if owned.trained and not owned.frozen else self.graph.state
-        tensor = declare(name, owned.type.shape, owned.init, owned.dtype)
+        tensor = declare(name, owned.type.shape, owned.init, owned.dtype, by_columns=owned.by_columns)
         self.tensors[owned] = tensor
         self.graph.owners[tensor.name] = owned
 

@@ -137,7 +137,8 @@ class Optimizer(ABC):
 
     def state(self, graph: Graph, w: Tensor, what: str, shape: object = None, init: float = 0.0) -> Tensor:
         """A state that belongs to a parameter, of its shape unless another is given: `w.adam.m`."""
-        return graph.state(f"{w.name}.{self.slot}.{what}", w.shape if shape is None else shape, init, dtype=w.dtype)
+        name = f"{w.name}.{self.slot}.{what}"
+        return graph.state_like(w, name, init) if shape is None else graph.state(name, shape, init, dtype=w.dtype)
 
     def update_number(self, graph: Graph, w: Tensor) -> Tensor:
         """t = 1, 2, ...: the number of this update of a parameter by optimizers of this slot, as a runtime scalar.

@@ -57,7 +57,7 @@ class ScheduleFreeAdamW(Optimizer):
             slope = self.penalised(s, w, g / (new_v.sqrt() * root + s["eps"]))
             new_z = fn.where(first, w, z) - rate * slope
             fresh = self._share(graph, w, first, rate).astype(w.dtype)
-            x = graph.state(w.name + AVERAGE, w.shape, dtype=w.dtype)
+            x = graph.state_like(w, w.name + AVERAGE)
             new_x = (1.0 - fresh) * x + fresh * new_z
             graph.clocks.averaged.add(w.name)
             for state, value in ((v, new_v), (z, new_z), (x, new_x)):

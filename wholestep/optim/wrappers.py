@@ -93,7 +93,7 @@ class EMA(Wrapper):
         decay = self.scalars(graph)["decay"]
         memory = self.by_update(graph, params, lambda t: decay * fn.minimum(t - 1.0, 1.0))
         for w, value, kept in zip(params, new, memory, strict=True):
-            average = graph.state(w.name + AVERAGE, w.shape, dtype=w.dtype)
+            average = graph.state_like(w, w.name + AVERAGE)
             graph.clocks.averaged.add(w.name)
             graph.update(average, kept * average + (1.0 - kept) * value)
         return new
@@ -134,7 +134,7 @@ class SWA(Wrapper):
             return fn.where(past < 0.0, 1.0, counts / (known + 1.0))
 
         for w, value, share in zip(params, new, self.by_update(graph, params, fresh), strict=True):
-            average = graph.state(w.name + AVERAGE, w.shape, dtype=w.dtype)
+            average = graph.state_like(w, w.name + AVERAGE)
             graph.clocks.averaged.add(w.name)
             graph.update(average, (1.0 - share) * average + share * value)
         return new

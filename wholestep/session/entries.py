@@ -240,12 +240,13 @@ class Programs:
 
     def _reserve(self, plan: Plan) -> None:
         """Memory for the states and scratch that a plan needs; a backend tells programs whose memory it moves."""
-        types = {name: plan.buffers[id].type for name, id in plan.states}
+        buffers = {name: plan.buffers[id] for name, id in plan.states}
+        types, by_columns = {n: b.shown for n, b in buffers.items()}, {n for n, b in buffers.items() if b.by_columns}
         owners = {} if self.compiled is None else self.compiled.definition.graph.owners
         kept = [name for name in types if (owners[name].slot is not None if name in owners else name in self.state)]
         if kept:
             log.info("%d states are the model's own and keep their numbers: %s", len(kept), ", ".join(kept))
-        self.state.add(types, nonzero_values(plan, self.where.seed), owners, self.where.device.memory)
+        self.state.add(types, nonzero_values(plan, self.where.seed), owners, self.where.device.memory, by_columns)
         self.place.scratch.reserve(plan, self.where.threads)
 
 

@@ -101,7 +101,7 @@ class _Splitter:
             fail(GraphError, f"{self.what}: the loss does not depend on the batch, so there is nothing to cut; use 1.")
         loss = self._add_up("loss", share)
         here = self._inside(share)
-        sums = {p.name: self._add_up(f"grad/{p.name}", g) for p, g in zip(here, self._slopes(share, here), strict=True)}
+        sums = {p.name: self._add_up_slope(p, g) for p, g in zip(here, self._slopes(share, here), strict=True)}
         shadows = self._shadows(list(self._updates_of_parts()))
         counts = [self._add_up_in(state, d) for d, state in self.totals.items()]
         return MicroBatches(
@@ -171,6 +171,9 @@ class _Splitter:
     def _add_up(self, name: str, value: Tensor) -> _Sum:
         return self._add_up_in(self.step.state(PREFIX + name, value.shape, 0.0, value.dtype), value.node)
 
+    def _add_up_slope(self, w: Tensor, slope: Tensor) -> _Sum:
+        return self._add_up_in(self.step.state_like(w, f"{PREFIX}grad/{w.name}"), slope.node)
+
     def _add_up_in(self, state: Tensor, value: Node) -> _Sum:
         """The sum over the parts so far; the first one starts it, whatever was there before."""
         part = self._tensor(value)
@@ -196,7 +199,7 @@ class _Splitter:
         if not self.recipe.may_skip or self.optimizer is None:
             return [_Sum(state, update) for state, update in zip(states, updates, strict=True)]
         named = zip(updates, states, strict=True)
-        beside = [self.step.state(f"{PREFIX}state/{u.name}", s.shape, 0, s.dtype) for u, s in named]
+        beside = [self.step.state_like(s, f"{PREFIX}state/{u.name}", 0) for u, s in named]
         pairs = list(zip(states, beside, strict=True))
         # One state's update may read another one: the rows of a metric stand where its count says.
         starts = {state.node: where(self.is_first, state, shadow).node for state, shadow in pairs}

@@ -48,7 +48,8 @@ def state_with_numbers(model: Module, seed: int = 0) -> State:
         owned = arrays[name]
         return materialize(owned.init, owned.shape, owned.dtype, seed, name)
 
-    state.add({name: owned.type for name, owned in arrays.items()}, first, arrays)
+    by_columns = {name for name, owned in arrays.items() if owned.by_columns}
+    state.add({name: owned.type for name, owned in arrays.items()}, first, arrays, by_columns=by_columns)
     return state
 
 
@@ -75,7 +76,7 @@ def nonzero_values(plan: Plan, seed: int) -> Callable[[str], AnyArray | None]:
 
 def first_values(plan: Plan, seed: int) -> Callable[[str], AnyArray]:
     """The first value of each state of a plan: a function of (seed, name)."""
-    how = {name: (plan.buffers[id].type, init) for (name, id), init in zip(plan.states, plan.initial, strict=True)}
+    how = {name: (plan.buffers[id].shown, init) for (name, id), init in zip(plan.states, plan.initial, strict=True)}
 
     def value(name: str) -> AnyArray:
         type, init = how[name]

@@ -235,7 +235,7 @@ class LaterArray:
 class LaterMemory:
     kind = "later"
 
-    def hold(self, types: Sequence[TensorType]) -> list[LaterArray]:
+    def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> list[LaterArray]:
         return [LaterArray(type) for type in types]
 
 

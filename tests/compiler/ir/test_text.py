@@ -24,7 +24,7 @@ GOLDEN = """\
 graph {
   inputs %0
   %0 = input() {name="x", type=float32[batch, 4]} : float32[batch, 4]
-  %1 = parameter() {name="w", type=float32[4, 2], init=uniform(-0.5, 0.5)} : float32[4, 2]
+  %1 = parameter() {name="w", type=float32[4, 2], init=uniform(-0.5, 0.5), by_columns=false} : float32[4, 2]
   %2 = matmul(%0, %1) {transpose_a=false, transpose_b=false, accumulate=float32} : float32[batch, 2]  "y" @ m.py:12
   %3 = constant() {array=float32[2] [0.5, -0.0]} : float32[2]
   %4 = call(%3) {graph=graph {

@@ -32,6 +32,11 @@ def recorded_graph() -> Graph | None:
     return _RECORDED.get()
 
 
+def is_by_columns(node: Node) -> bool:
+    """Is a node a state that was declared so?"""
+    return isinstance(node.attrs, at.StateAttrs) and node.attrs.by_columns
+
+
 @contextmanager
 def recording(graph: Graph) -> Iterator[Graph]:
     """What happens inside is recorded in a graph: there the parameters of modules are its tensors."""
@@ -80,15 +85,26 @@ class Graph:
             kind = TensorType(as_shape(shape), as_dtype(dtype))
         return self._declare("input", "input", name, at.InputAttrs(name, kind))
 
-    def parameter(self, name: str, shape: object, init: object = None, dtype: object = "float32") -> Tensor:
-        """A state that the optimizer trains; without `init`, Kaiming-uniform for two or more axes, else zeros."""
-        return self._state("parameter", name, shape, init, dtype)
+    def parameter(
+        self, name: str, shape: object, init: object = None, dtype: object = "float32", *, by_columns: bool = False
+    ) -> Tensor:
+        """A state that the optimizer trains; without `init`, Kaiming-uniform for two or more axes, else zeros.
 
-    def state(self, name: str, shape: object, init: object = 0.0, dtype: object = "float32") -> Tensor:
+        `by_columns`: products read it transposed, `x @ w.T`, and it is stored so; what you see of it does not change.
+        """
+        return self._state("parameter", name, shape, init, dtype, by_columns)
+
+    def state(
+        self, name: str, shape: object, init: object = 0.0, dtype: object = "float32", *, by_columns: bool = False
+    ) -> Tensor:
         """A value that lives from step to step and changes by `update`."""
-        return self._state("state", name, shape, init, dtype)
+        return self._state("state", name, shape, init, dtype, by_columns)
 
-    def _state(self, op: str, name: str, shape: object, init: object, dtype: object) -> Tensor:
+    def state_like(self, w: Tensor, name: str, init: object = 0.0) -> Tensor:
+        """A state of a parameter's shape and dtype, stored as that is: one pass over memory updates both."""
+        return self.state(name, w.shape, init, w.dtype, by_columns=is_by_columns(w.node))
+
+    def _state(self, op: str, name: str, shape: object, init: object, dtype: object, by_columns: bool) -> Tensor:
         full = ".".join((*self._scope, name)) if isinstance(name, str) and name else name
         with located():
             kind = TensorType(as_shape(shape), as_dtype(dtype))
@@ -106,7 +122,7 @@ class Graph:
             fail(DTypeError, half_parameter(f"the parameter {full!r} is {kind}"))
         chosen = initializers.default(kind.shape) if init is None else initializers.as_initializer(init)
         initializers.check_fits(chosen, _static(kind.shape), full)
-        return self._declare(op, "state", full, at.StateAttrs(full, kind, chosen))
+        return self._declare(op, "state", full, at.StateAttrs(full, kind, chosen, by_columns))
 
     def scalar(self, name: str, default: float) -> Tensor:
         """A runtime scalar: a float64 number that can change between steps without a recompile."""

@@ -58,6 +58,7 @@ class StateAttrs(Attrs):
     name: str
     type: TensorType
     init: Initializer
+    by_columns: bool = False  # products read it transposed, as `x @ w.T` does: a backend may store it so
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
     graph {
       inputs %0
       %0 = input() {name="x", type=float32[batch, 4]} : float32[batch, 4]
-      %1 = parameter() {name="w", type=float32[4, 2], init=zeros()} : float32[4, 2]
+      %1 = parameter() {name="w", type=float32[4, 2], init=zeros(), by_columns=false} : float32[4, 2]
       %2 = matmul(%0, %1) {transpose_a=false, transpose_b=false, accumulate=float32} : float32[batch, 2]  "y" @ m.py:12
       output "y" = %2
       update "w" = %1

@@ -269,6 +269,11 @@ class TensorType:
         return f"{self.dtype}[{', '.join(str(e) for e in self.shape)}]"
 
 
+def transposed(t: TensorType) -> TensorType:
+    """The type of a matrix's transpose."""
+    return TensorType(tuple(reversed(t.shape)), t.dtype)
+
+
 def adjoint_type(t: TensorType) -> TensorType:
     """The type of a tensor's gradient inside a backward pass: that of half values is a sum, and not rounded to them."""
     return TensorType(t.shape, t.dtype.accumulate)

@@ -60,6 +60,8 @@ class Buffers:
                 name = node.attrs.name  # type: ignore[attr-defined]
                 if name not in self.states:
                     self.states[name] = self.new(name, node.type, Space.STATE)
+                    by_columns = node.attrs.by_columns  # type: ignore[attr-defined]
+                    self.all[-1] = replace(self.all[-1], by_columns=by_columns)
                 self.stored[node] = self.states[name]
             elif node.op == "input":
                 self.stored[node] = self.new(node.attrs.name, node.type, Space.INPUT)  # type: ignore[attr-defined]
@@ -114,7 +116,7 @@ class Buffers:
             if dtype != base.type.dtype and (self.stored[base], dtype) not in self.copies:
                 state = self.all[self.stored[base]]
                 copy = self.new(state.name, TensorType(state.type.shape, dtype), Space.COPY)
-                self.all[copy] = replace(self.all[copy], source=state.id, turned=False)
+                self.all[copy] = replace(self.all[copy], source=state.id)
                 self.copies[state.id, dtype] = copy
 
     # -- asking for them -------------------------------------------------------------------------------------------

@@ -95,6 +95,7 @@ def _check_storage(plan: Plan, buffer: Buffer) -> None:
         need(buffer.layout == Layout.ROWS, f"{where} lies in rows")
     if buffer.space is Space.STATE:
         need(not symbols_of(buffer.type.shape), f"{where} has a fixed size")
+        need(not buffer.turned or buffer.by_columns, f"{where} is turned where it was declared so")
     need((buffer.source is not None) == (buffer.space is Space.COPY), f"{where} is a copy if it has a source")
     if buffer.space is Space.COPY:
         source = buffer_of(plan, buffer.source, f"the source of {where}").type
@@ -116,7 +117,7 @@ def _check_owned_names(plan: Plan) -> None:
     need(len({s.name for s in plan.scalars}) == len(plan.scalars), "names of scalars are different")
     need(len(plan.initial) == len(plan.states), "every state has a first value")
     for (name, id), init in zip(plan.states, plan.initial, strict=True):
-        shape = tuple(evaluate(e, {}) for e in plan.buffers[id].type.shape)
+        shape = tuple(evaluate(e, {}) for e in plan.buffers[id].shown.shape)
         need(is_meant(init, shape), f"the first value of {name!r} is one of ours")
     need(len({id for id, _ in plan.constants}) == len(plan.constants), "constants have buffers of their own")
     for id, data in plan.constants:

@@ -12,14 +12,14 @@ from dataclasses import field
 from typing import TYPE_CHECKING, ClassVar
 
 from wholestep.compiler.ir.attrs import Initializer
-from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, evaluate
+from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType, evaluate, transposed
 from wholestep.records import dataclass
 
 if TYPE_CHECKING:
     from wholestep.compiler.plan.bodies import Body
 
 POOL_AXES = (4, 5)  # of a kernel with a pool behind a convolution: row and column in the pool's window
-VERSION = 3  # of plans: changes whenever an older one cannot be read
+VERSION = 4  # of plans: changes whenever an older one cannot be read
 
 
 class Space(enum.Enum):
@@ -57,9 +57,15 @@ class Buffer:
     bytes: int  # at capacity, padding included
     offset: int = 0  # in its segment: the arena, the copies, or a thread's workspace; decided by the schedule
     source: int | None = None  # of a COPY: its state
-    turned: bool = True  # of a COPY: is it the state's transpose?
+    turned: bool = False  # is a COPY its state's transpose, a STATE that of what the user sees?
+    by_columns: bool = False  # of a STATE: was it declared so, wherever it is stored?
     first: int = 0  # the first and last kernel that touches it
     last: int = 0
+
+    @property
+    def shown(self) -> TensorType:
+        """The type as the user sees it, who does not see that a state is turned."""
+        return transposed(self.type) if self.turned and self.space is Space.STATE else self.type
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,11 @@ class Slot:
     A program brings the copies that it uses up to date before it runs, if somebody else has changed a number since.
     """
 
-    def __init__(self, type: TensorType, stored: Stored, kind: str, family: Family | None = None) -> None:
+    def __init__(
+        self, type: TensorType, stored: Stored, kind: str, family: Family | None = None, by_columns: bool = False
+    ) -> None:
         self.type, self._stored, self._newest = type, {kind: stored}, kind
+        self.by_columns = by_columns  # as it was declared: every memory follows from it how the state is stored
         self.family = Family(self) if family is None else family.joined_by(self)
 
     @property
@@ -78,7 +81,7 @@ class Slot:
     def on(self, memory: Memory) -> Stored:
         """Where programs of a memory's kind find the state; room is made there when it is first asked for."""
         if memory.kind not in self._stored:
-            (made,) = memory.hold([self.type])
+            (made,) = memory.hold([self.type], [self.by_columns])
             made.write(self.read())
             self._stored[memory.kind] = made
             self.family.spread = True
@@ -102,13 +105,13 @@ class Slot:
 
     def __reduce__(self) -> tuple[object, ...]:
         """A copy of a slot has memory of its own: what `copy.deepcopy` of a module makes."""
-        return _copied, (self.type, self.read())
+        return _copied, (self.type, self.read(), self.by_columns)
 
 
-def _copied(type: TensorType, value: AnyArray) -> Slot:
+def _copied(type: TensorType, value: AnyArray, by_columns: bool) -> Slot:
     memory = host_memory()
-    (stored,) = memory.hold([type])
-    slot = Slot(type, stored, memory.kind)
+    (stored,) = memory.hold([type], [by_columns])
+    slot = Slot(type, stored, memory.kind, by_columns=by_columns)
     slot.write(value)
     return slot
 
@@ -124,4 +127,5 @@ class Owner(Protocol):
     """A parameter of a module: its numbers are one slot, whichever States borrow it."""
 
     slot: Slot | None
+    by_columns: bool
     adopts: bool  # made while a step was recorded: it takes over the numbers that the step has under its name

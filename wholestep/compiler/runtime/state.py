@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 
 from wholestep.compiler.frontend.clocks import RAW
@@ -39,10 +39,11 @@ class State(Counting):
         initial: First,
         owners: Mapping[str, Owner] = NOBODY,
         memory: Memory | None = None,
+        by_columns: Container[str] = (),
     ) -> None:
         """Borrow what has numbers; make room in a memory for the rest, in one piece, and give it its first values.
 
-        None stands for zeros, and for the host's memory.
+        None stands for zeros, and for the host's memory.  `by_columns` are those that products read transposed.
         """
         memory = memory or host_memory()
         known = {name: slot for name in types if (slot := self._known(name, owners.get(name))) is not None}
@@ -52,8 +53,14 @@ class State(Counting):
                     f"the state {name!r} is {slot.type} in this model; received a program that has it as "
                     f"{types[name]}. Give one of them another name."
                 )
+            if slot.by_columns != (name in by_columns):
+                raise GraphError(
+                    f"the state {name!r} is stored {_storage(slot.by_columns)} in this model; received a program that "
+                    f"has it stored {_storage(not slot.by_columns)}. Declare it alike, or under another name."
+                )
             slot.on(memory)
-        made = self._make({name: type for name, type in types.items() if name not in known}, initial, memory)
+        new = {name: type for name, type in types.items() if name not in known}
+        made = self._make(new, initial, memory, by_columns)
         for name, slot in {**known, **made}.items():
             if self._slots.get(name) is not slot:
                 self._bind(name, slot)
@@ -76,14 +83,19 @@ class State(Counting):
         relate(self, slot)
         self.family.averages |= name.endswith(RAW)
 
-    def _make(self, types: Mapping[str, TensorType], initial: First, memory: Memory) -> dict[str, Slot]:
+    def _make(
+        self, types: Mapping[str, TensorType], initial: First, memory: Memory, by_columns: Container[str]
+    ) -> dict[str, Slot]:
         """New slots with their first values: NumPy draws those of several at a time."""
         for name, type in types.items():
             _need_fixed_size(name, type)
         if not types:
             return {}
-        held = memory.hold(list(types.values()))
-        made = {n: Slot(types[n], stored, memory.kind, self.family) for n, stored in zip(types, held, strict=True)}
+        held = memory.hold(list(types.values()), [name in by_columns for name in types])
+        made = {
+            name: Slot(types[name], stored, memory.kind, self.family, name in by_columns)
+            for name, stored in zip(types, held, strict=True)
+        }
 
         def write(name: str) -> None:
             value = initial(name)
@@ -168,6 +180,10 @@ def _need_fixed_size(name: str, type: TensorType) -> None:
             f"the state {name!r} has shape {shape_text(type.shape)}; a state outlives the step and needs a "
             f"fixed size. Replace {', '.join(map(repr, symbols))} by a number."
         )
+
+
+def _storage(by_columns: bool) -> str:
+    return "by columns (by_columns=True)" if by_columns else "by rows"
 
 
 def _bytes(type: TensorType) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from wholestep.compiler.ir.types import TensorType
+from wholestep.compiler.ir.types import TensorType, transposed
 from wholestep.compiler.plan.kernel import Layout
 from wholestep.compiler.plan.layout import layout_bytes, pack, stored_shape, unpack
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -51,42 +51,55 @@ class Memory(Protocol):
 
     kind: str  # programs read states of any memory of their kind
 
-    def hold(self, types: Sequence[TensorType]) -> Sequence[Stored]:
-        """Room for some states, all zero."""
+    def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> Sequence[Stored]:
+        """Room for some states, all zero; `by_columns` says of each whether products read it transposed."""
 
 
 class HostMemory:
-    """States in this process, each in a layout that follows from its type alone: every plan over a State agrees."""
+    """States in this process, each in a layout that follows from its declaration alone: every plan over a State agrees.
 
-    def __init__(self, kind: str, layout: Callable[[TensorType], Layout]) -> None:
-        self.kind, self._layout = kind, layout
+    `is_turned(type, by_columns)` says whether the transpose of a matrix is stored in its place.
+    """
 
-    def hold(self, types: Sequence[TensorType]) -> list[HostArray]:
+    def __init__(
+        self,
+        kind: str,
+        layout: Callable[[TensorType], Layout],
+        is_turned: Callable[[TensorType, bool], bool] = lambda type, by_columns: False,
+    ) -> None:
+        self.kind, self._layout, self._is_turned = kind, layout, is_turned
+
+    def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> list[HostArray]:
         """Views of one mapping."""
-        layouts = [self._layout(type) for type in types]
-        sizes = [layout_bytes(type, layout, {}) for type, layout in zip(types, layouts, strict=True)]
+        turned = [self._is_turned(type, by) for type, by in zip(types, by_columns or [False] * len(types), strict=True)]
+        stored = [transposed(type) if is_so else type for type, is_so in zip(types, turned, strict=True)]
+        layouts = [self._layout(type) for type in stored]
+        sizes = [layout_bytes(type, layout, {}) for type, layout in zip(stored, layouts, strict=True)]
         region, offset, made = Region(sum(sizes)), 0, []
-        for type, layout, size in zip(types, layouts, sizes, strict=True):
-            made.append(HostArray(type, layout, region, offset, size))
+        for type, layout, size, is_so in zip(stored, layouts, sizes, turned, strict=True):
+            made.append(HostArray(type, layout, region, offset, size, is_so))
             offset += size
         return made
 
 
 class HostArray:
-    """A state as a flat array in a layout."""
+    """A state as a flat array in a layout; `type` is that of its transpose where it is `turned`."""
 
-    def __init__(self, type: TensorType, layout: Layout, block: Region, offset: int, size: int) -> None:
-        self.layout, self.block, self._is_float = layout, block, type.dtype.is_float
+    def __init__(
+        self, type: TensorType, layout: Layout, block: Region, offset: int, size: int, turned: bool = False
+    ) -> None:
+        self.layout, self.block, self._is_float, self.turned = layout, block, type.dtype.is_float, turned
         self._shape = tuple(int(e) for e in type.shape)
         self.flat: AnyArray = block.view(offset, size // type.dtype.size, type.dtype.numpy)
 
     def read(self) -> AnyArray:
         """A copy, rows contiguous."""
-        return unpack(self.flat, self._shape, self.layout)
+        found = unpack(self.flat, self._shape, self.layout)
+        return np.ascontiguousarray(found.T) if self.turned else found
 
     def write(self, value: AnyArray) -> None:
         """Take numbers of the state's shape and dtype."""
-        packed = pack(value, self.layout)
+        packed = pack(value.T if self.turned else value, self.layout)
         self.flat[: packed.size] = packed
 
     def fill(self, numbers: AnyArray) -> None:
@@ -102,6 +115,7 @@ class HostArray:
     def take(self, at: tuple[Any, ...]) -> AnyArray:
         """A copy of the elements at some indices."""
         stored = stored_shape(self._shape, self.layout)
+        at = at[::-1] if self.turned else at
         if self.layout != Layout.ROWS:
             *lead, rows, columns = at
             at = (*lead, columns // stored[-1], rows, columns % stored[-1])

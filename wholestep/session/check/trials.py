@@ -120,8 +120,10 @@ class TrialSession:
     def _make_room(self, subject: Subject) -> None:
         plan, scratch = subject.plan, self._scratch
         with explained(plan, subject.where.threads):
-            types = {n: plan.buffers[id].type for n, id in plan.states}
-            self._state.add(types, lambda name: None, memory=subject.where.device.memory)
+            buffers = {n: plan.buffers[id] for n, id in plan.states}
+            by_columns = {n for n, b in buffers.items() if b.by_columns}
+            types, memory = {n: b.shown for n, b in buffers.items()}, subject.where.device.memory
+            self._state.add(types, lambda name: None, memory=memory, by_columns=by_columns)
             scratch.reserve(plan, subject.where.threads)
         scratch.spoil()
 

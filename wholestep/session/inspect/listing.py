@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from wholestep.compiler.plan.kernel import Kernel, Plan
+from wholestep.compiler.plan.kernel import Buffer, Kernel, Plan
 from wholestep.compiler.plan.report import described, printable
 
 _DEFINITION = re.compile(r"^static\b.*_k(\d+)\(")
@@ -34,6 +34,12 @@ def _label(kernel: Kernel, plan: Plan) -> str:
 
 def _buffer_names(plan: Plan) -> str:
     named = [
-        f" * b{b.id}: {b.space.value} {printable(b.name)}, {b.type}, {b.layout.name}" for b in plan.buffers if b.name
+        f" * b{b.id}: {b.space.value} {printable(b.name)}, {b.shown}, {b.layout.name}{_turned(b)}"
+        for b in plan.buffers
+        if b.name
     ]
     return "\n".join(["/* buffers", *named, " */"])
+
+
+def _turned(buffer: Buffer) -> str:
+    return " of its transpose" if buffer.shown != buffer.type else ""

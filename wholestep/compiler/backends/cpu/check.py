@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from wholestep.compiler.backends.cpu.arena import follows
-from wholestep.compiler.backends.cpu.layout import PAIRS, PANELS, state_layout
+from wholestep.compiler.backends.cpu.layout import PAIRS, PANELS, is_turned, state_layout
 from wholestep.compiler.backends.cpu.regions.touch import kernel_granule
 from wholestep.compiler.backends.cpu.scheduled import Blocks, Queries, Tiles, schedule_of
 from wholestep.compiler.ir.types import DType
@@ -57,6 +57,7 @@ def _check_layout(buffer: Buffer) -> None:
     need(buffer.layout != PAIRS or paired, f"{where} has pairs of half elements")
     if buffer.space is Space.STATE:
         need(buffer.layout == state_layout(buffer.type), f"{where} is stored as states are")
+        need(buffer.turned == is_turned(buffer.shown, buffer.by_columns), f"{where} is turned as states are")
     wanted = PAIRS if buffer.type.dtype.is_half else PANELS
     need(buffer.space is not Space.COPY or buffer.layout == wanted, f"{where} lies in panels, or in pairs")
 

@@ -17,6 +17,7 @@ from wholestep.compiler.backends.cpu.regions.loop_split import split_with_loops
 from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.backends.cpu.settings import Settings, settings_of
 from wholestep.compiler.backends.cpu.transposed import store_transposes
+from wholestep.compiler.backends.cpu.turned import mark_turned, turn_states
 from wholestep.compiler.plan.build import counted, make_draft
 from wholestep.compiler.plan.first_fit import place_copies
 from wholestep.compiler.plan.kernel import Buffer, Draft, Kernel, Plan, Space
@@ -56,4 +57,6 @@ def with_prefetches(kernels: Sequence[Kernel], buffers: Sequence[Buffer], arena:
 
 def make_plan(request: PlanRequest, settings: Settings | None = None) -> Plan:
     """The plan of one entry point on a CPU."""
-    return schedule(make_draft(request, CpuOperands()), settings or settings_of(request.target))
+    stored, turned = turn_states(request.graph)
+    draft = mark_turned(make_draft(replace(request, graph=stored), CpuOperands()), turned)
+    return schedule(draft, settings or settings_of(request.target))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.cpu.layout import state_layout
+from wholestep.compiler.backends.cpu.layout import is_turned, state_layout
 from wholestep.compiler.runtime.storage import HostMemory
 
-MEMORY = HostMemory("cpu", state_layout)
+MEMORY = HostMemory("cpu", state_layout, is_turned)

@@ -29,7 +29,7 @@ def store_transposes(draft: Draft) -> Draft:
         if (state.id, read.type.dtype) not in copies:
             copies[state.id, read.type.dtype] = len(buffers)
             type = TensorType(tuple(reversed(state.type.shape)), read.type.dtype)
-            copy = Buffer(len(buffers), state.name, type, Space.COPY, Layout.ROWS, 0, source=state.id)
+            copy = Buffer(len(buffers), state.name, type, Space.COPY, Layout.ROWS, 0, source=state.id, turned=True)
             buffers.append(_laid(copy, draft))
     kernels = tuple(_with_copies(k, copies, buffers) for k in draft.kernels) if copies else draft.kernels
     return replace(draft, buffers=tuple(buffers), kernels=kernels)

@@ -54,7 +54,7 @@ class CudaMemory:
     def __init__(self, gpu: Gpu) -> None:
         self.gpu, self.kind = gpu, f"cuda:{gpu.number}"
 
-    def hold(self, types: Sequence[TensorType]) -> list[CudaArray]:
+    def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> list[CudaArray]:
         """States side by side in one allocation, all zero."""
         offsets, end = [], 0
         for type in types:
