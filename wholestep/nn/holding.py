@@ -43,6 +43,12 @@ class ModuleDict(dict[str, Any]):
     def __setitem__(self, name: str, module: Any) -> None:
         super().__setitem__(name, _checked("ModuleDict", module))
 
+    def __getattr__(self, name: str) -> Any:
+        """`self.blocks.first` is `self.blocks["first"]`."""
+        if name in self:
+            return self[name]
+        raise AttributeError(f"this ModuleDict has no module {name!r}; it has: {', '.join(self) or 'none'}")
+
 
 class Identity(Module):
     """x itself; arguments are ignored, as in PyTorch.  Example: `model.head = ws.nn.Identity()`."""

@@ -72,6 +72,8 @@ class Module:
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Record the module on tensors; on arrays, run `predict`."""
         graph = common_graph(*inputs, *named.values())
+        if graph is None and any(isinstance(a, Tensor) for a in (*inputs, *named.values())):
+            graph = trace.graph_now()  # of tensors that are made of numbers alone: ws.arange(n)
         if graph is None:
             if not any(isinstance(a, Tensor) for a in (*inputs, *named.values())):
                 from wholestep.nn.outputs import remembered
@@ -343,8 +345,10 @@ def _take_their_words(layer: type[Module]) -> None:
 
 
 class _Without:
-    def __init__(self) -> None:
-        pass
+    def __init__(self, *inplace: bool) -> None:
+        """`ReLU(True)` of torch means that x may be overwritten: the planner decides that here."""
+        if inplace not in ((), (True,), (False,)):
+            fail(UsageError, f"{type(self).__name__}() takes nothing; received {', '.join(map(repr, inplace))}.")
 
 
 _takes_nothing: Any = takes_their_words(_Without.__init__)

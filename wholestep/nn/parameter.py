@@ -5,14 +5,29 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from wholestep.compat import names
 from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.graph import recorded_graph
 from wholestep.compiler.frontend.precision import half_parameter
+from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail, located
 from wholestep.compiler.ir.types import DType, TensorType, as_dtype, as_shape, shape_text, symbols_of
 from wholestep.compiler.runtime.slot import Slot
-from wholestep.errors import DTypeError, ShapeError
+from wholestep.errors import DTypeError, ShapeError, UsageError
+
+
+def _numbers(given: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The numbers of an array, or of a tensor that is made of numbers alone."""
+    if isinstance(given, np.ndarray):
+        return given
+    if given.graph is not None:
+        fail(UsageError, "a parameter starts with numbers; received a tensor of a graph, which has none yet.")
+    from wholestep.compiler.ir.graph import Graph, Output
+    from wholestep.compiler.ir.interpret import interpret
+
+    return interpret(Graph((Output("value", given.node),))).outputs["value"]
 
 
 class Parameter:
@@ -22,6 +37,7 @@ class Parameter:
     names is one array: that is how weights are tied.
 
     Args:
+        shape: its sizes; or the numbers it starts with, an array or a tensor of numbers such as `ws.ones(3)`.
         init: a number, an array or an initialiser of `ws.init`; Kaiming-uniform for two or more axes when None, else 0.
         outputs_first: the weight is (outputs, inputs, ...), as the layers of `ws.nn` have it (`x @ w.T`), rather than
             (inputs, outputs) for `x @ w`: what initialisers count as fans depends on it.
@@ -43,6 +59,9 @@ class Parameter:
         outputs_first: bool = False,
         by_columns: bool = False,
     ) -> None:
+        if isinstance(shape, Tensor | np.ndarray):
+            values = _numbers(shape)
+            shape, init = values.shape, values if init is None else init
         with located():
             self.type = TensorType(as_shape(shape), as_dtype(dtype))
         if symbols_of(self.type.shape):

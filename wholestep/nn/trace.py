@@ -142,6 +142,12 @@ def tensor_now(module: Module, owned: Parameter) -> Tensor | None:
     return here.tensors.get(owned)
 
 
+def graph_now() -> Graph | None:
+    """The graph in which a module runs, or that is being recorded."""
+    here = _CURRENT.get()
+    return recorded_graph() if here is None else here.graph
+
+
 def recorded_method(function: Callable[..., Any]) -> Callable[..., Any]:
     """A method other than `forward`: what it calls is named as parts of its module."""
 

@@ -100,7 +100,6 @@ TENSORS = Names(
         "is_leaf": _TRAINED,
         "grad_fn": "x.node is what was recorded",
         "cuda": _DEVICE,
-        "device": _DEVICE,
         "is_cuda": _DEVICE,
         "get_device": _DEVICE,
         "pin_memory": _DEVICE,

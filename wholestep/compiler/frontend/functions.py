@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend import indexing
@@ -23,7 +23,7 @@ from wholestep.compiler.frontend.tensor import (
 )
 from wholestep.compiler.frontend.trace import fail, located, record
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.types import Extent, TensorType, as_dtype, as_shape, shape_text
+from wholestep.compiler.ir.types import DTYPES, DType, Extent, TensorType, as_dtype, as_shape, shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError, UsageError
 
 if TYPE_CHECKING:
@@ -280,10 +280,27 @@ def iota(shape: object, axis: int = 0, dtype: object = "int32") -> Tensor:
     return Tensor(record("iota", (), at.IotaAttrs(kind, axis % len(kind.shape))))
 
 
-def arange(n: Extent | str, dtype: object = "int32") -> Tensor:
-    """0, 1, ..., n - 1.  Example: `ws.arange(3)` is [0, 1, 2]."""
-    whole = iota((n,), 0, "int32" if as_dtype(dtype).is_float else dtype)
-    return whole.astype(dtype)
+def arange(
+    start: Extent | str, stop: Extent | str | DType | None = None, step: int = 1, dtype: object = "int32"
+) -> Tensor:
+    """Whole numbers from 0 to `start`, or from `start` to `stop`, each `step` more than the last; the end is left out.
+
+    Example: `ws.arange(3)` is [0, 1, 2].
+    """
+    if isinstance(stop, DType) or (isinstance(stop, str) and stop in DTYPES):  # the second argument used to be that
+        stop, dtype = None, stop
+    count: Any = start if stop is None else stop
+    first: Any = 0 if stop is None else start
+    if (first, step) != (0, 1):
+        if not all(isinstance(x, int) for x in (first, count, step)) or step == 0:
+            fail(
+                UsageError,
+                f"arange: a first number and a distance go with an end that is known, and the distance is not 0; "
+                f"received {first!r}, {count!r}, {step!r}. Of a symbolic dimension: ws.arange(n) * {step} + {first}.",
+            )
+        count = len(range(first, count, step))
+    whole = iota((count,), 0, "int32" if as_dtype(dtype).is_float else dtype)
+    return (whole if (first, step) == (0, 1) else whole * step + first).astype(dtype)
 
 
 def size(dim: Extent | str) -> Tensor:

@@ -27,7 +27,7 @@ from wholestep.compiler.ir.types import (
     shape_text,
     uint8,
 )
-from wholestep.errors import DTypeError, GraphError, ShapeError, UsageError
+from wholestep.errors import DTypeError, GraphError, HabitError, ShapeError, UsageError
 
 if TYPE_CHECKING:
     from wholestep.compiler.frontend.graph import Graph
@@ -46,6 +46,8 @@ class Tensor(Unreadable):
     __array_ufunc__ = None  # array + tensor: NumPy leaves the operation to us
 
     def __init__(self, node: Node, graph: Graph | None = None) -> None:
+        if not isinstance(node, Node):
+            fail(HabitError, "tensors are made by functions: ws.zeros((3, 4)); a parameter by ws.nn.Parameter((3, 4)).")
         self.node, self.graph = node, graph
 
     @property
@@ -56,6 +58,10 @@ class Tensor(Unreadable):
     @property
     def dtype(self) -> DType:
         return self.node.type.dtype
+
+    @property
+    def device(self) -> None:
+        """None, that of the session, as of every tensor: `ws.arange(n, device=x.device)` says nothing new."""
 
     @property
     def name(self) -> str:
