@@ -65,17 +65,3 @@ def _is_frame(value: object) -> bool:
     from wholestep.data.frame import is_frame
 
     return is_frame(value)
-
-
-def classes_of(model: Module, scores: Any, axis: int) -> np.ndarray[Any, Any]:
-    """The classes that scores tell: as labels where the model knows them."""
-    encoding = encoding_of(model)
-    if not isinstance(scores, np.ndarray):
-        raise UsageError(
-            f"predict_classes reads one array of scores; the model gave {type(scores).__name__}. Use predict."
-        )
-    if encoding is not None and encoding.classes is None:
-        raise UsageError("this model was trained to predict numbers, which have no classes; use predict.")
-    single = scores.ndim == 1 or scores.shape[axis] == 1
-    codes = np.asarray(scores > 0, np.int64) if single else np.argmax(scores, axis=axis)
-    return codes if encoding is None or encoding.classes is None else np.array(encoding.classes)[codes]

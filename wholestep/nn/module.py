@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from wholestep.nn.summary import Summary
     from wholestep.nn.weights import LoadReport
 
+SEEN = "_seen_inputs"  # the specs of the inputs that a model last met
+MEANINGS = "_meanings"  # what a loss takes its outputs for, by name
 COMPILED = (
     "_predictors",
     "_evaluators",
@@ -219,30 +221,54 @@ class Module:
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
-    def predict(self, *inputs: object, batch_size: int = 256, device: str = "cpu", **named: object) -> Any:
+    def predict(
+        self,
+        *inputs: object,
+        batch_size: int = 256,
+        probabilities: bool | str = False,
+        device: str = "cpu",
+        **named: object,
+    ) -> Any:
         """The outputs for arrays, with the model's numbers as they are now; nothing is dropped or changed.
 
         Rows are taken `batch_size` at a time, so that many of them need no more memory than one batch; all at once
         where the output of a row depends on other rows.  Compiled for the next power of two of the batch, once.  A
         tuple from `forward` is a tuple here, a dict a dict.  `device` is that of `ws.build_session`.
 
+        Args:
+            probabilities: give probabilities instead of scores, by softmax or sigmoid as the loss of the model says;
+                "softmax" or "sigmoid" says it for a model that has met no loss.
+
         Example: `logits = model.predict(images)`.
         """
         from wholestep.session.predict import predict
 
-        return predict(self, inputs, named, batch_size, device)
+        outputs = predict(self, inputs, named, batch_size, device)
+        if probabilities is False:
+            return outputs
+        from wholestep.nn import answers
 
-    def predict_classes(self, *inputs: object, axis: int = -1, **named: Any) -> np.ndarray[Any, Any]:
-        """The class of every row: its label, where the model was trained on a table, else its number.
+        return answers.probabilities(self, outputs, probabilities)
 
-        The largest score along `axis` tells it; of a single score for each row, whether that is above 0.  The other
-        arguments are those of `predict`.
+    def predict_classes(
+        self,
+        *inputs: object,
+        batch_size: int = 256,
+        scores: str | None = None,
+        device: str = "cpu",
+        **named: object,
+    ) -> Any:
+        """The most probable class of each row, as a number; of scores of yes or no 1 or 0 for each of them.
 
-        Example: `labels = model.predict_classes(frame)`.
+        A model that was trained on a frame gives the labels of its target.  `scores` is "softmax" or "sigmoid" for a
+        model that has met no loss; the other arguments are those of `predict`.
+
+        Example: `model.predict_classes(images) == labels`.
         """
-        from wholestep.nn.encoded import classes_of
+        from wholestep.nn import answers
+        from wholestep.session.predict import predict
 
-        return classes_of(self, self.predict(*inputs, **named), axis)
+        return answers.classes(self, predict(self, inputs, named, batch_size, device), scores)
 
     def activations(self, *inputs: object, **named: object) -> dict[str, np.ndarray[Any, Any]]:
         """What each layer inside gives for arrays, by its name, as in evaluation: all rows at once.
@@ -309,7 +335,12 @@ class Module:
         return load(self, path, strict)
 
     def summary(self, *inputs: object, **named: object) -> Summary:
-        """A table of layers, shapes, parameters, flops and bytes for inputs of these `ws.Spec`s."""
+        """A table of layers, shapes, parameters, flops and bytes for inputs of these `ws.Spec`s.
+
+        A model that has been trained, evaluated or asked for predictions needs none: it has seen its data.
+
+        Example: `print(model.summary(ws.Spec(("batch", 784))))`.
+        """
         from wholestep.nn.summary import summarize
 
         return summarize(self, inputs, named)

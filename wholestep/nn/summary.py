@@ -15,7 +15,7 @@ from wholestep.compiler.ir.ops import LEAVES, OPS, Family
 from wholestep.compiler.ir.types import TensorType, evaluate, shape_text, symbols_of
 from wholestep.errors import UsageError
 from wholestep.nn import trace
-from wholestep.nn.module import Module
+from wholestep.nn.module import SEEN, Module
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,9 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def summarize(model: Module, inputs: Sequence[object], named: Mapping[str, object]) -> Summary:
-    """Record a model on inputs of the given specs and count what each module does."""
+    """Record a model on inputs of the given specs, or of those that it has seen, and count what each module does."""
+    if not inputs and not named:
+        inputs, named = _seen(model)
     graph = Graph()
     tensors = [_input(graph, f"x{i}" if i else "x", spec) for i, spec in enumerate(inputs)]
     by_name = {name: _input(graph, name, spec) for name, spec in named.items()}
@@ -94,6 +96,33 @@ def summarize(model: Module, inputs: Sequence[object], named: Mapping[str, objec
     trained = sum(p.elements for p in owned if not p.frozen)
     leaves = [r for r in listed if not any(o.path.startswith(f"{r.path}.") for o in listed)]
     return Summary(tuple(listed), sum(p.elements for p in owned), trained, whole.flops, sum(r.bytes for r in leaves))
+
+
+def _seen(model: Module) -> tuple[Sequence[object], Mapping[str, object]]:
+    """The inputs that a model was last trained, evaluated or asked with."""
+    known = model.__dict__.get(SEEN)
+    if known is None:
+        fail(
+            UsageError,
+            f"this {type(model).__name__} has not seen data yet; say what it takes: model.summary({_likely(model)}).",
+        )
+    return ((), known) if isinstance(known, Mapping) else ((known,), {})
+
+
+def _likely(model: Module) -> str:
+    """A spec that the first weight could be for."""
+    for _, module in model.named_modules():
+        owned = module.__dict__.get("_owned", {}).values()
+        shape: list[int] = next((list(p.shape) for p in owned if p.trained and len(p.shape) > 1), [])
+        kind = type(module).__name__
+        if kind == "Embedding":
+            return 'ws.Spec(("batch", "time"), "int32")'
+        if kind == "Linear":
+            return f'ws.Spec(("batch", {shape[1]}))'
+        if kind in ("Conv1d", "Conv2d"):
+            sizes = ", 28" * (len(shape) - 2)
+            return f'ws.Spec(("batch", {shape[1]}{sizes}))'
+    return 'ws.Spec(("batch", 784))'
 
 
 def _again(known: Row, row: Row) -> Row:

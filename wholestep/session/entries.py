@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from wholestep.compiler.backend import Place, Program, Where
 from wholestep.compiler.frontend.clocks import AVERAGE, RAW, START, Clocks, is_counter
@@ -54,6 +54,7 @@ class Programs:
         self.turns = Turns()  # of threads that share the session
         self.held: dict[str, AnyArray] = {}  # inputs given by set_input
         self.observer: Observer | None = None
+        self.closed = False
         self.main: EntryPoint
         self._define(compiled)
 
@@ -75,6 +76,8 @@ class Programs:
 
     def need(self, what: str) -> Plans:
         """Where entry points come from; UsageError where there is a plan and nothing else."""
+        if self.closed:
+            refuse_closed()
         if self.compiled is None:
             raise UsageError(
                 f"this session was made from a plan alone and cannot compile {what}. Use ws.build_session(graph)."
@@ -108,6 +111,21 @@ class Programs:
         own = model.states if isinstance(model, Graph) else {}
         names = dict.fromkeys(n for n in (*own, *used) if n in self.state and not n.startswith(PREFIX))
         return {name: not own or name in own for name in names}
+
+    def close(self) -> None:
+        """Let go of programs and their memory; whoever asks for one from now on is told."""
+        if not self.closed:
+            self.wait()
+            self.closed, self.compiled, self.held, self.observer = True, None, {}, None
+            self.entries.clear()
+            self.of_micro_batches, self.measured = [], _Closed()  # type: ignore[assignment]
+            self.place = Place(self.where, self.state, self.where.device.scratch())
+            self.main = _Closed()  # type: ignore[assignment]
+
+    def wait(self) -> None:
+        """Return when all steps are done; raises what went wrong in one of them."""
+        for entry in self.entries.values():
+            entry.program.wait()
 
     # -- counting ------------------------------------------------------------------------------------------------
 
@@ -248,6 +266,24 @@ class Programs:
             log.info("%d states are the model's own and keep their numbers: %s", len(kept), ", ".join(kept))
         self.state.add(types, nonzero_values(plan, self.where.seed), owners, self.where.device.memory, by_columns)
         self.place.scratch.reserve(plan, self.where.threads)
+
+
+def refuse_closed() -> NoReturn:
+    """UsageError: a session was used after it was closed."""
+    raise UsageError("this session is closed; build another one. The model has its numbers: predict, evaluate, save.")
+
+
+class _Closed:
+    """Stands where the main entry point and its measurements were."""
+
+    def __call__(self, *_: object) -> NoReturn:
+        refuse_closed()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        refuse_closed()
+
+    def __contains__(self, name: object) -> NoReturn:
+        refuse_closed()
 
 
 def _broadcast(entries: Mapping[str, EntryPoint]) -> Callable[[str, float], None]:

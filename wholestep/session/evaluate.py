@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, overload
 
 import numpy as np
 
+from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import GraphError, UsageError
+from wholestep.nn.module import Module
 from wholestep.session.entries import Programs
-from wholestep.session.epochs import batches, evaluate_rows
+from wholestep.session.epochs import batches as cut
+from wholestep.session.epochs import evaluate_rows
 from wholestep.session.metrics import Measurements
 from wholestep.session.results import StepResult
 from wholestep.steps.evaluate import EVALUATE
+from wholestep.steps.module import only_module
 
 log = logging.getLogger("wholestep")
 
@@ -27,7 +31,51 @@ class Evaluation:
         self._averages = False  # does `evaluate_all` take batches one by one?
         self._mixes_rows: str | None = None  # why `predict` needs all rows at once; None: nobody asked
 
-    def predict(self, named: Mapping[str, object]) -> dict[str, AnyArray]:
+    @overload
+    def predict(self: Any, given: Module, /, *arrays: object, **inputs: object) -> Any: ...
+    @overload
+    def predict(
+        self: Any, given: Mapping[str, object] | None = None, /, **inputs: object
+    ) -> AnyArray | dict[str, AnyArray]: ...
+    def predict(self: Any, given: Any = None, /, *arrays: object, **inputs: Any) -> Any:
+        """The outputs other than the loss, with nothing changed: an array, or a dict where there are several.
+
+        More rows than the capacity are taken part by part, where every input and output has one row for each.  Of a
+        `@ws.step` function with one module, this is that module's `predict`; where there are several, name one.
+
+        Example: `session.predict(generator, noise)`.
+        """
+        if isinstance(given, Module):
+            return given.predict(*arrays, **{"device": self._programs.where.device.name, **inputs})
+        named = {**(self._programs.by_name("predict", given, arrays) if given is not None else {}), **inputs}
+        compiled = self._programs.compiled
+        if compiled is not None and isinstance(compiled.definition.model, Step):
+            module = only_module(compiled.definition.graph)
+            if module is not None:
+                positional, others = (tuple(named.values()), {}) if len(named) == 1 else ((), named)
+                return module.predict(*positional, **{"device": self._programs.where.device.name, **others})
+        outputs = self._outputs(named)
+        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+
+    @overload
+    def evaluate(self: Any, given: Module, /, *data: object, **options: Any) -> dict[str, Any]: ...
+    @overload
+    def evaluate(self: Any, given: Mapping[str, object] | None = None, /, **inputs: object) -> StepResult: ...
+    def evaluate(self: Any, given: Any = None, /, *data: object, **inputs: Any) -> Any:
+        """The loss, the outputs and the metrics of any number of rows, with nothing changed and nothing dropped.
+
+        More rows than the capacity are taken batch by batch, the loss being that of all of them; the outputs of each
+        row then come from `predict` alone.  Of a `@ws.step` function these are the outputs of its step without its
+        updates.  A module comes first where it is to be measured by a loss of its own: its `evaluate`.
+
+        Example: `session.evaluate(student, x, labels, loss="cross_entropy", metrics=["accuracy"])`.
+        """
+        if isinstance(given, Module):
+            return given.evaluate(*data, **{"device": self._programs.where.device.name, **inputs})
+        named = {**(self._programs.by_name("evaluate", given, data) if given is not None else {}), **inputs}
+        return self._measured(named)
+
+    def _outputs(self, named: Mapping[str, object]) -> dict[str, AnyArray]:
         """The outputs of any number of rows, by name; an error where a part of them would have other outputs."""
         entry = self._programs.entry("predict")
         given = list(entry.parts(named))
@@ -48,7 +96,7 @@ class Evaluation:
                 f"{self._mixes_rows}. Give fewer rows at once, or build the session with a larger batch_size."
             )
 
-    def evaluate(self, named: Mapping[str, object]) -> StepResult:
+    def _measured(self, named: Mapping[str, object]) -> StepResult:
         """The loss, outputs and metrics; of more rows than the capacity batch by batch."""
         programs = self._programs
         fits = programs.need("the entry point 'evaluate'").definition.fits(named)
@@ -67,18 +115,27 @@ class Evaluation:
         self._averages = self._averages or has_fixed_batch
         if not self._averages:
             try:
-                return {"loss": self.evaluate(arrays).loss, **self._measurements.metrics(EVALUATE)}
+                return {"loss": self._measured(arrays).loss, **self._measurements.metrics(EVALUATE)}
             except GraphError as error:
                 log.warning("the loss over all rows is the mean of the losses of batches, by rows: %s", error)
                 self._averages = True
         loss = self._mean_of_batches(arrays)
         return {"loss": loss, **self._measurements.metrics(EVALUATE)}
 
+    def evaluate_batches(self, batches: Iterable[Mapping[str, object]]) -> dict[str, Any]:
+        """The metrics over batches of any number, each of which is forgotten before the next is asked for."""
+        entry = self._programs.entry(EVALUATE)
+        self._measurements.reset_metrics(EVALUATE)
+        for batch in batches:
+            for part in cut(entry, batch):
+                entry(part)
+        return self._measurements.metrics(EVALUATE)
+
     def _mean_of_batches(self, arrays: Mapping[str, object]) -> float:
         entry = self._programs.entry(EVALUATE)
         self._measurements.reset_metrics(EVALUATE)
         total = count = 0.0
-        for part in batches(entry, arrays):
+        for part in cut(entry, arrays):
             rows = len(next(iter(part.values())))
             total, count = total + rows * entry(part).loss, count + rows
         return total / count

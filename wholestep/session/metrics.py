@@ -10,6 +10,7 @@ from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import NonFiniteError, UsageError
 from wholestep.session.results import EntryPoint, StepResult
+from wholestep.steps.evaluate import WEIGHT, WEIGHTED
 from wholestep.steps.loss_scale import LOSS_SCALE, SMALLEST
 from wholestep.steps.recipe import GRAD_NORM, Recipe, modes_of
 from wholestep.steps.states import first_values
@@ -23,12 +24,13 @@ class Measured:
     """The metrics of one entry point.  Its states are the model's own; `prefix` tells those of `evaluate` apart."""
 
     def __init__(self, recipe: Recipe, state: State, plans: Sequence[Plan], prefix: str) -> None:
-        self._metrics = [m.metric for m in recipe.measures]
+        weighted = f"{WEIGHTED}." if any(name == WEIGHT for name, _ in plans[0].inputs) else ""
+        own = (f"{prefix}." if prefix else "") + weighted
+        self._metrics = [(m.metric, own + m.metric.state_name("")) for m in recipe.measures]
         if recipe.gradient_norm and not prefix:
             from wholestep.steps.gradient_norm import GradientNorm
 
-            self._metrics.append(GradientNorm())
-        self._prefix = f"{prefix}." if prefix else ""
+            self._metrics.append((norm := GradientNorm(), norm.state_name("")))
         self._state, self._plans = state, plans
         normed = recipe.gradient_norm or recipe.clip_norm is not None
         reported = {GRAD_NORM: normed, LOSS_SCALE: recipe.loss_scale is not None}
@@ -37,8 +39,7 @@ class Measured:
     def values(self) -> dict[str, Any]:
         """Every metric by name."""
         found: dict[str, Any] = {}
-        for metric in self._metrics:
-            own = self._prefix + metric.state_name("")
+        for metric, own in self._metrics:
             parts = {n.removeprefix(own): self._state.get(n) for n in self._state.names if n.startswith(own)}
             found[metric.name] = metric.result(parts)
         return found
@@ -49,7 +50,7 @@ class Measured:
 
     def reset(self) -> None:
         """Count anew."""
-        own = tuple(self._prefix + metric.state_name("") for metric in self._metrics)
+        own = tuple(name for _, name in self._metrics)
         for plan in self._plans if own else ():
             fresh = first_values(plan, 0)
             for name, _ in plan.states:

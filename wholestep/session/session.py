@@ -6,6 +6,7 @@
     Training       training.py    epochs over whole data sets
     Evaluation     evaluate.py    measuring and predicting
     Measurements   metrics.py     what steps have counted
+    Numbers        numbers.py     parameters and states, one by one and all together
     Knobs          knobs.py       hyper-parameters, schedules, the optimizer
     ByHand         by_hand.py     a step in four parts
     Inspect        inspect/       reports, times, texts
@@ -15,34 +16,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, overload
 from weakref import WeakSet
 
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.spans import Span
 from wholestep.compiler.target import Target
-from wholestep.errors import UnknownNameError, UsageError
-from wholestep.nn.module import Module
+from wholestep.errors import UsageError
 from wholestep.options import CompileOptions
 from wholestep.session.by_hand import ByHand
-from wholestep.session.delegate import delegate
+from wholestep.session.delegate import delegate, delegate_overloaded
 from wholestep.session.entries import Programs
 from wholestep.session.evaluate import Evaluation
 from wholestep.session.inspect.inspect import Inspect
 from wholestep.session.knobs import Knobs
 from wholestep.session.metrics import Measurements, raise_if_refused
+from wholestep.session.numbers import Numbers
 from wholestep.session.plans import Plans
 from wholestep.session.results import StepResult
 from wholestep.session.scalars import LiveOptimizer, LiveSchedule, Scalars
-from wholestep.session.state_dict import counts_in, load_state_dict, state_dict
 from wholestep.session.training import Training
 from wholestep.session.where import where_to
 from wholestep.steps.loss_scale import LOSS_SCALE, SCALE
-from wholestep.steps.module import only_module
 from wholestep.steps.train import SKIPPED
 
 log = logging.getLogger("wholestep")
@@ -94,6 +90,7 @@ class Session:
         self._evaluation = Evaluation(programs, self._measurements)
         self._knobs = Knobs(programs)
         self._by_hand = ByHand(programs, self._knobs)
+        self._numbers = Numbers(programs)
         programs.load_main(plan, key)
         alive.add(self)
         if compiled is not None and isinstance(compiled.definition.model, Graph):
@@ -126,51 +123,10 @@ class Session:
     run = delegate("_training", Training.run)
     run_in_slices = delegate("_training", Training.run_in_slices)
 
-    @overload
-    def predict(self, given: Module, /, *arrays: object, **inputs: object) -> Any: ...
-    @overload
-    def predict(
-        self, given: Mapping[str, object] | None = None, /, **inputs: object
-    ) -> AnyArray | dict[str, AnyArray]: ...
-    def predict(self, given: Any = None, /, *arrays: object, **inputs: Any) -> Any:
-        """The outputs other than the loss, with nothing changed: an array, or a dict where there are several.
-
-        More rows than the capacity are taken part by part, where every input and output has one row for each.  Of a
-        `@ws.step` function with one module, this is that module's `predict`; where there are several, name one.
-
-        Example: `session.predict(generator, noise)`.
-        """
-        if isinstance(given, Module):
-            return given.predict(*arrays, **{"device": self.device, **inputs})
-        named = {**(self._programs.by_name("predict", given, arrays) if given is not None else {}), **inputs}
-        compiled = self._programs.compiled
-        if compiled is not None and isinstance(compiled.definition.model, Step):
-            module = only_module(compiled.definition.graph)
-            if module is not None:
-                positional, others = (tuple(named.values()), {}) if len(named) == 1 else ((), named)
-                return module.predict(*positional, **{"device": self.device, **others})
-        outputs = self._evaluation.predict(named)
-        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
-
-    @overload
-    def evaluate(self, given: Module, /, *data: object, **options: Any) -> dict[str, Any]: ...
-    @overload
-    def evaluate(self, given: Mapping[str, object] | None = None, /, **inputs: object) -> StepResult: ...
-    def evaluate(self, given: Any = None, /, *data: object, **inputs: Any) -> Any:
-        """The loss, the outputs and the metrics of any number of rows, with nothing changed and nothing dropped.
-
-        More rows than the capacity are taken batch by batch, the loss being that of all of them; the outputs of each
-        row then come from `predict` alone.  Of a `@ws.step` function these are the outputs of its step without its
-        updates.  A module comes first where it is to be measured by a loss of its own: its `evaluate`.
-
-        Example: `session.evaluate(student, x, labels, loss="cross_entropy", metrics=["accuracy"])`.
-        """
-        if isinstance(given, Module):
-            return given.evaluate(*data, **{"device": self.device, **inputs})
-        named = {**(self._programs.by_name("evaluate", given, data) if given is not None else {}), **inputs}
-        return self._evaluation.evaluate(named)
-
+    predict = delegate_overloaded("_evaluation", Evaluation.predict)
+    evaluate = delegate_overloaded("_evaluation", Evaluation.evaluate)
     evaluate_all = delegate("_evaluation", Evaluation.evaluate_all)
+    evaluate_batches = delegate("_evaluation", Evaluation.evaluate_batches)
 
     def set_input(self, name: str, array: object) -> None:
         """Give an input ahead of `step()`: it is copied, and holds until it is given again."""
@@ -179,14 +135,28 @@ class Session:
 
     def wait(self) -> None:
         """Return when all steps are done, which on a CPU they are; raises what went wrong in one of them."""
-        for entry in self._programs.entries.values():
-            entry.program.wait()
+        self._programs.wait()
 
     def read_loss(self) -> float:
         """The first output of the last step."""
         if not self._programs.main.ran:
             raise UsageError("there is no loss yet: call session.step first.")
         return self._programs.main.loss()
+
+    # -- its end ---------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Give its memory back; the model keeps its numbers.
+
+        Example: `with ws.build_session(g) as session:` closes it at the end.
+        """
+        self._programs.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     # -- numbers -------------------------------------------------------------------------------------------------
 
@@ -195,36 +165,11 @@ class Session:
         """Parameters and other states, shared by all sessions over the same model."""
         return self._programs.state
 
-    def get(self, name: str) -> AnyArray:
-        """A copy of a parameter or state, or of an output or kept tensor of the last step."""
-        main = self._programs.main
-        if name in self.state:
-            return self.state.get(name)
-        if name not in main.outputs:
-            known = ", ".join(map(repr, [*self.state.names, *main.outputs])) or "none"
-            raise UnknownNameError(
-                f"there is nothing named {name!r} to read; there are: {known}. Keep a tensor to read it: tensor.keep()."
-            )
-        if not main.ran:
-            raise UsageError(f"the output {name!r} has no value yet: call session.step first.")
-        return main.read(name)
-
-    def set(self, name: str, array: object) -> None:
-        """Replace a parameter or state."""
-        self.state.replace(name, array)
-
-    def state_dict(self) -> dict[str, AnyArray]:
-        """Everything that a bit-exact resume needs: states, runtime scalars, counters."""
-        self._programs.need_averages("state_dict")
-        return state_dict(self._programs)
-
-    def prepare_to_load(self, values: Mapping[str, object]) -> None:
-        """Compile the program that `values` were made by, where counts of updates differ that are one here."""
-        self._programs.count_apart(counts_in(values))
-
-    def load_state_dict(self, values: Mapping[str, object], *, strict: bool = True) -> None:
-        """Restore what `state_dict` gave.  Nothing is written unless all of it fits."""
-        load_state_dict(self._programs, values, strict=strict)
+    get = delegate("_numbers", Numbers.get)
+    set = delegate("_numbers", Numbers.set)
+    state_dict = delegate("_numbers", Numbers.state_dict)
+    prepare_to_load = delegate("_numbers", Numbers.prepare_to_load)
+    load_state_dict = delegate("_numbers", Numbers.load_state_dict)
 
     @property
     def lasting_states(self) -> dict[str, bool]:
@@ -367,4 +312,6 @@ class Session:
         return self._inspect.source
 
     def __repr__(self) -> str:
+        if self._programs.closed:
+            return "<Session: closed>"
         return f"<Session: {len(self.plan.kernels)} kernels, {self.threads} threads, {self.peak_bytes:,} bytes>"

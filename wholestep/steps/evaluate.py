@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.layers import evaluated
@@ -15,6 +16,8 @@ from wholestep.errors import DTypeError, GraphError, ShapeError
 from wholestep.steps.recipe import PLAIN, Measure, Recipe
 
 EVALUATE = "evaluate"
+WEIGHT = "sample_weight"  # the input that says how much rows count
+WEIGHTED = "weighted"  # where metrics of such rows count: their states are of other types than those of plain rows
 TARGETS = ("labels", "targets", "target", "y")
 
 
@@ -80,10 +83,12 @@ def record_metrics(step: Graph, measures: Sequence[Measure]) -> None:
     """Let every metric count the batch."""
     if not measures:
         return
-    weight = step.inputs.get("sample_weight")
-    for measure in measures:
-        metric, target = measure.metric, _target(step, measure)
-        metric.record(step, _loss(step, measure) if metric.takes_loss else _prediction(step, measure), target, weight)
+    weight = step.inputs.get(WEIGHT)
+    with step.scope(WEIGHTED) if weight is not None else nullcontext():
+        for measure in measures:
+            metric, target = measure.metric, _target(step, measure)
+            prediction = _loss(step, measure) if metric.takes_loss else _prediction(step, measure)
+            metric.record(step, prediction, target, weight)
 
 
 def _loss(step: Graph, measure: Measure) -> Tensor:

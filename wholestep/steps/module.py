@@ -14,7 +14,7 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError, UsageError
 from wholestep.losses.table import LossFunction
-from wholestep.nn.module import Module
+from wholestep.nn.module import MEANINGS, SEEN, Module
 from wholestep.nn.trace import trace_of
 from wholestep.steps.states import share_state
 
@@ -87,6 +87,7 @@ def forward_graph(model: Module, inputs: Inputs) -> tuple[Graph, Any]:
         trace_of(graph, model)
         out = _called(model, inputs, record_inputs(graph, inputs))
         graph.set_outputs(_named_outputs(model, out))
+    model.__dict__[SEEN] = inputs
     share_state(graph, model)
     return graph, out
 
@@ -109,6 +110,9 @@ def training_graph(
         aims = record_inputs(graph, {"labels": targets} if isinstance(targets, Spec) else targets or {})
         found = _with_penalties(graph, _loss(loss, outputs, aims))
         graph.set_outputs({"loss": summed(graph, found, weights), **outputs})
+    model.__dict__[SEEN] = inputs
+    if known := {name: m for name, t in outputs.items() if (m := graph.meanings.get(t.node)) is not None}:
+        model.__dict__[MEANINGS] = known
     share_state(graph, model)
     return graph
 

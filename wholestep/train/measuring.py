@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from wholestep.compiler.devices import device_named
 from wholestep.data.loader import DataLoader
-from wholestep.data.table import Table
-from wholestep.errors import OptionError
+from wholestep.data.table import Table, as_table
+from wholestep.errors import InputError, OptionError
 from wholestep.losses import Loss
-from wholestep.metrics import Metric
+from wholestep.metrics import LossTracker, Metric
 from wholestep.nn.module import Module
 from wholestep.session import Session
 from wholestep.session.build import build_measuring_session
@@ -23,6 +24,7 @@ from wholestep.train.described import Described
 from wholestep.train.feeding import table_of, with_room
 from wholestep.train.tables import measured
 
+LOSS = "loss of all batches"  # by the sums above and below its line
 KEPT = 4  # sessions of a model; one that was dropped is loaded from the cache again
 
 
@@ -30,14 +32,49 @@ def evaluate(model: Module, data: object, loss: Any, metrics: Any, batch_size: i
     """The loss and the metrics over all rows, by name."""
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         raise OptionError(f"evaluate: batch_size is a whole number of at least 1; received {batch_size!r}.")
-    table = table_of(measured(model, data))
+    given = measured(model, data)
+    loader = given if isinstance(given, DataLoader) else DataLoader(given, None, batch_size, shuffle=False)
+    whole = isinstance(loader.source, Table) and not loader.transforms
+    # A metric that keeps every score needs to know how many there will be: then the data is read once, whole.
+    if not whole and not _keeps_rows(metrics):
+        return _of_batches(model, loader, loss, metrics, batch_size, device)
+    table = table_of(given)
     described = Described(model, table.take(np.arange(1)), loss)
     described.check(DataLoader(table, shuffle=False))
-    capacity = min(batch_size, _power_of_two(len(table)))
-    session, names = _session(model, described, table, metrics, capacity, device)
+    rows = _power_of_two(len(table))
+    session, names = _session(model, described, rows, metrics, min(batch_size, rows), device)
     described.check_classes(session, table)
     found = session.evaluate_all(table.columns)
     return {names.get(name, name): value for name, value in found.items()}
+
+
+def _of_batches(
+    model: Module, loader: DataLoader, loss: Any, metrics: Any, batch_size: int, device: str
+) -> dict[str, Any]:
+    """The same of data that is read piece by piece; no more than a batch of it is held."""
+    batches = iter(loader)
+    first = next(batches, None)
+    if first is None:
+        raise InputError("the data is empty: it gave no batches. There is nothing to measure.")
+    described = Described(model, as_table(first).take(np.arange(1)), loss)
+    described.check(DataLoader(as_table(first), shuffle=False))
+    asked = [*([metrics] if isinstance(metrics, str | Metric) else metrics), LossTracker(name=LOSS)]
+    session, names = _session(model, described, 0, asked, batch_size, device)
+
+    def columns() -> Iterator[Mapping[str, Any]]:
+        for batch in chain((first,), batches):
+            table = as_table(batch)
+            described.check_values(table)
+            described.check_classes(session, table)
+            yield table.columns
+
+    found = session.evaluate_batches(columns())
+    return {"loss": found.pop(LOSS), **{names.get(name, name): value for name, value in found.items()}}
+
+
+def _keeps_rows(metrics: Any) -> bool:
+    """Is there a metric whose states are as large as the data?"""
+    return any(m.metric.with_capacity(1) is not m.metric for m in as_measures(metrics or ()))
 
 
 def _power_of_two(rows: int) -> int:
@@ -45,14 +82,13 @@ def _power_of_two(rows: int) -> int:
 
 
 def _session(
-    model: Module, described: Described, table: Table, metrics: Any, capacity: int, device: str
+    model: Module, described: Described, rows: int, metrics: Any, capacity: int, device: str
 ) -> tuple[Session, dict[str, str]]:
     """A session for data of this form, made once, and the names that metrics have in it.
 
     A metric that keeps every score has states of the data's size; under a name that says so they are not taken for
     those of another size.
     """
-    rows = _power_of_two(len(table))
     known: dict[object, tuple[Session, dict[str, str]]] = model.__dict__.setdefault("_evaluators", {})
     targets = tuple(described.targets().items())
     what = (_key(described.inputs()), targets, _key(described.loss), _key(metrics))
