@@ -109,6 +109,7 @@ from wholestep.session import (
     ExecutionPlan as ExecutionPlan, OptimizeReport as OptimizeReport,
 )
 from wholestep.options import CompileOptions as CompileOptions
+from wholestep.session.check.differences import gradcheck as gradcheck, GradientReport as GradientReport
 
 # training
 from wholestep.steps.loss_scale import LossScale as LossScale
