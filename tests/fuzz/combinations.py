@@ -124,14 +124,14 @@ def run_fit(c: Combination, made: Made, changes: tuple[str, ...], cache: Path) -
         given = ({"x": x}, *given[1:])
     if "loader" in changes and len(given) == 2:
         given = ws.DataLoader(given[0], given[1], c.batch_size, shuffle=c.shuffle)
-    row = OPTIMIZERS[n.optimizer]
+    row, parts = OPTIMIZERS[n.optimizer], PARTS if "accumulate" in changes else 1
     options = {
         "loss": LOSSES[n.loss].ours,
         "optimizer": row.ours(row.lr),
         "schedule": SCHEDULES[n.schedule][0](row.lr) if n.schedule else None,
         "clip_norm": n.clip_norm,
-        "batch_size": c.batch_size,
-        "accumulate": PARTS if "accumulate" in changes else 1,
+        "batch_size": c.batch_size // parts,
+        "accumulate": parts,
         "precision": c.precision,
         "loss_scale": scale_of(c),
         "device": c.device,
