@@ -25,6 +25,15 @@ def pair(row: Row) -> tuple[ws.Session, Torch | Transcript]:
     return ws.build_session(given_gradients(row)), row.theirs({n: start(n) for n in names(row)})
 
 
+WRAPPERS = {"EMA", "SWA", "Lookahead", "SAM", "AGC"}  # over any optimizer: test_wrappers.py, test_catalogue.py
+
+
+def test_every_optimizer_has_a_row() -> None:
+    exported = {name: getattr(ws.optim, name) for name in ws.optim.__all__}
+    ours = {name for name, cls in exported.items() if isinstance(cls, type) and issubclass(cls, Optimizer)}
+    assert ours - {"Optimizer"} - WRAPPERS == {type(row.ours).__name__ for row in ROWS.values()}
+
+
 def test_every_number_of_an_optimizer_says_what_it_is_tried_with() -> None:
     found: dict[str, float] = {}
     exported = [getattr(ws.optim, name) for name in ws.optim.__all__]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +253,14 @@ def test_a_checkpoint_takes_keras_word_for_its_folder(tmp_path: Path) -> None:
         ws.ModelCheckpoint()
     with pytest.raises(ws.errors.UsageError, match="takes one place to write to"):
         ws.ModelCheckpoint(tmp_path, filepath=tmp_path)
+
+
+# -- every one -----------------------------------------------------------------------------------------------------
+
+
+def test_every_callback_has_a_test() -> None:
+    """By its name in the tests of runs: `fit` or a trainer has been given it."""
+    exported = {name: getattr(ws.callbacks, name) for name in ws.callbacks.__all__}
+    ours = {name for name, cls in exported.items() if isinstance(cls, type) and issubclass(cls, ws.Callback)}
+    written = "\n".join(path.read_text() for path in Path(__file__).parents[1].rglob("test_*.py"))
+    assert {name for name in ours if not re.search(rf"\b{name}\(", written)} == {"Callback", "MetricCallback"}  # bases
