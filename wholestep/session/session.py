@@ -6,7 +6,7 @@
     Training       training.py    epochs over whole data sets
     Evaluation     evaluate.py    measuring and predicting
     Measurements   metrics.py     what steps have counted
-    Numbers        numbers.py     parameters and states, one by one and all together
+    Numbers        state_dict.py  parameters and states, one by one and all together
     Knobs          knobs.py       hyper-parameters, schedules, the optimizer
     ByHand         by_hand.py     a step in four parts
     Inspect        inspect/       reports, times, texts
@@ -32,10 +32,10 @@ from wholestep.session.evaluate import Evaluation
 from wholestep.session.inspect.inspect import Inspect
 from wholestep.session.knobs import Knobs
 from wholestep.session.metrics import Measurements, raise_if_refused
-from wholestep.session.numbers import Numbers
 from wholestep.session.plans import Plans
 from wholestep.session.results import StepResult
 from wholestep.session.scalars import LiveOptimizer, LiveSchedule, Scalars
+from wholestep.session.state_dict import Numbers
 from wholestep.session.training import Training
 from wholestep.session.where import where_to
 from wholestep.steps.loss_scale import LOSS_SCALE, SCALE
