@@ -7,6 +7,7 @@ from wholestep.optim.adadelta import Adadelta as Adadelta
 from wholestep.optim.ademamix import AdEMAMix as AdEMAMix
 from wholestep.optim.lamb import LAMB as LAMB
 from wholestep.optim.lars import LARS as LARS
+from wholestep.optim.lbfgs import LBFGS as LBFGS
 from wholestep.optim.rprop import Rprop as Rprop
 from wholestep.optim.prodigy import Prodigy as Prodigy
 from wholestep.optim.sam import SAM as SAM

@@ -1,0 +1,230 @@
+"""L-BFGS: a direction from the last gradients and steps, as if from the curvature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce, wraps
+from operator import add
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+from wholestep.compiler.frontend import functions as fn
+from wholestep.compiler.frontend.gradients import gradients
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.scan import scan
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.types import product
+from wholestep.errors import OptionError, UsageError
+from wholestep.optim.base import Optimizer
+from wholestep.optim.options import Number, number, whole, with_aliases
+from wholestep.optim.sam import substituted
+
+Vector = Sequence[Tensor]  # one tensor for each parameter
+LEAST_CURVATURE = 1e-10  # of y·s, below which a pair says nothing
+ENOUGH = 1e-4  # of the descent that the slope promises: Armijo's condition
+LOSSES: WeakKeyDictionary[Graph, Node] = WeakKeyDictionary()  # what a graph's line search looks at
+TORCHS = {
+    "max_iter": "a step is one iteration, and an epoch of one batch is one step: epochs=20, batch_size=len(x)",
+    "max_eval": "a step evaluates the loss once, and once for each length that line_search= tries",
+    "line_search_fn": "lengths are tried by line_search=10, which halves them until the loss has fallen enough",
+}
+
+
+def _refusing_torchs(cls: type[LBFGS]) -> type[LBFGS]:
+    """What torch's has and a step that is compiled once has not."""
+    original: Callable[..., None] = cls.__init__
+
+    @wraps(original)
+    def init(self: LBFGS, *args: Any, **given: Any) -> None:
+        for name in TORCHS.keys() & given.keys():
+            fail(UsageError, f"LBFGS has no {name}=: {TORCHS[name]}.")
+        original(self, *args, **given)
+
+    cls.__init__ = init  # type: ignore[method-assign]
+    return cls
+
+
+@_refusing_torchs
+@with_aliases(learning_rate="lr", tolerance_gradient="tolerance_grad")
+@dataclass(frozen=True)
+class LBFGS(Optimizer):
+    """Limited-memory BFGS (Nocedal, 1980): one iteration a step, as torch's with `max_iter=1`; over all parameters,
+
+        s = the last step, y = g - the last g; the pair is kept if y·s > 1e-10, with H = y·s/y·y
+        d = -B·g, B being H changed by the last `history_size` pairs
+        w ← w + lr·d;  the first step is lr·min(1, 1/‖g‖₁) long
+
+    The step is compiled once, so it cannot evaluate the loss until something holds (decision 022).  With
+    `line_search=k` the losses at lr, lr/2, …, lr/2ᵏ⁻¹ are part of it: the longest of these steps whose loss falls by
+    Armijo's condition is made, and none where there is no such.  That costs k forward passes in every step.
+
+    For whole data sets, `batch_size=len(x)`: pairs of different batches say nothing about the curvature.  Weight decay
+    belongs to the loss.  Groups may be frozen, nothing else.
+
+    Args:
+        lr: the length of a step, in units of d.
+        history_size: how many pairs are kept; torch keeps 100.
+        tolerance_grad: no step where no element of the gradient is larger.
+        tolerance_change: no step where it promises less, by g·d.
+        line_search: how many lengths are tried; 0 makes every step.
+
+    Example: `ws.LBFGS(line_search=8)`.
+    """
+
+    lr: Number = number(1.0)
+    history_size: int = whole(10)
+    tolerance_grad: Number = number(1e-7, trial=1e-7)
+    tolerance_change: Number = number(1e-9, trial=1e-9)
+    line_search: int = whole(0, low=0)
+
+    slot: ClassVar[str] = "lbfgs"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(not g.frozen for g in self.groups):
+            fail(
+                OptionError,
+                "LBFGS has one history over all parameters, so a group may be frozen and nothing else; received "
+                f"{[str(g) for g in self.groups]}.",
+            )
+        if self.maximize and self.line_search:
+            fail(
+                OptionError, "LBFGS: a line search looks for a smaller loss; with maximize=True leave line_search out."
+            )
+
+    def gradients(self, loss: Tensor, params: Any) -> Any:
+        if self.line_search and loss.graph is not None:
+            LOSSES[loss.graph] = loss.node
+        return gradients(loss, params)
+
+    def descend(self, graph: Graph, params: Vector, grads: Vector) -> list[Tensor]:
+        s = self.scalars(graph)
+        first = self.by_update(graph, params[:1], lambda t: t < 2.0)[0]
+        last = [(self.state(graph, w, "step"), self.state(graph, w, "gradient")) for w in params]
+        direction = self._direction(graph, params, grads, last, first)
+        slope = _dot(grads, direction)
+        length = s["lr"] * fn.where(first, fn.minimum(_total([g.abs().sum() for g in grads]).recip(), 1.0), 1.0)
+        if self.line_search:
+            length = self._searched(graph, params, direction, (length, slope))
+        largest = reduce(fn.maximum, [g.abs().max().astype("float64") for g in grads])
+        rests = (largest <= s["tolerance_grad"]) | (slope > -s["tolerance_change"])
+        length = fn.where(rests, 0.0, length)
+        new = []
+        for w, g, d, (last_step, last_gradient) in zip(params, grads, direction, last, strict=True):
+            step = length.astype(w.dtype) * d
+            graph.update(last_step, step)
+            graph.update(last_gradient, g)
+            new.append(w + step)
+        return new
+
+    # -- the direction -----------------------------------------------------------------------------------------------
+
+    def _direction(
+        self, graph: Graph, params: Vector, grads: Vector, last: Sequence[tuple[Tensor, Tensor]], first: Tensor
+    ) -> list[Tensor]:
+        """-B·g in the compact form (Byrd, Nocedal and Schnabel, 1994), so that a step has few and large products:
+
+            p = R⁻¹·Sᵀg      B·g = H·g + S·R⁻ᵀ((D + H·YᵀY)·p - H·Yᵀg) - H·Y·p
+
+        R is the upper triangle of SᵀY and D its diagonal.  Pairs that are not there yet are rows of zeros.
+        """
+        steps, changes, h = self._history(graph, params, grads, last, first)
+        flat = [g.reshape((-1,)) for g in grads]
+        crossed = _total([s @ y.permute(1, 0) for s, y in zip(steps, changes, strict=True)])  # (pairs, pairs)
+        squares = _total([y @ y.permute(1, 0) for y in changes])
+        along_s, along_y = (_total([a @ g for a, g in zip(rows, flat, strict=True)]) for rows in (steps, changes))
+        diagonal = (crossed * self._identity()).sum(1)
+        whole = fn.where(diagonal > 0.0, diagonal, 1.0)
+        p = self._solved(crossed, along_s, whole, reverse=True)
+        inner = diagonal * p + h * (squares * p).sum(1) - h * along_y
+        q = self._solved(crossed.permute(1, 0), inner, whole, reverse=False)
+        out = []
+        for g, s, y in zip(grads, steps, changes, strict=True):
+            in_s, in_y = (c.astype(g.dtype) for c in (q, h * p))
+            out.append(-(h.astype(g.dtype) * g + (in_s @ s - in_y @ y).reshape(g.shape)))
+        return out
+
+    def _identity(self) -> Tensor:
+        pairs = (self.history_size, self.history_size)
+        return (fn.iota(pairs, 0) == fn.iota(pairs, 1)).astype("float64")
+
+    def _solved(self, rows: Tensor, right: Tensor, diagonal: Tensor, *, reverse: bool) -> Tensor:
+        """x of R·x = right, R a triangle of `rows`, element by element: those that come later are still 0."""
+
+        def next_element(x: Tensor, given: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+            row, b, d, place = given
+            value = (b - (row * x).sum()) / d
+            return x + place * value, value
+
+        start = right * 0.0
+        x, _ = scan(next_element, start, (rows, right, diagonal, self._identity()), reverse=reverse)
+        found: Tensor = x
+        return found
+
+    def _history(
+        self, graph: Graph, params: Vector, grads: Vector, last: Sequence[tuple[Tensor, Tensor]], first: Tensor
+    ) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """S and Y of each parameter, (pairs, elements), the newest last, this step's included; and H."""
+        newest_s = [step for step, _ in last]
+        newest_y = [g - before for g, (_, before) in zip(grads, last, strict=True)]
+        along = _dot(newest_y, newest_s)
+        kept = (along > LEAST_CURVATURE) & ~first
+        known = self._shared(graph, "scale")
+        square = fn.where(kept, _dot(newest_y, newest_y), 1.0)
+        scale = fn.where(first, 1.0, fn.where(kept, along / square, known))
+        graph.update(known, scale)
+        steps, changes = (
+            [self._shifted(graph, w, what, new, (kept, first)) for w, new in zip(params, newest, strict=True)]
+            for what, newest in (("s", newest_s), ("y", newest_y))
+        )
+        return steps, changes, scale
+
+    def _shifted(self, graph: Graph, w: Tensor, what: str, newest: Tensor, now: tuple[Tensor, Tensor]) -> Tensor:
+        """A history in which the newest has taken the last place, where it is kept; empty in the first step."""
+        kept, first = now
+        size = product(w.shape)
+        known = self.state(graph, w, what, shape=(self.history_size, size))
+        later = (
+            fn.concat([known[1:], newest.reshape((1, size))], 0) if self.history_size > 1 else newest.reshape((1, size))
+        )
+        value = fn.where(first, 0.0, fn.where(kept, later, known))
+        graph.update(known, value)
+        return value
+
+    def _shared(self, graph: Graph, what: str) -> Tensor:
+        return graph.state(f"{self.prefix}.{self.slot}.{what}", (), 0.0, dtype="float64")
+
+    # -- the line search ---------------------------------------------------------------------------------------------
+
+    def _searched(self, graph: Graph, params: Vector, direction: Vector, ray: tuple[Tensor, Tensor]) -> Tensor:
+        """The longest of the halved lengths whose loss has fallen enough; 0 where none has."""
+        length, slope = ray
+        node = LOSSES.get(graph)
+        if node is None:
+            fail(
+                UsageError,
+                "LBFGS: a line search evaluates the loss elsewhere, and here are gradients alone. In a step of your "
+                "own take them from it, grads = optimizer.gradients(loss, params); with accumulate= and on arrays "
+                "leave line_search out.",
+            )
+        loss = Tensor(node, graph)
+        here, found = loss.astype("float64"), length * 0.0
+        for k in reversed(range(self.line_search)):  # the longest is looked at last and wins
+            tried = length * 0.5**k
+            moved = {w: w + tried.astype(w.dtype) * d for w, d in zip(params, direction, strict=True)}
+            there = substituted(loss, moved).astype("float64")
+            found = fn.where(there <= here + ENOUGH * tried * slope, tried, found)
+        return found
+
+
+def _total(terms: Sequence[Tensor]) -> Tensor:
+    """Σ in float64: parameters may have different dtypes."""
+    return reduce(add, [t.astype("float64") for t in terms])
+
+
+def _dot(a: Vector, b: Vector) -> Tensor:
+    """a·b over all parameters."""
+    return _total([(x * y).sum() for x, y in zip(a, b, strict=True)])
