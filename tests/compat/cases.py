@@ -113,6 +113,9 @@ COMPOSED = {
     "eye": case(lambda t, x: x * t.eye(5, dtype=t.double) + t.eye(5, 5, dtype=t.double), SQUARE),
     "tril, triu": case(lambda t, x: t.tril(x) * 2 + t.triu(x, 1) * 3 + t.tril(x, -2) + t.triu(x, diagonal=-1), SQUARE),
     "tril of rows": case(lambda t, x: t.tril(x, 1), CUBE),
+    "arange": case(
+        lambda t, x: t.arange(6) * t.arange(1, 12, 2) + t.arange(start=6, end=0, step=-1), X, slope=False
+    ),
     "linspace": case(lambda t, x: x * t.linspace(-1.0, 1.0, 6, dtype=t.double), X),
     # axes
     "squeeze": case(lambda t, x: t.squeeze(x, 1) + t.squeeze(x).reshape(4, 1), normal(4, 1, 1)),

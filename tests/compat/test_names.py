@@ -86,7 +86,11 @@ def test_what_is_the_same_exists() -> None:
 
 def test_advice_names_what_exists() -> None:
     """Every `ws.…` of a sentence is there, and no sentence sends its reader to another sentence."""
-    sentences = [(t, text) for t in EVERY_TABLE for text in (*t.say.values(), *(text for _, text in t.groups))]
+    sentences = [
+        (t, text)
+        for t in EVERY_TABLE
+        for text in (*t.say.values(), *t.differs.values(), *(text for _, text in t.groups))
+    ]
     rows = [row for table in (EVERYWHERE, *KEYWORDS.values()) for row in table.values()]
     texts = [text for _, text in sentences] + [row.text for row in rows if hasattr(row, "text")]
     wrong = []
@@ -100,17 +104,19 @@ def test_advice_names_what_exists() -> None:
     assert len(texts) > 400
 
 
-# The page says how these differ; their arguments are answered where they are torch's.
-OTHER_MEANING = {"batch_norm", "Embedding", "gather", "Graph", "layer_norm", "rms_norm", "scatter_add", "sort", "take"}
-
-
 def test_a_name_is_in_a_table_once() -> None:
     for table in EVERY_TABLE:
         assert not set(table.same) & set(table.say), table.theirs
-        exported = getattr(names.found(table.ours), "__all__", ()) if table.ours.startswith("ws") else ()
-        own = {name for name in {*table.same, *table.say} if name in exported}
-        # Ours under their name, with another meaning: the arguments are answered instead.
-        assert own <= OTHER_MEANING, f"{table.theirs}: {own} never answered"
+        assert not set(table.differs) & {*table.same, *table.say}, table.theirs
+        if table.ours.startswith("ws"):
+            ours = names.found(table.ours).__all__
+            assert set(table.differs) <= set(ours), f"{table.theirs}: only what is here can differ"
+            assert not set(table.same) & set(ours), f"{table.theirs}: ours come first"
+
+
+def test_the_page_is_up_to_date() -> None:
+    make = import_module("docs.make_torch_names")
+    assert make.TARGET.read_text(encoding="utf-8") == make.render(), "run `python docs/make_api.py`: it writes it too"
 
 
 # -- how the answers reach people -------------------------------------------------------------------------------------

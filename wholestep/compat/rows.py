@@ -22,6 +22,7 @@ class Only:
     text: str
 
 
+IN_PLACE = "*_"  # the names of what changes a tensor
 EVERY = object()  # in Only: whatever the value, it changes nothing here
 
 
@@ -35,6 +36,7 @@ class Names:
         same: their name -> ours, with which it means the same; a path from `ws`, or "module:name" of the package.
         say: their name, or a pattern, -> what to write.
         groups: the same for many names, separated by spaces.
+        differs: names that are ours too, with another meaning: in what.
     """
 
     theirs: str
@@ -42,12 +44,15 @@ class Names:
     same: Mapping[str, str] = field(default_factory=dict)
     say: Mapping[str, str] = field(default_factory=dict)
     groups: tuple[tuple[str, str], ...] = ()
+    differs: Mapping[str, str] = field(default_factory=dict)
 
     def answer(self, name: str) -> str | None:
         """What to write for a name that is not the same here; `{name}` in a sentence is the name."""
         if name in self.say:
             return self.say[name].replace("{name}", name)
         for names, text in self.groups:
+            if names == IN_PLACE and name.endswith("_") and (inner := self.answer(name.rstrip("_"))) is not None:
+                return f"tensors are never changed in place; of `{name.rstrip('_')}`: {inner}"
             if any(fnmatchcase(name, pattern) for pattern in names.split()):
                 return text.replace("{name}", name).replace("{plain}", name.rstrip("_"))
         return None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 
-from wholestep.compat import names
 from wholestep.compat.arguments import takes_their_words
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import half_parameter
@@ -111,7 +110,9 @@ class Module:
         if owned is not None:
             tensor = trace.tensor_now(self, owned)
             return owned if tensor is None else tensor
-        return names.attribute("a module", self, name, type(self).__name__)
+        from wholestep.compat.names import attribute
+
+        return attribute("a module", self, name, type(self).__name__)
 
     def __delattr__(self, name: str) -> None:
         if self.__dict__.get("_owned", {}).pop(name, None) is None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compat import names
 from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.graph import recorded_graph
 from wholestep.compiler.frontend.precision import half_parameter
@@ -125,7 +124,9 @@ class Parameter:
         return len(self.shape)
 
     def __getattr__(self, name: str) -> Any:
-        return names.attribute("a parameter", self, name)
+        from wholestep.compat.names import attribute
+
+        return attribute("a parameter", self, name)
 
     def astype(self, dtype: DType) -> None:
         """Hold numbers of another float dtype from now on."""

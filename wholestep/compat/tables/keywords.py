@@ -127,6 +127,7 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
     "pad": {"pad": "amounts", "pad_width": "amounts"},
     "one_hot": {"indices": "index", "tensor": "index", "num_classes": "classes", "depth": "classes"},
     "linspace": {"end": "stop", "num": "steps"},
+    "arange": {"end": "stop"},
     "lerp": {"input": "start"},
     "matmul": {"input": "a", "other": "b", "mat2": "b"},
     "dropout": {"training": Only((True,), _MODE), "rate": "p"},

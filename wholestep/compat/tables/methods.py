@@ -160,6 +160,10 @@ TENSORS = Names(
         "itemsize": "write x.dtype.itemsize",
         "nbytes": "write x.numel() * x.dtype.itemsize",
     },
+    differs={
+        "max": "along an axis the values alone; the indices are x.argmax(axis)",
+        "min": "along an axis the values alone; the indices are x.argmin(axis)",
+    },
     groups=(
         ("*_", _IN_PLACE + "; write x = x.{plain}(...)"),
         ("acos* arccos* asin* arcsin* atan* arctan* angle", "it is not here; most uses are ws.sin and ws.cos of the angle itself"),
@@ -232,6 +236,12 @@ MODULES = Names(
         "state": "write model.state_dict()",
         "predict_proba": "write model.predict(x) and take the softmax of it, or loss functions that take raw scores",
         "score": "write model.evaluate(x, y, loss=..., metrics=['accuracy'])",
+    },
+    differs={
+        "children": "a dict of modules by name: iterate over model.children().values(), or named_children()",
+        "parameters": "a dict of parameters by name, whose names answer for them: p.numel(), p.requires_grad = False",
+        "state_dict": "arrays by name; they are copies",
+        "load_state_dict": "takes torch's state_dict as it is, and returns a report of what did not match",
     },
     groups=(
         ("register_*hook* register_load_* register_state_*", _HOOK),
