@@ -12,6 +12,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
 struct ws_dim3 { unsigned x, y, z; };
 static ws_dim3 gridDim, blockDim, blockIdx, threadIdx;
 
@@ -72,6 +73,16 @@ template <class X> static X __shfl_xor_sync(unsigned, X value, int other) {
   meet(warps[w], 32);
   return found;
 }
+static unsigned __ballot_sync(unsigned, bool value) {
+  const int w = current / 32;
+  lanes[w][current % 32] = value;
+  meet(warps[w], 32);
+  unsigned found = 0;
+  for (int l = 0; l < 32; l++) found |= (unsigned)(lanes[w][l] & 1) << l;
+  meet(warps[w], 32);
+  return found;
+}
+static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 static inline void __threadfence() {}
 static inline int atomicAdd(int *p, int n) { const int old = *p; *p += n; return old; }
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.backend import Place, nothing
+from wholestep.compiler.backends.cuda.launches import record_words, write_record
 from wholestep.compiler.backends.cuda.render.source import Source, render, with_primitives
 from wholestep.compiler.backends.cuda.schedule import arena_end
 from wholestep.compiler.backends.cuda.scheduled import ELEMENTS, SCATTER, schedule_of
@@ -102,11 +103,8 @@ class Emulated:
         return evaluate(self.plan.loops[loop].length, self.plan.sizes)
 
     def record(self, memory: Memory) -> Array:
-        step = np.zeros(18 + max(1, self.plan.slots), np.uint64)
-        step[:2] = memory.seed % 2**64, memory.step
-        for i, symbol in enumerate(self.plan.symbols):
-            step[2 + i] = memory.sizes[symbol]
-        step[18 : 18 + self.plan.slots] = np.array(memory.slots, np.float64).view(np.uint64)
+        step = np.zeros(record_words(self.plan), np.uint64)
+        write_record(step, self.plan, memory.sizes, memory.slots, (memory.seed % 2**64, memory.step, 0, 0))
         return step
 
     def launch(
@@ -124,7 +122,10 @@ class Emulated:
         if kernel.loop is not None:
             values.append(ctypes.c_int(turn))
         if s.scratch:
-            values += [ctypes.c_void_p(self.scratch.ctypes.data), ctypes.c_void_p(self.counters.ctypes.data)]
+            values += [
+                ctypes.c_void_p(self.scratch.ctypes.data + s.scratch_at),
+                ctypes.c_void_p(self.counters.ctypes.data + 4 * s.counters_at),
+            ]
         values += [ctypes.c_void_p(memory.arrays[b].ctypes.data) for b in buffers]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         meets = s.form not in (ELEMENTS, SCATTER)

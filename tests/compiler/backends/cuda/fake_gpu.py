@@ -21,7 +21,7 @@ import pytest
 from tests.compiler.backends.cuda.emulated import compiled_text
 from wholestep.compiler.backends.cuda import compiler, driver, program
 
-MEETS = re.compile(r"ws_warp|ws_block|ws_product|__syncthreads|ws_is_last")
+MEETS = re.compile(r"ws_warp|ws_block|ws_product|__ballot|__syncthreads|ws_is_last")
 TOTAL = 1 << 30  # bytes of its memory
 
 
@@ -33,13 +33,25 @@ class CUresult(enum.IntEnum):
 
 OK = CUresult.CUDA_SUCCESS
 Op = Callable[[], None]
+Node = tuple[Op, tuple[int, ...]]  # a kernel, and those that it waits for
+
+
+def out_of_order(graph: list[Node]) -> list[Op]:
+    """An order that the graph allows and that is as unlike the plan's as can be: the last one that may run, runs."""
+    done: set[int] = set()
+    ops: list[Op] = []
+    while len(done) < len(graph):
+        ready = (i for i in reversed(range(len(graph))) if i not in done and done.issuperset(graph[i][1]))
+        chosen = next(ready)
+        done.add(chosen)
+        ops.append(graph[chosen][0])
+    return ops
 
 
 class FakeDriver:
     CUresult = CUresult
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
     CUevent_flags = SimpleNamespace(CU_EVENT_DEFAULT=0, CU_EVENT_DISABLE_TIMING=2)
-    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
     CUdevice_attribute = SimpleNamespace(
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR="major", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR="minor"
     )
@@ -48,7 +60,6 @@ class FakeDriver:
         self.capability = capability
         self.memory: dict[int, Any] = {}
         self.queue: list[Op] = []
-        self.captured: list[Op] | None = None
         self.objects: list[Any] = []  # graphs, modules and functions by number
         self.launched, self.graphs = 0, 0
 
@@ -90,7 +101,7 @@ class FakeDriver:
 
     # -- the stream ------------------------------------------------------------------------------------------------
     def put(self, op: Op) -> tuple[CUresult]:
-        (self.queue if self.captured is None else self.captured).append(op)
+        self.queue.append(op)
         return (OK,)
 
     def run(self) -> None:
@@ -102,24 +113,24 @@ class FakeDriver:
         return OK, "stream"
 
     def cuStreamSynchronize(self, stream: Any) -> tuple[CUresult]:
-        assert self.captured is None, "nobody waits inside of a capture"
         self.run()
         return (OK,)
 
-    def cuStreamBeginCapture(self, stream: Any, mode: Any) -> tuple[CUresult]:
-        self.captured = []
-        return (OK,)
+    def cuGraphCreate(self, flags: int) -> tuple[CUresult, list[Node]]:
+        return OK, []
 
-    def cuStreamEndCapture(self, stream: Any) -> tuple[CUresult, list[Op]]:
-        captured, self.captured = self.captured, None
-        assert captured is not None
-        return OK, captured
+    def cuGraphAddKernelNode(
+        self, graph: list[Node], before: list[int], count: int, params: Any
+    ) -> tuple[CUresult, int]:
+        assert len(before) == count
+        graph.append((self.kernel(params), tuple(before)))
+        return OK, len(graph) - 1
 
-    def cuGraphInstantiate(self, graph: list[Op], flags: int) -> tuple[CUresult, int]:
+    def cuGraphInstantiate(self, graph: list[Node], flags: int) -> tuple[CUresult, int]:
         self.graphs += 1
-        return OK, self.keep(list(graph))
+        return OK, self.keep(out_of_order(graph))
 
-    def cuGraphDestroy(self, graph: list[Op]) -> tuple[CUresult]:
+    def cuGraphDestroy(self, graph: list[Node]) -> tuple[CUresult]:
         return (OK,)
 
     def cuGraphExecDestroy(self, graph: int) -> tuple[CUresult]:
@@ -152,19 +163,22 @@ class FakeDriver:
         dll, meets, count = module
         return OK, (dll[f"run_{name.decode()}"], meets[name.decode()], count[name.decode()])
 
-    def cuLaunchKernel(self, function: Any, x: int, y: int, z: int, threads: int, *rest: Any) -> tuple[CUresult]:
-        run, meets, count = function
-        *_, params, _extra = rest
-        given = (ctypes.c_void_p * count).from_address(params)
+    @staticmethod
+    def CUDA_KERNEL_NODE_PARAMS() -> Any:
+        return SimpleNamespace()
+
+    def kernel(self, params: Any) -> Op:
+        run, meets, count = params.func
+        given = (ctypes.c_void_p * count).from_address(params.kernelParams)
         values = (ctypes.c_int64 * count)(*(ctypes.c_int64.from_address(p).value for p in given))
         pointers = (ctypes.c_void_p * count)(*(ctypes.addressof(values) + 8 * i for i in range(count)))
-        geometry = (ctypes.c_int * 6)(x, y, threads, meets, 0, 0)
+        geometry = (ctypes.c_int * 6)(params.gridDimX, params.gridDimY, params.blockDimX, meets, 0, 0)
 
         def launch() -> None:
             assert values is not None  # the pointers point into it
             assert run(geometry, pointers) == 0, "threads wait for ever"
 
-        return self.put(launch)
+        return launch
 
     # -- devices ---------------------------------------------------------------------------------------------------
     def cuDeviceGetCount(self) -> tuple[CUresult, int]:

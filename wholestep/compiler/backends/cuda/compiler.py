@@ -72,15 +72,20 @@ def pieces(source: Source) -> list[tuple[list[str], str]]:
     return [(names[i::count], "\n\n".join(texts[i::count])) for i in range(count)]
 
 
+def compile_kernels(body: str, architecture: str, cache: Cache) -> bytes:
+    """The machine code of some kernels; what was compiled before is found by its text."""
+    text = with_primitives(body)
+    key = key_of("cuda", text, architecture, nvrtc_version())
+    found = cache.get(key, SUFFIX) or cache.put(key, compile_text(text, architecture), SUFFIX)
+    return found.read_bytes()
+
+
 def compile_source(source: Source, architecture: str, cache: Cache) -> list[tuple[list[str], bytes]]:
     """The functions of each piece and its machine code; what was compiled before is found by its text."""
 
     def make(piece: tuple[list[str], str]) -> tuple[list[str], bytes]:
         names, body = piece
-        text = with_primitives(body)
-        key = key_of("cuda", text, architecture, nvrtc_version())
-        found = cache.get(key, SUFFIX) or cache.put(key, compile_text(text, architecture), SUFFIX)
-        return names, found.read_bytes()
+        return names, compile_kernels(body, architecture, cache)
 
     todo = [piece for piece in pieces(source) if piece[0]]
     if len(todo) == 1:

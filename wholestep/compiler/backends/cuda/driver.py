@@ -73,6 +73,7 @@ class Gpu:
         self._context = call("cuDevicePrimaryCtxRetain", self._handle)
         self.enter()
         self.stream = call("cuStreamCreate", driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        self._copy_in, self._copy_out = driver.cuMemcpyHtoDAsync, driver.cuMemcpyDtoHAsync
         attribute = driver.CUdevice_attribute
         self.capability = (
             int(call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self._handle)),
@@ -90,6 +91,16 @@ class Gpu:
         """Until everything is done; what went wrong is raised."""
         self.enter()
         call("cuStreamSynchronize", self.stream)
+
+    def copy_in(self, to: int, of: int, size: int) -> None:
+        """From pinned memory, in the stream's order."""
+        if self._copy_in(to, of, size, self.stream)[0]:
+            raise DeviceError("the GPU's driver refused cuMemcpyHtoDAsync.")
+
+    def copy_out(self, to: int, of: int, size: int) -> None:
+        """To pinned memory, in the stream's order."""
+        if self._copy_out(to, of, size, self.stream)[0]:
+            raise DeviceError("the GPU's driver refused cuMemcpyDtoHAsync.")
 
     @property
     def free_bytes(self) -> int:
@@ -178,13 +189,14 @@ class Event:
     """A moment of the stream."""
 
     def __init__(self, owner: Gpu, timed: bool = False) -> None:
-        self._gpu = owner
+        self._gpu, self._record = owner, bindings().cuEventRecord
         flags = bindings().CUevent_flags
         owner.enter()
         self._handle = call("cuEventCreate", flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING)
 
     def record(self) -> None:
-        call("cuEventRecord", self._handle, self._gpu.stream)
+        if self._record(self._handle, self._gpu.stream)[0]:
+            raise DeviceError("the GPU's driver refused cuEventRecord.")
 
     def wait(self) -> None:
         """Until the stream has come here."""
@@ -208,26 +220,42 @@ class Module:
         return call("cuModuleGetFunction", self._handle, name.encode())
 
 
-def launch(owner: Gpu, function: Any, grid: Sequence[int], threads: int, arguments: Sequence[Any]) -> None:
-    """Put a kernel into the stream; arguments are ctypes values."""
-    pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
-    x, y = grid
-    call("cuLaunchKernel", function, x, y, 1, threads, 1, 1, 0, owner.stream, ctypes.addressof(pointers), 0)
+class Nodes:
+    """A graph while it is built: kernels, each behind those that it must wait for."""
+
+    def __init__(self, owner: Gpu) -> None:
+        self._gpu, self._driver = owner, bindings()
+        self.handle = call("cuGraphCreate", 0)
+        self._nodes: list[Any] = []
+        self._kept: list[Any] = []  # arguments, until the graph is whole
+
+    def kernel(
+        self, function: Any, grid: Sequence[int], threads: int, arguments: Sequence[Any], after: Sequence[int]
+    ) -> int:
+        """Add a kernel, whose arguments are ctypes values; returns its number."""
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
+        params = self._driver.CUDA_KERNEL_NODE_PARAMS()
+        params.func = function
+        params.gridDimX, params.gridDimY, params.gridDimZ = grid[0], grid[1], 1
+        params.blockDimX, params.blockDimY, params.blockDimZ = threads, 1, 1
+        params.sharedMemBytes, params.extra = 0, 0
+        params.kernelParams = ctypes.addressof(pointers)
+        before = [self._nodes[i] for i in after]
+        self._nodes.append(call("cuGraphAddKernelNode", self.handle, before, len(before), params))
+        self._kept.append((arguments, pointers))
+        return len(self._nodes) - 1
 
 
 class Graph:
-    """What a function puts into the stream, as one launch."""
+    """Kernels and what each waits for, as one launch."""
 
-    def __init__(self, owner: Gpu, record: Callable[[], None]) -> None:
-        driver, self._gpu = bindings(), owner
+    def __init__(self, owner: Gpu, build: Callable[[Nodes], None]) -> None:
+        driver = bindings()
         owner.enter()
-        call("cuStreamBeginCapture", owner.stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-        try:
-            record()
-        finally:  # a capture that is not ended poisons the stream
-            captured = call("cuStreamEndCapture", owner.stream)
-        self._handle = call("cuGraphInstantiate", captured, 0)
-        call("cuGraphDestroy", captured)
+        nodes = Nodes(owner)
+        build(nodes)
+        self._handle = call("cuGraphInstantiate", nodes.handle, 0)
+        call("cuGraphDestroy", nodes.handle)
         self._launch, self._stream = driver.cuGraphLaunch, owner.stream
         self._success = driver.CUresult.CUDA_SUCCESS
         weakref.finalize(self, _free, "cuGraphExecDestroy", owner, self._handle)

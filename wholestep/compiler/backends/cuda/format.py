@@ -10,12 +10,13 @@ from wholestep.errors import PlanError
 
 def _check(plan: Plan) -> None:
     """Every grid is the one that we would choose: nothing of it is anybody's word."""
-    from wholestep.compiler.backends.cuda.schedule import arena_end, schedule_kernel
+    from wholestep.compiler.backends.cuda.schedule import arena_end, scheduled_kernels
 
-    for kernel in plan.kernels:
-        if kernel.schedule != schedule_kernel(plan, kernel):
+    for kernel, ours in zip(plan.kernels, scheduled_kernels(plan), strict=True):
+        if kernel.schedule != ours.schedule:
             raise PlanError(f"the plan is not sound: kernel {kernel.id} has another grid than {plan.target} gives it.")
-        if arena_end(plan) + schedule_of(kernel).scratch > plan.arena_bytes:
+        own = schedule_of(kernel)
+        if arena_end(plan) + own.scratch_at + own.scratch > plan.arena_bytes:
             raise PlanError(f"the plan is not sound: the scratch memory of kernel {kernel.id} ends behind the arena.")
 
 

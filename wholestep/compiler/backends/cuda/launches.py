@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.backends.cuda.driver import Gpu, launch
-from wholestep.compiler.backends.cuda.memory import COUNTERS
+from wholestep.compiler.backends.cuda.driver import Gpu, Nodes
 from wholestep.compiler.backends.cuda.render.source import Rendered, Source
+from wholestep.compiler.backends.cuda.schedule import COUNTERS, SCRATCH
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.kernel import Kernel, Plan
+from wholestep.compiler.plan.kernel import Kernel, Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import PlanError
 
 DIMS = 16  # of `ws_step` in native/device.h
-HEAD = 2 + DIMS  # words before the slots
+HEAD = 4 + DIMS  # words before the slots
 
 
 def record_words(plan: Plan) -> int:
@@ -28,12 +29,76 @@ def record_words(plan: Plan) -> int:
     return HEAD + max(1, plan.slots)
 
 
-def write_record(record: AnyArray, plan: Plan, sizes: Mapping[str, int], slots: AnyArray, seed: int, step: int) -> None:
-    """Fill a record of `ws_step`: an array of 64-bit words."""
-    record[0], record[1] = seed % 2**64, step
+def write_record(
+    record: AnyArray, plan: Plan, sizes: Mapping[str, int], slots: Sequence[float], head: Sequence[int]
+) -> None:
+    """Fill a record of `ws_step`, 64-bit words: seed, step, position and rows, then sizes and slots."""
+    for i, word in enumerate(head):
+        record[i] = word
     for i, symbol in enumerate(plan.symbols):
-        record[2 + i] = sizes[symbol]
-    record[HEAD : HEAD + plan.slots] = slots.view(np.uint64)
+        record[4 + i] = sizes[symbol]
+    if slots:
+        record[HEAD : HEAD + len(slots)].view(np.float64)[:] = slots
+
+
+Resource = int | str  # a buffer, or something else that kernels share
+
+
+class Order:
+    """A graph in which a kernel waits for those whose results it reads and for those that still use what it writes."""
+
+    def __init__(self, nodes: Nodes, plan: Plan) -> None:
+        self._nodes, self._overlapping = nodes, overlapping(plan)
+        self._written: dict[Resource, int] = {}
+        self._read: dict[Resource, list[int]] = {}
+        self._before: list[int] = []  # of each node a set of bits: all that are done before it
+
+    def kernel(
+        self,
+        function: Any,
+        grid: tuple[int, int],
+        threads: int,
+        given: Sequence[Any],
+        reads: set[Resource],
+        writes: set[Resource],
+    ) -> None:
+        wanted: set[int] = set()
+        for resource in reads | writes:
+            for other in self._overlapping.get(resource, (resource,)):
+                if other in self._written:
+                    wanted.add(self._written[other])
+                if resource in writes:
+                    wanted.update(self._read.get(other, ()))
+        after = self._nearest(wanted)
+        node = self._nodes.kernel(function, grid, threads, given, after)
+        before = 0
+        for n in after:
+            before |= self._before[n] | 1 << n
+        self._before.append(before)
+        for resource in writes:
+            self._written[resource], self._read[resource] = node, []
+        for resource in reads - writes:
+            self._read.setdefault(resource, []).append(node)
+
+    def _nearest(self, wanted: set[int]) -> list[int]:
+        """Without those that another one of them waits for."""
+        covered = 0
+        for n in wanted:
+            covered |= self._before[n]
+        return sorted(n for n in wanted if not covered >> n & 1)
+
+
+def in_second_place(resources: set[Resource], elsewhere: frozenset[int]) -> set[Resource]:
+    """The same, with names of their own for buffers that have a second place."""
+    return {f"second {r}" if r in elsewhere else r for r in resources} if elsewhere else resources
+
+
+def overlapping(plan: Plan) -> dict[Resource, tuple[Resource, ...]]:
+    """Buffer of the arena -> those that share bytes with it, itself among them."""
+    held = [b for b in plan.buffers if b.space is Space.ARENA]
+    return {
+        a.id: tuple(b.id for b in held if a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes) for a in held
+    }
 
 
 @dataclass(frozen=True)
@@ -52,8 +117,19 @@ class Launches:
         if most > COUNTERS:
             raise PlanError(f"a sum is cut for {most} blocks; at most {COUNTERS} can be counted.")
 
-    def record(self, address: Callable[[int], int], step: int, scratch: int, counters: int) -> None:
-        """Put one step into the stream: buffers are where `address` says, the record is at `step`."""
+    def add(
+        self,
+        order: Order,
+        address: Callable[[int], int],
+        step: int,
+        scratch: int,
+        counters: int,
+        elsewhere: frozenset[int] = frozenset(),
+    ) -> None:
+        """Put the kernels of one step into a graph: buffers are where `address` says, the record is at `step`.
+
+        Buffers `elsewhere` are in a second place, which steps before may still not use.
+        """
         pairs = zip(self.plan.kernels, self.source.kernels, strict=True)
         for loop, inside in groupby(pairs, key=lambda pair: pair[0].loop):
             kernels = list(inside)
@@ -61,9 +137,13 @@ class Launches:
             turns = [0] if loop is None else range(evaluate(self.plan.loops[loop].length, self.plan.sizes))
             for turn in turns:
                 for kernel, rendered in kernels:
-                    self._launch(kernel, rendered, address, step, scratch, counters, turn)
+                    given = self.arguments(kernel, rendered, address, step, scratch, counters, turn)
+                    schedule = schedule_of(kernel)
+                    reads, writes = (in_second_place(found, elsewhere) for found in self._touched(kernel))
+                    grid, threads = (schedule.blocks, schedule.chunks), schedule.threads
+                    order.kernel(self.functions[rendered.function], grid, threads, given, reads, writes)
 
-    def _launch(
+    def arguments(
         self,
         kernel: Kernel,
         rendered: Rendered,
@@ -72,16 +152,33 @@ class Launches:
         scratch: int,
         counters: int,
         turn: int,
-    ) -> None:
+    ) -> list[Any]:
+        """What a kernel is given, as its text lists it."""
         schedule = schedule_of(kernel)
-        arguments: list[Any] = [ctypes.c_void_p(step)]
+        found: list[Any] = [ctypes.c_void_p(step)]
         if kernel.loop is not None:
-            arguments.append(ctypes.c_int(turn))
+            found.append(ctypes.c_int(turn))
         if schedule.scratch:
-            arguments += [ctypes.c_void_p(scratch), ctypes.c_void_p(counters)]
-        arguments += [ctypes.c_void_p(address(b)) for b in rendered.buffers]
-        function = self.functions[rendered.function]
-        launch(self.gpu, function, (schedule.blocks, schedule.chunks), schedule.threads, arguments)
+            found += [
+                ctypes.c_void_p(scratch + schedule.scratch_at),
+                ctypes.c_void_p(counters + 4 * schedule.counters_at),
+            ]
+        return found + [ctypes.c_void_p(address(b)) for b in rendered.buffers]
+
+    def _touched(self, kernel: Kernel) -> tuple[set[Resource], set[Resource]]:
+        """What a kernel reads and writes: buffers, and scratch memory."""
+        reads: set[Resource] = {load.buffer for load, _ in kernel.body.reads()}
+        writes: set[Resource] = {load.buffer for load in kernel.body.stores()}
+        schedule = schedule_of(kernel)
+        if schedule.scratch:
+            writes.add("scratch" if self._shares_scratch else f"scratch of {kernel.id}")
+        return reads, writes
+
+    @cached_property
+    def _shares_scratch(self) -> bool:
+        """Do kernels have scratch memory or counters in the same place?"""
+        used = [schedule_of(k) for k in self.plan.kernels if schedule_of(k).scratch]
+        return sum(s.scratch for s in used) > SCRATCH or sum(s.blocks for s in used) > COUNTERS
 
     @property
     def count(self) -> int:

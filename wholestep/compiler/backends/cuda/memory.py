@@ -9,13 +9,13 @@ from weakref import WeakSet
 import numpy as np
 
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Gpu
+from wholestep.compiler.backends.cuda.schedule import COUNTERS
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.kernel import Layout, Plan
 from wholestep.compiler.plan.layout import layout_bytes
 from wholestep.compiler.runtime.arrays import AnyArray
 
 ALIGNMENT = 256  # bytes: where a state begins
-COUNTERS = 1 << 16  # of the blocks that share a sum; all zero between kernels
 
 
 class CudaArray:

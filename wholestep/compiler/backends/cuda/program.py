@@ -23,14 +23,15 @@ from wholestep.compiler.backend import (
     epoch_of_launches,
     nothing,
 )
-from wholestep.compiler.backends.cuda.compiler import compile_source, nvrtc_version
-from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Graph, Module, PinnedMemory, call, gpu
-from wholestep.compiler.backends.cuda.launches import Launches, record_words, write_record
+from wholestep.compiler.backends.cuda.compiler import compile_kernels, compile_source, nvrtc_version
+from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Graph, Module, PinnedMemory, gpu
+from wholestep.compiler.backends.cuda.epochs import Epochs
+from wholestep.compiler.backends.cuda.launches import HEAD, Launches, Order, record_words, write_record
 from wholestep.compiler.backends.cuda.memory import ALIGNMENT, CudaArray, CudaMemory, CudaScratch
-from wholestep.compiler.backends.cuda.render.source import Source, render
+from wholestep.compiler.backends.cuda.prologue import Prologue
+from wholestep.compiler.backends.cuda.render.source import Source, native, render
 from wholestep.compiler.backends.cuda.schedule import arena_end
 from wholestep.compiler.backends.cuda.target import TARGETS, target_of
-from wholestep.compiler.backends.host import prologue
 from wholestep.compiler.backends.micro_batches import MicroBatches
 from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.plan import serialize
@@ -47,6 +48,7 @@ from wholestep.options import CompileOptions
 SMALL = 4096  # bytes of an output that every launch brings back to the host
 TURNS = 16  # launches that may be under way, where their inputs are not large
 STAGING = 64 << 20  # bytes of pinned memory for inputs
+TOGETHER = 256 << 10  # bytes of inputs that are copied at once, whatever of them is used
 
 
 def _rounded(size: int) -> int:
@@ -73,7 +75,9 @@ class CudaProgram:
         self._launches = Launches(self._gpu, plan, self._rendered, functions)
         self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
         self._lay_out()
-        self._scalars = {s.name: s.default for s in plan.scalars}
+        self._scalars = {s.name: s.default for s in plan.scalars}  # in the plan's order
+        self._prologue = Prologue(plan)
+        self._epochs: Epochs | None = None
         self._graph: Graph | None = None
         self._turn, self._last = 0, CudaTicket(self, 0, {})
         self._seen = -1
@@ -122,6 +126,7 @@ class CudaProgram:
             self._own.write(self._offsets[id], np.frombuffer(data, np.uint8))
         self._turns = max(2, min(TURNS, STAGING // max(1, self._given_end)))
         self._pinned = PinnedMemory(self._gpu, self._turns * (self._given_end + self._small_bytes))
+        self._places = [self._turn_places(turn) for turn in range(self._turns)]
         self._events = [Event(self._gpu) for _ in range(self._turns)]
         self._tickets: list[CudaTicket | None] = [None] * self._turns
         self._staging = {
@@ -130,6 +135,16 @@ class CudaProgram:
         }
         self._inputs: dict[str, AnyArray] = {}
         self._states = {id: self._held(name) for name, id in plan.states}
+
+    def _turn_places(self, turn: int) -> tuple[AnyArray, dict[str, tuple[AnyArray, int]]]:
+        """Of one turn: the record, and for each input its elements in pinned memory and where they go."""
+        start = turn * (self._given_end + self._small_bytes)
+        places = {}
+        for name, id in self.plan.inputs:
+            type, offset = self.plan.buffers[id].type, self._offsets[id]
+            count = evaluate(type.elements, self.plan.sizes)
+            places[name] = self._pinned.view(start + offset, count, type.dtype.numpy), offset
+        return self._pinned.view(start, record_words(self.plan), np.dtype(np.uint64)), places
 
     def _held(self, name: str) -> CudaArray:
         found = self._state.slot(name).on(self._device.memory)
@@ -146,8 +161,10 @@ class CudaProgram:
         return self._own.address + self._offsets[id]
 
     def place_scratch(self) -> None:
-        """The arena is elsewhere: the graph has addresses of the old one."""
+        """The arena is elsewhere: the graphs have addresses of the old one."""
         self._graph = None
+        if self._epochs is not None:
+            self._epochs.forget_graphs()
 
     # -- a step --------------------------------------------------------------------------------------------------
 
@@ -206,38 +223,50 @@ class CudaProgram:
     def _copy_inputs(self, turn: int, sizes: Mapping[str, int]) -> None:
         """The record and the inputs: through pinned memory, one copy where they are small."""
         start, state = turn * (self._given_end + self._small_bytes), self._state
-        record = self._pinned.view(start, record_words(self.plan), np.dtype(np.uint64))
-        scalars = {**self._scalars, "step": float(state.step), "epoch": float(state.epoch)}
-        with np.errstate(all="ignore"):  # infinities and NaN are values like others
-            slots = np.array(prologue(self.plan, sizes, [scalars[s.name] for s in self.plan.scalars]), np.float64)
-        write_record(record, self.plan, sizes, slots, self._place.where.seed, state.step)
+        record, places = self._places[turn]
+        self._fill(record, sizes, state.step, 0, 0)
         pieces = [(0, self._record_bytes)]
-        for name, id in self.plan.inputs:
-            array, offset = self._inputs[name], self._offsets[id]
-            flat = self._pinned.view(start + offset, array.size, array.dtype)
-            np.copyto(flat.reshape(array.shape), array)
+        for name, (place, offset) in places.items():
+            array = self._inputs[name]
+            place[: array.size] = array.reshape(-1)
             pieces.append((offset, array.nbytes))
-        whole = self._given_end <= STAGING // TURNS // 16
-        for offset, size in [(0, self._given_end)] if whole else pieces:
+        for offset, size in [(0, self._given_end)] if self._given_end <= TOGETHER else pieces:
             if size:
                 to, of = self._own.address + offset, self._pinned.address + start + offset
-                call("cuMemcpyHtoDAsync", to, of, size, self._gpu.stream)
+                self._gpu.copy_in(to, of, size)
+
+    def _fill(self, record: AnyArray, sizes: Mapping[str, int], step: int, position: int, rows: int) -> None:
+        """What a step is told."""
+        scalars = self._scalars
+        if "step" in scalars:
+            scalars["step"] = float(step)
+        if "epoch" in scalars:
+            scalars["epoch"] = float(self._state.epoch)
+        slots = self._prologue.slots(sizes, list(scalars.values()))
+        write_record(record, self.plan, sizes, slots, (self._place.where.seed % 2**64, step, position, rows))
 
     def _copy_outputs(self, turn: int) -> None:
         if self._small_bytes:
             to = self._pinned.address + turn * (self._given_end + self._small_bytes) + self._given_end
-            call("cuMemcpyDtoHAsync", to, self._own.address + self._small_start, self._small_bytes, self._gpu.stream)
+            self._gpu.copy_out(to, self._own.address + self._small_start, self._small_bytes)
         self._events[turn].record()
 
     def _ready_graph(self) -> Graph:
         if self._graph is None:
-            self._graph = Graph(self._gpu, lambda: self.record_step(self.address, self._own.address))
+            own = self._own.address
+            self._graph = Graph(self._gpu, lambda nodes: self.add_step(Order(nodes, self.plan), self.address, own))
         return self._graph
 
-    def record_step(self, address: Callable[[int], int], record: int) -> None:
-        """Put the kernels of one step into the stream."""
+    def add_step(
+        self,
+        order: Order,
+        address: Callable[[int], int],
+        record: int,
+        elsewhere: frozenset[int] = frozenset(),
+    ) -> None:
+        """Put the kernels of one step into a graph."""
         scratch = self._scratch.arena.address + arena_end(self.plan)
-        self._launches.record(address, record, scratch, self._scratch.counters.address)
+        self._launches.add(order, address, record, scratch, self._scratch.counters.address, elsewhere)
 
     # -- what it leaves ------------------------------------------------------------------------------------------
 
@@ -278,16 +307,74 @@ class CudaProgram:
     # -- many steps ----------------------------------------------------------------------------------------------
 
     def epoch(self, epoch: Epoch) -> Iterator[Slice]:
-        """Steps over the rows of an epoch."""
+        """Steps over the rows of an epoch: by itself where its data fits the GPU, else launch by launch."""
+        if self._unless is None and self.plan.outputs:
+            if self._epochs is None:
+                module = self._device.gather(self._place.where.options)
+                self._epochs = Epochs(self, self._gpu, module.function("ws_gather"), module)
+            if self._epochs.takes(epoch):
+                return self._epochs.run(epoch)
         return epoch_of_launches(self, epoch, self._unless if self._stop else None)
+
+    @property
+    def launches(self) -> int:
+        """Kernels of a step."""
+        return self._launches.count
+
+    def begin_slice(self, epoch: Epoch) -> None:
+        """Before steps of an epoch: states as they are now, and what every step is given."""
+        self._gpu.enter()
+        self._refresh()
+        self._ahead = 0  # steps whose records were written since
+        for name, array in epoch.whole.items():
+            self._own.write(self._offsets[dict(self.plan.inputs)[name]], array)
+
+    def write_records(self, records: AnyArray, epoch: Epoch, update: int) -> None:
+        """The records of the next steps of a slice, beginning with an update; only the last may be a smaller one."""
+        count = len(records)
+        updates, step = np.arange(update, update + count), self._state.step + self._ahead * self._advances
+        records[:, 0], records[:, 1] = self._place.where.seed % 2**64, step + self._advances * np.arange(count)
+        records[:, 2], records[:, 3] = updates * epoch.batch, epoch.batch
+        records[-1, 3] = epoch.rows_of(update + count - 1)
+        self._scalars.update({name: float(self._state.epoch) for name in ("epoch",) if name in self._scalars})
+        scalars = list(self._scalars.values())
+        many = [scalars] * count
+        if "step" in self._scalars:
+            at = list(self._scalars).index("step")
+            many = [[*scalars[:at], float(s), *scalars[at + 1 :]] for s in records[:, 1]]
+        sizes, last = epoch.sizes_of(update), epoch.sizes_of(update + count - 1)
+        whole = count if last is sizes or count == 1 else count - 1
+        for rows, own in ((slice(0, whole), sizes), (slice(whole, count), last)):
+            if rows.start < rows.stop:
+                records[rows, 4 : 4 + len(self.plan.symbols)] = [own[s] for s in self.plan.symbols]
+                table = self._prologue.table(own, many[rows])
+                records[rows, HEAD : HEAD + self.plan.slots].view(np.float64)[:] = table
+        self._ahead += count
+
+    def end_slice(self, sizes: Mapping[str, int], loss: float) -> None:
+        """After steps of an epoch, whose last one is the program's last launch."""
+        if self._advances:
+            self._state.step += self._ahead
+        self._state.family.version += bool(self.plan.updated)
+        self._seen = self._state.family.version
+        turn = self._turn = (self._turn + 1) % self._turns
+        before = self._tickets[turn]
+        if before is not None:
+            before.resolve()
+        self._copy_outputs(turn)
+        name, id = self.plan.outputs[0]
+        kept = {name: np.array(loss, self.plan.buffers[id].type.dtype.numpy)}
+        self._last = self._tickets[turn] = CudaTicket(self, turn, sizes, kept)
 
 
 class CudaTicket:
     """A launch, which may still be under way."""
 
-    def __init__(self, program: CudaProgram, turn: int, sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, program: CudaProgram, turn: int, sizes: Mapping[str, int], kept: Mapping[str, AnyArray] | None = None
+    ) -> None:
         self._program, self._turn, self._sizes = program, turn, sizes
-        self._kept: dict[str, AnyArray] = {}
+        self._kept = dict(kept or {})
         self._resolved = False
 
     def wait(self) -> None:
@@ -338,6 +425,7 @@ class CudaDevice:
         self.target, self.gpu = target, gpu(number)
         self.name = f"cuda:{number}"
         self.memory = CudaMemory(self.gpu)
+        self._gather: Module | None = None
 
     @property
     def architecture(self) -> str:
@@ -348,6 +436,13 @@ class CudaDevice:
 
     def scratch(self) -> CudaScratch:
         return CudaScratch(self.gpu)
+
+    def gather(self, options: CompileOptions) -> Module:
+        """The kernel that takes the rows of an update from data on the GPU."""
+        if self._gather is None:
+            text = native("gather.h")
+            self._gather = Module(self.gpu, compile_kernels(text, self.architecture, cache_of(options)))
+        return self._gather
 
     def prepare(self, options: CompileOptions) -> None:
         """The compiler is a library: there is nothing to begin with."""

@@ -6,20 +6,22 @@ multiprocessors: so do the bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 from wholestep.compiler.backends.cuda.scheduled import (
     COLUMNS,
+    DIRECT,
     ELEMENTS,
     PRODUCT,
     ROWS,
     SCATTER,
+    SCATTER_ROWS,
     CudaSchedule,
     schedule_of,
 )
-from wholestep.compiler.ir.types import DType, Extent, evaluate, float64, product
+from wholestep.compiler.ir.types import DType, Extent, evaluate, float64, product, symbols_of
 from wholestep.compiler.plan import in_order
 from wholestep.compiler.plan.bodies import Call, Columns, Dot, Nest, Scatter, Window
 from wholestep.compiler.plan.build import make_draft
@@ -35,10 +37,14 @@ WARP_ROW = 1024  # the longest row that one warp has
 LONG_ROW = 1024  # threads of a block that has a longer one
 SHARED = 40 << 10  # bytes of a block, for rows that levels carry
 COLUMN_CHUNK = 512  # of a sum over columns
-LEAST_CHUNK = 128  # of a product's k
+DEEP = 128  # of a product's k that the groups of a block share at a time
 ENOUGH = 128  # blocks that fill a GPU, for choosing how a product is cut
-SMALL_TILE, LARGE_TILE, DOUBLE_TILE = (32, 32, 4), (64, 64, 1), (32, 32, 2)
-WIDE = 256  # columns or rows from which on a product's tiles are the large ones
+DIRECT_OUTPUTS, DIRECT_THREADS = (16, 8, 4), 128  # of a convolution: channels of a thread, threads of a block
+SCRATCH = 64 << 20  # bytes in which kernels have scratch memory side by side
+COUNTERS = 1 << 16  # of the blocks that share a sum; all zero between kernels
+TINY_BLOCKS = 1056  # eight for each multiprocessor
+# Rows, columns, and groups of threads that share k.
+TINY_TILE, SMALL_TILE, NARROW_TILE = (16, 16, 8), (32, 32, 8), (32, 8, 8)
 
 
 def make_plan(request: PlanRequest) -> Plan:
@@ -49,9 +55,23 @@ def make_plan(request: PlanRequest) -> Plan:
 def schedule(draft: Draft) -> Plan:
     """A barrier lies between any two kernels: the end of the one before."""
     plan = in_order.schedule(draft)
-    kernels = tuple(replace(k, schedule=schedule_kernel(plan, k)) for k in plan.kernels)
-    scratch = max((schedule_of(k).scratch for k in kernels), default=0)
+    kernels = scheduled_kernels(plan)
+    scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
     return replace(plan, kernels=kernels, arena_bytes=aligned(plan.arena_bytes) + scratch)
+
+
+def scheduled_kernels(plan: Plan) -> tuple[Kernel, ...]:
+    """Kernels with their grids.  What chunks leave lies side by side while that is little: they may run at once."""
+    kernels, scratch, counters = [], 0, 0
+    for kernel in plan.kernels:
+        found = schedule_kernel(plan, kernel)
+        if found.scratch:
+            scratch = 0 if scratch + found.scratch > SCRATCH else scratch
+            counters = 0 if counters + found.blocks > COUNTERS else counters
+            found = replace(found, scratch_at=scratch, counters_at=counters)
+            scratch, counters = scratch + found.scratch, counters + found.blocks
+        kernels.append(replace(kernel, schedule=found))
+    return tuple(kernels)
 
 
 def arena_end(plan: Plan) -> int:
@@ -107,21 +127,31 @@ def _columns(plan: Plan, kernel: Kernel) -> CudaSchedule:
 
 
 def _product(sizes: Mapping[str, int], batch: Extent, m: Extent, n: Extent, k: Extent, dtype: DType) -> CudaSchedule:
-    """Tiles of m x n; a long k is cut where the tiles of fixed sizes alone are too few to fill a GPU."""
+    """Tiles of m x n; k in chunks where a call's tiles would be too few to fill a GPU.
+
+    Chunks follow from k and from sizes that no call changes; the shape of a tile, which no bit depends on, from the
+    capacity.
+    """
     fixed = [e if isinstance(e, int) else 1 for e in (m, n)]
-    wide = all(not isinstance(e, int) or e >= WIDE for e in (m, n))
-    tile = DOUBLE_TILE if dtype == float64 else LARGE_TILE if wide and max(fixed) >= WIDE else SMALL_TILE
-    known = -(-fixed[0] // tile[0]) * -(-fixed[1] // tile[1])
-    tiles = prod(-(-evaluate(e, sizes) // t) for e, t in zip((m, n), tile, strict=False)) * evaluate(batch, sizes)
+    known = -(-fixed[0] // 32) * -(-fixed[1] // 32)
     depth = evaluate(k, sizes)
-    wanted = max(1, ENOUGH // known)
-    chunk = -(-k // wanted) if isinstance(k, int) else LEAST_CHUNK * max(1, known // 32)
-    chunk = max(LEAST_CHUNK, -(-chunk // 64) * 64)
-    chunks = max(1, -(-depth // chunk))
-    if not isinstance(batch, int) or batch > 1 or chunks == 1 or not (isinstance(k, int) or chunks > 1):
-        return CudaSchedule(PRODUCT, THREADS, max(1, tiles), tile=tile)
-    bytes = aligned(chunks * tiles * tile[0] * tile[1] * dtype.size)
-    return CudaSchedule(PRODUCT, THREADS, max(1, tiles), tile=tile, chunk=chunk, chunks=chunks, scratch=bytes)
+    one = evaluate(k, dict.fromkeys(symbols_of((k,)), 1))  # of a sum over pixels: those of an image
+    chunk = -(-k // max(1, ENOUGH // known)) if isinstance(k, int) else max(one, DEEP * max(1, known // 32))
+    chunk = -(-max(chunk, DEEP) // DEEP) * DEEP
+    single = isinstance(batch, int) and batch == 1
+    chunks = max(1, -(-depth // chunk)) if single else 1
+
+    def blocks(tile: Sequence[int]) -> int:
+        count = prod(-(-evaluate(e, sizes) // t) for e, t in zip((m, n), tile[:2], strict=True))
+        return max(1, count * evaluate(batch, sizes))
+
+    tile = NARROW_TILE if isinstance(n, int) and n <= NARROW_TILE[1] else SMALL_TILE
+    if dtype == float64 or blocks(TINY_TILE) * chunks <= TINY_BLOCKS:
+        tile = TINY_TILE  # two of the others would not fit the shared memory of a block in float64
+    if chunks == 1:
+        return CudaSchedule(PRODUCT, THREADS, blocks(tile), tile=tile)
+    bytes = aligned(chunks * blocks(tile) * tile[0] * tile[1] * dtype.size)
+    return CudaSchedule(PRODUCT, THREADS, blocks(tile), tile=tile, chunk=chunk, chunks=chunks, scratch=bytes)
 
 
 def _dot(plan: Plan, kernel: Kernel) -> CudaSchedule:
@@ -134,26 +164,60 @@ def _dot(plan: Plan, kernel: Kernel) -> CudaSchedule:
     return _product(sizes_in(plan, kernel), batch, axes[dot.m], axes[dot.n], axes[dot.k], acc)
 
 
+def scatter_row(kernel: Kernel, scatter: Scatter) -> int | None:
+    """The elements of a row of the target where the same indices are those of all of them; None where they are not."""
+    own = [i.plain for d, i in enumerate(scatter.target.index) if d != scatter.at]
+    read = {a for i in scatter.index.index for a, _ in i.terms}
+    row = product([kernel.axes[a] for a in own if a is not None])
+    return row if isinstance(row, int) and row <= WARP_ROW and not read & set(own) else None
+
+
 def _scatter(plan: Plan, kernel: Kernel) -> CudaSchedule:
     scatter = kernel.body
     assert isinstance(scatter, Scatter)
+    rows = scatter_row(kernel, scatter)
+    if rows is not None:
+        count = evaluate(scatter.target.shape[scatter.at], sizes_in(plan, kernel))
+        return CudaSchedule(SCATTER_ROWS, THREADS, _blocks(count, 1), width=rows)
     elements = prod(evaluate(e, sizes_in(plan, kernel)) for e in scatter.target.shape)
     return CudaSchedule(SCATTER, THREADS, _blocks(elements, THREADS))
 
 
 def _window(plan: Plan, kernel: Kernel) -> CudaSchedule:
-    from wholestep.compiler.backends.cuda.render.windows import PRODUCTS, product_sizes
+    from wholestep.compiler.backends.cuda.render.windows import DIRECT_OPS, PRODUCTS, product_sizes
 
     window, sizes = kernel.body, sizes_in(plan, kernel)
     assert isinstance(window, Window)
     if window.op in PRODUCTS:
         groups, m, n, k = product_sizes(kernel, window)
         dtype = plan.buffers[window.operands[0].load.buffer].type.dtype
+        if (
+            window.op in DIRECT_OPS
+            and groups == 1
+            and isinstance(n, int)
+            and isinstance(k, int)
+            and k * DIRECT_OUTPUTS[-1] * 8 <= SHARED
+        ):
+            return _direct(evaluate(m, sizes), n, k, dtype)
         return _product(sizes, groups, m, n, k, dtype)
     if window.pooled is not None or window.results:
         raise PlanError(f"no kernel for a GPU pools behind {window.op!r}; the target's fusion says so.")
     elements = prod(evaluate(e, sizes) for e in kernel.axes[:4])
     return CudaSchedule(ELEMENTS, THREADS, _blocks(elements, THREADS))
+
+
+def _direct(pixels: int, n: int, k: int, dtype: DType) -> CudaSchedule:
+    """A thread a pixel and some of its channels: few where there would be too few blocks.  No bit depends on it."""
+    size = max(4, dtype.size)
+    fits = [
+        each for each in DIRECT_OUTPUTS if k * each * size <= SHARED and (each < 2 * n or each == DIRECT_OUTPUTS[-1])
+    ]
+
+    def blocks(each: int) -> int:
+        return -(-pixels // DIRECT_THREADS) * -(-n // each)
+
+    each = next((each for each in fits if blocks(each) >= ENOUGH), fits[-1])
+    return CudaSchedule(DIRECT, DIRECT_THREADS, max(1, blocks(each)), width=each)
 
 
 def _call(plan: Plan, kernel: Kernel) -> CudaSchedule:

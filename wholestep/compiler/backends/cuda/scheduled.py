@@ -13,7 +13,8 @@ ROWS = "rows"  # a warp or a block a row
 COLUMNS = "columns"  # 32 columns a block, whose warps share the axis that is added up
 PRODUCT = "product"  # a tile a block
 SCATTER = "scatter"  # a thread an element of the target
-FORMS = (ELEMENTS, ROWS, COLUMNS, PRODUCT, SCATTER)
+SCATTER_ROWS = "scatter rows"  # a block a row of the target, whose warps share the indices
+DIRECT = "direct"  # of a convolution: a thread a pixel, weights in shared memory
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,9 @@ class CudaSchedule(Schedule):
     chunk: int = 0  # of a sum: how much one block adds up; 0: all of it
     chunks: int = 1  # at capacity
     tile: tuple[int, ...] = ()  # of a product: rows and columns of a block, and groups of threads that share k
-    scratch: int = 0  # bytes behind the arena, for what the chunks leave
+    scratch: int = 0  # bytes behind the arena's buffers, for what the chunks leave,
+    scratch_at: int = 0  # from this one on
+    counters_at: int = 0  # the first counter of its tiles
 
     @property
     def text(self) -> str:

@@ -10,6 +10,7 @@ typedef unsigned long long ws_long_word;
 /* What a launch is told: one record a step, in device memory, so that no kernel and no graph has a size or a rate. */
 struct ws_step {
   ws_long_word seed, step;
+  long long position, rows; /* of an epoch: the first row of the update, and how many it has */
   long long dims[16];
   double slots[1]; /* as many as the plan has */
 };

@@ -79,7 +79,7 @@ def product_call(
     tall, wide, groups = w.schedule.tile
     type = STORED[dtype]
     flags = ", ".join("true" if x else "false" for x in along)
-    w.emit(f"ws_product<{type}, {tall}, {wide}, {32 // groups if groups > 1 else 16}, {groups}, {flags}>(")
+    w.emit(f"ws_product<{type}, {tall}, {wide}, 16, {groups}, {flags}>(")
     w.emit("    m, n, from, to, m0, n0, cut,")
     w.depth += 1
     for head, lines in (("[&](int i, int k)", a), ("[&](int k, int j)", b)):

@@ -11,11 +11,13 @@ from wholestep.compiler.backends.cuda.render.language import LOCAL, cast_text, l
 from wholestep.compiler.backends.cuda.render.nests import over_elements
 from wholestep.compiler.backends.cuda.render.products import accumulator, product_call, tiles
 from wholestep.compiler.backends.cuda.render.writer import Writer
+from wholestep.compiler.backends.cuda.scheduled import DIRECT
 from wholestep.compiler.ir.types import Extent
 from wholestep.compiler.plan.bodies import Window
 from wholestep.compiler.plan.kernel import Kernel, Level, Operand, Store
 
 PRODUCTS = ("conv2d", "conv2d_grad_input", "conv2d_grad_weight")
+DIRECT_OPS = ("conv2d", "conv2d_grad_input")
 
 
 def operand(window: Window, name: str) -> Operand:
@@ -49,7 +51,10 @@ def product_sizes(kernel: Kernel, window: Window) -> tuple[int, Extent, Extent, 
 def render_window(w: Writer) -> None:
     window = w.kernel.body
     assert isinstance(window, Window)
-    WINDOWS[window.op](w, window)
+    if w.schedule.form == DIRECT:
+        render_direct(w, window)
+    else:
+        WINDOWS[window.op](w, window)
 
 
 def _pixel(w: Writer, number: str, rows: Extent, columns: Extent, prefix: str = "") -> list[str]:
@@ -104,6 +109,86 @@ def _begin(w: Writer, window: Window) -> None:
     tiles(w, w.extent(m), w.extent(n), w.extent(k), (), dtype)
     if groups > 1:
         w.lines[:] = [line.replace("if (each) return;", f"if (each >= {groups}) return;") for line in w.lines]
+
+
+def _found(w: Writer, window: Window, of: tuple[Extent, ...]) -> list[str]:
+    """Where a tap of a pixel looks, `y` and `x`; the next tap where that is outside."""
+    (down, across), (far, wide), (top, left) = window.stride, window.dilation, window.low
+    if window.op == "conv2d":
+        return [
+            f"const int y = row*{down} + down*{far} - {top}, x = column*{across} + across*{wide} - {left};",
+            f"if (y < 0 || y >= {w.extent(of[1])} || x < 0 || x >= {w.extent(of[2])}) continue;",
+        ]
+    return [
+        f"const int far = row + {top} - down*{far}, wide = column + {left} - across*{wide};",
+        f"const int y = far / {down}, x = wide / {across};",
+        f"if (far < 0 || wide < 0 || far % {down} || wide % {across}) continue;",
+        f"if (y >= {w.extent(of[1])} || x >= {w.extent(of[2])}) continue;",
+    ]
+
+
+def render_direct(w: Writer, window: Window) -> None:
+    """A thread a pixel and some of its channels, in registers; the weights of these channels in shared memory."""
+    forward = window.op == "conv2d"
+    name = "x" if forward else "g"
+    source, weight = (shape_of(w.kernel, operand(window, n)) for n in (name, "weight"))
+    outputs, tall, wide, inner = map(fixed, weight)
+    channels, made, each = (inner, outputs, w.schedule.width) if forward else (outputs, inner, w.schedule.width)
+    level, acc = _epilogue(w, window)
+    dtype = accumulator(w.buffer_dtype(window.operands[0].load))
+    type, threads = LOCAL[dtype], w.schedule.threads
+    of, to = ("j", "channel") if forward else ("channel", "j")
+    w.emit(f"const int m = {w.extent(product_sizes(w.kernel, window)[1])};")
+    w.emit(f"const int own = blockIdx.x % {-(-made // each)} * {each};")
+    w.emit(f"const int i = blockIdx.x / {-(-made // each)} * {threads} + threadIdx.x;")
+    w.emit(f"__shared__ __align__(16) {type} weights[{tall * wide * channels}][{each}];")
+    with w.block(f"for (int at = threadIdx.x; at < {tall * wide * channels * each}; at += {threads})"):
+        w.emit(f"const int j = own + at % {each}, k = at / {each};")
+        for line in _taps(w, "k", wide, channels):
+            w.emit(line)
+        found = _read(w, window, "weight", of, "down", "across", to)
+        w.emit(f"weights[k][at % {each}] = j < {made} ? {found} : 0;")
+    w.emit("__syncthreads();")
+    w.emit("if (i >= m) return;")
+    for line in _pixel(w, "i", w.kernel.axes[1], w.kernel.axes[2]):
+        w.emit(line)
+    w.emit(f"{type} sum[{each}] = {{}};")
+    with (
+        w.block(f"for (int down = 0; down < {tall}; down++)"),
+        w.block(f"for (int across = 0; across < {wide}; across++)"),
+    ):
+        for line in _found(w, window, source):
+            w.emit(line)
+        add_channels(w, window, name, channels, each, wide)
+    w.emit("#pragma unroll")
+    with w.block(f"for (int l = 0; l < {each}; l++)"):
+        w.emit(f"const int j = own + l; const {type} v{acc} = sum[l];")
+        w.emit(f"if (j >= {made}) continue;")
+        kept = dict(w.axes)
+        w.axes |= {0: "image", 1: "row", 2: "column", 3: "j"}
+        w.instructions((*level.row, *level.body))
+        w.stores((*level.row_stores, *level.stores))
+        w.axes = kept
+
+
+def add_channels(w: Writer, window: Window, name: str, channels: int, each: int, wide: int) -> None:
+    """What one tap adds: all channels of a pixel, four at a time where they lie side by side."""
+    item = operand(window, name)
+    dtype = w.buffer_dtype(item.load)
+    type = LOCAL[accumulator(dtype)]
+    dense = [i.plain for i in item.load.index] == list(item.axes) and item.load.shape[-1] == channels
+    several = 4 if dense and channels % 4 == 0 and not dtype.is_half and dtype.size == 4 else 1
+    w.emit(f"#pragma unroll {4 // several}")
+    with w.block(f"for (int c = 0; c < {channels}; c += {several})"):
+        w.emit(f"{type} seen[{several}];")
+        found = _read(w, window, name, "image", "y", "x", "c")
+        w.emit(f"ws_pick<{type}, {several}>(seen, &{found});" if several > 1 else f"seen[0] = {found};")
+        w.emit("#pragma unroll")
+        with w.block(f"for (int l = 0; l < {several}; l++)"):
+            w.emit(f"{type} factors[{each}];")
+            w.emit(f"ws_pick<{type}, {each}>(factors, weights[(down*{wide} + across)*{channels} + c + l]);")
+            w.emit("#pragma unroll")
+            w.emit(f"for (int j = 0; j < {each}; j++) sum[j] += seen[l] * factors[j];")
 
 
 def render_conv2d(w: Writer, window: Window) -> None:

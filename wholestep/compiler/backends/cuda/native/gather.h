@@ -1,0 +1,48 @@
+/* The rows of an update, from data that lies on the GPU: a warp a row.  The order is that of `runtime/order.py`. */
+struct ws_source {
+  const char *rows;
+  char *input;
+  long long row_bytes;
+};
+struct ws_data {
+  long long rows;     /* of the whole set */
+  int shuffled, left; /* bits of the left half of a position; */
+  int right, count;   /* of the right one; inputs */
+  ws_long_word keys[6];
+  ws_source sources[8];
+};
+
+WS_INLINE ws_long_word ws_network(ws_long_word at, const ws_data *d) {
+  int low = d->right, high = d->left;
+  ws_long_word x = at & ((1ull << low) - 1), y = at >> low;
+  for (int r = 0; r < 6; r++) { /* (y, x) -> (x, y ^ F(x)); the halves swap their widths */
+    ws_long_word f = (x ^ d->keys[r]) * 0xFF51AFD7ED558CCDull;
+    f = (f ^ (f >> 32)) * 0xC4CEB9FE1A85EC53ull;
+    const ws_long_word next = y ^ (f >> (64 - high));
+    y = x, x = next;
+    const int width = low;
+    low = high, high = width;
+  }
+  return y << low | x;
+}
+
+extern "C" __global__ void __launch_bounds__(256) ws_gather(const ws_step *step, const ws_data *d) {
+  const int lane = threadIdx.x % 32;
+  for (long long row = blockIdx.x * 8 + threadIdx.x / 32; row < step->rows; row += gridDim.x * 8) {
+    ws_long_word from = step->position + row;
+    if (d->shuffled) do from = ws_network(from, d); while (from >= d->rows);
+    for (int i = 0; i < d->count; i++) {
+      const long long bytes = d->sources[i].row_bytes;
+      const char *const source = d->sources[i].rows + (long long)from * bytes;
+      char *const input = d->sources[i].input + row * bytes;
+      if (bytes % 16 == 0) {
+        struct alignas(16) Piece { int x[4]; };
+        for (long long b = lane; b < bytes / 16; b += 32) ((Piece *)input)[b] = ((const Piece *)source)[b];
+      } else if (bytes % 4 == 0) {
+        for (long long b = lane; b < bytes / 4; b += 32) ((int *)input)[b] = ((const int *)source)[b];
+      } else {
+        for (long long b = lane; b < bytes; b += 32) input[b] = source[b];
+      }
+    }
+  }
+}
