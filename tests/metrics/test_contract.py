@@ -25,6 +25,13 @@ def batches(name: str, dtype: str = "float64"):
         yield p[start:stop], t[start:stop], None if w is None else w[start:stop]
 
 
+def test_every_metric_is_in_the_table() -> None:
+    exported = {name: getattr(M, name) for name in M.__all__}
+    ours = {name for name, cls in exported.items() if isinstance(cls, type) and issubclass(cls, M.Metric)}
+    made_by_users = {"Metric", "Function", "OverEpoch"}
+    assert ours - made_by_users == {cls.__name__ for cls in M.METRICS.values()}
+
+
 def test_every_metric_of_the_table_has_a_case() -> None:
     assert {case.make().kind for case in CASES.values()} == set(M.METRICS) - {"loss"}
 
