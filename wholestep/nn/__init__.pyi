@@ -45,6 +45,7 @@ from wholestep.nn.transformer import (
 from wholestep.nn.recurrent import RNN as RNN, LSTM as LSTM, GRU as GRU
 from wholestep.nn.cells import RNNCell as RNNCell, LSTMCell as LSTMCell, GRUCell as GRUCell
 from wholestep.nn.conv_lstm import ConvLSTM2d as ConvLSTM2d
+from wholestep.nn.lora import lora as lora, Adapters as Adapters
 from wholestep.nn.weight_norms import weight_norm as weight_norm, spectral_norm as spectral_norm
 from wholestep.nn.holding import (
     Identity as Identity, ModuleDict as ModuleDict, ModuleList as ModuleList, Unflatten as Unflatten,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.layers import Switchable, attention
@@ -11,10 +12,12 @@ from wholestep.compiler.frontend.tensor import Operand, Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
-from wholestep.nn.basic import Linear, positive
+from wholestep.nn.basic import Linear, positive, regularize
 from wholestep.nn.module import Module
 from wholestep.nn.parameter import parameter, weight
-from wholestep.nn.regularizers import Regularizer, regularize
+
+if TYPE_CHECKING:
+    from wholestep.nn.regularizers import Regularizer
 
 
 class MultiHeadAttention(Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.functions import stop_gradient
@@ -14,7 +15,9 @@ from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
 from wholestep.nn.module import Module
 from wholestep.nn.parameter import parameter, weight
-from wholestep.nn.regularizers import Regularizer, regularize
+
+if TYPE_CHECKING:
+    from wholestep.nn.regularizers import Regularizer
 
 
 def positive(kind: str, **sizes: int) -> None:
@@ -22,6 +25,15 @@ def positive(kind: str, **sizes: int) -> None:
     for what, value in sizes.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             fail(OptionError, f"{kind}: {what} is a whole number of at least 1; received {value!r}.")
+
+
+def regularize(module: Module, weight: Regularizer, activity: Regularizer) -> None:
+    """Give a module the regularisers that its constructor was given."""
+    for option, given in (("weight_regularizer", weight), ("activity_regularizer", activity)):
+        if given is not None:
+            from wholestep.nn.regularizers import checked  # few layers have any
+
+            setattr(module, option, checked(type(module).__name__, option, given))
 
 
 class Linear(Module):

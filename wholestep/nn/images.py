@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend import windows as fn
@@ -12,10 +13,12 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.frontend.windows import Padding, Pair
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
-from wholestep.nn.basic import positive
+from wholestep.nn.basic import positive, regularize
 from wholestep.nn.module import Module
 from wholestep.nn.parameter import parameter, weight
-from wholestep.nn.regularizers import Regularizer, regularize
+
+if TYPE_CHECKING:
+    from wholestep.nn.regularizers import Regularizer
 
 
 class AnyConv(Module):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.functions import concat, relu, sigmoid, tanh
@@ -18,10 +18,12 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.attrs import Initializer
 from wholestep.compiler.ir.types import Extent, shape_text
 from wholestep.errors import OptionError, ShapeError
-from wholestep.nn.basic import positive
+from wholestep.nn.basic import positive, regularize
 from wholestep.nn.module import Module
 from wholestep.nn.parameter import parameter, weight
-from wholestep.nn.regularizers import Regularizer, regularize
+
+if TYPE_CHECKING:
+    from wholestep.nn.regularizers import Regularizer
 
 Weights = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # of inputs and state, their biases
 

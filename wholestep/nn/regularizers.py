@@ -84,14 +84,6 @@ def checked(kind: str, option: str, given: Regularizer) -> L1L2 | Callable[[Tens
     return given
 
 
-def regularize(module: Module, weight: Regularizer, activity: Regularizer) -> None:
-    """Give a module what its constructor was given."""
-    kind = type(module).__name__
-    for option, given in (("weight_regularizer", weight), ("activity_regularizer", activity)):
-        if given is not None:
-            setattr(module, option, checked(kind, option, given))
-
-
 def record(trace: Trace, module: Module, output: object) -> None:
     """A module ran: add what its regularisers say; its weights count once, however often it runs."""
     path = trace.paths[module]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from wholestep.compiler.frontend import volumes
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.volumes import Triple
+from wholestep.nn.basic import regularize
 from wholestep.nn.images import AnyConv, AnyConvTranspose, each_axis
-from wholestep.nn.regularizers import Regularizer, regularize
+
+if TYPE_CHECKING:
+    from wholestep.nn.regularizers import Regularizer
 
 
 class Conv3d(AnyConv):

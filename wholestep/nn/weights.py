@@ -104,17 +104,24 @@ def _array(value: object, name: str) -> Array:
 
 
 def save(model: Module, path: str | PathLike[str]) -> None:
-    """Write a model's numbers as safetensors: to a temporary file, then renamed."""
+    """Write a model's numbers as safetensors."""
+    save_arrays(model.state_dict(), path, _encoding(model))
+
+
+def save_arrays(
+    values: Mapping[str, Array], path: str | PathLike[str], header: Mapping[str, str] | None = None
+) -> None:
+    """Write arrays by name as safetensors: to a temporary file, then renamed."""
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     target = Path(path)
-    arrays = {name: np.ascontiguousarray(a) for name, a in model.state_dict().items()}
+    arrays = {name: np.ascontiguousarray(a) for name, a in values.items()}
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         os.close(handle)
         try:
-            save_file(arrays, temporary, metadata={"format": "pt", **_encoding(model)})
+            save_file(arrays, temporary, metadata={"format": "pt", **(header or {})})
             with Path(temporary).open("rb+") as file:
                 os.fsync(file.fileno())
             Path(temporary).replace(target)

@@ -16,7 +16,6 @@ import numpy as np
 from wholestep.compiler.frontend.trace import fail, locate
 from wholestep.compiler.ir import random
 from wholestep.compiler.ir.attrs import Initializer
-from wholestep.compiler.ir.normal import below, quantile
 from wholestep.compiler.ir.types import DType, Shape
 from wholestep.errors import OptionError, ShapeError
 from wholestep.records import dataclass
@@ -62,6 +61,8 @@ def trunc_normal(mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: f
 
     Example: `ws.init.trunc_normal(std=0.02, low=-0.04, high=0.04)`.
     """
+    from wholestep.compiler.ir.normal import below  # few numbers begin so
+
     if not low < high:
         fail(OptionError, f"trunc_normal: low must be below high; received low={low}, high={high}.")
     spread = _positive("std", std)
@@ -280,6 +281,8 @@ def _uniform(d: _Draw, low: float, high: float) -> Array:
 
 
 def _trunc_normal(d: _Draw, mean: float, std: float, low: float, high: float) -> Array:
+    from wholestep.compiler.ir.normal import below, quantile
+
     least, most = below((low - mean) / std), below((high - mean) / std)
     drawn = mean + std * quantile(least + (most - least) * d.unit())
     return np.clip(drawn, low, high)
