@@ -212,7 +212,11 @@ HABITS: dict[str, Case] = {
     ),
     "model.train()": (lambda: linear().train(), HabitError, "belongs to the entry point"),
     "model.zero_grad()": (lambda: linear().zero_grad(), HabitError, "there is nothing to set to zero"),
-    "a graph to fit": (lambda: ws.fit(ws.Graph(), (X, Y), loss="mse"), UsageError, r"trains a ws\.nn\.Module; .*Graph"),
+    "a graph to fit": (
+        lambda: ws.fit(ws.Graph(), (X, Y), loss="mse"),
+        UsageError,
+        r"trains a ws\.nn\.Module or a @ws\.step function; .*Graph",
+    ),
 }
 
 LAYERS: dict[str, Case] = {

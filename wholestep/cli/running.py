@@ -128,16 +128,20 @@ def _fit(
 @told
 def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = None, device: Device = None) -> None:
     """Measure a run's weights on its test data, or on its validation data where it has no other."""
+    from wholestep.nn.module import Module
+    from wholestep.train import load_checkpoint
     from wholestep.train.feeding import table_of
 
     experiment, path = experiment_in(run, which=best, mode=mode, script=script, device=device)
     trainer, _ = experiment.trainer()
+    if not isinstance(experiment.model, Module):
+        load_checkpoint(path).restore(trainer.session)
     held, name = trainer.validation, "validation"
     if experiment.test is not None:
         held, name = table_of(experiment.test), "test"
     if held is None:
         raise UsageError("the experiment has neither test nor validation data; give ws.Experiment(test=(x, y)).")
-    found = trainer.session.evaluate_all(held.columns)
+    found = trainer.session.evaluate_all(trainer.feed.named_table(held))
     print(f"{path} on {len(held)} rows of {name} data")
     for each, value in found.items():
         print(f"  {each:<16}{value:.6g}" if isinstance(value, float) else f"  {each}\n{value}")
@@ -159,8 +163,11 @@ def predict(
     import numpy as np
 
     from wholestep.data.sources import load_npy
+    from wholestep.nn.module import Module
 
     experiment, path = experiment_in(run, which=best, mode=mode, script=script, device=device)
+    if not isinstance(experiment.model, Module):
+        raise UsageError("this run is of a @ws.step function; predict with a module of it: module.predict(x).")
     found = np.asarray(experiment.model.predict(load_npy(inputs), device=experiment.device))
     np.save(output, found, allow_pickle=False)
     print(f"{path}: {output} holds {' x '.join(map(str, found.shape))} numbers")

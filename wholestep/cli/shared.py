@@ -136,6 +136,7 @@ def experiment_in(
     `script` is what the command line names; without it the run's own, where this user has started the run.
     """
     from wholestep.cli.trust import started_as
+    from wholestep.nn.module import Module
     from wholestep.train import load_checkpoint
     from wholestep.train.checkpoint.format import WEIGHTS
 
@@ -143,5 +144,6 @@ def experiment_in(
     assert stored.path is not None
     own_script, settings = started_as(stored.config, run, stored.path.parent, script)
     experiment = experiment_of(own_script, {**settings, **parse_settings([], device)})
-    experiment.model.load(stored.path / WEIGHTS)
+    if isinstance(experiment.model, Module):  # a step's numbers are its session's: see `evaluate`
+        experiment.model.load(stored.path / WEIGHTS)
     return experiment, stored.path

@@ -64,11 +64,10 @@ def defined(
     if isinstance(model, Step):
         if optimizer is not None:
             raise UsageError("a @ws.step function applies its own optimizers; leave optimizer= out.")
-        if recipe != Recipe(schedules=recipe.schedules, precision=recipe.precision):
+        if recipe != Recipe(measures=recipe.measures, schedules=recipe.schedules, precision=recipe.precision):
             raise UsageError(
-                "a @ws.step function records its own clipping, metrics and micro-batches "
-                "(ws.optim.clip_by_global_norm, metric.record); of these options it takes schedule= and precision= "
-                "alone."
+                "a @ws.step function records its own clipping and makes one update of each batch "
+                "(ws.optim.clip_by_global_norm); of these options it takes metrics=, schedule= and precision= alone."
             )
         return sized(Definition(model, None, {}, recipe), batch_size, capacity)
     need_graph(model, "build_session")

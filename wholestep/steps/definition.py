@@ -19,7 +19,7 @@ from wholestep.schedules import Schedule
 from wholestep.schedules.bind import with_schedules
 from wholestep.steps.by_hand import apply_graph, backward_graph, clip_graph, gradient_graph, observe_graph
 from wholestep.steps.capacity import FIRST, MICRO_BATCH_DIMS, PARTS, ROWS, batch_symbol, capacity_of
-from wholestep.steps.evaluate import EVALUATE, evaluate_graph, forward_only, predict_graph
+from wholestep.steps.evaluate import EVALUATE, evaluate_graph, forward_only, predict_graph, record_metrics
 from wholestep.steps.recipe import PLAIN, Recipe
 from wholestep.steps.states import clocks_of, first_values
 from wholestep.steps.train import train_graph
@@ -166,7 +166,9 @@ class Definition:
 
     def _trace(self, entry: str) -> ir.Graph:
         if isinstance(self.model, Step) and entry == TRAIN:
-            return with_schedules(self.graph.to_ir(), self.recipe.schedules)
+            measured = self.graph.copy()
+            record_metrics(measured, self.recipe.measures)
+            return with_schedules(measured.to_ir(), self.recipe.schedules)
         if isinstance(self.model, Step) and entry in BY_HAND and entry != "observe":
             raise UsageError(
                 f"{entry} takes gradients and updates apart, and a @ws.step function has its own. Read what it "

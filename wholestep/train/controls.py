@@ -16,6 +16,7 @@ from wholestep.data.order import Sequential, Shuffled
 from wholestep.data.sources import Stream
 from wholestep.data.table import Table, as_table
 from wholestep.errors import InputError, OptionError, UsageError
+from wholestep.nn.module import Module
 from wholestep.train.feeding import joined, prepared
 from wholestep.train.tables import encoded
 
@@ -46,7 +47,9 @@ def trial_of(run: Experiment) -> Experiment:
 def fed(run: Experiment) -> tuple[DataLoader, Table | None]:
     """The data of a run, as much of it as its limits leave."""
     rows = run.batch_size * run.accumulate
-    data, validation = encoded(run.model, run.data, run.validation, run.encoder, run.loss, run.shuffle, run.seed)
+    data, validation = run.data, run.validation
+    if isinstance(run.model, Module):
+        data, validation = encoded(run.model, data, validation, run.encoder, run.loss, run.shuffle, run.seed)
     loader, held = prepared(data, validation, rows, run.shuffle, run.seed)
     if run.drop_last and not loader.drop_last:
         loader = without_rest(loader)

@@ -13,6 +13,7 @@ from wholestep.callbacks.base import Callback
 from wholestep.callbacks.checkpoint import ModelCheckpoint
 from wholestep.callbacks.observers import Observer
 from wholestep.callbacks.progress import Progress
+from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
 from wholestep.errors import OptionError, UnknownNameError, UsageError
@@ -30,6 +31,7 @@ from wholestep.train.controls import fed, trial_of
 from wholestep.train.described import Described
 from wholestep.train.feeding import rows_to_measure, sample_of, with_room
 from wholestep.train.history import TrainHistory
+from wholestep.train.own_steps import build_step, config_for, refuse_what_a_step_says
 from wholestep.train.rates import optimizer_of, resolved
 from wholestep.train.steps import length
 from wholestep.train.trainer import Trainer, check_epochs
@@ -49,6 +51,8 @@ class Experiment:
     A script for `wholestep train` has a function that returns one.
 
     Args:
+        model: a `ws.nn.Module`; or a `@ws.step` function, which has its own loss and optimizers.  Data for it is a dict
+            by its inputs, or `(x, y)` for the first and the second; every number that it returns is logged.
         data: `(x, y)` or `(x, y, sample_weight)` of arrays or dicts of arrays, a `DataLoader`, a data set with `len`
             and `[i]`, or an iterable of batches.  x may be a frame of pandas or Polars, an Arrow table or what
             `ws.data.read_frame` gave; y is then a column of it, by name, or one of its own.
@@ -108,9 +112,9 @@ class Experiment:
             return ws.Experiment(model=model, data=(x, y), validation=0.1, loss="cross_entropy", epochs=5)
     """
 
-    model: Module
+    model: Module | Step
     data: Any
-    loss: Any
+    loss: Any = None
     loss_weights: Mapping[str, float] | None = None
     class_weight: Any = None
     validation: Any = None
@@ -150,7 +154,8 @@ class Experiment:
     options: CompileOptions | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "optimizer", optimizer_of(self.schedule, self.optimizer) or AdamW())
+        if not isinstance(self.model, Step):  # which has its own
+            object.__setattr__(self, "optimizer", optimizer_of(self.schedule, self.optimizer) or AdamW())
 
     def having(self, settings: Mapping[str, Any]) -> Experiment:
         """The same with other settings: `experiment.having({"optimizer.lr": 3e-4, "epochs": 5})`."""
@@ -193,10 +198,20 @@ class Experiment:
 
     def trainer(self) -> tuple[Trainer, DataLoader]:
         """A session and its trainer, and the data they train on, before the first step."""
-        _need_module(self.model)
+        _need_trainable(self)
         check_epochs(self.epochs)
         loader, held = fed(self)
-        described = Described(self.model, sample_of(loader), self.loss)
+        if isinstance(self.model, Step):
+            session, names = build_step(self, self.model, loader, held)
+            trainer = Trainer(session, config_for(self._config, names), self.callbacks, held)
+        else:
+            trainer = Trainer(self._over_module(self.model, loader, held), self._config, self.callbacks, held)
+        trainer.started_with = self._noted(loader)
+        return trainer, loader
+
+    def _over_module(self, model: Module, loader: DataLoader, held: Table | None) -> Session:
+        """A session over a module with its loss and its optimizer; what is wrong with the data is told first."""
+        described = Described(model, sample_of(loader), self.loss)
         described.check(loader)
         described = with_class_weight(described, self.class_weight, loader)
         session = self._session(described, loader, held)
@@ -206,9 +221,7 @@ class Experiment:
             described.check_classes(session, loader.source)
         if held is not None:
             described.check_held(held, session)
-        trainer = Trainer(session, self._config, self.callbacks, held)
-        trainer.started_with = self._noted(loader)
-        return trainer, loader
+        return session
 
     @property
     def _config(self) -> TrainConfig:
@@ -239,13 +252,12 @@ class Experiment:
 
     def _noted(self, loader: DataLoader) -> dict[str, Any]:
         """What checkpoints keep for people."""
-        assert isinstance(self.optimizer, Optimizer), "one was chosen when the experiment was made"
         plain = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), int | float | str)}
         return {
             **{name: value for name, value in plain.items() if name not in UNNOTED},
             "loss": str(self.loss),
             **({} if self.class_weight is None else {"class_weight": str(self.class_weight)}),
-            "optimizer": self.optimizer.to_config(),
+            "optimizer": self.optimizer.to_config() if isinstance(self.optimizer, Optimizer) else None,
             "schedule": None if self.schedule is None else str(self.schedule),
             "batch_size": loader.batch_size,
         }
@@ -263,9 +275,19 @@ def _progress(asked: bool | str) -> Progress:
     return Progress(**known[asked])
 
 
-def _need_module(model: object) -> None:
-    if not isinstance(model, Module):
-        raise UsageError(f"fit trains a ws.nn.Module; received {type(model).__name__}. For a graph use ws.Trainer.")
+def _need_trainable(run: Experiment) -> None:
+    if isinstance(run.model, Step):
+        refuse_what_a_step_says(run)
+    elif not isinstance(run.model, Module):
+        raise UsageError(
+            f"fit trains a ws.nn.Module or a @ws.step function; received {type(run.model).__name__}. For a graph use "
+            "ws.Trainer."
+        )
+    elif run.loss is None:
+        raise UsageError(
+            "loss= is missing: what training makes smaller, e.g. loss='cross_entropy' for classes, 'bce' for yes or "
+            "no, 'mse' for numbers, or a function of (output, target)."
+        )
 
 
 def _replaced(owner: Any, path: list[str], value: Any, whole: str) -> Any:

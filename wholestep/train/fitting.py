@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from inspect import Parameter, getdoc, signature
 from typing import Any, TypeVar
 
+from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
 from wholestep.errors import UsageError
 from wholestep.nn.module import Module
@@ -27,7 +28,8 @@ def takes_settings(function: F) -> F:
     ]
     assert all(p.default is not MISSING for p in known), "what has no default is an argument of its own"
     given = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
-    given = [p.replace(default=Parameter.empty) if p.name == "data" else p for p in given]  # or x= and y=
+    # Data may be x= and y=, and a step has its own loss.
+    given = [p.replace(default=Parameter.empty) if p.name in ("data", "loss") else p for p in given]
     function.__signature__ = own.replace(parameters=[*given, *known])  # type: ignore[attr-defined]
     about = getdoc(Experiment) or ""
     arguments = about[about.index("Args:") : about.index("Example::")]
@@ -37,8 +39,8 @@ def takes_settings(function: F) -> F:
 
 
 @takes_settings
-def fit(model: Module, data: object = None, *more: object, loss: Any, **settings: Any) -> TrainHistory:
-    """Train a model on data and return what happened in each epoch.
+def fit(model: Module | Step, data: object = None, *more: object, loss: Any = None, **settings: Any) -> TrainHistory:
+    """Train a model, or a step of your own, on data and return what happened in each epoch.
 
     Args: those of `ws.Experiment`.
 

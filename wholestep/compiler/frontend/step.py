@@ -55,6 +55,8 @@ class Step:
                 f"@ws.step: {self.body.__name__} must return a tensor or a dict of tensors; it returned {named!r}.",
             )
         g.set_outputs(named)
+        numbers = list(g.outputs.items())[1:]  # beside the loss: a run logs them
+        g.loss_parts = {name: t.node for name, t in numbers if t.shape == () and t.dtype.is_float}
         if any(name in g.parameters for name in g.updates):
             g.need_penalties()
         return g
@@ -66,7 +68,7 @@ class Step:
     def __call__(self, *_: object, **__: object) -> None:
         fail(
             UsageError,
-            f"{self.body.__name__} is recorded, not called; give it to ws.build_session.",
+            f"{self.body.__name__} is recorded, not called; give it to ws.fit or ws.build_session.",
         )
 
 

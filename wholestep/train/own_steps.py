@@ -1,0 +1,131 @@
+"""`ws.fit` of a `@ws.step` function: the loop, the data and the numbers of a run around a step of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wholestep.compiler.frontend.step import Step
+from wholestep.compiler.ir.types import Dim, shape_text
+from wholestep.data.loader import DataLoader
+from wholestep.data.table import Array, Batch, Table, check_finite
+from wholestep.errors import ShapeError, UsageError, WholestepError
+from wholestep.session import Session, build_session
+from wholestep.steps.recipe import as_measures, modes_of
+from wholestep.train.feeding import rows_to_measure, sample_of, with_room
+from wholestep.train.rates import resolved
+from wholestep.train.steps import length
+
+if TYPE_CHECKING:
+    from wholestep.train.experiment import Experiment
+
+# What a step says itself, and how.
+OWN = {
+    "loss": "the first output that it returns is the loss",
+    "optimizer": "ws.Adam().update(g, params, grads) there",
+    "loss_weights": "multiply the parts of its loss there",
+    "class_weight": "ws.losses.cross_entropy(scores, labels, class_weight=[...]) there",
+    "accumulate": "it makes one update of each batch; give a larger batch_size",
+    "per_micro_batch": "it makes one update of each batch",
+    "clip_norm": "grads, norm = ws.optim.clip_by_global_norm(grads, 1.0) there",
+    "clip_value": "ws.optim.clip_by_value(grads, 0.5) there",
+    "gradient_norm": 'return {"loss": loss, "norm": ws.optim.global_norm(grads)} from it: what it returns is logged',
+    "loss_scale": "ws.LossScale().gradients(g, loss, params) there",
+    "encoder": "encode frames before: ws.data.Encoder",
+    "observer": "keep what you want to see: tensor.keep('name')",
+}
+
+
+def refuse_what_a_step_says(run: Experiment) -> None:
+    """UsageError where a run is told what its step says itself."""
+    defaults = {f.name: f.default for f in fields(run)}
+    for name, how in OWN.items():
+        given = getattr(run, name)
+        if given is not None and given != defaults.get(name):
+            raise UsageError(f"{name}={given!r}: a @ws.step function says that itself: {how}. Leave {name}= out.")
+    if run.nonfinite == "skip":
+        raise UsageError("nonfinite='skip' is part of a step, and a @ws.step function is its own; 'raise' or 'ignore'.")
+
+
+def names_for(step: Step, batch: Batch) -> dict[str, str]:
+    """The inputs of a step by the names of the data: the same, or for `(x, y)` the first and the second."""
+    given, inputs = batch.named(), list(step.inputs)
+    if given.keys() == set(inputs):
+        return {}
+    plain = [name for name in given if name in ("x", "labels")]
+    if len(given) == len(inputs) and len(plain) == len(given):
+        return dict(zip(plain, inputs, strict=True))
+    raise UsageError(
+        f"the step {step.body.__name__} takes {', '.join(inputs) or 'nothing'}; the data has {', '.join(given)}. Name "
+        f"arrays as its inputs: data={{{', '.join(f'{name!r}: ...' for name in inputs)}}}."
+    )
+
+
+def check_data(step: Step, columns: Mapping[str, Array], names: Mapping[str, str]) -> None:
+    """Shapes that are not the step's, and numbers that would spoil it, are told before anything is compiled."""
+    for name, array in columns.items():
+        own = names.get(name, name)
+        shape = step.inputs[own].shape
+        fits = len(shape) == array.ndim and all(
+            isinstance(e, Dim) or e == n for e, n in zip(shape[1:], array.shape[1:], strict=True)
+        )
+        if not fits:
+            raise ShapeError(
+                f"the input {own!r} of {step.body.__name__} has shape {shape_text(shape)}; the data has rows of shape "
+                f"{array.shape[1:]}. Reshape one of them."
+            )
+    check_finite(Table(columns, {}))
+
+
+def capacity_for(step: Step, batch: Batch, names: Mapping[str, str], rows: int) -> dict[str, int]:
+    """The largest size of every symbolic dimension: rows of a batch, and the others as the data has them."""
+    found: dict[str, int] = {}
+    for name, array in batch.named().items():
+        for axis, extent in enumerate(step.inputs[names.get(name, name)].shape):
+            if isinstance(extent, Dim) and len(extent.symbols) == 1:
+                (symbol,) = extent.symbols
+                found.setdefault(symbol, rows if axis == 0 else array.shape[axis])
+    return found
+
+
+def logged_outputs(step: Step) -> list[Any]:
+    """A metric for each number that a step returns beside its loss: its mean over an epoch, by rows."""
+    from wholestep.metrics.means import LossTracker
+
+    first = next(iter(step.inputs), "")
+    return [(LossTracker(name=name), name, first) for name in step.graph().loss_parts]
+
+
+def build_step(run: Experiment, step: Step, loader: DataLoader, held: Table | None) -> tuple[Session, dict[str, str]]:
+    """A session over a step for the data of a run, and what the data's columns are called in it."""
+    batch = sample_of(loader)
+    names = names_for(step, batch)
+    whole = isinstance(loader.source, Table) and not loader.transforms
+    check_data(step, loader.source.columns if whole else batch.named(), names)  # type: ignore[union-attr]
+    if held is not None:
+        try:
+            names_for(step, held.take(np.arange(1)))
+            check_data(step, held.columns, names)
+        except WholestepError as error:
+            raise type(error)(f"validation: {error}") from None
+    asked = [*with_room(run.metrics, rows_to_measure(loader, held)), *logged_outputs(step)]
+    session = build_session(
+        step,
+        metrics=asked,
+        schedule=resolved(run.schedule, run.epochs, length(loader), modes_of(as_measures(asked))),
+        capacity=capacity_for(step, batch, names, loader.batch_size),
+        precision=run.precision,
+        seed=run.seed,
+        device=run.device,
+        threads=run.threads,
+        options=run.options,
+    )
+    return session, names
+
+
+def config_for(config: Any, names: Mapping[str, str]) -> Any:
+    """A trainer's configuration that gives a step its inputs under their names."""
+    return replace(config, data_input=names.get("x", "x"), label_input=names.get("labels", "labels"))
