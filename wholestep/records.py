@@ -18,8 +18,9 @@ _OMITTED = object()
 class _Fields:
     """Stands where the fields will be, until someone asks for them: `fields`, `replace`, a first instance."""
 
-    def __init__(self, cls: Any, own: dict[str, Any], frozen: bool, kw_only: bool) -> None:
-        self._cls, self._own, self._frozen, self._kw_only = cls, own, frozen, kw_only
+    def __init__(self, cls: Any, kinds: dict[str, Any], own: dict[str, Any], frozen: bool, kw_only: bool) -> None:
+        """`kinds` are the annotations, `own` the values that stand beside those of fields, or MISSING."""
+        self._cls, self._kinds, self._own, self._frozen, self._kw_only = cls, kinds, own, frozen, kw_only
 
     def __get__(self, instance: object, owner: type) -> dict[str, dataclasses.Field[Any]]:
         """Has the standard library read a class of the same fields without bases and methods, which is quick."""
@@ -27,7 +28,7 @@ class _Fields:
         inherited = [
             f for b in cls.__mro__[:0:-1] if "__dataclass_fields__" in b.__dict__ for f in dataclasses.fields(b)
         ]
-        annotations = {f.name: f.type for f in inherited} | {n: get_annotations(cls)[n] for n in self._own}
+        annotations = {f.name: f.type for f in inherited} | {n: self._kinds[n] for n in self._own}
         values = {f.name: f for f in inherited} | self._own
         given = {name: value for name, value in values.items() if value is not dataclasses.MISSING}
         body = {"__annotations__": annotations, "__module__": cls.__module__, "__doc__": "fields", **given}
@@ -128,7 +129,7 @@ else:
                 delattr(cls, name)
                 if value.default is not dataclasses.MISSING:
                     setattr(cls, name, value.default)
-        cls.__dataclass_fields__ = _Fields(cls, own, frozen, kw_only)
+        cls.__dataclass_fields__ = _Fields(cls, kinds, own, frozen, kw_only)
         if init and "__init__" not in members:
             _put(cls, "__init__", _initializer)
         else:
