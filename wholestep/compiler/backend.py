@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from dataclasses import field
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -159,6 +160,7 @@ class Epoch:
     first: int = 0  # the update to begin with
     most: int | None = None  # updates in all
     every: int | None = None  # updates of a slice
+    kept: dict[object, Any] = field(default_factory=dict)  # by programs, for the other epochs of the run
 
     @property
     def end(self) -> int:

@@ -174,9 +174,10 @@ def run_in_slices(
         done = 0 if number else options.start
         if not done:
             options.begin_epoch()
-        epoch = replace(epoch, number=number, order=state.epoch if options.shuffle else None)
+        order = state.epoch if options.shuffle else None
         while done < updates:
-            now = replace(epoch, first=done, most=_until(done, updates, options.pause))
+            most = _until(done, updates, options.pause)
+            now = replace(epoch, number=number, order=order, first=done, most=most)
             if options.look is not None:
                 now = options.look.before(state.step, now)
             slices = entry.program.epoch(now)

@@ -51,7 +51,7 @@ class Estimator(BaseEstimator):
         max_iter: int = 200,
         shuffle: bool = True,
         random_state: Any = None,
-        tol: float = 1e-4,
+        tol: float = 1e-3,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,

@@ -317,7 +317,15 @@ class CpuProgram:
             self._scalars[self._epoch_index] = self._state.epoch
 
     def _loop(self, epoch: Epoch) -> native.Loop:
-        """What the native loop needs to know of an epoch, but for where a slice begins."""
+        """What the native loop needs to know of an epoch, but for where a slice begins: most of it once in a run."""
+        if self not in epoch.kept:
+            epoch.kept[self] = self._loop_over(epoch)
+        loop: native.Loop = epoch.kept[self]
+        loop.order_kind = native.SEQUENTIAL if epoch.order is None else native.SHUFFLED
+        loop.order_epoch = epoch.order or 0
+        return loop
+
+    def _loop_over(self, epoch: Epoch) -> native.Loop:
         inputs = self.rows_of_inputs(list(epoch.sources))
         for item, source in zip(inputs, epoch.sources.values(), strict=False):
             item.source, item.row_bytes = source.ctypes.data, source.nbytes // len(source)
@@ -332,12 +340,10 @@ class CpuProgram:
             refused=None if self._refused is None else self._refused.ctypes.data,
             step_scalar=self._step_scalar(),
             order_seed=epoch.seed,
-            order_epoch=epoch.order or 0,
             rows=epoch.rows,
             capacity=epoch.batch,
             seconds=SLICE_SECONDS,
             input_count=len(epoch.sources),
-            order_kind=native.SEQUENTIAL if epoch.order is None else native.SHUFFLED,
             loss_is_double=loss.type.dtype.size == 8,
             stop_on_refusal=self._stops,
             threads=self._place.where.threads,
