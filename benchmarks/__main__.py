@@ -1,4 +1,4 @@
-"""`python -m benchmarks CASE [--json]`; `... overhead`; `... metrics`; `... optimizers`; `... kernels [CASE ...]`."""
+"""`python -m benchmarks CASE [--json]`; `... overhead`, `metrics`, `optimizers`, `sklearn`, `kernels [CASE ...]`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import adamw, epochs, harness, kernels, metrics, optimizers, overhead, tables
+from benchmarks import adamw, epochs, estimators, harness, kernels, metrics, optimizers, overhead, tables
 from benchmarks.case import Case
 from benchmarks.cases import CASES
 from benchmarks.cases.optimizers import UPDATES
@@ -60,6 +60,10 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--threads", type=int, default=2, help="threads of each contender (default: %(default)s)")
     whole.add_argument("--peers", nargs="+", choices=epochs.PEERS, default=epochs.PEERS, metavar="PEER")
     whole.add_argument("--cells", nargs="+", choices=tuple(epochs.CELLS), default=tuple(epochs.CELLS), metavar="CELL")
+    fitted = commands.add_parser("sklearn", help="wholestep.sklearn.Classifier against MLPClassifier")
+    fitted.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    fitted.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
+    fitted.add_argument("--threads", type=int, default=2, help="threads of each contender (default: %(default)s)")
     profile = commands.add_parser("kernels", help="every kernel of the cases' plans beside what the machine allows")
     profile.add_argument("cases", nargs="*", metavar="CASE", help=f"of {tuple(CASES)} (default: all)")
     profile.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
@@ -110,6 +114,10 @@ def main() -> int:
             check_threads(arguments.threads)
             result = kernels.run_all(arguments.cases, arguments.threads, arguments.precision)
             show = tables.show_kernels
+        elif arguments.command == "sklearn":
+            check_threads(arguments.threads)
+            result = estimators.run(arguments.rounds, arguments.threads)
+            show = tables.show_estimators
         elif arguments.command == "metrics":
             check_threads(arguments.threads)
             result = metrics.run(arguments.threads)

@@ -115,3 +115,23 @@ def _show_quantities(title: str, result: dict[str, Any]) -> None:
     for name, value in result.items():
         table.add_row(name, f"{value:,}" if isinstance(value, int) else f"{value:.4g}")
     Console().print(table)
+
+
+def show_estimators(result: dict[str, dict[str, float]]) -> None:
+    """A row per data set: our fit, how many times as long theirs takes, and the accuracies."""
+    table = Table(title="a fit: wholestep.sklearn.Classifier against MLPClassifier (plain: without a StandardScaler)")
+    headings = {
+        "fit_s": "fit, s",
+        "ratio": "theirs",
+        "plain_ratio": "plain",
+        "accuracy": "accuracy",
+        "sklearn_accuracy": "theirs",
+        "plain_accuracy": "plain",
+    }
+    table.add_column("")
+    for heading in headings.values():
+        table.add_column(heading, justify="right")
+    for name, found in result.items():
+        cells = [f"{found[key]:.1f}x" if key.endswith("ratio") else f"{found[key]:.4f}" for key in headings]
+        table.add_row(name, *cells)
+    Console().print(table)

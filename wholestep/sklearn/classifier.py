@@ -17,8 +17,8 @@ class Classifier(ClassifierMixin, Estimator):
     """A perceptron for classes of any type, under the names of scikit-learn's `MLPClassifier`.
 
     X is an array, NaN where a value is missing, or a frame with numbers, text, categories and dates.  Columns are
-    standardised, and what else `ws.data.Encoder` does is done, by what the training rows say.  A pickle holds
-    parameters, and the weights as safetensors.
+    standardised, and what else `ws.data.Encoder` does is done, by what the training rows say.  What predicts is
+    an exponential average of the weights.  A pickle holds parameters, and the weights as safetensors.
 
     Args:
         hidden_layer_sizes: the width of each hidden layer.

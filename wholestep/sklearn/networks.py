@@ -14,15 +14,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wholestep.compiler.frontend.clocks import RAW
 from wholestep.compiler.frontend.initializers import materialize
 from wholestep.compiler.frontend.step import Spec
 from wholestep.data.column import Array
 from wholestep.models.tabular import Tabular
-from wholestep.optim import SGD, Adam, AdamW, Optimizer
+from wholestep.optim import EMA, SGD, Adam, AdamW, Optimizer
 from wholestep.options import CompileOptions
 from wholestep.session import build_session
 
 KEPT = 16  # idle networks of a process
+AVERAGE = 0.99  # what is predicted with is the average of the weights of about the last hundred steps
 Weights = Mapping[str, Array]
 
 
@@ -67,8 +69,8 @@ class Kind:
     def optimizer(self) -> Optimizer:
         decay = 1e-4 if self.decays else 0.0  # a runtime value, once it is there
         if self.solver == "sgd":
-            return SGD(lr=1e-3, momentum=0.9, nesterov=True, weight_decay=decay)
-        return (AdamW if self.solver == "adamw" else Adam)(lr=1e-3, weight_decay=decay)
+            return EMA(SGD(lr=1e-3, momentum=0.9, nesterov=True, weight_decay=decay), decay=AVERAGE)
+        return EMA((AdamW if self.solver == "adamw" else Adam)(lr=1e-3, weight_decay=decay), decay=AVERAGE)
 
     def targets(self) -> dict[str, Spec]:
         labels = Spec(("batch",), "int32" if self.loss == "cross_entropy" else "float32")
@@ -105,7 +107,8 @@ class Network:
             name: materialize(owned.init, owned.shape, owned.dtype, seed, name)
             for name, owned in self.model.named_arrays().items()
         }
-        self.session.load_state_dict({**self._first, **drawn})
+        trained = {name + RAW: value for name, value in drawn.items()}  # what is averaged
+        self.session.load_state_dict({**self._first, **drawn, **trained})
         self._holds = None
 
     def weights(self) -> Weights:
