@@ -6,6 +6,7 @@ step, and the noise is drawn inside it: the step's only input is real data.
 
 from __future__ import annotations
 
+import argparse
 from itertools import pairwise
 
 import numpy as np
@@ -102,4 +103,6 @@ def main(rounds: int = ROUNDS) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rounds", type=int, default=ROUNDS)
+    main(options.parse_args().rounds)

@@ -7,6 +7,8 @@ distance.  The penalty ‖∇critic‖ → 1 between the clouds is itself a grad
 
 from __future__ import annotations
 
+import argparse
+
 import numpy as np
 
 import wholestep as ws
@@ -69,4 +71,6 @@ def main(rounds: int = ROUNDS) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rounds", type=int, default=ROUNDS)
+    main(options.parse_args().rounds)

@@ -6,6 +6,7 @@ number of moves, and so another batch: it stays one program.
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,4 +99,6 @@ def main(rounds: int = ROUNDS) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rounds", type=int, default=ROUNDS)
+    main(options.parse_args().rounds)

@@ -111,11 +111,6 @@ FEATURES: dict[str, Case] = {
     "empty": (lambda: fit(X[:0], Y[:0]), InputError, "the data set is empty: its arrays have 0 rows"),
     "no batches": (lambda: ws.fit(linear(), [], loss="mse"), InputError, "the data is empty: it gave no batches"),
     "another width": (lambda: fit(X[:, :2]), ShapeError, r"takes 3 features on the last axis; received \(batch, 2\)"),
-    "batch larger than the data": (
-        lambda: fit(batch_size=13),
-        OptionError,
-        "13 is more than the 12 rows .* at most 12",
-    ),
 }
 
 VALIDATION: dict[str, Case] = {

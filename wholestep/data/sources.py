@@ -86,7 +86,7 @@ def as_source(data: object, labels: object = None) -> Table | RowSource | Stream
     """What a loader reads from."""
     if labels is not None or is_table_like(data) or as_framed(data) is not None:
         return as_table(data, labels)
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list):
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not (isinstance(data, list) and _batches(data)):
         return RowSource(data)
     if isinstance(data, Iterable):
         return Stream(data)
@@ -94,6 +94,12 @@ def as_source(data: object, labels: object = None) -> Table | RowSource | Stream
         f"data is arrays, (x, y), a dict of arrays, a data set with len() and [i], or an iterable of batches; received "
         f"{type(data).__name__}."
     )
+
+
+def _batches(data: list[Any]) -> bool:
+    """Are these batches?  Examples with a label each, `[(x, 3), (x, 0), ...]`, are not."""
+    first = data[0] if data else None
+    return not (isinstance(first, tuple) and len(first) > 1 and np.ndim(first[1]) == 0)
 
 
 # -- files -------------------------------------------------------------------------------------------------------

@@ -36,7 +36,8 @@ class Sequential(Module):
 
     def forward(self, x: Any) -> Any:
         for i, module in enumerate(self.layers):
-            if isinstance(x, tuple) and type(module).__module__ in ONE_TENSOR:
+            one = type(module).__module__ in ONE_TENSOR and type(module).__name__ != "Lambda"
+            if isinstance(x, tuple) and one:
                 fail(
                     UsageError,
                     f"Sequential: module {i - 1}, {self.layers[i - 1]!r}, gives a tuple of {len(x)}, and {module!r} "

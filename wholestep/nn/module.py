@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from os import PathLike
 from types import FunctionType
@@ -72,11 +72,12 @@ class Module:
     @final
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Record the module on tensors; on arrays, run `predict`."""
-        graph = common_graph(*inputs, *named.values())
-        if graph is None and any(isinstance(a, Tensor) for a in (*inputs, *named.values())):
+        tensors = [a for a in _leaves((*inputs, *named.values())) if isinstance(a, Tensor)]
+        graph = common_graph(*tensors)
+        if graph is None and tensors:
             graph = trace.graph_now()  # of tensors that are made of numbers alone: ws.arange(n)
         if graph is None:
-            if not any(isinstance(a, Tensor) for a in (*inputs, *named.values())):
+            if not tensors:
                 from wholestep.nn.outputs import remembered
 
                 return remembered(self, inputs, named, self.predict(*inputs, **named))
@@ -374,6 +375,17 @@ def _take_their_words(layer: type[Module]) -> None:
         layer.__init__ = takes_their_words(layer.__init__)  # type: ignore[method-assign]
     elif layer.__init__ is object.__init__:
         layer.__init__ = _takes_nothing  # type: ignore[method-assign]
+
+
+def _leaves(values: Iterable[Any]) -> Iterator[Any]:
+    """What tuples, lists and dicts hold: the state of a recurrent layer is a pair."""
+    for value in values:
+        if isinstance(value, tuple | list):
+            yield from _leaves(value)
+        elif isinstance(value, dict):
+            yield from _leaves(value.values())
+        else:
+            yield value
 
 
 class _Without:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.backend import Where
 from wholestep.compiler.devices import target_named
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import as_precision
+from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import UsageError
@@ -23,9 +26,9 @@ from wholestep.session.where import where_to
 from wholestep.steps.define import Model, as_graph, defined, need_graph, precision_of, sized
 from wholestep.steps.definition import TRAIN, Definition
 from wholestep.steps.loss_scale import LossScale
-from wholestep.steps.module import Inputs, training_graph
+from wholestep.steps.module import Inputs, forward_graph, training_graph
 from wholestep.steps.recipe import Recipe, as_measures, as_schedules, with_parts
-from wholestep.steps.states import state_of
+from wholestep.steps.states import state_of, state_with_numbers
 
 if TYPE_CHECKING:
     from wholestep.compiler.plan.report import PlanReport
@@ -137,8 +140,9 @@ def build_session_unoptimized(model_or_graph: Model, **arguments: Any) -> Sessio
 
 
 def build_inference_session(
-    graph: Graph,
+    model_or_graph: Module | Graph,
     *,
+    inputs: Inputs | None = None,
     batch_size: int | None = None,
     capacity: Mapping[str, int] | None = None,
     precision: str = "float32",
@@ -147,10 +151,23 @@ def build_inference_session(
     threads: int | None = None,
     options: CompileOptions | None = None,
 ) -> Session:
-    """A session that computes the graph's outputs: no backward pass, no optimizer, nothing changes.
+    """A session that computes the outputs of a graph, or of a model: no backward pass, no optimizer, nothing changes.
 
-    `precision` is what products are computed in, as in `build_session`.
+    Args:
+        inputs: of a model, what it takes, as of `build_session`.
+        precision: what products are computed in, as of `build_session`.
+
+    Example: `ws.build_inference_session(model, inputs=ws.Spec(("batch", 784)), batch_size=64).step(x=images)`.
     """
+    graph = model_or_graph
+    if isinstance(graph, Module):
+        if inputs is None:
+            raise UsageError(
+                "build_inference_session needs to know what the model takes: inputs=ws.Spec(('batch', 784)). "
+                "model.predict(x) needs nothing."
+            )
+        state_with_numbers(graph)
+        graph, _ = forward_graph(graph, inputs)
     need_graph(graph, "build_inference_session")
     where = _prepared(where_to(device, threads, seed, options))
     definition = Definition(graph, None, recipe=Recipe(precision=as_precision(precision)))
@@ -249,12 +266,23 @@ def split_arguments(
     **recipe: Any,
 ) -> tuple[Definition, Where]:
     """The arguments of `build_session`, sorted: what is trained, and where."""
+    _refuse_unknown(recipe)
     where = where_to(device, threads, seed, options)
     half, scale = precision_of(model_or_graph, precision, loss_scale)
     recipe |= {"schedules": as_schedules(schedule), "precision": half, "loss_scale": scale}
     known = Recipe(measures=as_measures(metrics), **recipe)
     model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
     return defined(model, optimizer, batch_size, capacity, known), where
+
+
+def _refuse_unknown(recipe: Mapping[str, Any]) -> None:
+    own = [name for name in signature(split_arguments).parameters if name not in ("model_or_graph", "recipe")]
+    known = [*own, *(f.name for f in fields(Recipe))]
+    for name in recipe:
+        if name not in known:
+            close = get_close_matches(name, known, 1, 0.6)
+            hint = f" Did you mean {close[0]}=?" if close else ""
+            fail(UsageError, f"a session has no argument {name!r}.{hint} There are: {', '.join(sorted(known))}.")
 
 
 def build(definition: Definition, where: Where) -> tuple[Session, OptimizeReport]:

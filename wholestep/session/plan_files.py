@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
@@ -16,15 +17,18 @@ from wholestep.errors import PlanError, UsageError
 from wholestep.session.build import build, load, split_arguments
 from wholestep.session.plans import Plans
 from wholestep.session.session import Session
+from wholestep.steps.define import Model
 
 
 def save_plan(plan: Plan, graph: Graph, path: str | PathLike[str]) -> None:
     """Write a plan made from `graph` to a file."""
+    need_graph_of_plan(graph, "save_plan")
     Path(path).write_bytes(serialize.dump(plan, graph=_graph_key(graph)))
 
 
 def load_plan(graph: Graph, path: str | PathLike[str]) -> Plan | None:
     """The plan in a file; None where there is no file or it was made from another graph; PlanError if it is damaged."""
+    need_graph_of_plan(graph, "load_plan")
     try:
         data = Path(path).read_bytes()
     except FileNotFoundError:
@@ -32,13 +36,22 @@ def load_plan(graph: Graph, path: str | PathLike[str]) -> Plan | None:
     return serialize.load(data) if serialize.read_header(data).graph == _graph_key(graph) else None
 
 
-def build_session_cached(graph: Graph, path: str | PathLike[str], **arguments: Any) -> Session:
+def need_graph_of_plan(graph: object, what: str) -> None:
+    """A model alone is no graph: what it takes and its loss are part of the plan."""
+    if not isinstance(graph, Graph):
+        raise UsageError(
+            f"{what} takes the ws.Graph that the plan was made from; received {type(graph).__name__}. Of a model: "
+            "ws.build_session_cached(model, path, inputs=..., targets=..., loss=...)."
+        )
+
+
+def build_session_cached(model_or_graph: Model, path: str | PathLike[str], **arguments: Any) -> Session:
     """`build_session` with the plan kept in a file of the caller's choice.
 
     A file that fits the graph and arguments skips every stage after the trace; one that does not is replaced; one
     that cannot be read or written is warned about.
     """
-    definition, where = split_arguments(graph, **arguments)
+    definition, where = split_arguments(model_or_graph, **arguments)
     if definition.has_micro_batches:
         raise UsageError(
             "build_session_cached keeps one plan, and accumulate needs several; ws.build_session caches all."
@@ -51,7 +64,7 @@ def build_session_cached(graph: Graph, path: str | PathLike[str], **arguments: A
         return load(compiled, plan)
     session, _ = build(definition, where)
     try:
-        file.write_bytes(serialize.dump(session.plan, graph=_graph_key(graph), key=key))
+        file.write_bytes(serialize.dump(session.plan, graph=_graph_key(definition.model), key=key))
     except OSError as error:
         warnings.warn(
             f"the plan could not be written to {file}: {error}. The session works.", CacheWarning, stacklevel=2
@@ -59,8 +72,8 @@ def build_session_cached(graph: Graph, path: str | PathLike[str], **arguments: A
     return session
 
 
-def _graph_key(graph: Graph) -> str:
-    return fingerprint(graph.to_ir())
+def _graph_key(model: Graph | Step) -> str:
+    return fingerprint(model.to_ir()) if isinstance(model, Graph) else ""
 
 
 def _read_cached(file: Path, key: str) -> Plan | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from wholestep.compiler.runtime.counting import Turn
@@ -37,6 +37,15 @@ class Scalars:
         if name not in self._values:
             raise self._unknown(name)
         return self._values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values or name in self.governed
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self._values, *self.governed]))
+
+    def __len__(self) -> int:
+        return len(list(self))
 
     def _unknown(self, name: str) -> UnknownNameError:
         known = ", ".join(map(repr, [*self._values, *self.governed])) or "none"

@@ -114,6 +114,13 @@ def as_schedules(given: object) -> dict[str, Schedule]:
     found: dict[str, Schedule] = {}
     for name, schedule in named.items():
         plain = schedule.schedule if isinstance(schedule, TorchSchedule) else schedule
+        if callable(plain) and not isinstance(plain, Schedule | type):
+            fail(
+                UsageError,
+                f"schedule is a function, {plain!r}: is it the rate, or what the optimizer's rate is multiplied with? "
+                "ws.schedules.Lambda(function) multiplies it, ws.schedules.Lambda(function, lr=1.0) is the rate; "
+                "unit='epoch' counts epochs.",
+            )
         if not isinstance(plain, Schedule):
             fail(
                 UsageError,

@@ -12,7 +12,7 @@ from wholestep.data.loader import DataLoader
 from wholestep.data.sources import Stream, as_source
 from wholestep.data.splits import Holdout
 from wholestep.data.table import Array, Batch, Table, as_table
-from wholestep.errors import InputError, OptionError, UsageError, WholestepError
+from wholestep.errors import InputError, UsageError, WholestepError
 from wholestep.steps.recipe import Measure, as_measures
 from wholestep.train.tables import held_out
 
@@ -30,11 +30,8 @@ def prepared(
     elif validation is not None:
         held = _validation_table(validation)
     loader = data if isinstance(data, DataLoader) else DataLoader(data, None, batch_size, shuffle=shuffle, seed=seed)
-    if isinstance(loader.source, Table) and loader.batch_size > len(loader.source):
-        raise OptionError(
-            f"batch_size={loader.batch_size} is more than the {len(loader.source)} rows of the data; choose at most "
-            f"{len(loader.source)}."
-        )
+    if isinstance(loader.source, Table) and len(loader.source) < loader.batch_size and loader is not data:
+        loader = DataLoader(data, None, max(len(loader.source), 1), shuffle=shuffle, seed=seed)  # all rows at once
     return loader, held
 
 
