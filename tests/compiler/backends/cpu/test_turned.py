@@ -39,7 +39,7 @@ def by_columns(graph: Graph) -> Graph:
     return rewrite(graph, declared)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(graphs(max_nodes=20), st.integers(0, 2**31))
 def test_a_turned_graph_computes_the_same(graph: Graph, seed: int) -> None:
     lowered = by_columns(lower(graph))
