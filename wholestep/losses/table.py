@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from difflib import get_close_matches
 from importlib import import_module
 from inspect import signature
 from typing import Any
@@ -73,6 +72,8 @@ def canonical(name: object) -> str:
     key = str(name).lower()
     found = ALIASES.get(key, key)
     if found not in LOSSES:
+        from difflib import get_close_matches
+
         from wholestep.compat.tables.other_names import LOSS_WORDS
 
         if key in LOSS_WORDS:
@@ -99,6 +100,8 @@ class Loss:
         known = list(signature(self.function).parameters)[2:]
         for name in options:
             if name not in known:
+                from difflib import get_close_matches
+
                 close = get_close_matches(name, known, 1, 0.5)
                 hint = f"Did you mean {close[0]!r}? " if close else ""
                 fail(OptionError, f"{self.kind} has no option {name!r}. {hint}It has: {', '.join(known)}.")

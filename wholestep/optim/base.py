@@ -15,13 +15,13 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.graph import Node
 from wholestep.errors import DTypeError, OptionError, UsageError
-from wholestep.optim.arrays import ArrayForm, Arrays, Params
 from wholestep.optim.config import REGISTRY, as_config, optimizer_from_config
 from wholestep.optim.groups import Group, assign, check_groups
 from wholestep.optim.options import Number, check_options, plain, runtime_numbers, structural_options
 
 if TYPE_CHECKING:
     from wholestep.optim.adam import Adam
+    from wholestep.optim.arrays import ArrayForm, Arrays, Params
     from wholestep.optim.sgd import SGD
 
 Tensors = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
@@ -271,6 +271,8 @@ class Optimizer(ABC):
     def _arrays(self) -> ArrayForm:
         # Not a field: the description stays frozen and equal, whatever arrays it has moved.
         if "_array_form" not in self.__dict__:
+            from wholestep.optim.arrays import ArrayForm  # few optimizers move arrays
+
             object.__setattr__(self, "_array_form", ArrayForm(self))
         form: ArrayForm = self.__dict__["_array_form"]
         return form

@@ -13,7 +13,6 @@ from wholestep.compiler.frontend.configs import reading_config
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
 from wholestep.schedules.maths import Value
-from wholestep.schedules.show import plot_to_file, table_text, terminal_plot
 
 CALL = "call"  # of `scheduler.step()`: an update where a session counts, an epoch where a loop of epochs does
 UNITS = ("step", "epoch", CALL)
@@ -147,10 +146,14 @@ class Schedule(ABC):
         stride = max(1, end // 20) if every is None else every
         if end < 0 or stride < 1:
             fail(OptionError, f"table: expected steps of at least 0 and every of at least 1; received {end}, {stride}.")
+        from wholestep.schedules.show import table_text  # a run shows none
+
         return table_text(self.unit, [(n, self(n)) for n in range(0, end + 1, stride)])
 
     def plot(self, file: object = None, steps: int | None = None) -> str:
         """The curve, drawn into `file` by matplotlib or, without a file, as text."""
+        from wholestep.schedules.show import plot_to_file, terminal_plot
+
         end = max(1, self.length if steps is None else steps)
         points = [(n, self(n)) for n in range(end + 1)]
         return terminal_plot(self.unit, points) if file is None else plot_to_file(self.unit, points, file, str(self))

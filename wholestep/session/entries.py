@@ -18,7 +18,6 @@ from wholestep.compiler.runtime.state import State
 from wholestep.errors import UsageError
 from wholestep.schedules.bind import scalar_name
 from wholestep.session.metrics import Measured
-from wholestep.session.micro_batches import seen_from_outside, shape_of
 from wholestep.session.plans import Plans
 from wholestep.session.results import EntryPoint
 from wholestep.session.scalars import Scalars, governor
@@ -230,6 +229,8 @@ class Programs:
         plans = {n: (known or {}).get(n) or compiled.plan(n) for n in names}
         programs = [self._load_program(*found) for found in plans.values()]
         part, last = plans[f"{kind}.part"][0], plans[names[-1]][0]
+        from wholestep.session.micro_batches import seen_from_outside, shape_of  # most steps have none
+
         outside = seen_from_outside(definition, kind, part, last)
         program = self.where.device.load_micro_batches(outside, programs, self.place, shape_of(definition, kind))
         if name == "main":
