@@ -1,0 +1,144 @@
+"""VGG: "Very deep convolutional networks for large-scale image recognition", Simonyan and Zisserman 2014
+(arXiv:1409.1556).
+
+The layers, names and first values are torchvision's; the numbers count layers with weights.
+"""
+
+from __future__ import annotations
+
+from wholestep.compiler.frontend import initializers as init
+from wholestep.compiler.frontend.layers import Switchable
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import shape_text
+from wholestep.errors import ShapeError
+from wholestep.nn import (
+    AdaptiveAvgPool2d,
+    BatchNorm2d,
+    Conv2d,
+    Dropout,
+    Flatten,
+    Linear,
+    MaxPool2d,
+    Module,
+    ReLU,
+    Sequential,
+)
+from wholestep.nn.basic import positive
+from wholestep.nn.parameter import parameter
+
+STAGES = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}  # convolutions of each
+GROWTH = (1, 2, 4, 8, 8)  # channels of each, in widths
+SMALLEST = 32  # pixels of an image that leave one behind five pools
+
+
+def vgg11(
+    classes: int = 1000,
+    batch_norm: bool = False,
+    dropout: float | Switchable = 0.5,
+    width: int = 64,
+    hidden: int = 4096,
+    dtype: object = "float32",
+) -> VGG:
+    """VGG-11 for images of about 224 x 224, 133 M parameters.
+
+    Args:
+        batch_norm: behind every convolution.
+        width: channels of the first convolution; the others grow with it.
+        hidden: features between the last layers.
+
+    Example: `ws.models.vgg11(classes=10, batch_norm=True)`.
+    """
+    return VGG(11, classes, batch_norm, dropout, width, hidden, dtype)
+
+
+def vgg13(
+    classes: int = 1000,
+    batch_norm: bool = False,
+    dropout: float | Switchable = 0.5,
+    width: int = 64,
+    hidden: int = 4096,
+    dtype: object = "float32",
+) -> VGG:
+    """VGG-13, 133 M parameters; the arguments are those of `vgg11`.  Example: `ws.models.vgg13()`."""
+    return VGG(13, classes, batch_norm, dropout, width, hidden, dtype)
+
+
+def vgg16(
+    classes: int = 1000,
+    batch_norm: bool = False,
+    dropout: float | Switchable = 0.5,
+    width: int = 64,
+    hidden: int = 4096,
+    dtype: object = "float32",
+) -> VGG:
+    """VGG-16, 138 M parameters; the arguments are those of `vgg11`.  Example: `ws.models.vgg16()`."""
+    return VGG(16, classes, batch_norm, dropout, width, hidden, dtype)
+
+
+def vgg19(
+    classes: int = 1000,
+    batch_norm: bool = False,
+    dropout: float | Switchable = 0.5,
+    width: int = 64,
+    hidden: int = 4096,
+    dtype: object = "float32",
+) -> VGG:
+    """VGG-19, 144 M parameters; the arguments are those of `vgg11`.  Example: `ws.models.vgg19()`."""
+    return VGG(19, classes, batch_norm, dropout, width, hidden, dtype)
+
+
+class VGG(Module):
+    """Images (batch, 3, H, W) -> scores (batch, classes)."""
+
+    def __init__(
+        self,
+        layers: int,
+        classes: int,
+        batch_norm: bool,
+        dropout: float | Switchable,
+        width: int,
+        hidden: int,
+        dtype: object,
+    ) -> None:
+        positive(f"vgg{layers}", classes=classes, width=width, hidden=hidden)
+        self.name, parts, channels = f"vgg{layers}", list[Module](), 3
+        for count, growth in zip(STAGES[layers], GROWTH, strict=True):
+            for _ in range(count):
+                parts += [conv3x3(channels, growth * width, dtype)]
+                parts += [BatchNorm2d(growth * width, dtype=dtype)] if batch_norm else []
+                parts += [ReLU()]
+                channels = growth * width
+            parts += [MaxPool2d(2)]
+        self.features = Sequential(*parts)
+        self.avgpool, self.flatten = AdaptiveAvgPool2d(7), Flatten()
+        self.classifier = Sequential(
+            linear(channels * 49, hidden, dtype), ReLU(), Dropout(dropout),
+            linear(hidden, hidden, dtype), ReLU(), Dropout(dropout),
+            linear(hidden, classes, dtype),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim != 4 or x.shape[1] != 3 or any(isinstance(e, int) and e < SMALLEST for e in x.shape[2:]):
+            fail(
+                ShapeError,
+                f"{self.name} takes images (batch, 3, H, W) of at least {SMALLEST} x {SMALLEST} pixels; received "
+                f"{shape_text(x.shape)}.",
+            )
+        x = self.avgpool(self.features(x))  # (batch, 8 · width, 7, 7)
+        scores: Tensor = self.classifier(self.flatten(x))
+        return scores
+
+
+def conv3x3(inputs: int, outputs: int, dtype: object) -> Conv2d:
+    """A convolution that keeps the size; Kaiming-normal by its fan-out, its bias zeros."""
+    made = Conv2d(inputs, outputs, 3, padding=1, init=init.kaiming_normal(mode="fan_out"), dtype=dtype)
+    made.bias = parameter((outputs,), 0.0, dtype)
+    return made
+
+
+def linear(inputs: int, outputs: int, dtype: object) -> Linear:
+    """A linear map, normal with std 0.01, its bias zeros."""
+    made = Linear(inputs, outputs, dtype=dtype, init=init.normal(std=0.01))
+    made.bias = parameter((outputs,), 0.0, dtype)
+    return made
