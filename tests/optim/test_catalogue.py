@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import wholestep as ws
-from tests.optim.table import ROWS, Together, Torch, Transcript, ademamix, lars, prodigy, schedule_free
+from tests.optim.table import ROWS, Together, Torch, Transcript, prodigy, schedule_free
 from tests.sessions import assert_same_bits
 from wholestep.errors import OptionError
 from wholestep.optim import AGC, SWA, Optimizer, averaged
@@ -50,24 +50,15 @@ def written(ours: Optimizer, rule: Callable[..., Any], kind: type[Transcript] = 
 ALL = {"decay_on": ("*",)}
 T = torch.optim
 FOUND: dict[str, Optimizer] = {
-    "lars": ws.LARS(0.5, weight_decay=0.05, trust_coefficient=0.1, **ALL),
-    "ademamix": ws.AdEMAMix(0.02, weight_decay=0.05, warmup=6, **ALL),
     "schedule-free": ws.ScheduleFreeAdamW(0.02, weight_decay=0.05, warmup=3, **ALL),
     "prodigy": ws.Prodigy(weight_decay=0.05, d0=1e-3, bias_correction=True, **ALL),
 }
 CASES: dict[str, tuple[Optimizer, Twin]] = {
-    "adadelta": (
-        ws.Adadelta(0.5, weight_decay=0.05, **ALL),
-        torchs(T.Adadelta, lr=0.5, weight_decay=0.05),
-    ),
-    "adamax": (ws.Adamax(0.02, weight_decay=0.05, **ALL), torchs(T.Adamax, lr=0.02, weight_decay=0.05)),
     "rprop": (ws.Rprop(0.02), torchs(T.Rprop, lr=0.02)),
     "asgd": (
         ws.ASGD(0.1, 0.01, t0=3, weight_decay=0.05, **ALL),
         torchs(T.ASGD, lr=0.1, lambd=0.01, t0=3, weight_decay=0.05),
     ),
-    "lars": (FOUND["lars"], written(FOUND["lars"], lars)),
-    "ademamix": (FOUND["ademamix"], written(FOUND["ademamix"], ademamix)),
     "schedule-free": (FOUND["schedule-free"], written(FOUND["schedule-free"], schedule_free)),
     "prodigy": (FOUND["prodigy"], written(FOUND["prodigy"], prodigy, Together)),
 }
@@ -113,7 +104,7 @@ def test_through_fit_with_groups_micro_batches_and_clipping(name: str) -> None:
         np.testing.assert_allclose(model.state_dict()[n], expected, rtol=1e-6, atol=1e-7, err_msg=n)
 
 
-@pytest.mark.parametrize("name", ["rprop", "prodigy", "schedule-free"])
+@pytest.mark.parametrize("name", ["rprop", "schedule-free"])
 def test_resumed_the_bits_are_the_same_and_ema_averages_it(name: str, tmp_path: Path) -> None:
     own = CASES[name][0]
     optimizer = own if isinstance(own, ws.ScheduleFreeAdamW) else ws.optim.EMA(own, decay=0.8)
@@ -123,14 +114,15 @@ def test_resumed_the_bits_are_the_same_and_ema_averages_it(name: str, tmp_path: 
     assert averaged(straight).keys() == straight.state_dict().keys()
 
 
-@pytest.mark.parametrize("name", ["lars", "prodigy", "schedule-free"])
-def test_in_half_precision_it_learns_the_same(name: str) -> None:
+def test_in_half_precision_it_learns_the_same() -> None:
     """float32 weights and states beside bfloat16 products: near the run in float32, and no NaN."""
     x, y = X.astype("f"), Y.astype("f")
     found = {}
     for precision in ("float32", "bfloat16"):
         model, options = Net("float32"), {"batch_size": 22, "progress": False, "device": "reference"}
-        history = ws.fit(model, (x, y), loss="mse", optimizer=CASES[name][0], epochs=5, precision=precision, **options)
+        history = ws.fit(
+            model, (x, y), loss="mse", optimizer=FOUND["prodigy"], epochs=5, precision=precision, **options
+        )
         found[precision] = history["loss"]
     np.testing.assert_allclose(found["bfloat16"], found["float32"], rtol=0.05)
 
@@ -146,7 +138,7 @@ def test_the_average_of_asgd_is_torchs() -> None:
         np.testing.assert_allclose(ours.state_dict()["w.asgd.average"], known, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("start", "every"), [(0, 1), (4, 1), (3, 5)])
+@pytest.mark.parametrize(("start", "every"), [(0, 1), (3, 5)])
 def test_swa_is_torchs_averaged_model(start: int, every: int) -> None:
     ours, w = SWA(ws.Adam(lr=0.05), start=start, every=every), np.ones((2, 3))
     own = torch.nn.Parameter(torch.ones(2, 3, dtype=torch.float64))
@@ -164,14 +156,13 @@ def test_swa_is_torchs_averaged_model(start: int, every: int) -> None:
     np.testing.assert_allclose(w, own.detach().numpy(), rtol=1e-12)
 
 
-def test_the_model_shows_what_swa_and_schedule_free_found() -> None:
-    for optimizer in (SWA(ws.SGD(lr=0.1), start=6, every=3), ws.ScheduleFreeAdamW(lr=0.05)):
-        model = fitted(optimizer)
-        shown = model.evaluate((X, Y), loss="mse", device="reference")["loss"]
-        with ws.optim.raw_weights(model):
-            trained = model.evaluate((X, Y), loss="mse", device="reference")["loss"]
-        assert shown != trained
-        assert shown == pytest.approx(((model.predict(X, device="reference") - Y) ** 2).mean())
+def test_the_model_shows_what_swa_found() -> None:
+    model = fitted(SWA(ws.SGD(lr=0.1), start=6, every=3))
+    shown = model.evaluate((X, Y), loss="mse", device="reference")["loss"]
+    with ws.optim.raw_weights(model):
+        trained = model.evaluate((X, Y), loss="mse", device="reference")["loss"]
+    assert shown != trained
+    assert shown == pytest.approx(((model.predict(X, device="reference") - Y) ** 2).mean())
 
 
 def agc(w: Array, g: Array, clipping: float, eps: float) -> Array:

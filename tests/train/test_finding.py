@@ -85,13 +85,17 @@ def test_groups_keep_the_ratio_of_their_rates() -> None:
 # -- the batch size --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_the_batch_that_is_found_fits_and_one_row_more_does_not(accumulate: int) -> None:
-    options = {**SPECS, "optimizer": ws.Adam(), "accumulate": accumulate, "threads": 2}
-    limit = 150_000
+def test_the_batch_that_is_found_fits_and_one_row_more_does_not() -> None:
+    options, limit = {**SPECS, "optimizer": ws.Adam(), "threads": 2}, 150_000
     found = ws.find_batch_size(linear(), memory=limit, **options)
-    fits, too_many = (ws.build_session(linear(), batch_size=n, **options).peak_bytes for n in (found, found + 1))
+    fits, too_many = (ws.estimate(linear(), batch_size=n, **options).peak_bytes for n in (found, found + 1))
     assert fits <= limit < too_many
+
+
+def test_of_micro_batches_it_is_what_a_session_maps() -> None:
+    options, limit = {**SPECS, "optimizer": ws.SGD(), "threads": 2, "accumulate": 3}, 150_000
+    found = ws.find_batch_size(linear(), memory=limit, **options)
+    assert limit - 4096 < ws.build_session(linear(), batch_size=found, **options).peak_bytes <= limit
 
 
 def test_it_is_solved_for_any_target_and_limit() -> None:

@@ -9,7 +9,6 @@ OPTIM = Names(
     ours="ws.optim",
     same={"lr_scheduler": "ws.schedules"},
     say={
-        "LBFGS": "it is not here: use ws.Adam(lr=...), or SciPy's minimize over ws.losses.value_and_grad",
         "SparseAdam": "rows of an embedding that were not looked up have a gradient of 0: write ws.Adam(lr=...)",
         "swa_utils": "write ws.optim.SWA(optimizer), ws.optim.EMA(optimizer, decay=0.999) and ws.schedules.SWALR",
         "swap_in_optimizer_params_and_state": "with ws.optim.raw_weights(model): shows the weights without averages",
