@@ -97,7 +97,7 @@ def test_a_small_vgg_learns_through_fit_with_dropout_in_half_precision() -> None
     x += labels[:, None, None, None] * 0.5
     history = ws.fit(
         ws.models.vgg11(classes=2, batch_norm=True, dropout=0.1, width=4, hidden=16), (x, labels), loss="cross_entropy",
-        epochs=4, batch_size=8, precision="bfloat16", device="reference", optimizer=ws.Adam(lr=3e-3),
+        epochs=6, batch_size=8, precision="bfloat16", device="reference", optimizer=ws.Adam(lr=3e-3),
     )  # fmt: skip
     assert history["loss"][-1] < 0.8 * history["loss"][0]
 
