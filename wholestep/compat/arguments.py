@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import wraps
 from typing import Any, NoReturn, TypeVar
 
@@ -84,6 +83,8 @@ def _is_one_of(value: object, allowed: tuple[object, ...]) -> bool:
 
 
 def _refuse(function: str, name: str, known: list[str]) -> NoReturn:
+    from difflib import get_close_matches  # a program without mistakes needs none
+
     close = get_close_matches(name, known, 1)
     hint = f" Did you mean {close[0]}=?" if close else ""
     listed = f"It has: {', '.join(known)}." if known else "It takes none."

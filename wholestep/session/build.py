@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
@@ -280,6 +279,8 @@ def _refuse_unknown(recipe: Mapping[str, Any]) -> None:
     known = [*own, *(f.name for f in fields(Recipe))]
     for name in recipe:
         if name not in known:
+            from difflib import get_close_matches
+
             close = get_close_matches(name, known, 1, 0.6)
             hint = f" Did you mean {close[0]}=?" if close else ""
             fail(UsageError, f"a session has no argument {name!r}.{hint} There are: {', '.join(sorted(known))}.")
