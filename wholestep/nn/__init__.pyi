@@ -8,6 +8,7 @@ from wholestep.nn.activations import (
     Softplus as Softplus, Hardswish as Hardswish, SwiGLU as SwiGLU, Tanh as Tanh, Sigmoid as Sigmoid,
     Softmax as Softmax,
 )
+from wholestep.nn.calls import functional_call as functional_call
 from wholestep.nn.precision import in_float32 as in_float32
 from wholestep.nn.regularizers import L1 as L1, L2 as L2, L1L2 as L1L2
 from wholestep.nn.basic import (

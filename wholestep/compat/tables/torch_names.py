@@ -102,7 +102,7 @@ TORCH = Names(
         "jit": "nothing to write: every step is compiled as a whole; ws.save_plan keeps what was compiled",
         "export": "ws.save_plan(...) keeps a compiled plan, model.save(...) the weights",
         "fx": "ws.Graph is the recorded program; print(graph.to_ir()) shows it",
-        "func": "ws.gradients(loss, params) nests; model.functional weights are ws.gradients over model.traced(g)",
+        "func": "ws.gradients(loss, params) nests; a module with other weights is ws.nn.functional_call(model, weights, x)",
         "vmap": "write the axis: every function broadcasts and works on whole batches",
         "gradient": "ws.gradients(loss, params) are derivatives; differences of neighbours are x[1:] - x[:-1]",
         "cond": "both sides are computed, ws.where(condition, a, b) chooses",

@@ -10,7 +10,7 @@ from wholestep.compiler.frontend.promote import constant, reshape
 from wholestep.compiler.frontend.trace import fail, record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.types import Dim, Extent, int32, letter_of, shape_text
+from wholestep.compiler.ir.types import Dim, Extent, TensorType, int32, letter_of, shape_text
 from wholestep.errors import DTypeError, ShapeError, UsageError
 
 Item = int | slice | None | EllipsisType | Dim
@@ -21,6 +21,7 @@ def index(node: Node, key: object) -> Node:
     if isinstance(key, Node | np.ndarray | list):
         return gather(node, key, 0)
     items = _fill_ellipsis(node, key if isinstance(key, tuple) else (key,))
+    node = _rows_of_a_symbol(node, items)
     starts: list[Extent] = []
     stops: list[Extent] = []
     steps: list[int] = []
@@ -41,6 +42,24 @@ def index(node: Node, key: object) -> Node:
     if (*starts,) != (0,) * len(starts) or (*stops,) != node.type.shape or max(steps, default=1) > 1:
         sliced = record("slice", [node], at.SliceAttrs(tuple(starts), tuple(stops), tuple(steps)))
     return reshape(sliced, tuple(shape))
+
+
+def _rows_of_a_symbol(node: Node, items: list[Item]) -> Node:
+    """`table[:t]` of an axis of fixed size: as many first rows as a symbolic dimension has; the item is then done."""
+    axis = -1
+    for i, item in enumerate(items):
+        axis += item is not None
+        if not isinstance(item, slice) or not isinstance(item.stop, Dim) or isinstance(node.type.shape[axis], Dim):
+            continue
+        if item.start not in (None, 0) or item.step not in (None, 1):
+            fail(
+                ShapeError,
+                f"{_text(item)} at axis {axis}: a slice up to a symbolic dimension begins at 0, with a step of 1. "
+                f"Gather others: x[ws.arange({item.stop}) + 3].",
+            )
+        node = gather(node, record("iota", (), at.IotaAttrs(TensorType((item.stop,), int32), 0)), axis)
+        items[i] = slice(None)
+    return node
 
 
 def gather(node: Node, key: Node | np.ndarray | list[int], axis: int) -> Node:
@@ -121,7 +140,8 @@ def _symbolic_bounds(item: Item, extent: Dim, axis: int) -> tuple[Extent, Extent
         start = _offset(item.start, extent, 0)
         stop = _offset(item.stop, extent, extent)
         margin = start + (extent - stop)
-        safe = isinstance(margin, int) and 0 <= margin <= 1 and isinstance(start, int)
+        but_one = isinstance(margin, int) and 0 <= margin <= 1 and isinstance(start, int)
+        safe = but_one or (start, stop) in ((0, 1), (extent - 1, extent))
     else:
         start = _offset(item, extent, 0)
         stop = start + 1
@@ -130,7 +150,7 @@ def _symbolic_bounds(item: Item, extent: Dim, axis: int) -> tuple[Extent, Extent
         fail(
             ShapeError,
             f"{_text(item)} may be out of range at axis {axis}: only one element of the symbolic dimension {extent} is "
-            "sure to exist ([0], [-1], [1:], [:-1] are possible). Give the dimension a fixed number.",
+            "sure to exist ([0], [-1], [:1], [-1:], [1:], [:-1] are possible). Give the dimension a fixed number.",
         )
     return start, stop, 1
 
