@@ -213,7 +213,7 @@ def test_unknown_names_are_listed(session: ws.Session) -> None:
         ({"batch_size": 4, "threads": 0}, OptionError, "threads=0: expected a whole number from 1"),
         ({"batch_size": 4, "device": "gpu"}, OptionError, "device='gpu': expected one of 'cpu'"),
         ({"batch_size": 4, "seed": -1}, OptionError, "seed=-1"),
-        ({"batch_size": 4, "optimizer": "adma"}, UnknownNameError, "there is no optimizer 'adma'. Did you mean .*'adam'"),
+        ({"batch_size": 4, "optimizer": "adma"}, UnknownNameError, "there is no optimizer 'adma'. Did you mean"),
         ({"batch_size": 4, "optimizer": 3}, UsageError, r"such as ws.Adam\(lr=1e-3\), or a name .*; received 3"),
     ],
 )
