@@ -8,7 +8,7 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -23,17 +23,18 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, rewrite, toposort
 from wholestep.compiler.ir.ops import Trait, having
-from wholestep.compiler.ir.types import Dim, divide, product, shape_text, symbols_of
+from wholestep.compiler.ir.types import Dim, divide, product
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.inline import drop_custom_gradients, inline_calls
 from wholestep.compiler.passes.precision import lower_precision
-from wholestep.compiler.passes.separate import Separation, Term, analyse
-from wholestep.errors import GraphError, UsageError
+from wholestep.compiler.passes.separate import Separation, Term
+from wholestep.errors import GraphError
 from wholestep.optim import Optimizer
-from wholestep.steps.capacity import FIRST, PARTS, PREFIX, ROWS, batch_symbol
+from wholestep.steps.capacity import FIRST, PREFIX, ROWS, batch_symbol
 from wholestep.steps.evaluate import EVALUATE, loss_of, record_metrics
 from wholestep.steps.loss_scale import scaled, unscaled
 from wholestep.steps.recipe import Recipe
+from wholestep.steps.separable_loss import depends_on, need_plain_gradients, read_loss, rewritten, symbols_in
 from wholestep.steps.train import Slopes, declared_parameters, finish, reached_parameters
 
 
@@ -81,7 +82,7 @@ class _Splitter:
         if optimizer is not None:
             declared = optimizer.trainable(declared_parameters(self.step))
             self.params = reached_parameters(loss_of(self.step), declared, recipe.unused)
-            _need_plain_gradients(graph, optimizer, recipe)
+            need_plain_gradients(graph, optimizer, recipe)
         with self.step.scope(EVALUATE) if optimizer is None else nullcontext():
             record_metrics(self.step, recipe.measures)
         traced = self.step.to_ir() if optimizer is not None else evaluated(self.step.to_ir())
@@ -95,7 +96,7 @@ class _Splitter:
         self.scale = None if recipe.loss_scale is None or optimizer is None else recipe.loss_scale.now(self.step)
 
     def split(self) -> MicroBatches:
-        read = self._read_loss()
+        read = read_loss(self.whole, self.batch, self.recipe, self.what, trains=self.optimizer is not None)
         share = self._sum([self._share(t, self._total(t.denominator)) for t in read.terms])
         if share is None:
             fail(GraphError, f"{self.what}: the loss does not depend on the batch, so there is nothing to cut; use 1.")
@@ -111,39 +112,6 @@ class _Splitter:
             self.batch,
         )
 
-    # -- reading the loss ----------------------------------------------------------------------------------------
-
-    def _read_loss(self) -> Separation:
-        """The loss as terms; where it cannot be cut, the mean of the parts' losses, if that is accepted."""
-        read = analyse(self.whole, self.loss, self.batch)
-        read = self._with_numbered_draws(read) if read.separable else read
-        if read.separable:
-            return read
-        if self.recipe.per_micro_batch:
-            return Separation(True, (Term(None, self.loss, b.count(Dim.symbol(PARTS), self.loss.type.dtype)),))
-        return self._refuse(read)
-
-    def _refuse(self, read: Separation) -> Separation:
-        node = read.blame
-        assert node is not None, "what is not separable has a reason"
-        name, line = f" {node.name!r}" if node.name else "", f" (made at {node.line})" if node.line else ""
-        advice = "Build with a batch_size that holds all rows."
-        if self.optimizer is not None:
-            advice = "Train with accumulate=1, or accept the mean of the batches' losses: per_micro_batch=True."
-        fail(
-            GraphError,
-            f"{self.what}: the loss cannot be cut into batches, since `{node.op}`{name}{line} {read.reason}. {advice}",
-        )
-
-    def _with_numbered_draws(self, read: Separation) -> Separation:
-        """Not separable where the elements of a random tensor cannot be numbered over all micro-batches."""
-        for node in self.whole.nodes:
-            if node.op in having(Trait.DRAWS) and self.batch in symbols_of(node.type.shape[1:]):
-                shape = shape_text(node.type.shape)
-                why = f"draws random numbers of shape {shape}, whose first axis is not the batch"
-                return Separation(False, blame=node, reason=why)
-        return read
-
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _share(self, term: Term, total: Node | None) -> Node:
@@ -158,7 +126,7 @@ class _Splitter:
         if denominator is None:
             return None
         if denominator.host:  # of sizes alone: what adds up over the parts is the value at the sum of their sizes
-            return _rewritten(denominator, self._of_all_rows)
+            return rewritten(denominator, self._of_all_rows)
         if denominator not in self.totals:
             name = f"{PREFIX}denominator{len(self.totals)}"
             self.totals[denominator] = self.step.state(name, (), 0.0, denominator.type.dtype)
@@ -183,7 +151,7 @@ class _Splitter:
         """Metrics count each part; a state of the user's that depends on the batch cannot be updated once."""
         own = self.graph.updates
         for update in self.whole.updates:
-            if update.name in own and not self._depends_on_batch(update.node):
+            if update.name in own and not depends_on(update.node, self.batch):
                 continue
             if update.name in own and not self.recipe.per_micro_batch:
                 fail(
@@ -204,14 +172,9 @@ class _Splitter:
         # One state's update may read another one: the rows of a metric stand where its count says.
         starts = {state.node: where(self.is_first, state, shadow).node for state, shadow in pairs}
         return [
-            _Sum(shadow, ir.Update(shadow.name, _rewritten(update.node, lambda n: n, starts)), state)
+            _Sum(shadow, ir.Update(shadow.name, rewritten(update.node, lambda n: n, starts)), state)
             for (state, shadow), update in zip(pairs, updates, strict=True)
         ]
-
-    def _depends_on_batch(self, node: Node) -> bool:
-        return any(
-            n.op in ("input", "size", *having(Trait.DRAWS)) and self.batch in _symbols(n) for n in toposort([node])
-        )
 
     # -- the update ----------------------------------------------------------------------------------------------
 
@@ -225,12 +188,12 @@ class _Splitter:
             if shadow.of is not None:
                 final.update(final.adopt(shadow.of), final.adopt(shadow.state))
         for update in self.whole.updates:
-            if update.name in self.graph.updates and not self._depends_on_batch(update.node):
+            if update.name in self.graph.updates and not depends_on(update.node, self.batch):
                 final.update(final.states[update.name], Tensor(update.node, final))
         params = [final.adopt(p) for p in self.params]
         grads = [final.adopt(slopes[p.name]) for p in self.params]
         made = finish(final, Slopes(final.adopt(total), params, grads), self.optimizer, self.recipe)
-        outputs = [o for o in made.outputs if not self._depends_on_batch(o.node)]
+        outputs = [o for o in made.outputs if not depends_on(o.node, self.batch)]
         return self._program(outputs, made.updates, parts=False)
 
     def _whole_loss(
@@ -251,7 +214,7 @@ class _Splitter:
         """loss = f(q, parameters):  its gradient is ∂f/∂q·∂q, which the parts have added up, plus ∂f."""
         sides = (term.numerator, term.denominator)
         old = next(n for n in toposort([outer]) if n.op in having(Trait.QUOTIENT) and n.inputs == sides)
-        loss = self._tensor(_replaced(outer, old, b.cast(quotient.node, old.type.dtype)))
+        loss = self._tensor(rewritten(outer, lambda n: n, {old: b.cast(quotient.node, old.type.dtype)}))
         free = self._inside(loss)
         factor, *own = self._slopes(loss, [quotient, *free])
         return loss, _added({name: g * factor for name, g in sums.items()}, free, own)
@@ -273,7 +236,7 @@ class _Splitter:
 
     def _numbered(self, node: Node) -> Node:
         """Random numbers are those of the element's place in the large batch."""
-        if node.op not in having(Trait.DRAWS) or self.batch not in _symbols(node):
+        if node.op not in having(Trait.DRAWS) or self.batch not in symbols_in(node):
             return node
         a, row = node.attrs, divide(product(node.type.shape), Dim.symbol(self.batch))
         assert isinstance(a, at.RandomAttrs | at.DropoutAttrs)
@@ -306,34 +269,3 @@ def _added(sums: Mapping[str, Tensor], params: Sequence[Tensor], grads: Sequence
     for p, g in zip(params, grads, strict=True):
         out[p.name] = out[p.name] + g if p.name in out else g
     return out
-
-
-def _need_plain_gradients(graph: Graph, optimizer: Optimizer, recipe: Recipe) -> None:
-    """An optimizer that follows other gradients than the loss's (SAM) needs the whole batch for them."""
-    scratch = graph.copy()
-    loss = loss_of(scratch)
-    params = reached_parameters(loss, optimizer.trainable(declared_parameters(scratch)), recipe.unused)
-    for g in optimizer.gradients(loss, params[:1]):
-        source = g.node.inputs[0] if g.node.op == "item" else g.node
-        if source.op != "gradient" or source.inputs[0] is not loss.node:
-            fail(
-                UsageError,
-                f"accumulate needs an optimizer that follows the gradient of the loss; {type(optimizer).__name__} "
-                "takes one elsewhere, on the whole batch. Use accumulate=1.",
-            )
-
-
-def _symbols(node: Node) -> frozenset[str]:
-    return symbols_of([b.attrs_of(node, at.SizeAttrs).extent] if node.op == "size" else node.type.shape)
-
-
-def _replaced(root: Node, old: Node, new: Node) -> Node:
-    return _rewritten(root, lambda n: n, {old: new})
-
-
-def _rewritten(root: Node, rule: Callable[[Node], Node], known: Mapping[Node, Node] | None = None) -> Node:
-    made: dict[Node, Node] = dict(known or {})
-    for node in toposort([root]):
-        if node not in made:
-            made[node] = rule(node.with_inputs([made[i] for i in node.inputs]))
-    return made[root]

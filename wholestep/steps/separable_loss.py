@@ -1,0 +1,91 @@
+"""Can a loss be cut into batches?  How it is read, and what is said where it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NoReturn
+
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.ir.graph import Node, toposort
+from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.types import Dim, shape_text, symbols_of
+from wholestep.compiler.passes.separate import Separation, Term, analyse
+from wholestep.errors import GraphError, UsageError
+from wholestep.optim import Optimizer
+from wholestep.steps.capacity import PARTS
+from wholestep.steps.evaluate import loss_of
+from wholestep.steps.recipe import Recipe
+from wholestep.steps.train import declared_parameters, reached_parameters
+
+
+def read_loss(whole: ir.Graph, batch: str, recipe: Recipe, what: str, *, trains: bool) -> Separation:
+    """The loss as terms; where it cannot be cut, the mean of the parts' losses, if that is accepted."""
+    loss = whole.outputs[0].node
+    read = analyse(whole, loss, batch)
+    read = _with_numbered_draws(whole, batch, read) if read.separable else read
+    if not read.separable and not recipe.per_micro_batch:
+        _refuse(read, what, trains)
+    of_parts = Term(None, loss, b.count(Dim.symbol(PARTS), loss.type.dtype))
+    return read if read.separable else Separation(True, (of_parts,))
+
+
+def _refuse(read: Separation, what: str, trains: bool) -> NoReturn:
+    node = read.blame
+    assert node is not None, "what is not separable has a reason"
+    name, line = f" {node.name!r}" if node.name else "", f" (made at {node.line})" if node.line else ""
+    advice = "Build with a batch_size that holds all rows."
+    if trains:
+        advice = "Train with accumulate=1, or accept the mean of the batches' losses: per_micro_batch=True."
+    fail(
+        GraphError,
+        f"{what}: the loss cannot be cut into batches, since `{node.op}`{name}{line} {read.reason}. {advice}",
+    )
+
+
+def _with_numbered_draws(whole: ir.Graph, batch: str, read: Separation) -> Separation:
+    """Not separable where the elements of a random tensor cannot be numbered over all micro-batches."""
+    for node in whole.nodes:
+        if node.op in having(Trait.DRAWS) and batch in symbols_of(node.type.shape[1:]):
+            shape = shape_text(node.type.shape)
+            why = f"draws random numbers of shape {shape}, whose first axis is not the batch"
+            return Separation(False, blame=node, reason=why)
+    return read
+
+
+def need_plain_gradients(graph: Graph, optimizer: Optimizer, recipe: Recipe) -> None:
+    """An optimizer that follows other gradients than the loss's (SAM) needs the whole batch for them."""
+    scratch = graph.copy()
+    loss = loss_of(scratch)
+    params = reached_parameters(loss, optimizer.trainable(declared_parameters(scratch)), recipe.unused)
+    for g in optimizer.gradients(loss, params[:1]):
+        source = g.node.inputs[0] if g.node.op == "item" else g.node
+        if source.op != "gradient" or source.inputs[0] is not loss.node:
+            fail(
+                UsageError,
+                f"accumulate needs an optimizer that follows the gradient of the loss; {type(optimizer).__name__} "
+                "takes one elsewhere, on the whole batch. Use accumulate=1.",
+            )
+
+
+def depends_on(node: Node, batch: str) -> bool:
+    """Does a value depend on the batch: on its data, its size, or what is drawn for it?"""
+    leaves = ("input", "size", *having(Trait.DRAWS))
+    return any(n.op in leaves and batch in symbols_in(n) for n in toposort([node]))
+
+
+def symbols_in(node: Node) -> frozenset[str]:
+    """The symbolic dimensions of a node; of a size, those that it is the size of."""
+    return symbols_of([b.attrs_of(node, at.SizeAttrs).extent] if node.op == "size" else node.type.shape)
+
+
+def rewritten(root: Node, rule: Callable[[Node], Node], known: Mapping[Node, Node] | None = None) -> Node:
+    """A node with a rule applied to everything that it is computed from; `known` stand for what they replace."""
+    made: dict[Node, Node] = dict(known or {})
+    for node in toposort([root]):
+        if node not in made:
+            made[node] = rule(node.with_inputs([made[i] for i in node.inputs]))
+    return made[root]
