@@ -78,9 +78,9 @@ class DeviceError(WholestepError, RuntimeError):
 class OutOfMemoryError(WholestepError, MemoryError):
     """More memory than can be had; nothing was touched.  `bytes` is what was asked for at once."""
 
-    def __init__(self, text: str, bytes: int) -> None:
-        super().__init__(text)
-        self.bytes = bytes
+    def __init__(self, text: str, bytes: int, advice: str = "") -> None:
+        super().__init__(f"{text} {advice}".rstrip())
+        self.bytes, self.what = bytes, text
 
 
 class CacheError(WholestepError, OSError):

@@ -14,7 +14,7 @@ from wholestep.compiler.plan.footprint import Segments, footprint, page_rounded
 from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.plan.layout import aligned
 from wholestep.compiler.runtime.memory import free_bytes, largest_tensors
-from wholestep.errors import OptionError, OutOfMemoryError, UsageError
+from wholestep.errors import OptionError, OutOfMemoryError, UsageError, WholestepError
 from wholestep.steps.capacity import batch_symbol
 from wholestep.steps.define import Model, as_graph
 from wholestep.steps.definition import TRAIN, Definition
@@ -58,6 +58,22 @@ def largest_batch(definition: Definition, where: Where, memory: object, most: in
             needed(1),
         )
     return _largest(needed, limit, most)
+
+
+def with_solution(error: OutOfMemoryError, definition: Definition, where: Where) -> OutOfMemoryError:
+    """The error about a step that does not fit, with the batch that would; as it was, where none would."""
+    if where.device.target.family not in ("cpu", "reference") or definition.has_fixed_batch:
+        return error
+    try:
+        symbol = batch_symbol(definition.graph)
+        asked = definition.capacity[symbol]
+        fits = largest_batch(definition, where, None, min(asked, MOST))
+    except WholestepError:
+        return error
+    advice = (
+        f"{symbol}={fits:,} is the largest that fits; received {symbol}={asked:,}. accumulate= takes more in parts."
+    )
+    return OutOfMemoryError(error.what, error.bytes, advice)
 
 
 def _largest(needed: Callable[[int], int], limit: int, most: int) -> int:

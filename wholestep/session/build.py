@@ -15,7 +15,7 @@ from wholestep.compiler.frontend.precision import as_precision
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.spans import OptimizeReport
-from wholestep.errors import UsageError
+from wholestep.errors import OutOfMemoryError, UsageError
 from wholestep.nn.module import Module
 from wholestep.optim import Optimizer
 from wholestep.options import CompileOptions
@@ -289,9 +289,14 @@ def _refuse_unknown(recipe: Mapping[str, Any]) -> None:
 def build(definition: Definition, where: Where) -> tuple[Session, OptimizeReport]:
     """Have the main entry point planned, and load it."""
     compiled = Plans.made_for(definition, where)
-    with compiled.spans.span("build_session"):
-        plan, report = compiled.plan_with_report(definition.main)
-        session = load(compiled, plan)
+    try:
+        with compiled.spans.span("build_session"):
+            plan, report = compiled.plan_with_report(definition.main)
+            session = load(compiled, plan)
+    except OutOfMemoryError as error:
+        from wholestep.session.batch_size import with_solution
+
+        raise with_solution(error, definition, where) from None
     return session, replace(report, spans=tuple(compiled.spans.all))
 
 

@@ -13,6 +13,7 @@ import pytest
 import wholestep as ws
 from wholestep.compiler.runtime import memory
 from wholestep.compiler.runtime.memory import LARGE, Region, free_bytes
+from wholestep.session.batch_size import MOST
 
 
 def flags(address: int) -> list[str]:
@@ -70,15 +71,16 @@ def too_large(inputs: int, hidden: int) -> tuple[ws.nn.Module, dict[str, Any]]:
 @pytest.mark.parametrize(("batch", "verify"), [(10**10, None), (10**17, False)])
 def test_a_batch_that_no_machine_holds_names_its_tensors_and_one_that_fits(batch: int, verify: bool | None) -> None:
     model, given = too_large(8, 64)
-    expected = r"a step needs [\d,]+ bytes.*largest tensors: .*batch, 64\].*About batch="
+    expected = r"a step needs [\d,]+ bytes.*largest tensors: .*batch, 64\].*batch=[\d,]+ is the largest that fits"
     with pytest.raises(MemoryError, match=expected) as told:
-        ws.build_session(model, **given, batch_size=batch, options=ws.CompileOptions(verify=verify))
+        ws.build_session(model, **given, batch_size=batch, options=ws.CompileOptions(verify=verify, cache=False))
     assert isinstance(told.value, ws.errors.OutOfMemoryError)
-    found = re.search(r"About batch=([\d,]+) fits; received batch=([\d,]+)", str(told.value))
+    found = re.search(r"batch=([\d,]+) is the largest that fits; received batch=([\d,]+)", str(told.value))
     assert found is not None
     fits, received = (int(n.replace(",", "")) for n in found.groups())
     assert received == batch
-    assert 0.5 < ws.estimate(model, **given, batch_size=fits).peak_bytes / free_bytes() < 1.2
+    used = ws.estimate(model, **given, batch_size=fits).peak_bytes / free_bytes()
+    assert 0.9 < used < 1.1 or (fits == MOST and used < 1.0)  # others have taken or given some since
 
 
 def test_a_weight_that_no_machine_holds_is_named() -> None:

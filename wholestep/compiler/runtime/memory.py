@@ -89,8 +89,9 @@ def explained(plan: Plan, threads: int) -> Iterator[None]:
         needed = footprint(plan, threads).peak_bytes
         raise OutOfMemoryError(
             f"a step needs {needed:,} bytes of memory, and {free_bytes():,} are free. Its largest tensors: "
-            f"{largest_tensors(plan)}. {_advice(plan, needed)}",
+            f"{largest_tensors(plan)}.",
             error.bytes,
+            _advice(plan, needed),
         ) from None
 
 
