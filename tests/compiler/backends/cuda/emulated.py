@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from wholestep.compiler.backend import Place, nothing
 from wholestep.compiler.backends.cuda.launches import record_words, write_record
+from wholestep.compiler.backends.cuda.products import Matrix, Product, product_of
 from wholestep.compiler.backends.cuda.render.source import Source, render, with_primitives
 from wholestep.compiler.backends.cuda.schedule import arena_end
-from wholestep.compiler.backends.cuda.scheduled import ELEMENTS, SCATTER, schedule_of
+from wholestep.compiler.backends.cuda.scheduled import ELEMENTS, LIBRARY, SCATTER, schedule_of
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.host import HostDevice, HostProgram, Memory
 from wholestep.compiler.devices import register, unregister
@@ -78,6 +80,23 @@ def compiled_text(kernels: str, functions: Sequence[str]) -> tuple[ctypes.CDLL, 
     return ctypes.CDLL(str(path)), str(path)
 
 
+def host_product(product: Product, a: int, b: int, c: int) -> None:
+    """What a library would compute, in float64 and rounded once."""
+
+    def view(matrix: Matrix, address: int, rows: int, columns: int) -> Array:
+        dtype = matrix.dtype.numpy
+        reach = (product.batch - 1) * matrix.batch + (rows - 1) * matrix.row + (columns - 1) * matrix.column + 1
+        flat = np.frombuffer((ctypes.c_uint8 * (reach * dtype.itemsize)).from_address(address), dtype)
+        steps = [step * dtype.itemsize for step in (matrix.batch, matrix.row, matrix.column)]
+        return as_strided(flat, (product.batch, rows, columns), steps)
+
+    for i in range(product.outer):
+        left = view(product.a, a + i * product.a.outer * product.a.dtype.size, product.m, product.k)
+        right = view(product.b, b + i * product.b.outer * product.b.dtype.size, product.k, product.n)
+        whole = left.astype(np.float64) @ right.astype(np.float64)
+        view(product.c, c + i * product.c.outer * product.c.dtype.size, product.m, product.n)[...] = whole
+
+
 class Emulated:
     """A plan's kernels; `threads` and `blocks` say in which order those run."""
 
@@ -94,9 +113,24 @@ class Emulated:
             turns: Sequence[int] = [-1] if loop is None else range(self.longest(loop))
             for turn in turns:
                 for kernel, rendered in inside:
+                    if schedule_of(kernel).form == LIBRARY:
+                        self.multiply(kernel, memory)
+                    if not rendered.function:
+                        continue
                     self.launch(kernel, rendered.function, rendered.buffers, memory, step, turn, (threads, blocks))
         assert not self.counters.any(), "a kernel leaves its counters as they were"
         assert (self.scratch[-FENCE:] == 255).all(), "a kernel writes behind the scratch memory"
+
+    def multiply(self, kernel: Kernel, memory: Memory) -> None:
+        """A product of the library."""
+        found = product_of(self.plan, kernel, memory.sizes)
+
+        def address(matrix: Matrix) -> int:
+            if matrix.buffer < 0:
+                return int(self.scratch.ctypes.data) + schedule_of(kernel).scratch_at
+            return int(memory.arrays[matrix.buffer].ctypes.data) + matrix.offset * matrix.dtype.size
+
+        host_product(found, *map(address, (found.a, found.b, found.c)))
 
     def longest(self, loop: int) -> int:
         """A graph has as many launches as the longest loop; those behind the end of a shorter one do nothing."""
@@ -128,7 +162,7 @@ class Emulated:
             ]
         values += [ctypes.c_void_p(memory.arrays[b].ctypes.data) for b in buffers]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
-        meets = s.form not in (ELEMENTS, SCATTER)
+        meets = s.form not in (ELEMENTS, SCATTER, LIBRARY)
         geometry = (ctypes.c_int * 6)(s.blocks, s.chunks, s.threads, meets, *orders)
         assert self.dll[f"run_{function}"](geometry, pointers) == 0, f"threads of {function} wait for ever"
 

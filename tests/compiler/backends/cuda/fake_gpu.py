@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.compiler.backends.cuda.emulated import compiled_text
-from wholestep.compiler.backends.cuda import compiler, driver, program
+from tests.compiler.backends.cuda.emulated import compiled_text, host_product
+from wholestep.compiler.backends.cuda import compiler, cublas, driver, program
+from wholestep.compiler.backends.cuda.products import Product
 
 MEETS = re.compile(r"ws_warp|ws_block|ws_product|__ballot|__syncthreads|ws_is_last")
 TOTAL = 1 << 30  # bytes of its memory
@@ -50,6 +51,7 @@ def out_of_order(graph: list[Node]) -> list[Op]:
 
 class FakeDriver:
     CUresult = CUresult
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
     CUevent_flags = SimpleNamespace(CU_EVENT_DEFAULT=0, CU_EVENT_DISABLE_TIMING=2)
     CUdevice_attribute = SimpleNamespace(
@@ -60,6 +62,7 @@ class FakeDriver:
         self.capability = capability
         self.memory: dict[int, Any] = {}
         self.queue: list[Op] = []
+        self.captured: list[Op] = []  # what a library puts into a stream
         self.objects: list[Any] = []  # graphs, modules and functions by number
         self.launched, self.graphs = 0, 0
 
@@ -109,8 +112,8 @@ class FakeDriver:
         for op in queue:
             op()
 
-    def cuStreamCreate(self, flags: int) -> tuple[CUresult, str]:
-        return OK, "stream"
+    def cuStreamCreate(self, flags: int) -> tuple[CUresult, int]:
+        return OK, 7
 
     def cuStreamSynchronize(self, stream: Any) -> tuple[CUresult]:
         self.run()
@@ -124,6 +127,20 @@ class FakeDriver:
     ) -> tuple[CUresult, int]:
         assert len(before) == count
         graph.append((self.kernel(params), tuple(before)))
+        return OK, len(graph) - 1
+
+    def cuStreamBeginCapture(self, stream: Any, mode: Any) -> tuple[CUresult]:
+        self.captured = []
+        return (OK,)
+
+    def cuStreamEndCapture(self, stream: Any) -> tuple[CUresult, list[Op]]:
+        return OK, self.captured
+
+    def cuGraphAddChildGraphNode(
+        self, graph: list[Node], before: list[int], count: int, child: list[Op]
+    ) -> tuple[CUresult, int]:
+        assert len(before) == count
+        graph.append((lambda: [op() for op in child] and None, tuple(before)))
         return OK, len(graph) - 1
 
     def cuGraphInstantiate(self, graph: list[Node], flags: int) -> tuple[CUresult, int]:
@@ -180,6 +197,10 @@ class FakeDriver:
 
         return launch
 
+    def multiply(self, product: Product, a: int, b: int, c: int, workspace: int, stream: int) -> None:
+        """What cuBLASLt would put into a stream that is captured."""
+        self.captured.append(lambda: host_product(product, a, b, c))
+
     # -- devices ---------------------------------------------------------------------------------------------------
     def cuDeviceGetCount(self) -> tuple[CUresult, int]:
         return OK, 1
@@ -224,6 +245,7 @@ def fake_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[FakeDriver]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "bindings", lambda: fake)
         patch.setattr(driver, "HERE", SimpleNamespace())
+        patch.setattr(cublas, "run_product", fake.multiply)
         patch.setattr(compiler, "TOGETHER", 1 << 30)
         patch.setattr(compiler, "compile_text", fake_compile)
         patch.setattr(compiler, "nvrtc_version", lambda: f"none {os.getpid()}")

@@ -121,6 +121,27 @@ def test_many_graphs(many: list[Graph], sizes: dict[str, int], seed: int, fused:
     check(many, sizes, seed, fused)
 
 
+def test_rows_that_are_too_long_for_shared_memory() -> None:
+    """A softmax and its gradient over 12,000 columns, which carry exponentials from pass to pass; a wide embedding."""
+    g = ws.Graph()
+    x, at = g.input("x", ("batch", 12_000)), g.input("at", ("batch",), dtype="int32")
+    table = g.parameter("table", (7, 700))
+    g.set_outputs({"loss": (ws.softmax(x * 3.0, -1) * x).sum() + (ws.take(table, at) ** 2).sum()})
+    graph = train_graph(g, ws.SGD(lr=0.1))
+    plan, _ = Compiler(CompileOptions(egraph=False)).plan(graph, {"batch": 3}, TARGET)
+    assert any(k.schedule.form == "rows" and k.schedule.scratch for k in plan.kernels)
+    rng = np.random.default_rng(0)
+    inputs = {"x": rng.standard_normal((3, 12_000)).astype(np.float32), "at": np.array([6, 2, 6], np.int32)}
+    state = {name: first_values(plan, seed=0)(name) for name, _ in plan.states}
+    meant = strip_stop_gradients(expand_gradients(inline_calls(graph)))
+    want = interpret(meant, inputs=inputs, state=state, sizes={"batch": 3}, step=STEP)
+    (emulated,) = together([plan])
+    found = [run(emulated, inputs, state, {"batch": 3}, 0, orders) for orders in ORDERS]
+    for name, value in {**want.outputs, **want.state}.items():
+        np.testing.assert_allclose(found[0][name], value, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(found[0][name], found[1][name])
+
+
 @pytest.mark.parametrize("dtype", ["float32"])
 def test_every_op_and_its_gradient(dtype: str) -> None:
     """All groups of cases in one compilation."""

@@ -12,6 +12,7 @@ from sessions import data, mlp
 
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import TOTAL, FakeDriver, fake_gpu
+from wholestep.compiler.backends.cuda import products
 from wholestep.errors import InputError, OptionError, OutOfMemoryError
 
 Array = np.ndarray[Any, Any]
@@ -97,6 +98,28 @@ def test_a_model_trains_measures_and_predicts_as_on_the_reference(name: str) -> 
     assert float(ours.evaluate(**batches[0]).loss) == pytest.approx(float(other.evaluate(**batches[0]).loss), rel=1e-5)
     predicted = [s.predict(x=batches[0]["x"]) for s in (ours, other)]
     np.testing.assert_allclose(*predicted, rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize(("name", "precision"), [("gpt", "float32"), ("gpt", "bfloat16")])
+def test_products_of_a_library_stand_among_our_kernels(
+    name: str, precision: str, monkeypatch: pytest.MonkeyPatch, gpu: FakeDriver
+) -> None:
+    """Every product that it can take, plain ones and those with something behind them; a graph for each size."""
+    monkeypatch.setattr(products, "LEAST_FLOPS", dict.fromkeys(products.LEAST_FLOPS, 1))
+    options = ws.CompileOptions(verify=True, cache=False, egraph=False)
+    ours = session_of(name, "cuda", precision=precision, options=options)
+    other = session_of(name, "reference", precision=precision)
+    forms = [k.schedule.form for k in ours.plan.kernels if type(k.body).__name__ == "Dot"]
+    assert forms.count("library") > len(forms) // 2
+    assert "note: checked against the interpreter" in str(ours.report())
+    before = gpu.graphs
+    for rows in (3, 2, 3):
+        batch = MODELS[name][1](rows)
+        near = {"rel": 1e-5 if precision == "float32" else 1e-2}
+        assert float(ours.step(**batch)) == pytest.approx(float(other.step(**batch)), **near)
+    assert gpu.graphs <= before + 2
+    losses = [s.run(MODELS[name][1](8)) for s in (ours, other)]
+    np.testing.assert_allclose(*losses, rtol=near["rel"])
 
 
 # -- runs --------------------------------------------------------------------------------------------------------

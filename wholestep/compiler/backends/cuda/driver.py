@@ -73,6 +73,7 @@ class Gpu:
         self._context = call("cuDevicePrimaryCtxRetain", self._handle)
         self.enter()
         self.stream = call("cuStreamCreate", driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        self.library_stream = call("cuStreamCreate", driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
         self._copy_in, self._copy_out = driver.cuMemcpyHtoDAsync, driver.cuMemcpyDtoHAsync
         attribute = driver.CUdevice_attribute
         self.capability = (
@@ -243,6 +244,20 @@ class Nodes:
         before = [self._nodes[i] for i in after]
         self._nodes.append(call("cuGraphAddKernelNode", self.handle, before, len(before), params))
         self._kept.append((arguments, pointers))
+        return len(self._nodes) - 1
+
+    def captured(self, record: Callable[[int], None], after: Sequence[int]) -> int:
+        """Add what a library puts into a stream."""
+        stream = self._gpu.library_stream
+        mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        call("cuStreamBeginCapture", stream, mode)
+        try:
+            record(int(stream))
+        finally:  # a capture that is not ended poisons the stream
+            child = call("cuStreamEndCapture", stream)
+        before = [self._nodes[i] for i in after]
+        self._nodes.append(call("cuGraphAddChildGraphNode", self.handle, before, len(before), child))
+        call("cuGraphDestroy", child)
         return len(self._nodes) - 1
 
 

@@ -81,7 +81,7 @@ class Epochs:
         size = 8 * self._words * self.steps + LOSS_BYTES * self.steps
         self._pinned = [PinnedMemory(gpu, size) for _ in range(IN_FLIGHT + 1)]
         self._events = [Event(gpu) for _ in self._pinned]
-        self._graphs: dict[tuple[int, frozenset[int]], Graph] = {}
+        self._graphs: dict[tuple[int, frozenset[int], tuple[int, ...]], Graph] = {}
         self._resident: Resident | None = None
         self.mapped_bytes = self._records.size + self._losses.size + self._data.size + self._inputs.size
 
@@ -133,6 +133,8 @@ class Epochs:
         update, turn = first, 0
         while update < end and (update == first or time.monotonic() < deadline):
             count = self.steps if end - update >= self.steps else 1
+            if self._program.has_library and epoch.rows_of(update + count - 1) < epoch.batch:
+                count = 1  # the steps of a graph that a library has part in have one size
             self._launch(epoch, update, count, turn)
             begun.append((turn, count))
             update, turn = update + count, (turn + 1) % len(self._pinned)
@@ -169,24 +171,26 @@ class Epochs:
         program, pinned = self._program, self._pinned[turn]
         records = pinned.view(0, self._words * count, np.dtype(np.uint64)).reshape(count, self._words)
         program.write_records(records, epoch, update)
-        key = count, self._elsewhere
-        graph = self._graphs.get(key) or self._built(count)
+        graph = self._ready_graph(count, epoch.sizes_of(update))
         self._gpu.copy_in(self._records.address, pinned.address, records.nbytes)
         graph.launch()
         to = pinned.address + 8 * self._words * self.steps
         self._gpu.copy_out(to, self._losses.address, LOSS_BYTES * count)
         self._events[turn].record()
 
-    def _built(self, count: int) -> Graph:
+    def _ready_graph(self, count: int, sizes: Mapping[str, int]) -> Graph:
+        key = count, self._elsewhere, self._program.graph_key(sizes)
+
         def build(nodes: Nodes) -> None:
             order = Order(nodes, self._program.plan)
             for i in range(count):
-                self._add_step(order, i)
+                self._add_step(order, i, sizes)
 
-        graph = self._graphs[count, self._elsewhere] = Graph(self._gpu, build)
-        return graph
+        if key not in self._graphs:
+            self._graphs[key] = Graph(self._gpu, build)
+        return self._graphs[key]
 
-    def _add_step(self, order: Order, i: int) -> None:
+    def _add_step(self, order: Order, i: int, sizes: Mapping[str, int]) -> None:
         """Put one step into a graph: the gathering of its rows, and its kernels."""
         step, loss = self._records.address + 8 * self._words * i, self._losses.address + LOSS_BYTES * i
         second = i % 2 == 1
@@ -201,7 +205,7 @@ class Epochs:
                 return loss
             return self._second[id] if id in elsewhere else self._program.address(id)
 
-        self._program.add_step(order, address, step, elsewhere)
+        self._program.add_step(order, self._program.placed(address, step, elsewhere), sizes)
 
     def _read(self, turn: int, count: int) -> AnyArray:
         self._events[turn].wait()

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from wholestep.compiler.backends.cuda import cublas
 from wholestep.compiler.backends.cuda.driver import Gpu, Nodes
+from wholestep.compiler.backends.cuda.products import product_of
 from wholestep.compiler.backends.cuda.render.source import Rendered, Source
 from wholestep.compiler.backends.cuda.schedule import COUNTERS, SCRATCH
-from wholestep.compiler.backends.cuda.scheduled import schedule_of
+from wholestep.compiler.backends.cuda.scheduled import LIBRARY, schedule_of
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.kernel import Kernel, Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -62,6 +64,15 @@ class Order:
         reads: set[Resource],
         writes: set[Resource],
     ) -> None:
+        after = self._after(reads, writes)
+        self._done(self._nodes.kernel(function, grid, threads, given, after), after, reads, writes)
+
+    def library(self, record: Callable[[int], None], reads: set[Resource], writes: set[Resource]) -> None:
+        """What a library puts into a stream."""
+        after = self._after(reads, writes)
+        self._done(self._nodes.captured(record, after), after, reads, writes)
+
+    def _after(self, reads: set[Resource], writes: set[Resource]) -> list[int]:
         wanted: set[int] = set()
         for resource in reads | writes:
             for other in self._overlapping.get(resource, (resource,)):
@@ -69,8 +80,9 @@ class Order:
                     wanted.add(self._written[other])
                 if resource in writes:
                     wanted.update(self._read.get(other, ()))
-        after = self._nearest(wanted)
-        node = self._nodes.kernel(function, grid, threads, given, after)
+        return self._nearest(wanted)
+
+    def _done(self, node: int, after: Sequence[int], reads: set[Resource], writes: set[Resource]) -> None:
         before = 0
         for n in after:
             before |= self._before[n] | 1 << n
@@ -102,6 +114,18 @@ def overlapping(plan: Plan) -> dict[Resource, tuple[Resource, ...]]:
 
 
 @dataclass(frozen=True)
+class Placed:
+    """Where the kernels of one step find things."""
+
+    address: Callable[[int], int]  # of a buffer
+    step: int  # its record
+    scratch: int
+    counters: int
+    workspace: int  # of the library
+    elsewhere: frozenset[int] = frozenset()  # buffers in a second place, which steps before do not use
+
+
+@dataclass(frozen=True)
 class Launches:
     """The kernels of a plan on a GPU."""
 
@@ -113,23 +137,12 @@ class Launches:
     def __post_init__(self) -> None:
         if len(self.plan.symbols) > DIMS:
             raise PlanError(f"a plan for a GPU has at most {DIMS} symbolic sizes; received {len(self.plan.symbols)}.")
-        most = max((schedule_of(k).blocks for k in self.plan.kernels if schedule_of(k).scratch), default=0)
+        most = max((schedule_of(k).blocks for k in self.plan.kernels if schedule_of(k).chunks > 1), default=0)
         if most > COUNTERS:
             raise PlanError(f"a sum is cut for {most} blocks; at most {COUNTERS} can be counted.")
 
-    def add(
-        self,
-        order: Order,
-        address: Callable[[int], int],
-        step: int,
-        scratch: int,
-        counters: int,
-        elsewhere: frozenset[int] = frozenset(),
-    ) -> None:
-        """Put the kernels of one step into a graph: buffers are where `address` says, the record is at `step`.
-
-        Buffers `elsewhere` are in a second place, which steps before may still not use.
-        """
+    def add(self, order: Order, place: Placed, sizes: Mapping[str, int]) -> None:
+        """Put the kernels of one step into a graph; sizes are those of a call, where a library is told them."""
         pairs = zip(self.plan.kernels, self.source.kernels, strict=True)
         for loop, inside in groupby(pairs, key=lambda pair: pair[0].loop):
             kernels = list(inside)
@@ -137,11 +150,28 @@ class Launches:
             turns = [0] if loop is None else range(evaluate(self.plan.loops[loop].length, self.plan.sizes))
             for turn in turns:
                 for kernel, rendered in kernels:
-                    given = self.arguments(kernel, rendered, address, step, scratch, counters, turn)
-                    schedule = schedule_of(kernel)
-                    reads, writes = (in_second_place(found, elsewhere) for found in self._touched(kernel))
-                    grid, threads = (schedule.blocks, schedule.chunks), schedule.threads
-                    order.kernel(self.functions[rendered.function], grid, threads, given, reads, writes)
+                    if schedule_of(kernel).form == LIBRARY:
+                        self._add_product(order, place, kernel, sizes)
+                    if rendered.function:
+                        self._add_kernel(order, place, kernel, rendered, turn)
+
+    def _add_kernel(self, order: Order, place: Placed, kernel: Kernel, rendered: Rendered, turn: int) -> None:
+        given = self.arguments(kernel, rendered, place.address, place.step, place.scratch, place.counters, turn)
+        schedule = schedule_of(kernel)
+        reads, writes = (in_second_place(found, place.elsewhere) for found in self._touched(kernel))
+        grid, threads = (schedule.blocks, schedule.chunks), schedule.threads
+        order.kernel(self.functions[rendered.function], grid, threads, given, reads, writes)
+
+    def _add_product(self, order: Order, place: Placed, kernel: Kernel, sizes: Mapping[str, int]) -> None:
+        """A product of the library, into its target or into scratch memory."""
+        found, schedule = product_of(self.plan, kernel, sizes), schedule_of(kernel)
+        scratch = place.scratch + schedule.scratch_at
+        a, b = (place.address(x.buffer) + x.offset * x.dtype.size for x in (found.a, found.b))
+        c = scratch if found.c.buffer < 0 else place.address(found.c.buffer) + found.c.offset * found.c.dtype.size
+        reads: set[Resource] = in_second_place({found.a.buffer, found.b.buffer}, place.elsewhere)
+        target: Resource = self._scratch_of(kernel) if found.c.buffer < 0 else found.c.buffer
+        writes: set[Resource] = {"workspace of the library", target}
+        order.library(lambda stream: cublas.run_product(found, a, b, c, place.workspace, stream), reads, writes)
 
     def arguments(
         self,
@@ -171,14 +201,17 @@ class Launches:
         writes: set[Resource] = {load.buffer for load in kernel.body.stores()}
         schedule = schedule_of(kernel)
         if schedule.scratch:
-            writes.add("scratch" if self._shares_scratch else f"scratch of {kernel.id}")
+            writes.add(self._scratch_of(kernel))
         return reads, writes
+
+    def _scratch_of(self, kernel: Kernel) -> str:
+        return "scratch" if self._shares_scratch else f"scratch of {kernel.id}"
 
     @cached_property
     def _shares_scratch(self) -> bool:
         """Do kernels have scratch memory or counters in the same place?"""
         used = [schedule_of(k) for k in self.plan.kernels if schedule_of(k).scratch]
-        return sum(s.scratch for s in used) > SCRATCH or sum(s.blocks for s in used) > COUNTERS
+        return sum(s.scratch for s in used) > SCRATCH or sum(s.blocks for s in used if s.chunks > 1) > COUNTERS
 
     @property
     def count(self) -> int:

@@ -26,8 +26,9 @@ from wholestep.compiler.backend import (
 from wholestep.compiler.backends.cuda.compiler import compile_kernels, compile_source, nvrtc_version
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Graph, Module, PinnedMemory, gpu
 from wholestep.compiler.backends.cuda.epochs import Epochs
-from wholestep.compiler.backends.cuda.launches import HEAD, Launches, Order, record_words, write_record
+from wholestep.compiler.backends.cuda.launches import HEAD, Launches, Order, Placed, record_words, write_record
 from wholestep.compiler.backends.cuda.memory import ALIGNMENT, CudaArray, CudaMemory, CudaScratch
+from wholestep.compiler.backends.cuda.products import WORKSPACE, has_library
 from wholestep.compiler.backends.cuda.prologue import Prologue
 from wholestep.compiler.backends.cuda.render.source import Source, native, render
 from wholestep.compiler.backends.cuda.schedule import arena_end
@@ -78,7 +79,8 @@ class CudaProgram:
         self._scalars = {s.name: s.default for s in plan.scalars}  # in the plan's order
         self._prologue = Prologue(plan)
         self._epochs: Epochs | None = None
-        self._graph: Graph | None = None
+        self._graphs: dict[tuple[int, ...], Graph] = {}
+        self.has_library = has_library(plan)
         self._turn, self._last = 0, CudaTicket(self, 0, {})
         self._seen = -1
         self.count_steps(bool(plan.updated))
@@ -162,7 +164,7 @@ class CudaProgram:
 
     def place_scratch(self) -> None:
         """The arena is elsewhere: the graphs have addresses of the old one."""
-        self._graph = None
+        self._graphs = {}
         if self._epochs is not None:
             self._epochs.forget_graphs()
 
@@ -194,7 +196,7 @@ class CudaProgram:
         if before is not None:
             before.resolve()  # its place on the host is needed
         self._copy_inputs(turn, sizes)
-        self._ready_graph().launch()
+        self._ready_graph(sizes).launch()
         self._copy_outputs(turn)
         ticket = self._last = self._tickets[turn] = CudaTicket(self, turn, sizes)
         state = self._state
@@ -251,22 +253,27 @@ class CudaProgram:
             self._gpu.copy_out(to, self._own.address + self._small_start, self._small_bytes)
         self._events[turn].record()
 
-    def _ready_graph(self) -> Graph:
-        if self._graph is None:
-            own = self._own.address
-            self._graph = Graph(self._gpu, lambda nodes: self.add_step(Order(nodes, self.plan), self.address, own))
-        return self._graph
+    def graph_key(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """What a graph is for: any sizes, but where a library is told them."""
+        return tuple(sizes[s] for s in self.plan.symbols) if self.has_library else ()
 
-    def add_step(
-        self,
-        order: Order,
-        address: Callable[[int], int],
-        record: int,
-        elsewhere: frozenset[int] = frozenset(),
-    ) -> None:
+    def _ready_graph(self, sizes: Mapping[str, int]) -> Graph:
+        key = self.graph_key(sizes)
+        if key not in self._graphs:
+            step = self.placed(self.address, self._own.address)
+            self._graphs[key] = Graph(self._gpu, lambda nodes: self._launches.add(Order(nodes, self.plan), step, sizes))
+        return self._graphs[key]
+
+    def placed(self, address: Callable[[int], int], record: int, elsewhere: frozenset[int] = frozenset()) -> Placed:
+        """Where the kernels of a step find things."""
+        arena = self._scratch.arena.address
+        workspace = arena + self.plan.arena_bytes - (WORKSPACE if self.has_library else 0)
+        scratch = arena + arena_end(self.plan)
+        return Placed(address, record, scratch, self._scratch.counters.address, workspace, elsewhere)
+
+    def add_step(self, order: Order, placed: Placed, sizes: Mapping[str, int]) -> None:
         """Put the kernels of one step into a graph."""
-        scratch = self._scratch.arena.address + arena_end(self.plan)
-        self._launches.add(order, address, record, scratch, self._scratch.counters.address, elsewhere)
+        self._launches.add(order, placed, sizes)
 
     # -- what it leaves ------------------------------------------------------------------------------------------
 

@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from wholestep.compiler.backends.cuda import products
 from wholestep.compiler.backends.cuda.scheduled import (
     COLUMNS,
     DIRECT,
     ELEMENTS,
+    LIBRARY,
     PRODUCT,
     ROWS,
     SCATTER,
@@ -36,6 +38,7 @@ WARP = 32
 WARP_ROW = 1024  # the longest row that one warp has
 LONG_ROW = 1024  # threads of a block that has a longer one
 SHARED = 40 << 10  # bytes of a block, for rows that levels carry
+CARRYING = 264  # blocks of rows that are too long for it: each has a place behind the arena's buffers
 COLUMN_CHUNK = 512  # of a sum over columns
 DEEP = 128  # of a product's k that the groups of a block share at a time
 ENOUGH = 128  # blocks that fill a GPU, for choosing how a product is cut
@@ -57,7 +60,10 @@ def schedule(draft: Draft) -> Plan:
     plan = in_order.schedule(draft)
     kernels = scheduled_kernels(plan)
     scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
-    return replace(plan, kernels=kernels, arena_bytes=aligned(plan.arena_bytes) + scratch)
+    end = aligned(plan.arena_bytes) + scratch
+    if any(schedule_of(k).form == LIBRARY for k in kernels):
+        end = -(-end // products.ALIGNMENT) * products.ALIGNMENT + products.WORKSPACE
+    return replace(plan, kernels=kernels, arena_bytes=end)
 
 
 def scheduled_kernels(plan: Plan) -> tuple[Kernel, ...]:
@@ -67,9 +73,10 @@ def scheduled_kernels(plan: Plan) -> tuple[Kernel, ...]:
         found = schedule_kernel(plan, kernel)
         if found.scratch:
             scratch = 0 if scratch + found.scratch > SCRATCH else scratch
-            counters = 0 if counters + found.blocks > COUNTERS else counters
+            used = found.blocks if found.chunks > 1 else 0
+            counters = 0 if counters + used > COUNTERS else counters
             found = replace(found, scratch_at=scratch, counters_at=counters)
-            scratch, counters = scratch + found.scratch, counters + found.blocks
+            scratch, counters = scratch + found.scratch, counters + used
         kernels.append(replace(kernel, schedule=found))
     return tuple(kernels)
 
@@ -109,7 +116,10 @@ def _nest(plan: Plan, kernel: Kernel) -> CudaSchedule:
         workers = max(w for w in (8, 4, 2, 1) if w == 1 or w * bytes <= SHARED)
         return CudaSchedule(ROWS, workers * WARP, _blocks(rows, workers), width=WARP)
     threads = THREADS if isinstance(length, int) and length <= 4 * WARP_ROW else LONG_ROW
-    return CudaSchedule(ROWS, threads, _blocks(rows, 1), width=threads)
+    if bytes <= SHARED:
+        return CudaSchedule(ROWS, threads, _blocks(rows, 1), width=threads)
+    blocks = min(_blocks(rows, 1), CARRYING)
+    return CudaSchedule(ROWS, threads, blocks, width=threads, scratch=blocks * bytes)
 
 
 def _columns(plan: Plan, kernel: Kernel) -> CudaSchedule:
@@ -160,22 +170,28 @@ def _dot(plan: Plan, kernel: Kernel) -> CudaSchedule:
     if len(dot.levels) > 1:
         raise PlanError("a product for a GPU makes no column sums; the target's fusion says so.")
     acc = next(i.dtype for i in dot.levels[0].body if i.op == "acc")
-    batch = product([axes[a] for a in dot.batch])
-    return _product(sizes_in(plan, kernel), batch, axes[dot.m], axes[dot.n], axes[dot.k], acc)
+    batch, sizes = product([axes[a] for a in dot.batch]), sizes_in(plan, kernel)
+    if products.takes(plan, kernel, sizes):
+        elements = prod(evaluate(axes[a], sizes) for a in (*dot.batch, dot.m, dot.n))
+        scratch = 0 if products.is_direct(plan, dot) else aligned(elements * acc.size)
+        return CudaSchedule(LIBRARY, THREADS, _blocks(elements, THREADS), scratch=scratch)
+    return _product(sizes, batch, axes[dot.m], axes[dot.n], axes[dot.k], acc)
 
 
-def scatter_row(kernel: Kernel, scatter: Scatter) -> int | None:
+def scatter_row(plan: Plan, kernel: Kernel, scatter: Scatter) -> int | None:
     """The elements of a row of the target where the same indices are those of all of them; None where they are not."""
     own = [i.plain for d, i in enumerate(scatter.target.index) if d != scatter.at]
     read = {a for i in scatter.index.index for a, _ in i.terms}
     row = product([kernel.axes[a] for a in own if a is not None])
-    return row if isinstance(row, int) and row <= WARP_ROW and not read & set(own) else None
+    size = max(4, plan.buffers[scatter.target.buffer].type.dtype.size)
+    fits = isinstance(row, int) and row * size * (THREADS // WARP) <= SHARED
+    return row if isinstance(row, int) and fits and not read & set(own) else None
 
 
 def _scatter(plan: Plan, kernel: Kernel) -> CudaSchedule:
     scatter = kernel.body
     assert isinstance(scatter, Scatter)
-    rows = scatter_row(kernel, scatter)
+    rows = scatter_row(plan, kernel, scatter)
     if rows is not None:
         count = evaluate(scatter.target.shape[scatter.at], sizes_in(plan, kernel))
         return CudaSchedule(SCATTER_ROWS, THREADS, _blocks(count, 1), width=rows)

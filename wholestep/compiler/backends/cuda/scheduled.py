@@ -12,6 +12,7 @@ ELEMENTS = "elements"  # a thread an element
 ROWS = "rows"  # a warp or a block a row
 COLUMNS = "columns"  # 32 columns a block, whose warps share the axis that is added up
 PRODUCT = "product"  # a tile a block
+LIBRARY = "library"  # a product of cuBLASLt, and a thread an element for what follows it
 SCATTER = "scatter"  # a thread an element of the target
 SCATTER_ROWS = "scatter rows"  # a block a row of the target, whose warps share the indices
 DIRECT = "direct"  # of a convolution: a thread a pixel, weights in shared memory

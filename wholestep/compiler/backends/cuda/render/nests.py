@@ -62,10 +62,16 @@ def render_rows(w: Writer, nest: Nest) -> None:
 
 def carry(w: Writer, workers: int) -> None:
     """Rows that levels carry: in shared memory, or behind the arena where they are too long."""
+    start = 0
     for buffer in w.work:
         of = w.plan.buffers[buffer]
         elements = aligned(of.bytes) // of.type.dtype.size
         type, name = STORED[of.type.dtype], w.params[buffer]
+        if w.schedule.scratch:
+            place = f"scratch + (long long)blockIdx.x*{w.schedule.scratch // w.schedule.blocks} + {start}"
+            w.emit(f"{type} *const {name} = ({type} *)({place});")
+            start += aligned(of.bytes)
+            continue
         w.emit(f"__shared__ {type} {name}_rows[{workers}][{elements}];")
         w.emit(f"{type} *const {name} = {name}_rows[worker];")
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.cuda.render.language import STORED, widened
+from wholestep.compiler.backends.cuda.products import stride_of
+from wholestep.compiler.backends.cuda.render.language import LOCAL, STORED, widened
+from wholestep.compiler.backends.cuda.render.nests import over_elements
 from wholestep.compiler.backends.cuda.render.writer import Writer
-from wholestep.compiler.ir.types import DType, Extent, float32, product
+from wholestep.compiler.backends.cuda.scheduled import LIBRARY
+from wholestep.compiler.ir.types import DType, float32
 from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import Level, Load
+from wholestep.compiler.plan.kernel import Instr, Level, Load
 
 
 def render_dot(w: Writer) -> None:
@@ -14,6 +17,9 @@ def render_dot(w: Writer) -> None:
     assert isinstance(dot, Dot)
     (level,) = dot.levels
     acc = next(i for i in level.body if i.op == "acc")
+    if w.schedule.form == LIBRARY:
+        render_behind(w, dot, level, acc)
+        return
     names = {dot.m: "i", dot.n: "j", dot.k: "k"}
     w.axes |= names
     accumulate = accumulator(w.buffer_dtype(dot.a))
@@ -26,18 +32,19 @@ def render_dot(w: Writer) -> None:
     product_call(w, accumulate, along, [read(dot.a)], [read(dot.b)], level, acc.id, {})
 
 
+def render_behind(w: Writer, dot: Dot, level: Level, acc: Instr) -> None:
+    """What follows a product that the library has left in scratch memory."""
+    axes = (*dot.batch, dot.m, dot.n)
+    with w.block(over_elements(w, axes)):
+        w.decompose("at", axes)
+        w.emit(f"const {LOCAL[acc.dtype]} v{acc.id} = ((const {STORED[acc.dtype]} *)scratch)[at];")
+        w.instructions(level.row)
+        w.instructions(level.body)
+        w.stores((*level.row_stores, *level.stores))
+
+
 def accumulator(dtype: DType) -> DType:
     return float32 if dtype.is_half else dtype
-
-
-def stride_of(load: Load, axis: int) -> Extent:
-    """From one element along an axis to the next."""
-    stride: Extent = 0
-    for d, i in enumerate(load.index):
-        for a, c in i.terms:
-            if a == axis:
-                stride = stride + c * product(load.shape[d + 1 :])
-    return stride
 
 
 def tiles(w: Writer, m: str, n: str, k: str, batch: tuple[int, ...], dtype: DType) -> None:

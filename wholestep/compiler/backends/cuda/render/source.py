@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from wholestep.compiler.backends.cuda.products import is_direct
 from wholestep.compiler.backends.cuda.render.nests import render_columns, render_nest
 from wholestep.compiler.backends.cuda.render.products import render_dot
 from wholestep.compiler.backends.cuda.render.scatters import render_scatter
 from wholestep.compiler.backends.cuda.render.windows import render_window
 from wholestep.compiler.backends.cuda.render.writer import Writer
+from wholestep.compiler.backends.cuda.scheduled import LIBRARY, schedule_of
+from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
 
 NATIVE = Path(__file__).parent.parent / "native"
@@ -44,7 +47,7 @@ class Source:
 
     @property
     def functions(self) -> list[str]:
-        return list(dict.fromkeys(k.function for k in self.kernels))
+        return list(dict.fromkeys(k.function for k in self.kernels if k.function))
 
 
 @cache
@@ -60,11 +63,19 @@ def render_kernel(plan: Plan, kernel: Kernel) -> tuple[Writer, str]:
     return writer, writer.function("NAME")
 
 
+def is_plain_product(plan: Plan, kernel: Kernel) -> bool:
+    """Does the library do all of it?"""
+    return schedule_of(kernel).form == LIBRARY and isinstance(kernel.body, Dot) and is_direct(plan, kernel.body)
+
+
 def render(plan: Plan, prefix: str = "k") -> Source:
     """Kernels in order; equal ones have one function, which has the number of the first."""
     names: dict[str, str] = {}
     texts, rendered = [], []
     for kernel in plan.kernels:
+        if is_plain_product(plan, kernel):
+            rendered.append(Rendered("", ()))  # the library's alone
+            continue
         writer, text = render_kernel(plan, kernel)
         if text not in names:
             names[text] = f"{prefix}{kernel.id}"
