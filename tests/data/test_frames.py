@@ -151,6 +151,15 @@ def test_columns_of_objects() -> None:
         ws.data.as_frame(pd.DataFrame([[1, 2]], columns=["a", "a"]))
 
 
+def test_arrays_of_objects_say_what_to_give() -> None:
+    with pytest.raises(UsageError, match=r"'x' is not an array of numbers; .* to ws\.models\.Tabular"):
+        ws.data.as_table((np.array([["a", 1]], object), [1]))
+    with pytest.raises(
+        UsageError, match=r"(?s)'labels' is not an array of numbers; .* np\.unique\(y, return_inverse=True\)"
+    ):
+        ws.data.as_table((X, pd.Series(["a", "b"] * 20)))
+
+
 # -- holding rows out ----------------------------------------------------------------------------------------------
 
 X, Y = np.arange(40, dtype=np.float32)[:, None], np.repeat([0, 1, 2], [20, 12, 8])

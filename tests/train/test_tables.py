@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,10 +13,13 @@ import polars as pl
 import pytest
 from safetensors import safe_open
 from sklearn.preprocessing import StandardScaler
+from typer.testing import CliRunner
 
 import wholestep as ws
+from wholestep.cli import app
 from wholestep.data.framed import as_framed
 from wholestep.errors import CheckpointError, InputError, OptionError, UnknownNameError, UsageError
+from wholestep.nn.encoded import encoding_of
 
 ROWS, NUMPY = 120, "reference"  # nothing here is about compiled code
 
@@ -107,10 +111,12 @@ def test_the_encoder_is_saved_with_the_model(trained: ws.models.Tabular, tmp_pat
     again.load(file)
     np.testing.assert_array_equal(scores(again, FRAME), scores(trained, FRAME))
     np.testing.assert_array_equal(scores(copy.deepcopy(again), FRAME), scores(trained, FRAME))
+    other = ws.models.Tabular(hidden=(8,))
     with pytest.raises(
         ws.errors.ShapeError, match=r"'layers\.0\.bias' has shape \(8,\) in the model; received \(16,\)"
     ):
-        ws.models.Tabular(hidden=(8,)).load(file)
+        other.load(file)
+    assert not other.named_arrays()  # as it was
 
 
 def test_a_damaged_encoder_is_refused(trained: ws.models.Tabular, tmp_path: Path) -> None:
@@ -125,6 +131,30 @@ def test_a_damaged_encoder_is_refused(trained: ws.models.Tabular, tmp_path: Path
         file.write_bytes(raw.replace(old, new))
         with pytest.raises(CheckpointError, match=r"holds an encoder that cannot be read .* Save the model again"):
             ws.models.Tabular(hidden=(16,)).load(file)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("numbers", 0, "std"), 0.0),
+        (("numbers", 0, "mean"), "NaN"),
+        (("numbers", 0, "name"), 3),
+        (("words", 0, "length"), 10**9),
+        (("words", 0, "values"), [1]),
+        (("categories", 0, "values"), [["x"]]),
+        (("target", "values"), None),
+        (("target",), []),
+        (("dates",), 7),
+    ],
+)
+def test_an_encoder_of_strangers(trained: ws.models.Tabular, path: tuple[Any, ...], value: object) -> None:
+    found = json.loads(encoding_of(trained).to_json())  # type: ignore[union-attr]
+    inner = found
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    with pytest.raises(CheckpointError, match="it holds an encoder that cannot be read"):
+        ws.data.Encoding.from_json(json.dumps(found), "it")
 
 
 def test_what_was_not_seen_counts_for_nothing(trained: ws.models.Tabular) -> None:
@@ -207,6 +237,22 @@ def test_answers_and_arrays_of_any_model() -> None:
     )
 
 
+def test_a_run_carries_its_encoder(tmp_path: Path) -> None:
+    """Going on learns the same encoder from the same rows; a checkpoint's weights bring it to a new model."""
+    runs = []
+    for epochs, folder, resume in ((1, "a", False), (2, "a", True), (2, "b", False)):
+        model = ws.models.Tabular(hidden=(4,))
+        options = {"loss": "cross_entropy", "validation": 0.25, "progress": False, "device": NUMPY, "resume": resume}
+        ws.fit(model, (FRAME[["home", "animal"]], "animal"), epochs=epochs, checkpoint=tmp_path / folder, **options)
+        runs.append(scores(model, FRAME))
+    np.testing.assert_array_equal(runs[1], runs[2])
+    stored = ws.load_checkpoint(tmp_path / "b")
+    assert stored.path is not None
+    again = ws.models.Tabular(hidden=(4,))
+    again.load(stored.path / "weights.safetensors")
+    np.testing.assert_array_equal(scores(again, FRAME), runs[2])
+
+
 # -- mistakes ------------------------------------------------------------------------------------------------------
 
 
@@ -275,3 +321,31 @@ def fit(data: object, **options: object) -> None:
 def test_mistakes_before_training(call, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+# -- the command line ----------------------------------------------------------------------------------------------
+
+SCRIPT = """
+from typer.testing import CliRunner
+
+import wholestep as ws
+from wholestep.cli import app
+
+def build():
+    table = (ws.data.read_frame("animals.csv"), "animal")
+    return ws.Experiment(model=ws.models.Tabular(hidden=(4,)), data=table, test=table, loss="cross_entropy",
+                         metrics=["accuracy"], device="reference")
+"""
+
+
+def test_a_table_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("animals.py").write_text(SCRIPT)
+    FRAME[["weight", "home", "animal"]].to_csv("animals.csv", index=False)
+    run = CliRunner().invoke
+    assert run(app, ["train", "animals.py", "--folder", "runs/animals"]).exit_code == 0
+    found = run(app, ["evaluate", "runs/animals"])
+    assert f"on {ROWS} rows of test data" in found.output
+    found = run(app, ["predict", "runs/animals", "animals.csv", "-o", "scores.npy"])
+    assert found.exit_code == 0, found.output
+    assert np.load("scores.npy").shape == (ROWS, 3)

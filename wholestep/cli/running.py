@@ -131,6 +131,7 @@ def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = No
     from wholestep.nn.module import Module
     from wholestep.train import load_checkpoint
     from wholestep.train.feeding import table_of
+    from wholestep.train.tables import measured
 
     experiment, path = experiment_in(run, which=best, mode=mode, script=script, device=device)
     trainer, _ = experiment.trainer()
@@ -138,7 +139,8 @@ def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = No
         load_checkpoint(path).restore(trainer.session)
     held, name = trainer.validation, "validation"
     if experiment.test is not None:
-        held, name = table_of(experiment.test), "test"
+        test = measured(experiment.model, experiment.test) if isinstance(experiment.model, Module) else experiment.test
+        held, name = table_of(test), "test"
     if held is None:
         raise UsageError("the experiment has neither test nor validation data; give ws.Experiment(test=(x, y)).")
     found = trainer.session.evaluate_all(trainer.feed.named_table(held))
@@ -150,7 +152,7 @@ def evaluate(run: Run, best: Best = None, mode: Mode = None, script: Script = No
 @told
 def predict(
     run: Run,
-    inputs: Annotated[Path, typer.Argument(help="Rows to predict: a .npy file.")],
+    inputs: Annotated[Path, typer.Argument(help="Rows to predict: a .npy file, or a .csv file of a table.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the outputs, as .npy.")] = Path(
         "out.npy"
     ),
@@ -162,12 +164,14 @@ def predict(
     """Write a model's outputs for the rows of a file."""
     import numpy as np
 
+    from wholestep.data.csv_frame import read_frame
     from wholestep.data.sources import load_npy
     from wholestep.nn.module import Module
 
     experiment, path = experiment_in(run, which=best, mode=mode, script=script, device=device)
     if not isinstance(experiment.model, Module):
         raise UsageError("this run is of a @ws.step function; predict with a module of it: module.predict(x).")
-    found = np.asarray(experiment.model.predict(load_npy(inputs), device=experiment.device))
+    rows = read_frame(inputs) if inputs.suffix == ".csv" else load_npy(inputs)
+    found = np.asarray(experiment.model.predict(rows, device=experiment.device))
     np.save(output, found, allow_pickle=False)
     print(f"{path}: {output} holds {' x '.join(map(str, found.shape))} numbers")

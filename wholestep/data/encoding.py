@@ -241,19 +241,41 @@ class Encoding:
             if found["version"] != 1:
                 raise ValueError(f"version {found['version']}")
             return Encoding(
-                tuple(Numbers(c["name"], float(c["mean"]), float(c["std"]), bool(c["gaps"])) for c in found["numbers"]),
-                tuple(
-                    Dates(c["name"], float(c["mean"]), float(c["std"]), bool(c["gaps"]), bool(c["clock"]))
-                    for c in found["dates"]
-                ),
-                tuple(Categories(c["name"], _labels(c["values"]), bool(c["gaps"])) for c in found["categories"]),
-                tuple(Words(c["name"], _labels(c["values"]), int(c["length"])) for c in found["words"]),  # type: ignore[arg-type]
+                tuple(Numbers(_name(c), *_scale(c), bool(c["gaps"])) for c in found["numbers"]),
+                tuple(Dates(_name(c), *_scale(c), bool(c["gaps"]), bool(c["clock"])) for c in found["dates"]),
+                tuple(Categories(_name(c), _labels(c["values"]), bool(c["gaps"])) for c in found["categories"]),
+                tuple(Words(_name(c), _words(c["values"]), _length(c["length"])) for c in found["words"]),
                 _target_of(found["target"]),
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise CheckpointError(
                 f"{where} holds an encoder that cannot be read ({error}). Save the model again."
             ) from None
+
+
+def _name(column: Mapping[str, Any]) -> str:
+    if not isinstance(column["name"], str):
+        raise ValueError(f"a column called {column['name']!r}")
+    return column["name"]
+
+
+def _scale(column: Mapping[str, Any]) -> tuple[float, float]:
+    mean, std = float(column["mean"]), float(column["std"])
+    if not np.isfinite(mean) or not 0 < std < np.inf:
+        raise ValueError(f"a mean of {mean} with a spread of {std}")
+    return mean, std
+
+
+def _length(value: Any) -> int:
+    if not isinstance(value, int) or not 1 <= value <= MOST_WORDS:
+        raise ValueError(f"texts of {value!r} words")
+    return value
+
+
+def _words(values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+        raise ValueError("words that are no text")
+    return tuple(values)
 
 
 def _labels(values: Any) -> tuple[Label, ...]:
@@ -267,7 +289,8 @@ def _target_of(found: Mapping[str, Any] | None) -> Target | Classes | None:
         return None
     if found["kind"] == "Classes":
         return Classes(_labels(found["values"]), bool(found["answers"]))
-    return Target(tuple(map(float, found["mean"])), tuple(map(float, found["std"])))
+    scales = [_scale({"mean": mean, "std": std}) for mean, std in zip(found["mean"], found["std"], strict=True)]
+    return Target(tuple(mean for mean, _ in scales), tuple(std for _, std in scales))
 
 
 def _apart(codes: list[Array], sizes: list[int]) -> Array:

@@ -233,7 +233,10 @@ def _number(path: Path_, line: int, column: str, text: str) -> float:
     try:
         return _as_float(text)
     except ValueError:
-        raise InputError(f"{path}, line {line}, column {column!r}: {text!r} is not a number.") from None
+        raise InputError(
+            f"{path}, line {line}, column {column!r}: {text!r} is not a number; ws.data.read_frame reads text and "
+            "gaps, for ws.models.Tabular()."
+        ) from None
 
 
 def _as_float(text: str) -> float:

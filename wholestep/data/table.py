@@ -159,10 +159,19 @@ def _array(value: object, name: str) -> Array:
             "rows of one length: pad or crop them."
         ) from None
     if array.dtype == object:
-        raise UsageError(f"{name!r} is not an array of numbers; received {type(value).__name__}: {_short(value)}.")
+        raise UsageError(
+            f"{name!r} is not an array of numbers; received {type(value).__name__}: {_short(value)}. {_advice(name)}"
+        )
     if array.ndim == 0:
         raise ShapeError(f"{name!r} is a single number, {array}; data has one row per example.")
     return array
+
+
+def _advice(name: str) -> str:
+    """What to do with text, gaps and numbers in one array."""
+    if name == TARGET:
+        return "Number the classes: names, y = np.unique(y, return_inverse=True); or give a frame and an encoder."
+    return "Give columns, ws.data.as_frame({'age': ages, 'city': cities}), to ws.models.Tabular()."
 
 
 def _detached(value: Any) -> Any:

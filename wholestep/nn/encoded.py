@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from wholestep.nn.module import Module
 
 ATTRIBUTE = "_encoding"
+HEADER = "wholestep.encoding"  # in the header of a file of weights, and among what a checkpoint notes: JSON
 UNMET = (
     "has no layers yet: it makes them for the columns of a table. Train it on a frame, ws.fit(model, (frame, 'target')"
     ", loss=...), or load the file of a trained one."
@@ -24,6 +25,12 @@ def encoding_of(model: Module) -> Encoding | None:
     """The encoding that was learnt in training or loaded from a file; None: the model takes arrays."""
     found: Encoding | None = model.__dict__.get(ATTRIBUTE)
     return found
+
+
+def noted_encoding(model: Module) -> dict[str, str]:
+    """What the model has learnt of the columns of tables, for those who write its weights."""
+    found = encoding_of(model)
+    return {} if found is None else {HEADER: found.to_json()}
 
 
 def keep_encoding(model: Module, encoding: Encoding) -> None:

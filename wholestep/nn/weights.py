@@ -16,7 +16,7 @@ import numpy as np
 from wholestep.compiler.ir.types import letter_of
 from wholestep.compiler.runtime.arrays import as_array
 from wholestep.errors import CheckpointError, DTypeError, InputError, ShapeError, UnknownNameError
-from wholestep.nn.encoded import ATTRIBUTE, encoding_of, keep_encoding
+from wholestep.nn.encoded import ATTRIBUTE, HEADER, keep_encoding, noted_encoding
 
 if TYPE_CHECKING:
     from wholestep.data.encoding import Encoding
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-ENCODING = "wholestep.encoding"  # in the header of a file, as JSON
 BRAIN_FLOAT = "BF16"
 READABLE = frozenset(
     {"F64", "F32", "F16", BRAIN_FLOAT, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
@@ -105,7 +104,7 @@ def _array(value: object, name: str) -> Array:
 
 def save(model: Module, path: str | PathLike[str]) -> None:
     """Write a model's numbers as safetensors."""
-    save_arrays(model.state_dict(), path, _encoding(model))
+    save_arrays(model.state_dict(), path, noted_encoding(model))
 
 
 def save_arrays(
@@ -134,18 +133,18 @@ def save_arrays(
         ) from error
 
 
-def _encoding(model: Module) -> dict[str, str]:
-    """What the model has learnt of the columns of tables, for the header of its file."""
-    found = encoding_of(model)
-    return {} if found is None else {ENCODING: found.to_json()}
-
-
 def load(model: Module, path: str | PathLike[str], strict: bool) -> LoadReport:
     """Give a model the arrays of a safetensors file, and the encoding that it carries."""
     values, encoding = read_weights(Path(path)), _read_encoding(Path(path))
+    before = {name: dict(part) if name == "_owned" else part for name, part in model.__dict__.items()}
     if encoding is not None and not model.named_arrays():
         keep_encoding(model, encoding)  # its layers are made for the columns
-    report = load_state_dict(model, values, strict)
+    try:
+        report = load_state_dict(model, values, strict)
+    except Exception:
+        model.__dict__.clear()
+        model.__dict__.update(before)
+        raise
     if encoding is not None:
         model.__dict__[ATTRIBUTE] = encoding
     return report
@@ -155,7 +154,7 @@ def _read_encoding(path: Path) -> Encoding | None:
     from safetensors import safe_open
 
     with safe_open(path, "np") as file:
-        text = (file.metadata() or {}).get(ENCODING)
+        text = (file.metadata() or {}).get(HEADER)
     if text is None:
         return None
     from wholestep.data.encoding import Encoding

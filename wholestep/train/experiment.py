@@ -17,6 +17,7 @@ from wholestep.compiler.frontend.step import Step
 from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
 from wholestep.errors import OptionError, UnknownNameError, UsageError
+from wholestep.nn.encoded import noted_encoding
 from wholestep.nn.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions
@@ -260,6 +261,7 @@ class Experiment:
             "optimizer": self.optimizer.to_config() if isinstance(self.optimizer, Optimizer) else None,
             "schedule": None if self.schedule is None else str(self.schedule),
             "batch_size": loader.batch_size,
+            **(noted_encoding(self.model) if isinstance(self.model, Module) else {}),
         }
 
 

@@ -25,17 +25,17 @@ DTYPES = {
 }  # fmt: skip
 
 
-def write_tensors(path: Path, arrays: Mapping[str, Array]) -> str:
-    """Write arrays to a new file, wait until they are on the disk, and return the SHA-256 of the file."""
+def write_tensors(path: Path, arrays: Mapping[str, Array], notes: Mapping[str, str] | None = None) -> str:
+    """Write arrays, and notes into the header, to a new file, wait for the disk, and return the file's SHA-256."""
     ready = {name: np.ascontiguousarray(a).reshape(np.shape(a)) for name, a in arrays.items()}
     order = sorted(ready, key=lambda name: (-ready[name].itemsize, name))  # so that every array is aligned
     # As bytes by a view: a buffer of bfloat16 is nothing that Python knows.
     parts = [ready[name].reshape(-1).view(np.uint8).data if ready[name].size else b"" for name in order]
-    return write_parts(path, [_header(ready, order), *parts])
+    return write_parts(path, [_header(ready, order, notes or {}), *parts])
 
 
-def _header(arrays: Mapping[str, Array], order: list[str]) -> bytes:
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+def _header(arrays: Mapping[str, Array], order: list[str], notes: Mapping[str, str]) -> bytes:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **notes}}
     end = 0
     for name in order:
         a = arrays[name]

@@ -17,6 +17,7 @@ from wholestep.callbacks.run import Position, Value
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.errors import CheckpointError, UsageError
+from wholestep.nn.encoded import HEADER
 from wholestep.train.checkpoint.format import (
     MANIFEST,
     PLANS,
@@ -108,8 +109,10 @@ def _publish(folder: Path, taken: Checkpoint) -> Path:
         callbacks, extra = without_arrays(taken.callbacks)
         weights = {n: taken.arrays[n] for n in taken.own}
         training = {**{n: a for n, a in taken.arrays.items() if n not in weights}, **extra}
+        notes = {HEADER: str(taken.config[HEADER])} if HEADER in taken.config else {}
         sums = {
-            name: write_tensors(temporary / name, arrays) for name, arrays in ((WEIGHTS, weights), (TRAINING, training))
+            WEIGHTS: write_tensors(temporary / WEIGHTS, weights, notes),
+            TRAINING: write_tensors(temporary / TRAINING, training),
         }
         write_parts(temporary / MANIFEST, [_manifest(taken, callbacks, sums)])
         sync_folder(temporary)
