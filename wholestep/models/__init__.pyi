@@ -8,5 +8,5 @@ from wholestep.models.gpt2 import GPT2 as GPT2, gpt2 as gpt2
 from wholestep.models.lstm import LSTMLanguageModel as LSTMLanguageModel, lstm_lm as lstm_lm
 from wholestep.models.tabular import Tabular as Tabular
 from wholestep.models.lenet import LeNet5 as LeNet5, lenet5 as lenet5
-from wholestep.models.alexnet import AlexNet as AlexNet, alexnet as alexnet
+from wholestep.models.alex_net import AlexNet as AlexNet, alexnet as alexnet
 from wholestep.models.vgg import VGG as VGG, vgg11 as vgg11, vgg13 as vgg13, vgg16 as vgg16, vgg19 as vgg19
