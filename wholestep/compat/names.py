@@ -68,7 +68,14 @@ def _imports(frame: Any) -> bool:
     return bool(frame.f_lasti >= 0 and frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"])
 
 
+_FOLDERS = ("nn", "losses", "optim", "nn.functional", "schedules", "metrics", "data", "callbacks")
+
+
 def _close(package: str, name: str) -> str:
+    """Where the name is, else the nearest one here."""
+    for place in (*(f"ws.{folder}" for folder in _FOLDERS), "ws"):
+        if place != "ws" + package.removeprefix("wholestep") and name in found(place).__all__:
+            return f". It is {place}.{name}"
     from difflib import get_close_matches
 
     close = get_close_matches(name, getattr(sys.modules[package], "__all__", ()), 1, 0.75)

@@ -11,7 +11,7 @@ from wholestep.compiler.frontend.sequences import rotary as turn
 from wholestep.compiler.frontend.tensor import Operand, Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
-from wholestep.errors import OptionError, ShapeError
+from wholestep.errors import OptionError, ShapeError, UsageError
 from wholestep.nn.basic import Linear, positive, regularize
 from wholestep.nn.module import Module
 from wholestep.nn.parameter import parameter, weight
@@ -87,6 +87,12 @@ class MultiHeadAttention(Module):
 
     def forward(self, x: Tensor, memory: Tensor | None = None, mask: Operand | None = None) -> Tensor:
         """Attend from x (batch, time, width) to itself, or to `memory` (batch, time', width)."""
+        if memory is not None and isinstance(mask, Tensor) and mask.shape == memory.shape:
+            fail(
+                UsageError,
+                "MultiHeadAttention was called on three tensors of one shape, as torch's on query, key and value. Keys "
+                "and values come from one memory: attention(x), or attention(x, memory); it gives one tensor.",
+            )
         for given in (x, memory):
             if given is not None and (given.ndim != 3 or given.shape[-1] != self.width):
                 expected = f"(batch, time, {self.width})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from wholestep.compat.foreign import instead
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
@@ -69,7 +70,7 @@ def _instead(value: object) -> str:
         return "Children are a dict by name: write *model.children().values()."
     if isinstance(value, type):
         return f"That is the class; make one: {value.__name__}(...)."
-    return "For a function write ws.nn.Lambda(f)."
+    return instead(value, "ws.nn") or "For a function write ws.nn.Lambda(f)."
 
 
 class Residual(Module):

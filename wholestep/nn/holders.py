@@ -42,8 +42,11 @@ class _Search:
                 self.value(name, value, ())
             self.callable(function.func)
         elif isinstance(function, MethodType):
-            self.callable(function.__func__)
-            self.value("self", function.__self__, _names(function.__func__.__code__))
+            seen = (id(function.__self__), function.__func__)
+            if seen not in self._seen:  # methods of a library call each other
+                self._seen.add(seen)
+                self.callable(function.__func__)
+                self.value("self", function.__self__, _names(function.__func__.__code__))
         elif isinstance(function, FunctionType) and function not in self._seen and not _is_installed(function):
             self._seen.add(function)
             names = _names(function.__code__)

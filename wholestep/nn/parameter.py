@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from wholestep.compat.foreign import library_of
 from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.graph import recorded_graph
 from wholestep.compiler.frontend.precision import half_parameter
@@ -58,6 +59,8 @@ class Parameter:
         outputs_first: bool = False,
         by_columns: bool = False,
     ) -> None:
+        if library_of(shape) == "torch":
+            shape = np.asarray(shape.detach().cpu())  # type: ignore[attr-defined]
         if isinstance(shape, Tensor | np.ndarray):
             values = _numbers(shape)
             shape, init = values.shape, values if init is None else init
@@ -122,6 +125,16 @@ class Parameter:
     def dim(self) -> int:
         """How many axes it has."""
         return len(self.shape)
+
+    def _refuse_to_compute(self, *_: object) -> NoReturn:
+        fail(
+            UsageError,
+            f"{self!r} has no value to compute with here: it is a tensor inside forward, where a step is recorded. Its "
+            "numbers are an array: model.state_dict()[name].",
+        )
+
+    __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _refuse_to_compute
+    __matmul__ = __rmatmul__ = __pow__ = __neg__ = __array__ = _refuse_to_compute
 
     def __getattr__(self, name: str) -> Any:
         from wholestep.compat.names import attribute

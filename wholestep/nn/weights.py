@@ -15,7 +15,7 @@ import numpy as np
 
 from wholestep.compiler.ir.types import letter_of
 from wholestep.compiler.runtime.arrays import as_array
-from wholestep.errors import CheckpointError, DTypeError, InputError, ShapeError, UnknownNameError
+from wholestep.errors import CheckpointError, DTypeError, InputError, ShapeError, UnknownNameError, UsageError
 from wholestep.nn.encoded import ATTRIBUTE, HEADER, keep_encoding, noted_encoding
 
 if TYPE_CHECKING:
@@ -45,10 +45,13 @@ class LoadReport:
         return "\n".join(lines)
 
 
-def load_state_dict(model: Module, values: Mapping[str, object], strict: bool) -> LoadReport:
+def load_state_dict(model: Module, values: Any, strict: bool) -> LoadReport:
     """Give a model the arrays of a mapping; all are checked before the first is written."""
     from wholestep.steps.states import state_with_numbers
 
+    if not isinstance(values, Mapping):
+        fix = f"a file is read by model.load({values!r})" if isinstance(values, str | PathLike) else "give a dict"
+        raise UsageError(f"load_state_dict takes arrays by name; received {type(values).__name__}: {fix}.")
     first = {owned: name for name, owned in model.named_arrays().items()}
     names = {name: first[owned] for name, owned in model.all_names()}  # any name -> the name it is stored under
     unused = {f"{path}.{name}" if path else name for path, m in model.named_modules() for name in m.unused_names}

@@ -231,7 +231,7 @@ class Optimizer(ABC):
 
     # -- on arrays ---------------------------------------------------------------------------------------------------
 
-    def step(self, params: Params, grads: Arrays) -> None:
+    def step(self, params: Params | None = None, grads: Arrays | None = None) -> None:
         """One update of NumPy arrays in place, by the same compiled expression as in a session.
 
         Args:
@@ -245,6 +245,12 @@ class Optimizer(ABC):
             optimizer.step([w], [dw])
             optimizer.step(model, {"weight": dw, "bias": db})
         """
+        if params is None or grads is None:
+            fail(
+                UsageError,
+                "optimizer.step() has nothing to update: session.step(...) and ws.fit make whole steps, forward, loss, "
+                "backward and update. On arrays of your own write optimizer.step(params, grads).",
+            )
         self._arrays.step(params, grads)
 
     def zero_grad(self, grads: Arrays | None = None) -> None:

@@ -59,6 +59,14 @@ class TrainHistory:
         found = (e.logs.get(wanted, e.avg_loss if wanted == "loss" else float("nan")) for e in self.epochs)
         return [np.asarray(v) if isinstance(v, list) else float(v) for v in found]
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        known = f"history[{self.names[0]!r}]" if self.names else "history['loss']"
+        raise AttributeError(
+            f"a history has no attribute {name!r}; its numbers are {known} and so on: {', '.join(self.names)}."
+        )
+
     def __len__(self) -> int:
         return len(self.epochs)
 

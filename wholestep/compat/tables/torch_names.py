@@ -145,6 +145,7 @@ TORCH = Names(
         "testing": "ws.gradients has an interpreter beside it: ws.build_session(..., device='reference')",
         "set_printoptions": "tensors have no values to print while the program is recorded",
         # tensors
+        "F": "write: from wholestep.nn import functional as F",
         "tensor": "data are NumPy arrays, as they are; a constant inside forward is ws.constant(value)",
         "as_tensor": "data are NumPy arrays, as they are; a constant inside forward is ws.constant(value)",
         "asarray": "data are NumPy arrays, as they are; a constant inside forward is ws.constant(value)",

@@ -210,6 +210,9 @@ def _axis(t: Tensor, axis: int) -> int:
 
 def concat(tensors: Sequence[Operand], axis: int = 0) -> Tensor:
     """Tensors one after another along an axis.  Example: `ws.concat([a, b], axis=1)`."""
+    alone: Any = tensors
+    if isinstance(alone, Tensor):
+        fail(UsageError, f"concat takes a list of tensors, ws.concat([x, y], axis); received {tensors!r}.")
     if not tensors:
         fail(ShapeError, "concat needs at least one tensor; received none.")
     nodes = promote("concat", [as_tensor(t).node for t in tensors])
@@ -226,6 +229,13 @@ def stack(tensors: Sequence[Operand], axis: int = 0) -> Tensor:
 
 def gather(x: Tensor, index: Tensor | Array | list[int], axis: int = 0) -> Tensor:
     """x's slices along an axis named by integer indices, as `numpy.take`.  Example: `ws.gather(table, tokens)`."""
+    swapped: Any = axis
+    if isinstance(swapped, Tensor):
+        fail(
+            UsageError,
+            "gather(x, axis, index) is torch's, element by element: write ws.take_along_axis(x, index, axis). Whole "
+            "slices are ws.gather(x, index, axis).",
+        )
     indices = index.node if isinstance(index, Tensor) else index
     return Tensor(indexing.gather(x.node, indices, _axis(x, axis)), common_graph(x, index))
 

@@ -31,6 +31,14 @@ class Unreadable:
     def __array__(self, *_: object, **__: object) -> NoReturn:
         self._no_value("a NumPy array", "Make it an output, or keep(name) it and read session.get(name) after a step.")
 
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: object) -> NoReturn:
+        """torch asks this of whatever its functions are called on."""
+        from wholestep.compat.foreign import torch_function
+
+        name = getattr(function, "__name__", function)
+        fail(UsageError, f"torch's {name} was called on a tensor of a program: {torch_function(function)}.")
+
     def __setitem__(self, key: object, value: object) -> NoReturn:
         fail(
             UsageError,

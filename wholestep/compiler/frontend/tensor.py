@@ -388,7 +388,8 @@ def _unwrap(operand: object) -> Node | Literal:
         return operand.node
     if isinstance(operand, int | float | Dim | np.ndarray | np.generic | list | tuple):
         return operand
-    raise locate(UsageError(f"{operand!r} cannot meet a tensor; use tensors, numbers or arrays."))
+    fix = " Make it an array: .numpy()." if hasattr(operand, "numpy") else ""
+    raise locate(UsageError(f"{operand!r} cannot meet a tensor; use tensors, numbers or arrays.{fix}"))
 
 
 def as_tensor(value: Operand) -> Tensor:

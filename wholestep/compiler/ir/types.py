@@ -92,6 +92,9 @@ def as_dtype(value: object) -> DType:
     try:
         return DTYPES[np.dtype(value).name]  # type: ignore[call-overload]
     except (TypeError, KeyError):
+        library, _, name = str(value).partition(".")
+        if library == "torch" and name in DTYPES:  # torch.float32
+            return DTYPES[name]
         raise DTypeError(f"{value!r} is not a dtype Wholestep computes with; use one of {', '.join(DTYPES)}.") from None
 
 
