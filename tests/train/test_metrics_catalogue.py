@@ -224,6 +224,28 @@ def test_a_function_says_what_is_better_of_it() -> None:
     assert len(kept) == 3 or kept[-1] <= max(kept[:-1])  # it hoped for more
 
 
+def test_metrics_by_output_as_keras_has_them() -> None:
+    class Heads(ws.nn.Module):
+        def __init__(self) -> None:
+            self.kind, self.size = ws.nn.Linear(4, CLASSES), ws.nn.Linear(4, 2)
+
+        def forward(self, x: ws.Tensor) -> dict[str, ws.Tensor]:
+            return {"kind": self.kind(x), "size": self.size(x)}
+
+    y = {"kind": classes(ROWS), "size": numbers(ROWS)}
+    options = {"loss": {"kind": "cross_entropy", "size": "mse"}, "batch_size": 7, "device": "reference"}
+    model = Heads()
+    found = ws.fit(
+        model, (X, y), metrics={"kind": ["accuracy", "mcc"], "size": "mae"}, optimizer=ws.SGD(lr=0.0), progress=False,
+        **options,
+    )  # fmt: skip
+    scores = model.predict(X, device="reference")
+    said = scores["kind"].argmax(-1)
+    assert found["kind_accuracy"][0] == pytest.approx((said == y["kind"]).mean())
+    assert found["kind_mcc"][0] == pytest.approx(sk.matthews_corrcoef(y["kind"], said))
+    assert found["size_mae"][0] == pytest.approx(np.abs(scores["size"] - y["size"]).mean(), rel=1e-5)
+
+
 def fit(metric: Any, y: Array | None = None, **options: Any) -> object:
     target = numbers(ROWS) if y is None else y
     data = options.pop("data", (X, target))

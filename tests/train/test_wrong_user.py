@@ -12,6 +12,7 @@ import pytest
 import wholestep as ws
 from wholestep.errors import (
     CheckpointError,
+    GraphError,
     HabitError,
     InputError,
     OptionError,
@@ -262,6 +263,59 @@ LAYERS: dict[str, Case] = {
     ),
 }
 
+RATES: dict[str, Case] = {
+    "a schedule by name": (
+        lambda: fit(schedule="cosine"),
+        UsageError,
+        r"schedule='cosine' is a name; give the schedule: schedule=ws\.schedules\.cosine\(\.\.\.\)",
+    ),
+    "a class of schedules": (
+        lambda: fit(schedule=ws.schedules.StepDecay),
+        UsageError,
+        r"schedule is ws\.schedules\.StepDecay itself; call it",
+    ),
+    "a schedule that was not called": (
+        lambda: fit(schedule=ws.schedules.cosine),
+        UsageError,
+        r"schedule is ws\.schedules\.cosine itself; call it: schedule=ws\.schedules\.cosine\(\.\.\.\)",
+    ),
+    "torch's schedule": (
+        lambda: fit(schedule=type("StepLR", (), {"get_last_lr": None})()),
+        UsageError,
+        r"another library's StepLR; ours has the same name: schedule=ws\.schedules\.StepLR\(optimizer, \.\.\.\)",
+    ),
+    "a function as a schedule": (
+        lambda: fit(schedule=lambda epoch: 0.9**epoch),
+        UsageError,
+        r"schedule is a function.*ws\.schedules\.Lambda\(function\) multiplies it",
+    ),
+    "steps in place of the rate": (
+        lambda: fit(schedule=ws.schedules.cosine(100)),
+        OptionError,
+        r"cosine\(100\): the first argument is the learning rate.*say steps=100",
+    ),
+    "rate and steps exchanged": (
+        lambda: ws.schedules.Cosine(100, 1e-3),
+        OptionError,
+        r"T_max=0\.001 is less than one step; the order is Cosine\(lr, T_max\)",
+    ),
+    "a metric that is called": (
+        lambda: ws.metrics.Accuracy()(np.eye(2), [0, 1]),
+        HabitError,
+        r"a metric is not called: accuracy\.update\(prediction, target\) counts a batch, accuracy\.compute\(\)",
+    ),
+    "metrics in one text": (
+        lambda: fit(metrics="accuracy, f1"),
+        UnknownNameError,
+        r"there is no metric 'accuracy, f1'\. Several are a list: metrics=\['accuracy', 'f1'\]",
+    ),
+    "metrics of an output that is not there": (
+        lambda: fit(metrics={"mask": ["accuracy"]}),
+        GraphError,
+        r"the metric 'accuracy' is about the input 'mask'; there are: \['x', 'labels'\]",
+    ),
+}
+
 CASES = {
     f"{group}: {name}": case
     for group, cases in {
@@ -271,6 +325,7 @@ CASES = {
         "names": NAMES,
         "habits": HABITS,
         "layers": LAYERS,
+        "rates and metrics": RATES,
     }.items()
     for name, case in cases.items()
 }

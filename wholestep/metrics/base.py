@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.masks import refuse_mask
-from wholestep.errors import OptionError, UsageError
+from wholestep.errors import HabitError, OptionError, UsageError
 
 if TYPE_CHECKING:
     from wholestep.losses.forms import Meaning
@@ -105,6 +105,14 @@ class Metric(ABC):
         return self
 
     # -- on arrays -----------------------------------------------------------------------------------------------
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        """Metrics count before they tell."""
+        fail(
+            HabitError,
+            f"a metric is not called: {self.name}.update(prediction, target) counts a batch, {self.name}.compute() is "
+            "the value of all that was counted.",
+        )
 
     def update(self, prediction: object, target: object = None, weight: object = None) -> None:
         """Count a batch.

@@ -88,6 +88,8 @@ def metric_class(name: object) -> type[Metric]:
 
         close = [METRIC_WORDS[key]] if key in METRIC_WORDS else get_close_matches(key, [*METRICS, *ALIASES], 3, 0.5)
         hint = f"Did you mean {' or '.join(map(repr, close))}? " if close else ""
+        several = [part for part in key.replace(",", " ").split() if ALIASES.get(part, part) in METRICS]
+        hint = f"Several are a list: metrics={several}. " if len(several) > 1 else hint
         fail(UnknownNameError, f"there is no metric {name!r}. {hint}There are: {', '.join(METRICS)}.")
     return cls
 

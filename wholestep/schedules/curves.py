@@ -102,6 +102,10 @@ class Cosine(Schedule):
         self.need("lr")
         self.need("T_max", above=0)
         self.need("eta_min")
+        if self.T_max < 1:
+            fail(
+                OptionError, f"Cosine: T_max={self.T_max} is less than one {self.unit}; the order is Cosine(lr, T_max)."
+            )
 
     @property
     def length(self) -> int:

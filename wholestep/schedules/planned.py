@@ -28,6 +28,16 @@ class Planned:
         return f"ws.schedules.{self.name}(...) over a run of unknown length; give steps="
 
 
+def _need_rate(name: str, lr: float | None) -> None:
+    """A first argument of 100 was meant as steps."""
+    if lr is not None and lr > 1 and not isinstance(lr, float):
+        fail(
+            OptionError,
+            f"{name}({lr}): the first argument is the learning rate. The length of the run is known to ws.fit; where "
+            f"it is not, say steps={lr}. If the rate is meant, write {float(lr)}.",
+        )
+
+
 def _planned(name: str, steps: int | None, warmup: int, make: Callable[[int], Schedule]) -> Schedule | Planned:
     if not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0:
         fail(OptionError, f"{name}: warmup is a whole number of steps, 0 or more; received {warmup!r}.")
@@ -47,6 +57,7 @@ def cosine(
 
     Example: `ws.fit(..., schedule=ws.schedules.cosine(warmup=100))`.
     """
+    _need_rate("cosine", lr)
     return _planned("cosine", steps, warmup, lambda n: Cosine(lr, n, eta_min))
 
 
@@ -54,6 +65,7 @@ def linear(
     lr: float | None = None, steps: int | None = None, *, warmup: int = 0, end: float = 0.0
 ) -> Schedule | Planned:
     """Warm-up, then a line down to `end` at the end of the run.  Example: `ws.schedules.linear(warmup=100)`."""
+    _need_rate("linear", lr)
     return _planned("linear", steps, warmup, lambda n: Linear(lr, end, n))
 
 
@@ -61,6 +73,7 @@ def polynomial(
     lr: float | None = None, steps: int | None = None, *, warmup: int = 0, power: float = 2.0
 ) -> Schedule | Planned:
     """Warm-up, then lr·(1 - n/steps)^power.  Example: `ws.schedules.polynomial(power=0.9)`."""
+    _need_rate("polynomial", lr)
     return _planned("polynomial", steps, warmup, lambda n: Polynomial(lr, n, power))
 
 

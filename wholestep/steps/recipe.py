@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import DType, float16, float32
@@ -114,19 +114,10 @@ def as_schedules(given: object) -> dict[str, Schedule]:
     found: dict[str, Schedule] = {}
     for name, schedule in named.items():
         plain = schedule.schedule if isinstance(schedule, TorchSchedule) else schedule
-        if callable(plain) and not isinstance(plain, Schedule | type):
-            fail(
-                UsageError,
-                f"schedule is a function, {plain!r}: is it the rate, or what the optimizer's rate is multiplied with? "
-                "ws.schedules.Lambda(function) multiplies it, ws.schedules.Lambda(function, lr=1.0) is the rate; "
-                "unit='epoch' counts epochs.",
-            )
         if not isinstance(plain, Schedule):
-            fail(
-                UsageError,
-                "schedule is a schedule, e.g. ws.schedules.Cosine(1e-3, 1000), or a dict of them by runtime scalar, "
-                f"{{'optimizer.lr': ...}}; received {plain!r}.",
-            )
+            from wholestep.schedules.mistakes import refuse
+
+            refuse(plain)
         found[name] = plain
     return found
 
@@ -137,7 +128,9 @@ def as_measures(given: object) -> tuple[Measure, ...]:
         return ()
     from wholestep.metrics.table import is_one  # a step without metrics starts without them
 
-    items = [given] if is_one(given) else given
+    by_output = isinstance(given, Mapping) and not isinstance(given.get("kind"), str)  # else the to_config() of one
+    items = _by_output(given) if by_output else given  # type: ignore[arg-type]
+    items = [items] if is_one(items) else items
     if not isinstance(items, list | tuple):
         fail(UsageError, f"metrics is a list of metrics, e.g. [ws.metrics.Accuracy()]; received {given!r}.")
     measures = tuple(_once(_as_measure(item) for item in items))
@@ -146,6 +139,22 @@ def as_measures(given: object) -> tuple[Measure, ...]:
         if names.count(name) > 1:
             fail(OptionError, f"two metrics are called {name!r}; give one of them a name: name='other'.")
     return measures
+
+
+def _by_output(given: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """`{"mask": ["iou"], "kind": ["accuracy"]}`: metrics of each output, whose target has the output's name.
+
+    Of several outputs the metrics are called `mask_iou`, `kind_accuracy`; a model with one has `{"output": [...]}`.
+    """
+    from wholestep.metrics.table import get, is_one
+
+    found: list[tuple[object, ...]] = []
+    for output, several in given.items():
+        for one in [several] if is_one(several) else several:
+            metric = get(one)
+            named = metric if len(given) == 1 else replace(metric, name=f"{output}_{metric.name}")
+            found.append((named, output) if output == "output" else (named, output, output))
+    return found
 
 
 def modes_of(measures: Iterable[Measure]) -> dict[str, str]:

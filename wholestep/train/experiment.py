@@ -74,7 +74,8 @@ class Experiment:
         schedule: of the learning rate, e.g. `ws.schedules.cosine(warmup=100)`, which spans the run.  Those under
             torch's names count epochs, the others what their `unit` says; a plateau observes val_loss (loss without
             validation) after every epoch.
-        metrics: names or objects, e.g. `["accuracy"]`.
+        metrics: names, objects or functions of predictions and targets, e.g. `["accuracy", my_function]`; or a dict of
+            such lists by output.
         encoder: how the columns of a frame become numbers, learnt from the training rows and kept with the model, whose
             `predict` applies it.  `ws.models.Tabular` has one without being told.
         min_epochs: epochs that are made even where a callback asks to stop.
