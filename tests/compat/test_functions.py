@@ -10,6 +10,7 @@ from recording import run, value
 
 import wholestep as ws
 from tests.compat.cases import COMPOSED, FUNCTIONAL, METHODS, Array, Case
+from wholestep.compat import ufuncs
 
 
 def upstream(shape: tuple[int, ...]) -> Array:
@@ -77,3 +78,42 @@ def test_sizes_may_be_symbolic(name: str) -> None:
     x = np.random.default_rng(0).normal(size=(3, 4, 5))
     ours, theirs = SYMBOLIC[name]
     assert_close(value(ours, x, dims=(("batch", "time", 5),)), theirs(torch.tensor(x)).numpy(), "float64", scale=1.0)
+
+
+UNARY = sorted(
+    ufuncs.FUNCTIONS - {"hypot", "logaddexp", "maximum", "minimum", "logical_and", "logical_or", "logical_xor"}
+)
+
+
+def test_numpys_functions_are_ours() -> None:
+    """`np.exp(x)`, and operators whose left side is an array or a number of NumPy's."""
+    x, y = np.random.default_rng(1).uniform(0.2, 0.9, (2, 3, 4))
+    for name in UNARY:
+        function = getattr(np, name)
+        found = value(function, x)
+        assert_close(found, function(x), "exact" if found.dtype == bool else "float64", scale=1.0)
+    for name in (
+        "hypot",
+        "logaddexp",
+        "maximum",
+        "minimum",
+        "add",
+        "subtract",
+        "multiply",
+        "divide",
+        "power",
+        "remainder",
+    ):
+        function = getattr(np, name)
+        assert_close(value(lambda t, f=function: f(y, t), x), function(y, x), "float64", scale=1.0)
+        assert_close(value(lambda t, f=function: f(t, y), x), function(x, y), "float64", scale=1.0)
+    for name in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"):
+        function = getattr(np, name)
+        np.testing.assert_array_equal(value(lambda t, f=function: f(y, t), x), function(y, x))
+    assert_close(value(lambda t: y.T @ t + np.float64(2.0) * t[0, 0], x), y.T @ x + 2.0 * x[0, 0], "float64", scale=1.0)
+    with pytest.raises(
+        ws.errors.UsageError, match=r"np\.arctan was called on a tensor of a program.*ws\.sin and ws\.cos"
+    ):
+        value(np.arctan, x)
+    with pytest.raises(ws.errors.UsageError, match=r"np\.add was called on a tensor"):
+        value(lambda t: np.add.reduce(t), x)

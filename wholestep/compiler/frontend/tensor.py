@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -43,12 +43,17 @@ class Tensor(Unreadable):
     """
 
     __slots__ = ("graph", "node")
-    __array_ufunc__ = None  # array + tensor: NumPy leaves the operation to us
 
     def __init__(self, node: Node, graph: Graph | None = None) -> None:
         if not isinstance(node, Node):
             fail(HabitError, "tensors are made by functions: ws.zeros((3, 4)); a parameter by ws.nn.Parameter((3, 4)).")
         self.node, self.graph = node, graph
+
+    def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **options: Any) -> Tensor:
+        """`array + tensor`: NumPy leaves the operation to us, as it does `np.exp(tensor)`."""
+        from wholestep.compat.ufuncs import applied
+
+        return applied(function, method, inputs, options)
 
     @property
     def shape(self) -> Shape:
