@@ -32,7 +32,7 @@ def test_maml_of_a_module_is_torchs() -> None:
         ws.SGD(lr=0.1).update(g, own, ws.gradients(loss, own))
         return {"loss": loss, "plain": plain}
 
-    session = ws.build_session(meta, options=quick())
+    session = ws.build_session(meta, device="reference", options=quick())
     twin = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
     twin.load_state_dict({name: torch.tensor(a) for name, a in start.items()})
     x, y = torch.tensor(X), torch.tensor(Y)

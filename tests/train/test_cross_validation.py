@@ -15,7 +15,14 @@ import wholestep as ws
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(21, 3)).astype(np.float32)
 Y = (X @ np.array([[1.0], [-2.0], [0.5]], np.float32)).astype(np.float32)
-GIVEN: dict[str, Any] = {"loss": "mse", "optimizer": ws.SGD(lr=0.1), "batch_size": 7, "epochs": 3, "progress": False}
+GIVEN: dict[str, Any] = {
+    "loss": "mse",
+    "optimizer": ws.SGD(lr=0.1),
+    "batch_size": 7,
+    "epochs": 3,
+    "progress": False,
+    "options": quick(),
+}
 
 
 def line() -> ws.nn.Module:
@@ -27,7 +34,7 @@ def line() -> ws.nn.Module:
 def test_every_fold_is_a_run_of_torch_that_has_not_seen_its_rows(tmp_path: Path) -> None:
     model = line()
     before = {name: a.tobytes() for name, a in model.state_dict().items()}
-    given = {**GIVEN, "batch_size": 14, "options": quick(), "checkpoint": tmp_path}
+    given = {**GIVEN, "batch_size": 14, "device": "reference", "checkpoint": tmp_path}
     found = ws.cross_validate(model, (X, Y), folds=3, **given)
     expected = []
     for train, held in ws.data.folds((X, Y), 3):

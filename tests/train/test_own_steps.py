@@ -19,7 +19,13 @@ KIND = (X[:, 0] > 0).astype(np.int32) + (X[:, 1] > 0.5)
 XV, KV = X[:10] + 0.1, KIND[:10]
 TEACHER = {"weight": RNG.normal(size=(3, 3)).astype(np.float32), "bias": RNG.normal(size=3).astype(np.float32)}
 STUDENT = {name: 0.1 * a for name, a in TEACHER.items()}
-GIVEN: dict[str, Any] = {"batch_size": 8, "shuffle": False, "progress": False, "options": quick()}
+GIVEN: dict[str, Any] = {
+    "batch_size": 8,
+    "shuffle": False,
+    "progress": False,
+    "device": "reference",
+    "options": quick(),
+}
 
 
 def distilling() -> tuple[ws.Step, ws.nn.Module, ws.nn.Module]:
@@ -79,7 +85,7 @@ def test_a_step_is_fitted_measured_and_validated_as_torch_does() -> None:
         metrics=[(ws.metrics.Accuracy(), "scores", "kind")],
         schedule=ws.schedules.StepDecay(0.1, 1, 0.5, unit="epoch"),
         epochs=3,
-        **GIVEN,
+        **{**GIVEN, "device": "cpu", "options": quick()},
     )
     for name, values in by_torch(3, [0.1, 0.05, 0.025]).items():
         np.testing.assert_allclose(history[name], values, rtol=2e-5, err_msg=name)
@@ -163,7 +169,7 @@ def test_a_gan_of_modules_has_the_numbers_of_torch() -> None:
 
 def test_a_step_takes_data_of_every_kind() -> None:
     def lines(data: Any, **more: Any) -> list[float]:
-        return ws.fit(distilling()[0], data, epochs=1, **{**GIVEN, "device": "reference", **more})["loss"]
+        return ws.fit(distilling()[0], data, epochs=1, **{**GIVEN, **more})["loss"]
 
     expected = lines((X, KIND))
     rows = [{"x": X[i : i + 8], "kind": KIND[i : i + 8]} for i in range(0, 24, 8)]

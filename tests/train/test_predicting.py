@@ -19,7 +19,13 @@ import wholestep as ws
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(24, 3)).astype(np.float32)
 KIND = (X[:, 0] > 0).astype(np.int32) + (X[:, 1] > 0.5)
-GIVEN: dict[str, Any] = {"batch_size": 8, "progress": False, "options": quick(), "optimizer": ws.SGD(lr=0.5)}
+GIVEN: dict[str, Any] = {
+    "batch_size": 8,
+    "progress": False,
+    "device": "reference",
+    "options": quick(),
+    "optimizer": ws.SGD(lr=0.5),
+}
 
 
 def trained(loss: Any, y: Any, outputs: int) -> ws.nn.Module:
