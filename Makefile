@@ -10,11 +10,12 @@ SEED ?= 1
 JOBS ?= 2
 MODE ?= networks,graphs,readers,combinations
 
-.PHONY: help train test test-all fuzz check bench clean
+.PHONY: help train test test-all test-cuda fuzz check bench clean
 help:
 	@echo "make train     set up and train a network on the UCI digits"
 	@echo "make test      format, lint, types, import contract, tests"
 	@echo "make test-all  the same with the long property tests"
+	@echo "make test-cuda the sessions of device=\"cuda\" on this machine's GPU"
 	@echo "make fuzz      look for wrong numbers with random networks, graphs, files and runs: SECONDS=600 SEED=1"
 	@echo "make bench     the MLP against torch, torch.compile, JAX and scikit-learn"
 	@echo "make clean     remove the virtual environment"
@@ -27,6 +28,10 @@ test: check
 
 test-all: check
 	$(PY) -m pytest -n 2 --dist worksteal -q -m "long or not long"
+
+test-cuda: $(VENV)/.test
+	$(PIP) ".[cuda]"
+	$(PY) -m pytest -q --gpu tests/compiler/backends/cuda/test_sessions.py
 
 fuzz: $(VENV)/.test
 	$(PY) -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) --jobs $(JOBS) --mode $(MODE) $(if $(DEVICE),--device $(DEVICE))

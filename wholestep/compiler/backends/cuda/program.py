@@ -5,6 +5,7 @@ A launch returns when its inputs are copied and the graph is queued; whoever rea
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from math import prod
@@ -29,7 +30,7 @@ from wholestep.compiler.backends.cuda.epochs import Epochs
 from wholestep.compiler.backends.cuda.launches import HEAD, Launches, Order, Placed, record_words, write_record
 from wholestep.compiler.backends.cuda.memory import ALIGNMENT, CudaArray, CudaMemory, CudaScratch
 from wholestep.compiler.backends.cuda.products import WORKSPACE, has_library
-from wholestep.compiler.backends.cuda.prologue import Prologue
+from wholestep.compiler.backends.cuda.prologue import Scalars
 from wholestep.compiler.backends.cuda.render.source import Source, native, render
 from wholestep.compiler.backends.cuda.schedule import arena_end
 from wholestep.compiler.backends.cuda.target import TARGETS, target_of
@@ -76,8 +77,7 @@ class CudaProgram:
         self._launches = Launches(self._gpu, plan, self._rendered, functions)
         self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
         self._lay_out()
-        self._scalars = {s.name: s.default for s in plan.scalars}  # in the plan's order
-        self._prologue = Prologue(plan)
+        self._scalars = Scalars(plan)
         self._epochs: Epochs | None = None
         self._graphs: dict[tuple[int, ...], Graph] = {}
         self.has_library = has_library(plan)
@@ -130,7 +130,7 @@ class CudaProgram:
         self._pinned = PinnedMemory(self._gpu, self._turns * (self._given_end + self._small_bytes))
         self._places = [self._turn_places(turn) for turn in range(self._turns)]
         self._events = [Event(self._gpu) for _ in range(self._turns)]
-        self._tickets: list[CudaTicket | None] = [None] * self._turns
+        self._tickets: list[weakref.ref[CudaTicket] | None] = [None] * self._turns
         self._staging = {
             name: np.empty(evaluate(plan.buffers[id].type.elements, plan.sizes), plan.buffers[id].type.dtype.numpy)
             for name, id in plan.inputs
@@ -172,8 +172,7 @@ class CudaProgram:
 
     def scalar(self, name: str, value: float) -> None:
         """Set a runtime scalar; one that the plan does not use is ignored."""
-        if name in self._scalars:
-            self._scalars[name] = value
+        self._scalars.set(name, value)
 
     def count_steps(self, advances: bool, unless: str | None = None, stop: bool = False) -> None:
         """Does a launch count as an update?  Not where the output `unless` is not 0; `stop` ends a slice there."""
@@ -191,20 +190,30 @@ class CudaProgram:
         check_indices(self.plan, self._inputs, sizes)
         self._gpu.enter()
         self._refresh()
-        turn = self._turn = (self._turn + 1) % self._turns
-        before = self._tickets[turn]
-        if before is not None:
-            before.resolve()  # its place on the host is needed
+        turn = self._next_turn()
         self._copy_inputs(turn, sizes)
         self._ready_graph(sizes).launch()
         self._copy_outputs(turn)
-        ticket = self._last = self._tickets[turn] = CudaTicket(self, turn, sizes)
+        ticket = self._last = CudaTicket(self, turn, sizes)
+        self._tickets[turn] = weakref.ref(ticket)
         state = self._state
         state.family.version += bool(self.plan.updated)
         self._seen = state.family.version
         if self._advances and (self._unless is None or not ticket.read(self._unless)):
             state.step += 1
         return ticket
+
+    def _next_turn(self) -> int:
+        """A place on the host for inputs and small outputs, which the launch that had it last has done with."""
+        turn = self._turn = (self._turn + 1) % self._turns
+        before = self._tickets[turn]
+        if before is not None:
+            held = before()
+            if held is not None:
+                held.resolve()  # somebody may still read it
+            else:
+                self._events[turn].wait()
+        return turn
 
     def _refresh(self) -> None:
         """Bring what somebody else has changed since, and the second forms of states."""
@@ -226,7 +235,7 @@ class CudaProgram:
         """The record and the inputs: through pinned memory, one copy where they are small."""
         start, state = turn * (self._given_end + self._small_bytes), self._state
         record, places = self._places[turn]
-        self._fill(record, sizes, state.step, 0, 0)
+        self._fill(record, sizes, state.step)
         pieces = [(0, self._record_bytes)]
         for name, (place, offset) in places.items():
             array = self._inputs[name]
@@ -237,15 +246,15 @@ class CudaProgram:
                 to, of = self._own.address + offset, self._pinned.address + start + offset
                 self._gpu.copy_in(to, of, size)
 
-    def _fill(self, record: AnyArray, sizes: Mapping[str, int], step: int, position: int, rows: int) -> None:
+    def _fill(self, record: AnyArray, sizes: Mapping[str, int], step: int) -> None:
         """What a step is told."""
-        scalars = self._scalars
-        if "step" in scalars:
-            scalars["step"] = float(step)
-        if "epoch" in scalars:
-            scalars["epoch"] = float(self._state.epoch)
-        slots = self._prologue.slots(sizes, list(scalars.values()))
-        write_record(record, self.plan, sizes, slots, (self._place.where.seed % 2**64, step, position, rows))
+        write_record(
+            record,
+            self.plan,
+            sizes,
+            self._scalars.slots(sizes, step, self._state.epoch),
+            (self._place.where.seed % 2**64, step, 0, 0),
+        )
 
     def _copy_outputs(self, turn: int) -> None:
         if self._small_bytes:
@@ -343,18 +352,13 @@ class CudaProgram:
         records[:, 0], records[:, 1] = self._place.where.seed % 2**64, step + self._advances * np.arange(count)
         records[:, 2], records[:, 3] = updates * epoch.batch, epoch.batch
         records[-1, 3] = epoch.rows_of(update + count - 1)
-        self._scalars.update({name: float(self._state.epoch) for name in ("epoch",) if name in self._scalars})
-        scalars = list(self._scalars.values())
-        many = [scalars] * count
-        if "step" in self._scalars:
-            at = list(self._scalars).index("step")
-            many = [[*scalars[:at], float(s), *scalars[at + 1 :]] for s in records[:, 1]]
         sizes, last = epoch.sizes_of(update), epoch.sizes_of(update + count - 1)
         whole = count if last is sizes or count == 1 else count - 1
         for rows, own in ((slice(0, whole), sizes), (slice(whole, count), last)):
             if rows.start < rows.stop:
                 records[rows, 4 : 4 + len(self.plan.symbols)] = [own[s] for s in self.plan.symbols]
-                table = self._prologue.table(own, many[rows])
+                steps = [int(step) for step in records[rows, 1]]
+                table = self._scalars.table(own, steps, self._state.epoch)
                 records[rows, HEAD : HEAD + self.plan.slots].view(np.float64)[:] = table
         self._ahead += count
 
@@ -364,14 +368,12 @@ class CudaProgram:
             self._state.step += self._ahead
         self._state.family.version += bool(self.plan.updated)
         self._seen = self._state.family.version
-        turn = self._turn = (self._turn + 1) % self._turns
-        before = self._tickets[turn]
-        if before is not None:
-            before.resolve()
+        turn = self._next_turn()
         self._copy_outputs(turn)
         name, id = self.plan.outputs[0]
         kept = {name: np.array(loss, self.plan.buffers[id].type.dtype.numpy)}
-        self._last = self._tickets[turn] = CudaTicket(self, turn, sizes, kept)
+        self._last = CudaTicket(self, turn, sizes, kept)
+        self._tickets[turn] = weakref.ref(self._last)
 
 
 class CudaTicket:

@@ -16,6 +16,7 @@ from wholestep.compiler.plan.kernel import HostValue, Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 
 Function = Callable[..., float]
+AHEAD = 32  # steps whose slots are computed at once
 
 FUNCTIONS: Mapping[str, Function] = {
     "add": operator.add,
@@ -107,7 +108,7 @@ class Prologue:
             with np.errstate(all="ignore"):
                 return np.array([prologue(self._plan, sizes, scalars) for scalars in many]).reshape(len(many), -1)
         self._give(sizes, many[0])
-        columns = np.array(many, np.float64).T
+        columns = np.array(many, np.float64).reshape(len(many), -1).T
         known: list[float | AnyArray] = list(self._known)
         found = np.zeros((len(many), self._plan.slots))
         for i, v in self._given:
@@ -175,3 +176,45 @@ GIVEN = ("const", "scalar", "size")
 def _is_plain(value: HostValue) -> bool:
     known = value.op in FUNCTIONS or value.op in GIVEN
     return known and value.dtype in (None, float32, float64)
+
+
+class Scalars:
+    """The runtime scalars of a program, and the slots of its steps.
+
+    While nothing but the step changes, the slots of several steps are computed at once.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._values = {s.name: s.default for s in plan.scalars}  # in the plan's order
+        self._step = list(self._values).index("step") if "step" in self._values else None
+        self._prologue = Prologue(plan)
+        self._changed, self._first = True, 0
+        self._rows: list[list[float]] = []  # of steps from the first on
+        self._sizes: Mapping[str, int] | None = None
+
+    def set(self, name: str, value: float) -> None:
+        """From the next step on; one that the plan does not use is ignored."""
+        if self._values.get(name, value) != value:
+            self._values[name], self._changed = value, True
+
+    def slots(self, sizes: Mapping[str, int], step: int, epoch: int) -> Sequence[float]:
+        """Those of one step."""
+        self.set("epoch", float(epoch))
+        if self._changed:  # perhaps in every step
+            self._changed, self._rows = False, []
+            return self._prologue.slots(sizes, self._given(step))
+        if sizes is not self._sizes or not 0 <= step - self._first < len(self._rows):
+            self._rows = self.table(sizes, range(step, step + AHEAD), epoch).tolist()
+            self._first, self._sizes = step, sizes
+        return self._rows[step - self._first]
+
+    def table(self, sizes: Mapping[str, int], steps: Sequence[int], epoch: int) -> AnyArray:
+        """A row for each of several steps."""
+        self.set("epoch", float(epoch))
+        return self._prologue.table(sizes, [self._given(step) for step in steps])
+
+    def _given(self, step: int) -> list[float]:
+        given = list(self._values.values())
+        if self._step is not None:
+            given[self._step] = float(step)
+        return given
