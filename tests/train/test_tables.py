@@ -20,6 +20,7 @@ from wholestep.cli import app
 from wholestep.data.framed import as_framed
 from wholestep.errors import CheckpointError, InputError, OptionError, UnknownNameError, UsageError
 from wholestep.nn.encoded import encoding_of
+from wholestep.train.fitting import trainer_for
 
 ROWS, NUMPY = 120, "reference"  # nothing here is about compiled code
 
@@ -251,6 +252,29 @@ def test_a_run_carries_its_encoder(tmp_path: Path) -> None:
     again = ws.models.Tabular(hidden=(4,))
     again.load(stored.path / "weights.safetensors")
     np.testing.assert_array_equal(scores(again, FRAME), runs[2])
+
+
+def held_rows(data: object, validation: object, **options: Any) -> tuple[list[float], list[float]]:
+    """The first input of the rows that are trained on, and of those that are held out."""
+    model = ws.nn.Linear(1, 3)
+    trainer, loader = trainer_for(
+        model, data, loss="cross_entropy", validation=validation, batch_size=4, device=NUMPY, **options
+    )
+    assert trainer.validation is not None
+    return [table.inputs["x"][:, 0].tolist() for table in (loader.source, trainer.validation)]  # type: ignore[union-attr]
+
+
+def test_fit_holds_out_as_it_is_told() -> None:
+    x, y, who = np.arange(24, dtype=np.float32)[:, None], np.arange(24) % 3, np.arange(24) // 4
+    _, held = held_rows((x, y), ws.data.Holdout(0.25, stratify=True))
+    assert np.bincount(y[np.array(held, int)]).tolist() == [2, 2, 2]
+    train, held = held_rows((x, y), ws.data.Holdout(0.34, groups=who))
+    assert not {v // 4 for v in train} & {v // 4 for v in held}
+    for how, options in ((ws.data.Holdout(0.25, shuffle=False), {}), (ws.data.Holdout(0.25), {"shuffle": False})):
+        assert held_rows((x, y), how, **options)[1] == [18.0, 19.0, 20.0, 21.0, 22.0, 23.0]
+    frame = pd.DataFrame({"v": x[:, 0], "y": y, "w": np.linspace(1, 2, 24)})
+    train, held = held_rows((frame, "y", "w"), 0.25)
+    assert (len(train), len(held)) == (18, 6)
 
 
 # -- mistakes ------------------------------------------------------------------------------------------------------

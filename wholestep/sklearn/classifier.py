@@ -35,7 +35,8 @@ class Classifier(ClassifierMixin, Estimator):
             loss; the weights of the best epoch are kept.
         dropout: after each hidden layer.
         standardize: bring every column to mean 0 and spread 1.
-        device, threads, options: as of `ws.build_session`.
+        threads: None is one for small networks, all cores for others; the numbers are the same.
+        device, options: as of `ws.build_session`.
 
     Example: `wholestep.sklearn.Classifier((64,)).fit(X, y).predict_proba(X)`.
     """

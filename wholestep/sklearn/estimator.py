@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from numbers import Integral, Real
 from typing import Any
 
@@ -25,6 +26,7 @@ from wholestep.sklearn.matrix import Matrix
 from wholestep.sklearn.networks import POOL, Columns, Kind, Network, Weights
 
 AUTO = 32  # rows of batch_size="auto"
+WORTH_THREADS = 1 << 19  # multiplications of a forward pass; below, threads wait for each other longer than they work
 SOLVERS = ("adam", "adamw", "sgd")
 EXPECTED_FAILED_CHECKS = {
     "check_sample_weight_equivalence_on_dense_data": (
@@ -176,8 +178,10 @@ class Estimator(BaseEstimator):
         hidden = self.hidden_layer_sizes
         sizes = tuple(int(h) for h in (hidden if np.iterable(hidden) else [hidden]))
         most = AUTO if self.batch_size == "auto" else int(self.batch_size)
+        columns = self._columns.sizes if isinstance(self._columns, Matrix) else columns_of(self._columns)
+        products = most * sum(a * b for a, b in pairwise((columns.numbers, *sizes, outputs)))
         return Kind(
-            self._columns.sizes if isinstance(self._columns, Matrix) else columns_of(self._columns),
+            columns,
             outputs,
             sizes,
             self.activation,
@@ -188,7 +192,7 @@ class Estimator(BaseEstimator):
             weighted,
             1 << max(most - 1, 1).bit_length(),
             self.device,
-            self.threads,
+            1 if self.threads is None and products < WORTH_THREADS else self.threads,
             self.options,
         )
 
