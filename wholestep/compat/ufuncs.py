@@ -30,9 +30,9 @@ OPERATORS = {
 }
 FUNCTIONS = frozenset({
     "absolute", "ceil", "cos", "cosh", "deg2rad", "exp", "exp2", "expm1", "floor", "hypot", "isfinite", "isinf",
-    "isnan", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor", "maximum",
-    "minimum", "negative", "positive", "rad2deg", "reciprocal", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh",
-    "trunc",
+    "isnan", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "maximum", "minimum", "negative", "positive", "rad2deg", "reciprocal", "sign", "sin", "sinh",
+    "sqrt", "square", "tan", "tanh", "trunc",
 })  # fmt: skip
 
 
