@@ -311,6 +311,15 @@ class Session:
         """The C that runs, each kernel with the nodes it came from."""
         return self._inspect.source
 
+    def __call__(self, *arrays: object, **named: object) -> Session:
+        """The session itself, so that `trainer.session()` is what `trainer.session` is; it is not called on data."""
+        if arrays or named:
+            raise UsageError(
+                "a session is not called on data: session.step(x=..., labels=...) trains, session.predict(x=...) does "
+                "not."
+            )
+        return self
+
     def __repr__(self) -> str:
         if self._programs.closed:
             return "<Session: closed>"
