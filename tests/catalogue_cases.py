@@ -174,6 +174,18 @@ SELECTION: dict[str, Row] = {
         (normal(2, 600), _RNG.integers(0, 600, (2, 7))),
     ),
     "sort, a long axis": (lambda x: ws.sort(x), lambda x: x.sort(-1).values, (normal(2, 513),)),
+    "columns by a list": (lambda x: x[:, [0, 2], 1:], lambda x: x[:, [0, 2], 1:], (SIGNALS,)),
+    "columns by a tensor": (
+        lambda x, i: x[..., i[0, 0]] * 2.0, lambda x, i: x[..., i[0, 0].long()] * 2.0, (SIGNALS, WHERE)
+    ),
+    "one of each row": (
+        lambda x, i: x[ws.arange(3), i[0, 0, :3] % 4], lambda x, i: x[torch.arange(3), (i[0, 0, :3] % 4).long()],
+        (TIED, WHERE),
+    ),
+    "pairs": (
+        lambda x, i: x[1, [0, -1, 3], np.array([6, 2, 2])], lambda x, i: x[1, [0, -1, 3], torch.tensor([6, 2, 2])],
+        (TIED, WHERE),
+    ),
     "sort": (lambda x: ws.sort(x), lambda x: x.sort(-1).values, (SIGNALS,)),
     "sort, ties, the middle, descending": (
         lambda x: ws.sort(x, 1, descending=True), lambda x: x.sort(dim=1, descending=True, stable=True).values, (TIED,)

@@ -284,6 +284,7 @@ OPS: dict[str, OpRow] = {
     "log_softmax": OpRow(ws.log_softmax, torch.log_softmax, along(), 1),
     "cumsum": OpRow(lambda x, axis: ws.cumsum(x, axis) * 0.5, torch_cumsum, along()),
     "flip": OpRow(ws.flip, lambda x, axis: x.flip(axis), along(), 1),
+    "sort": OpRow(ws.sort, lambda x, axis: x.sort(axis).values, along(), 1),
     "permute": OpRow(lambda x, order: x.permute(*order), lambda x, order: x.permute(*order), draw_permute, 6),
     "merge": OpRow(merge, merge, draw_merge, 4),
     "split": OpRow(split, split, draw_split, 4),

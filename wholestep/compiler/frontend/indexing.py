@@ -102,7 +102,7 @@ def _fill_ellipsis(node: Node, key: tuple[object, ...]) -> list[Item]:
         if isinstance(item, bool) or not isinstance(item, int | slice | None | EllipsisType | Dim):
             fail(
                 UsageError,
-                f"{item!r} cannot index a tensor; use ints, slices, None, ..., or one integer tensor alone: x[i].",
+                f"{item!r} cannot index a tensor; use ints, slices, None, ..., integer tensors and lists of ints.",
             )
         items.append(item)
     used = sum(1 for i in items if i is not None and i is not Ellipsis)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions import (
@@ -21,7 +23,7 @@ from wholestep.compiler.frontend.scan import scan
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Extent, boolean, product, shape_text
-from wholestep.errors import DTypeError, OptionError, ShapeError
+from wholestep.errors import DTypeError, OptionError, ShapeError, UsageError
 
 if TYPE_CHECKING:
     from wholestep.compiler.frontend.graph import Graph
@@ -85,6 +87,58 @@ def _position(op: str, x: Tensor, axis: int) -> int:
     if not -x.ndim <= axis < x.ndim:
         fail(ShapeError, f"{op}: axis {axis} does not exist in shape {shape_text(x.shape)}.")
     return axis % x.ndim
+
+
+# -- x[:, [0, 2]], x[arange, labels] -----------------------------------------------------------------------------
+
+
+def pick(x: Tensor, key: tuple[Any, ...]) -> Tensor:
+    """x[key], where integer tensors, arrays or lists stand among the items of the key: one, or two side by side."""
+    items = _spread(x, key)
+    chosen = [p for p, item in enumerate(items) if isinstance(item, Tensor | np.ndarray | list)]
+    if len(chosen) > 2 or chosen[-1] - chosen[0] != len(chosen) - 1:
+        fail(
+            UsageError,
+            f"an index has one integer tensor, array or list, or two side by side; received {len(chosen)}: {key!r}. "
+            "Index in several steps: x[i][:, j].",
+        )
+    indices = [items[p] for p in chosen]
+    rest = x[tuple(slice(None) if p in chosen else item for p, item in enumerate(items))]
+    axis = sum(1 for item in items[: chosen[0]] if not isinstance(item, int | np.integer))
+    if len(indices) == 1:
+        return gather(rest, indices[0], axis)
+    return _paired(rest, indices[0], indices[1], axis)
+
+
+def _spread(x: Tensor, key: tuple[Any, ...]) -> list[Any]:
+    """The key with a slice for each axis that `...` stands for."""
+    whole = [p for p, item in enumerate(key) if item is Ellipsis]
+    if not whole:
+        return list(key)
+    used = sum(1 for item in key if item is not None and item is not Ellipsis)
+    between = [slice(None)] * max(x.ndim - used, 0)
+    return [*key[: whole[0]], *between, *key[whole[0] + 1 :]]
+
+
+def _paired(x: Tensor, first: Any, second: Any, axis: int) -> Tensor:
+    """Elements (first[i], second[i]) of two axes that lie side by side."""
+    a, b = (as_tensor(np.asarray(i) if isinstance(i, list) else i) for i in (first, second))
+    for i in (a, b):
+        if not i.dtype.is_integer:
+            fail(DTypeError, f"an index holds whole numbers; received {i!r}. Select with ws.where instead of a mask.")
+    rows, columns = x.shape[axis], x.shape[axis + 1]
+    if axis == 0 and a.node.op == "iota" and a.shape == (rows,) and b.shape == (rows,):  # one of each row
+        picked = take_along_axis(x, b.reshape((rows, 1, *[1] * (x.ndim - 2))), 1)
+        return picked.reshape((rows, *x.shape[2:]))
+    a, b = (_inside(i.astype("int32"), n) for i, n in ((a, rows), (b, columns)))
+    together = x.reshape((*x.shape[:axis], rows * columns, *x.shape[axis + 2 :]))
+    return gather(together, a * as_tensor(columns).astype("int32") + b, axis)
+
+
+def _inside(index: Tensor, size: Extent) -> Tensor:
+    """Counted from the end where below 0; one that does not exist is the nearest that does."""
+    count = as_tensor(size).astype("int32")
+    return minimum(maximum(where(index < 0, index + count, index), 0), count - 1)
 
 
 # -- in order ----------------------------------------------------------------------------------------------------

@@ -325,6 +325,10 @@ class Tensor(Unreadable):
     def __getitem__(self, key: object) -> Tensor:
         if isinstance(key, Tensor):
             return Tensor(indexing.index(self.node, key.node), common_graph(self, key))
+        if isinstance(key, tuple) and any(isinstance(item, Tensor | np.ndarray | list) for item in key):
+            from wholestep.compiler.frontend.selection import pick  # few programs do
+
+            return pick(self, key)
         return Tensor(indexing.index(self.node, key), self.graph)
 
     # -- pointwise methods ---------------------------------------------------------------------------------------
