@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from tests.compiler.backends.cuda.emulated import compiled_text, host_product
-from wholestep.compiler.backends.cuda import compiler, cublas, driver, program
+from wholestep.compiler.backends.cuda import compiler, cublas, device, driver
 from wholestep.compiler.backends.cuda.products import Product
 
 MEETS = re.compile(r"ws_warp|ws_block|ws_product|__ballot|__syncthreads|ws_is_last")
@@ -240,7 +240,7 @@ def fake_compile(text: str, architecture: str) -> bytes:
 def fake_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[FakeDriver]:
     """A machine with one GPU, which `device="cuda"` finds."""
     fake = FakeDriver(capability)
-    for cached in (driver.gpu, program._device):
+    for cached in (driver.gpu, device._device):
         cached.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "bindings", lambda: fake)
@@ -249,7 +249,7 @@ def fake_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[FakeDriver]:
         patch.setattr(compiler, "TOGETHER", 1 << 30)
         patch.setattr(compiler, "compile_text", fake_compile)
         patch.setattr(compiler, "nvrtc_version", lambda: f"none {os.getpid()}")
-        patch.setattr(program, "nvrtc_version", lambda: f"none {os.getpid()}")
+        patch.setattr(device, "nvrtc_version", lambda: f"none {os.getpid()}")
         yield fake
-    for cached in (driver.gpu, program._device):
+    for cached in (driver.gpu, device._device):
         cached.cache_clear()

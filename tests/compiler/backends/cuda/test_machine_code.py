@@ -14,9 +14,16 @@ from tests.compiler.backends.cuda.fake_gpu import FakeDriver, fake_gpu
 from tests.test_cli import run
 from wholestep.compiler.backends.cuda import compiler, driver
 from wholestep.compiler.backends.cuda.compiler import compile_text, nvrtc
-from wholestep.compiler.backends.cuda.render.source import render, with_primitives
-from wholestep.compiler.plan.kernel import Plan
-from wholestep.errors import CompilerError, OptionError
+from wholestep.compiler.backends.cuda.render.language import OPS as TEXTS
+from wholestep.compiler.backends.cuda.render.source import RENDER, render, with_primitives
+from wholestep.compiler.backends.cuda.render.windows import WINDOWS
+from wholestep.compiler.backends.cuda.schedule import schedule_kernel
+from wholestep.compiler.backends.cuda.target import TARGETS
+from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.ir.types import float32
+from wholestep.compiler.plan.bodies import Call
+from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
+from wholestep.errors import CompilerError, OptionError, PlanError
 
 ARCHITECTURES = ("sm_80", "sm_90")
 PLAIN = ws.CompileOptions(verify=False, egraph=False)
@@ -129,3 +136,25 @@ def test_doctor_trains_two_steps_on_a_gpu() -> None:
     assert code == 0
     assert "cuda:0 no GPU at all (cuda/sm_90, 1 GiB); NVRTC none" in text
     assert compiler.TOGETHER > 0
+
+
+# -- every op ------------------------------------------------------------------------------------------------------
+
+
+def test_every_pointwise_op_and_every_window_has_a_text() -> None:
+    """What the IR computes element by element, and what a target keeps, is a row of the renderer's tables."""
+    made_of_others = {"cast"}  # by `cast_text`
+    pointwise = {name for name, op in OPS.items() if op.family is Family.POINTWISE} - made_of_others
+    kept = {name for target in TARGETS.values() for name in target.composites}
+    assert pointwise | kept <= TEXTS.keys(), sorted((pointwise | kept) - TEXTS.keys())
+    windows = {name for name, op in OPS.items() if op.family is Family.WINDOW}
+    behind_pools = {name for name in windows if name.startswith("pooled")}  # made by a pass that no GPU asks for
+    assert windows - behind_pools == WINDOWS.keys()
+    assert {kind for kind in Kind if kind not in (Kind.CALL, Kind.LOOP)} == RENDER.keys()
+    with pytest.raises(PlanError, match="there is no routine 'attention' for a GPU"):
+        _refuse_attention()
+
+
+def _refuse_attention() -> None:
+    body = Call("attention", float32, (), (), ())
+    schedule_kernel(planned(ws.nn.Linear(4, 10), (4,), "float32"), Kernel(0, (), body))

@@ -7,47 +7,38 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from wholestep.compiler.backend import (
     Epoch,
-    MicroBatchShape,
     Place,
-    Program,
     Slice,
     Ticket,
     check_indices,
     epoch_of_launches,
     nothing,
 )
-from wholestep.compiler.backends.cuda.compiler import compile_kernels, compile_source, nvrtc_version
-from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Graph, Module, PinnedMemory, gpu
+from wholestep.compiler.backends.cuda.compiler import compile_source
+from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, PinnedMemory
 from wholestep.compiler.backends.cuda.epochs import Epochs
 from wholestep.compiler.backends.cuda.launches import HEAD, Launches, Order, Placed, record_words, write_record
 from wholestep.compiler.backends.cuda.memory import ALIGNMENT, CudaArray, CudaMemory, CudaScratch
 from wholestep.compiler.backends.cuda.products import WORKSPACE, has_library
 from wholestep.compiler.backends.cuda.prologue import Scalars
-from wholestep.compiler.backends.cuda.render.source import Source, native, render
+from wholestep.compiler.backends.cuda.render.source import Source, render
 from wholestep.compiler.backends.cuda.schedule import arena_end
-from wholestep.compiler.backends.cuda.target import TARGETS, target_of
-from wholestep.compiler.backends.micro_batches import MicroBatches
+from wholestep.compiler.backends.cuda.tickets import CudaTicket, is_small
 from wholestep.compiler.ir.types import TensorType, evaluate
-from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Buffer, Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.cache import key_of
-from wholestep.compiler.runtime.plans import compiler_version
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.runtime.together import Background
-from wholestep.compiler.target import Target
-from wholestep.errors import OptionError, PlanError
 from wholestep.options import CompileOptions
 
-SMALL = 4096  # bytes of an output that every launch brings back to the host
 TURNS = 16  # launches that may be under way, where their inputs are not large
 STAGING = 64 << 20  # bytes of pinned memory for inputs
 TOGETHER = 256 << 10  # bytes of inputs that are copied at once, whatever of them is used
@@ -57,12 +48,26 @@ def _rounded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
+class Holder(Protocol):
+    """What a program asks its device for."""
+
+    gpu: Gpu
+    memory: CudaMemory
+
+    @property
+    def architecture(self) -> str:
+        """What code is compiled for."""
+
+    def gather(self, options: CompileOptions) -> Module:
+        """The kernel that takes the rows of an update from data on the GPU."""
+
+
 class CudaProgram:
     """A plan on a GPU."""
 
     synchronous = False
 
-    def __init__(self, device: CudaDevice, plan: Plan, place: Place, meanwhile: Callable[[], None] = nothing) -> None:
+    def __init__(self, device: Holder, plan: Plan, place: Place, meanwhile: Callable[[], None] = nothing) -> None:
         self.plan, self._place, self._state, self._device = plan, place, place.state, device
         self._gpu = device.gpu
         assert isinstance(place.scratch, CudaScratch), "programs of a GPU share its scratch memory"
@@ -114,11 +119,11 @@ class CudaProgram:
         place(inputs)
         self._given_end = end  # all that a launch copies to the GPU lies before it
         outputs = [b for b in plan.buffers if b.space is Space.OUTPUT]
-        self._small = [b for b in outputs if b.bytes <= SMALL]
+        self._small = [b for b in outputs if is_small(b)]
         self._small_start = end
         place(self._small)
         self._small_bytes = end - self._small_start
-        place([b for b in outputs if b.bytes > SMALL])
+        place([b for b in outputs if not is_small(b)])
         place([b for b in plan.buffers if b.space is Space.CONSTANT])
         copies, end = end, end + _rounded(plan.copy_bytes)
         self._own = DeviceMemory(self._gpu, end)
@@ -374,130 +379,3 @@ class CudaProgram:
         kept = {name: np.array(loss, self.plan.buffers[id].type.dtype.numpy)}
         self._last = CudaTicket(self, turn, sizes, kept)
         self._tickets[turn] = weakref.ref(self._last)
-
-
-class CudaTicket:
-    """A launch, which may still be under way."""
-
-    def __init__(
-        self, program: CudaProgram, turn: int, sizes: Mapping[str, int], kept: Mapping[str, AnyArray] | None = None
-    ) -> None:
-        self._program, self._turn, self._sizes = program, turn, sizes
-        self._kept = dict(kept or {})
-        self._resolved = False
-
-    def wait(self) -> None:
-        """Return when the launch is done."""
-        if not self._resolved:
-            self._program.event(self._turn).wait()
-
-    def loss(self) -> float:
-        """The first output, where it is one number."""
-        return float(self.read(next(iter(self._program.outputs))))
-
-    def read(self, name: str) -> AnyArray:
-        """A copy of an output."""
-        if name in self._kept:
-            return self._kept[name].copy()
-        self.wait()
-        return self._program.output(name, self._turn, self._sizes, self._program.is_latest(self))
-
-    def keep(self) -> CudaTicket:
-        """Bring what the next launch writes over; small outputs have places of their own for some launches."""
-        if self._program.is_latest(self):
-            plan = self._program.plan
-            for name, id in plan.outputs:
-                buffer = plan.buffers[id]
-                if name not in self._kept and (buffer.bytes > SMALL or buffer.space is Space.STATE):
-                    self._kept[name] = self.read(name)
-        return self
-
-    def resolve(self) -> None:
-        """Bring all that is still on the way: its place is needed by another launch."""
-        self.wait()
-        for name, id in self._program.plan.outputs:
-            small = self._program.plan.buffers[id].bytes <= SMALL
-            if name not in self._kept and small and self._program.plan.buffers[id].space is not Space.STATE:
-                self._kept[name] = self.read(name)
-        self._resolved = True
-
-
-# -- the device ------------------------------------------------------------------------------------------------------
-
-
-class CudaDevice:
-    """One GPU as a target."""
-
-    runs = True
-
-    def __init__(self, target: Target, number: int) -> None:
-        self.target, self.gpu = target, gpu(number)
-        self.name = f"cuda:{number}"
-        self.memory = CudaMemory(self.gpu)
-        self._gather: Module | None = None
-
-    @property
-    def architecture(self) -> str:
-        """What code is compiled for: machine code of this GPU's kind, or PTX that the driver compiles further."""
-        kind = self.target.name.partition("/")[2]
-        major, minor = self.gpu.capability
-        return kind if kind == f"sm_{major}{minor}" else kind.replace("sm_", "compute_")
-
-    def scratch(self) -> CudaScratch:
-        return CudaScratch(self.gpu)
-
-    def gather(self, options: CompileOptions) -> Module:
-        """The kernel that takes the rows of an update from data on the GPU."""
-        if self._gather is None:
-            text = native("gather.h")
-            self._gather = Module(self.gpu, compile_kernels(text, self.architecture, cache_of(options)))
-        return self._gather
-
-    def prepare(self, options: CompileOptions) -> None:
-        """The compiler is a library: there is nothing to begin with."""
-
-    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> CudaProgram:
-        if plan.target != self.target.name:
-            raise PlanError(
-                f"the plan is for {plan.target!r} and cannot run on {self.name!r} ({self.target.name}); plan it again "
-                f"with device={self.name!r}."
-            )
-        return CudaProgram(self, plan, place, meanwhile)
-
-    def load_micro_batches(
-        self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
-    ) -> MicroBatches:
-        return MicroBatches(plan, programs, place.state, shape)
-
-    def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
-        """The plan, our version, the compiler and what it compiles for."""
-        return key_of("cuda", key or serialize.dump(plan), compiler_version(), nvrtc_version(), self.architecture)
-
-
-def default_target() -> Target:
-    """What `device="cuda"` plans for: the GPU of number 0."""
-    return numbered_target(0)
-
-
-def numbered_target(number: int) -> Target:
-    """What a GPU is planned for."""
-    return target_of(gpu(number).capability)
-
-
-def make_device(target: Target) -> CudaDevice:
-    """The GPU of number 0 as a target."""
-    return make_numbered(target, 0)
-
-
-def make_numbered(target: Target, number: int) -> CudaDevice:
-    """A GPU as a target; an OptionError where it is older than that."""
-    found, newest_first = gpu(number), list(TARGETS)
-    best = target_of(found.capability)
-    if target.name in TARGETS and newest_first.index(target.name) < newest_first.index(best.name):
-        raise OptionError(f"device={target.name!r}: this GPU, {found.name}, is {best.name}.")
-    return _device(target, number)
-
-
-@cache
-def _device(target: Target, number: int) -> CudaDevice:
-    return CudaDevice(target, number)

@@ -1,0 +1,101 @@
+"""GPUs as devices: what `device="cuda"` means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+from wholestep.compiler.backend import MicroBatchShape, Place, Program, nothing
+from wholestep.compiler.backends.cuda.compiler import compile_kernels, nvrtc_version
+from wholestep.compiler.backends.cuda.driver import Module, gpu
+from wholestep.compiler.backends.cuda.memory import CudaMemory, CudaScratch
+from wholestep.compiler.backends.cuda.program import CudaProgram
+from wholestep.compiler.backends.cuda.render.source import native
+from wholestep.compiler.backends.cuda.target import TARGETS, target_of
+from wholestep.compiler.backends.micro_batches import MicroBatches
+from wholestep.compiler.plan import serialize
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.cache import key_of
+from wholestep.compiler.runtime.plans import compiler_version
+from wholestep.compiler.runtime.store import cache_of
+from wholestep.compiler.target import Target
+from wholestep.errors import OptionError, PlanError
+from wholestep.options import CompileOptions
+
+
+class CudaDevice:
+    """One GPU as a target."""
+
+    runs = True
+
+    def __init__(self, target: Target, number: int) -> None:
+        self.target, self.gpu = target, gpu(number)
+        self.name = f"cuda:{number}"
+        self.memory = CudaMemory(self.gpu)
+        self._gather: Module | None = None
+
+    @property
+    def architecture(self) -> str:
+        """What code is compiled for: machine code of this GPU's kind, or PTX that the driver compiles further."""
+        kind = self.target.name.partition("/")[2]
+        major, minor = self.gpu.capability
+        return kind if kind == f"sm_{major}{minor}" else kind.replace("sm_", "compute_")
+
+    def scratch(self) -> CudaScratch:
+        return CudaScratch(self.gpu)
+
+    def gather(self, options: CompileOptions) -> Module:
+        """The kernel that takes the rows of an update from data on the GPU."""
+        if self._gather is None:
+            text = native("gather.h")
+            self._gather = Module(self.gpu, compile_kernels(text, self.architecture, cache_of(options)))
+        return self._gather
+
+    def prepare(self, options: CompileOptions) -> None:
+        """The compiler is a library: there is nothing to begin with."""
+
+    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> CudaProgram:
+        if plan.target != self.target.name:
+            raise PlanError(
+                f"the plan is for {plan.target!r} and cannot run on {self.name!r} ({self.target.name}); plan it again "
+                f"with device={self.name!r}."
+            )
+        return CudaProgram(self, plan, place, meanwhile)
+
+    def load_micro_batches(
+        self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
+    ) -> MicroBatches:
+        return MicroBatches(plan, programs, place.state, shape)
+
+    def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
+        """The plan, our version, the compiler and what it compiles for."""
+        return key_of("cuda", key or serialize.dump(plan), compiler_version(), nvrtc_version(), self.architecture)
+
+
+def default_target() -> Target:
+    """What `device="cuda"` plans for: the GPU of number 0."""
+    return numbered_target(0)
+
+
+def numbered_target(number: int) -> Target:
+    """What a GPU is planned for."""
+    return target_of(gpu(number).capability)
+
+
+def make_device(target: Target) -> CudaDevice:
+    """The GPU of number 0 as a target."""
+    return make_numbered(target, 0)
+
+
+def make_numbered(target: Target, number: int) -> CudaDevice:
+    """A GPU as a target; an OptionError where it is older than that."""
+    found, newest_first = gpu(number), list(TARGETS)
+    best = target_of(found.capability)
+    if target.name in TARGETS and newest_first.index(target.name) < newest_first.index(best.name):
+        raise OptionError(f"device={target.name!r}: this GPU, {found.name}, is {best.name}.")
+    return _device(target, number)
+
+
+@cache
+def _device(target: Target, number: int) -> CudaDevice:
+    return CudaDevice(target, number)

@@ -1,0 +1,64 @@
+"""Launches of a GPU, which may still be under way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from wholestep.compiler.plan.kernel import Buffer, Space
+from wholestep.compiler.runtime.arrays import AnyArray
+
+if TYPE_CHECKING:
+    from wholestep.compiler.backends.cuda.program import CudaProgram
+
+SMALL = 4096  # bytes of an output that every launch brings back to the host
+
+
+def is_small(buffer: Buffer) -> bool:
+    """Does every launch bring it back?"""
+    return buffer.space is Space.OUTPUT and buffer.bytes <= SMALL
+
+
+class CudaTicket:
+    """A launch, which may still be under way."""
+
+    def __init__(
+        self, program: CudaProgram, turn: int, sizes: Mapping[str, int], kept: Mapping[str, AnyArray] | None = None
+    ) -> None:
+        self._program, self._turn, self._sizes = program, turn, sizes
+        self._kept = dict(kept or {})
+        self._resolved = False
+
+    def wait(self) -> None:
+        """Return when the launch is done."""
+        if not self._resolved:
+            self._program.event(self._turn).wait()
+
+    def loss(self) -> float:
+        """The first output, where it is one number."""
+        return float(self.read(next(iter(self._program.outputs))))
+
+    def read(self, name: str) -> AnyArray:
+        """A copy of an output."""
+        if name in self._kept:
+            return self._kept[name].copy()
+        self.wait()
+        return self._program.output(name, self._turn, self._sizes, self._program.is_latest(self))
+
+    def keep(self) -> CudaTicket:
+        """Bring what the next launch writes over; small outputs have places of their own for some launches."""
+        if self._program.is_latest(self):
+            plan = self._program.plan
+            for name, id in plan.outputs:
+                buffer = plan.buffers[id]
+                if name not in self._kept and not is_small(buffer):
+                    self._kept[name] = self.read(name)
+        return self
+
+    def resolve(self) -> None:
+        """Bring all that is still on the way: its place is needed by another launch."""
+        self.wait()
+        for name, id in self._program.plan.outputs:
+            if name not in self._kept and is_small(self._program.plan.buffers[id]):
+                self._kept[name] = self.read(name)
+        self._resolved = True
