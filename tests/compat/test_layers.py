@@ -97,6 +97,7 @@ BEGINNINGS = {
     "kaiming_uniform_": (0.5,),
     "kaiming_normal_": (0.0, "fan_out", "relu"),
     "orthogonal_": (0.5,),
+    "trunc_normal_": (0.1, 0.5, -0.4, 0.9),
     "dirac_": (),
 }
 

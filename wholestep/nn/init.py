@@ -19,7 +19,7 @@ from wholestep.nn.parameter import Parameter
 
 __all__ = [
     "calculate_gain", "constant_", "copy_", "dirac_", "eye_", "kaiming_normal_", "kaiming_uniform_", "normal_", "ones_",
-    "orthogonal_", "uniform_", "xavier_normal_", "xavier_uniform_", "zeros_",
+    "orthogonal_", "trunc_normal_", "uniform_", "xavier_normal_", "xavier_uniform_", "zeros_",
 ]  # fmt: skip
 
 
@@ -76,6 +76,11 @@ def normal_(tensor: Any, mean: float = 0.0, std: float = 1.0) -> Any:
 def uniform_(tensor: Any, a: float = 0.0, b: float = 1.0) -> Any:
     """Uniform numbers in [a, b).  Example: `ws.nn.init.uniform_(layer.weight, -0.1, 0.1)`."""
     return _begin(tensor, initializers.uniform(a, b), "uniform_")
+
+
+def trunc_normal_(tensor: Any, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Any:
+    """Normal numbers between a and b.  Example: `ws.nn.init.trunc_normal_(layer.weight, std=0.02)`."""
+    return _begin(tensor, initializers.trunc_normal(mean, std, a, b), "trunc_normal_")
 
 
 def xavier_uniform_(tensor: Any, gain: float = 1.0) -> Any:

@@ -69,7 +69,6 @@ INIT = Names(
     say={
         "sparse_": "write ws.nn.init.copy_(layer.weight, array) with an array of your own",
         "sparse": "write ws.nn.init.copy_(layer.weight, array) with an array of your own",
-        "trunc_normal_": "write ws.nn.init.normal_(layer.weight, std=0.02), or copy_ with an array of your own",
     },
     groups=(("constant dirac eye kaiming_* normal orthogonal uniform xavier_*", "write ws.nn.init.{name}_(layer.weight), or ws.init.{name} beforehand"),),
 )  # fmt: skip
