@@ -60,7 +60,7 @@ class TrainHistory:
         return [np.asarray(v) if isinstance(v, list) else float(v) for v in found]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name.startswith("_") or "epochs" not in self.__dict__:  # a copy asks before it has anything
             raise AttributeError(name)
         known = f"history[{self.names[0]!r}]" if self.names else "history['loss']"
         raise AttributeError(
