@@ -128,7 +128,7 @@ def _one_step(entry: EntryPoint, recorders: Sequence[Recorder], inputs: Mapping[
     for recorder in recorders:
         recorder.clear()
     begun = time.perf_counter()
-    entry(inputs)
+    entry(inputs).wait()
     took = time.perf_counter() - begun
     return took, [(i, event) for i, recorder in enumerate(recorders) for event in recorder.take()]
 

@@ -10,6 +10,7 @@ import ctypes
 import enum
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -142,6 +143,20 @@ class FakeDriver:
         assert len(before) == count
         graph.append((lambda: [op() for op in child] and None, tuple(before)))
         return OK, len(graph) - 1
+
+    def cuGraphAddEventRecordNode(
+        self, graph: list[Node], before: list[int], count: int, event: int
+    ) -> tuple[CUresult, int]:
+        assert len(before) == count
+
+        def note() -> None:
+            self.objects[event] = time.perf_counter()
+
+        graph.append((note, tuple(before)))
+        return OK, len(graph) - 1
+
+    def cuEventElapsedTime(self, earlier: int, later: int) -> tuple[CUresult, float]:
+        return OK, 1e3 * (self.objects[later] - self.objects[earlier])
 
     def cuGraphInstantiate(self, graph: list[Node], flags: int) -> tuple[CUresult, int]:
         self.graphs += 1

@@ -236,6 +236,24 @@ def test_a_new_plan_is_checked_against_the_interpreter() -> None:
     assert "note: checked against the interpreter at batch=3 and batch=8" in str(session.report())
 
 
+def test_a_profile_has_every_kernel_and_leaves_the_state_alone(tmp_path: Path) -> None:
+    """Of a loop's kernels the times of all its steps are added."""
+    session = session_of("lstm", "cuda")
+    batch = MODELS["lstm"][1](3)
+    session.step(**batch)
+    before = session.state_dict()
+    found = session.profile(**batch, steps=2)
+    assert [k.kernel for k in found.kernels] == [k.id for k in session.plan.kernels]
+    assert all(k.seconds > 0 for k in found.kernels)
+    in_loops = [k.id for k in session.plan.kernels if k.loop is not None]
+    ran = [event.kernel for _, event in found.timeline]
+    assert ran.count(in_loops[0]) == 2 * 6
+    session.trace(tmp_path / "trace.json", found)
+    assert session.plan.kernels[0].origin[0].split()[0] in (tmp_path / "trace.json").read_text()
+    for name, value in session.state_dict().items():
+        np.testing.assert_array_equal(value, before[name], err_msg=name)
+
+
 # -- refusals ----------------------------------------------------------------------------------------------------
 
 

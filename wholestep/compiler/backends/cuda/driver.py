@@ -193,19 +193,19 @@ class Event:
         self._gpu, self._record = owner, bindings().cuEventRecord
         flags = bindings().CUevent_flags
         owner.enter()
-        self._handle = call("cuEventCreate", flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING)
+        self.handle = call("cuEventCreate", flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING)
 
     def record(self) -> None:
-        if self._record(self._handle, self._gpu.stream)[0]:
+        if self._record(self.handle, self._gpu.stream)[0]:
             raise DeviceError("the GPU's driver refused cuEventRecord.")
 
     def wait(self) -> None:
         """Until the stream has come here."""
         self._gpu.enter()
-        call("cuEventSynchronize", self._handle)
+        call("cuEventSynchronize", self.handle)
 
     def milliseconds_since(self, earlier: Event) -> float:
-        found: float = call("cuEventElapsedTime", earlier._handle, self._handle)
+        found: float = call("cuEventElapsedTime", earlier.handle, self.handle)
         return found
 
 
@@ -244,6 +244,12 @@ class Nodes:
         before = [self._nodes[i] for i in after]
         self._nodes.append(call("cuGraphAddKernelNode", self.handle, before, len(before), params))
         self._kept.append((arguments, pointers))
+        return len(self._nodes) - 1
+
+    def event(self, event: Event, after: Sequence[int]) -> int:
+        """Add a moment that is noted."""
+        before = [self._nodes[i] for i in after]
+        self._nodes.append(call("cuGraphAddEventRecordNode", self.handle, before, len(before), event.handle))
         return len(self._nodes) - 1
 
     def captured(self, record: Callable[[int], None], after: Sequence[int]) -> int:

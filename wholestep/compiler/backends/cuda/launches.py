@@ -51,6 +51,7 @@ class Order:
 
     def __init__(self, nodes: Nodes, plan: Plan) -> None:
         self._nodes, self._overlapping = nodes, overlapping(plan)
+        self.current = 0  # the kernel of the plan that is put in
         self._written: dict[Resource, int] = {}
         self._read: dict[Resource, list[int]] = {}
         self._before: list[int] = []  # of each node a set of bits: all that are done before it
@@ -150,6 +151,7 @@ class Launches:
             turns = [0] if loop is None else range(evaluate(self.plan.loops[loop].length, self.plan.sizes))
             for turn in turns:
                 for kernel, rendered in kernels:
+                    order.current = kernel.id
                     if schedule_of(kernel).form == LIBRARY:
                         self._add_product(order, place, kernel, sizes)
                     if rendered.function:

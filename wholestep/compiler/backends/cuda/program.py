@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import prod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from wholestep.compiler.backend import (
     nothing,
 )
 from wholestep.compiler.backends.cuda.compiler import compile_source
-from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, PinnedMemory
+from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, Nodes, PinnedMemory
 from wholestep.compiler.backends.cuda.epochs import Epochs
 from wholestep.compiler.backends.cuda.launches import HEAD, Launches, Order, Placed, record_words, write_record
 from wholestep.compiler.backends.cuda.memory import ALIGNMENT, CudaArray, CudaMemory, CudaScratch
@@ -39,6 +39,9 @@ from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.runtime.together import Background
 from wholestep.options import CompileOptions
 
+if TYPE_CHECKING:
+    from wholestep.compiler.backends.cuda.recorder import Recorder
+
 TURNS = 16  # launches that may be under way, where their inputs are not large
 STAGING = 64 << 20  # bytes of pinned memory for inputs
 TOGETHER = 256 << 10  # bytes of inputs that are copied at once, whatever of them is used
@@ -46,6 +49,12 @@ TOGETHER = 256 << 10  # bytes of inputs that are copied at once, whatever of the
 
 def _rounded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _recorder(gpu: Gpu) -> Recorder:
+    from wholestep.compiler.backends.cuda.recorder import Recorder  # only a profile reads what was noted
+
+    return Recorder(gpu)
 
 
 class Holder(Protocol):
@@ -84,6 +93,7 @@ class CudaProgram:
         self._lay_out()
         self._scalars = Scalars(plan)
         self._epochs: Epochs | None = None
+        self.recorder = _recorder(self._gpu) if place.profile else None
         self._graphs: dict[tuple[int, ...], Graph] = {}
         self.has_library = has_library(plan)
         self._turn, self._last = 0, CudaTicket(self, 0, {})
@@ -275,8 +285,15 @@ class CudaProgram:
         key = self.graph_key(sizes)
         if key not in self._graphs:
             step = self.placed(self.address, self._own.address)
-            self._graphs[key] = Graph(self._gpu, lambda nodes: self._launches.add(Order(nodes, self.plan), step, sizes))
+            self._graphs[key] = Graph(self._gpu, lambda nodes: self._launches.add(self._order(nodes), step, sizes))
         return self._graphs[key]
+
+    def _order(self, nodes: Nodes) -> Order:
+        if self.recorder is None:
+            return Order(nodes, self.plan)
+        from wholestep.compiler.backends.cuda.recorder import InTurn  # only a profile reads what was noted
+
+        return InTurn(nodes, self.plan, self.recorder, self._gpu)
 
     def placed(self, address: Callable[[int], int], record: int, elsewhere: frozenset[int] = frozenset()) -> Placed:
         """Where the kernels of a step find things."""
