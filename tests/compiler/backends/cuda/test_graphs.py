@@ -103,13 +103,13 @@ def check(many: list[Graph], sizes: dict[str, int], seed: int, fused: bool = Tru
 
 
 @settings(max_examples=1, phases=PHASES)
-@given(st.lists(graphs(max_nodes=16), min_size=12, max_size=12), SIZES, st.integers(0, 2**31))
+@given(st.lists(graphs(max_nodes=16), min_size=8, max_size=8), SIZES, st.integers(0, 2**31))
 def test_graphs_in_float32(many: list[Graph], sizes: dict[str, int], seed: int) -> None:
     check(many, sizes, seed)
 
 
 @settings(max_examples=1, phases=PHASES)
-@given(st.lists(graphs(max_nodes=16, dtype=float64), min_size=6, max_size=6), SIZES, st.integers(0, 2**31))
+@given(st.lists(graphs(max_nodes=16, dtype=float64), min_size=4, max_size=4), SIZES, st.integers(0, 2**31))
 def test_graphs_in_float64_unfused(many: list[Graph], sizes: dict[str, int], seed: int) -> None:
     check(many, sizes, seed, fused=False)
 
