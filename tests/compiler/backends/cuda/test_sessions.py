@@ -175,6 +175,19 @@ def test_fit_gives_the_references_history_and_weights() -> None:
     assert_near(weights, expected)
 
 
+def test_data_that_changes_between_two_runs_is_seen() -> None:
+    """One number of many, in the same array."""
+
+    def trained(device: str) -> list[float]:
+        session = ws.build_session(mlp(), optimizer=ws.SGD(lr=0.1), batch_size=24, device=device, options=UNCHECKED)
+        rows = data(24, seed=3)
+        before = session.run(**rows, epochs=1)
+        next(a for a in rows.values() if a.dtype.kind == "f")[5, 1] += 40.0
+        return [*before, *session.run(**rows, epochs=2)]
+
+    np.testing.assert_allclose(trained("cuda"), trained("reference"), rtol=1e-5)
+
+
 def test_a_run_goes_on_with_its_bits_and_from_another_devices_checkpoint(tmp_path: Path) -> None:
     straight, expected = fit("cuda", epochs=3)
     fit("cuda", epochs=1, checkpoint=tmp_path / "own")

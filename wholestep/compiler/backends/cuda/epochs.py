@@ -29,7 +29,6 @@ NODES = 512  # launches of one graph, about
 MOST_STEPS = 32  # of one graph
 IN_FLIGHT = 3  # graphs that are queued
 LOSS_BYTES = 16  # where each step leaves its loss
-SAMPLES = 4096  # words of a source that tell whether somebody has changed it
 GATHER_BLOCKS = 132
 DATA_BYTES = 8 * (5 + ROUNDS + 3 * MOST_SOURCES)  # of `ws_data`
 ROW_ALIGNMENT = 256
@@ -37,22 +36,10 @@ ROW_ALIGNMENT = 256
 
 @dataclass(frozen=True)
 class Resident:
-    """Sources of an epoch, on the GPU."""
+    """The sources of a run, on the GPU."""
 
-    arrays: Mapping[str, AnyArray]  # the caller's, which are held so that nobody else gets their addresses
-    samples: Mapping[str, bytes]
     memory: DeviceMemory
     offsets: Mapping[str, int]
-
-    def holds(self, sources: Mapping[str, AnyArray]) -> bool:
-        """Are these the arrays that were copied, and do they look as they did?"""
-        same = self.arrays.keys() == sources.keys() and all(self.arrays[n] is a for n, a in sources.items())
-        return same and all(_sample(a) == self.samples[n] for n, a in sources.items())
-
-
-def _sample(array: AnyArray) -> bytes:
-    flat = array.reshape(-1)
-    return flat[:: max(1, flat.size // SAMPLES)].tobytes()
 
 
 def copy_sources(gpu: Gpu, sources: Mapping[str, AnyArray]) -> Resident:
@@ -64,7 +51,7 @@ def copy_sources(gpu: Gpu, sources: Mapping[str, AnyArray]) -> Resident:
     memory = DeviceMemory(gpu, end)
     for name, array in sources.items():
         memory.write(offsets[name], array)
-    return Resident(dict(sources), {n: _sample(a) for n, a in sources.items()}, memory, offsets)
+    return Resident(memory, offsets)
 
 
 class Epochs:
@@ -102,8 +89,8 @@ class Epochs:
         """Can the epoch run here: data that fits the GPU, and indices that may all be used?"""
         if not epoch.sources or len(epoch.sources) > MOST_SOURCES:
             return False
-        if self._resident is None or not self._resident.holds(epoch.sources):
-            self._resident = None
+        self._resident = epoch.kept.get(self)
+        if self._resident is None:
             size = sum(a.nbytes for a in epoch.sources.values())
             if size > SHARE * self._gpu.free_bytes:
                 return False
@@ -111,7 +98,7 @@ class Epochs:
                 check_indices(self._program.plan, {**epoch.sources, **epoch.whole}, epoch.sizes)
             except IndexRefusedError:
                 return False  # step by step the session finds out which one
-            self._resident = copy_sources(self._gpu, epoch.sources)
+            self._resident = epoch.kept[self] = copy_sources(self._gpu, epoch.sources)
         return True
 
     # -- an epoch ------------------------------------------------------------------------------------------------
