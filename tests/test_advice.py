@@ -114,3 +114,21 @@ def test_few_rows_are_a_batch_and_examples_with_labels_are_data() -> None:
     pairs = list(zip(X[:5], Y[:5], strict=True))
     listed = ws.fit(ws.nn.Linear(3, 2), pairs, loss="cross_entropy", epochs=2, batch_size=5, progress=False)
     assert whole["loss"] == pytest.approx(listed["loss"], rel=1e-5)
+
+
+def test_where_there_is_no_compiler_the_reference_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("WHOLESTEP_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("wholestep.compiler.backends.cpu.compiler._zig", lambda: None)
+    with pytest.raises(ws.errors.CompilerError, match=r"pip install ziglang .*device='reference' needs none"):
+        ws.fit(ws.nn.Linear(3, 2), (X, Y), **QUIET)
+    history = ws.fit(ws.nn.Linear(3, 2), (X, Y), device="reference", **QUIET)
+    assert np.isfinite(history["loss"][-1])
+
+
+def test_the_e_graph_has_so_many_seconds() -> None:
+    """Afterwards the program stays as it was, and the report says why."""
+    options = ws.CompileOptions(egraph_seconds=1e-6, cache=False, verify=False)
+    session = ws.build_session(ws.nn.Linear(3, 2), options=options, device="reference", **SPEC)
+    assert "gave no answer within 1e-06 s" in str(session.optimization())

@@ -28,6 +28,7 @@ class CompileOptions:
     exactness: str = "reassociating"  # which rewrites: "bitwise", "reassociating" or "approximate"
     egraph_rounds: int = 16  # of the e-graph's rules; what they have found by then is used
     egraph_nodes: int = 60_000  # beyond it the program stays as it was; long before, rules that grow are set aside
+    egraph_seconds: float = 60.0  # of each stage; a program that takes longer stays as it was, which the report says
     fuse: bool = True  # let several nodes share a kernel
     check_passes: bool = True  # check the graph before and after every pass
     # Run a new plan once on scratch numbers against the interpreter: True at small sizes and at capacity, None at the
@@ -45,6 +46,8 @@ class CompileOptions:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise OptionError(f"{name}={value!r}: expected a whole number of at least 1.")
+        if not isinstance(self.egraph_seconds, int | float) or not self.egraph_seconds > 0:
+            raise OptionError(f"egraph_seconds={self.egraph_seconds!r}: expected a number of seconds above 0.")
 
     def changes(self) -> dict[str, object]:
         """The options that differ from the defaults."""

@@ -91,7 +91,7 @@ class _Runner:
         options = self.options
         if not options.uses_egraph or (before_autodiff and options.exactness == "bitwise"):
             return None
-        budget = Budget(options.egraph_rounds, options.egraph_nodes)
+        budget = Budget(options.egraph_rounds, options.egraph_nodes, seconds=options.egraph_seconds)
         request = Request({}, self.target.costs, Exactness(options.exactness), before_autodiff, budget)
         try:
             return rewrite_by_equality(graph, request, self.worker, {})

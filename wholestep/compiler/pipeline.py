@@ -174,7 +174,7 @@ class Compiler:
             {},  # costs are those of typical sizes: sessions of different capacity compute the same bits
             exactness=Exactness(self.options.exactness),
             before_autodiff=before_autodiff,
-            budget=Budget(self.options.egraph_rounds, self.options.egraph_nodes),
+            budget=Budget(self.options.egraph_rounds, self.options.egraph_nodes, seconds=self.options.egraph_seconds),
             costs=target.costs,
             worker=self.worker,
         )

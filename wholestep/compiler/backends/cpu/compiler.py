@@ -106,7 +106,8 @@ def find_compiler(requested: str | None = None) -> Compiler:
     if zig is None:
         raise CompilerError(
             "no C compiler was found: looked for gcc, clang and cc on the PATH and for the ziglang wheel in this "
-            "Python. Install one, or run: pip install wholestep[cc]"
+            "Python. Install one, or run: pip install ziglang (which wholestep[cc] asks for). device='reference' needs "
+            "none: it computes in NumPy, slowly."
         )
     return zig
 
