@@ -74,6 +74,8 @@ def test_only_adapters_are_saved_and_they_fit_another_copy_of_the_base(tmp_path:
     np.testing.assert_array_equal(other.predict(X, device="reference"), model.predict(X, device="reference"))
     with pytest.raises(ws.errors.UsageError, match=r"Missing: 0.lora_A.weight, 0.lora_B.weight; .* rank and targets"):
         ws.nn.lora(net(), rank=3).load(tmp_path / "a.safetensors")
+    with pytest.raises(ws.errors.ShapeError, match=r"\(2, 8\) in the model; received \(3, 8\).* the rank that they"):
+        ws.nn.lora(net(), rank=2, targets="2").load(tmp_path / "a.safetensors")
 
 
 def test_merging_computes_the_same_under_the_old_names_and_trains_all_again() -> None:

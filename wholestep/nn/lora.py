@@ -13,7 +13,7 @@ import numpy as np
 from wholestep.compiler.frontend.layers import Switchable
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.errors import OptionError, UsageError
+from wholestep.errors import OptionError, ShapeError, UsageError
 from wholestep.nn.attention import MultiHeadAttention
 from wholestep.nn.basic import Dropout, Linear, positive
 from wholestep.nn.module import Module
@@ -149,6 +149,7 @@ class Adapters:
 
     def load(self, path: str | PathLike[str]) -> None:
         """Read what `save`, or peft, wrote; every A and B must be there and fit."""
+        from wholestep.nn.matching import SHOWN, OtherShape
         from wholestep.nn.weights import read_weights
 
         found = {name.removeprefix(PREFIX): array for name, array in read_weights(Path(path)).items()}
@@ -159,6 +160,13 @@ class Adapters:
                 f"{path} does not hold the adapters of this model; nothing was loaded. Missing: "
                 f"{', '.join(missing) or 'none'}; not of the model: {', '.join(strange) or 'none'}. Give ws.nn.lora "
                 "the rank and targets that they were trained with."
+            )
+        shapes = {name: owned.shape for name, owned in self.model.all_names()}
+        other = [OtherShape(name, array.shape, shapes[name]) for name, array in found.items()]
+        if differing := [str(o) for o in other if o.in_file != o.in_model]:
+            raise ShapeError(
+                f"{path} holds adapters of another size; nothing was loaded. {'; '.join(differing[:SHOWN])}. Give "
+                "ws.nn.lora the rank that they were trained with."
             )
         self.model.load_state_dict(found, strict=False)
 

@@ -21,8 +21,8 @@ from wholestep.nn import trace
 from wholestep.nn.parameter import Parameter
 
 if TYPE_CHECKING:
+    from wholestep.nn.matching import LoadReport, Rename
     from wholestep.nn.summary import Summary
-    from wholestep.nn.weights import LoadReport
 
 SEEN = "_seen_inputs"  # the specs of the inputs that a model last met
 MEANINGS = "_meanings"  # what a loss takes its outputs for, by name
@@ -318,11 +318,25 @@ class Module:
         first = {owned: name for name, owned in self.named_arrays().items()}
         return Copies({name: values[first[owned]] for name, owned in self.all_names()})
 
-    def load_state_dict(self, values: Mapping[str, object], strict: bool = True) -> LoadReport:
-        """Take numbers by name from arrays (or a torch `state_dict`); the report says what did not match."""
+    def load_state_dict(
+        self, values: Mapping[str, object], strict: bool = True, rename: Rename | None = None
+    ) -> LoadReport:
+        """Take numbers by name from arrays (or a torch `state_dict`); the report says what did not match.
+
+        Nothing changes unless everything that is to be loaded fits.
+
+        Args:
+            values: arrays or torch tensors by name.
+            strict: refuse unless names and shapes are the model's. With False, what matches is loaded; the report
+                lists the rest; printed it is a diff. Where shapes differ and nothing at all matches, it is an error.
+            rename: other names first: a dict from names, or paths before them, to new ones (the longest that matches
+                counts), or a function of a name. None as the new name leaves the array out.
+
+        Example: `print(model.load_state_dict(values, strict=False, rename={"module.": "", "fc": "head"}))`.
+        """
         from wholestep.nn.weights import load_state_dict
 
-        return load_state_dict(self, values, strict)
+        return load_state_dict(self, values, strict, rename)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write all parameters and buffers as safetensors, atomically."""
@@ -330,11 +344,16 @@ class Module:
 
         save(self, path)
 
-    def load(self, path: str | PathLike[str], strict: bool = True) -> LoadReport:
-        """Read safetensors by name; nothing changes unless the file is whole and everything fits."""
+    def load(self, path: str | PathLike[str], strict: bool = True, rename: Rename | None = None) -> LoadReport:
+        """Read safetensors by name; nothing changes unless the file is whole and everything that is to be loaded fits.
+
+        `strict` and `rename` are those of `load_state_dict`.
+
+        Example: `model.load("theirs.safetensors", rename={"module.": ""})`.
+        """
         from wholestep.nn.weights import load
 
-        return load(self, path, strict)
+        return load(self, path, strict, rename)
 
     def summary(self, *inputs: object, **named: object) -> Summary:
         """A table of layers, shapes, parameters, flops and bytes for inputs of these `ws.Spec`s.

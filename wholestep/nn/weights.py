@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from wholestep.compiler.ir.types import letter_of
 from wholestep.compiler.runtime.arrays import as_array
 from wholestep.errors import CheckpointError, DTypeError, InputError, ShapeError, UnknownNameError, UsageError
 from wholestep.nn.encoded import ATTRIBUTE, HEADER, keep_encoding, noted_encoding
+from wholestep.nn.matching import SHOWN, LoadReport, OtherShape, Rename, hint_for, rename_names
 
 if TYPE_CHECKING:
     from wholestep.data.encoding import Encoding
@@ -30,53 +30,60 @@ READABLE = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class LoadReport:
-    """What was loaded, and what did not match: names the model lacks, names the file lacks."""
-
-    loaded: tuple[str, ...]
-    missing: tuple[str, ...] = ()  # of the model, not in the file: they keep their numbers
-    unexpected: tuple[str, ...] = ()  # in the file, not of the model
-
-    def __str__(self) -> str:
-        lines = [f"{len(self.loaded)} arrays loaded"]
-        lines += [f"missing in the file, left as they were: {', '.join(self.missing)}"] if self.missing else []
-        lines += [f"in the file but not in the model: {', '.join(self.unexpected)}"] if self.unexpected else []
-        return "\n".join(lines)
-
-
-def load_state_dict(model: Module, values: Any, strict: bool) -> LoadReport:
+def load_state_dict(model: Module, values: Any, strict: bool, rename: Rename | None = None) -> LoadReport:
     """Give a model the arrays of a mapping; all are checked before the first is written."""
     from wholestep.steps.states import state_with_numbers
 
-    if not isinstance(values, Mapping):
-        fix = f"a file is read by model.load({values!r})" if isinstance(values, str | PathLike) else "give a dict"
-        raise UsageError(f"load_state_dict takes arrays by name; received {type(values).__name__}: {fix}.")
-    first = {owned: name for name, owned in model.named_arrays().items()}
-    names = {name: first[owned] for name, owned in model.all_names()}  # any name -> the name it is stored under
-    unused = {f"{path}.{name}" if path else name for path, m in model.named_modules() for name in m.unused_names}
-    found = {names[name]: _array(value, name) for name, value in values.items() if name in names}
-    report = LoadReport(
-        tuple(found),
-        tuple(name for name in first.values() if name not in found),
-        tuple(name for name in values if name not in names and name not in unused),
-    )
-    if strict and (report.missing or report.unexpected):
-        raise UnknownNameError(
-            f"the names do not match the model; nothing was loaded. {str(report)[len(str(len(found))) :]}\n"
-            "Pass strict=False to load what matches."
-        )
+    report, found = _matched(model, _by_name(values, rename), hinting=rename is None)
+    _refuse(report, strict)
     arrays = model.named_arrays()
-    for name, array in found.items():
-        if array.shape != arrays[name].shape:
-            raise ShapeError(
-                f"{name!r} has shape {arrays[name].shape} in the model; received {array.shape}. Nothing was loaded."
-            )
-    fitting = {name: _converted(array, arrays[name].dtype.numpy, name) for name, array in found.items()}
+    fitting = {name: _converted(found[name], arrays[name].dtype.numpy, name) for name in report.loaded}
     state = state_with_numbers(model)
     for name, array in fitting.items():
         state.replace(name, array)
     return report
+
+
+def _by_name(values: Any, rename: Rename | None) -> dict[str, object]:
+    """What was given, under the names that it is to have."""
+    if not isinstance(values, Mapping):
+        fix = f"a file is read by model.load({values!r})" if isinstance(values, str | PathLike) else "give a dict"
+        raise UsageError(f"load_state_dict takes arrays by name; received {type(values).__name__}: {fix}.")
+    strange = [name for name in values if not isinstance(name, str)]
+    if strange:
+        raise UsageError(f"load_state_dict takes arrays by name; received {strange[0]!r} as a name.")
+    return {name: values[old] for name, old in rename_names(values, rename).items()}
+
+
+def _matched(model: Module, values: Mapping[str, object], hinting: bool) -> tuple[LoadReport, dict[str, Array]]:
+    """What could be loaded and what does not match; arrays by the names that the model stores them under."""
+    arrays = model.named_arrays()
+    first = {owned: name for name, owned in arrays.items()}
+    names = {name: first[owned] for name, owned in model.all_names()}  # any name -> the name it is stored under
+    unused = {f"{path}.{name}" if path else name for path, m in model.named_modules() for name in m.unused_names}
+    found = {names[name]: _array(value, name) for name, value in values.items() if name in names}
+    missing = tuple(name for name in arrays if name not in found)
+    unexpected = tuple(name for name in values if name not in names and name not in unused)
+    shapes = (OtherShape(name, array.shape, arrays[name].shape) for name, array in found.items())
+    other = tuple(differing for differing in shapes if differing.in_file != differing.in_model)
+    loaded = tuple(name for name in found if name not in {differing.name for differing in other})
+    hint = hint_for(missing, unexpected, list(values), {*names, *unused}) if hinting else ""
+    return LoadReport(loaded, missing, unexpected, other, hint), found
+
+
+def _refuse(report: LoadReport, strict: bool) -> None:
+    """Raise where something differs; without `strict`, where shapes do and no array at all is left to load."""
+    by_name, by_shape = bool(report.missing or report.unexpected), bool(report.other_shape)
+    if not ((by_name or by_shape) if strict else (by_shape and not report.loaded)):
+        return
+    what = " and ".join(["names"] * by_name + ["shapes"] * by_shape)
+    lines = [line.replace(", left as they were", "", 1) for line in report.differences(SHOWN)]
+    if strict and (report.loaded or report.hint):
+        lines.append("Pass strict=False to load what matches.")
+    elif not report.hint:
+        lines.append("Give arrays of the model's names and shapes; rename= gives them other names.")
+    kind = UnknownNameError if strict and by_name else ShapeError
+    raise kind("\n".join([f"the {what} do not match the model; nothing was loaded.", *lines]))
 
 
 def _converted(array: Array, wanted: np.dtype[Any], name: str) -> Array:
@@ -136,14 +143,14 @@ def save_arrays(
         ) from error
 
 
-def load(model: Module, path: str | PathLike[str], strict: bool) -> LoadReport:
+def load(model: Module, path: str | PathLike[str], strict: bool, rename: Rename | None = None) -> LoadReport:
     """Give a model the arrays of a safetensors file, and the encoding that it carries."""
     values, encoding = read_weights(Path(path)), _read_encoding(Path(path))
     before = {name: dict(part) if name == "_owned" else part for name, part in model.__dict__.items()}
     if encoding is not None and not model.named_arrays():
         keep_encoding(model, encoding)  # its layers are made for the columns
     try:
-        report = load_state_dict(model, values, strict)
+        report = load_state_dict(model, values, strict, rename)
     except Exception:
         model.__dict__.clear()
         model.__dict__.update(before)

@@ -1,0 +1,140 @@
+"""Arrays of a file against those of a model: other names for them, and what does not match as a readable diff."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from wholestep.errors import InputError, OptionError, UsageError
+
+Rename = Mapping[str, str | None] | Callable[[str], str | None]
+
+SHOWN = 20  # of each kind in an error; a report shows all
+TRIED = 4  # prefixes that are counted for a hint
+
+
+class OtherShape(NamedTuple):
+    """An array whose shape in the file is not that in the model."""
+
+    name: str
+    in_file: tuple[int, ...]
+    in_model: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name!r} has shape {self.in_model} in the model; received {self.in_file}"
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What was loaded, and what did not match: names the model lacks, names the file lacks, other shapes.
+
+    `str(report)` is a diff to read; `hint` is the `rename=` by which more names would match, where there is one.
+    """
+
+    loaded: tuple[str, ...]
+    missing: tuple[str, ...] = ()  # of the model, not in the file: they keep their numbers
+    unexpected: tuple[str, ...] = ()  # in the file, not of the model
+    other_shape: tuple[OtherShape, ...] = ()  # in both: they keep the model's numbers
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return "\n".join([f"{len(self.loaded)} arrays loaded", *self.differences()])
+
+    def differences(self, shown: int | None = None) -> Iterator[str]:
+        """Lines on what does not match, with at most `shown` names of each kind."""
+        if self.missing:
+            yield f"missing in the file, left as they were: {_first(self.missing, shown, ', ')}"
+        if self.unexpected:
+            yield f"in the file but not in the model: {_first(self.unexpected, shown, ', ')}"
+        if self.other_shape:
+            yield f"of another shape, left as they were:\n  {_first(self.other_shape, shown, chr(10) + '  ')}"
+        if self.hint:
+            yield self.hint
+
+
+def _first(parts: Sequence[object], shown: int | None, between: str) -> str:
+    told = [str(part) for part in parts[:shown]]
+    return between.join([*told, f"and {len(parts) - len(told)} more"] if len(told) < len(parts) else told)
+
+
+def rename_names(names: Iterable[str], rename: Rename | None) -> dict[str, str]:
+    """New name -> the name in the file; what is renamed to None is left out."""
+    names = list(names)
+    other = _by_paths(names, rename) if isinstance(rename, Mapping) else rename
+    if other is None:
+        return {name: name for name in names}
+    if not callable(other):
+        raise UsageError(
+            f"rename takes a dict of names or prefixes, e.g. {{'module.': ''}}, or a function of a name; received "
+            f"{rename!r}."
+        )
+    found: dict[str, str] = {}
+    for name in names:
+        new = other(name)
+        if new is None:
+            continue
+        if not isinstance(new, str):
+            raise UsageError(f"rename gives a name, or None to leave an array out; received {new!r} for {name!r}.")
+        if new in found:
+            raise InputError(
+                f"rename gives {found[new]!r} and {name!r} the same name, {new!r}. Nothing was loaded. Rename one of "
+                "them to None to leave it out."
+            )
+        found[new] = name
+    return found
+
+
+def _by_paths(names: Sequence[str], rename: Mapping[str, str | None]) -> Callable[[str], str | None]:
+    """A name by the longest key that is the name or a path before it: `fc` is of `fc.weight`, not of `fc2.weight`."""
+    for old in rename:
+        if not isinstance(old, str):
+            raise UsageError(f"rename takes names or prefixes as keys, e.g. {{'module.': ''}}; received {old!r}.")
+        if not any(_is_before(old, name) for name in names):
+            raise OptionError(
+                f"{old!r} of rename is none of the names, nor a path before one: {_first(names, SHOWN, ', ')}. "
+                "Correct it, or leave it out."
+            )
+    keys = sorted(rename, key=len, reverse=True)
+
+    def other(name: str) -> str | None:
+        old = next((key for key in keys if _is_before(key, name)), None)
+        new = name if old is None else rename[old]
+        if old is None or not isinstance(new, str):
+            return new
+        rest = name[len(old.rstrip(".")) :].lstrip(".")
+        return ".".join(part for part in (new.rstrip("."), rest) if part)
+
+    return other
+
+
+def _is_before(path: str, name: str) -> bool:
+    return path in ("", name) or name.startswith(path.rstrip(".") + ".")
+
+
+def hint_for(missing: Sequence[str], unexpected: Sequence[str], names: Sequence[str], known: Iterable[str]) -> str:
+    """The prefix by which most names of the file would be the model's, as what to pass; "" where none helps."""
+    if not missing or not unexpected:
+        return ""
+    known = set(known)
+    found = Counter((prefix, "") for prefix in _prefixes(unexpected, set(missing)))
+    found.update(("", prefix) for prefix in _prefixes(missing, set(unexpected)))
+
+    def matching(rename: Mapping[str, str | None]) -> int:
+        other = _by_paths(names, rename)
+        return len(known.intersection(filter(None, map(other, names))))
+
+    counts = {pair: matching(dict([pair])) for pair, _ in found.most_common(TRIED)}
+    best = max(counts, key=lambda pair: counts[pair], default=("", ""))
+    if counts.get(best, 0) <= matching({}):
+        return ""
+    return f"Pass rename={{{best[0]!r}: {best[1]!r}}}: {counts[best]} of {len(names)} names are then the model's."
+
+
+def _prefixes(names: Iterable[str], wanted: set[str]) -> Iterator[str]:
+    """What stands before a wanted name in others: `module.` where `module.0.bias` is there and `0.bias` is wanted."""
+    for name in names:
+        for at, letter in enumerate(name):
+            if letter == "." and name[at + 1 :] in wanted:
+                yield name[: at + 1]
