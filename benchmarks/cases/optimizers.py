@@ -61,6 +61,14 @@ UPDATES: dict[str, Update] = {
         FLAT, 5, lambda ws: ws.Lion(RATE, weight_decay=0.01, decay_on=("*",)), None, False,
         lambda o: o.lion(RATE, weight_decay=0.01),
     ),
+    "adadelta": Update(FLAT, 7, lambda ws: ws.Adadelta(RATE), ("Adadelta", {"lr": RATE})),
+    "adamax": Update(FLAT, 7, lambda ws: ws.Adamax(RATE), ("Adamax", {"lr": RATE})),
+    "rprop": Update(FLAT, 7, lambda ws: ws.Rprop(RATE), ("Rprop", {"lr": RATE})),
+    "asgd": Update(FLAT, 5, lambda ws: ws.ASGD(RATE), ("ASGD", {"lr": RATE})),
+    "ademamix": Update(FLAT, 9, lambda ws: ws.AdEMAMix(RATE)),
+    "schedule_free": Update(FLAT, 7, lambda ws: ws.ScheduleFreeAdamW(RATE)),
+    "prodigy": Update(FLAT, 11, lambda ws: ws.Prodigy()),
+    "lars": Update(MATRIX, 5, lambda ws: ws.LARS(RATE)),
     "lamb": Update(
         MATRIX, 7, lambda ws: ws.LAMB(RATE, weight_decay=0.01), None, False, lambda o: o.lamb(RATE, weight_decay=0.01)
     ),

@@ -222,6 +222,12 @@ ENTRIES: dict[str, tuple[Callable[[int, str], Any], str]] = {
     ),
     "Module.evaluate": (lambda h, d: network(h).evaluate(X, Y, loss=LOSS, device=d), RUN),
     "Module.predict": (lambda h, d: network(h).predict(X, device=d), RUN),
+    "Module.predict_classes": (lambda h, d: network(h).predict_classes(X, scores="softmax", device=d), RUN),
+    "cross_validate": (
+        lambda h, d: ws.cross_validate(network(h), (X, Y), loss=LOSS, folds=2, batch_size=4, device=d, progress=False),
+        RUN,
+    ),
+    "gradcheck": (lambda h, d: ws.gradcheck(network(h), X, loss=LOSS, targets=Y, elements=2, device=d), RUN),
     "wholestep train": (command("train", *SIZE, "--no-progress"), RUN),
     "wholestep evaluate": (command("evaluate", "runs/small"), RUN),
     "wholestep predict": (command("predict", "runs/small", "x.npy"), RUN),

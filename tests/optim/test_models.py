@@ -74,7 +74,7 @@ def test_parameters_in_a_list_are_refused_with_the_way_out() -> None:
     model = small()
     with pytest.raises(DTypeError, match=r"received Parameter: .*optimizer\.step\(model, grads\)"):
         ws.SGD(lr=1.0).step(list(model.parameters().values()), list(slopes(0).values()))  # type: ignore[arg-type]
-    with pytest.raises(DTypeError, match=r"received str: 'weight'\. The numbers of a model change by"):
+    with pytest.raises(DTypeError, match=r"received ParameterName: 'weight'\. The numbers of a model change by"):
         ws.SGD(lr=1.0).step(list(model.parameters()), list(slopes(0).values()))  # type: ignore[arg-type]
 
 

@@ -16,13 +16,13 @@ from wholestep.compiler.frontend.step import Spec, Step
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.graph import toposort
+from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import as_dtype, letter_of
 from wholestep.errors import OptionError, UsageError
 from wholestep.nn.module import Module
 from wholestep.options import CompileOptions
 
 Array = np.ndarray[Any, Any]
-DRAWS = ("random", "dropout")  # ops whose values are others in every step
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class _Probe:
         else:
             out = self.function(*tensors)
         value = self._weighted(_flat(out))
-        drawing = [n for n in toposort([value.node]) if n.op in DRAWS]
+        drawing = [n for n in toposort([value.node]) if n.op in having(Trait.DRAWS)]
         if drawing:
             fail(
                 UsageError,
