@@ -232,6 +232,8 @@ def test_callbacks_in_a_loop_of_ones_own_find_its_session(tmp_path: Path, monkey
     model, logs = ws.nn.Linear(64, 10), {"val_loss": 0.5}
     spec = {"inputs": ws.Spec(("batch", 64)), "targets": ws.Spec(("batch",), "int64"), "loss": "cross_entropy"}
     session = ws.build_session(model, optimizer=ws.SGD(lr=0.1), batch_size=64, **spec)
+    with ws.build_session(ws.nn.Linear(64, 10), optimizer=ws.SGD(lr=0.1), batch_size=64, **spec):
+        pass  # closed: it trains no longer
     names = {name: getattr(ws, name) for name in ("CallbackList", "EarlyStopping", "ModelCheckpoint", "CSVLogger")}
     names |= {"TensorBoardLogger": ws.TensorBoardLogger, "epochs": 2, "logs": logs, "session": session}
     trains = PATTERN_3.replace("# Training logic...", "session.step(x=x, labels=y)").replace("var ", "")

@@ -47,7 +47,7 @@ alive: WeakSet[Session] = WeakSet()  # the sessions of this process
 
 def only_trained() -> Session | None:
     """The session that a loop trains, where it is the only one that has an optimizer."""
-    found = [session for session in alive if session.optimizers]
+    found = [session for session in alive if not session._programs.closed and session.optimizers]
     return found[0] if len(found) == 1 else None
 
 
