@@ -123,6 +123,7 @@ from wholestep.train import (
 )
 from wholestep.callbacks import (
     ModelCheckpoint as ModelCheckpoint, ConsoleObserver as ConsoleObserver, GradientStatistics as GradientStatistics,
+    WeightStatistics as WeightStatistics,
     Profiler as Profiler, Callback as Callback, CallbackList as CallbackList, CSVLogger as CSVLogger,
     EarlyStopping as EarlyStopping, EpochStats as EpochStats, JSONLinesLogger as JSONLinesLogger,
     LossHistory as LossHistory, MetricCallback as MetricCallback, Progress as Progress, StepBudget as StepBudget,

@@ -9,6 +9,7 @@ from wholestep.callbacks.observers import (
     ConsoleObserver as ConsoleObserver, GradientStatistics as GradientStatistics, Observer as Observer,
     Profiler as Profiler,
 )
+from wholestep.callbacks.weights import Histogram as Histogram, WeightStatistics as WeightStatistics
 from wholestep.callbacks.loggers import (
     CSVLogger as CSVLogger, JSONLinesLogger as JSONLinesLogger, TensorBoardLogger as TensorBoardLogger,
 )

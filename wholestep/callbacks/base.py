@@ -44,6 +44,10 @@ class Callback:
     def on_epoch_begin(self, epoch: int) -> None:
         """An epoch starts."""
 
+    def epoch_numbers(self, epoch: int) -> Logs:
+        """Numbers of its own for the logs and the history of an epoch that is over; asked before `on_epoch_end`."""
+        return {}
+
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         """An epoch is over; `logs` has `loss`, metrics, and `val_…` where there is validation.
 

@@ -100,9 +100,15 @@ class CallbackList:
         self._begin_own()
         self._each("on_epoch_begin", epoch)
 
+    def epoch_numbers(self, epoch: int) -> Logs:
+        """The numbers that callbacks add to the logs of an epoch."""
+        return {name: value for found in self._each("epoch_numbers", epoch) for name, value in found.items()}
+
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         self._begin_own()
         run = self._run
+        if run is not None:
+            logs = {**logs, **self.epoch_numbers(epoch)}
         if run is not None and run.history is not None:
             loss = logs.get("loss", float("nan"))
             run.history.epochs.append(EpochStats(epoch, loss if isinstance(loss, float) else float("nan"), 0, logs))
@@ -143,10 +149,12 @@ class CallbackList:
         self.on_exception(error)
         self._all("on_train_end")
 
-    def _each(self, event: str, *arguments: Any) -> None:
+    def _each(self, event: str, *arguments: Any) -> list[Any]:
+        """Tell everyone, in order; what they answer."""
+        answers = []
         for c in list(self.callbacks):
             try:
-                getattr(c, event)(*arguments)
+                answers.append(getattr(c, event)(*arguments))
             except Exception as error:
                 if not c.tolerant or event == "on_train_begin":
                     raise
@@ -154,6 +162,7 @@ class CallbackList:
                 self.callbacks.remove(c)
                 self.failed[name] = error
                 log.error("the callback %s failed in %s and is left out from here on", name, event, exc_info=error)
+        return answers
 
     def _all(self, event: str, *arguments: Any, of: Iterable[Callback] | None = None) -> list[Exception]:
         """Tell everyone (or those `of`), whoever fails; the failures, which are logged."""

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from wholestep.callbacks.base import Callback
 from wholestep.callbacks.run import Logs, StepMetrics
+from wholestep.callbacks.weights import Histogram, WeightStatistics
 from wholestep.compat.arguments import takes_their_words
 
 
@@ -122,6 +123,8 @@ def _cut(path: Path, known: int) -> bool:
 class TensorBoardLogger(Callback):
     """Scalars for TensorBoard: losses of steps, numbers of epochs, each over the steps done so far.
 
+    Beside a `ws.WeightStatistics` its histograms as well.
+
     Each run writes a new file that begins with the step it goes on from: TensorBoard drops what earlier files of the
     folder hold from that step on, so that a resumed run shows nothing twice.
 
@@ -156,9 +159,15 @@ class TensorBoardLogger(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         at = self._count - 1 if self._count else epoch  # in a loop of one's own that tells of no steps
-        self._write(_event(at, dict(_scalars("epoch", logs))))
+        self._write(_event(at, dict(_scalars("epoch", logs)), self._histograms(epoch)))
         if self._file is not None:
             self._file.flush()
+
+    def _histograms(self, epoch: int) -> dict[str, Histogram]:
+        """Those that other callbacks have made of this epoch."""
+        beside = self.run.callbacks if self.run is not None and self.run.callbacks is not None else ()
+        made = [c.histograms_of(epoch) for c in beside if isinstance(c, WeightStatistics)]
+        return {f"weights/{name}": h for each in made for name, h in each.items()}
 
     def on_train_end(self) -> None:
         if self._file is not None:
@@ -193,14 +202,20 @@ def _scalars(tag: str, values: Mapping[Any, Any]) -> Iterator[tuple[str, float]]
 
 
 def _event(
-    step: int = 0, scalars: Mapping[str, float] | None = None, file_version: str = "", session: int = 0
+    step: int = 0,
+    scalars: Mapping[str, float] | None = None,
+    histograms: Mapping[str, Histogram] | None = None,
+    file_version: str = "",
+    session: int = 0,
 ) -> bytes:
     """tensorflow.Event: wall_time = 1 (double), step = 2, file_version = 3, summary = 5, session_log = 7."""
     out = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step)
     if file_version:
         out += _field(3, file_version.encode())
-    if scalars:
-        out += _field(5, b"".join(_field(1, _value(name, value)) for name, value in scalars.items()))
+    values = [_value(name, value) for name, value in (scalars or {}).items()]
+    values += [_histogram(name, histogram) for name, histogram in (histograms or {}).items()]
+    if values:
+        out += _field(5, b"".join(_field(1, value) for value in values))
     if session:
         out += _field(7, b"\x08" + _varint(session))  # SessionLog: status = 1
     return out
@@ -209,6 +224,19 @@ def _event(
 def _value(name: str, value: float) -> bytes:
     """Summary.Value: tag = 1, simple_value = 2 (float)."""
     return _field(1, name.encode()) + b"\x15" + struct.pack("<f", value)
+
+
+def _histogram(name: str, h: Histogram) -> bytes:
+    """Summary.Value: tag = 1, histo = 5.
+
+    HistogramProto, all doubles: min, max, num, sum, sum_squares = 1 to 5, bucket_limit = 6 and bucket = 7 packed; the
+    limits are the upper ones.
+    """
+    counts, edges = h.counts.astype("<f8"), h.edges.astype("<f8")
+    numbers = (edges[0], edges[-1], counts.sum(), h.sum, h.sum_of_squares)
+    proto = b"".join(_varint(i << 3 | 1) + struct.pack("<d", n) for i, n in enumerate(numbers, 1))
+    proto += _field(6, edges[1:].tobytes()) + _field(7, counts.tobytes())
+    return _field(1, name.encode()) + _field(5, proto)
 
 
 def _field(number: int, data: bytes) -> bytes:

@@ -41,17 +41,24 @@ class ConsoleObserver:
 class GradientStatistics(Callback):
     """Prints the statistics of all gradients on a batch after every epoch, and keeps them in `history`.
 
+    Args:
+        per: "parameter", or "layer": the gradients of a module's parameters together.
+
     Example: `ws.GradientStatistics({"x": x[:64], "labels": y[:64]})`.
     """
 
-    def __init__(self, batch: Mapping[str, object], quiet: bool = False) -> None:
-        self.batch, self.quiet = batch, quiet
+    def __init__(self, batch: Mapping[str, object], quiet: bool = False, per: str = "parameter") -> None:
+        from wholestep.session.inspect.statistics import need_grouping
+
+        self.batch, self.quiet, self.per = batch, quiet, need_grouping("GradientStatistics", per)
         self.history: list[dict[str, Stats]] = []
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        from wholestep.session.inspect.statistics import table
+        from wholestep.session.inspect.statistics import stats_per_layer, table
 
         found = self.session.gradient_stats(self.batch)
+        if self.per == "layer":
+            found = stats_per_layer(found)
         self.history.append(found)
         if not self.quiet:
             sys.stderr.write(table(f"gradients after epoch {epoch + 1}", list(found.values())) + "\n")

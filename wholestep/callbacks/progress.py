@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from wholestep.callbacks.base import Callback
-from wholestep.callbacks.run import Logs
+from wholestep.callbacks.run import Logs, is_detail
 from wholestep.errors import OptionError
 
 if TYPE_CHECKING:
@@ -21,8 +21,9 @@ WIDTH = 30  # of the bar, in characters
 
 
 def numbers(logs: Logs) -> str:
-    """`loss 0.1234  accuracy 0.9876`; what is no single number is in the history."""
-    return "  ".join(f"{name} {short(name, value)}" for name, value in logs.items() if not isinstance(value, list))
+    """`loss 0.1234  accuracy 0.9876`; what is no single number, or of each parameter, is in the history."""
+    shown = {n: v for n, v in logs.items() if not isinstance(v, list) and not is_detail(n)}
+    return "  ".join(f"{name} {short(name, value)}" for name, value in shown.items())
 
 
 def short(name: str, value: float) -> str:

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 Value = float | list[Any]  # a number, or lists of them: one for each class, a matrix
 Logs = dict[str, Value]
 
+NORM, UPDATE_RATIO = "norm/", "update_ratio/"  # before the names of parameters or layers
+
+
+def is_detail(name: str) -> bool:
+    """Is a number one of those that every parameter has?  They are too many for a line."""
+    return name.startswith((NORM, UPDATE_RATIO))
+
 
 @dataclass(frozen=True)
 class StepMetrics:

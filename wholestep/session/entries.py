@@ -111,6 +111,12 @@ class Programs:
         names = dict.fromkeys(n for n in (*own, *used) if n in self.state and not n.startswith(PREFIX))
         return {name: not own or name in own for name in names}
 
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """The parameters; of a plan from a file, which does not tell them apart, the states that last."""
+        known = self.lasting_states if self.compiled is None else self.compiled.definition.graph.parameters
+        return tuple(name for name in known if name in self.state)
+
     def close(self) -> None:
         """Let go of programs and their memory; whoever asks for one from now on is told."""
         if not self.closed:

@@ -176,6 +176,11 @@ class Session:
         """The states that a step reads or writes and that mean something between steps; True: the model's own."""
         return self._programs.lasting_states
 
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """The parameters that a step reads; of a session from a plan, which does not tell them apart, all states."""
+        return self._programs.parameter_names
+
     # -- knobs ---------------------------------------------------------------------------------------------------
 
     @property

@@ -14,7 +14,7 @@ import numpy as np
 
 from wholestep.callbacks.loggers import cell
 from wholestep.callbacks.progress import short
-from wholestep.callbacks.run import EpochStats
+from wholestep.callbacks.run import EpochStats, is_detail
 from wholestep.errors import InputError, UnknownNameError, UsageError
 from wholestep.schedules.modes import canonical
 from wholestep.train.values import is_count, is_measure, is_number
@@ -51,6 +51,10 @@ class TrainHistory:
     def scalars(self) -> list[str]:
         """The names of what is one number in every epoch."""
         return [n for n in self.names if not any(isinstance(e.logs.get(n), list) for e in self.epochs)]
+
+    @property
+    def _shown(self) -> list[str]:
+        return [name for name in self.scalars if not is_detail(name)]
 
     def __getitem__(self, name: str) -> list[Any]:
         wanted = canonical(name)
@@ -110,11 +114,12 @@ class TrainHistory:
         """Draw the numbers over the epochs into a file, e.g. "run.png"; without a file, return a drawing in text.
 
         Args:
-            names: of the numbers to draw, e.g. `["loss", "val_loss"]`; all of them when None (arrays are not drawn).
+            names: of the numbers to draw, e.g. `["loss", "val_loss"]`; all of them when None, but for arrays and for
+                what every parameter has (`norm/...`).
         """
         if not self.epochs:
             raise UsageError("there is nothing to plot: the history has no epochs.")
-        chosen = self.scalars if names is None else [canonical(name) for name in names]
+        chosen = self._shown if names is None else [canonical(name) for name in names]
         for name in set(chosen) & set(self.names) - set(self.scalars):
             raise UsageError(f"{name!r} is an array in every epoch and no curve; draw history[{name!r}] yourself.")
         curves = {name: self[name] for name in chosen}
@@ -124,7 +129,7 @@ class TrainHistory:
         return str(path)
 
     def __str__(self) -> str:
-        names = self.scalars
+        names = self._shown
         head = ["epoch", *names]
         body = [
             [f"{e.epoch}{' (part)' if e.partial else ''}", *(short(name, self[name][i]) for name in names)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from math import isfinite, nan
 from typing import Any
 
@@ -139,6 +140,8 @@ class Trainer:
         )
 
     def _end_epoch(self, run: Run, stats: EpochStats) -> None:
+        if added := self.callbacks.epoch_numbers(stats.epoch):
+            stats = replace(stats, logs={**stats.logs, **added})
         if self.history.epochs and self.history.epochs[-1].partial:
             self.history.epochs.pop()  # this one is the whole of it
         self.history.epochs.append(stats)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.errors import OptionError
 
 VANISHING, EXPLODING = 1e-7, 1e5
 
@@ -21,13 +23,22 @@ class Stats:
     max: float
     mean: float
     norm: float
+    size: int  # elements
 
     @staticmethod
     def of(name: str, array: AnyArray) -> Stats:
         wide = array.astype(np.float64)
         with np.errstate(all="ignore"):  # of infinities
             norm = float(np.sqrt((wide**2).sum()))
-            return Stats(name, float(wide.min()), float(wide.max()), float(wide.mean()), norm)
+            return Stats(name, float(wide.min()), float(wide.max()), float(wide.mean()), norm, wide.size)
+
+    @staticmethod
+    def together(name: str, parts: Sequence[Stats]) -> Stats:
+        """Those of all elements of several arrays."""
+        size = sum(s.size for s in parts)
+        mean = sum(s.mean * s.size for s in parts) / size
+        norm = math.hypot(*(s.norm for s in parts))
+        return Stats(name, min(s.min for s in parts), max(s.max for s in parts), mean, norm, size)
 
     @property
     def is_finite(self) -> bool:
@@ -46,6 +57,31 @@ class Stats:
 def stats_of(arrays: Mapping[str, AnyArray]) -> dict[str, Stats]:
     """The statistics of each."""
     return {name: Stats.of(name, array) for name, array in arrays.items()}
+
+
+PER = ("parameter", "layer")
+MODEL = "model"  # the layer of the parameters that are in none
+
+
+def need_grouping(kind: str, per: object) -> str:
+    """OptionError unless statistics can be made per this."""
+    if per not in PER:
+        raise OptionError(f"{kind}: per is 'parameter' or 'layer'; received {per!r}.")
+    return str(per)
+
+
+def layers_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """The names of parameters by the path of the module that has them."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(name.rpartition(".")[0] or MODEL, []).append(name)
+    return found
+
+
+def stats_per_layer(stats: Mapping[str, Stats]) -> dict[str, Stats]:
+    """The statistics of a module's parameters together, by its path."""
+    layers = layers_of(stats)
+    return {layer: Stats.together(layer, [stats[name] for name in names]) for layer, names in layers.items()}
 
 
 def table(heading: str, rows: list[Stats]) -> str:

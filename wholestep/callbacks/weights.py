@@ -1,0 +1,136 @@
+"""What becomes of the weights while a network trains: norms, update ratios and histograms, epoch by epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wholestep.callbacks.base import Callback
+from wholestep.callbacks.run import NORM, UPDATE_RATIO, Logs
+from wholestep.errors import OptionError
+
+if TYPE_CHECKING:
+    from wholestep.compiler.runtime.arrays import AnyArray
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """How the elements of weights were distributed after an epoch (from 0): NumPy's `counts` between its `edges`.
+
+    Elements that are not finite are in none of the bins.
+    """
+
+    epoch: int
+    counts: AnyArray
+    edges: AnyArray
+    sum: float
+    sum_of_squares: float
+
+    @staticmethod
+    def of(epoch: int, values: AnyArray, bins: int) -> Histogram:
+        finite = values[np.isfinite(values)]
+        counts, edges = np.histogram(finite, bins)
+        return Histogram(epoch, counts, edges, float(finite.sum()), float((finite**2).sum()))
+
+
+class WeightStatistics(Callback):
+    """Measures the weights after epochs: `norm/<name>` and `update_ratio/<name>` in the history and in every log.
+
+    The update ratio is |w - w before| / |w before| since the last time, at first since the run began; NaN where the
+    weights were 0.  Next to 0 the learning rate is too small, or no gradient arrives.  `histograms[name]` has one
+    of each time, which `ws.TensorBoardLogger` shows too.
+
+    Args:
+        per: "parameter", or "layer": the parameters of a module together.  Those outside any layer are "model".
+        every: after every so many epochs.
+        bins: of a histogram.
+
+    Example: `ws.fit(..., callbacks=[ws.WeightStatistics(per="layer")])["update_ratio/0"]`.
+    """
+
+    def __init__(self, per: str = "parameter", every: int = 1, bins: int = 30) -> None:
+        from wholestep.session.inspect.statistics import need_grouping
+
+        for name, value in (("every", every), ("bins", bins)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise OptionError(f"WeightStatistics: {name} is a whole number of at least 1; received {value!r}.")
+        self.per, self.epochs, self.bins = need_grouping("WeightStatistics", per), every, bins
+        self.histograms: dict[str, list[Histogram]] = {}
+        self._before: dict[str, AnyArray] = {}  # the parameters when they were last measured
+        self._resumed = False
+
+    def on_train_begin(self) -> None:
+        if not self._resumed:
+            self.histograms, self._before = {}, {}
+        self._resumed = False
+        self._before = self._before or self._parameters()
+        if self.run is not None:
+            names = [kind + name for name in self._groups(self._before) for kind in (NORM, UPDATE_RATIO)]
+            self.run.names = tuple(dict.fromkeys([*self.run.names, *names]))
+
+    def _parameters(self) -> dict[str, AnyArray]:
+        return {name: self.session.get(name) for name in self.session.parameter_names}
+
+    def _groups(self, arrays: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+        """The elements of each parameter or layer, one after the other."""
+        from wholestep.session.inspect.statistics import layers_of
+
+        members = {name: [name] for name in arrays} if self.per == "parameter" else layers_of(arrays)
+        return {
+            group: np.concatenate([arrays[name].astype(np.float64).ravel() for name in names])
+            for group, names in members.items()
+        }
+
+    def epoch_numbers(self, epoch: int) -> Logs:
+        if (epoch + 1) % self.epochs:
+            return {}
+        arrays = self._parameters()
+        now, before, found = self._groups(arrays), self._groups(self._before), Logs()
+        for name, values in now.items():
+            length = _norm(before[name])
+            found[NORM + name] = _norm(values)
+            found[UPDATE_RATIO + name] = _norm(values - before[name]) / length if length else math.nan
+            self.histograms.setdefault(name, []).append(Histogram.of(epoch, values, self.bins))
+        self._before = arrays
+        return found
+
+    def histograms_of(self, epoch: int) -> dict[str, Histogram]:
+        """Those that were made after an epoch, by name."""
+        return {name: h for name, kept in self.histograms.items() for h in kept if h.epoch == epoch}
+
+    def state_dict(self) -> dict[str, Any]:
+        kept = {name: _stacked(each) for name, each in self.histograms.items()}
+        return {"per": self.per, "bins": self.bins, "before": self._before, "histograms": kept}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if (state["per"], state["bins"]) != (self.per, self.bins):
+            raise OptionError(
+                f"WeightStatistics: the run was begun with per={state['per']!r}, bins={state['bins']}; received "
+                f"per={self.per!r}, bins={self.bins}. Give it the same to go on."
+            )
+        self._before, self._resumed = dict(state["before"]), True
+        self.histograms = {name: _unstacked(each) for name, each in state["histograms"].items()}
+
+
+def _norm(values: AnyArray) -> float:
+    with np.errstate(all="ignore"):  # of infinities
+        return float(np.sqrt((values**2).sum()))
+
+
+def _stacked(kept: list[Histogram]) -> dict[str, Any]:
+    """Histograms as a checkpoint holds them: a few arrays, however many epochs there were."""
+    return {
+        "epochs": [h.epoch for h in kept],
+        "counts": np.stack([h.counts for h in kept]),
+        "edges": np.stack([h.edges for h in kept]),
+        "sums": np.array([(h.sum, h.sum_of_squares) for h in kept]),
+    }
+
+
+def _unstacked(state: Mapping[str, Any]) -> list[Histogram]:
+    rows = zip(state["epochs"], state["counts"], state["edges"], state["sums"].tolist(), strict=True)
+    return [Histogram(epoch, counts, edges, *sums) for epoch, counts, edges, sums in rows]
