@@ -106,6 +106,74 @@ def test_a_run_on_the_reference_device_goes_on_and_is_evaluated_on_the_cpu(scrip
     assert accuracies[0][1] == accuracies[1][1]
 
 
+CONFIG = """
+epochs = 1
+hidden = 8
+metrics = ["accuracy", "f1"]
+limit_batches = 2
+
+[optimizer]
+lr = 3e-3
+weight_decay = 0.5
+"""
+
+
+def test_a_file_of_settings(script: Path) -> None:
+    Path("run.toml").write_text(CONFIG)
+    given = ("--device", "reference", "--no-progress", "--set", "optimizer.lr=0.125")
+    code, text = run("train", "small.py", "--config", "run.toml", *given)
+    assert code == 0, text
+    Path("run.toml").unlink()  # the run has its values
+    stored = ws.load_checkpoint("runs/small")
+    assert (stored.config["optimizer"]["lr"], stored.config["optimizer"]["weight_decay"]) == (0.125, 0.5)
+    assert stored.config["settings"]["hidden"] == 8
+    assert stored.arrays["0.weight"].shape == (8, 64)
+    assert stored.history.epochs[0].steps == 2
+    assert "f1" in stored.logs
+    code, text = run("train", "--resume", "runs/small", "--epochs", "2", "--exact", "--no-progress")
+    assert code == 0, text
+    assert [e.steps for e in ws.load_checkpoint("runs/small").history.epochs] == [2, 2]
+    assert run("evaluate", "runs/small")[0] == 0
+
+
+def test_what_the_command_line_sets_is_set_after_the_file(script: Path) -> None:
+    """A whole optimizer, and then its rate, which the file says too."""
+    Path("run.toml").write_text("epochs = 9\nfast_dev_run = true\ndevice = 'cpu'\n[optimizer]\nlr = 1e30\n")
+    whole = ("--set", "optimizer=sgd", "--set", "optimizer.lr=0.5", "--epochs", "1", "--device", "reference")
+    code, text = run("train", "small.py", "--config", "run.toml", "--no-progress", *whole)
+    assert code == 0, text
+    names, numbers = (line.split() for line in text.splitlines()[:2])
+    assert dict(zip(names, numbers, strict=True))["lr"] == "0.5"
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments", "expected"),
+    [
+        ("epoch = 1", [], "run.toml, epoch: 'epoch' cannot be set: Experiment has no 'epoch'. Did you mean 'epochs'?"),
+        ("[optimizer]\nlr = 'fast'", [], "run.toml, optimizer.lr: AdamW: lr must be a number; received 'fast'."),
+        ("optimizer.rate = 1", [], "run.toml, optimizer.rate: 'optimizer.rate' cannot be set: AdamW has no 'rate'"),
+        ("epochs = -1", [], "run.toml, epochs: epochs=-1: expected a whole number, 0 or more"),
+        ("precision = 'half'", [], "run.toml, precision: precision='half': expected one of"),
+        ("epochs = 5", ["--epochs", "-1"], "error: epochs=-1: expected"),  # not the file's
+        ("hidden = 'wide'", [], "run.toml says hidden = 'wide'"),
+        ("epochs: 5", [], "error: run.toml is no TOML: Expected '=' after a key in a key/value pair (at line 1"),
+        ("seed = 2026-11-16", [], "error: run.toml: seed is 2026-11-16; expected a number, a text, true, false or a"),
+        ("'optimizer.lr' = 1\n[optimizer]\nlr = 2", [], "run.toml says optimizer.lr twice"),
+        ("loss_weights.kl = 0.1", [], "loss_weights={'kl': 0.1} is for a loss of several parts"),
+        ("", ["--config", "absent.toml"], "error: absent.toml: No such file or directory"),
+    ],
+)
+def test_mistakes_in_a_file_of_settings_are_one_line(
+    script: Path, file: str, arguments: list[str], expected: str
+) -> None:
+    Path("run.toml").write_text(file)
+    code, text = run("train", "small.py", "--config", "run.toml", "--device", "reference", *arguments)
+    assert code == 1
+    assert expected in text.replace("\n", " ")
+    assert "hidden" in expected or len(text.strip().splitlines()) == 1
+    assert not Path("runs").exists() or not ws.train.checkpoint.folder.checkpoints_in("runs/small")
+
+
 CONTROLS = {
     "batch_size": 16,
     "limit_batches": 4,
@@ -256,6 +324,7 @@ def test_resuming_from_the_command_line(script: Path) -> None:
         (["train", "small.py", "--set", "optimizer.rate=1"], "AdamW has no 'rate'"),
         (["train", "small.py", "--set", "epoch=1"], "Did you mean 'epochs'?"),
         (["train", "small.py", "--resume", "runs/x"], "a resumed run goes on with its own script and settings"),
+        (["train", "--resume", "runs/x", "--config", "a.toml"], "a resumed run goes on with its own script and"),
         (["train", "--resume", "runs/x"], "there is no checkpoint in runs/x"),
         (["evaluate", "runs/x"], "there is no checkpoint in runs/x"),
         (["train", "empty.py"], "has no function build()"),

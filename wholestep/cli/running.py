@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from wholestep.cli.config_file import naming_later, read_config
 from wholestep.cli.shared import Device, Precision, experiment_in, experiment_of, parse_settings, told
 from wholestep.errors import CheckpointError, TrainingInterrupted, UsageError
 
@@ -28,9 +29,12 @@ def train(
     set: Annotated[
         list[str] | None, typer.Option("--set", help="e.g. optimizer.lr=3e-4 or a parameter of build.")
     ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file of settings, under the names of --set, which wins over it.")
+    ] = None,
     folder: Annotated[Path | None, typer.Option(help="Where to keep the run (runs/<script> unless given).")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
-    said: Script = None,
+    trusted: Script = None,
     device: Device = None,
     precision: Precision = None,
     exact: Annotated[bool, typer.Option("--exact", help="Refuse to resume where bits could differ.")] = False,
@@ -42,12 +46,12 @@ def train(
     """Train what a script describes, keeping checkpoints; or go on where a run stopped."""
     settings = parse_settings(set or [], device if resume is None else None, precision)
     if resume is not None:
-        if script is not None or settings:
+        if script is not None or settings or config is not None:
             raise UsageError(
                 "a resumed run goes on with its own script and settings; leave them out, or start another run with "
                 "--folder. Only --epochs and --device may change."
             )
-        _resume(said, resume, epochs, device, exact, progress)
+        _resume(trusted, resume, epochs, device, exact, progress)
         return
     if script is None:
         raise UsageError(
@@ -55,7 +59,23 @@ def train(
         )
     if epochs is not None:
         settings["epochs"] = epochs
-    target, experiment = folder or Path("runs") / script.stem, experiment_of(script, settings)
+    said = {} if config is None else {n: v for n, v in read_config(config).items() if n not in settings}
+    settings = {**said, **settings}  # in this order: what is set later may be a field of what was set before
+    target, experiment = folder or Path("runs") / script.stem, experiment_of(script, settings, config, said)
+    with naming_later(config, said):
+        _start(experiment, script, settings, target, folds, exact, progress)
+
+
+def _start(
+    experiment: Experiment,
+    script: Path,
+    settings: dict[str, Any],
+    target: Path,
+    folds: int | None,
+    exact: bool,
+    progress: bool,
+) -> None:
+    """Train in a folder that holds no run yet: in full, in folds, or a few batches to see that all of it runs."""
     if experiment.fast_dev_run is not False:
         print(f"{experiment.fit(progress=progress)}\neverything runs; nothing was kept")
         return

@@ -12,10 +12,12 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
+from wholestep.cli.config_file import naming, naming_passed
 from wholestep.errors import UsageError, WholestepError
 
 if TYPE_CHECKING:
@@ -76,19 +78,31 @@ def parse_settings(given: Sequence[str], device: str | None = None, precision: s
     return settings
 
 
-def experiment_of(script: Path, settings: Mapping[str, Any]) -> Experiment:
-    """What a script's `build` returns; settings that are its parameters are passed to it, the others are fields."""
+def experiment_of(
+    script: Path,
+    settings: Mapping[str, Any],
+    config: Path | None = None,
+    said: Mapping[str, Any] = MappingProxyType({}),
+) -> Experiment:
+    """What a script's `build` returns; settings that are its parameters are passed to it, the others are fields.
+
+    `said` are those of them that the file `config` says: errors name it.
+    """
     build = getattr(load_script(script), BUILD, None)
     if not callable(build):
         raise UsageError(f"{script} has no function {BUILD}(); it returns what to train: a ws.Experiment.")
     own = inspect.signature(build).parameters
-    with _blamed(script):
+    with naming_passed(config, {name: value for name, value in said.items() if name in own}), _blamed(script):
         made = build(**{name: value for name, value in settings.items() if name in own})
     from wholestep.train import Experiment
 
     if not isinstance(made, Experiment):
         raise UsageError(f"{BUILD}() of {script} returned {type(made).__name__}; expected a ws.Experiment.")
-    return made.having({name: value for name, value in settings.items() if name not in own})
+    for name, value in settings.items():
+        if name not in own:
+            with naming(config if name in said else None, name):
+                made = made.having({name: value})
+    return made
 
 
 def load_script(script: Path) -> object:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 SECONDS = 60.0  # between two checkpoints of a long epoch
 LOOP = ("nonfinite", "validate_every", "validate_every_steps", "min_epochs")  # what the loop itself is told
+BY_NAME = "loss_weights"  # a mapping that need not be there before one of its values is set
 UNNOTED = ("data", "checkpoint", "resume", "exact", "progress")  # what says nothing about the numbers of a run
 
 
@@ -295,6 +296,8 @@ def _need_trainable(run: Experiment) -> None:
 
 def _replaced(owner: Any, path: list[str], value: Any, whole: str) -> Any:
     """A copy of a description with one field, at the end of a path of names, replaced."""
+    if owner is None and whole == f"{BY_NAME}.{path[0]}":
+        owner = {}
     if isinstance(owner, Mapping):
         inner = value if len(path) == 1 else _replaced(owner.get(path[0]), path[1:], value, whole)
         return {**owner, path[0]: inner}

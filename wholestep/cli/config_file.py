@@ -1,0 +1,77 @@
+"""`--config run.toml`: the settings of a run in a file, under the names that `--set` has."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from wholestep.errors import UsageError, WholestepError
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A TOML file's values, tables by dotted names: `[optimizer]` with `lr = 3e-4` is `optimizer.lr`."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(
+            f"{path} is no TOML: {error}. Expected lines like epochs = 5, or [optimizer], lr = 3e-4."
+        ) from None
+    settings: dict[str, Any] = {}
+    for name, value in _flattened(tables, ""):
+        if name in settings:
+            raise UsageError(f"{path} says {name} twice, in a table and under its dotted name; say it once.")
+        try:
+            json.dumps(value)  # a run keeps its settings so
+        except TypeError:
+            raise UsageError(
+                f"{path}: {name} is {value}; expected a number, a text, true, false or a list of these."
+            ) from None
+        settings[name] = value
+    return settings
+
+
+def _flattened(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flattened(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+@contextlib.contextmanager
+def naming(path: Path | None, name: str) -> Iterator[None]:
+    """Errors about a setting say which file it is from; nothing is added where it is from none."""
+    try:
+        yield
+    except WholestepError as error:
+        if path is not None:
+            error.args = (f"{path}, {name}: {error}",)
+        raise
+
+
+@contextlib.contextmanager
+def naming_passed(path: Path | None, said: Mapping[str, Any]) -> Iterator[None]:
+    """The same for what a script is given, of which only the script knows which one was wrong."""
+    try:
+        yield
+    except WholestepError as error:
+        if said:
+            listed = ", ".join(f"{name} = {value!r}" for name, value in said.items())
+            error.args = (f"{error}\n{path} says {listed}",)
+        raise
+
+
+@contextlib.contextmanager
+def naming_later(path: Path | None, names: Iterable[str]) -> Iterator[None]:
+    """The same for what is found only when the run starts: such errors begin with the setting, `epochs=-1: ...`."""
+    try:
+        yield
+    except WholestepError as error:
+        told = next((name for name in names if str(error).startswith(f"{name}=")), None)
+        if told is not None:
+            error.args = (f"{path}, {told}: {error}",)
+        raise
