@@ -89,7 +89,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_the_checksum_is_crc32c() -> None:
-    from wholestep.callbacks.loggers import _masked_crc
+    from wholestep.callbacks.event_records import _masked_crc
 
     unmasked = (struct.unpack("<I", _masked_crc(b"123456789"))[0] - 0xA282EAD8) & 0xFFFFFFFF
     assert (unmasked >> 17 | unmasked << 15) & 0xFFFFFFFF == 0xE3069283  # the check value of CRC-32C

@@ -6,8 +6,13 @@ import errno
 import json
 import logging
 import os
+import platform
 import re
 import resource
+import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +21,10 @@ import pytest
 
 import wholestep as ws
 from wholestep.callbacks import Position
+from wholestep.compiler.devices import device_named
 from wholestep.train.checkpoint import format as stored
 from wholestep.train.checkpoint.folder import checkpoints_in
+from wholestep.train.checkpoint.surroundings import git_revision
 
 Array = np.ndarray[Any, Any]
 ROWS, BATCH, EPOCHS = 90, 8, 3
@@ -251,18 +258,60 @@ def test_torch_loads_the_weights(tmp_path: Path) -> None:
 
 
 def test_the_manifest_says_what_the_run_was(tmp_path: Path) -> None:
-    fit(model(), checkpoint=tmp_path, epochs=2, optimizer=ws.AdamW(lr=0.125), validation=0.2)
+    given = {"optimizer": ws.AdamW(lr=0.125), "validation": 0.2, "threads": 1}
+    fit(model(), checkpoint=tmp_path, epochs=2, **given)
     taken = ws.load_checkpoint(tmp_path)
     assert taken.config["optimizer"] == ws.AdamW(lr=0.125).to_config()
     assert taken.config["epochs"] == 2
     assert taken.position == Position(epoch=2)
     assert taken.history.names == ["loss", "accuracy", "val_loss", "val_accuracy", "lr"]
-    assert {"python", "numpy", "system"} <= taken.versions.keys()
+    noted = taken.versions
+    assert (noted["wholestep"], noted["numpy"]) == (ws.__version__, np.__version__)
+    assert (noted["python"], noted["system"]) == (platform.python_version(), platform.platform())
+    assert (noted["device"], noted["threads"]) == (device_named("cpu").name, "1")
+    assert noted["processor"]
+    assert shlex.split(noted["command"]) == sys.argv
     digest = taken.identity["plan"][0]
     from wholestep.compiler.plan import serialize
 
     assert serialize.load((tmp_path / "plans" / f"{digest[:16]}.plan").read_bytes()).kernels
     json.loads((checkpoints_in(tmp_path)[-1].path / "manifest.json").read_text())
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is the oracle")
+def test_the_manifest_names_the_revision_that_the_run_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+        return subprocess.run(("git", *who, *words), check=True, capture_output=True, text=True).stdout.strip()
+
+    class CommitMeanwhile(ws.Callback):
+        def on_epoch_begin(self, epoch: int) -> None:
+            git("commit", "--allow-empty", "-m", "meanwhile")
+
+    folder = tmp_path / "repository" / "scripts"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    git("init", "..")
+    assert git_revision() is None  # nothing is committed
+    git("commit", "--allow-empty", "-m", "first")
+    first = git("rev-parse", "HEAD")
+    fit(model(), checkpoint="run", epochs=1, device="reference", callbacks=CommitMeanwhile())
+    assert ws.load_checkpoint("run").versions["git"] == first
+    second = git("rev-parse", "HEAD")
+    assert git_revision() == second != first
+    git("pack-refs", "--all")
+    assert git_revision() == second
+    git("worktree", "add", str(tmp_path / "other"), "-b", "topic/one", first)
+    assert git_revision(tmp_path / "other") == first
+    git("pack-refs", "--all")
+    assert git_revision(tmp_path / "other") == first
+    git("checkout", "--detach", first)
+    assert git_revision() == first
+    for damaged in (b"ref: refs/heads/gone", b"\xff", b"zz"):
+        (tmp_path / "repository/.git/HEAD").write_bytes(damaged)
+        assert git_revision() is None
 
 
 @pytest.mark.parametrize("file", ["weights.safetensors", "training.safetensors", "manifest.json"])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
 
 import wholestep as ws
 
@@ -67,6 +69,31 @@ def test_tensorboard_reads_every_scalar(tmp_path: Path) -> None:
     for name in ("loss", "accuracy"):
         expected = [(STEPS * (i + 1) - 1, pytest.approx(v, rel=1e-6)) for i, v in enumerate(history[name])]
         assert found[f"epoch/{name}"] == expected
+
+
+def hyper_parameters(folder: Path) -> dict[str, Any]:
+    """What a folder's run was started with, as TensorBoard's own plugin reads it."""
+    reader = EventAccumulator(str(folder)).Reload()
+    content = reader.PluginTagToContent(metadata.PLUGIN_NAME)[metadata.SESSION_START_INFO_TAG]
+    start = metadata.parse_session_start_info_plugin_data(content)
+    assert start.start_time_secs > 1e9
+    return {name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()}
+
+
+def test_tensorboard_reads_the_hyper_parameters(tmp_path: Path) -> None:
+    logger = ws.TensorBoardLogger(tmp_path)
+    given = {"loss": "mse", "epochs": 2, "batch_size": 8, "progress": False, "device": "reference", "shuffle": False}
+    experiment = ws.Experiment(model=ws.nn.Linear(3, 1), data=(X, X[:, :1]), callbacks=logger, **given)
+    experiment.fit(
+        optimizer=ws.AdamW(lr=0.125),
+        config={"settings": {"größe": 3}, "sizes": [1, 2], "none": None, "script": "\udcff.py"},
+    )
+    found = hyper_parameters(tmp_path)
+    assert found["optimizer.lr"] == 0.125
+    assert (found["loss"], found["batch_size"], found["shuffle"]) == ("mse", 8, False)
+    assert (found["settings.größe"], found["sizes"], found["none"]) == (3, "[1, 2]", "null")
+    assert found["script"] == "?.py"
+    assert set(scalars(tmp_path)) == {"step/loss", "epoch/loss", "epoch/lr"}  # as before
 
 
 @pytest.mark.parametrize("checkpoint", ["run", "run/step-00000003"])

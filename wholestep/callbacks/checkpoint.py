@@ -82,6 +82,7 @@ class ModelCheckpoint(Callback):
         self._writing: threading.Thread | None = None
         self._values: list[float] = []  # of the best epochs, best first
         self._superseded: list[Found] = []  # of later steps than this run begins with
+        self._versions: Mapping[str, str] = {}  # and the rest of what was there when the run began
         self._due = False
         self._since, self._written = 0, time.monotonic()
 
@@ -89,8 +90,10 @@ class ModelCheckpoint(Callback):
 
     def on_train_begin(self) -> None:
         from wholestep.train.checkpoint.folder import checkpoints_in, sweep
+        from wholestep.train.checkpoint.surroundings import surroundings
 
         session = self.session
+        self._versions = surroundings(session)
         self._written = time.monotonic()
         if self.best and self.run is not None and self.run.names:  # a misspelt name is told before the first epoch
             read_monitor("ModelCheckpoint", self.monitor, dict.fromkeys(self.run.names, 0.0))
@@ -161,6 +164,7 @@ class ModelCheckpoint(Callback):
             callbacks=run.callbacks,
             config={**run.config, **self.config, **({MODES: dict(run.modes)} if run.modes else {})},
             logs=run.logs,
+            versions=self._versions,
             writer=self._writer,
         )
         self.wait()

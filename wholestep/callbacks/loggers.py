@@ -7,7 +7,6 @@ import json
 import math
 import os
 import socket
-import struct
 import time
 from collections.abc import Iterator, Mapping
 from os import PathLike
@@ -15,9 +14,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from wholestep.callbacks.base import Callback
+from wholestep.callbacks.event_records import START, event, framed
 from wholestep.callbacks.run import Logs, StepMetrics
 from wholestep.callbacks.weights import Histogram, WeightStatistics
 from wholestep.compat.arguments import takes_their_words
+from wholestep.nn.encoded import HEADER as ENCODING
 
 
 class CSVLogger(Callback):
@@ -125,6 +126,9 @@ class TensorBoardLogger(Callback):
 
     Beside a `ws.WeightStatistics` its histograms as well.
 
+    What the run was started with (`fit`'s arguments, `optimizer.lr`) is among TensorBoard's hyper-parameters, where
+    runs are compared by them.
+
     Each run writes a new file that begins with the step it goes on from: TensorBoard drops what earlier files of the
     folder hold from that step on, so that a resumed run shows nothing twice.
 
@@ -145,21 +149,24 @@ class TensorBoardLogger(Callback):
         seconds, rest = divmod(time.time_ns(), 10**9)  # TensorBoard reads files in the order of their names
         name = f"events.out.tfevents.{seconds:010d}.{rest:09d}.{socket.gethostname()}.{os.getpid()}"
         self._file = (self.folder / name).open("xb")
-        self._write(_event(file_version="brain.Event:2"))
-        self._write(_event(self._count, session=START))
+        self._write(event(file_version="brain.Event:2"))
+        self._write(event(self._count, session=START))
+        config = dict(_settings(self.run.config)) if self.run is not None else {}
+        if config:
+            self._write(event(self._count, hparams=config))
 
     def on_step(self, metrics: StepMetrics) -> None:
         if self.steps:
-            self._write(_event(self._count, {"step/loss": metrics.loss}))
+            self._write(event(self._count, {"step/loss": metrics.loss}))
         self._count += 1
 
     def on_validation(self, epoch: int, step: int, logs: Logs) -> None:
         validated = {name: value for name, value in logs.items() if name.startswith("val_")}
-        self._write(_event(self._count - 1, dict(_scalars("epoch", validated))))
+        self._write(event(self._count - 1, dict(_scalars("epoch", validated))))
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         at = self._count - 1 if self._count else epoch  # in a loop of one's own that tells of no steps
-        self._write(_event(at, dict(_scalars("epoch", logs)), self._histograms(epoch)))
+        self._write(event(at, dict(_scalars("epoch", logs)), self._histograms(epoch)))
         if self._file is not None:
             self._file.flush()
 
@@ -174,22 +181,15 @@ class TensorBoardLogger(Callback):
             self._file.close()
             self._file = None
 
-    def _write(self, event: bytes) -> None:
+    def _write(self, record: bytes) -> None:
         assert self._file is not None, "on_train_begin opens the file"
-        length = struct.pack("<Q", len(event))
-        self._file.write(length + _masked_crc(length) + event + _masked_crc(event))
+        self._file.write(framed(record))
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self._count}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._count = state["count"]
-
-
-# -- TensorBoard's records: a protocol buffer, framed by its length and checksums --------------------------------
-
-
-START = 1  # SessionLog.status
 
 
 def _scalars(tag: str, values: Mapping[Any, Any]) -> Iterator[tuple[str, float]]:
@@ -201,72 +201,11 @@ def _scalars(tag: str, values: Mapping[Any, Any]) -> Iterator[tuple[str, float]]
             yield f"{tag}/{name}", value
 
 
-def _event(
-    step: int = 0,
-    scalars: Mapping[str, float] | None = None,
-    histograms: Mapping[str, Histogram] | None = None,
-    file_version: str = "",
-    session: int = 0,
-) -> bytes:
-    """tensorflow.Event: wall_time = 1 (double), step = 2, file_version = 3, summary = 5, session_log = 7."""
-    out = b"\x09" + struct.pack("<d", time.time()) + b"\x10" + _varint(step)
-    if file_version:
-        out += _field(3, file_version.encode())
-    values = [_value(name, value) for name, value in (scalars or {}).items()]
-    values += [_histogram(name, histogram) for name, histogram in (histograms or {}).items()]
-    if values:
-        out += _field(5, b"".join(_field(1, value) for value in values))
-    if session:
-        out += _field(7, b"\x08" + _varint(session))  # SessionLog: status = 1
-    return out
-
-
-def _value(name: str, value: float) -> bytes:
-    """Summary.Value: tag = 1, simple_value = 2 (float)."""
-    return _field(1, name.encode()) + b"\x15" + struct.pack("<f", value)
-
-
-def _histogram(name: str, h: Histogram) -> bytes:
-    """Summary.Value: tag = 1, histo = 5.
-
-    HistogramProto, all doubles: min, max, num, sum, sum_squares = 1 to 5, bucket_limit = 6 and bucket = 7 packed; the
-    limits are the upper ones.
-    """
-    counts, edges = h.counts.astype("<f8"), h.edges.astype("<f8")
-    numbers = (edges[0], edges[-1], counts.sum(), h.sum, h.sum_of_squares)
-    proto = b"".join(_varint(i << 3 | 1) + struct.pack("<d", n) for i, n in enumerate(numbers, 1))
-    proto += _field(6, edges[1:].tobytes()) + _field(7, counts.tobytes())
-    return _field(1, name.encode()) + _field(5, proto)
-
-
-def _field(number: int, data: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(data)) + data
-
-
-def _varint(n: int) -> bytes:
-    out = bytearray()
-    while n >= 0x80:
-        out.append(n & 0x7F | 0x80)
-        n >>= 7
-    return bytes([*out, n])
-
-
-def _crc_table() -> list[int]:
-    table = []
-    for i in range(256):
-        for _ in range(8):
-            i = i >> 1 ^ (0x82F63B78 if i & 1 else 0)
-        table.append(i)
-    return table
-
-
-_CRC32C = _crc_table()
-
-
-def _masked_crc(data: bytes) -> bytes:
-    """CRC-32C, rotated and shifted as the format asks."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _CRC32C[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+def _settings(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, bool | float | str]]:
+    """What a run was started with, by dotted names, lists as text; how a table is encoded is no setting."""
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{prefix}{name}.")
+        elif name != ENCODING:
+            plain = isinstance(value, bool | int | float | str)
+            yield prefix + name, value if plain else json.dumps(value, default=str)

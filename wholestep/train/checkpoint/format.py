@@ -5,7 +5,7 @@
       step-00000120/
         weights.safetensors       what the model owns, under the names that `model.save` and torch use
         training.safetensors      optimizer, metrics, counters, runtime scalars, arrays of callbacks
-        manifest.json             position, data, history, callbacks, configuration, versions, checksums
+        manifest.json             position, data, history, callbacks, configuration, surroundings, checksums
 
 A checkpoint is written under a temporary name, synced to the disk, and appears by one rename: none is half written.
 Nothing in it is executed when it is read.

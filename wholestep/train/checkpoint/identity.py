@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -46,11 +45,6 @@ def identity_of(session: Session, loader: Any = None) -> dict[str, Any]:
         "plan": [plan_digest(p) for p in session.plans],
         "data": describe_data(loader),
     }
-
-
-def versions() -> dict[str, str]:
-    """What else was there, for people who read a manifest."""
-    return {"python": platform.python_version(), "numpy": np.__version__, "system": platform.platform()}
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -38,7 +38,7 @@ class Checkpoint:
     callbacks: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)  # what the run was started with
     logs: Mapping[str, Value] = field(default_factory=dict)  # of the last epoch
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)  # and machine, command line, git revision
     writer: str = ""
     own: tuple[str, ...] = ()  # the arrays that are the model's own: its weights
     plans: tuple[Plan, ...] = ()  # that it ran under; of one from a file they lie in the run's folder

@@ -28,8 +28,9 @@ from wholestep.train.checkpoint.format import (
     with_arrays,
     without_arrays,
 )
-from wholestep.train.checkpoint.identity import identity_of, plan_digest, versions
+from wholestep.train.checkpoint.identity import identity_of, plan_digest
 from wholestep.train.checkpoint.resume import Checkpoint
+from wholestep.train.checkpoint.surroundings import surroundings
 from wholestep.train.checkpoint.tensors import sync_folder, write_parts, write_tensors
 from wholestep.train.history import TrainHistory
 
@@ -46,6 +47,7 @@ def capture(
     callbacks: CallbackList | None = None,
     config: Mapping[str, Any] | None = None,
     logs: Mapping[str, Value] | None = None,
+    versions: Mapping[str, str] | None = None,
     writer: str = "",
 ) -> Checkpoint:
     """A run as it is now, in memory; what happens to the run afterwards does not change it."""
@@ -60,7 +62,7 @@ def capture(
         callbacks={} if callbacks is None else with_arrays(*without_arrays(callbacks.state_dict())),
         config=dict(config or {}),
         logs=dict(logs or {}),
-        versions=versions(),
+        versions=dict(surroundings(session) if versions is None else versions),
         writer=writer,
         own=tuple(n for n, is_own in keep.items() if is_own),
         plans=session.plans,

@@ -1,0 +1,83 @@
+"""Where and how a run was made, for people who read a manifest: nothing here decides whether a run may go on."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from wholestep.session import Session
+
+REVISION = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")  # SHA-1, SHA-256
+
+
+def surroundings(session: Session) -> dict[str, str]:
+    """Versions, machine, device, command line, and the git revision of the working directory where it has one."""
+    from wholestep import __version__
+
+    revision = git_revision()
+    return {
+        "wholestep": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "system": platform.platform(),
+        "processor": _processor(),
+        "device": session.device,
+        "threads": str(session.threads),
+        "command": shlex.join(sys.argv),
+        **({} if revision is None else {"git": revision}),
+    }
+
+
+def _processor() -> str:
+    """The name that Linux has for it, else its kind: `platform.processor` would start a process."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.machine()
+
+
+def git_revision(folder: Path | None = None) -> str | None:
+    """The commit that a folder (the working directory) has checked out, read from git's files; None where none is.
+
+    Work that is not committed is no part of it.
+    """
+    try:
+        here = (folder or Path.cwd()).resolve()
+        found = next((each / ".git" for each in (here, *here.parents) if (each / ".git").exists()), None)
+        return None if found is None else _checked_out(_own_files(found))
+    except (OSError, UnicodeDecodeError):  # a folder that is gone, or files that are not git's
+        return None
+
+
+def _own_files(git: Path) -> Path:
+    """`.git` is a folder, or, in a worktree or a submodule, a file that names one."""
+    if git.is_dir():
+        return git
+    return git.parent / git.read_text().strip().removeprefix("gitdir: ")
+
+
+def _checked_out(git: Path) -> str | None:
+    head = (git / "HEAD").read_text().strip()
+    if not head.startswith("ref: "):
+        return _revision(head)
+    ref, shared = head.removeprefix("ref: "), git / "commondir"
+    common = git / shared.read_text().strip() if shared.is_file() else git  # a worktree's branches are its repository's
+    loose = next((folder / ref for folder in (git, common) if (folder / ref).is_file()), None)
+    if loose is not None:
+        return _revision(loose.read_text().strip())
+    packed = common / "packed-refs"
+    lines = packed.read_text().splitlines() if packed.is_file() else []
+    return next((_revision(words[0]) for line in lines if (words := line.split())[1:] == [ref]), None)
+
+
+def _revision(text: str) -> str | None:
+    return text if REVISION.fullmatch(text) else None
