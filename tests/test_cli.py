@@ -436,9 +436,11 @@ def test_plan_explain(script: Path) -> None:
 
 
 def test_trace_and_bench(script: Path, tmp_path: Path) -> None:
-    code, text = run("trace", "small.py", "-o", "t.json", "--steps", "2")
+    code, text = run("trace", "small.py", "-o", "t.json", "--steps", "2", "--layers")
     assert code == 0, text
     assert "GFLOP/s" in text
+    assert "layer" in text
+    assert "\n(loss) " in text
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert {"build_session", "train_epoch"} <= {e["name"] for e in events}
     assert any(e.get("cat") == "kernel" for e in events)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from compilers import quick
 from sessions import data, mlp
 
 import wholestep as ws
 from wholestep.compiler.backends.cpu.render.c import render
-from wholestep.session.inspect.profile import BARRIER
+from wholestep.compiler.plan.kernel import Kind
+from wholestep.session.inspect.layers import FORWARD, LayerProfile
+from wholestep.session.inspect.profile import BARRIER, Layers, Profile
 
 # The part of the Trace Event Format that Chrome and Perfetto ask of every event, by phase: field -> types.
 COMMON = {"ph": (str,), "name": (str,), "pid": (int,), "tid": (int,)}
@@ -86,8 +91,6 @@ def test_training_with_a_profile_in_between_ends_with_the_same_bits() -> None:
 
 
 def test_a_profiled_build_computes_the_same_bits() -> None:
-    from dataclasses import replace
-
     from wholestep.session.inspect.profile import _profiled
 
     plain, profiled = (ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=16, threads=2) for _ in range(2))
@@ -146,3 +149,88 @@ def test_a_trace_of_a_build_an_epoch_and_kernels(tmp_path: Path) -> None:  # K01
     for thread in (0, 1):
         check_nested([e for e in events if e["pid"] == 2 and e["tid"] == thread])
     assert BARRIER not in {e["args"]["kernel"] for e in kernels}
+
+
+# -- by layer, and beside the target's prices ------------------------------------------------------------------------
+
+
+def profiled(model: ws.nn.Module, *shape: int, **more: Any) -> tuple[ws.Session, Profile]:
+    session = ws.build_session(
+        model,
+        inputs=ws.Spec(("batch", *shape)),
+        targets=ws.Spec(("batch",), "int32"),
+        loss="cross_entropy",
+        optimizer=ws.SGD(lr=0.1),
+        batch_size=8,
+        threads=2,
+        options=quick(),
+        **more,
+    )
+    return session, session.profile(x=np.ones((8, *shape), np.float32), labels=np.zeros(8, np.int32), steps=2)
+
+
+@pytest.fixture(scope="module")
+def of_mlp() -> tuple[ws.Session, Profile]:
+    model = ws.nn.Sequential(ws.nn.Linear(6, 16), ws.nn.ReLU(), ws.nn.Linear(16, 3))
+    return profiled(model, 6, metrics=["accuracy"], clip_norm=1.0)
+
+
+def check_layers(found: Profile, names: list[str]) -> LayerProfile:
+    layers = found.by_layer()
+    assert [row.layer for row in layers] == names
+    assert sum(row.seconds for row in layers) == pytest.approx(sum(k.seconds for k in found.kernels))
+    assert sum(row.share for row in layers) == pytest.approx(1.0)
+    assert all(sum(parts.values()) == pytest.approx(1.0) for parts in found.layers.parts.values())
+    return layers
+
+
+def test_the_time_of_a_step_by_layer(of_mlp: tuple[ws.Session, Profile]) -> None:
+    session, found = of_mlp
+    layers = check_layers(found, ["0", "1", "2", "(loss)", "(metrics)", "(update)"])
+    assert all(layers[name].forward > 0 and layers[name].backward > 0 for name in ("0", "1", "2", "(loss)"))
+    assert layers["0"].update > 0
+    assert layers["2"].update > 0
+    assert layers["1"].update == 0, "it has no parameters"
+    assert layers["(metrics)"].backward == layers["(metrics)"].update == 0
+    assert layers["(update)"].update == layers["(update)"].seconds > 0, "the norm of all gradients is of no layer"
+    first = next(k for k in session.plan.kernels if k.origin == ("matmul", "add", "relu"))
+    parts = found.layers.parts[0, first.id]
+    assert parts.keys() == {("0", FORWARD), ("1", FORWARD)}
+    assert parts["0", FORWARD] > parts["1", FORWARD] > 0, "a product costs more than what follows it"
+    text = str(layers).splitlines()
+    assert text[0].split() == ["layer", "forward", "backward", "update", "share"]
+    assert text[1].startswith("0 ")
+    assert text[-2].startswith("total ")
+    assert text[-2].endswith("100.0%")
+    with pytest.raises(ws.errors.UnknownNameError, match=r"there is no layer 'head'; there are: '0', '1', '2',"):
+        layers["head"]
+
+
+def test_layers_of_a_small_convolutional_network() -> None:
+    block = ws.nn.Sequential(ws.nn.Conv2d(1, 4, 3, padding=1), ws.nn.ReLU(), ws.nn.MaxPool2d(2))
+    _, found = profiled(ws.nn.Sequential(block, ws.nn.Flatten(), ws.nn.Linear(16, 3)), 1, 4, 4)
+    layers = check_layers(found, ["0.0", "0.2", "0.1", "1", "2", "(loss)"])  # relu is done behind the pool
+    assert all(layers[name].backward > 0 for name in ("0.0", "2"))
+    assert all(layers[name].update > 0 for name in ("0.0", "2"))
+
+
+def test_what_has_no_layers(of_mlp: tuple[ws.Session, Profile], session: ws.Session) -> None:
+    _, found = of_mlp
+    with pytest.raises(ws.errors.UsageError, match="made from a plan alone, which does not say which layers"):
+        replace(found, layers=Layers(None, found.layers.plans)).by_layer()
+    with pytest.raises(ws.errors.UsageError, match="its plan, made again, is another than the one that was profiled"):
+        replace(found, layers=Layers(session._programs.compiled, found.layers.plans)).by_layer()
+
+
+def test_kernels_beside_what_the_target_expects(of_mlp: tuple[ws.Session, Profile]) -> None:
+    session, found = of_mlp
+    costs = session.target.costs
+    for timed, kernel in zip(found.kernels, session.plan.kernels, strict=True):
+        computing = 1e-9 * kernel.flops * (costs.product / 2 if kernel.kind is Kind.DOT else costs.operation) / 2
+        moving = 1e-9 * kernel.bytes * costs.byte / 2
+        assert timed.expected == pytest.approx(max(computing, moving))
+        assert timed.bound == ("flops" if computing > moving else "bytes")
+        assert timed.intensity == pytest.approx(kernel.flops / kernel.bytes)
+        assert timed.of_expected == pytest.approx(timed.expected / timed.seconds)
+    assert "FLOP/B" in str(found)
+    assert re.search(r"by the target's prices its kernels take [\d.]+ us on 2 threads; measured [\d.]+ us", str(found))

@@ -24,6 +24,7 @@ def trace(
     script: Script,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the trace.")] = Path("trace.json"),
     steps: Annotated[int, typer.Option(help="Steps to look at, kernel by kernel.")] = 10,
+    layers: Annotated[bool, typer.Option("--layers", help="Print the times by layer too.")] = False,
     set: Set = None,
     device: Device = None,
     precision: Precision = None,
@@ -35,6 +36,8 @@ def trace(
     found = trainer.session.profile(batch, steps=steps)
     trainer.session.trace(output, found)
     print(found)
+    if layers:
+        print(found.by_layer())
     print(f"{output}: {len(trainer.session.spans)} spans, {len(found.timeline)} kernel runs")
 
 

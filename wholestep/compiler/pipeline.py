@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.text import print_graph
 from wholestep.compiler.ir.verify import verify
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
@@ -35,7 +35,7 @@ from wholestep.compiler.plan.check import check
 from wholestep.compiler.plan.dtypes import need_dtypes
 from wholestep.compiler.plan.footprint import footprint
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.plan.request import PlanRequest
+from wholestep.compiler.plan.request import PlanRequest, called
 from wholestep.compiler.spans import Integers, OptimizeReport, Spans
 from wholestep.compiler.stage import ForTarget, Pass, Stage, own, own_pass, passes_at, with_target
 from wholestep.compiler.target import Target
@@ -127,6 +127,7 @@ class Compiler:
     egraph_reports: list[EGraphReport] = field(default_factory=list)
     worker: Worker = field(default_factory=shared_worker)
     given_up: list[str] = field(default_factory=list)  # passes that failed and were left out, and why
+    label: Callable[[Node], str] = called  # what a kernel's origin says of a node
 
     def run_stages(self, graph: Graph, target: Target, until: str | None = None) -> Graph:
         """The graph for a target after the stage `until`, or after all of them."""
@@ -200,7 +201,7 @@ class Compiler:
         lowered = self.run_stages(graph, target)
         need_dtypes(lowered, target)  # passes make tensors as well: masks, indices, copies in other types
         with self.spans.span(PLAN):
-            request = PlanRequest(lowered, capacity, target, self.options.fuse, tuple(bounds), tuple(least))
+            request = PlanRequest(lowered, capacity, target, self.options.fuse, tuple(bounds), tuple(least), self.label)
             plan = planner_of(target)(request)
             check(plan)
             _need_room(plan, target)

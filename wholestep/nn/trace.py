@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wholestep.compiler.frontend.graph import Graph, recorded_graph, recording
 from wholestep.compiler.frontend.precision import pinning
 from wholestep.compiler.frontend.tensor import Tensor, common_graph
+from wholestep.compiler.frontend.trace import recorded_for
 from wholestep.nn.parameter import Parameter
 
 if TYPE_CHECKING:
@@ -203,6 +204,11 @@ def seen(trace: Trace, module: Module, inputs: object, output: object) -> None:
         watcher(trace.paths[module], module, inputs, output)
 
 
+def _layer(trace: Trace, module: Module) -> str:
+    """A module in a profile by layer: its path, or that it is the model itself."""
+    return trace.paths[module] or f"({type(module).__name__})"
+
+
 @contextmanager
 def running(trace: Trace, module: Module) -> Iterator[None]:
     """`module.forward` runs: random numbers drawn inside are keyed by its path."""
@@ -210,7 +216,7 @@ def running(trace: Trace, module: Module) -> Iterator[None]:
     tokens, outer = (_CURRENT.set(trace), _INSIDE.set(trace.paths[module])), trace.scope
     try:
         pinned = pinning() if module.products_in_float32 else nullcontext()
-        with trace.graph.scope(relative) if relative else nullcontext(), pinned:
+        with trace.graph.scope(relative) if relative else nullcontext(), pinned, recorded_for(_layer(trace, module)):
             trace.scope = trace.graph.open_scope
             yield
     finally:

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.layers import evaluated
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.frontend.trace import METRICS, fail, recorded_for
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import toposort
 from wholestep.compiler.ir.types import shape_text
@@ -84,7 +84,7 @@ def record_metrics(step: Graph, measures: Sequence[Measure]) -> None:
     if not measures:
         return
     weight = step.inputs.get(WEIGHT)
-    with step.scope(WEIGHTED) if weight is not None else nullcontext():
+    with step.scope(WEIGHTED) if weight is not None else nullcontext(), recorded_for(METRICS):
         for measure in measures:
             metric, target = measure.metric, _target(step, measure)
             prediction = _loss(step, measure) if metric.takes_loss else _prediction(step, measure)

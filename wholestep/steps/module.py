@@ -11,7 +11,7 @@ from wholestep import losses
 from wholestep.compiler.frontend.graph import Graph, recording
 from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.frontend.trace import LOSS, fail, recorded_for
 from wholestep.errors import OptionError, ShapeError, UsageError
 from wholestep.losses.table import LossFunction
 from wholestep.nn.module import MEANINGS, SEEN, Module
@@ -108,8 +108,9 @@ def training_graph(
         trace_of(graph, model)
         outputs = record_outputs(model, inputs, record_inputs(graph, inputs))
         aims = record_inputs(graph, {"labels": targets} if isinstance(targets, Spec) else targets or {})
-        found = _with_penalties(graph, _loss(loss, outputs, aims))
-        graph.set_outputs({"loss": summed(graph, found, weights), **outputs})
+        with recorded_for(LOSS):
+            total = summed(graph, _with_penalties(graph, _loss(loss, outputs, aims)), weights)
+        graph.set_outputs({"loss": total, **outputs})
     model.__dict__[SEEN] = inputs
     if known := {name: m for name, t in outputs.items() if (m := graph.meanings.get(t.node)) is not None}:
         model.__dict__[MEANINGS] = known

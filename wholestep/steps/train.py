@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from wholestep.compiler.frontend.functions import where
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.frontend.trace import UPDATE, fail, recorded_for
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.errors import GradientError, GraphError, OptionError
@@ -55,6 +55,11 @@ class Slopes:
 
 def finish(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: Recipe) -> ir.Graph:
     """Clip, update, and leave everything alone where gradients are not finite; `step` is the caller's copy."""
+    with recorded_for(UPDATE):
+        return _finished(step, slopes, optimizer, recipe)
+
+
+def _finished(step: Graph, slopes: Slopes, optimizer: Optimizer, recipe: Recipe) -> ir.Graph:
     params, grads = slopes.params, slopes.grads
     for p, g in zip(params, grads, strict=True):
         if p.name in step.kept:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NoReturn, TypeVar
 
 from wholestep.compiler.ir.attrs import NONE, Attrs
@@ -14,6 +16,19 @@ _MARK = "\n  at "
 
 E = TypeVar("E", bound=WholestepError)
 
+LOSS, METRICS, UPDATE = "(loss)", "(metrics)", "(update)"  # what is recorded for no layer
+_LAYER: ContextVar[str] = ContextVar("layer", default="")
+
+
+@contextmanager
+def recorded_for(layer: str) -> Iterator[None]:
+    """Nodes recorded inside belong to a layer, the path of a module, or to what else a step consists of."""
+    token = _LAYER.set(layer)
+    try:
+        yield
+    finally:
+        _LAYER.reset(token)
+
 
 def user_line() -> SourceLine:
     """The line being executed in the nearest frame outside the package."""
@@ -21,7 +36,7 @@ def user_line() -> SourceLine:
     # By module and not by file: the constructor that a dataclass generates has no file.
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "wholestep":
         frame = frame.f_back
-    return SourceLine(frame.f_code.co_filename, frame.f_lineno)
+    return SourceLine(frame.f_code.co_filename, frame.f_lineno, _LAYER.get())
 
 
 def locate(error: E) -> E:

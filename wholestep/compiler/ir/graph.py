@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cached_property
 
 from wholestep.compiler.ir.ops import LEAVES, OPS, Attrs, Family, Trait, having
@@ -19,6 +19,7 @@ class SourceLine:
 
     file: str
     line: int
+    layer: str = field(default="", compare=False)  # the path of the module that made it, for profiles
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

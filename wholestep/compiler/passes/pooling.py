@@ -46,6 +46,7 @@ def relu_behind_pool(graph: Graph) -> Graph:
         if n.op == "max_pool2d" and n.inputs[0] in alone:
             with b.origin(n):
                 pooled = b.make("max_pool2d", inputs[0].inputs, n.attrs)
+            with b.origin(n.inputs[0], name=n.name):
                 old[n] = b.make("relu", (pooled,))
         else:
             old[n] = n.with_inputs(inputs)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.beside import laid
 from wholestep.compiler.plan.bodies import Dot
@@ -43,7 +43,7 @@ def make_draft(request: PlanRequest, operands: Operands | None = None) -> Draft:
     opened = open_loops(topological(clusters), fusion, rules, fused)  # the kernels of a body stand in its loop's place
     ordered = opened.clusters
     buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs, opened)  # what is in memory
-    kernels = [emit(i, c, buffers) for i, c in enumerate(ordered)]
+    kernels = [emit(i, c, buffers, request.label) for i, c in enumerate(ordered)]
     names = {b.id: b.name for b in buffers.all if b.space is Space.STATE}
     leaves = prepared.states()
     parameters = [buffers.states[n] for n in prepared.leaves("parameter")]
@@ -112,13 +112,13 @@ def _checked_sizes(graph: Graph, capacity: Mapping[str, int], least: Sequence[Le
     return sizes
 
 
-def emit(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
+def emit(id: int, cluster: Cluster, buffers: Buffers, label: Callable[[Node], str]) -> Kernel:
     stored_in_place = set(laid(cluster)) if cluster.loop is not None else set()
     computed = replace(cluster, nodes=[n for n in cluster.nodes if n not in stored_in_place])
     kernel = EMIT[cluster.kind](id, computed if stored_in_place else cluster, buffers)
     if cluster.loop is not None:
         kernel = in_slots(kernel, buffers.slots, buffers.all)
-    origin = tuple(n.name or n.op for n in cluster.members)
+    origin = tuple(map(label, cluster.members))
     return replace(kernel, origin=origin, loop=cluster.loop)
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.plan.kernel import Bound, Least
 from wholestep.compiler.target import Target
+
+
+def called(node: Node) -> str:
+    """A node in a kernel's origin: its name, which says whose gradient it is, or its op."""
+    return node.name or node.op
 
 
 @dataclass(frozen=True)
@@ -20,3 +25,4 @@ class PlanRequest:
     fused: bool = True  # may ops share kernels?
     bounds: tuple[Bound, ...] = ()  # of inputs that are indices
     least: tuple[Least, ...] = ()  # sizes that a step may not be smaller than
+    label: Callable[[Node], str] = called  # what a kernel's origin says of a node

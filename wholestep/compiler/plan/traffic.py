@@ -7,7 +7,8 @@ from math import prod
 
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.bodies import Read, Scatter
-from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Kernel, Load, Space
+from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Kernel, Kind, Load, Space
+from wholestep.compiler.target import CostTable
 
 
 def reads(kernel: Kernel) -> Iterator[Read]:
@@ -39,6 +40,12 @@ def bytes_moved(kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, i
         for b, regions in _regions(accesses, kernel, buffers, sizes).items()
         if buffers[b].space is not Space.WORK
     )
+
+
+def priced(kernel: Kernel, costs: CostTable) -> tuple[float, float]:
+    """Nanoseconds at capacity by a target's table: of its operations, and of the bytes that it moves."""
+    products = kernel.kind in (Kind.DOT, Kind.WINDOW, Kind.CALL)  # mostly multiply-adds, of two operations each
+    return kernel.flops * (costs.product / 2 if products else costs.operation), kernel.bytes * costs.byte
 
 
 def _regions(

@@ -38,6 +38,7 @@ class Inspect:
     def profile(self, given: Mapping[str, object] | None = None, /, *, steps: int = 10, **inputs: object) -> Profile:
         """The time, GFLOP/s and GB/s of every kernel of a step, from some steps whose effects are undone.
 
+        Beside them stands what the target's prices expect; `profile.by_layer()` is the time of every module.
         It compiles the plan once more with clocks around its kernels; what `step` runs is not touched, nor are bits.
 
         Example: `print(session.profile(x=xb, labels=yb))`.

@@ -6,13 +6,16 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.backends.cpu.recorder import Event, Recorder
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.kernel import Kernel, Plan
 from wholestep.compiler.plan.report import described
+from wholestep.compiler.plan.traffic import priced
+from wholestep.compiler.target import CostTable
 from wholestep.errors import OptionError, UsageError
 from wholestep.session.entries import Programs
 from wholestep.session.micro_batches import shape_of
@@ -22,6 +25,8 @@ from wholestep.steps.definition import TRAIN
 
 if TYPE_CHECKING:
     from wholestep.compiler.backend import Program
+    from wholestep.session.inspect.layers import LayerProfile, Parts
+    from wholestep.session.plans import Plans
 
 BARRIER = -1
 
@@ -36,6 +41,18 @@ class KernelTime:
     seconds: float
     flops: int
     bytes: int
+    expected: float = 0.0  # seconds: the larger of what its flops and its bytes cost by the target's table
+    bound: str = ""  # which of the two that is: "flops" or "bytes"
+
+    @property
+    def intensity(self) -> float:
+        """Floating-point operations for every byte moved."""
+        return self.flops / self.bytes if self.bytes else 0.0
+
+    @property
+    def of_expected(self) -> float:
+        """How near it comes to what the table expects: 1 is all of it, and beyond 1 its bytes come from caches."""
+        return self.expected / self.seconds if self.seconds else 0.0
 
     @property
     def gflops(self) -> float:
@@ -49,6 +66,26 @@ class KernelTime:
 
 
 @dataclass(frozen=True)
+class Layers:
+    """Where a profile's kernels come from; found out when someone asks."""
+
+    compiled: Plans | None
+    plans: tuple[Plan, ...]
+
+    @cached_property
+    def parts(self) -> Mapping[tuple[int, int], Parts]:
+        """The layers of every kernel."""
+        if self.compiled is None:
+            raise UsageError(
+                "this session was made from a plan alone, which does not say which layers its kernels are of. Use "
+                "ws.build_session(model)."
+            )
+        from wholestep.session.inspect.layers import parts_of
+
+        return parts_of(self.compiled, self.plans)
+
+
+@dataclass(frozen=True)
 class Profile:
     """The kernels of a step with their times; `str()` is a table, slowest first."""
 
@@ -59,19 +96,52 @@ class Profile:
     threads: int
     timeline: tuple[tuple[int, Event], ...]  # (program, event) of all steps
     names: Mapping[tuple[int, int], str]  # (program, kernel) -> what it computes
+    layers: Layers = field(repr=False, compare=False)
+
+    def by_layer(self) -> LayerProfile:
+        """The same times by layer: forward, backward and update of every module, in the order in which they run.
+
+        The first call makes the plan once more, to see which module recorded what a kernel computes.
+
+        Example: `print(session.profile(x=xb, labels=yb).by_layer())`.
+        """
+        from wholestep.session.inspect.layers import summed
+
+        return summed(self.layers.parts, {(k.program, k.kernel): k.seconds for k in self.kernels})
 
     def __str__(self) -> str:
-        head = f"{'kernel':>6}  {'time':>10}  {'share':>6}  {'GFLOP/s':>8}  {'GB/s':>7}  nodes -> results"
+        head = (
+            f"{'kernel':>6}  {'time':>10}  {'share':>6}  {'GFLOP/s':>8}  {'GB/s':>7}  {'FLOP/B':>6}  {'expected':>10}  "
+            f"{'bound':<5}  nodes -> results"
+        )
         lines = [self._line(k) for k in sorted(self.kernels, key=lambda k: -k.seconds)]
         total = (
             f"{self.steps} steps on {self.threads} threads; the median step took {1e6 * self.step_seconds:,.1f} us, of "
             f"which {1e6 * self.waiting_seconds:,.1f} us waiting at barriers"
         )
-        return "\n".join([head, *lines, total])
+        return "\n".join([head, *lines, total, *self._roofline()])
+
+    def _roofline(self) -> list[str]:
+        expected, measured = sum(k.expected for k in self.kernels), sum(k.seconds for k in self.kernels)
+        if not expected or not measured:
+            return []
+        return [
+            f"by the target's prices its kernels take {1e6 * expected:,.1f} us on {self.working} threads; measured "
+            f"{1e6 * measured:,.1f} us, {expected / measured:.0%} of that speed"
+        ]
+
+    @property
+    def working(self) -> int:
+        """The threads that noted times."""
+        return max(1, len({e.thread for _, e in self.timeline}))
 
     def _line(self, k: KernelTime) -> str:
         share = k.seconds / self.step_seconds if self.step_seconds else 0.0
-        rates = f"{k.gflops:>8.1f}  {k.gbytes:>7.1f}" if k.bytes else f"{'-':>8}  {'-':>7}"
+        rates = f"{'-':>8}  {'-':>7}  {'-':>6}  {'-':>10}  {'-':<5}"
+        if k.bytes:
+            rates = (
+                f"{k.gflops:>8.1f}  {k.gbytes:>7.1f}  {k.intensity:>6.1f}  {1e6 * k.expected:>7.1f} us  {k.bound:<5}"
+            )
         return f"{k.kernel:>6}  {1e6 * k.seconds:>7.1f} us  {share:>6.1%}  {rates}  {k.name}"
 
 
@@ -90,7 +160,14 @@ def profile(programs: Programs, inputs: Mapping[str, object], steps: int) -> Pro
         for name, value in before.items():
             state.set(name, value)
         load_state_dict(programs, counted, strict=False)
-    return _summary(runs, programs.plans, programs.where.threads, full=_at_capacity(entry))
+    return _summary(
+        runs,
+        programs.plans,
+        programs.where.threads,
+        full=_at_capacity(entry),
+        layers=Layers(programs.compiled, programs.plans),
+        costs=programs.where.device.target.costs,
+    )
 
 
 def _profiled(programs: Programs) -> tuple[EntryPoint, list[Recorder]]:
@@ -137,12 +214,23 @@ def _at_capacity(entry: EntryPoint) -> bool:
     return all(entry.inputs.sizes[s] == n for s, n in entry.plan.sizes.items() if s in entry.inputs.sizes)
 
 
-def _summary(runs: Sequence[Run], plans: Sequence[Plan], threads: int, full: bool) -> Profile:
+def _summary(
+    runs: Sequence[Run], plans: Sequence[Plan], threads: int, full: bool, layers: Layers, costs: CostTable
+) -> Profile:
     times = [_slowest(events) for _, events in runs]
     typical = {key: median(t.get(key, 0.0) for t in times) for key in {k for t in times for k in t}}
     parts = [full * _parts(runs[0][1], i, plan) for i, plan in enumerate(plans)]
+    working = max(1, len({e.thread for _, events in runs for _, e in events}))
     kernels = [
-        KernelTime(i, k.id, described(k, plan), typical.get((i, k.id), 0.0), parts[i] * k.flops, parts[i] * k.bytes)
+        KernelTime(
+            i,
+            k.id,
+            described(k, plan),
+            typical.get((i, k.id), 0.0),
+            parts[i] * k.flops,
+            parts[i] * k.bytes,
+            *_expected(k, costs, parts[i] / working),
+        )
         for i, plan in enumerate(plans)
         for k in plan.kernels
     ]
@@ -154,7 +242,14 @@ def _summary(runs: Sequence[Run], plans: Sequence[Plan], threads: int, full: boo
         threads,
         tuple(pair for _, events in runs for pair in events),
         {(k.program, k.kernel): k.name for k in kernels},
+        layers,
     )
+
+
+def _expected(kernel: Kernel, costs: CostTable, times: float) -> tuple[float, str]:
+    """Seconds that a kernel takes by a table of one thread, and whether its flops or its bytes decide it."""
+    computing, moving = priced(kernel, costs)
+    return 1e-9 * times * max(computing, moving), "flops" if computing > moving else "bytes"
 
 
 def _parts(events: Sequence[tuple[int, Event]], program: int, plan: Plan) -> int:

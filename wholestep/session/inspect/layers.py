@@ -1,0 +1,181 @@
+"""A profile by layer: which modules recorded what a kernel computes, and their parts of its time.
+
+Plans do not say it.  They are made once more from the same definition, with nodes in place of kernels' origins: a node
+carries the layer that recorded it, as it carries the user's line, and so do its gradients.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from wholestep.compiler.frontend.trace import UPDATE
+from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.ops import OPS
+from wholestep.compiler.ir.types import TensorType, evaluate
+from wholestep.compiler.passes.egraph.cost import CostModel
+from wholestep.compiler.passes.egraph.encode import Tables
+from wholestep.compiler.pipeline import Compiler
+from wholestep.compiler.plan.kernel import Kernel, Plan, Space
+from wholestep.compiler.plan.traffic import stores
+from wholestep.compiler.spans import Spans
+from wholestep.errors import UnknownNameError, UsageError
+from wholestep.session.plans import Plans
+
+OUTSIDE = "(outside layers)"
+FORWARD, BACKWARD, UPDATING = range(3)
+Place = tuple[int, int]  # program, kernel
+Parts = Mapping[tuple[str, int], float]  # (layer, phase) -> its part of a kernel, of 1
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """The seconds of a step that one layer takes: its kernels' times, and its parts of those it shares with others."""
+
+    layer: str  # the path of a module; "(loss)" and the like are what no module recorded
+    forward: float
+    backward: float
+    update: float
+    share: float  # of the time of all kernels
+
+    @property
+    def seconds(self) -> float:
+        """All three together."""
+        return self.forward + self.backward + self.update
+
+
+@dataclass(frozen=True)
+class LayerProfile:
+    """The layers of a step in the order in which they run, and their times; `str()` is a table."""
+
+    rows: tuple[LayerTime, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Of all kernels."""
+        return sum(r.seconds for r in self.rows)
+
+    def __iter__(self) -> Iterator[LayerTime]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, layer: str) -> LayerTime:
+        for row in self.rows:
+            if row.layer == layer:
+                return row
+        raise UnknownNameError(
+            f"there is no layer {layer!r}; there are: {', '.join(repr(r.layer) for r in self.rows)}."
+        )
+
+    def __str__(self) -> str:
+        width = max(len("layer"), *(len(r.layer) for r in self.rows)) if self.rows else len("layer")
+        head = f"{'layer':<{width}}  {'forward':>10}  {'backward':>10}  {'update':>10}  {'share':>6}"
+        total = LayerTime(
+            "total", *(sum(column) for column in zip(*((r.forward, r.backward, r.update, r.share) for r in self.rows)))
+        )
+        lines = [_line(r, width) for r in (*self.rows, total)]
+        return "\n".join([head, *lines, "a kernel of several layers is shared by what its operations cost"])
+
+
+def _line(row: LayerTime, width: int) -> str:
+    times = "  ".join(f"{1e6 * t:>7.1f} us" for t in (row.forward, row.backward, row.update))
+    return f"{row.layer:<{width}}  {times}  {row.share:>6.1%}"
+
+
+def summed(parts: Mapping[Place, Parts], seconds: Mapping[Place, float]) -> LayerProfile:
+    """The times of layers, given those of kernels; what no module recorded stands last."""
+    spent: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for place, of_kernel in parts.items():
+        for (layer, phase), part in of_kernel.items():
+            spent[layer][phase] += part * seconds.get(place, 0.0)
+    total = sum(map(sum, spent.values())) or 1.0
+    rows = [LayerTime(layer, t[FORWARD], t[BACKWARD], t[UPDATING], sum(t) / total) for layer, t in spent.items()]
+    return LayerProfile(tuple(sorted(rows, key=lambda r: r.layer.startswith("("))))
+
+
+# -- whose a kernel is -----------------------------------------------------------------------------------------------
+
+
+def parts_of(compiled: Plans, plans: Sequence[Plan]) -> dict[Place, Parts]:
+    """The layers of every kernel of the plans that a step runs."""
+    definition = compiled.definition
+    kind, _, phase = definition.main.partition(".")
+    entries = [f"{kind}.{p}" for p in definition.micro_batches(kind).phases] if phase else [definition.main]
+    made = [_kernel_nodes(compiled, entry, plan) for entry, plan in zip(entries, plans, strict=True)]
+    layers = {n.line.layer for kernels in made for nodes in kernels for n in nodes if n.line is not None}
+    found: dict[Place, Parts] = {}
+    for i, (kernels, plan) in enumerate(zip(made, plans, strict=True)):
+        work = _Work(compiled, plan)
+        for kernel, nodes in zip(plan.kernels, kernels, strict=True):
+            found[i, kernel.id] = _parts(nodes, work, _written(kernel, plan, layers))
+    return found
+
+
+def _kernel_nodes(compiled: Plans, entry: str, plan: Plan) -> list[list[Node]]:
+    """The nodes of each kernel of a plan, from making it again."""
+    nodes: list[Node] = []
+
+    def label(node: Node) -> str:
+        nodes.append(node)
+        return str(len(nodes) - 1)
+
+    graph = compiled.definition.trace(entry)
+    compiler = Compiler(compiled.options, Spans(), label=label)
+    again, _ = compiler.plan(graph, compiled.definition.sizes_of(graph), compiled.target)
+    if [replace(k, origin=()) for k in again.kernels] != [replace(k, origin=()) for k in plan.kernels]:
+        raise UsageError(
+            f"the layers of {entry!r} are not known: its plan, made again, is another than the one that was profiled, "
+            "as after a build whose rewriting gave up, or a session that was changed since. Build the session again."
+        )
+    return [[nodes[int(i)] for i in k.origin] for k in again.kernels]
+
+
+class _Work:
+    """What nodes of a plan cost by the table of its target, one against another."""
+
+    def __init__(self, compiled: Plans, plan: Plan) -> None:
+        self._sizes, self._operation = plan.sizes, compiled.target.costs.operation
+        self._model = CostModel(Tables(), plan.sizes, compiled.target.costs)
+
+    def __call__(self, node: Node) -> float:
+        if node.op in OPS and isinstance(node.result, TensorType):
+            return self._model.node_cost(node).work
+        return self._operation * sum(evaluate(t.elements, self._sizes) for t in node.results)
+
+
+def _parts(nodes: Sequence[Node], work: _Work, written: Mapping[str, float]) -> Parts:
+    """A kernel's parts by layer and phase; nodes that passes made for themselves go with the others."""
+    known = [n for n in nodes if n.line is not None]
+    found: defaultdict[tuple[str, int], float] = defaultdict(float)
+    for node in known:
+        assert node.line is not None
+        layer = node.line.layer or OUTSIDE
+        if layer == UPDATE:
+            for owner, part in written.items():
+                found[owner, UPDATING] += part * work(node)
+        else:
+            found[layer, BACKWARD if node.name.startswith("gradient of ") else FORWARD] += work(node)
+    total = sum(found.values())
+    return {key: part / total for key, part in found.items()} if total else {(OUTSIDE, FORWARD): 1.0}
+
+
+def _written(kernel: Kernel, plan: Plan, layers: set[str]) -> dict[str, float]:
+    """Whose states a kernel changes, by their bytes: an update is one of the layer whose parameter it is."""
+    states = {a.buffer: plan.buffers[a.buffer] for a in stores(kernel) if plan.buffers[a.buffer].space is Space.STATE}
+    found: defaultdict[str, float] = defaultdict(float)
+    for buffer in states.values():
+        found[_owner(buffer.name, layers)] += buffer.bytes
+    total = sum(found.values())
+    return {layer: size / total for layer, size in found.items()} if total else {UPDATE: 1.0}
+
+
+def _owner(state: str, layers: set[str]) -> str:
+    path = state
+    while path:
+        path = path.rpartition(".")[0]
+        if path in layers and path:
+            return path
+    return UPDATE
