@@ -255,12 +255,16 @@ class Nodes:
     def captured(self, record: Callable[[int], None], after: Sequence[int]) -> int:
         """Add what a library puts into a stream."""
         stream = self._gpu.library_stream
-        mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        # The library may load a kernel meanwhile, and memory that nobody uses any more may be given back.
+        mode = self._driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         call("cuStreamBeginCapture", stream, mode)
         try:
             record(int(stream))
-        finally:  # a capture that is not ended poisons the stream
-            child = call("cuStreamEndCapture", stream)
+        except BaseException:  # a capture that is not ended poisons the stream
+            with suppress(DeviceError):
+                call("cuStreamEndCapture", stream)
+            raise
+        child = call("cuStreamEndCapture", stream)
         before = [self._nodes[i] for i in after]
         self._nodes.append(call("cuGraphAddChildGraphNode", self.handle, before, len(before), child))
         call("cuGraphDestroy", child)
