@@ -14,7 +14,7 @@ from oracles import assert_close
 import wholestep as ws
 
 # Products have the longest programs, and their second order is that of first-order products.
-LONG = ("contraction", "reduce", "binary", "windows")
+LONG = ("contraction", "reduce", "binary", "windows", "layers")
 
 
 def cases(group: str) -> dict[str, Case]:
