@@ -14,7 +14,7 @@ from oracles import assert_close
 import wholestep as ws
 
 # Products have the longest programs, and their second order is that of first-order products.
-LONG = ("contraction", "reduce", "binary", "windows", "layers")
+LONG = ("contraction", "reduce", "binary", "windows")
 
 
 def cases(group: str) -> dict[str, Case]:

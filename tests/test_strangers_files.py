@@ -24,12 +24,12 @@ from wholestep.compiler.plan.window_ops import WINDOWS
 from wholestep.errors import CheckpointError, DTypeError, InputError, PlanError
 from wholestep.train.checkpoint.format import MANIFEST, manifest_bytes
 
-CHANGES = 250  # of each kind of file; `make fuzz MODE=readers` goes on
+CHANGES = 500
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    before, readers.runs_left["plan"] = readers.runs_left["plan"], 6
+    before, readers.runs_left["plan"] = readers.runs_left["plan"], 12
     yield tmp_path_factory.mktemp("files")
     readers.runs_left["plan"] = before
     for child in readers._child:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -36,7 +37,7 @@ EXPECTED_FAILED_CHECKS = {
 }
 
 
-class Estimator(BaseEstimator):
+class Estimator(BaseEstimator, ABC):
     """Parameters, training and pickling."""
 
     _loss: str
@@ -171,8 +172,9 @@ class Estimator(BaseEstimator):
         inputs = {name: a for name, a in held.items() if name not in ("labels", "sample_weight")}
         return lambda: self._score(network.outputs(inputs), held["labels"], held.get("sample_weight"))
 
+    @abstractmethod
     def _score(self, outputs: Array, y: Array, weight: Array | None) -> float:
-        raise NotImplementedError
+        """How good outputs are: larger is better."""
 
     def _kind(self, outputs: int, weighted: bool) -> Kind:
         hidden = self.hidden_layer_sizes

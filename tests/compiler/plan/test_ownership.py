@@ -109,8 +109,8 @@ def test_overlapping_buffers_are_seen(plan: Plan) -> None:
     """Pairs alive together across a barrier; within a region a thread may be done with one before the other."""
     arena = [b for b in plan.buffers if b.space is Space.ARENA]
     pairs = [(a, b) for a in arena for b in arena if a.id < b.id and a.first < b.last and b.first < a.last]
-    assert len(pairs) > 20
-    for a, b in pairs[:: len(pairs) // 12]:
+    assert pairs
+    for a, b in pairs:
         buffers = tuple(replace(c, offset=a.offset) if c.id == b.id else c for c in plan.buffers)
         assert violations(replace(plan, buffers=buffers)), f"buffers {a.id} and {b.id} share bytes"
 

@@ -36,10 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-SHORT = ("adam", "attention", "convolution")  # the sanitizer doubles what gcc takes
-
-
-@pytest.mark.parametrize("name", [n if n in SHORT else pytest.param(n, marks=pytest.mark.long) for n in STEPS])
+@pytest.mark.parametrize("name", STEPS)
 def test_a_step_has_no_races(name: str, folder: Path) -> None:
     plan = make_plan(STEPS[name](), {"batch": CAPACITY})
     assert plan.regions > 1
