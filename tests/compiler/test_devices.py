@@ -72,7 +72,7 @@ def test_a_device_has_a_backend_and_a_target(text: str, name: str, target: Targe
         ("cpu/neon", r"device='cpu/neon': there is no target 'cpu/neon'; there are: cpu/avx512bf16, .*cpu/portable\."),
         (
             "tpu/v5",
-            r"device='tpu/v5': there is no target 'tpu/v5'; there are: cpu/avx512bf16, .*cuda/sm_80, reference\.",
+            r"device='tpu/v5': there is no target 'tpu/v5'; there are: cpu/avx512bf16, .*cuda/sm_80\+tf32, reference\.",
         ),
         ("null:tpu", r"device='null:tpu': there is no target 'tpu'; there are: .*cuda/sm_90"),
         ("null:", r"device='null:': there is no target ''"),

@@ -86,14 +86,26 @@ def unregister(name: str) -> None:
     del BACKENDS[name], FAMILIES[name]
 
 
-def device_named(name: str) -> Device:
-    """The device that `device=name` means."""
+def device_named(name: str, precision: str = "") -> Device:
+    """The device that `device=name` means; with a precision of products that is a matter of its target, as that one."""
     backend, target = _read(name)
     module = _backend(backend)
     if isinstance(target, int):
         numbered = cast(NumberedModule, module)
-        return numbered.make_numbered(numbered.numbered_target(target), target)
-    return module.make_device(module.default_target() if target is None else target)
+        return numbered.make_numbered(_in_precision(numbered.numbered_target(target), precision, name), target)
+    return module.make_device(_in_precision(module.default_target() if target is None else target, precision, name))
+
+
+def _in_precision(target: Target, precision: str, device: str) -> Target:
+    if not precision or target.name.endswith(f"+{precision}"):
+        return target
+    found = _targets(target.family).get(f"{target.name}+{precision}") if target.family in FAMILIES else None
+    if found is None:
+        raise OptionError(
+            f"precision={precision!r} is for products on an NVIDIA GPU; device={device!r} has no such products. Leave "
+            "precision= out, or train with device='cuda'."
+        )
+    return found
 
 
 def target_named(name: str) -> Target:

@@ -92,7 +92,8 @@ def build_session(
             it is (`session.skipped_steps` counts), or "raise" an error.
         unused: names, or patterns of names, of parameters that the loss need not depend on; they are not trained.
         precision: "float32", "bfloat16" or "float16": what products, convolutions and attention are computed in, with
-            sums in float32.  Weights, their updates and everything else stay float32.
+            sums in float32.  Weights, their updates and everything else stay float32.  "tf32", on a GPU: products that
+            a library makes read float32 numbers with 10 bits behind the point.
         loss_scale: of float16: how the loss is scaled, `ws.LossScale()` unless given.  A step whose gradients are not
             finite lowers the scale and changes nothing else.  `session.loss_scale` is the scale.
         seed: keys initial values, random nodes and the order of epochs.
@@ -106,7 +107,7 @@ def build_session(
         session = ws.build_session(g, optimizer=ws.Adam(lr=1e-3), batch_size=32)
         print(float(session.step(x=xb, labels=yb)))
     """
-    where = _prepared(where_to(device, threads, seed, options))
+    where = _prepared(where_to(device, threads, seed, options, precision))
     recipe = Recipe(
         clip_norm,
         clip_value,
@@ -168,7 +169,7 @@ def build_inference_session(
         state_with_numbers(graph)
         graph, _ = forward_graph(graph, inputs)
     need_graph(graph, "build_inference_session")
-    where = _prepared(where_to(device, threads, seed, options))
+    where = _prepared(where_to(device, threads, seed, options, precision))
     definition = Definition(graph, None, recipe=Recipe(precision=as_precision(precision)))
     return build(sized(definition, batch_size, capacity), where)[0]
 
@@ -266,7 +267,7 @@ def split_arguments(
 ) -> tuple[Definition, Where]:
     """The arguments of `build_session`, sorted: what is trained, and where."""
     _refuse_unknown(recipe)
-    where = where_to(device, threads, seed, options)
+    where = where_to(device, threads, seed, options, precision)
     half, scale = precision_of(model_or_graph, precision, loss_scale)
     recipe |= {"schedules": as_schedules(schedule), "precision": half, "loss_scale": scale}
     known = Recipe(measures=as_measures(metrics), **recipe)

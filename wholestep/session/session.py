@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from weakref import WeakSet
 
 from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.precision import TF32
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.spans import Span
@@ -232,8 +233,8 @@ class Session:
 
     @property
     def precision(self) -> str:
-        """What products are computed in: "float32", "bfloat16" or "float16"."""
-        return self._programs.recipe.precision.name
+        """What products are computed in: "float32", "tf32", "bfloat16" or "float16"."""
+        return TF32 if self.target.name.endswith(f"+{TF32}") else self._programs.recipe.precision.name
 
     @property
     def loss_scale(self) -> float | None:

@@ -95,7 +95,7 @@ class Experiment:
             `clip_norm`, with which it is logged anyway.
         nonfinite: "raise" ends a run whose loss is not finite and says in which step and layer; "skip" leaves such
             steps out and counts them; "ignore" trains on.
-        precision: "float32", "bfloat16" or "float16", as of `ws.build_session`.
+        precision: "float32", "bfloat16" or "float16", on a GPU "tf32" too, as of `ws.build_session`.
         loss_scale: of float16, `ws.LossScale()` unless given; history and progress show the scale.
         device: what runs the steps, as of `ws.build_session`.
         observer: sees the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are unchanged.

@@ -12,7 +12,8 @@ from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.errors import OptionError
 
-PRECISIONS = {d.name: d for d in (float32, bfloat16, float16)}  # what `precision=` takes
+TF32 = "tf32"  # float32 numbers, of which the products of a GPU may read fewer bits: a matter of its target
+PRECISIONS = {"float32": float32, TF32: float32, "bfloat16": bfloat16, "float16": float16}  # what `precision=` takes
 
 _IN_FLOAT32: ContextVar[bool] = ContextVar("in_float32", default=False)
 

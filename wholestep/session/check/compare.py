@@ -10,7 +10,7 @@ import numpy as np
 
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.interpret import Result
-from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.types import TensorType, TupleType, as_dtype, bfloat16, float16, float32, float64, letter_of
 from wholestep.session.check.draw import scale
 from wholestep.session.check.meaning import is_large, positions
@@ -21,6 +21,7 @@ Array = np.ndarray[Any, Any]
 # Of half types it is one rounding up where the interpreter rounds down: a float32 sum may lie on either side of a tie.
 TOLERANCE = {float64: 1e-9, float32: 1e-4, float16: 2 * float16.eps, bfloat16: 2 * bfloat16.eps}
 WIDENED = {"bitwise": 1.0, "reassociating": 1.0, "approximate": 10.0}
+TF32_TOLERANCE = 8 * float16.eps  # products that read float32 numbers with a float16's digits, which no cast says
 ROUNDINGS = 8.0  # that the last operations on a state may lose, in units of the state's own scale
 SHAKEN = 4.0  # times the dtype's rounding: what a node's value is off by, in the noisy evaluation
 NOISE = 10.0  # times what rounding does there is no mismatch
@@ -113,11 +114,11 @@ class Tensor:
         return np.where(np.isfinite(self.noise), np.maximum(off - NOISE * scale(self.noise), 0.0), 0.0)
 
 
-def tolerance_of(graph: Graph, exactness: str) -> float:
-    """By the coarsest dtype that the graph computes in."""
+def tolerance_of(graph: Graph, exactness: str, tf32: bool = False) -> float:
+    """By the coarsest dtype that the graph computes in, or its products do."""
     types = [t for n in graph.nodes if not n.host for t in n.results]
     coarse = max((t.dtype for t in types if t.dtype.is_float), key=lambda d: d.eps, default=float64)
-    return TOLERANCE[coarse] * WIDENED[exactness]
+    return max(TOLERANCE[coarse], TF32_TOLERANCE if tf32 else 0.0) * WIDENED[exactness]
 
 
 def compared(
@@ -142,8 +143,8 @@ def compared(
 # -- what rounding alone may do ----------------------------------------------------------------------------------
 
 
-def shaking(seed: int) -> Callable[[Node, Any], Any]:
-    """Changes a node's value by a few roundings of its dtype.
+def shaking(seed: int, tf32: bool = False) -> Callable[[Node, Any], Any]:
+    """Changes a node's value by a few roundings of its dtype, or of what its products read.
 
     How far outputs and states move by that is what rounding may do to them.
     """
@@ -151,8 +152,8 @@ def shaking(seed: int) -> Callable[[Node, Any], Any]:
 
     def shake(node: Node, value: Any) -> Any:
         if isinstance(node.result, TupleType):
-            return tuple(_shaken(node, t, v, rng) for t, v in zip(node.results, value, strict=True))
-        return _shaken(node, node.type, value, rng)
+            return tuple(_shaken(node, t, v, rng, tf32) for t, v in zip(node.results, value, strict=True))
+        return _shaken(node, node.type, value, rng, tf32)
 
     return shake
 
@@ -167,10 +168,12 @@ def _distances(a: dict[str, Array], b: dict[str, Array]) -> dict[str, Array]:
         return {name: np.abs(a[name].astype(np.float64) - b[name].astype(np.float64)) for name in a}
 
 
-def _shaken(node: Node, type: TensorType, value: Array, rng: np.random.Generator) -> Array:
+def _shaken(node: Node, type: TensorType, value: Array, rng: np.random.Generator, tf32: bool) -> Array:
     if node.host or not type.dtype.is_float or node.op in MOVES:
         return value
     rounding = type.dtype.eps * (1.0 if type.dtype.is_half else SHAKEN)  # a half type is one rounding off at most
+    if tf32 and type.dtype == float32 and OPS[node.op].family in (Family.CONTRACTION, Family.WINDOW):
+        rounding = float16.eps
     shaken: Array = value.astype(type.dtype.numpy).astype(np.float64) * (
         1.0 + rng.uniform(-rounding, rounding, value.shape)
     )

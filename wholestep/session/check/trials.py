@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from wholestep.compiler.backend import Place
+from wholestep.compiler.frontend.precision import TF32
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import Result
 from wholestep.compiler.ir.values import Run, computed_dtype
@@ -35,7 +36,8 @@ class Trials:
     def __init__(self, subject: Subject) -> None:
         self.graph, self._subject = _meaning(subject.graph), subject
         self.draw = Draw(self.graph, subject.plan.bounds)
-        self._tolerance = tolerance_of(self.graph, subject.where.options.exactness)
+        self._tf32 = subject.plan.target.endswith(f"+{TF32}")
+        self._tolerance = tolerance_of(self.graph, subject.where.options.exactness, self._tf32)
         self._first: tuple[Sizes, Evaluation] | None = None
 
     def rehearse(self, sizes: Sizes) -> None:
@@ -93,7 +95,7 @@ class Trials:
         decomposition that is wrong counts as no noise.
         """
         graph = decompose(self.graph)
-        steady, shaken = (self._evaluated(graph, trial, before, settle) for settle in (None, shaking(seed)))
+        steady, shaken = (self._evaluated(graph, trial, before, settle) for settle in (None, shaking(seed, self._tf32)))
         return distances(steady.result(graph, before), shaken.result(graph, before))
 
 

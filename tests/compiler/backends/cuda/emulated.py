@@ -81,7 +81,13 @@ def compiled_text(kernels: str, functions: Sequence[str]) -> tuple[ctypes.CDLL, 
 
 
 def host_product(product: Product, a: int, b: int, c: int) -> None:
-    """What a library would compute, in float64 and rounded once."""
+    """What a library would compute, in float64 and rounded once; operands in tf32 where it is told so."""
+
+    def read(array: Array) -> Array:
+        if not product.tf32:
+            return array.astype(np.float64)
+        bits = np.ascontiguousarray(array).view(np.uint32)
+        return ((bits + 0x1000) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
 
     def view(matrix: Matrix, address: int, rows: int, columns: int) -> Array:
         dtype = matrix.dtype.numpy
@@ -93,7 +99,7 @@ def host_product(product: Product, a: int, b: int, c: int) -> None:
     for i in range(product.outer):
         left = view(product.a, a + i * product.a.outer * product.a.dtype.size, product.m, product.k)
         right = view(product.b, b + i * product.b.outer * product.b.dtype.size, product.k, product.n)
-        whole = left.astype(np.float64) @ right.astype(np.float64)
+        whole = read(left) @ read(right)
         view(product.c, c + i * product.c.outer * product.c.dtype.size, product.m, product.n)[...] = whole
 
 

@@ -5,7 +5,7 @@ On a GPU that is none, or on the machine's own: `make test-cuda`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,8 @@ NEAR = {"rtol": 2e-5, "atol": 2e-6}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def gpu(request: pytest.FixtureRequest) -> Iterator[FakeDriver | None]:
-    """None stands for a real one."""
-    if request.config.getoption("--gpu"):
-        yield None
-        return
-    with fake_gpu() as found:
-        yield found
+def everywhere(gpu: FakeDriver | None) -> None:
+    """Every test here trains on it."""
 
 
 def need_fake(gpu: FakeDriver | None) -> FakeDriver:

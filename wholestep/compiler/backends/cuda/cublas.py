@@ -1,4 +1,4 @@
-"""cuBLASLt by ctypes: NVIDIA's bindings leave it out.  Products in float32 are in float32, without the shorter tf32."""
+"""cuBLASLt by ctypes: NVIDIA's bindings leave it out.  Products of float32 use tf32 where that was asked for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.errors import DeviceError, OptionError
 
 TYPES: dict[DType, int] = {float32: 0, float16: 2, bfloat16: 14}
-COMPUTE_32F, SCALE_32F = 68, 0
+COMPUTE_32F, COMPUTE_TF32, SCALE_32F = 68, 77, 0
 TRANSPOSE_A, TRANSPOSE_B = 3, 4  # attributes of a product,
 BATCH_COUNT, BATCH_STEP = 5, 6  # of a matrix,
 MOST_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # and of what is preferred
@@ -84,7 +84,7 @@ class Prepared:
     def __init__(self, product: Product) -> None:
         p = self.product = product
         self._desc = c_void_p()
-        _call("cublasLtMatmulDescCreate", byref(self._desc), COMPUTE_32F, SCALE_32F)
+        _call("cublasLtMatmulDescCreate", byref(self._desc), COMPUTE_TF32 if p.tf32 else COMPUTE_32F, SCALE_32F)
         b_plain, a_plain = p.b.column == 1, p.a.column == 1
         _set("MatmulDesc", self._desc, TRANSPOSE_A, c_int32(not b_plain))
         _set("MatmulDesc", self._desc, TRANSPOSE_B, c_int32(not a_plain))

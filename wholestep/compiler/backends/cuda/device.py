@@ -11,7 +11,7 @@ from wholestep.compiler.backends.cuda.driver import Module, gpu
 from wholestep.compiler.backends.cuda.memory import CudaMemory, CudaScratch
 from wholestep.compiler.backends.cuda.program import CudaProgram
 from wholestep.compiler.backends.cuda.render.source import native
-from wholestep.compiler.backends.cuda.target import TARGETS, target_of
+from wholestep.compiler.backends.cuda.target import TARGETS, kind_of, target_of
 from wholestep.compiler.backends.micro_batches import MicroBatches
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
@@ -37,7 +37,7 @@ class CudaDevice:
     @property
     def architecture(self) -> str:
         """What code is compiled for: machine code of this GPU's kind, or PTX that the driver compiles further."""
-        kind = self.target.name.partition("/")[2]
+        kind = kind_of(self.target)
         major, minor = self.gpu.capability
         return kind if kind == f"sm_{major}{minor}" else kind.replace("sm_", "compute_")
 
@@ -89,9 +89,9 @@ def make_device(target: Target) -> CudaDevice:
 
 def make_numbered(target: Target, number: int) -> CudaDevice:
     """A GPU as a target; an OptionError where it is older than that."""
-    found, newest_first = gpu(number), list(TARGETS)
+    found, newest_first = gpu(number), [kind_of(known) for known in TARGETS.values()]
     best = target_of(found.capability)
-    if target.name in TARGETS and newest_first.index(target.name) < newest_first.index(best.name):
+    if target.name in TARGETS and newest_first.index(kind_of(target)) < newest_first.index(kind_of(best)):
         raise OptionError(f"device={target.name!r}: this GPU, {found.name}, is {best.name}.")
     return _device(target, number)
 

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wholestep.compiler.backends.cuda.scheduled import LIBRARY, schedule_of
+from wholestep.compiler.backends.cuda.target import uses_tf32
 from wholestep.compiler.ir.types import DType, Extent, bfloat16, evaluate, float16, float32, product
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Kernel, Load, Plan
 
 # Floating-point operations from which on a library's product beats ours: it has the better tiles, we have no wait.
 LEAST_FLOPS = {float32: 60_000_000, bfloat16: 16_000_000, float16: 16_000_000}
+LEAST_TF32 = 16_000_000  # the same of float32 numbers that multiply in tf32, which ours never do
 MOST_CALLS = 64  # of one product
 WORKSPACE = 32 << 20  # bytes that the library may use, behind everything else in the arena,
 ALIGNMENT = 256  # at a multiple of this
@@ -42,6 +44,7 @@ class Product:
     b: Matrix
     c: Matrix
     outer: int = 1
+    tf32: bool = False  # do float32 numbers lose their last 13 bits before they are multiplied?
 
 
 def stride_of(load: Load, axis: int) -> Extent:
@@ -85,7 +88,12 @@ def takes(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
     flops = 2
     for extent in extents:
         flops *= extent
-    return all(contiguous) and flops >= LEAST_FLOPS[dtype]
+    return all(contiguous) and flops >= _least_flops(plan, dtype)
+
+
+def _least_flops(plan: Plan, dtype: DType) -> int:
+    least = LEAST_FLOPS[dtype]
+    return min(least, LEAST_TF32) if dtype == float32 and uses_tf32(plan.target) else least
 
 
 def product_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
@@ -111,7 +119,8 @@ def product_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
     else:
         dtype = next(i.dtype for i in dot.levels[0].body if i.op == "acc")
         c = Matrix(-1, dtype, 0, n, 1, m * n, batch * m * n)
-    return Product(m, n, k, batch, matrix(dot.a, dot.m, dot.k), matrix(dot.b, dot.k, dot.n), c, outer)
+    a, b = matrix(dot.a, dot.m, dot.k), matrix(dot.b, dot.k, dot.n)
+    return Product(m, n, k, batch, a, b, c, outer, a.dtype == float32 and uses_tf32(plan.target))
 
 
 def has_library(plan: Plan) -> bool:

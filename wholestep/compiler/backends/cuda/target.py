@@ -10,6 +10,7 @@ from wholestep.compiler.target import Fusion, Limits, Lowering, OwnPass, Target,
 from wholestep.errors import OptionError
 
 COSTS = Path(__file__).parent / "costs"
+TF32 = "+tf32"  # behind the name of a target whose products of float32 numbers multiply in tf32
 PASSES = "wholestep.compiler.passes"
 
 DTYPES = MappingProxyType(
@@ -20,10 +21,10 @@ DTYPES = MappingProxyType(
 )
 
 
-def describe(kind: str, multiprocessors: int, shared: int, cache: int) -> Target:
+def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: str = "") -> Target:
     """A GPU by its compute capability; the rest is the same for all."""
     return Target(
-        f"cuda/{kind}",
+        f"cuda/{kind}{suffix}",
         dtypes=DTYPES,
         composites=frozenset({"relu", "sigmoid", "tanh"}),
         costs=read_costs(COSTS / f"{kind}.json"),
@@ -42,19 +43,31 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int) -> Target
     )
 
 
-_DESCRIBED = (
-    describe("sm_90", multiprocessors=132, shared=227 << 10, cache=50 << 20),
-    describe("sm_89", multiprocessors=128, shared=99 << 10, cache=72 << 20),
-    describe("sm_86", multiprocessors=82, shared=99 << 10, cache=6 << 20),
-    describe("sm_80", multiprocessors=108, shared=163 << 10, cache=40 << 20),
-)
-TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _DESCRIBED})
+_SIZES = {  # newest first
+    "sm_90": {"multiprocessors": 132, "shared": 227 << 10, "cache": 50 << 20},
+    "sm_89": {"multiprocessors": 128, "shared": 99 << 10, "cache": 72 << 20},
+    "sm_86": {"multiprocessors": 82, "shared": 99 << 10, "cache": 6 << 20},
+    "sm_80": {"multiprocessors": 108, "shared": 163 << 10, "cache": 40 << 20},
+}
+_DESCRIBED = tuple(describe(kind, **sizes) for kind, sizes in _SIZES.items())
+_IN_TF32 = tuple(describe(kind, **sizes, suffix=TF32) for kind, sizes in _SIZES.items())
+TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in (*_DESCRIBED, *_IN_TF32)})
+
+
+def uses_tf32(name: str) -> bool:
+    """Do products of float32 numbers multiply in tf32 on the target of a name?  It has 10 bits behind the point."""
+    return name.endswith(TF32)
+
+
+def kind_of(target: Target) -> str:
+    """What NVIDIA calls it: "sm_90"."""
+    return target.name.partition("/")[2].removesuffix(TF32)
 
 
 def target_of(capability: tuple[int, int]) -> Target:
     """The target of a GPU: its own, or the newest that is not newer, whose code the driver compiles further."""
     for target in _DESCRIBED:
-        kind = target.name.partition("/")[2].removeprefix("sm_")
+        kind = kind_of(target).removeprefix("sm_")
         if (int(kind[:-1]), int(kind[-1])) <= capability:
             return target
     oldest = _DESCRIBED[-1].name
