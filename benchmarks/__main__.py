@@ -1,4 +1,4 @@
-"""`python -m benchmarks CASE [--json]`; `... overhead`, `metrics`, `optimizers`, `sklearn`, `kernels [CASE ...]`."""
+"""`python -m benchmarks CASE [--json]`; `... overhead`, `metrics`, `optimizers`, `sklearn`, `cuda`, `kernels`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from benchmarks.case import Case
 from benchmarks.cases import CASES
 from benchmarks.cases.optimizers import UPDATES
 from benchmarks.contender import BenchmarkError
+from benchmarks.cuda import run as gpu
+from benchmarks.cuda.cases import CASES as GPU_CASES
 from benchmarks.frameworks import FRAMEWORKS, HALF_PEERS, OURS, OURS_FLOAT32, PEERS
 
 FEWEST_ROUNDS = 9
@@ -64,6 +66,12 @@ def parser() -> argparse.ArgumentParser:
     fitted.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     fitted.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
     fitted.add_argument("--threads", type=int, default=2, help="threads of each contender (default: %(default)s)")
+    on_gpu = commands.add_parser("cuda", help="training steps on one GPU against torch and JAX there")
+    on_gpu.add_argument("cases", nargs="*", metavar="CASE", help=f"of {tuple(GPU_CASES)} (default: all)")
+    on_gpu.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    on_gpu.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
+    on_gpu.add_argument("--peers", nargs="*", metavar="PEER", help="those alone (default: all of a case)")
+    on_gpu.add_argument("--slow-peers", action="store_true", help="those too that compile for minutes")
     profile = commands.add_parser("kernels", help="every kernel of the cases' plans beside what the machine allows")
     profile.add_argument("cases", nargs="*", metavar="CASE", help=f"of {tuple(CASES)} (default: all)")
     profile.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
@@ -110,6 +118,12 @@ def main() -> int:
             check_threads(arguments.threads)
             result = adamw.run_all(arguments.rounds, arguments.threads, tuple(arguments.peers))
             show = tables.show_adamw
+        elif arguments.command == "cuda":
+            if strangers := [name for name in arguments.cases if name not in GPU_CASES]:
+                raise BenchmarkError(f"no case {strangers[0]!r} on a GPU; expected some of {', '.join(GPU_CASES)}")
+            chosen = arguments.cases or list(GPU_CASES)
+            result = gpu.run(chosen, arguments.rounds, arguments.slow_peers, arguments.peers)
+            show = gpu.show
         elif arguments.command == "kernels":
             check_threads(arguments.threads)
             result = kernels.run_all(arguments.cases, arguments.threads, arguments.precision)

@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,6 +58,7 @@ class Contender:
         cache: Path,
         worker: str = "benchmarks.worker",
         more: Sequence[str] = (),
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.name = name
         self.process = subprocess.Popen(
@@ -65,7 +67,7 @@ class Contender:
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env=environment(threads, cache),
+            env={**environment(threads, cache), **variables},
         )
         self.idle_cpu = self.idle_wall = 0.0
         self.left_at: tuple[float, float] | None = None

@@ -1,8 +1,10 @@
-"""A small GPT-2: 4 layers, width 128, 4 heads, 64 tokens, batch 16."""
+"""GPT-2: 4 layers, width 128, 4 heads, 64 tokens, batch 16; other sizes by `gpt_case`."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,59 +17,74 @@ if TYPE_CHECKING:
 
     import wholestep as ws
 
-LAYERS, WIDTH, HEADS, VOCABULARY, TIME = 4, 128, 4, 65, 64
 ROTATING_BATCHES = 4
 CELLS = (Cell("b16_adamw", 16, "adamw"),)
 
 
-def weights() -> Arrays:
+@dataclass(frozen=True)
+class Size:
+    """Of a GPT-2."""
+
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    time: int
+
+
+SMALL = Size(layers=4, width=128, heads=4, vocabulary=65, time=64)
+
+
+def weights(size: Size) -> Arrays:
     """Under the names of the published checkpoints; biases and gains are not 0 and 1, so that they matter."""
-    rng, out = np.random.default_rng(0), Arrays()
+    rng, out, width = np.random.default_rng(0), Arrays(), size.width
 
     def normal(name: str, *shape: int, mean: float = 0.0, std: float = 0.02) -> None:
         out[name] = (mean + std * rng.standard_normal(shape)).astype(np.float32)
 
     def norm(name: str) -> None:
-        normal(f"{name}.weight", WIDTH, mean=1.0)
-        normal(f"{name}.bias", WIDTH)
+        normal(f"{name}.weight", width, mean=1.0)
+        normal(f"{name}.bias", width)
 
     def linear(name: str, inputs: int, outputs: int) -> None:
         normal(f"{name}.weight", inputs, outputs)
         normal(f"{name}.bias", outputs)
 
-    normal("wte.weight", VOCABULARY, WIDTH)
-    normal("wpe.weight", TIME, WIDTH)
-    for i in range(LAYERS):
+    normal("wte.weight", size.vocabulary, width)
+    normal("wpe.weight", size.time, width)
+    for i in range(size.layers):
         norm(f"h.{i}.ln_1")
-        linear(f"h.{i}.attn.c_attn", WIDTH, 3 * WIDTH)
-        linear(f"h.{i}.attn.c_proj", WIDTH, WIDTH)
+        linear(f"h.{i}.attn.c_attn", width, 3 * width)
+        linear(f"h.{i}.attn.c_proj", width, width)
         norm(f"h.{i}.ln_2")
-        linear(f"h.{i}.mlp.c_fc", WIDTH, 4 * WIDTH)
-        linear(f"h.{i}.mlp.c_proj", 4 * WIDTH, WIDTH)
+        linear(f"h.{i}.mlp.c_fc", width, 4 * width)
+        linear(f"h.{i}.mlp.c_proj", 4 * width, width)
     norm("ln_f")
     return out
 
 
-def batches(cell: Cell) -> list[Arrays]:
+def batches(size: Size, cell: Cell) -> list[Arrays]:
     """Random tokens, the same for every contender."""
     rng = np.random.default_rng(1)
     return [
-        {name: rng.integers(0, VOCABULARY, (cell.batch, TIME)).astype(np.int32) for name in ("x", "labels")}
+        {name: rng.integers(0, size.vocabulary, (cell.batch, size.time)).astype(np.int32) for name in ("x", "labels")}
         for _ in range(ROTATING_BATCHES)
     ]
 
 
-def wholestep_graph() -> ws.Graph:
+def wholestep_graph(size: Size) -> ws.Graph:
     import wholestep as ws
 
     g = ws.Graph()
-    x, labels = (g.input(name, ("batch", TIME), "int32") for name in ("x", "labels"))
-    model = ws.models.gpt2(layers=LAYERS, width=WIDTH, heads=HEADS, vocabulary=VOCABULARY, context=TIME)
+    x, labels = (g.input(name, ("batch", size.time), "int32") for name in ("x", "labels"))
+    model = ws.models.gpt2(
+        layers=size.layers, width=size.width, heads=size.heads, vocabulary=size.vocabulary, context=size.time
+    )
     g.set_outputs([ws.losses.cross_entropy(model(x), labels)])
     return g
 
 
-def torch_module(start: Arrays) -> torch.nn.Module:
+def torch_module(size: Size, start: Arrays) -> torch.nn.Module:
     import torch
     from torch.nn import functional as F
 
@@ -78,31 +95,31 @@ def torch_module(start: Arrays) -> torch.nn.Module:
             self.p = torch.nn.ParameterDict({n.replace(".", "/"): torch.tensor(w) for n, w in start.items()})
 
         def norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
-            return F.layer_norm(x, (WIDTH,), self.p[f"{name}/weight"], self.p[f"{name}/bias"])
+            return F.layer_norm(x, (size.width,), self.p[f"{name}/weight"], self.p[f"{name}/bias"])
 
         def linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
             rows = torch.addmm(self.p[f"{name}/bias"], x.reshape(-1, x.shape[-1]), self.p[f"{name}/weight"])
             return rows.reshape(*x.shape[:-1], -1)
 
         def attend(self, name: str, x: torch.Tensor) -> torch.Tensor:
-            together = self.linear(f"{name}/c_attn", x).split(WIDTH, dim=2)
-            q, k, v = (t.view(*t.shape[:2], HEADS, WIDTH // HEADS).transpose(1, 2) for t in together)
+            together = self.linear(f"{name}/c_attn", x).split(size.width, dim=2)
+            q, k, v = (t.view(*t.shape[:2], size.heads, size.width // size.heads).transpose(1, 2) for t in together)
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             return self.linear(f"{name}/c_proj", mixed.transpose(1, 2).reshape(x.shape))
 
         def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             x = F.embedding(x, self.p["wte/weight"]) + self.p["wpe/weight"]
-            for i in range(LAYERS):
+            for i in range(size.layers):
                 x = x + self.attend(f"h/{i}/attn", self.norm(f"h/{i}/ln_1", x))
                 inner = F.gelu(self.linear(f"h/{i}/mlp/c_fc", self.norm(f"h/{i}/ln_2", x)), approximate="tanh")
                 x = x + self.linear(f"h/{i}/mlp/c_proj", inner)
             logits = self.norm("ln_f", x) @ self.p["wte/weight"].T
-            return F.cross_entropy(logits.reshape(-1, VOCABULARY), labels.reshape(-1))
+            return F.cross_entropy(logits.reshape(-1, size.vocabulary), labels.reshape(-1))
 
     return Network()
 
 
-def jax_loss(p: dict[str, jax.Array], batch: dict[str, jax.Array]) -> jax.Array:
+def jax_loss(size: Size, p: dict[str, jax.Array], batch: dict[str, jax.Array]) -> jax.Array:
     import jax
     import jax.numpy as jnp
 
@@ -116,14 +133,14 @@ def jax_loss(p: dict[str, jax.Array], batch: dict[str, jax.Array]) -> jax.Array:
 
     def attend(name: str, x: jax.Array) -> jax.Array:
         together = jnp.split(linear(f"{name}.c_attn", x), 3, axis=-1)
-        q, k, v = (t.reshape(*t.shape[:2], HEADS, -1).transpose(0, 2, 1, 3) for t in together)
-        scores = q @ k.swapaxes(-1, -2) / math.sqrt(WIDTH // HEADS)
-        scores = jnp.where(jnp.tril(jnp.ones((TIME, TIME), bool)), scores, -jnp.inf)
+        q, k, v = (t.reshape(*t.shape[:2], size.heads, -1).transpose(0, 2, 1, 3) for t in together)
+        scores = q @ k.swapaxes(-1, -2) / math.sqrt(size.width // size.heads)
+        scores = jnp.where(jnp.tril(jnp.ones((size.time, size.time), bool)), scores, -jnp.inf)
         mixed = jax.nn.softmax(scores) @ v
         return linear(f"{name}.c_proj", mixed.transpose(0, 2, 1, 3).reshape(x.shape))
 
     x = p["wte.weight"][batch["x"]] + p["wpe.weight"]
-    for i in range(LAYERS):
+    for i in range(size.layers):
         x = x + attend(f"h.{i}.attn", norm(f"h.{i}.ln_1", x))
         inner = jax.nn.gelu(linear(f"h.{i}.mlp.c_fc", norm(f"h.{i}.ln_2", x)), approximate=True)
         x = x + linear(f"h.{i}.mlp.c_proj", inner)
@@ -132,10 +149,16 @@ def jax_loss(p: dict[str, jax.Array], batch: dict[str, jax.Array]) -> jax.Array:
     return -jnp.mean(picked)
 
 
-CASE = Case(
-    name="gpt",
-    cells=CELLS,
-    weights=weights,
-    batches=batches,
-    models={"wholestep": wholestep_graph, "torch": torch_module, "jax": jax_loss},
-)
+def gpt_case(name: str, size: Size, cells: tuple[Cell, ...]) -> Case:
+    """The case of a size."""
+    models = {"wholestep": wholestep_graph, "torch": torch_module, "jax": jax_loss}
+    return Case(
+        name=name,
+        cells=cells,
+        weights=partial(weights, size),
+        batches=partial(batches, size),
+        models={framework: partial(model, size) for framework, model in models.items()},
+    )
+
+
+CASE = gpt_case("gpt", SMALL, CELLS)

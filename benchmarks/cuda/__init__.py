@@ -1,0 +1,1 @@
+"""`python -m benchmarks cuda`: training steps on one GPU, ours and the peers', in interleaved rounds."""

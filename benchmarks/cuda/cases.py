@@ -1,0 +1,153 @@
+"""What is measured on a GPU: networks of `benchmarks.cases` and larger ones, their peers, and what is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from benchmarks.case import Arrays, Case, Cell
+from benchmarks.cases import gpt, lenet, lstm, mlp
+
+if TYPE_CHECKING:
+    import torch
+
+    import wholestep as ws
+
+GRAPHS, COMPILED = ("torch_eager", "torch_graph"), ("torch_compile", "torch_compile_graph")
+PIXELS, CLASSES = {"resnet18": 32, "resnet50": 224}, {"resnet18": 10, "resnet50": 1000}
+
+
+@dataclass(frozen=True)
+class GpuCase:
+    """A cell of a network. What is asked is a time, or a ratio to the best peer in the same rounds."""
+
+    case: Case
+    cell: Cell
+    peers: tuple[str, ...]
+    target: float
+    line: float  # beyond it the case is not done
+    asked: Literal["us", "ratio"] = "ratio"
+    kind: Literal["step", "epochs", "update"] = "step"  # epochs: over rows that lie on the GPU; update: AdamW alone
+    tf32: bool = False  # of our own products in float32; peers always have it
+
+    @property
+    def name(self) -> str:
+        return f"{self.case.name}_{self.cell.name}" + ("" if self.kind == "step" else f"_{self.kind}")
+
+
+def images(network: str, cell: Cell) -> list[Arrays]:
+    """One random batch."""
+    rng, side = np.random.default_rng(1), PIXELS[network]
+    return [
+        {
+            "x": rng.standard_normal((cell.batch, 3, side, side), dtype=np.float32),
+            "labels": rng.integers(0, CLASSES[network], cell.batch).astype(np.int32),
+        }
+    ]
+
+
+def our_resnet(network: str) -> ws.nn.Module:
+    """As torchvision has them; `resnet18` with the stem that images of 32 x 32 want."""
+    import wholestep as ws
+
+    if network == "resnet50":
+        return ws.models.resnet50()
+    return ws.models.resnet18(CLASSES[network], stem="3x3")
+
+
+def resnet_weights(network: str) -> Arrays:
+    """Under torchvision's names, which are ours; gains and shifts are not 1 and 0, so that they matter."""
+    rng, out = np.random.default_rng(0), Arrays()
+    for name, parameter in our_resnet(network).named_parameters():
+        shape = tuple(parameter.shape)
+        fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 0
+        mean = 1.0 if len(shape) == 1 and name.endswith("weight") else 0.0
+        std = float(np.sqrt(2.0 / fan_in)) if fan_in else 0.1
+        out[name] = (mean + std * rng.standard_normal(shape)).astype(np.float32)
+    return out
+
+
+def resnet_graph(network: str) -> ws.Graph:
+    import wholestep as ws
+
+    g, side = ws.Graph(), PIXELS[network]
+    x, labels = g.input("x", ("batch", 3, side, side)), g.input("labels", ("batch",), dtype="int32")
+    g.set_outputs([ws.losses.cross_entropy(our_resnet(network)(x), labels)])
+    return g
+
+
+def resnet_module(network: str, start: Arrays) -> torch.nn.Module:
+    import torch
+    import torchvision
+    from torch.nn import functional as F
+
+    body: Any = getattr(torchvision.models, network)(num_classes=CLASSES[network])
+    if network == "resnet18":
+        body.conv1, body.maxpool = torch.nn.Conv2d(3, 64, 3, 1, 1, bias=False), torch.nn.Identity()
+    with torch.no_grad():
+        for name, parameter in body.named_parameters():
+            parameter.copy_(torch.from_numpy(start[name]))
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = body
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return F.cross_entropy(self.body(x), labels)
+
+    return Network()
+
+
+def resnet_case(network: str) -> Case:
+    return Case(
+        name=network,
+        cells=(),
+        weights=lambda: resnet_weights(network),
+        batches=lambda cell: images(network, cell),
+        models={
+            "wholestep": lambda: resnet_graph(network),
+            "torch": lambda start: resnet_module(network, start),
+        },
+    )
+
+
+GPT2 = gpt.gpt_case("gpt2", gpt.Size(layers=12, width=768, heads=12, vocabulary=50304, time=1024), ())
+
+PARAMETERS, UPDATE_BYTES = 124_475_904, 28  # GPT-2's; gradient read, weight and two moments read and written
+
+
+def terabytes(per_second: float) -> float:
+    """Microseconds of an update at this rate."""
+    return PARAMETERS * UPDATE_BYTES / per_second / 1e6
+
+
+def half(name: str, batch: int) -> Cell:
+    return Cell(name, batch, "adamw", "bfloat16")
+
+
+def cell_of(case: Case, name: str) -> Cell:
+    return replace(case.cell(name))
+
+
+CASES: dict[str, GpuCase] = {
+    found.name: found
+    for found in (
+        GpuCase(GPT2, half("b16", 16), COMPILED, target=1.14, line=1.06),
+        GpuCase(GPT2, half("b4", 4), COMPILED, target=1.2, line=1.1),
+        GpuCase(GPT2, half("b1", 1), COMPILED, target=1.25, line=1.1),
+        GpuCase(mlp.CASE, cell_of(mlp.CASE, "b32_adam"), (*GRAPHS, "jax"), target=12, line=25, asked="us"),
+        GpuCase(mlp.CASE, cell_of(mlp.CASE, "b128_adam"), (*GRAPHS, "jax"), target=15, line=30, asked="us"),
+        GpuCase(mlp.CASE, cell_of(mlp.CASE, "b32_adam"), ("jax_scan",), 8, 15, asked="us", kind="epochs"),
+        GpuCase(mlp.CASE, cell_of(mlp.CASE, "b128_adam"), ("jax_scan",), 11, 18, asked="us", kind="epochs"),
+        GpuCase(lenet.CASE, cell_of(lenet.CASE, "b64_adam"), (*GRAPHS, "jax"), target=45, line=90, asked="us"),
+        GpuCase(gpt.CASE, cell_of(gpt.CASE, "b16_adamw"), (*GRAPHS, "jax"), target=350, line=600, asked="us"),
+        GpuCase(resnet_case("resnet18"), half("b256", 256), GRAPHS, target=1.05, line=0.9),
+        GpuCase(resnet_case("resnet50"), half("b64", 64), GRAPHS, target=1.0, line=0.85),
+        GpuCase(GPT2, half("adamw", 1), ("torch_graph",), terabytes(3.9), terabytes(3.4), asked="us", kind="update"),
+        GpuCase(lstm.CASE, cell_of(lstm.CASE, "b32_adamw"), (*GRAPHS, "jax"), target=1.2, line=0.8, tf32=True),
+    )
+}
+SLOW_PEERS = {"resnet50_b64": ("torch_compile_graph",)}  # minutes of compilation: on request

@@ -1,0 +1,139 @@
+"""Interleaved rounds on the GPU, and what is said about them."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.contender import BenchmarkError, Contender
+from benchmarks.cuda.cases import CASES, SLOW_PEERS, GpuCase
+from benchmarks.frameworks import OURS
+from benchmarks.harness import log_line, rotated
+
+ROUND_SECONDS = 0.25
+SAME_LOSS_WITHIN = {"float32": 5e-3, "bfloat16": 5e-2}  # peers' products are tf32; of losses of about 2 and 11
+PLATFORM = {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+CLOCKS = "name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu"
+
+
+def run(names: Sequence[str], rounds: int, slow: bool = False, peers: Sequence[str] | None = None) -> dict[str, Any]:
+    """Every case; one that fails is said to have failed, with the reason, and the others go on."""
+    results: dict[str, Any] = {"case": "cuda", "device": clocks(), "cells": {}}
+    for name in names:
+        try:
+            results["cells"][name] = one_case(CASES[name], rounds, slow, peers)
+        except BenchmarkError as error:
+            log_line(f"{name}: {error}")
+            results["cells"][name] = {"error": str(error)}
+    return results
+
+
+def clocks() -> dict[str, str]:
+    """What nvidia-smi says of the GPU now."""
+    command = ["nvidia-smi", f"--query-gpu={CLOCKS}", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError) as error:
+        raise BenchmarkError(f"nvidia-smi does not answer ({error}); this benchmark needs an NVIDIA GPU") from error
+    return dict(zip(CLOCKS.split(","), said.split(", "), strict=True))
+
+
+def one_case(found: GpuCase, rounds: int, slow: bool, only: Sequence[str] | None) -> dict[str, Any]:
+    """Starts everyone, checks that all train the same, measures in turns."""
+    peers = [*found.peers, *(SLOW_PEERS.get(found.name, ()) if slow else ())]
+    peers = [peer for peer in peers if only is None or peer in only]
+    with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
+        contenders = []
+        for name in (OURS, *peers):
+            made = Contender(name, found.name, 2, Path(cache), worker="benchmarks.cuda.worker", variables=PLATFORM)
+            stack.callback(made.close)
+            contenders.append(made)
+        started = {c.name: c.ask("start") for c in contenders}
+        check_same_work(found, {name: answer["losses"] for name, answer in started.items()})
+        steps = {c.name: filling(c) for c in contenders}
+        times: dict[str, list[float]] = {c.name: [] for c in contenders}
+        for number in range(rounds):
+            for c in rotated(contenders, number):
+                times[c.name].append(microseconds(c, steps[c.name]))
+        ours, hot = contenders[0], clocks()
+        calls = {} if found.kind != "step" else {k: round(microseconds(ours, 200, k), 2) for k in ("calls", "host")}
+        held = {c.name: c.ask("held")["device_bytes"] for c in contenders}
+    first = {name: round(answer["first_step_s"], 2) for name, answer in started.items()}
+    return {**summary(found, times), "ours_call_us": calls, "first_step_s": first, "device_bytes": held, "clocks": hot}
+
+
+def microseconds(contender: Contender, steps: int, kind: str = "") -> float:
+    return float(contender.ask("measure", steps=steps, **({"kind": kind} if kind else {}))["seconds"]) / steps * 1e6
+
+
+def filling(contender: Contender) -> int:
+    """Steps of a round, after a warm-up."""
+    us = min(microseconds(contender, 10) for _ in range(3))
+    log_line(f"{contender.name}: {us:.1f} us a step")
+    return max(10, round(ROUND_SECONDS * 1e6 / us))
+
+
+def check_same_work(found: GpuCase, losses: dict[str, list[float]]) -> None:
+    """Refuses a comparison in which someone trains another network."""
+    within = SAME_LOSS_WITHIN[found.cell.precision]
+    for name, values in losses.items():
+        for index, (received, expected) in enumerate(zip(values, losses[OURS], strict=True)):
+            if not abs(received - expected) <= within:  # written so that NaN fails
+                raise BenchmarkError(
+                    f"{found.name}, step {index}: the loss of {name} is {received}, that of {OURS} {expected}; "
+                    "the two do not train the same network"
+                )
+
+
+def summary(found: GpuCase, times: dict[str, list[float]]) -> dict[str, Any]:
+    """Medians; a ratio is the median over rounds of (peer's time / our time in the same round)."""
+    ours = times[OURS]
+    ratios = {n: round(median(t / o for t, o in zip(v, ours, strict=True)), 3) for n, v in times.items() if n != OURS}
+    best = min(ratios.values()) if ratios else None
+    reached = median(ours) if found.asked == "us" else best
+    return {
+        "us": {name: round(median(values), 2) for name, values in times.items()},
+        "ratios": ratios,
+        "best_ratio": best,
+        "asked": found.asked,
+        "target": found.target,
+        "line": found.line,
+        "verdict": verdict(found, reached),
+    }
+
+
+def verdict(found: GpuCase, reached: float | None) -> str:
+    """`target`, `done` (between target and line) or `not done`."""
+    if reached is None:
+        return "not compared"
+    sign = -1 if found.asked == "us" else 1
+    if sign * reached >= sign * found.target:
+        return "target"
+    return "done" if sign * reached >= sign * found.line else "not done"
+
+
+def show(result: dict[str, Any]) -> None:
+    """One row a case."""
+    table = Table(title=f"microseconds a step on {result['device']['name']} (times ours)")
+    for heading in ("", "ours", "peers", "asked", "", "a call / its host", "GiB", "first step"):
+        table.add_column(heading)
+    for name, cell in result["cells"].items():
+        if "error" in cell:
+            table.add_row(name, "failed", cell["error"].splitlines()[-1][:60])
+            continue
+        peers = "\n".join(f"{n} {us:.1f} ({cell['ratios'][n]:.2f}x)" for n, us in cell["us"].items() if n != OURS)
+        unit = " us" if cell["asked"] == "us" else "x"
+        asked = f"{cell['target']:g} ({cell['line']:g}){unit}"
+        calls = " / ".join(f"{us:.0f}" for us in cell["ours_call_us"].values())
+        held = "\n".join(f"{bytes / 2**30:.2f}" for bytes in cell["device_bytes"].values())
+        first = "\n".join(f"{seconds:.1f} s" for seconds in cell["first_step_s"].values())
+        table.add_row(name, f"{cell['us'][OURS]:.1f}", peers, asked, cell["verdict"], calls, held, first)
+    Console(width=150).print(table)
