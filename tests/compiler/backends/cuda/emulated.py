@@ -10,7 +10,7 @@ import hashlib
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import groupby
@@ -21,14 +21,18 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from wholestep.compiler.backend import Place, nothing
+from wholestep.compiler.backends.cuda import graphs
+from wholestep.compiler.backends.cuda.cudnn import Description
 from wholestep.compiler.backends.cuda.launches import record_words, write_record
 from wholestep.compiler.backends.cuda.products import Matrix, Product, product_of
 from wholestep.compiler.backends.cuda.render.source import Source, render, with_primitives
 from wholestep.compiler.backends.cuda.schedule import arena_end
-from wholestep.compiler.backends.cuda.scheduled import ELEMENTS, LIBRARY, SCATTER, schedule_of
+from wholestep.compiler.backends.cuda.scheduled import ELEMENTS, GRAPH, LIBRARY, SCATTER, schedule_of
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.host import HostDevice, HostProgram, Memory
 from wholestep.compiler.devices import register, unregister
+from wholestep.compiler.ir import layer_values
+from wholestep.compiler.ir.attrs import AttentionAttrs
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.kernel import Kernel, Plan
 
@@ -103,6 +107,47 @@ def host_product(product: Product, a: int, b: int, c: int) -> None:
         view(product.c, c + i * product.c.outer * product.c.dtype.size, product.m, product.n)[...] = whole
 
 
+def attended(options: Options, q: Array, k: Array, v: Array) -> tuple[Array, ...]:
+    attrs = AttentionAttrs(bool(options["use_causal_mask"]), float(options["attn_scale"]))
+    out = layer_values.attention(None, attrs, q, k, v)
+    return out, layer_values.attention_lse(None, attrs, q, k, v)[..., None]
+
+
+def attended_backward(
+    options: Options, q: Array, k: Array, v: Array, o: Array, dO: Array, stats: Array
+) -> tuple[Array, ...]:
+    assert options["use_deterministic_algorithm"], "cuDNN adds in a fixed order only where it is told to"
+    attrs = AttentionAttrs(bool(options["use_causal_mask"]), float(options["attn_scale"]))
+    np.testing.assert_allclose(layer_values.attention_lse(None, attrs, q, k, v)[..., None], stats, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(layer_values.attention(None, attrs, q, k, v), o, rtol=0.05, atol=0.05)
+    return layer_values.attention_grad(None, attrs, q, k, v, stats[..., 0], dO)
+
+
+Options = Mapping[str, Any]
+HOST: Mapping[str, Callable[..., tuple[Array, ...]]] = {"sdpa": attended, "sdpa_backward": attended_backward}
+
+
+def host_graph(description: Description, at: Mapping[str, int]) -> None:
+    """What cuDNN would compute, in float64 and rounded once."""
+    arrays = {a.name: a for a in description.arrays}
+
+    def view(name: str) -> Array:
+        a = arrays[name]
+        dtype = a.dtype.numpy
+        reach = sum((n - 1) * step for n, step in zip(a.shape, a.steps, strict=True)) + 1
+        flat = np.frombuffer((ctypes.c_uint8 * (reach * dtype.itemsize)).from_address(at[name]), dtype)
+        return as_strided(flat, a.shape, [step * dtype.itemsize for step in a.steps])
+
+    values = {a.name: view(a.name).astype(np.float64) for a in description.arrays}
+    for op in description.ops:
+        given = {argument: values[name] for argument, name in op.inputs}
+        made = HOST[op.function](dict(op.options), **given)
+        for name, value in zip(op.outputs, made, strict=True):
+            values[name] = value
+            if name in arrays:
+                view(name)[...] = value
+
+
 class Emulated:
     """A plan's kernels; `threads` and `blocks` say in which order those run."""
 
@@ -121,6 +166,8 @@ class Emulated:
                 for kernel, rendered in inside:
                     if schedule_of(kernel).form == LIBRARY:
                         self.multiply(kernel, memory)
+                    elif schedule_of(kernel).form == GRAPH:
+                        self.call(kernel, memory)
                     if not rendered.function:
                         continue
                     self.launch(kernel, rendered.function, rendered.buffers, memory, step, turn, (threads, blocks))
@@ -137,6 +184,13 @@ class Emulated:
             return int(memory.arrays[matrix.buffer].ctypes.data) + matrix.offset * matrix.dtype.size
 
         host_product(found, *map(address, (found.a, found.b, found.c)))
+
+    def call(self, kernel: Kernel, memory: Memory) -> None:
+        """A graph of cuDNN."""
+        found = graphs.call_of(self.plan, kernel, memory.sizes)
+        scratch = int(self.scratch.ctypes.data) + schedule_of(kernel).scratch_at
+        starts = {p.name: scratch if p.buffer < 0 else memory.arrays[p.buffer].ctypes.data for p in found.places}
+        host_graph(found.description, {p.name: int(starts[p.name]) + p.offset for p in found.places})
 
     def longest(self, loop: int) -> int:
         """A graph has as many launches as the longest loop; those behind the end of a shorter one do nothing."""

@@ -11,7 +11,7 @@ import enum
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.compiler.backends.cuda.emulated import compiled_text, host_product
-from wholestep.compiler.backends.cuda import compiler, cublas, device, driver
+from tests.compiler.backends.cuda.emulated import compiled_text, host_graph, host_product
+from wholestep.compiler.backends.cuda import compiler, cublas, cudnn, device, driver
 from wholestep.compiler.backends.cuda.products import Product
 
 MEETS = re.compile(r"ws_warp|ws_block|ws_product|__ballot|__syncthreads|ws_is_last")
@@ -216,6 +216,15 @@ class FakeDriver:
         """What cuBLASLt would put into a stream that is captured."""
         self.captured.append(lambda: host_product(product, a, b, c))
 
+    def graph(self, description: cudnn.Description, at: Mapping[str, int], workspace: int, stream: int) -> None:
+        """What cuDNN would put into a stream that is captured; of its workspace it leaves nothing as it was."""
+
+        def run() -> None:
+            ctypes.memset(workspace, 255, description.workspace)
+            host_graph(description, at)
+
+        self.captured.append(run)
+
     # -- devices ---------------------------------------------------------------------------------------------------
     def cuDeviceGetCount(self) -> tuple[CUresult, int]:
         return OK, 1
@@ -261,6 +270,7 @@ def fake_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[FakeDriver]:
         patch.setattr(driver, "bindings", lambda: fake)
         patch.setattr(driver, "HERE", SimpleNamespace())
         patch.setattr(cublas, "run_product", fake.multiply)
+        patch.setattr(cudnn, "run_graph", fake.graph)
         patch.setattr(compiler, "TOGETHER", 1 << 30)
         patch.setattr(compiler, "compile_text", fake_compile)
         patch.setattr(compiler, "nvrtc_version", lambda: f"none {os.getpid()}")

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from wholestep.compiler.backends.cuda import cublas
+from wholestep.compiler.backends.cuda import cublas, cudnn, graphs
 from wholestep.compiler.backends.cuda.driver import Gpu, Nodes
 from wholestep.compiler.backends.cuda.products import product_of
 from wholestep.compiler.backends.cuda.render.source import Rendered, Source
 from wholestep.compiler.backends.cuda.schedule import COUNTERS, SCRATCH
-from wholestep.compiler.backends.cuda.scheduled import LIBRARY, schedule_of
+from wholestep.compiler.backends.cuda.scheduled import GRAPH, LIBRARY, schedule_of
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.kernel import Kernel, Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -154,6 +154,8 @@ class Launches:
                     order.current = kernel.id
                     if schedule_of(kernel).form == LIBRARY:
                         self._add_product(order, place, kernel, sizes)
+                    elif schedule_of(kernel).form == GRAPH:
+                        self._add_graph(order, place, kernel, sizes)
                     if rendered.function:
                         self._add_kernel(order, place, kernel, rendered, turn)
 
@@ -174,6 +176,24 @@ class Launches:
         target: Resource = self._scratch_of(kernel) if found.c.buffer < 0 else found.c.buffer
         writes: set[Resource] = {"workspace of the library", target}
         order.library(lambda stream: cublas.run_product(found, a, b, c, place.workspace, stream), reads, writes)
+
+    def _add_graph(self, order: Order, place: Placed, kernel: Kernel, sizes: Mapping[str, int]) -> None:
+        """A graph of cuDNN."""
+        found, schedule = graphs.call_of(self.plan, kernel, sizes), schedule_of(kernel)
+        scratch = place.scratch + schedule.scratch_at
+
+        def named(buffers: set[int]) -> set[Resource]:
+            return {self._scratch_of(kernel) if b == graphs.SCRATCH else b for b in buffers}
+
+        addresses = {
+            p.name: (scratch if p.buffer == graphs.SCRATCH else place.address(p.buffer)) + p.offset
+            for p in found.places
+        }
+        order.library(
+            lambda stream: cudnn.run_graph(found.description, addresses, place.workspace, stream),
+            in_second_place(named(found.read), place.elsewhere),
+            in_second_place(named(found.written), place.elsewhere) | {"workspace of the library"},
+        )
 
     def arguments(
         self,

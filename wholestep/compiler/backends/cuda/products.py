@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wholestep.compiler.backends.cuda.scheduled import LIBRARY, schedule_of
 from wholestep.compiler.backends.cuda.target import uses_tf32
 from wholestep.compiler.ir.types import DType, Extent, bfloat16, evaluate, float16, float32, product
 from wholestep.compiler.plan.bodies import Dot
@@ -15,8 +14,7 @@ from wholestep.compiler.plan.kernel import Kernel, Load, Plan
 LEAST_FLOPS = {float32: 60_000_000, bfloat16: 16_000_000, float16: 16_000_000}
 LEAST_TF32 = 16_000_000  # the same of float32 numbers that multiply in tf32, which ours never do
 MOST_CALLS = 64  # of one product
-WORKSPACE = 32 << 20  # bytes that the library may use, behind everything else in the arena,
-ALIGNMENT = 256  # at a multiple of this
+WORKSPACE = 32 << 20  # bytes that the library may use
 
 
 @dataclass(frozen=True)
@@ -121,8 +119,3 @@ def product_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
         c = Matrix(-1, dtype, 0, n, 1, m * n, batch * m * n)
     a, b = matrix(dot.a, dot.m, dot.k), matrix(dot.b, dot.k, dot.n)
     return Product(m, n, k, batch, a, b, c, outer, a.dtype == float32 and uses_tf32(plan.target))
-
-
-def has_library(plan: Plan) -> bool:
-    """Does a plan call the library?  Then a graph of it is for one set of sizes."""
-    return any(schedule_of(k).form == LIBRARY for k in plan.kernels)

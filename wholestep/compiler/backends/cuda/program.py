@@ -27,10 +27,10 @@ from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Gr
 from wholestep.compiler.backends.cuda.epochs import Epochs
 from wholestep.compiler.backends.cuda.launches import HEAD, Launches, Order, Placed, record_words, write_record
 from wholestep.compiler.backends.cuda.memory import ALIGNMENT, CudaArray, CudaMemory, CudaScratch
-from wholestep.compiler.backends.cuda.products import WORKSPACE, has_library
 from wholestep.compiler.backends.cuda.prologue import Scalars
 from wholestep.compiler.backends.cuda.render.source import Source, render
 from wholestep.compiler.backends.cuda.schedule import arena_end
+from wholestep.compiler.backends.cuda.scheduled import calls_library, workspace_bytes
 from wholestep.compiler.backends.cuda.tickets import CudaTicket, is_small
 from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.plan.kernel import Buffer, Plan, Space
@@ -95,7 +95,7 @@ class CudaProgram:
         self._epochs: Epochs | None = None
         self.recorder = _recorder(self._gpu) if place.profile else None
         self._graphs: dict[tuple[int, ...], Graph] = {}
-        self.has_library = has_library(plan)
+        self.has_library = calls_library(plan)
         self._turn, self._last = 0, CudaTicket(self, 0, {})
         self._seen = -1
         self.count_steps(bool(plan.updated))
@@ -298,7 +298,7 @@ class CudaProgram:
     def placed(self, address: Callable[[int], int], record: int, elsewhere: frozenset[int] = frozenset()) -> Placed:
         """Where the kernels of a step find things."""
         arena = self._scratch.arena.address
-        workspace = arena + self.plan.arena_bytes - (WORKSPACE if self.has_library else 0)
+        workspace = arena + self.plan.arena_bytes - workspace_bytes(self.plan.kernels)
         scratch = arena + arena_end(self.plan)
         return Placed(address, record, scratch, self._scratch.counters.address, workspace, elsewhere)
 

@@ -20,8 +20,10 @@ from wholestep.compiler.backends.cuda.scheduled import (
     ROWS,
     SCATTER,
     SCATTER_ROWS,
+    WORKSPACE_ALIGNMENT,
     CudaSchedule,
     schedule_of,
+    workspace_bytes,
 )
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float64, product, symbols_of
 from wholestep.compiler.plan import in_order
@@ -61,8 +63,8 @@ def schedule(draft: Draft) -> Plan:
     kernels = scheduled_kernels(plan)
     scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
     end = aligned(plan.arena_bytes) + scratch
-    if any(schedule_of(k).form == LIBRARY for k in kernels):
-        end = -(-end // products.ALIGNMENT) * products.ALIGNMENT + products.WORKSPACE
+    if workspace := workspace_bytes(kernels):
+        end = -(-end // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT + workspace
     return replace(plan, kernels=kernels, arena_bytes=end)
 
 
@@ -174,7 +176,8 @@ def _dot(plan: Plan, kernel: Kernel) -> CudaSchedule:
     if products.takes(plan, kernel, sizes):
         elements = prod(evaluate(axes[a], sizes) for a in (*dot.batch, dot.m, dot.n))
         scratch = 0 if products.is_direct(plan, dot) else aligned(elements * acc.size)
-        return CudaSchedule(LIBRARY, THREADS, _blocks(elements, THREADS), scratch=scratch)
+        blocks = _blocks(elements, THREADS)
+        return CudaSchedule(LIBRARY, THREADS, blocks, scratch=scratch, workspace=products.WORKSPACE)
     return _product(sizes, batch, axes[dot.m], axes[dot.n], axes[dot.k], acc)
 
 

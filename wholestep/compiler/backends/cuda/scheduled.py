@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from wholestep.compiler.plan.kernel import Kernel, Schedule
+from wholestep.compiler.plan.kernel import Kernel, Plan, Schedule
 
 # Forms: what the threads of a kernel share among them.
 ELEMENTS = "elements"  # a thread an element
@@ -13,6 +14,7 @@ ROWS = "rows"  # a warp or a block a row
 COLUMNS = "columns"  # 32 columns a block, whose warps share the axis that is added up
 PRODUCT = "product"  # a tile a block
 LIBRARY = "library"  # a product of cuBLASLt, and a thread an element for what follows it
+GRAPH = "cudnn"  # a graph of cuDNN
 SCATTER = "scatter"  # a thread an element of the target
 SCATTER_ROWS = "scatter rows"  # a block a row of the target, whose warps share the indices
 DIRECT = "direct"  # of a convolution: a thread a pixel, weights in shared memory
@@ -34,11 +36,26 @@ class CudaSchedule(Schedule):
     scratch: int = 0  # bytes behind the arena's buffers, for what the chunks leave,
     scratch_at: int = 0  # from this one on
     counters_at: int = 0  # the first counter of its tiles
+    workspace: int = 0  # the most bytes that a library may use, behind everything else in the arena
 
     @property
     def text(self) -> str:
         grid = f"{self.blocks}x{self.chunks}" if self.chunks > 1 else str(self.blocks)
         return f"{self.form:<9}{grid:>10} {self.threads:>7}"
+
+
+WORKSPACE_ALIGNMENT = 256  # bytes: where the workspace begins
+
+
+def workspace_bytes(kernels: Iterable[Kernel]) -> int:
+    """What libraries have for themselves at the arena's end: one place for all, as they run one after the other."""
+    most = max((schedule_of(k).workspace for k in kernels), default=0)
+    return -(-most // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+
+
+def calls_library(plan: Plan) -> bool:
+    """Does a plan call a library?  Then a graph of it is for one set of sizes."""
+    return any(schedule_of(k).form in (LIBRARY, GRAPH) for k in plan.kernels)
 
 
 def schedule_of(kernel: Kernel) -> CudaSchedule:
