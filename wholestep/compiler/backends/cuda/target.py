@@ -43,14 +43,14 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
     )
 
 
-_SIZES = {  # newest first
-    "sm_90": {"multiprocessors": 132, "shared": 227 << 10, "cache": 50 << 20},
-    "sm_89": {"multiprocessors": 128, "shared": 99 << 10, "cache": 72 << 20},
-    "sm_86": {"multiprocessors": 82, "shared": 99 << 10, "cache": 6 << 20},
-    "sm_80": {"multiprocessors": 108, "shared": 163 << 10, "cache": 40 << 20},
+_SIZES = {  # newest first: multiprocessors, bytes of shared memory of a block, bytes of the cache behind it
+    "sm_90": (132, 227 << 10, 50 << 20),
+    "sm_89": (128, 99 << 10, 72 << 20),
+    "sm_86": (82, 99 << 10, 6 << 20),
+    "sm_80": (108, 163 << 10, 40 << 20),
 }
-_DESCRIBED = tuple(describe(kind, **sizes) for kind, sizes in _SIZES.items())
-_IN_TF32 = tuple(describe(kind, **sizes, suffix=TF32) for kind, sizes in _SIZES.items())
+_DESCRIBED = tuple(describe(kind, *sizes) for kind, sizes in _SIZES.items())
+_IN_TF32 = tuple(describe(kind, *sizes, suffix=TF32) for kind, sizes in _SIZES.items())
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in (*_DESCRIBED, *_IN_TF32)})
 
 
