@@ -76,11 +76,16 @@ class DeviceError(WholestepError, RuntimeError):
 
 
 class OutOfMemoryError(WholestepError, MemoryError):
-    """More memory than can be had; nothing was touched.  `bytes` is what was asked for at once."""
+    """More memory than can be had; nothing was touched.  `bytes` is what was asked for at once.
 
-    def __init__(self, text: str, bytes: int, advice: str = "") -> None:
+    Where it was the memory of a device, `free` of its bytes were free and `where` names it.
+    """
+
+    def __init__(
+        self, text: str, bytes: int, advice: str = "", *, free: int | None = None, where: str | None = None
+    ) -> None:
         super().__init__(f"{text} {advice}".rstrip())
-        self.bytes, self.what = bytes, text
+        self.bytes, self.what, self.free, self.where = bytes, text, free, where
 
 
 class CacheError(WholestepError, OSError):

@@ -100,9 +100,12 @@ class Program(Ticket, Protocol):
     """
 
     plan: Plan
-    mapped_bytes: int
     synchronous: bool  # is a launch done when it returns?
     outputs: Mapping[str, TensorType]  # by name, in order; the first one may be a loss
+
+    @property
+    def mapped_bytes(self) -> int:
+        """What it has mapped or allocated for itself."""
 
     @property
     def source(self) -> str:

@@ -33,7 +33,7 @@ from wholestep.compiler.passes.unroll import unroll_inner_loops
 from wholestep.compiler.plan.bounds import index_bounds, least_sizes
 from wholestep.compiler.plan.check import check
 from wholestep.compiler.plan.dtypes import need_dtypes
-from wholestep.compiler.plan.footprint import footprint
+from wholestep.compiler.plan.formats import footprint
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.request import PlanRequest, called
 from wholestep.compiler.spans import Integers, OptimizeReport, Spans

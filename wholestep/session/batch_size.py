@@ -10,7 +10,8 @@ from typing import Any
 from wholestep.compiler.backend import Where
 from wholestep.compiler.frontend.graph import Graph as UserGraph
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.plan.footprint import Segments, footprint, page_rounded
+from wholestep.compiler.plan.footprint import Segments, page_rounded
+from wholestep.compiler.plan.formats import footprint
 from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.plan.layout import aligned
 from wholestep.compiler.runtime.memory import free_bytes, largest_tensors

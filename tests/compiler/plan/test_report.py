@@ -5,7 +5,7 @@ import mmap
 from sessions import mlp
 
 import wholestep as ws
-from wholestep.compiler.plan.footprint import footprint
+from wholestep.compiler.plan.formats import footprint
 from wholestep.compiler.plan.kernel import Space
 from wholestep.compiler.plan.report import plan_report, printable
 

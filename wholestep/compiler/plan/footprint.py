@@ -33,7 +33,10 @@ class Segments:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Where each byte of a loaded plan goes.  Three mappings of whole pages: the state, the scratch, the rest."""
+    """Where each byte of a loaded plan goes.  Three mappings of whole pages: the state, the scratch, the rest.
+
+    The memory of a device has no pages: `page` is 1 there.
+    """
 
     state: int
     arena: int
@@ -42,28 +45,33 @@ class Footprint:
     outputs: int
     constants: int
     staging: int  # inputs that are gathered or converted
+    records: int = 0  # what a device is told of a step, and what its kernels count
+    page: int = mmap.PAGESIZE
 
     @property
     def scratch_mapped(self) -> int:
-        return page_rounded(self.arena + self.workspace)
+        return self._rounded(self.arena + self.workspace)
 
     @property
     def private_mapped(self) -> int:
-        return page_rounded(self.copies + self.outputs + self.constants + self.staging)
+        return self._rounded(self.copies + self.outputs + self.constants + self.staging + self.records)
+
+    def _rounded(self, size: int) -> int:
+        return -(-size // self.page) * self.page
 
     @property
     def peak_bytes(self) -> int:
         """All of it, in whole pages."""
-        return page_rounded(self.state) + self.scratch_mapped + self.private_mapped
+        return self._rounded(self.state) + self.scratch_mapped + self.private_mapped
 
     def rows(self) -> tuple[tuple[str, int], ...]:
         """Name and bytes of each part, then what rounding to whole pages adds."""
-        parts = tuple(vars(self).items())
+        parts = tuple((name, size) for name, size in vars(self).items() if name != "page")
         return (*parts, ("page rounding", self.peak_bytes - sum(size for _, size in parts)))
 
 
-def footprint(plan: Plan, threads: int) -> Footprint:
-    """The bytes that a session maps to run `plan` on `threads` threads."""
+def pages_of(plan: Plan, threads: int) -> Footprint:
+    """The bytes that a session maps on a CPU to run `plan` on `threads` threads."""
     scratch = Segments().grown(plan.arena_bytes, plan.work_bytes, threads)
     return Footprint(
         state=space_bytes(plan, Space.STATE),

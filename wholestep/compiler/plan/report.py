@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from wholestep.compiler.ir.ops import OPS, Family
-from wholestep.compiler.plan.footprint import Footprint, footprint
+from wholestep.compiler.plan.footprint import Footprint
+from wholestep.compiler.plan.formats import footprint
 from wholestep.compiler.plan.kernel import Kernel, Plan, Space
 from wholestep.compiler.plan.traffic import stores
 

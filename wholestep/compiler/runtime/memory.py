@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir.types import symbols_of
-from wholestep.compiler.plan.footprint import footprint, page_rounded
+from wholestep.compiler.plan.footprint import page_rounded
+from wholestep.compiler.plan.formats import footprint
 from wholestep.compiler.plan.kernel import Buffer, Plan, Space
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.compiler.runtime.together import run_all
@@ -86,12 +87,13 @@ def explained(plan: Plan, threads: int) -> Iterator[None]:
     try:
         yield
     except OutOfMemoryError as error:
-        needed = footprint(plan, threads).peak_bytes
+        needed, where = footprint(plan, threads).peak_bytes, f" of {error.where}" if error.where else ""
+        free = free_bytes() if error.free is None else error.free
         raise OutOfMemoryError(
-            f"a step needs {needed:,} bytes of memory, and {free_bytes():,} are free. Its largest tensors: "
+            f"a step needs {needed:,} bytes of memory, and {free:,}{where} are free. Its largest tensors: "
             f"{largest_tensors(plan)}.",
             error.bytes,
-            _advice(plan, needed),
+            _advice(plan, needed, free),
         ) from None
 
 
@@ -108,10 +110,10 @@ def _name(plan: Plan, buffer: Buffer) -> str:
     return f"what {origin[-1]!r} gives" if origin else "an intermediate"
 
 
-def _advice(plan: Plan, needed: int) -> str:
+def _advice(plan: Plan, needed: int, free: int) -> str:
     """Memory grows with a symbol about as the capacity does; what has no symbol stays."""
     fixed = sum(b.bytes for b in plan.buffers if not symbols_of(b.type.shape) and b.space is not Space.WORK)
-    room = free_bytes() - fixed
+    room = free - fixed
     if len(plan.symbols) != 1 or needed <= fixed or room <= 0:
         return "Use a smaller model, or smaller sizes."
     fits = plan.capacity[0] * room // (needed - fixed)

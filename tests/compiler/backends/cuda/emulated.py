@@ -23,7 +23,8 @@ from numpy.lib.stride_tricks import as_strided
 from wholestep.compiler.backend import Place, nothing
 from wholestep.compiler.backends.cuda import graphs
 from wholestep.compiler.backends.cuda.cudnn import Description
-from wholestep.compiler.backends.cuda.launches import record_words, write_record
+from wholestep.compiler.backends.cuda.launches import write_record
+from wholestep.compiler.backends.cuda.layout import record_words
 from wholestep.compiler.backends.cuda.products import Matrix, Product, product_of
 from wholestep.compiler.backends.cuda.render.source import Source, render, with_primitives
 from wholestep.compiler.backends.cuda.schedule import arena_end

@@ -5,7 +5,6 @@ On a GPU that is none, or on the machine's own: `make test-cuda`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,12 @@ from sessions import data, mlp
 
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import TOTAL, FakeDriver, fake_gpu
+from tests.compiler.backends.cuda.models import MODELS, UNCHECKED, device_bytes, session_of
 from wholestep.compiler.backends.cuda import products
 from wholestep.errors import InputError, OptionError, OutOfMemoryError
 
 Array = np.ndarray[Any, Any]
 
-UNCHECKED = ws.CompileOptions(verify=False, egraph=False)
 NEAR = {"rtol": 2e-5, "atol": 2e-6}
 
 
@@ -38,60 +37,12 @@ def need_fake(gpu: FakeDriver | None) -> FakeDriver:
 # -- models ------------------------------------------------------------------------------------------------------
 
 
-def images(rows: int, *shape: int) -> dict[str, Array]:
-    rng = np.random.default_rng(rows)
-    return {
-        "x": rng.standard_normal((rows, *shape), dtype=np.float32),
-        "labels": rng.integers(0, 10, rows).astype(np.int32),
-    }
-
-
-def words(rows: int) -> dict[str, Array]:
-    rng = np.random.default_rng(rows)
-    return {name: rng.integers(0, 17, (rows, 6)).astype(np.int32) for name in ("x", "labels")}
-
-
-def residual() -> ws.nn.Module:
-    """Batch norm, strides, a convolution in groups, a pool of averages."""
-    return ws.nn.Sequential(
-        ws.nn.Conv2d(3, 8, 3, padding=1),
-        ws.nn.BatchNorm2d(8),
-        ws.nn.ReLU(),
-        ws.nn.Conv2d(8, 12, 3, stride=2, padding=1, groups=2),
-        ws.nn.BatchNorm2d(12),
-        ws.nn.ReLU(),
-        ws.nn.GlobalAvgPool2d(),
-        ws.nn.Linear(12, 10),
-    )
-
-
-MODELS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[int], dict[str, Array]], ws.optim.Optimizer]] = {
-    "lenet": (ws.models.lenet5, lambda n: images(n, 1, 28, 28), ws.SGD(lr=1e-2, momentum=0.9)),
-    "resnet": (residual, lambda n: images(n, 3, 8, 8), ws.SGD(lr=1e-2)),
-    # The bias of keys has no gradient but for rounding, which Adam would divide by itself.
-    "gpt": (
-        lambda: ws.models.gpt2(layers=1, width=16, heads=2, vocabulary=17, context=6),
-        words,
-        ws.SGD(lr=0.1, momentum=0.9),
-    ),
-    "lstm": (lambda: ws.models.lstm_lm(17, width=12, layers=1), words, ws.Adam(lr=1e-3)),
-}
-
-
-def session_of(name: str, device: str, **options: Any) -> ws.Session:
-    model, draw, optimizer = MODELS[name]
-    g, example = ws.Graph(), draw(1)
-    x, y = (g.input(n, ("batch", *a.shape[1:]), a.dtype) for n, a in example.items())
-    scores = model()(x)
-    scores = scores[0] if isinstance(scores, tuple) else scores
-    g.set_outputs({"loss": ws.losses.cross_entropy(scores, y), "scores": scores})
-    given = {"batch_size": 3, "seed": 1, "options": UNCHECKED, **options}
-    return ws.build_session(g, optimizer=optimizer, device=device, **given)
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_trains_measures_and_predicts_as_on_the_reference(name: str) -> None:
+    before = device_bytes()
     ours, other = (session_of(name, device) for device in ("cuda", "reference"))
+    needed = ours.report().peak_bytes
+    assert needed == ours.peak_bytes == device_bytes() - before, "the plan knows every byte"
     batches = [MODELS[name][1](rows) for rows in (3, 2, 3)]  # one of them is smaller
     results = [ours.step(**batch) for batch in batches]
     for result, batch in zip(results, batches, strict=True):
@@ -104,6 +55,7 @@ def test_a_model_trains_measures_and_predicts_as_on_the_reference(name: str) -> 
             ours.get(state), want, rtol=0, atol=2e-5 * max(1e-2, float(np.abs(want).max(initial=0)))
         )
     assert float(ours.evaluate(**batches[0]).loss) == pytest.approx(float(other.evaluate(**batches[0]).loss), rel=1e-5)
+    assert device_bytes() - before == ours.peak_bytes > needed, "evaluate has inputs and outputs of its own"
     predicted = [s.predict(x=batches[0]["x"]) for s in (ours, other)]
     np.testing.assert_allclose(*predicted, rtol=1e-3, atol=2e-5)
 
@@ -270,7 +222,8 @@ def test_more_memory_than_the_gpu_has_is_told_with_the_largest_tensors(gpu: Fake
     g = ws.Graph()
     x = g.input("x", ("batch", 4))
     g.set_outputs({"loss": ((x @ g.parameter("w", (4, 4096))) ** 2).mean()})
-    with pytest.raises(OutOfMemoryError, match=r"Its largest tensors: .*float32\[batch, 4096\]"):
+    text = r"and [\d,]+ of no GPU at all are free. Its largest tensors: .*float32\[batch, 4096\]"
+    with pytest.raises(OutOfMemoryError, match=text):
         ws.build_session(g, optimizer=ws.SGD(lr=0.1), batch_size=TOTAL // 4096, device="cuda", options=UNCHECKED)
 
 

@@ -21,7 +21,7 @@ from wholestep.compiler.backends.cpu.scratch import Scratch
 from wholestep.compiler.backends.cpu.states import MEMORY
 from wholestep.compiler.backends.cpu.tickets import CpuEpoch, Kept, Outlet
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.footprint import footprint, staging_bytes
+from wholestep.compiler.plan.footprint import pages_of, staging_bytes
 from wholestep.compiler.plan.kernel import Buffer, Plan, Space
 from wholestep.compiler.plan.layout import aligned
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -58,7 +58,7 @@ class CpuProgram:
 
     def _lay_out(self) -> None:
         """Place what belongs to this program alone: copies, outputs, constants, staging."""
-        plan, parts = self.plan, footprint(self.plan, self._place.where.threads)
+        plan, parts = self.plan, pages_of(self.plan, self._place.where.threads)
         self._region = Region(parts.private_mapped)
         self.mapped_bytes = self._region.size
         self._offset: dict[int, int] = {b.id: b.offset for b in plan.buffers if b.space is Space.COPY}

@@ -141,6 +141,8 @@ class DeviceMemory:
                 f"{self.size:,} bytes of the memory of {owner.name} cannot be had; {owner.free_bytes:,} of "
                 f"{owner.bytes:,} are free.",
                 self.size,
+                free=owner.free_bytes,
+                where=owner.name,
             )
         if error != driver.CUresult.CUDA_SUCCESS:
             raise DeviceError(f"the GPU's driver refused cuMemAlloc of {self.size:,} bytes: {error.name}.")

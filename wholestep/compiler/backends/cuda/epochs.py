@@ -16,7 +16,8 @@ import numpy as np
 
 from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, Slice, check_indices
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, Nodes, PinnedMemory
-from wholestep.compiler.backends.cuda.launches import Order, in_second_place, record_words
+from wholestep.compiler.backends.cuda.launches import Order, in_second_place
+from wholestep.compiler.backends.cuda.layout import record_words
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.order import ROUNDS, _round_keys
 

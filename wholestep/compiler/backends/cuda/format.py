@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wholestep.compiler.backends.cuda.layout import footprint
 from wholestep.compiler.backends.cuda.scheduled import CudaSchedule, schedule_of
 from wholestep.compiler.plan.formats import Format
 from wholestep.compiler.plan.kernel import Plan
@@ -20,4 +21,4 @@ def _check(plan: Plan) -> None:
             raise PlanError(f"the plan is not sound: the scratch memory of kernel {kernel.id} ends behind the arena.")
 
 
-FORMAT = Format(CudaSchedule, (CudaSchedule,), {}, _check)
+FORMAT = Format(CudaSchedule, (CudaSchedule,), {}, _check, footprint=footprint)

@@ -13,6 +13,7 @@ import numpy as np
 
 from wholestep.compiler.backends.cuda import cublas, cudnn, graphs
 from wholestep.compiler.backends.cuda.driver import Gpu, Nodes
+from wholestep.compiler.backends.cuda.layout import DIMS, HEAD
 from wholestep.compiler.backends.cuda.products import product_of
 from wholestep.compiler.backends.cuda.render.source import Rendered, Source
 from wholestep.compiler.backends.cuda.schedule import COUNTERS, SCRATCH
@@ -21,14 +22,6 @@ from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.kernel import Kernel, Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import PlanError
-
-DIMS = 16  # of `ws_step` in native/device.h
-HEAD = 4 + DIMS  # words before the slots
-
-
-def record_words(plan: Plan) -> int:
-    """The 8-byte words of what a step is told."""
-    return HEAD + max(1, plan.slots)
 
 
 def write_record(

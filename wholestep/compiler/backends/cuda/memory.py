@@ -9,13 +9,12 @@ from weakref import WeakSet
 import numpy as np
 
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Gpu
+from wholestep.compiler.backends.cuda.layout import rounded
 from wholestep.compiler.backends.cuda.schedule import COUNTERS
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.kernel import Layout, Plan
 from wholestep.compiler.plan.layout import layout_bytes
 from wholestep.compiler.runtime.arrays import AnyArray
-
-ALIGNMENT = 256  # bytes: where a state begins
 
 
 class CudaArray:
@@ -59,7 +58,7 @@ class CudaMemory:
         offsets, end = [], 0
         for type in types:
             offsets.append(end)
-            end += -(-layout_bytes(type, Layout.ROWS, {}) // ALIGNMENT) * ALIGNMENT
+            end += rounded(layout_bytes(type, Layout.ROWS, {}))
         block = DeviceMemory(self.gpu, end)
         return [CudaArray(type, block, offset) for type, offset in zip(types, offsets, strict=True)]
 

@@ -6,7 +6,7 @@ A launch returns when its inputs are copied and the graph is queued; whoever rea
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,15 +25,16 @@ from wholestep.compiler.backend import (
 from wholestep.compiler.backends.cuda.compiler import compile_source
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, Nodes, PinnedMemory
 from wholestep.compiler.backends.cuda.epochs import Epochs
-from wholestep.compiler.backends.cuda.launches import HEAD, Launches, Order, Placed, record_words, write_record
-from wholestep.compiler.backends.cuda.memory import ALIGNMENT, CudaArray, CudaMemory, CudaScratch
+from wholestep.compiler.backends.cuda.launches import Launches, Order, Placed, write_record
+from wholestep.compiler.backends.cuda.layout import HEAD, lay_out, record_words
+from wholestep.compiler.backends.cuda.memory import CudaArray, CudaMemory, CudaScratch
 from wholestep.compiler.backends.cuda.prologue import Scalars
 from wholestep.compiler.backends.cuda.render.source import Source, render
 from wholestep.compiler.backends.cuda.schedule import arena_end
 from wholestep.compiler.backends.cuda.scheduled import calls_library, workspace_bytes
-from wholestep.compiler.backends.cuda.tickets import CudaTicket, is_small
+from wholestep.compiler.backends.cuda.tickets import CudaTicket
 from wholestep.compiler.ir.types import TensorType, evaluate
-from wholestep.compiler.plan.kernel import Buffer, Plan, Space
+from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.runtime.together import Background
@@ -45,10 +46,6 @@ if TYPE_CHECKING:
 TURNS = 16  # launches that may be under way, where their inputs are not large
 STAGING = 64 << 20  # bytes of pinned memory for inputs
 TOGETHER = 256 << 10  # bytes of inputs that are copied at once, whatever of them is used
-
-
-def _rounded(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _recorder(gpu: Gpu) -> Recorder:
@@ -112,33 +109,18 @@ class CudaProgram:
 
     # -- memory --------------------------------------------------------------------------------------------------
 
+    @property
+    def mapped_bytes(self) -> int:
+        """Its own bytes on the GPU; once it has run epochs, also those that only they need."""
+        return self._own.size + (0 if self._epochs is None else self._epochs.mapped_bytes)
+
     def _lay_out(self) -> None:
-        """Place what is this program's alone: a record, small outputs side by side, large ones, constants, inputs."""
-        plan = self.plan
-        self._offsets: dict[int, int] = {}
-        self._record_bytes = 8 * record_words(plan)
-        end = _rounded(self._record_bytes)
-
-        def place(buffers: Sequence[Buffer]) -> None:
-            nonlocal end
-            for b in buffers:
-                self._offsets[b.id] = end
-                end += _rounded(b.bytes)
-
-        inputs = [plan.buffers[id] for _, id in plan.inputs]
-        place(inputs)
-        self._given_end = end  # all that a launch copies to the GPU lies before it
-        outputs = [b for b in plan.buffers if b.space is Space.OUTPUT]
-        self._small = [b for b in outputs if is_small(b)]
-        self._small_start = end
-        place(self._small)
-        self._small_bytes = end - self._small_start
-        place([b for b in outputs if not is_small(b)])
-        place([b for b in plan.buffers if b.space is Space.CONSTANT])
-        copies, end = end, end + _rounded(plan.copy_bytes)
-        self._own = DeviceMemory(self._gpu, end)
-        self.mapped_bytes = self._own.size
-        self._offsets |= {b.id: copies + b.offset for b in plan.buffers if b.space is Space.COPY}
+        """Place what is this program's alone."""
+        plan, own = self.plan, lay_out(self.plan)
+        self._offsets, self._record_bytes = own.offsets, 8 * record_words(plan)
+        self._given_end, self._small, self._small_bytes = own.given_end, own.small, own.small_bytes
+        self._small_start = own.given_end
+        self._own = DeviceMemory(self._gpu, own.end)
         for id, data in plan.constants:
             self._own.write(self._offsets[id], np.frombuffer(data, np.uint8))
         self._turns = max(2, min(TURNS, STAGING // max(1, self._given_end)))

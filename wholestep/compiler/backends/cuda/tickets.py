@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from wholestep.compiler.plan.kernel import Buffer, Space
+from wholestep.compiler.backends.cuda.layout import is_small
 from wholestep.compiler.runtime.arrays import AnyArray
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.program import CudaProgram
-
-SMALL = 4096  # bytes of an output that every launch brings back to the host
-
-
-def is_small(buffer: Buffer) -> bool:
-    """Does every launch bring it back?"""
-    return buffer.space is Space.OUTPUT and buffer.bytes <= SMALL
 
 
 class CudaTicket:
