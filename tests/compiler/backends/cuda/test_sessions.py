@@ -16,6 +16,7 @@ import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import TOTAL, FakeDriver, fake_gpu
 from tests.compiler.backends.cuda.models import MODELS, UNCHECKED, device_bytes, session_of
 from wholestep.compiler.backends.cuda import products
+from wholestep.compiler.backends.cuda.exchange import FETCHED_TURNS
 from wholestep.errors import InputError, OptionError, OutOfMemoryError
 
 Array = np.ndarray[Any, Any]
@@ -182,11 +183,17 @@ def test_a_step_that_is_not_finite_is_left_out_and_a_bad_index_refused() -> None
 def test_a_smaller_batch_and_another_rate_need_no_new_graph(gpu: FakeDriver | None) -> None:
     fake = need_fake(gpu)
     session = ws.build_session(mlp(), optimizer=ws.SGD(lr=0.1), batch_size=8, device="cuda:0", options=UNCHECKED)
-    float(session.step(**data(8)))
+    for _ in range(FETCHED_TURNS):  # each turn of pinned memory has a graph
+        session.step(**data(8))
+    float(session.read_loss())
     before = fake.graphs
     session.scalars["optimizer.lr"] = 0.05
     float(session.step(**data(5)))
     assert fake.graphs == before
+    assert not fake.queue
+    session.step(**data(5))
+    # Its graph fetches the inputs and writes the loss to the host; the logits, which kernels read, are copied.
+    assert len(fake.queue) == 2
     assert "__global__" in session.source
 
 

@@ -32,7 +32,7 @@ class CudaDevice:
         self.target, self.gpu = target, gpu(number)
         self.name = f"cuda:{number}"
         self.memory = CudaMemory(self.gpu)
-        self._gather: Module | None = None
+        self._moves: Module | None = None
 
     @property
     def architecture(self) -> str:
@@ -44,12 +44,12 @@ class CudaDevice:
     def scratch(self) -> CudaScratch:
         return CudaScratch(self.gpu)
 
-    def gather(self, options: CompileOptions) -> Module:
-        """The kernel that takes the rows of an update from data on the GPU."""
-        if self._gather is None:
+    def moves(self, options: CompileOptions) -> Module:
+        """The kernels that fetch what a launch is given, and the rows of an update."""
+        if self._moves is None:
             text = native("gather.h")
-            self._gather = Module(self.gpu, compile_kernels(text, self.architecture, cache_of(options)))
-        return self._gather
+            self._moves = Module(self.gpu, compile_kernels(text, self.architecture, cache_of(options)))
+        return self._moves
 
     def prepare(self, options: CompileOptions) -> None:
         """The compiler is a library: there is nothing to begin with."""

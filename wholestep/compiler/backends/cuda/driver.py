@@ -192,7 +192,7 @@ class Event:
     """A moment of the stream."""
 
     def __init__(self, owner: Gpu, timed: bool = False) -> None:
-        self._gpu, self._record = owner, bindings().cuEventRecord
+        self._gpu, self._record, self._wait = owner, bindings().cuEventRecord, bindings().cuEventSynchronize
         flags = bindings().CUevent_flags
         owner.enter()
         self.handle = call("cuEventCreate", flags.CU_EVENT_DEFAULT if timed else flags.CU_EVENT_DISABLE_TIMING)
@@ -204,7 +204,9 @@ class Event:
     def wait(self) -> None:
         """Until the stream has come here."""
         self._gpu.enter()
-        call("cuEventSynchronize", self.handle)
+        (error,) = self._wait(self.handle)
+        if error:
+            raise DeviceError(f"the GPU's driver refused cuEventSynchronize: {error.name}.")
 
     def milliseconds_since(self, earlier: Event) -> float:
         found: float = call("cuEventElapsedTime", earlier.handle, self.handle)

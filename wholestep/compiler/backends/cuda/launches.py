@@ -37,6 +37,7 @@ def write_record(
 
 
 Resource = int | str  # a buffer, or something else that kernels share
+RECORD = "record"  # of a step, which every kernel reads
 
 
 class Order:
@@ -212,7 +213,7 @@ class Launches:
 
     def _touched(self, kernel: Kernel) -> tuple[set[Resource], set[Resource]]:
         """What a kernel reads and writes: buffers, and scratch memory."""
-        reads: set[Resource] = {load.buffer for load, _ in kernel.body.reads()}
+        reads: set[Resource] = {RECORD, *(load.buffer for load, _ in kernel.body.reads())}
         writes: set[Resource] = {load.buffer for load in kernel.body.stores()}
         schedule = schedule_of(kernel)
         if schedule.scratch:

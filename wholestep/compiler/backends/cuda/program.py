@@ -15,25 +15,26 @@ import numpy as np
 
 from wholestep.compiler.backend import (
     Epoch,
+    IndexRefusedError,
     Place,
     Slice,
     Ticket,
-    check_indices,
     epoch_of_launches,
     nothing,
 )
 from wholestep.compiler.backends.cuda.compiler import compile_source
-from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, Nodes, PinnedMemory
+from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, Nodes
 from wholestep.compiler.backends.cuda.epochs import Epochs
-from wholestep.compiler.backends.cuda.launches import Launches, Order, Placed, write_record
-from wholestep.compiler.backends.cuda.layout import HEAD, lay_out, record_words
+from wholestep.compiler.backends.cuda.exchange import Exchange, Records, Turn
+from wholestep.compiler.backends.cuda.launches import Launches, Order, Placed
+from wholestep.compiler.backends.cuda.layout import HEAD, is_small, lay_out
 from wholestep.compiler.backends.cuda.memory import CudaArray, CudaMemory, CudaScratch
 from wholestep.compiler.backends.cuda.prologue import Scalars
 from wholestep.compiler.backends.cuda.render.source import Source, render
 from wholestep.compiler.backends.cuda.schedule import arena_end
 from wholestep.compiler.backends.cuda.scheduled import calls_library, workspace_bytes
 from wholestep.compiler.backends.cuda.tickets import CudaTicket
-from wholestep.compiler.ir.types import TensorType, evaluate
+from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.store import cache_of
@@ -43,9 +44,13 @@ from wholestep.options import CompileOptions
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.recorder import Recorder
 
-TURNS = 16  # launches that may be under way, where their inputs are not large
-STAGING = 64 << 20  # bytes of pinned memory for inputs
-TOGETHER = 256 << 10  # bytes of inputs that are copied at once, whatever of them is used
+FEW_LAUNCHES = 64  # of a step: of a longer one, copies are a small part and a graph for each turn a large one
+
+
+def bounds_of(plan: Plan) -> list[tuple[str, np.dtype[Any], Extent]]:
+    """Inputs that are indices: the name, an unsigned dtype of their size, and what all must be below."""
+    types = {name: plan.buffers[id].type.dtype.numpy for name, id in plan.inputs}
+    return [(b.input, np.dtype(f"u{types[b.input].itemsize}"), b.size) for b in plan.bounds if b.is_plain]
 
 
 def _recorder(gpu: Gpu) -> Recorder:
@@ -64,8 +69,8 @@ class Holder(Protocol):
     def architecture(self) -> str:
         """What code is compiled for."""
 
-    def gather(self, options: CompileOptions) -> Module:
-        """The kernel that takes the rows of an update from data on the GPU."""
+    def moves(self, options: CompileOptions) -> Module:
+        """The kernels that fetch what a launch is given, and the rows of an update."""
 
 
 class CudaProgram:
@@ -87,13 +92,14 @@ class CudaProgram:
             functions |= {name: self._modules[-1].function(name) for name in names}
         self._launches = Launches(self._gpu, plan, self._rendered, functions)
         self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
-        self._lay_out()
+        self.has_library = calls_library(plan)
         self._scalars = Scalars(plan)
+        self._records = Records(plan, self._scalars, place.where.seed)
+        self._lay_out()
         self._epochs: Epochs | None = None
         self.recorder = _recorder(self._gpu) if place.profile else None
-        self._graphs: dict[tuple[int, ...], Graph] = {}
-        self.has_library = calls_library(plan)
-        self._turn, self._last = 0, CudaTicket(self, 0, {})
+        self._graphs: dict[tuple[int | None, tuple[int, ...]], Graph] = {}
+        self._last = CudaTicket(self, self._exchange.next()[1], {})
         self._seen = -1
         self.count_steps(bool(plan.updated))
         self._scratch.users.add(self)
@@ -115,35 +121,21 @@ class CudaProgram:
         return self._own.size + (0 if self._epochs is None else self._epochs.mapped_bytes)
 
     def _lay_out(self) -> None:
-        """Place what is this program's alone."""
-        plan, own = self.plan, lay_out(self.plan)
-        self._offsets, self._record_bytes = own.offsets, 8 * record_words(plan)
-        self._given_end, self._small, self._small_bytes = own.given_end, own.small, own.small_bytes
-        self._small_start = own.given_end
-        self._own = DeviceMemory(self._gpu, own.end)
+        """Make room for what is this program's alone."""
+        plan, layout = self.plan, lay_out(self.plan)
+        self._offsets = layout.offsets
+        self._own = DeviceMemory(self._gpu, layout.end)
         for id, data in plan.constants:
             self._own.write(self._offsets[id], np.frombuffer(data, np.uint8))
-        self._turns = max(2, min(TURNS, STAGING // max(1, self._given_end)))
-        self._pinned = PinnedMemory(self._gpu, self._turns * (self._given_end + self._small_bytes))
-        self._places = [self._turn_places(turn) for turn in range(self._turns)]
-        self._events = [Event(self._gpu) for _ in range(self._turns)]
-        self._tickets: list[weakref.ref[CudaTicket] | None] = [None] * self._turns
+        is_short = not self.has_library and self.launches <= FEW_LAUNCHES
+        self._exchange = Exchange(self._gpu, plan, layout, self._own, is_short)
         self._staging = {
             name: np.empty(evaluate(plan.buffers[id].type.elements, plan.sizes), plan.buffers[id].type.dtype.numpy)
             for name, id in plan.inputs
         }
         self._inputs: dict[str, AnyArray] = {}
+        self._bounds = bounds_of(plan)
         self._states = {id: self._held(name) for name, id in plan.states}
-
-    def _turn_places(self, turn: int) -> tuple[AnyArray, dict[str, tuple[AnyArray, int]]]:
-        """Of one turn: the record, and for each input its elements in pinned memory and where they go."""
-        start = turn * (self._given_end + self._small_bytes)
-        places = {}
-        for name, id in self.plan.inputs:
-            type, offset = self.plan.buffers[id].type, self._offsets[id]
-            count = evaluate(type.elements, self.plan.sizes)
-            places[name] = self._pinned.view(start + offset, count, type.dtype.numpy), offset
-        return self._pinned.view(start, record_words(self.plan), np.dtype(np.uint64)), places
 
     def _held(self, name: str) -> CudaArray:
         found = self._state.slot(name).on(self._device.memory)
@@ -183,40 +175,36 @@ class CudaProgram:
         self._inputs[name] = array
 
     def launch(self, sizes: Mapping[str, int]) -> CudaTicket:
-        """Copy the inputs, queue the step, and have its small outputs brought back behind it."""
-        check_indices(self.plan, self._inputs, sizes)
+        """Give the step its inputs and queue it; its small outputs are brought back."""
+        self._check_indices(sizes)
         self._gpu.enter()
-        self._refresh()
-        turn = self._next_turn()
-        self._copy_inputs(turn, sizes)
-        self._ready_graph(sizes).launch()
-        self._copy_outputs(turn)
-        ticket = self._last = CudaTicket(self, turn, sizes)
-        self._tickets[turn] = weakref.ref(ticket)
         state = self._state
-        state.family.version += bool(self.plan.updated)
+        if state.family.version != self._seen:
+            self._refresh()
+        number, turn = self._exchange.next()
+        self._exchange.give(turn, self._records.row(sizes, state.step, state.epoch), self._inputs)
+        key = number if self._exchange.fetches else None, self.graph_key(sizes)
+        (self._graphs.get(key) or self._new_graph(key, sizes)).launch()
+        self._exchange.take(turn)
+        ticket = self._last = CudaTicket(self, turn, sizes)
+        turn.ticket = weakref.ref(ticket)
+        if self.plan.updated:
+            state.family.version += 1
         self._seen = state.family.version
         if self._advances and (self._unless is None or not ticket.read(self._unless)):
             state.step += 1
         return ticket
 
-    def _next_turn(self) -> int:
-        """A place on the host for inputs and small outputs, which the launch that had it last has done with."""
-        turn = self._turn = (self._turn + 1) % self._turns
-        before = self._tickets[turn]
-        if before is not None:
-            held = before()
-            if held is not None:
-                held.resolve()  # somebody may still read it
-            else:
-                self._events[turn].wait()
-        return turn
+    def _check_indices(self, sizes: Mapping[str, int]) -> None:
+        """IndexRefusedError where an input holds an index outside its bound."""
+        for name, unsigned, limit in self._bounds:
+            array = self._inputs[name]
+            if array.size and np.maximum.reduce(array.view(unsigned), None) >= evaluate(limit, sizes):
+                raise IndexRefusedError(name)  # as unsigned numbers, negative ones are large
 
     def _refresh(self) -> None:
         """Bring what somebody else has changed since, and the second forms of states."""
         family = self._state.family
-        if family.version == self._seen:
-            return
         if family.spread:
             for name, _ in self.plan.states:
                 self._state.slot(name).bring(self._device.memory.kind, name in self.plan.updated)
@@ -228,47 +216,27 @@ class CudaProgram:
                 self._own.write(self._offsets[buffer.id], np.ascontiguousarray(turned.astype(buffer.type.dtype.numpy)))
         self._seen = family.version
 
-    def _copy_inputs(self, turn: int, sizes: Mapping[str, int]) -> None:
-        """The record and the inputs: through pinned memory, one copy where they are small."""
-        start, state = turn * (self._given_end + self._small_bytes), self._state
-        record, places = self._places[turn]
-        self._fill(record, sizes, state.step)
-        pieces = [(0, self._record_bytes)]
-        for name, (place, offset) in places.items():
-            array = self._inputs[name]
-            place[: array.size] = array.reshape(-1)
-            pieces.append((offset, array.nbytes))
-        for offset, size in [(0, self._given_end)] if self._given_end <= TOGETHER else pieces:
-            if size:
-                to, of = self._own.address + offset, self._pinned.address + start + offset
-                self._gpu.copy_in(to, of, size)
-
-    def _fill(self, record: AnyArray, sizes: Mapping[str, int], step: int) -> None:
-        """What a step is told."""
-        write_record(
-            record,
-            self.plan,
-            sizes,
-            self._scalars.slots(sizes, step, self._state.epoch),
-            (self._place.where.seed % 2**64, step, 0, 0),
-        )
-
-    def _copy_outputs(self, turn: int) -> None:
-        if self._small_bytes:
-            to = self._pinned.address + turn * (self._given_end + self._small_bytes) + self._given_end
-            self._gpu.copy_out(to, self._own.address + self._small_start, self._small_bytes)
-        self._events[turn].record()
-
     def graph_key(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """What a graph is for: any sizes, but where a library is told them."""
         return tuple(sizes[s] for s in self.plan.symbols) if self.has_library else ()
 
-    def _ready_graph(self, sizes: Mapping[str, int]) -> Graph:
-        key = self.graph_key(sizes)
-        if key not in self._graphs:
-            step = self.placed(self.address, self._own.address)
-            self._graphs[key] = Graph(self._gpu, lambda nodes: self._launches.add(self._order(nodes), step, sizes))
-        return self._graphs[key]
+    def _new_graph(self, key: tuple[int | None, tuple[int, ...]], sizes: Mapping[str, int]) -> Graph:
+        """The graph of a turn, which begins with fetching what it is given, or of inputs that are there."""
+        turn, exchange = key[0], self._exchange
+
+        def address(id: int) -> int:
+            own = None if turn is None else exchange.address(turn, id)
+            return self.address(id) if own is None else own
+
+        def build(nodes: Nodes) -> None:
+            order = self._order(nodes)
+            if turn is not None:
+                module = self._device.moves(self._place.where.options)
+                exchange.add_fetch(order, turn, module.function("ws_fetch"))
+            self._launches.add(order, self.placed(address, self._own.address), sizes)
+
+        graph = self._graphs[key] = Graph(self._gpu, build)
+        return graph
 
     def _order(self, nodes: Nodes) -> Order:
         if self.recorder is None:
@@ -290,7 +258,8 @@ class CudaProgram:
 
     def replay(self, steps: int) -> float:
         """Launch the step over the inputs that lie on the GPU again; the seconds that it took by the GPU's clock."""
-        graph = self._ready_graph(self.plan.sizes)
+        key = None, self.graph_key(self.plan.sizes)
+        graph = self._graphs.get(key) or self._new_graph(key, self.plan.sizes)
         first, last = Event(self._gpu, timed=True), Event(self._gpu, timed=True)
         first.record()
         for _ in range(steps):
@@ -301,14 +270,12 @@ class CudaProgram:
 
     # -- what it leaves ------------------------------------------------------------------------------------------
 
-    def output(self, name: str, turn: int, sizes: Mapping[str, int], latest: bool) -> AnyArray:
+    def output(self, name: str, turn: Turn, sizes: Mapping[str, int], latest: bool) -> AnyArray:
         """A copy of an output of a launch that is done."""
         buffer = self.plan.buffers[dict(self.plan.outputs)[name]]
         shape = [evaluate(e, sizes) for e in self.outputs[name].shape]
-        if buffer in self._small:
-            start = turn * (self._given_end + self._small_bytes) + self._given_end
-            offset = start + self._offsets[buffer.id] - self._small_start
-            return self._pinned.view(offset, prod(shape), buffer.type.dtype.numpy).reshape(shape).copy()
+        if is_small(buffer):
+            return self._exchange.output(turn, buffer.id, prod(shape)).reshape(shape).copy()
         assert latest, "a launch whose large outputs are read later is kept before the next one"
         if buffer.space is Space.STATE:
             return self._states[buffer.id].read().reshape(shape)
@@ -318,9 +285,6 @@ class CudaProgram:
 
     def is_latest(self, ticket: CudaTicket) -> bool:
         return ticket is self._last
-
-    def event(self, turn: int) -> Event:
-        return self._events[turn]
 
     def wait(self) -> None:
         """Until every launch is done."""
@@ -341,7 +305,7 @@ class CudaProgram:
         """Steps over the rows of an epoch: by itself where its data fits the GPU, else launch by launch."""
         if self._unless is None and self.plan.outputs:
             if self._epochs is None:
-                module = self._device.gather(self._place.where.options)
+                module = self._device.moves(self._place.where.options)
                 self._epochs = Epochs(self, self._gpu, module.function("ws_gather"), module)
             if self._epochs.takes(epoch):
                 return self._epochs.run(epoch)
@@ -355,7 +319,8 @@ class CudaProgram:
     def begin_slice(self, epoch: Epoch) -> None:
         """Before steps of an epoch: states as they are now, and what every step is given."""
         self._gpu.enter()
-        self._refresh()
+        if self._state.family.version != self._seen:
+            self._refresh()
         self._ahead = 0  # steps whose records were written since
         for name, array in epoch.whole.items():
             self._own.write(self._offsets[dict(self.plan.inputs)[name]], array)
@@ -363,6 +328,7 @@ class CudaProgram:
     def write_records(self, records: AnyArray, epoch: Epoch, update: int) -> None:
         """The records of the next steps of a slice, beginning with an update; only the last may be a smaller one."""
         count = len(records)
+        self._scalars.set("epoch", float(self._state.epoch))
         updates, step = np.arange(update, update + count), self._state.step + self._ahead * self._advances
         records[:, 0], records[:, 1] = self._place.where.seed % 2**64, step + self._advances * np.arange(count)
         records[:, 2], records[:, 3] = updates * epoch.batch, epoch.batch
@@ -373,7 +339,7 @@ class CudaProgram:
             if rows.start < rows.stop:
                 records[rows, 4 : 4 + len(self.plan.symbols)] = [own[s] for s in self.plan.symbols]
                 steps = [int(step) for step in records[rows, 1]]
-                table = self._scalars.table(own, steps, self._state.epoch)
+                table = self._scalars.table(own, steps)
                 records[rows, HEAD : HEAD + self.plan.slots].view(np.float64)[:] = table
         self._ahead += count
 
@@ -383,9 +349,9 @@ class CudaProgram:
             self._state.step += self._ahead
         self._state.family.version += bool(self.plan.updated)
         self._seen = self._state.family.version
-        turn = self._next_turn()
-        self._copy_outputs(turn)
+        _, turn = self._exchange.next()
+        self._exchange.take(turn, everything=True)
         name, id = self.plan.outputs[0]
         kept = {name: np.array(loss, self.plan.buffers[id].type.dtype.numpy)}
         self._last = CudaTicket(self, turn, sizes, kept)
-        self._tickets[turn] = weakref.ref(self._last)
+        turn.ticket = weakref.ref(self._last)

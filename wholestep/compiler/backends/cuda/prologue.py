@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from wholestep.compiler.plan.kernel import HostValue, Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 
 Function = Callable[..., float]
-AHEAD = 32  # steps whose slots are computed at once
 
 FUNCTIONS: Mapping[str, Function] = {
     "add": operator.add,
@@ -153,8 +153,12 @@ def _several(value: Value, args: Sequence[float | AnyArray], count: int) -> floa
     if value.op in EXACT:
         x: AnyArray = EXACT[value.op](*args)
         return x.astype(np.float32).astype(np.float64) if value.single else x
-    rows = zip(*(a if isinstance(a, np.ndarray) else [a] * count for a in args), strict=True)
-    return np.array([_one(value, [float(a) for a in row]) for row in rows])
+    rows = list(zip(*(a.tolist() if isinstance(a, np.ndarray) else [a] * count for a in args), strict=True))
+    try:
+        found = np.array(list(starmap(FUNCTIONS[value.op], rows)))
+    except (ArithmeticError, ValueError):
+        return np.array([_one(value, row) for row in rows])
+    return found.astype(np.float32).astype(np.float64) if value.single else found
 
 
 # Rounded correctly, by Python and by NumPy.
@@ -179,38 +183,26 @@ def _is_plain(value: HostValue) -> bool:
 
 
 class Scalars:
-    """The runtime scalars of a program, and the slots of its steps.
-
-    While nothing but the step changes, the slots of several steps are computed at once.
-    """
+    """The runtime scalars of a program, and the slots of its steps."""
 
     def __init__(self, plan: Plan) -> None:
         self._values = {s.name: s.default for s in plan.scalars}  # in the plan's order
         self._step = list(self._values).index("step") if "step" in self._values else None
         self._prologue = Prologue(plan)
-        self._changed, self._first = True, 0
-        self._rows: list[list[float]] = []  # of steps from the first on
-        self._sizes: Mapping[str, int] | None = None
+        self.version = 0  # counts changes
 
     def set(self, name: str, value: float) -> None:
         """From the next step on; one that the plan does not use is ignored."""
         if self._values.get(name, value) != value:
-            self._values[name], self._changed = value, True
+            self._values[name] = value
+            self.version += 1
 
-    def slots(self, sizes: Mapping[str, int], step: int, epoch: int) -> Sequence[float]:
+    def slots(self, sizes: Mapping[str, int], step: int) -> Sequence[float]:
         """Those of one step."""
-        self.set("epoch", float(epoch))
-        if self._changed:  # perhaps in every step
-            self._changed, self._rows = False, []
-            return self._prologue.slots(sizes, self._given(step))
-        if sizes is not self._sizes or not 0 <= step - self._first < len(self._rows):
-            self._rows = self.table(sizes, range(step, step + AHEAD), epoch).tolist()
-            self._first, self._sizes = step, sizes
-        return self._rows[step - self._first]
+        return self._prologue.slots(sizes, self._given(step))
 
-    def table(self, sizes: Mapping[str, int], steps: Sequence[int], epoch: int) -> AnyArray:
+    def table(self, sizes: Mapping[str, int], steps: Sequence[int]) -> AnyArray:
         """A row for each of several steps."""
-        self.set("epoch", float(epoch))
         return self._prologue.table(sizes, [self._given(step) for step in steps])
 
     def _given(self, step: int) -> list[float]:

@@ -9,6 +9,7 @@ from wholestep.compiler.backends.cuda.layout import is_small
 from wholestep.compiler.runtime.arrays import AnyArray
 
 if TYPE_CHECKING:
+    from wholestep.compiler.backends.cuda.exchange import Turn
     from wholestep.compiler.backends.cuda.program import CudaProgram
 
 
@@ -16,7 +17,7 @@ class CudaTicket:
     """A launch, which may still be under way."""
 
     def __init__(
-        self, program: CudaProgram, turn: int, sizes: Mapping[str, int], kept: Mapping[str, AnyArray] | None = None
+        self, program: CudaProgram, turn: Turn, sizes: Mapping[str, int], kept: Mapping[str, AnyArray] | None = None
     ) -> None:
         self._program, self._turn, self._sizes = program, turn, sizes
         self._kept = dict(kept or {})
@@ -25,7 +26,7 @@ class CudaTicket:
     def wait(self) -> None:
         """Return when the launch is done."""
         if not self._resolved:
-            self._program.event(self._turn).wait()
+            self._turn.event.wait()
 
     def loss(self) -> float:
         """The first output, where it is one number."""

@@ -46,3 +46,10 @@ extern "C" __global__ void __launch_bounds__(256) ws_gather(const ws_step *step,
     }
   }
 }
+
+/* What a launch is given, from memory of the host: pieces of 16 bytes. */
+extern "C" __global__ void __launch_bounds__(256) ws_fetch(char *to, const char *of, long long pieces) {
+  struct alignas(16) Piece { int x[4]; };
+  for (long long i = blockIdx.x * 256 + threadIdx.x; i < pieces; i += gridDim.x * 256)
+    ((Piece *)to)[i] = ((const Piece *)of)[i];
+}

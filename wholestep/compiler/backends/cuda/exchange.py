@@ -1,0 +1,159 @@
+"""What a launch is given and what it brings back: pinned memory of the host, of which there are several turns.
+
+A launch whose inputs are not large is one call of the driver: the graph begins with a kernel that fetches the record
+and the inputs of its turn from pinned memory, and small outputs are written there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, PinnedMemory
+from wholestep.compiler.backends.cuda.launches import RECORD, Order, Resource, write_record
+from wholestep.compiler.backends.cuda.layout import HEAD, OwnLayout, record_words
+from wholestep.compiler.backends.cuda.prologue import Scalars
+from wholestep.compiler.backends.cuda.tickets import CudaTicket
+from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.arrays import AnyArray
+
+TURNS = 16  # launches that may be under way, where their inputs are not large
+FETCHED_TURNS = 4  # of launches that fetch: each turn has a graph of its own
+STAGING = 64 << 20  # bytes of pinned memory for inputs
+FETCHED = 1 << 20  # bytes of inputs that a kernel fetches, whatever of them is used
+FETCH_BYTES = 16 * 256  # that one block fetches at a time
+FETCH_BLOCKS = 132
+AHEAD = 32  # steps whose records are made at once
+
+
+class Records:
+    """What steps are told; while nothing but the step changes, the records of several are made at once."""
+
+    def __init__(self, plan: Plan, scalars: Scalars, seed: int) -> None:
+        self._plan, self._scalars, self._seed = plan, scalars, seed % 2**64
+        self._rows: list[AnyArray] = []
+        self._one = np.zeros(record_words(plan), np.uint64)
+        self._first, self._made = 0, -1  # the step of the first row, and the scalars' version that they are of
+        self._sizes: Mapping[str, int] | None = None
+
+    def row(self, sizes: Mapping[str, int], step: int, epoch: int) -> AnyArray:
+        """The words of one step's record."""
+        scalars, at = self._scalars, step - self._first
+        scalars.set("epoch", float(epoch))
+        if scalars.version != self._made:  # perhaps in every step
+            self._made, self._rows = scalars.version, []
+            head = (self._seed, step, 0, 0)
+            write_record(self._one, self._plan, sizes, scalars.slots(sizes, step), head)
+            return self._one
+        if sizes is not self._sizes or not 0 <= at < len(self._rows):
+            self._make(sizes, step)
+            at = 0
+        return self._rows[at]
+
+    def _make(self, sizes: Mapping[str, int], step: int) -> None:
+        steps = range(step, step + AHEAD)
+        rows = np.zeros((AHEAD, record_words(self._plan)), np.uint64)
+        rows[:, 0], rows[:, 1] = self._seed, steps
+        rows[:, 4 : 4 + len(self._plan.symbols)] = [sizes[s] for s in self._plan.symbols]
+        rows[:, HEAD : HEAD + self._plan.slots].view(np.float64)[:] = self._scalars.table(sizes, steps)
+        self._rows, self._first, self._sizes = list(rows), step, sizes
+
+
+class Turn:
+    """A place on the host for one launch: its record, its inputs, its small outputs."""
+
+    def __init__(self, gpu: Gpu, plan: Plan, layout: OwnLayout, pinned: PinnedMemory, start: int) -> None:
+        self.start, self.address = start, pinned.address + start
+        self.record = pinned.view(start, record_words(plan), np.dtype(np.uint64))
+        self.event = Event(gpu)
+        self.ticket: ref[CudaTicket] | None = None  # of the launch that had it last
+        self._places: dict[str, AnyArray] = {}
+        for name, id in plan.inputs:
+            type = plan.buffers[id].type
+            count = evaluate(type.elements, plan.sizes)
+            self._places[name] = pinned.view(start + layout.offsets[id], count, type.dtype.numpy)
+        self._shaped = dict(self._places)  # as the arrays of the last launch were
+
+    def fill(self, inputs: Mapping[str, AnyArray]) -> None:
+        """Copy the inputs of a launch."""
+        for name, place in self._shaped.items():
+            array = inputs[name]
+            if array.shape != place.shape:
+                place = self._shaped[name] = self._places[name][: array.size].reshape(array.shape)
+            np.copyto(place, array)
+
+    def free(self) -> None:
+        """Wait until the launch that had it last has done with it."""
+        if self.ticket is not None:
+            held = self.ticket()
+            if held is not None:
+                held.resolve()  # somebody may still read it
+            else:
+                self.event.wait()
+            self.ticket = None
+
+
+class Exchange:
+    """The turns of a program."""
+
+    def __init__(self, gpu: Gpu, plan: Plan, layout: OwnLayout, own: DeviceMemory, is_short: bool) -> None:
+        self._gpu, self._plan, self._layout, self._own = gpu, plan, layout, own
+        self.fetches = is_short and layout.given_end <= FETCHED
+        most = FETCHED_TURNS if self.fetches else TURNS
+        count = max(2, min(most, STAGING // max(1, layout.given_end)))
+        size = layout.given_end + layout.small_bytes
+        self._pinned = PinnedMemory(gpu, count * size)
+        self._turns = [Turn(gpu, plan, layout, self._pinned, i * size) for i in range(count)]
+        self._turn = 0
+        read = {load.buffer for k in plan.kernels for load, _ in k.body.reads()} if self.fetches else set()
+        # Where no kernel reads them, kernels write small outputs where the host reads them.
+        self._direct = {b.id for b in layout.small if b.id not in read} if self.fetches else set()
+        self._copied = [(layout.offsets[b.id], b.bytes) for b in layout.small if b.id not in self._direct]
+        if not self._direct and self._copied:
+            self._copied = [(layout.given_end, layout.small_bytes)]
+
+    def next(self) -> tuple[int, Turn]:
+        """The next turn, and its number."""
+        number = self._turn = (self._turn + 1) % len(self._turns)
+        turn = self._turns[number]
+        turn.free()
+        return number, turn
+
+    def address(self, number: int, id: int) -> int | None:
+        """Where a launch of this turn writes a small output; None: where all others do."""
+        return self._turns[number].address + self._layout.offsets[id] if id in self._direct else None
+
+    def output(self, turn: Turn, id: int, count: int) -> AnyArray:
+        """A small output that a launch has brought back."""
+        return self._pinned.view(turn.start + self._layout.offsets[id], count, self._plan.buffers[id].type.dtype.numpy)
+
+    def add_fetch(self, order: Order, number: int, fetch: Any) -> None:
+        """Begin a graph with what a turn is given."""
+        bytes = self._layout.given_end
+        given = [ctypes.c_void_p(self._own.address), ctypes.c_void_p(self._turns[number].address)]
+        grid = (min(FETCH_BLOCKS, -(-bytes // FETCH_BYTES)), 1)
+        writes: set[Resource] = {RECORD, *(id for _, id in self._plan.inputs)}
+        order.kernel(fetch, grid, 256, [*given, ctypes.c_longlong(bytes // 16)], set(), writes)
+
+    def give(self, turn: Turn, row: AnyArray, inputs: Mapping[str, AnyArray]) -> None:
+        """The record and the inputs of a launch: a kernel fetches them, or they are copied piece by piece."""
+        np.copyto(turn.record, row)
+        turn.fill(inputs)
+        if not self.fetches:
+            self._gpu.copy_in(self._own.address, turn.address, row.nbytes)
+            for name, id in self._plan.inputs:
+                offset = self._layout.offsets[id]
+                if inputs[name].nbytes:
+                    self._gpu.copy_in(self._own.address + offset, turn.address + offset, inputs[name].nbytes)
+
+    def take(self, turn: Turn, everything: bool = False) -> None:
+        """Have small outputs brought back that are not written to the host by themselves, and note when it is done."""
+        all = [(self._layout.given_end, self._layout.small_bytes)]
+        for at, size in all if everything and self._direct else self._copied:
+            self._gpu.copy_out(turn.address + at, self._own.address + at, size)
+        turn.event.record()
