@@ -62,7 +62,10 @@ class FakeDriver:
     def __init__(self, capability: tuple[int, int] = (9, 0)) -> None:
         self.capability = capability
         self.memory: dict[int, Any] = {}
-        self.queue: list[Op] = []
+        self.queues: dict[int, list[Op]] = {}  # by stream
+        self.noted: dict[int, tuple[int, int]] = {}  # event -> the stream that it was put into last, and how often
+        self.passed: dict[int, int] = {}  # event -> how often its stream has come there
+        self.early = False  # do streams beside the first one run at once, where nothing holds them back?
         self.captured: list[Op] = []  # what a library puts into a stream
         self.objects: list[Any] = []  # graphs, modules and functions by number
         self.launched, self.graphs = 0, 0
@@ -95,29 +98,47 @@ class FakeDriver:
         return OK, TOTAL - self.used, TOTAL
 
     def cuMemsetD8Async(self, address: int, byte: int, size: int, stream: Any) -> tuple[CUresult]:
-        return self.put(lambda: ctypes.memset(address, byte, size) and None)
+        return self.put(lambda: ctypes.memset(address, byte, size) and None, stream)
 
     def cuMemcpyHtoDAsync(self, to: int, of: int, size: int, stream: Any) -> tuple[CUresult]:
-        return self.put(lambda: ctypes.memmove(to, of, size) and None)
+        return self.put(lambda: ctypes.memmove(to, of, size) and None, stream)
 
     def cuMemcpyDtoHAsync(self, to: int, of: int, size: int, stream: Any) -> tuple[CUresult]:
-        return self.put(lambda: ctypes.memmove(to, of, size) and None)
+        return self.put(lambda: ctypes.memmove(to, of, size) and None, stream)
 
     # -- the stream ------------------------------------------------------------------------------------------------
-    def put(self, op: Op) -> tuple[CUresult]:
-        self.queue.append(op)
+    def put(self, op: Op, stream: int) -> tuple[CUresult]:
+        self.queues[stream].append(op)
+        if self.early and stream != min(self.queues):
+            self.run(stream)
         return (OK,)
 
-    def run(self) -> None:
-        queue, self.queue = self.queue, []
-        for op in queue:
-            op()
+    def run(self, stream: int | None = None) -> None:
+        """All that stands in a stream, or in every one."""
+        for each in self.queues if stream is None else (stream,):
+            while self.queues[each]:
+                self.queues[each].pop(0)()
+
+    def reach(self, event: int, times: int) -> None:
+        """Let a stream run until it has come to an event so many times."""
+        stream, _ = self.noted[event]
+        while self.passed.get(event, 0) < times:
+            self.queues[stream].pop(0)()
 
     def cuStreamCreate(self, flags: int) -> tuple[CUresult, int]:
-        return OK, 7
+        stream = self.keep(None)
+        self.queues[stream] = []
+        return OK, stream
 
-    def cuStreamSynchronize(self, stream: Any) -> tuple[CUresult]:
-        self.run()
+    def cuStreamDestroy(self, stream: int) -> tuple[CUresult]:
+        return (OK,)
+
+    def cuStreamWaitEvent(self, stream: int, event: int, flags: int) -> tuple[CUresult]:
+        times = self.noted[event][1]
+        return self.put(lambda: self.reach(event, times), stream)
+
+    def cuStreamSynchronize(self, stream: int) -> tuple[CUresult]:
+        self.run(stream)
         return (OK,)
 
     def cuGraphCreate(self, flags: int) -> tuple[CUresult, list[Node]]:
@@ -171,16 +192,23 @@ class FakeDriver:
     def cuGraphLaunch(self, graph: int, stream: Any) -> tuple[CUresult]:
         self.launched += 1
         ops = self.objects[graph]
-        return self.put(lambda: [op() for op in ops] and None)
+        return self.put(lambda: [op() for op in ops] and None, stream)
 
     def cuEventCreate(self, flags: int) -> tuple[CUresult, int]:
         return OK, self.keep(None)
 
-    def cuEventRecord(self, event: int, stream: Any) -> tuple[CUresult]:
-        return (OK,)
+    def cuEventRecord(self, event: int, stream: int) -> tuple[CUresult]:
+        times = self.noted.get(event, (0, 0))[1] + 1
+        self.noted[event] = stream, times
+
+        def come() -> None:
+            self.passed[event] = times
+
+        return self.put(come, stream)
 
     def cuEventSynchronize(self, event: int) -> tuple[CUresult]:
-        self.run()
+        if event in self.noted:
+            self.reach(event, self.noted[event][1])
         return (OK,)
 
     # -- code ------------------------------------------------------------------------------------------------------

@@ -93,6 +93,10 @@ class Gpu:
         self.enter()
         call("cuStreamSynchronize", self.stream)
 
+    def wait_for(self, event: Event) -> None:
+        """Let everything that comes next in the stream wait for a moment of another one; the host goes on."""
+        call("cuStreamWaitEvent", self.stream, event.handle, 0)
+
     def copy_in(self, to: int, of: int, size: int) -> None:
         """From pinned memory, in the stream's order."""
         if self._copy_in(to, of, size, self.stream)[0]:
@@ -211,6 +215,25 @@ class Event:
     def milliseconds_since(self, earlier: Event) -> float:
         found: float = call("cuEventElapsedTime", earlier.handle, self.handle)
         return found
+
+
+class CopyStream:
+    """Copies to a GPU beside what its own stream does."""
+
+    def __init__(self, owner: Gpu) -> None:
+        owner.enter()
+        self._gpu = owner
+        self._handle = call("cuStreamCreate", bindings().CUstream_flags.CU_STREAM_NON_BLOCKING)
+        weakref.finalize(self, _free, "cuStreamDestroy", owner, self._handle)
+
+    def copy_in(self, to: int, of: int, size: int) -> None:
+        """From pinned memory, in this stream's order."""
+        self._gpu.enter()
+        call("cuMemcpyHtoDAsync", to, of, size, self._handle)
+
+    def record(self, event: Event) -> None:
+        """Let an event be the moment after all copies so far."""
+        call("cuEventRecord", event.handle, self._handle)
 
 
 class Module:

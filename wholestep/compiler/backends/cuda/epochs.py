@@ -1,4 +1,4 @@
-"""Many steps a launch: data that lies on the GPU, gathered there in the order of the epoch, several steps a graph.
+"""Many steps a launch: data on the GPU, or brought there chunk by chunk, gathered in the order of the epoch.
 
 Records of all steps of a launch are written ahead; losses come back together.  The host looks every 50 ms.
 """
@@ -18,6 +18,7 @@ from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, 
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, Nodes, PinnedMemory
 from wholestep.compiler.backends.cuda.launches import Order, in_second_place
 from wholestep.compiler.backends.cuda.layout import record_words
+from wholestep.compiler.backends.cuda.streaming import Streamed
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.order import ROUNDS, _round_keys
 
@@ -70,7 +71,7 @@ class Epochs:
         self._pinned = [PinnedMemory(gpu, size) for _ in range(IN_FLIGHT + 1)]
         self._events = [Event(gpu) for _ in self._pinned]
         self._graphs: dict[tuple[int, frozenset[int], tuple[int, ...]], Graph] = {}
-        self._resident: Resident | None = None
+        self._resident: Resident | Streamed | None = None
         self.mapped_bytes = self._records.size + self._losses.size + self._data.size + self._inputs.size
 
     def _second_inputs(self) -> dict[int, int]:
@@ -87,19 +88,22 @@ class Epochs:
         self._graphs = {}
 
     def takes(self, epoch: Epoch) -> bool:
-        """Can the epoch run here: data that fits the GPU, and indices that may all be used?"""
+        """Can the epoch run here: arrays, and indices that may all be used?"""
         if not epoch.sources or len(epoch.sources) > MOST_SOURCES:
             return False
         self._resident = epoch.kept.get(self)
         if self._resident is None:
             size = sum(a.nbytes for a in epoch.sources.values())
-            if size > SHARE * self._gpu.free_bytes:
-                return False
             try:
                 check_indices(self._program.plan, {**epoch.sources, **epoch.whole}, epoch.sizes)
             except IndexRefusedError:
                 return False  # step by step the session finds out which one
-            self._resident = epoch.kept[self] = copy_sources(self._gpu, epoch.sources)
+            if size > SHARE * self._gpu.free_bytes:
+                words = 2 * DATA_BYTES // 8
+                self._resident = Streamed(self._gpu, epoch.sources, epoch.batch, self.steps, words)
+            else:
+                self._resident = copy_sources(self._gpu, epoch.sources)
+            epoch.kept[self] = self._resident
         return True
 
     # -- an epoch ------------------------------------------------------------------------------------------------
@@ -114,13 +118,18 @@ class Epochs:
 
     def _slice(self, epoch: Epoch, first: int) -> AnyArray:
         self._program.begin_slice(epoch)
-        self._describe(epoch)
+        assert self._resident is not None, "takes() comes before"
+        self._elsewhere = frozenset(dict(self._program.plan.inputs)[name] for name in epoch.sources)
+        most = self._resident.updates if isinstance(self._resident, Streamed) else self.steps
+        if isinstance(self._resident, Resident):
+            start, offsets = self._resident.memory.address, self._resident.offsets
+            self._data.write(0, self._described(epoch, {name: start + at for name, at in offsets.items()}))
         deadline, end = time.monotonic() + SLICE_SECONDS, min(epoch.end, first + (epoch.every or epoch.end))
         losses: list[AnyArray] = []
         begun: deque[tuple[int, int]] = deque()
         update, turn = first, 0
         while update < end and (update == first or time.monotonic() < deadline):
-            count = self.steps if end - update >= self.steps else 1
+            count = most if end - update >= most else 1
             if self._program.has_library and epoch.rows_of(update + count - 1) < epoch.batch:
                 count = 1  # the steps of a graph that a library has part in have one size
             self._launch(epoch, update, count, turn)
@@ -133,26 +142,24 @@ class Epochs:
         self._program.end_slice(epoch.sizes_of(update - 1), float(found[-1]))
         return found
 
-    def _describe(self, epoch: Epoch) -> None:
-        """Where rows are and in which order they come: `ws_data` of native/gather.h."""
-        assert self._resident is not None, "takes() comes before"
+    def _described(self, epoch: Epoch, begins: Mapping[str, int]) -> AnyArray:
+        """Where rows are and in which order they come, for both places of inputs: `ws_data` of native/gather.h."""
         words = np.zeros(DATA_BYTES // 8, np.uint64)
         words[0] = epoch.rows
+        shuffled = epoch.order is not None and isinstance(self._resident, Resident)  # a chunk is in order
         bits = max(2, (epoch.rows - 1).bit_length())
-        words[1:3] = np.array(
-            [epoch.order is not None, bits // 2, bits - bits // 2, len(epoch.sources)], np.int32
-        ).view(np.uint64)
+        words[1:3] = np.array([shuffled, bits // 2, bits - bits // 2, len(epoch.sources)], np.int32).view(np.uint64)
         if epoch.order is not None:
             words[3 : 3 + ROUNDS] = _round_keys(epoch.seed, epoch.order)
         inputs = dict(self._program.plan.inputs)
-        for number, place in enumerate((self._program.address, self._second.__getitem__)):
+        found = []
+        for place in (self._program.address, self._second.__getitem__):
             at = 3 + ROUNDS
             for name, array in epoch.sources.items():
-                rows = self._resident.memory.address + self._resident.offsets[name]
-                words[at : at + 3] = rows, place(inputs[name]), array.nbytes // len(array)
+                words[at : at + 3] = begins[name], place(inputs[name]), array.nbytes // len(array)
                 at += 3
-            self._data.write(number * DATA_BYTES, words)
-        self._elsewhere = frozenset(inputs[name] for name in epoch.sources)
+            found.append(words.copy())
+        return np.concatenate(found)
 
     def _launch(self, epoch: Epoch, update: int, count: int, turn: int) -> None:
         """Write the records of some updates ahead, queue their graph, and have their losses brought back."""
@@ -160,8 +167,13 @@ class Epochs:
         records = pinned.view(0, self._words * count, np.dtype(np.uint64)).reshape(count, self._words)
         program.write_records(records, epoch, update)
         graph = self._ready_graph(count, epoch.sizes_of(update))
+        if isinstance(self._resident, Streamed):
+            begins = self._resident.bring(epoch, update, count)
+            self._resident.write(self._data.address, self._described(epoch, begins))
         self._gpu.copy_in(self._records.address, pinned.address, records.nbytes)
         graph.launch()
+        if isinstance(self._resident, Streamed):
+            self._resident.launched()
         to = pinned.address + 8 * self._words * self.steps
         self._gpu.copy_out(to, self._losses.address, LOSS_BYTES * count)
         self._events[turn].record()

@@ -1,0 +1,49 @@
+"""Data larger than the GPU's memory: chunks in pinned double buffers, with the order and the bits of data that fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sessions import assert_same_bits, data, mlp
+
+import wholestep as ws
+from tests.compiler.backends.cuda.fake_gpu import FakeDriver
+from tests.compiler.backends.cuda.models import UNCHECKED
+from wholestep.compiler.backends.cuda import epochs, streaming
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["copies are late", "copies are early"])
+def test_rows_that_do_not_fit_are_streamed_in_the_same_order_with_the_same_bits(
+    early: bool, gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of two and five updates, the last update smaller; two epochs in different orders."""
+    if gpu is not None:
+        monkeypatch.setattr(gpu, "early", early)
+    rows = data(91)
+    brought: list[int] = []
+    bring = streaming.Streamed.bring
+
+    def note(self: streaming.Streamed, epoch: object, update: int, count: int) -> object:
+        brought.append(count)
+        return bring(self, epoch, update, count)  # type: ignore[arg-type]
+
+    def trained() -> tuple[Array, dict[str, Array]]:
+        session = ws.build_session(mlp(), optimizer=ws.Adam(lr=1e-2), batch_size=8, device="cuda", options=UNCHECKED)
+        return session.run(**rows, epochs=2), session.state_dict()
+
+    monkeypatch.setattr(streaming.Streamed, "bring", note)
+    losses, state = trained()
+    assert not brought
+    monkeypatch.setattr(epochs, "SHARE", 0.0)
+    for updates in (2, 5):
+        brought.clear()
+        monkeypatch.setattr(streaming, "CHUNK", 1024 * updates)
+        streamed, other = trained()
+        assert sum(brought) == len(losses) == 24
+        assert max(brought) == updates
+        np.testing.assert_array_equal(streamed, losses)
+        assert_same_bits(other, state)

@@ -1,0 +1,81 @@
+"""Data that does not fit the GPU, in pinned double buffers.
+
+The rows of the next steps are gathered in the order of the epoch and copied beside the steps before, by a stream of
+their own, into two places in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from wholestep.compiler.backend import Epoch
+from wholestep.compiler.backends.cuda.driver import CopyStream, DeviceMemory, Event, Gpu, PinnedMemory
+from wholestep.compiler.backends.cuda.layout import rounded
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.order import epoch_order
+
+CHUNK = 128 << 20  # bytes of rows that are copied at once, about
+PLACES = 2
+
+
+class _Place:
+    """Room for the rows of some steps, on the host and on the GPU."""
+
+    def __init__(self, gpu: Gpu, size: int, more: int) -> None:
+        self.pinned, self.memory = PinnedMemory(gpu, size + more), DeviceMemory(gpu, size)
+        self.copied, self.used = Event(gpu), Event(gpu)
+        self.busy = False  # may steps that were launched still read it?
+
+
+class Streamed:
+    """The rows of a run, brought chunk by chunk; `words` 8-byte words go with each, by the stream of the steps."""
+
+    def __init__(self, gpu: Gpu, sources: Mapping[str, AnyArray], batch: int, most: int, words: int) -> None:
+        self._gpu, self._sources, self._copies = gpu, sources, CopyStream(gpu)
+        update = sum(rounded(batch * array[:1].nbytes) for array in sources.values())
+        self.updates = max(1, min(most, CHUNK // max(1, update)))  # of a chunk
+        self._offsets, end = {}, 0
+        for name, array in sources.items():
+            self._offsets[name] = end
+            end += rounded(self.updates * batch * array[:1].nbytes)
+        self._end, self._words = end, words
+        self._places = [_Place(gpu, end, 8 * words) for _ in range(PLACES)]
+        self._next = 0
+
+    def bring(self, epoch: Epoch, update: int, count: int) -> Mapping[str, int]:
+        """Have the rows of some updates copied, which the steps launched next wait for.
+
+        Returns where each source would begin if all of it were there.
+        """
+        place = self._places[self._next]
+        if place.busy:
+            place.used.wait()
+        first = update * epoch.batch
+        at = np.arange(first, min(first + count * epoch.batch, epoch.rows))
+        rows = at if epoch.order is None else epoch_order(epoch.seed, epoch.order, epoch.rows, at)
+        found = {}
+        for name, source in self._sources.items():
+            row, offset = source[:1].nbytes, self._offsets[name]
+            chunk = place.pinned.view(offset, len(rows) * source[:1].size, source.dtype)
+            np.take(source, rows, axis=0, out=chunk.reshape(len(rows), *source.shape[1:]), mode="clip")
+            self._copies.copy_in(place.memory.address + offset, place.pinned.address + offset, chunk.nbytes)
+            found[name] = (place.memory.address + offset - first * row) % 2**64
+        self._copies.record(place.copied)
+        self._gpu.wait_for(place.copied)
+        return found
+
+    def write(self, address: int, words: AnyArray) -> None:
+        """Write what the steps launched next read beside the rows."""
+        assert words.size <= self._words, f"{words.size} of {self._words} words"
+        place = self._places[self._next]
+        place.pinned.view(self._end, words.size, words.dtype)[:] = words.reshape(-1)
+        self._gpu.copy_in(address, place.pinned.address + self._end, words.nbytes)
+
+    def launched(self) -> None:
+        """The steps that read the rows stand in the stream: their place is free when they are done."""
+        place = self._places[self._next]
+        place.used.record()
+        place.busy = True
+        self._next = (self._next + 1) % PLACES
