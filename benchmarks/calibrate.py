@@ -42,6 +42,7 @@ UNARY: dict[str, Callable[[T], T]] = {
     "sin": ws.sin,
     "cos": ws.cos,
     "erf": ws.erf,
+    "atan": ws.atan,
     "sigmoid": ws.sigmoid,
     "tanh": ws.tanh,
     "pow": lambda x: x**1.7,

@@ -194,6 +194,20 @@ SELECTION: dict[str, Row] = {
         lambda x: ws.argsort(x).astype(x.dtype) * x, lambda x: x.argsort(dim=-1, stable=True).to(x.dtype) * x, (TIED,)
     ),
     "topk": (lambda x: largest(x, 3, -1), lambda x: torch_largest(x, 3, -1), (SIGNALS,)),
+    "put, sorted, summed": (
+        lambda x, y: ws.put_along_axis(x, ws.argsort(y)[:, :, :4], y[:, :, :4], 2) * ws.cumsum(y, 2, reverse=True)
+        + ws.put_along_axis(x, ws.argsort(y), y, 2, reduce="max") + ws.prod(x, 1, keepdims=True),
+        lambda x, y: x.scatter(2, y.argsort(-1)[:, :, :4], y[:, :, :4]) * y.flip(2).cumsum(2).flip(2)
+        + x.scatter_reduce(2, y.argsort(-1), y, "amax") + x.prod(1, keepdim=True),
+        (SIGNALS, normal(2, 3, 9)),
+    ),
+    "index_put, index_copy, cumprod": (
+        lambda x, y: ws.index_put(x, (np.array([1, 0]), np.array([2, 2])), y[0, :2]) * ws.cumprod(y, 1)
+        + ws.index_copy(x, 2, np.array([3, 3]), y[:, :, :2]),
+        lambda x, y: x.index_put((torch.tensor([1, 0]), torch.tensor([2, 2])), y[0, :2]) * y.cumprod(1)
+        + x.index_copy(2, torch.tensor([3]), y[:, :, 1:2]),
+        (SIGNALS, normal(2, 3, 9)),
+    ),
     "topk, many, the first axis": (lambda x: largest(x, 6, 0), lambda x: torch_largest(x, 6, 0), (normal(8, 5),)),
 }  # fmt: skip
 

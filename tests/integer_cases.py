@@ -76,6 +76,14 @@ def numbers(dtype: str) -> dict[str, Expression]:
         "argmax": (_rows(lambda x: x.argmax(1)), _rows(lambda x: x.argmax(1).astype(np.int32))),
         "argmax of columns": (_rows(lambda x: x.argmax(0)), _rows(lambda x: x.argmax(0).astype(np.int32))),
     }
+    if ends is not None:
+        found |= {
+            "floor_divide": (lambda a, b: a // b, np.floor_divide),
+            "bits": (lambda a, b: (a & b) + (a | b) * (a ^ b), lambda a, b: (a & b) + (a | b) * (a ^ b)),
+            "not": (lambda a, b: ~a, lambda a, b: ~a),
+            "left_shift": (lambda a, b: a << b, np.left_shift),
+            "right_shift": (lambda a, b: a >> b, np.right_shift),
+        }
     if ends is not None:  # the order of a float sum is its own matter
         found["sum"] = (lambda a, b: a.sum(), lambda a, b: a.sum(dtype=a.dtype))
         found["sum of rows"] = (_rows(lambda x: x.sum(1)), _rows(lambda x: x.sum(1, dtype=x.dtype)))

@@ -81,7 +81,7 @@ def _class_axis_last(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor
 
 
 POINTWISE = {
-    **{n: named(n, X) for n in ("exp", "exp2", "expm1", "sin", "cos", "erf", "abs", "relu", "sigmoid", "tanh")},
+    **{n: named(n, X) for n in ("exp", "exp2", "expm1", "sin", "cos", "erf", "atan", "abs", "relu", "sigmoid", "tanh")},
     **{n: named(n, positive(7, 19)) for n in ("log", "log2", "log1p", "sqrt")},
     "recip": case(ws.recip, positive(7, 19), torch_function=torch.reciprocal),
     "neg": case(lambda x: -x, X),
@@ -140,6 +140,9 @@ BINARY = {
     "logical_or": case(lambda x, y: x | y, BITS, BITS2, slope=False),
     "logical_not": case(lambda x: ~x, BITS, slope=False),
     "integers": case(lambda x, y: x * y - x + abs(y) - (-x), INTS, INTS2, slope=False),
+    "floor_divide": case(lambda x, y: x // y, INTS, INTS2, slope=False),
+    "bitwise": case(lambda x, y: (x & y) - 3 * (x | y) + (x ^ y), INTS, INTS2, slope=False),
+    "shifts": case(lambda x, y: (x << y) - (x >> y), INTS, INTS2, slope=False),
     "mod of integers": case(lambda x, y: x % y, INTS, INTS2, slope=False),
 }  # fmt: skip
 

@@ -25,6 +25,7 @@ RUNS = {
 COMPILED = [
     "convolutions: conv_transpose2d, every option", "convolutions: conv3d", "pools: avg_pool2d, ceil_mode",
     "pools: max_pool2d, ceil_mode, far outside", "sizes: bilinear", "sizes: pad, reflect",
+    "selection: put, sorted, summed", "selection: index_put, index_copy, cumprod",
 ]  # fmt: skip
 ROWS = [*(("float64", name) for name in CASES), *(("float32", name) for name in COMPILED)]
 

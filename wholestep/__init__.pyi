@@ -18,9 +18,10 @@ from wholestep.optim import runtime as runtime
 
 # functions of tensors
 from wholestep.compiler.frontend.functions import (
-    abs as abs, arange as arange, cast as cast, concat as concat, cos as cos, erf as erf, exp as exp, exp2 as exp2,
-    expm1 as expm1, floor as floor, gather as gather, gelu as gelu, iota as iota, less_than as less_than, log as log,
-    log1p as log1p, log2 as log2, log_softmax as log_softmax, logsumexp as logsumexp, matmul as matmul,
+    abs as abs, arange as arange, atan as atan, cast as cast, concat as concat, cos as cos, erf as erf, exp as exp,
+    exp2 as exp2, expm1 as expm1, floor as floor, gather as gather, gelu as gelu, iota as iota,
+    less_than as less_than, log as log, log1p as log1p,
+    log2 as log2, log_softmax as log_softmax, logsumexp as logsumexp, matmul as matmul,
     maximum as maximum, minimum as minimum, mod as mod, one_hot as one_hot, random_normal as random_normal,
     random_uniform as random_uniform, ratio as ratio, recip as recip, relu as relu, scatter_add as scatter_add,
     sigmoid as sigmoid, sign as sign, silu as silu, sin as sin, size as size, softmax as softmax, sqrt as sqrt,
@@ -49,6 +50,17 @@ from wholestep.compiler.frontend.padding import pad as pad
 from wholestep.compiler.frontend.selection import (
     argsort as argsort, random_integers as random_integers, sort as sort, take_along_axis as take_along_axis,
     topk as topk,
+)
+from wholestep.compiler.frontend.scattering import (
+    index_add as index_add, index_copy as index_copy, index_fill as index_fill, index_put as index_put,
+    masked_scatter as masked_scatter, put_along_axis as put_along_axis, scatter_slice as scatter_slice,
+)
+from wholestep.compiler.frontend.products import (
+    cummax as cummax, cummin as cummin, cumprod as cumprod, logcumsumexp as logcumsumexp, prod as prod,
+)
+from wholestep.compiler.frontend.integers import (
+    bitwise_and as bitwise_and, bitwise_not as bitwise_not, bitwise_or as bitwise_or, bitwise_xor as bitwise_xor,
+    left_shift as left_shift, right_shift as right_shift,
 )
 from wholestep.compiler.frontend.resize import (
     interpolate as interpolate, pixel_shuffle as pixel_shuffle, pixel_unshuffle as pixel_unshuffle,

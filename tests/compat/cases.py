@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,10 @@ BITS = normal(4, 6) > 0
 INTS = _RNG.integers(0, 5, (4, 6)).astype(np.int32)
 ZEROS = np.where(BITS, normal(4, 6), 0.0)
 ZEROS[2] = 0.0
+WHOLE = _RNG.integers(-20, 20, (4, 6)).astype(np.int32)
+ORDERS = np.stack([_RNG.permutation(6) for _ in range(4)]).astype(np.int32)
+PLACES = np.array([2, 0, 3], np.int32)
+LONG = normal(4, 600)
 
 COMPOSED = {
     "clip": case(lambda t, x: t.clip(x, -0.5, 0.8), X),
@@ -82,6 +87,80 @@ COMPOSED = {
         lambda t, x: t.nan_to_num(x, nan=3.0, posinf=4.0, neginf=-5.0), np.array([1.0, np.nan, np.inf, -np.inf]),
         slope=False,
     ),
+    # whole numbers
+    "bits": case(
+        lambda t, x, y: t.bitwise_and(x, y) + 3 * t.bitwise_or(x, y) - t.bitwise_xor(x, y) * t.bitwise_not(x),
+        WHOLE, INTS, slope=False,
+    ),
+    "bits by operators": case(lambda t, x, y: (x & y) + 3 * (x | y) - (x ^ y) * ~x + (5 & x), WHOLE, INTS, slope=False),
+    "bits of truths": case(
+        lambda t, x: t.bitwise_not(x) ^ t.bitwise_or(x, t.bitwise_and(x, ~x)), BITS, slope=False
+    ),
+    "shifts": case(
+        lambda t, x, y: t.bitwise_left_shift(x, y) + t.bitwise_right_shift(x, y) + (x << 2) + (x >> y) + (1 << y),
+        WHOLE, INTS, slope=False,
+    ),
+    "quotients of integers": case(
+        lambda t, x, y: t.floor_divide(x, y + 1) + 10 * (x // (y - 7)) + 100 * t.div(x, y + 1, rounding_mode="trunc")
+        + 1000 * t.div(x, 3, rounding_mode="floor") + 7 // (y + 1),
+        WHOLE, INTS, slope=False,
+    ),
+    # elements put elsewhere
+    "scatter": case(lambda t, x, i, y: t.scatter(x, 1, i[:, :3], y[:, :3]), X, ORDERS, Y),
+    "scatter, number": case(lambda t, x, i: t.scatter(x, 0, i[:1, :4] % 4, 2.5) * x, X, ORDERS),
+    **{
+        f"scatter_reduce, {how}, {own}": case(
+            lambda t, x, i, y, how=how, own=own: t.scatter_reduce(x, 1, i % 4, y, how, include_self=own), X, ORDERS, Y
+        )
+        for how in ("sum", "mean", "prod", "amax", "amin")
+        for own in (True, False)
+    },
+    "scatter_reduce of integers": case(
+        lambda t, x, i: t.scatter_reduce(x, 1, i % 4, x + 1, "amax") + t.scatter_reduce(x, 1, i % 4, x, "prod"), WHOLE,
+        ORDERS, slope=False,
+    ),
+    "scatter of a long axis": case(
+        lambda t, x, y: t.scatter_reduce(x, 1, t.arange(1, 13, 4).reshape(1, 3) * 47, y[:1, :3], "mean")[:, ::47],
+        LONG, Y,
+    ),
+    "index_add, index_copy": case(
+        lambda t, x, y, i: t.index_add(x, 1, i, y[:, :3], alpha=2) * t.index_copy(x, 0, i, y[:3]), X, Y, PLACES
+    ),
+    "index_fill": case(lambda t, x, i: t.index_fill(x, 1, i, 3.0) * t.index_fill(x, 0, i, -1.0), X, PLACES),
+    "index_put": case(
+        lambda t, x, y, i: t.index_put(x, (i,), y[:3]) * t.index_put(x, (i, i + 1), y[0, :3]), X, Y, PLACES
+    ),
+    "index_put, accumulated": case(
+        lambda t, x, y, i: t.index_put(x, (i, i * 0 + 1), y[0, :3], accumulate=True)
+        + t.index_put(x, (i * 0 - 1,), y[:3], accumulate=True),
+        X, Y, PLACES,
+    ),
+    "index_put by a mask": case(lambda t, x, m: t.index_put(x, (m,), x[0, 0] * 0 + 2.0), X, BITS, slope=False),
+    "masked_scatter": case(lambda t, x, m, y: t.masked_scatter(x, m, y) * x, X, BITS, Y),
+    "slice_scatter": case(
+        lambda t, x, y: t.slice_scatter(x, y[:, :2], dim=1, start=1, end=3) * t.slice_scatter(x, y[:2], 0, 0, 4, 2),
+        X, Y,
+    ),
+    "select_scatter": case(lambda t, x, y: t.select_scatter(x, y[0], 0, 2) * t.select_scatter(x, y[:, 1], 1, -1), X, Y),
+    "indices of several axes": case(
+        lambda t, x, i: x[i, i, i] * x[i % 2, :, i].sum(1) + x[:, i, i].sum()
+        + x[i.reshape(3, 1) % 2, i][:, :, 0].sum(1),
+        CUBE, PLACES % 2,
+    ),
+    # along an axis
+    "prod": case(lambda t, x: t.prod(x, dim=1, keepdim=True) * x + t.prod(x) + t.prod(x, 0), ZEROS),
+    "prod of integers": case(lambda t, x: t.prod(x[:, :4] + 1, 1), INTS, slope=False),
+    "cumprod": case(lambda t, x: t.cumprod(x, dim=1), ZEROS),
+    "cumsum of blocks": case(lambda t, x: t.cumsum(x, dim=1)[:, ::13] + t.cumsum(x, 1)[:, 40:80], LONG[:, :520]),
+    "cumsum of integers": case(lambda t, x: t.cumsum(x, 0), WHOLE, slope=False),
+    "cummax, cummin": case(lambda t, x: t.cummax(x, 1)[0] * t.cummin(x, dim=0)[0], X),
+    "cummax of equal ones": case(lambda t, x: t.cummax(x, 1)[1] * 7 + t.cummin(x, 1)[1], INTS, slope=False),
+    "logcumsumexp": case(lambda t, x: t.logcumsumexp(x, dim=1), X),
+    "topk, the smallest": case(lambda t, x: t.topk(x, 3, dim=1, largest=False)[0] * t.topk(x, 2, 0)[0].sum(), X),
+    "topk of infinities": case(
+        lambda t, x: t.topk(t.where(x > 0.5, x, -math.inf), 65, 1)[1].sum(1), LONG[:, :65], slope=False
+    ),
+    "take_along, the first ones": case(lambda t, x, i: t.take_along_dim(x[:2], i[:2, :3], 1), X, ORDERS),
     # reductions
     "var": case(lambda t, x: t.var(x), X),
     "var of an axis": case(lambda t, x: t.var(x, dim=1, keepdim=True) * x, X),

@@ -23,6 +23,7 @@ UNARY = {
     "silu": (ws.silu, F.silu),
     "softplus": (ws.softplus, F.softplus),
     "erf": (ws.erf, torch.erf),
+    "atan": (ws.atan, torch.atan),
     "abs": (ws.abs, torch.abs),
     "neg": (lambda x: -x, lambda x: -x),
     "square": (lambda x: x * x, lambda x: x * x),

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from wholestep.compat.arguments import take_their_words
-from wholestep.compiler.frontend import elementwise, functions, statistics
+from wholestep.compiler.frontend import elementwise, functions, scattering, statistics
 from wholestep.compiler.frontend.filled import eye, full_like
 from wholestep.compiler.frontend.tensor import Axes, Operand, Tensor, as_tensor, pointwise, where
 from wholestep.compiler.frontend.trace import fail
@@ -22,7 +22,8 @@ __all__ = [
     "fmod", "frac", "ge", "gt", "heaviside", "hstack", "hypot", "identity", "index_select", "inner",
     "is_floating_point", "le", "logaddexp", "logical_and", "logical_not", "logical_or", "logit", "lt", "max", "mean",
     "min", "mul", "nan_to_num", "narrow", "ne", "neg", "numel", "outer", "rad2deg", "rand_like", "randn_like",
-    "repeat_interleave", "select", "sinh", "std_mean", "sub", "sum", "t", "tan", "tensordot", "trace", "var_mean",
+    "repeat_interleave", "scatter", "scatter_reduce", "select", "select_scatter",
+    "sinh", "std_mean", "sub", "sum", "t", "tan", "tensordot", "trace", "var_mean",
     "vstack", "xlogy",
 ]  # fmt: skip
 
@@ -46,9 +47,14 @@ def mul(x: Operand, y: Operand) -> Tensor:
 
 def div(x: Operand, y: Operand, rounding_mode: str | None = None) -> Tensor:
     """x / y; rounded down with "floor", towards 0 with "trunc"."""
-    quotient = as_tensor(x) / y
     if rounding_mode not in (None, "floor", "trunc"):
         fail(OptionError, f"div: rounding_mode is None, 'floor' or 'trunc'; received {rounding_mode!r}.")
+    if rounding_mode is not None and as_tensor(x).dtype.is_integer:
+        down = as_tensor(x) // y
+        if rounding_mode == "floor":
+            return down
+        return where((down < 0) & (down * y != x), down + 1, down)
+    quotient = as_tensor(x) / y
     if rounding_mode is None:
         return quotient
     return functions.floor(quotient) if rounding_mode == "floor" else elementwise.trunc(quotient)
@@ -404,6 +410,27 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
 def index_select(x: Tensor, axis: int, index: Tensor) -> Tensor:
     """`ws.take(x, index, axis)`"""
     return functions.gather(x, index, axis)
+
+
+def scatter(x: Tensor, axis: int, index: Tensor, src: Operand, reduce: str | None = None) -> Tensor:
+    """x with other elements along an axis: y[index[i, j], j] = src[i, j]"""
+    how = {None: "replace", "add": "sum", "multiply": "prod"}.get(reduce)
+    if how is None:
+        fail(OptionError, f"scatter: reduce is None, 'add' or 'multiply'; received {reduce!r}.")
+    return scattering.put_along_axis(x, index, src, axis, how)
+
+
+def scatter_reduce(x: Tensor, axis: int, index: Tensor, src: Operand, reduce: str, include_self: bool = True) -> Tensor:
+    """x joined with other elements along an axis"""
+    how = {"amax": "max", "amin": "min"}.get(reduce, reduce)
+    return scattering.put_along_axis(x, index, src, axis, how, include_self)
+
+
+def select_scatter(x: Tensor, src: Tensor, axis: int, index: int) -> Tensor:
+    """x with another slice at an index"""
+    (at,) = x._axes(axis)
+    one = src.reshape((*src.shape[:at], 1, *src.shape[at:]))
+    return scattering.scatter_slice(x, one, at, index, None if index == -1 else index + 1)
 
 
 def select(x: Tensor, axis: int, index: int) -> Tensor:

@@ -27,6 +27,10 @@ OPERATORS = {
     "not_equal": ("__ne__", "__ne__"),
     "bitwise_and": ("__and__", "__and__"),
     "bitwise_or": ("__or__", "__or__"),
+    "bitwise_xor": ("__xor__", "__xor__"),
+    "left_shift": ("__lshift__", "__rlshift__"),
+    "right_shift": ("__rshift__", "__rrshift__"),
+    "floor_divide": ("__floordiv__", "__rfloordiv__"),
 }
 FUNCTIONS = frozenset({
     "absolute", "ceil", "cos", "cosh", "deg2rad", "exp", "exp2", "expm1", "floor", "hypot", "isfinite", "isinf",

@@ -105,7 +105,7 @@ def _finish(p: Pool) -> Graph:
 
 
 def make_unary(p: Pool) -> None:
-    op = p.pick(["sin", "cos", "erf", "neg", "abs"])
+    op = p.pick(["sin", "cos", "erf", "atan", "neg", "abs"])
     x = p.any_float(bound=8.0)
     p.add(p.node(op, x), max(1.0, p.bound[x]), exact=op in ("neg", "abs") and x in p.exact)
 
@@ -179,9 +179,15 @@ def make_cast(p: Pool) -> None:
 
 def make_integer(p: Pool) -> None:
     x = p.pick(p.of(int32) or [p.constant(3, int32)])
-    op = p.pick(["add", "sub", "mul", "maximum", "minimum", "mod", "neg", "abs", "sign", "less", "equal"])
+    op = p.pick(
+        ["add", "sub", "mul", "maximum", "minimum", "mod", "floor_divide", "bitwise_and", "neg", "abs", "sign", "less"]
+    )
     unary, a = op in ("neg", "abs", "sign"), p.bound[x]
-    y = p.full(3, x.type) if op == "mod" else p.pick([n for n in p.of(int32) if n.type == x.type] or [x])
+    y = (
+        p.full(3, x.type)
+        if op in ("mod", "floor_divide")
+        else p.pick([n for n in p.of(int32) if n.type == x.type] or [x])
+    )
     p.add(p.node(op, x, *([] if unary else [y])), max(3.0, a * p.bound[y] if op == "mul" else 2 * max(a, p.bound[y])))
 
 

@@ -57,6 +57,7 @@ ZEROS = at.Initializer("zeros")
 NO = at.NONE
 EPS, LOOK = at.NormAttrs(1e-5), at.AttentionAttrs(causal=True, scale=0.5)
 
+WHOLE_NUMBERS = ("floor_divide", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift")
 # op: (attributes, input types, result)
 GOOD = {
     "input": (at.InputAttrs("x", X), (), X),
@@ -68,10 +69,12 @@ GOOD = {
     "iota": (at.IotaAttrs(N, 1), (), N),
     "random": (at.RandomAttrs("k", X), (), X),
     **dict.fromkeys(
-        ["exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "recip", "erf", "floor"], (NO, (X,), X)
+        ["exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "recip", "erf", "floor", "atan"],
+        (NO, (X,), X),
     ),
     **dict.fromkeys(("neg", "abs", "sign"), (NO, (N,), N)),
     **dict.fromkeys(("add", "sub", "mul", "maximum", "minimum", "mod"), (NO, (N, N), N)),
+    **dict.fromkeys(WHOLE_NUMBERS, (NO, (N, N), N)),
     **dict.fromkeys(("div", "pow", "ratio"), (NO, (X, X), X)),
     **dict.fromkeys(("less", "less_equal", "equal", "not_equal"), (NO, (X, X), F)),
     "logical_and": (NO, (F, F), F),
@@ -146,6 +149,7 @@ BAD = {
             "recip",
             "erf",
             "floor",
+            "atan",
             "relu",
             "sigmoid",
             "tanh",
@@ -163,6 +167,7 @@ BAD = {
         for op in ("add", "sub", "mul", "maximum", "minimum", "mod")
     },
     **{op: [(NO, (N, N), DTypeError, f"{op} needs a float tensor; received int32")] for op in ("div", "pow", "ratio")},
+    **{op: [(NO, (X, X), DTypeError, f"{op} needs integers; received float32")] for op in WHOLE_NUMBERS},
     **{
         op: [(NO, (X, N), DTypeError, f"{op} needs equal dtypes")]
         for op in ("less", "less_equal", "equal", "not_equal")

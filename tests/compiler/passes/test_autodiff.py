@@ -115,6 +115,7 @@ UNARY = {
     "sqrt": (torch.sqrt, POSITIVE),
     "recip": (torch.reciprocal, POSITIVE),
     "erf": (torch.erf, ANY),
+    "atan": (torch.atan, ANY),
     "neg": (torch.neg, ANY),
     "abs": (torch.abs, ANY),
     "sigmoid": (torch.sigmoid, ANY),

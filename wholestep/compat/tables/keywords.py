@@ -120,9 +120,10 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
     "Unflatten": {"unflattened_size": "sizes"},
     "take_along_axis": {"indices": "index"},
     "argsort": {"stable": Only((EVERY,), "")},
-    "topk": {
-        "largest": Only((True,), "of the smallest: values, places = ws.topk(-x, k)"), "sorted": Only((EVERY,), ""),
-    },
+    "topk": {"sorted": Only((EVERY,), "")},
+    "scatter": {"value": "src", "reduce": "reduce"},
+    "scatter_slice": {"src": "source", "end": "stop"},
+    "put_along_axis": {"indices": "index", "arr": "x"},
     "normalize": {"dim": "axis"},
     "pad": {"pad": "amounts", "pad_width": "amounts"},
     "one_hot": {"indices": "index", "tensor": "index", "num_classes": "classes", "depth": "classes"},

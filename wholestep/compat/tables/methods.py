@@ -21,7 +21,9 @@ _FUNCTIONS = (
     "argmin all any ceil chunk clip cosine_similarity count_nonzero cumsum dropout einsum erf expm1 flatten flip floor "
     "floor_divide gelu isfinite isinf isnan lerp log10 log1p log_softmax logical_xor logsumexp masked_fill matmul "
     "maximum minimum movedim norm normalize pow repeat roll round rsqrt sign silu softmax split square squeeze std "
-    "stop_gradient tril triu trunc unbind unflatten unsqueeze var zeros_like ones_like full_like swiglu"
+    "stop_gradient tril triu trunc unbind unflatten unsqueeze var zeros_like ones_like full_like swiglu "
+    "atan prod cumprod cummax cummin logcumsumexp index_add index_copy index_fill index_put masked_scatter bitwise_and "
+    "bitwise_or bitwise_xor bitwise_not"
 )
 _LINES_TOO = (
     "sub div neg eq ne lt le gt ge logical_and logical_not logical_or tan sinh cosh erfc logit xlogy logaddexp hypot "
@@ -43,6 +45,13 @@ TENSORS = Names(
         **{name: f"{_TENSOR}:to_{name}" for name in ("bool", "double", "float", "half", "int", "long")},
         "gather": f"{_TENSOR}:pick_along",
         "argsort": "ws.argsort",
+        "scatter": f"{_LINES}:scatter",
+        "scatter_reduce": f"{_LINES}:scatter_reduce",
+        "slice_scatter": "ws.scatter_slice",
+        "select_scatter": f"{_LINES}:select_scatter",
+        "arctan": "ws.atan",
+        "bitwise_left_shift": "ws.left_shift",
+        "bitwise_right_shift": "ws.right_shift",
         "topk": "ws.topk",
         "take_along_dim": "ws.take_along_axis",
         "reshape_as": f"{_TENSOR}:view_as",
@@ -105,16 +114,12 @@ TENSORS = Names(
         "pin_memory": _DEVICE,
         "values": "x.max(axis) gives the values alone, x.argmax(axis) the indices",
         "indices": "x.max(axis) gives the values alone, x.argmax(axis) the indices",
-        "scatter": "write ws.where(mask, value, x), or ws.scatter_add(updates, index, size)",
         "scatter_add": "write x + ws.scatter_add(updates, index, size)",
-        "index_add": "write x + ws.scatter_add(updates, index, x.shape[0])",
         "masked_select": "how many elements are left is not known beforehand; write ws.where(mask, x, 0.0)",
         "nonzero": "how many there are is not known beforehand; write ws.where(condition, a, b)",
         "unique": "how many there are is not known beforehand; of data: np.unique(y)",
         "sort": "ws.sort(x, axis) gives the values alone, ws.argsort(x, axis) the indices",
         "median": "write ws.sort(x)[..., (n - 1) // 2]",
-        "prod": "of positive numbers: ws.exp(ws.log(x).sum(axis))",
-        "cumprod": "of positive numbers: ws.exp(ws.cumsum(ws.log(x), axis))",
         "bfloat16": "write x.astype('bfloat16')",
         "short": "write x.astype('int32')",
         "byte": "write x.astype('uint8')",
@@ -144,7 +149,6 @@ TENSORS = Names(
         "new_tensor": "a constant is ws.constant(value)",
         "new_empty": "write x.new_zeros(shape)",
         "is_cpu": _DEVICE,
-        "index_copy": "write ws.write_rows(x, rows, start), or ws.where(mask, value, x)",
         "resize": "write x.reshape(...)",
         "to_dense": "tensors are dense here",
         "equal": "write ws.all(x == y)",
@@ -167,7 +171,6 @@ TENSORS = Names(
     groups=(
         ("*_", _IN_PLACE + "; write x = x.{plain}(...)"),
         ("acos* arccos* asin* arcsin* atan* arctan* angle", "it is not here; most uses are ws.sin and ws.cos of the angle itself"),
-        ("bitwise_*", "of bool tensors: a & b, a | b, ~a, ws.logical_xor(a, b)"),
         ("cholesky* det logdet slogdet inverse pinverse qr svd lu matrix_*", "there is no linear algebra beyond products here; compute it with np.linalg outside of the step"),
         ("fft* stft istft", "there are no Fourier transforms here; compute them with np.fft beforehand, they are data"),
         ("to_sparse* sparse_* coalesce", "tensors are dense here"),

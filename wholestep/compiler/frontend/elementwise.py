@@ -71,13 +71,15 @@ def round(x: Operand) -> Tensor:
 
 
 def floor_divide(x: Operand, y: Operand) -> Tensor:
-    """The largest whole number that is not above x / y: (x - x mod y) / y, so that whole quotients stay whole.
+    """The largest whole number that is not above x / y, as `x // y`; of integers by 0 it is 0, as in NumPy.
 
-    Example: `ws.floor_divide(7.0, 2.0)` is 3.
+    Of floats it is (x - x mod y) / y, so that whole quotients stay whole.  Example: `ws.floor_divide(7.0, 2.0)` is 3.
     """
     t = as_tensor(x)
+    if t.dtype.is_integer:
+        return pointwise("floor_divide", t, y)
     if not t.dtype.is_float:
-        fail(DTypeError, f"floor_divide needs floats; received {t.node.type}. Cast it first: x.astype('float32').")
+        fail(DTypeError, f"floor_divide needs numbers; received {t.node.type}. Cast it first: x.astype('float32').")
     return floor((t - pointwise("mod", t, y)) / y + 0.5)
 
 

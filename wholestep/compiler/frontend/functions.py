@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "matmul", "ratio", "where",
-    "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "recip", "erf", "floor", "abs", "sign",
-    "maximum", "minimum", "mod", "less_than",
+    "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "recip", "erf", "atan", "floor", "abs",
+    "sign", "maximum", "minimum", "mod", "less_than",
     "relu", "sigmoid", "tanh", "gelu", "silu", "softmax", "log_softmax", "logsumexp",
     "concat", "stack", "gather", "take", "scatter_add", "write_rows", "one_hot", "cast",
     "stop_gradient",
@@ -101,6 +101,11 @@ def recip(x: Operand) -> Tensor:
 def erf(x: Operand) -> Tensor:
     """The error function 2/√π ∫₀ˣ e^(-t²) dt.  Example: `ws.erf(0.0)` is 0."""
     return _unary(x, "erf")
+
+
+def atan(x: Operand) -> Tensor:
+    """The angle whose tangent is x, from -π/2 to π/2.  Example: `ws.atan(0.0)` is 0."""
+    return _unary(x, "atan")
 
 
 def floor(x: Operand) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,21 +20,22 @@ from wholestep.compiler.frontend.functions import (
     random_uniform,
     scatter_add,
 )
+from wholestep.compiler.frontend.places import MANY, along, as_indices, counted, last_and_back, numbered
 from wholestep.compiler.frontend.scan import scan
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Extent, boolean, product, shape_text
-from wholestep.errors import DTypeError, OptionError, ShapeError, UsageError
+from wholestep.errors import DTypeError, OptionError, ShapeError
 
 if TYPE_CHECKING:
     from wholestep.compiler.frontend.graph import Graph
 
 __all__ = ["argsort", "random_integers", "sort", "take_along_axis", "topk"]
 
-MANY = 2**31  # elements of a tensor that int32 cannot number
 # Axes up to this length are looked through; in longer ones elements are found by their number in the whole tensor: that
 # is quicker there, but numbers the rows of a batch, so that it cannot be cut into micro-batches.
 SHORT = 512
+FEW = 64  # as many elements are put in order sooner than looked through several times
 
 
 def take_along_axis(x: Tensor, index: Operand, axis: int = -1) -> Tensor:
@@ -41,38 +43,42 @@ def take_along_axis(x: Tensor, index: Operand, axis: int = -1) -> Tensor:
     calls it `gather`.
 
     Args:
-        index: whole numbers of x's number of axes, each of x's size or 1 but for `axis`.  One that does not exist is
-            the nearest that does.
+        index: whole numbers of x's number of axes; on each but `axis` of x's size, of 1, which is repeated, or of
+            fewer, which are the first ones of x.  One that does not exist is the nearest that does.
 
     Example: `ws.take_along_axis(scores, labels[:, None], axis=1)`.
     """
-    i, at = as_tensor(index), _position("take_along_axis", x, axis)
+    i, at = as_tensor(index), along("take_along_axis", x, axis)
     if not i.dtype.is_integer:
         fail(DTypeError, f"take_along_axis needs whole numbers; received {i!r}. Cast them: i.astype('int32').")
-    fits = i.ndim == x.ndim and all(d == at or a in (1, b) for d, (a, b) in enumerate(zip(i.shape, x.shape)))
+    fits = i.ndim == x.ndim and all(d == at or _reaches(a, b) for d, (a, b) in enumerate(zip(i.shape, x.shape)))
     if not fits:
         fail(
             ShapeError,
-            f"take_along_axis: an index into {shape_text(x.shape)} along axis {at} has the same number of axes and the "
-            f"same sizes or 1 but for that; received {shape_text(i.shape)}. For whole slices: ws.gather(x, i, axis).",
+            f"take_along_axis: an index into {shape_text(x.shape)} along axis {at} has as many axes and is nowhere "
+            f"longer but there; received {shape_text(i.shape)}. For whole slices: ws.gather(x, i, axis).",
         )
+    reach = [e if d == at or n == 1 else n for d, (n, e) in enumerate(zip(i.shape, x.shape, strict=True))]
+    x = x[tuple(slice(None) if n == e else slice(0, n) for n, e in zip(reach, x.shape, strict=True))]
     i = i.expand(*(n if d == at else e for d, (n, e) in enumerate(zip(i.shape, x.shape, strict=True))))
-    last = [*(d for d in range(x.ndim) if d != at), at]
-    back = [last.index(d) for d in range(x.ndim)]
+    last, back = last_and_back(x.ndim, at)
     return _from_rows(x.permute(last), i.permute(last)).permute(back)
+
+
+def _reaches(index: Extent, size: Extent) -> bool:
+    """1 is repeated; another number is that of the first ones."""
+    return index in (1, size) or (isinstance(index, int) and isinstance(size, int) and index < size)
 
 
 def _from_rows(x: Tensor, index: Tensor) -> Tensor:
     """Along the last axis."""
     size, count = x.shape[-1], product(x.shape)
-    if isinstance(size, int) and size <= SHORT:
-        inside = minimum(maximum(index.astype("int32"), 0), size - 1)
-        return _chosen(x, inside)
     kind = "int64" if isinstance(count, int) and count >= MANY else "int32"
-    inside = minimum(maximum(index.astype(kind), 0), as_tensor(size).astype(kind) - 1)
-    rows: Extent = product(x.shape[:-1])
-    first = (arange(rows, kind) * as_tensor(size).astype(kind)).reshape((*x.shape[:-1], 1))
-    return gather(x.reshape((count,)), inside + first)
+    end = size - 1 if isinstance(size, int) else as_tensor(size).astype(kind) - 1
+    within = minimum(maximum(index.astype(kind), 0), end)
+    if isinstance(size, int) and size <= SHORT:
+        return _chosen(x, within.astype("int32"))
+    return gather(x.reshape((count,)), numbered(within, x))
 
 
 def _chosen(x: Tensor, index: Tensor) -> Tensor:
@@ -83,31 +89,50 @@ def _chosen(x: Tensor, index: Tensor) -> Tensor:
     return where(here, x.reshape((*x.shape[:-1], 1, size)), as_tensor(0).astype(x.dtype)).sum(-1)
 
 
-def _position(op: str, x: Tensor, axis: int) -> int:
-    if not -x.ndim <= axis < x.ndim:
-        fail(ShapeError, f"{op}: axis {axis} does not exist in shape {shape_text(x.shape)}.")
-    return axis % x.ndim
-
-
 # -- x[:, [0, 2]], x[arange, labels] -----------------------------------------------------------------------------
 
 
 def pick(x: Tensor, key: tuple[Any, ...]) -> Tensor:
-    """x[key], where integer tensors, arrays or lists stand among the items of the key: one, or two side by side."""
+    """x[key], where integer tensors, arrays or lists stand among the items of the key; they broadcast with each other.
+    What they give stands in their place where they are side by side, and else in front, as in torch."""
     items = _spread(x, key)
     chosen = [p for p, item in enumerate(items) if isinstance(item, Tensor | np.ndarray | list)]
-    if len(chosen) > 2 or chosen[-1] - chosen[0] != len(chosen) - 1:
-        fail(
-            UsageError,
-            f"an index has one integer tensor, array or list, or two side by side; received {len(chosen)}: {key!r}. "
-            "Index in several steps: x[i][:, j].",
-        )
     indices = [items[p] for p in chosen]
     rest = x[tuple(slice(None) if p in chosen else item for p, item in enumerate(items))]
-    axis = sum(1 for item in items[: chosen[0]] if not isinstance(item, int | np.integer))
+    axes = [sum(1 for item in items[:p] if not isinstance(item, int | np.integer)) for p in chosen]
     if len(indices) == 1:
-        return gather(rest, indices[0], axis)
-    return _paired(rest, indices[0], indices[1], axis)
+        return gather(rest, indices[0], axes[0])
+    tensors = [_whole_numbers(i) for i in indices]
+    if len(indices) == 2 and axes == [0, 1] and tensors[0].node.op == "iota":
+        rows = rest.shape[0]
+        if tensors[0].shape == (rows,) and tensors[1].shape == (rows,):  # one of each row
+            picked = take_along_axis(rest, tensors[1].reshape((rows, 1, *[1] * (rest.ndim - 2))), 1)
+            return picked.reshape((rows, *rest.shape[2:]))
+    return _together(rest, tensors, axes)
+
+
+def _whole_numbers(index: Any) -> Tensor:
+    i = as_indices(index)
+    if not i.dtype.is_integer:
+        fail(DTypeError, f"an index holds whole numbers; received {i!r}. Select with ws.where instead of a mask.")
+    return i
+
+
+def _together(x: Tensor, indices: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
+    """The elements that one index for each of these axes names: a gather along the axes as one."""
+    adjacent = axes[-1] - axes[0] == len(axes) - 1
+    others = [d for d in range(x.ndim) if d not in axes]
+    front = [d for d in others if d < axes[0]] if adjacent else []
+    behind = [d for d in others if d not in front]
+    given: list[Tensor | None] = [None] * x.ndim
+    for axis, index in zip(axes, indices, strict=True):
+        given[axis] = index
+    linear = counted(x, given)
+    order = [*front, *axes, *behind]
+    moved = x if order == list(range(x.ndim)) else x.permute(order)
+    together = product(x.shape[d] for d in axes)
+    flat = moved.reshape((*(x.shape[d] for d in front), together, *(x.shape[d] for d in behind)))
+    return gather(flat, linear, len(front))
 
 
 def _spread(x: Tensor, key: tuple[Any, ...]) -> list[Any]:
@@ -120,27 +145,6 @@ def _spread(x: Tensor, key: tuple[Any, ...]) -> list[Any]:
     return [*key[: whole[0]], *between, *key[whole[0] + 1 :]]
 
 
-def _paired(x: Tensor, first: Any, second: Any, axis: int) -> Tensor:
-    """Elements (first[i], second[i]) of two axes that lie side by side."""
-    a, b = (as_tensor(np.asarray(i) if isinstance(i, list) else i) for i in (first, second))
-    for i in (a, b):
-        if not i.dtype.is_integer:
-            fail(DTypeError, f"an index holds whole numbers; received {i!r}. Select with ws.where instead of a mask.")
-    rows, columns = x.shape[axis], x.shape[axis + 1]
-    if axis == 0 and a.node.op == "iota" and a.shape == (rows,) and b.shape == (rows,):  # one of each row
-        picked = take_along_axis(x, b.reshape((rows, 1, *[1] * (x.ndim - 2))), 1)
-        return picked.reshape((rows, *x.shape[2:]))
-    a, b = (_inside(i.astype("int32"), n) for i, n in ((a, rows), (b, columns)))
-    together = x.reshape((*x.shape[:axis], rows * columns, *x.shape[axis + 2 :]))
-    return gather(together, a * as_tensor(columns).astype("int32") + b, axis)
-
-
-def _inside(index: Tensor, size: Extent) -> Tensor:
-    """Counted from the end where below 0; one that does not exist is the nearest that does."""
-    count = as_tensor(size).astype("int32")
-    return minimum(maximum(where(index < 0, index + count, index), 0), count - 1)
-
-
 # -- in order ----------------------------------------------------------------------------------------------------
 
 
@@ -151,10 +155,10 @@ def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
 
     Example: `ws.argsort(x, descending=True)`.
     """
-    at = _position("argsort", x, axis)
+    at = along("argsort", x, axis)
     if x.dtype == boolean:
         x = x.astype("int32")
-    last = [*(d for d in range(x.ndim) if d != at), at]
+    last, back = last_and_back(x.ndim, at)
     rows = x.permute(last)
     size, count = rows.shape[-1], product(rows.shape)
     a, b = rows.reshape((*rows.shape, 1)), rows.reshape((*rows.shape[:-1], 1, size))
@@ -169,7 +173,7 @@ def argsort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
     else:
         first = (arange(product(rows.shape[:-1])) * as_tensor(size).astype("int32")).reshape((*rows.shape[:-1], 1))
         order = scatter_add(number.reshape((count,)), (rank + first).reshape((count,)), count).reshape(rows.shape)
-    return order.permute([last.index(d) for d in range(x.ndim)])
+    return order.permute(back)
 
 
 def _is_less(a: Tensor, b: Tensor) -> Tensor:
@@ -185,36 +189,49 @@ def sort(x: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
     return take_along_axis(x, argsort(x, axis, descending), axis)
 
 
-def topk(x: Tensor, k: int, axis: int = -1) -> tuple[Tensor, Tensor]:
-    """The k largest elements along an axis and their int32 indices, the largest first, the first of equal ones first.
+def topk(x: Tensor, k: int, axis: int = -1, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """The k largest elements along an axis and their int32 indices, the largest first, the first of equal ones first;
+    NaN is the largest.
 
-    Found one after another, in k passes over x.
+    Of a short axis all are put in order; in a longer one they are found one after another, in k passes over x.
+
+    Args:
+        largest: False gives the k smallest, the smallest first.
 
     Example: `values, indices = ws.topk(scores, 5)`.
     """
-    at = _position("topk", x, axis)
+    at = along("topk", x, axis)
     size = x.shape[at]
     if not isinstance(k, int) or isinstance(k, bool) or k < 1 or (isinstance(size, int) and k > size):
         fail(OptionError, f"topk: k is a whole number from 1 to {size}, the size of the axis; received {k!r}.")
-    if not x.dtype.is_float:
-        fail(DTypeError, f"topk needs floats; received {x!r}. Cast them: x.astype('float32').")
-    places = iota(x.shape, at)
-
-    def largest(left: Tensor) -> tuple[Tensor, Tensor]:
-        found = left.argmax(at, keepdims=True)
-        return where(places == found, -math.inf, left), found
-
-    if k <= 4:  # a loop costs more than it saves
-        left, found = x, []
-        for _ in range(k):
-            left, one = largest(left)
-            found.append(one)
-        indices = found[0] if k == 1 else concat(found, at)
+    if isinstance(size, int) and (size <= FEW or not x.dtype.is_float):
+        indices = argsort(x, at, largest)[(*(slice(None),) * at, slice(0, k))]
     else:
-        _, found_all = scan(lambda left, _: largest(left), x, length=k)  # (k, ..., 1, ...)
-        indices = found_all.reshape((k, *(e for d, e in enumerate(x.shape) if d != at)))
-        indices = indices.permute((*range(1, at + 1), 0, *range(at + 1, x.ndim)))
+        indices = _found(x if largest else -x, k, at)
     return take_along_axis(x, indices, at), indices
+
+
+def _found(x: Tensor, k: int, axis: int) -> Tensor:
+    """The indices of the k largest, one after another; what was found is remembered, so that -inf counts as well."""
+    places = iota(x.shape, axis)
+
+    def largest(taken: Tensor) -> tuple[Tensor, Tensor]:
+        left = where(taken, -math.inf, x)
+        best = left.max(axis, keepdims=True)
+        found = (~taken & ((left == best) | (left != left))).astype("int32").argmax(axis, keepdims=True)
+        return taken | (places == found), found
+
+    taken = x != x
+    taken = taken & ~taken  # none
+    if k <= 4:  # a loop costs more than it saves
+        each = []
+        for _ in range(k):
+            taken, one = largest(taken)
+            each.append(one)
+        return each[0] if k == 1 else concat(each, axis)
+    _, all_found = scan(lambda carry, _: largest(carry), taken, length=k)  # (k, ..., 1, ...)
+    indices: Tensor = all_found.reshape((k, *(e for d, e in enumerate(x.shape) if d != axis)))
+    return indices.permute((*range(1, axis + 1), 0, *range(axis + 1, x.ndim)))
 
 
 def random_integers(graph: Graph | Tensor, shape: object, low: int, high: int, dtype: object = "int32") -> Tensor:

@@ -10,9 +10,10 @@ import numpy as np
 from wholestep.compat.arguments import take_their_words
 from wholestep.compiler.frontend.functions import arange, concat, cos, gather, sin
 from wholestep.compiler.frontend.scan import scan
-from wholestep.compiler.frontend.tensor import Tensor, as_tensor
-from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.types import Dim, shape_text
+from wholestep.compiler.frontend.tensor import Tensor, as_tensor, where
+from wholestep.compiler.frontend.trace import fail, record
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.types import Dim, boolean, shape_text
 from wholestep.errors import DTypeError, OptionError, ShapeError
 
 __all__ = ["cumsum", "flip", "rotary", "split"]
@@ -63,12 +64,20 @@ def flip(x: Tensor, axis: int | Sequence[int] = -1) -> Tensor:
 
 
 def cumsum(x: Tensor, axis: int = -1, reverse: bool = False) -> Tensor:
-    """y[i] = x[0] + ... + x[i] along an axis, added from the first on; `reverse` adds from the last one on.
+    """y[i] = x[0] + ... + x[i] along an axis; `reverse` adds from the last one on.
+
+    Blocks of an axis of known size are summed beside each other, then what came before each is added; along a symbolic
+    axis element after element.
 
     Example: `ws.cumsum(ws.constant([1.0, 2.0, 3.0]))` is [1, 3, 6].
     """
     position = _position("cumsum", x, axis)
+    if x.dtype == boolean:
+        x = x.astype("int32")
     order = [position, *(d for d in range(x.ndim) if d != position)]
+    if isinstance(x.shape[position], int):
+        last = [*order[1:], position]
+        return _summed(x.permute(*last), reverse).permute(*(last.index(d) for d in range(x.ndim)))
     steps = x.permute(*order)
 
     def add(total: Tensor, element: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,6 +88,37 @@ def cumsum(x: Tensor, axis: int = -1, reverse: bool = False) -> Tensor:
     _, sums = scan(add, start, steps, reverse=reverse)
     out: Tensor = sums.permute(*(order.index(d) for d in range(x.ndim)))
     return out
+
+
+BLOCK = 64  # so many elements are summed by comparing places: as many additions for each, all beside each other
+
+
+def _summed(x: Tensor, reverse: bool, skip: int = 0) -> Tensor:
+    """Running sums along the last axis, without the last `skip` elements of each."""
+    size = x.shape[-1]
+    assert isinstance(size, int)
+    if size > BLOCK:
+        return _by_blocks(x, size, reverse, skip)
+    to, of = np.arange(size)[:, None], np.arange(size)[None, :]
+    counts = of >= to + skip if reverse else of <= to - skip
+    terms = x.reshape((*x.shape[:-1], 1, size))
+    return where(counts, terms, as_tensor(0).astype(x.dtype)).sum(-1)
+
+
+def _by_blocks(x: Tensor, size: int, reverse: bool, skip: int) -> Tensor:
+    blocks = -(-size // BLOCK)
+    low, high = (blocks * BLOCK - size, 0) if reverse else (0, blocks * BLOCK - size)
+    rest = [(0, 0)] * (x.ndim - 1)
+    whole = x if not low + high else _zeros_around(x, [*rest, (low, high)])
+    parts = whole.reshape((*x.shape[:-1], blocks, BLOCK))
+    before = _summed(parts.sum(-1), reverse, 1)  # of the blocks before each
+    out = (_summed(parts, reverse, skip) + before.reshape((*before.shape, 1))).reshape(whole.shape)
+    return out[(..., slice(low, low + size))]
+
+
+def _zeros_around(x: Tensor, amounts: Sequence[tuple[int, int]]) -> Tensor:
+    attrs = at.PadAttrs(tuple(a for a, _ in amounts), tuple(b for _, b in amounts), 0.0)
+    return Tensor(record("pad", [x.node], attrs), x.graph)
 
 
 def rotary(x: Tensor, base: float = 10000.0, start: int = 0, interleaved: bool = False) -> Tensor:

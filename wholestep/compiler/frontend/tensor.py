@@ -120,6 +120,11 @@ class Tensor(Unreadable):
 
         return floor_divide(self, other)
 
+    def __rfloordiv__(self, other: Operand) -> Tensor:
+        from wholestep.compiler.frontend.elementwise import floor_divide
+
+        return floor_divide(as_tensor(other), self)
+
     def __pow__(self, exponent: Operand) -> Tensor:
         """Powers with a cheaper name get it: x*x, x*x*x, sqrt, recip."""
         if isinstance(exponent, int | float):
@@ -170,13 +175,30 @@ class Tensor(Unreadable):
     __hash__ = object.__hash__
 
     def __and__(self, other: Operand) -> Tensor:
-        return pointwise("logical_and", self, other)
+        return pointwise("bitwise_and" if self.dtype.is_integer else "logical_and", self, other)
 
     def __or__(self, other: Operand) -> Tensor:
-        return pointwise("logical_or", self, other)
+        return pointwise("bitwise_or" if self.dtype.is_integer else "logical_or", self, other)
+
+    def __xor__(self, other: Operand) -> Tensor:
+        return pointwise("not_equal" if self.dtype == boolean else "bitwise_xor", self, other)
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
 
     def __invert__(self) -> Tensor:
-        return self._unary("logical_not")
+        return self ^ (255 if self.dtype == uint8 else -1) if self.dtype.is_integer else self._unary("logical_not")
+
+    def __lshift__(self, other: Operand) -> Tensor:
+        return pointwise("left_shift", self, other)
+
+    def __rlshift__(self, other: Operand) -> Tensor:
+        return pointwise("left_shift", other, self)
+
+    def __rshift__(self, other: Operand) -> Tensor:
+        return pointwise("right_shift", self, other)
+
+    def __rrshift__(self, other: Operand) -> Tensor:
+        return pointwise("right_shift", other, self)
 
     # -- reductions ----------------------------------------------------------------------------------------------
 

@@ -31,12 +31,18 @@ def number_unary(op: str) -> Callable[..., Type]:
     return rule
 
 
-def binary(op: str, *, floats_only: bool = False) -> Callable[..., Type]:
+def binary(op: str, *, floats_only: bool = False, integers_only: bool = False) -> Callable[..., Type]:
     def rule(_: Attrs, x: TensorType, y: TensorType) -> Type:
         need_same(op, x, y)
         need_number(op, x)
         if floats_only:
             need_float(op, x)
+        if integers_only:
+            need(
+                x.dtype.is_integer,
+                f"{op} needs integers; received {x}. Cast them first: x.astype('int32').",
+                DTypeError,
+            )
         return x
 
     return rule

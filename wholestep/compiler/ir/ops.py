@@ -169,10 +169,11 @@ def _by_mode(_: Attrs, training: TensorType, evaluating: TensorType) -> Type:
 
 # -- the table ---------------------------------------------------------------------------------------------------
 
-_FLOAT_UNARY = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "recip", "erf", "floor")
+_FLOAT_UNARY = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "recip", "erf", "floor", "atan")
 _NUMBER_UNARY = ("neg", "abs", "sign")
 _NUMBER_BINARY = ("add", "sub", "mul", "maximum", "minimum", "mod")
 _FLOAT_BINARY = ("div", "pow")
+_INTEGER_BINARY = ("floor_divide", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift")
 _COMPARE = ("less", "less_equal", "equal", "not_equal")
 _ACTIVATIONS = ("relu", "sigmoid", "tanh", "silu", "softplus")
 P, L, M, C = Family.POINTWISE, Family.LEAF, Family.MOVEMENT, Family.CONTROL
@@ -190,6 +191,7 @@ _ROWS = [
     *(Op(n, P, 1, Attrs, arithmetic.number_unary(n)) for n in _NUMBER_UNARY),
     *(Op(n, P, 2, Attrs, arithmetic.binary(n)) for n in _NUMBER_BINARY),
     *(Op(n, P, 2, Attrs, arithmetic.binary(n, floats_only=True)) for n in _FLOAT_BINARY),
+    *(Op(n, P, 2, Attrs, arithmetic.binary(n, integers_only=True)) for n in _INTEGER_BINARY),
     *(Op(n, P, 2, Attrs, arithmetic.compare(n)) for n in _COMPARE),
     Op("logical_and", P, 2, Attrs, arithmetic.logic("logical_and")),
     Op("logical_or", P, 2, Attrs, arithmetic.logic("logical_or")),
@@ -257,12 +259,15 @@ _TRAITS = {
     Trait.VIEW: ("reshape", "permute", "expand", "slice"),
     Trait.GATHERS: ("gather", "pad", "concat"),
     Trait.ELEMENTWISE: (*(r.name for r in _ROWS if r.family is P), *_ACTIVATIONS, "gelu", "bce_with_logits"),
-    Trait.COMMUTES: ("add", "mul", "equal", "not_equal", "logical_and", "logical_or"),
+    Trait.COMMUTES: (
+        *("add", "mul", "equal", "not_equal", "logical_and", "logical_or"),
+        *("bitwise_and", "bitwise_or", "bitwise_xor"),
+    ),
     Trait.COMPARES: _COMPARE,
     Trait.QUOTIENT: ("ratio", "div"),
     Trait.EXACT: (*_COMPARE, "logical_and", "logical_or", "logical_not", "where", "cast", "max"),
     Trait.TRANSCENDENTAL: (
-        *("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "erf", "pow", "tanh", "sigmoid"),
+        *("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "erf", "pow", "tanh", "sigmoid", "atan"),
     ),
     Trait.PRODUCT: (
         *("matmul", "conv2d", "conv2d_grad_input", "conv2d_grad_weight", "pooled_grad_weight", "pooled_grad_input"),

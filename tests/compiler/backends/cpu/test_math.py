@@ -151,6 +151,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Array], Array], float, float | None]] = {
     "sin": (np.sin, 0.6, None),
     "cos": (np.cos, 0.6, None),
     "erf": (erf, 2.6, None),
+    "atan": (np.arctan, 2.1, 2.0),
     "sqrt": (np.sqrt, 0.501, 0.501),
 }
 

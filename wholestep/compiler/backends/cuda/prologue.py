@@ -39,6 +39,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "erf": math.erf,
     "floor": math.floor,
     "tanh": math.tanh,
+    "atan": math.atan,
     "pow": math.pow,
     "maximum": lambda x, y: x if x >= y or x != x else y,
     "minimum": lambda x, y: x if x <= y or x != x else y,

@@ -82,6 +82,12 @@ def erf_rule(y: Node, g: Node) -> Gradients:
     return (b.mul(b.scale(g, 2 / sqrt(pi)), b.unary("exp", b.neg(b.mul(x, x)))),)
 
 
+# y = atan x:  dx = g / (1 + x²)
+def atan_rule(y: Node, g: Node) -> Gradients:
+    (x,) = y.inputs
+    return (b.div(g, b.shift(b.mul(x, x), 1)),)
+
+
 # y = x in another float dtype:  dx = g in the dtype of x's gradient
 def cast_rule(y: Node, g: Node) -> Gradients:
     return (b.cast(g, y.inputs[0].type.dtype.accumulate),)

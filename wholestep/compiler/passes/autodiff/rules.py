@@ -58,6 +58,7 @@ def _read_through_items(node: Node, upstream: Node) -> Gradients:
 _LEAF = Blocked("is where values begin")
 _STEP = Blocked("is constant but for jumps")
 _TRUTH = Blocked("gives truth values, not numbers")
+_WHOLE = Blocked("gives whole numbers, which have no slope")
 
 GRADIENTS: dict[str, Row] = {
     "input": _LEAF,
@@ -80,6 +81,7 @@ GRADIENTS: dict[str, Row] = {
     "recip": pointwise.recip_rule,
     "erf": pointwise.erf_rule,
     "floor": _STEP,
+    "atan": pointwise.atan_rule,
     "neg": pointwise.neg_rule,
     "abs": pointwise.abs_rule,
     "sign": _STEP,
@@ -89,6 +91,12 @@ GRADIENTS: dict[str, Row] = {
     "maximum": pointwise.maximum_rule,
     "minimum": pointwise.minimum_rule,
     "mod": Refused("its derivative does not exist where it jumps, and ignores the modulus elsewhere"),
+    "floor_divide": _WHOLE,
+    "bitwise_and": _WHOLE,
+    "bitwise_or": _WHOLE,
+    "bitwise_xor": _WHOLE,
+    "left_shift": _WHOLE,
+    "right_shift": _WHOLE,
     "div": pointwise.div_rule,
     "pow": pointwise.pow_rule,
     "less": _TRUTH,

@@ -64,6 +64,25 @@ WS_MOD(i32, int32_t)
 WS_MOD(i64, int64_t)
 WS_MOD(u8, uint8_t)
 
+/* Down to the next whole number; by 0 it is 0, and the lowest number by -1 wraps to itself, as in NumPy.  A shift by as
+   many bits as there are, or more, or fewer than none, leaves nothing, and to the right the sign alone. */
+#define WS_INTEGERS(t, type, word, bits)                                                                          \
+  WS_INLINE type ws_floor_divide_##t(type x, type y) {                                                            \
+    const int minus = y == (type)-1 && (type)-1 < 0;                                                              \
+    const type d = (y == 0) | minus ? 1 : y, q = x / d, r = x % d;                                                \
+    const type down = r != 0 && (r < 0) != (d < 0) ? q - 1 : q;                                                   \
+    return y == 0 ? 0 : minus ? (type)((word)0 - (word)x) : down;                                                 \
+  }                                                                                                               \
+  WS_INLINE type ws_left_shift_##t(type x, type y) {                                                              \
+    return (word)y < bits ? (type)((word)x << ((word)y & (bits - 1))) : 0;                                        \
+  }                                                                                                               \
+  WS_INLINE type ws_right_shift_##t(type x, type y) {                                                             \
+    return (type)(x >> ((word)y < bits ? (word)y : bits - 1)) * ((word)y < bits || (type)-1 < 0);                 \
+  }
+WS_INTEGERS(i32, int32_t, uint32_t, 32)
+WS_INTEGERS(i64, int64_t, uint64_t, 64)
+WS_INTEGERS(u8, uint8_t, uint32_t, 8)
+
 /* The nearest integer towards 0 that the type holds; NaN is 0. */
 #define WS_TO_INTEGER(t, real, f)                                                                                 \
   WS_INLINE int32_t ws_i32_##t(real x) {                                                                          \

@@ -127,6 +127,22 @@ WS_INLINE float ws_sigmoid_f32(float x) {
   return (x < 0 ? e : 1.f) / (1.f + e);
 }
 
+/* Around 0, 1 and infinity: atan a = atan b + atan((a - b) / (1 + a b)); the polynomial is Cephes'. */
+WS_INLINE float ws_atan_f32(float x) {
+  const float a = __builtin_fabsf(x);
+  const int large = a > 2.41421356f, middle = a > 0.41421356f;
+  const float t = large ? -1.f / a : middle ? (a - 1.f) / (a + 1.f) : a;
+  const float base = large ? 0x1.921fb6p0f : middle ? 0x1.921fb6p-1f : 0.f;
+  const float rest = large ? -0x1.777a5cp-25f : middle ? -0x1.777a5cp-26f : 0.f; /* of pi / 2, pi / 4 */
+  const float z = t * t;
+  float p = 8.05374449538e-2f;
+  p = WS_MADD_f32(p, z, -1.38776856032e-1f);
+  p = WS_MADD_f32(p, z, 1.99777106478e-1f);
+  p = WS_MADD_f32(p, z, -3.33329491539e-1f);
+  const float y = base + (WS_MADD_f32(p * z, t, t) + rest);
+  return x != x ? x : __builtin_copysignf(y, x);
+}
+
 WS_INLINE float ws_erf_f32(float x) {
   const float a = __builtin_fabsf(x), z = x * x, b = a > 4.f ? 4.f : a;
   float p = 0x1.5e0a88p-14f;

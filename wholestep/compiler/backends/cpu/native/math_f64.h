@@ -121,5 +121,27 @@ WS_INLINE double ws_sigmoid_f64(double x) {
 
 WS_INLINE double ws_sin_f64(double x) { return __builtin_sin(x); }
 WS_INLINE double ws_cos_f64(double x) { return __builtin_cos(x); }
+/* As in float; the quotient of polynomials is Cephes'. */
+WS_INLINE double ws_atan_f64(double x) {
+  const double a = __builtin_fabs(x);
+  const int64_t large = a > 2.41421356237309504880, middle = a > 0.66;
+  const double t = large ? -1.0 / a : middle ? (a - 1.0) / (a + 1.0) : a;
+  const double base = large ? 0x1.921fb54442d18p0 : middle ? 0x1.921fb54442d18p-1 : 0.0;
+  const double rest = large ? 0x1.1a62633145c07p-54 : middle ? 0x1.1a62633145c07p-55 : 0.0;
+  const double z = t * t;
+  double p = -8.750608600031904122785e-1;
+  p = WS_MADD_f64(p, z, -1.615753718733365076637e1);
+  p = WS_MADD_f64(p, z, -7.500855792314704667340e1);
+  p = WS_MADD_f64(p, z, -1.228866684490136173410e2);
+  p = WS_MADD_f64(p, z, -6.485021904942025371773e1);
+  double q = z + 2.485846490142306297962e1;
+  q = WS_MADD_f64(q, z, 1.650270098316988542046e2);
+  q = WS_MADD_f64(q, z, 4.328810604912902668951e2);
+  q = WS_MADD_f64(q, z, 4.853903996359136964868e2);
+  q = WS_MADD_f64(q, z, 1.945506571482613964425e2);
+  const double y = base + (WS_MADD_f64(z * p / q, t, t) + rest);
+  return x != x ? x : __builtin_copysign(y, x);
+}
+
 WS_INLINE double ws_erf_f64(double x) { return __builtin_erf(x); }
 WS_INLINE double ws_pow_f64(double x, double y) { return __builtin_pow(x, y); }

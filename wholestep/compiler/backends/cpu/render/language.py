@@ -110,7 +110,7 @@ def _by_kind(floats: Row, integers: Row) -> Row:
 # The text of each op; `t` is the dtype of its first argument (for `where`: of the second).
 OPS: dict[str, Row] = {
     **{n: _call(n) for n in ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "erf", "floor")},
-    **{n: _call(n) for n in ("pow", "sigmoid", "tanh")},
+    **{n: _call(n) for n in ("pow", "sigmoid", "tanh", "atan")},
     "neg": lambda t, x: _negative(t, x[0]),
     "abs": _by_kind(_call("abs"), lambda t, x: f"({x[0]} < 0 ? {_negative(t, x[0])} : {x[0]})"),
     "sign": _by_kind(_call("sign"), lambda t, x: f"(({x[0]} > 0) - ({x[0]} < 0))"),
@@ -123,6 +123,10 @@ OPS: dict[str, Row] = {
     "maximum": _by_kind(_call("max"), lambda t, x: f"({x[0]} > {x[1]} ? {x[0]} : {x[1]})"),
     "minimum": _by_kind(_call("min"), lambda t, x: f"({x[0]} < {x[1]} ? {x[0]} : {x[1]})"),
     "mod": _by_kind(_call("mod"), _integer_call("mod")),
+    **{n: _integer_call(n) for n in ("floor_divide", "left_shift", "right_shift")},
+    "bitwise_and": _infix("&"),
+    "bitwise_or": _infix("|"),
+    "bitwise_xor": _infix("^"),
     "less": _infix("<"),
     "less_equal": _infix("<="),
     "equal": _infix("=="),
@@ -150,7 +154,7 @@ def cast_text(value: str, of: DType, to: DType) -> str:
 
 
 # The scalar prologue computes in double, with the C library's functions; {0}, {1}, {2} are the arguments.
-_FUNCTIONS = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "erf", "floor", "tanh")
+_FUNCTIONS = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqrt", "erf", "floor", "tanh", "atan")
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "ratio": "/"}
 _COMPARE = {"less": "<", "less_equal": "<=", "equal": "==", "not_equal": "!="}
 HOST: dict[str, str] = {
@@ -167,6 +171,13 @@ HOST: dict[str, str] = {
     "maximum": "ws_max_f64({0}, {1})",
     "minimum": "ws_min_f64({0}, {1})",
     "mod": "ws_mod_f64({0}, {1})",
+    "floor_divide": "({1} == 0 ? 0.0 : __builtin_floor({0} / {1}))",
+    **{
+        f"bitwise_{n}": f"(double)((int64_t){{0}} {s} (int64_t){{1}})"
+        for n, s in (("and", "&"), ("or", "|"), ("xor", "^"))
+    },
+    "left_shift": "(double)ws_left_shift_i64((int64_t){0}, (int64_t){1})",
+    "right_shift": "(double)ws_right_shift_i64((int64_t){0}, (int64_t){1})",
     "logical_and": "(double)({0} != 0 && {1} != 0)",
     "logical_or": "(double)({0} != 0 || {1} != 0)",
     "logical_not": "(double)({0} == 0)",

@@ -32,6 +32,7 @@ WS_INLINE double ws_nan(double) { return __longlong_as_double(0x7ff8000000000000
   WS_INLINE real ws_cos(real x) { return cos##f(x); }                                                                  \
   WS_INLINE real ws_sqrt(real x) { return sqrt##f(x); }                                                                \
   WS_INLINE real ws_erf(real x) { return erf##f(x); }                                                                  \
+  WS_INLINE real ws_atan(real x) { return atan##f(x); }                                                                \
   WS_INLINE real ws_tanh(real x) { return tanh##f(x); }                                                                \
   WS_INLINE real ws_floor(real x) { return floor##f(x); }                                                              \
   WS_INLINE real ws_pow(real x, real y) { return pow##f(x, y); }                                                       \
@@ -79,6 +80,18 @@ WS_FLOAT_FUNCTIONS(double, )
   WS_INLINE type ws_mod(type x, type y) {                                                                              \
     const type d = (y == 0) | (y == (type)-1 && (type)-1 < (type)1) ? (type)1 : y, r = (type)(x % d);                  \
     return r != 0 && (r < (type)0) != (d < (type)0) ? (type)(r + d) : r;                                               \
+  }                                                                                                                    \
+  WS_INLINE type ws_floor_divide(type x, type y) {                                                                     \
+    const bool minus = y == (type)-1 && (type)-1 < (type)1;                                                            \
+    const type d = (y == 0) | minus ? (type)1 : y, q = (type)(x / d), r = (type)(x % d);                               \
+    const type down = r != 0 && (r < (type)0) != (d < (type)0) ? (type)(q - 1) : q;                                    \
+    return y == 0 ? (type)0 : minus ? ws_neg(x) : down;                                                                \
+  }                                                                                                                    \
+  WS_INLINE type ws_left_shift(type x, type y) {                                                                       \
+    return (word)y < sizeof(type) * 8 ? (type)((word)x << (word)y) : (type)0;                                          \
+  }                                                                                                                    \
+  WS_INLINE type ws_right_shift(type x, type y) {                                                                      \
+    return (word)y < sizeof(type) * 8 ? (type)(x >> (word)y) : x < (type)0 ? (type)-1 : (type)0;                       \
   }                                                                                                                    \
   WS_INLINE type ws_lowest(type) { return least; }                                                                     \
   WS_INLINE bool ws_exceeds(type y, type x) { return y > x; }

@@ -84,7 +84,7 @@ _FUNCTIONS = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "sqr
 
 # The text of each op; `t` is the dtype of its first argument (for `where`: of the second).
 OPS: dict[str, Row] = {
-    **{n: _call(n) for n in (*_FUNCTIONS, "tanh", "abs", "sign", "mod", "neg")},
+    **{n: _call(n) for n in (*_FUNCTIONS, "tanh", "atan", "abs", "sign", "mod", "neg")},
     "recip": lambda t, x: f"({literal(1.0, t)} / {x[0]})",
     "relu": lambda t, x: f"({x[0]} <= 0 ? {literal(0.0, t)} : {x[0]})",  # a NaN stays one
     "add": _by_kind(_infix("+"), _call("add")),
@@ -93,6 +93,10 @@ OPS: dict[str, Row] = {
     "div": _infix("/"),
     "maximum": _call("max"),
     "minimum": _call("min"),
+    **{n: _call(n) for n in ("floor_divide", "left_shift", "right_shift")},
+    "bitwise_and": lambda t, x: f"({STORED[t]})({x[0]} & {x[1]})",
+    "bitwise_or": lambda t, x: f"({STORED[t]})({x[0]} | {x[1]})",
+    "bitwise_xor": lambda t, x: f"({STORED[t]})({x[0]} ^ {x[1]})",
     "less": _infix("<"),
     "less_equal": _infix("<="),
     "equal": _infix("=="),
