@@ -128,6 +128,7 @@ class Compiler:
     worker: Worker = field(default_factory=shared_worker)
     given_up: list[str] = field(default_factory=list)  # passes that failed and were left out, and why
     label: Callable[[Node], str] = called  # what a kernel's origin says of a node
+    _known: set[Node] = field(default_factory=set, init=False, repr=False)  # nodes that were found well formed
 
     def run_stages(self, graph: Graph, target: Target, until: str | None = None) -> Graph:
         """The graph for a target after the stage `until`, or after all of them."""
@@ -162,7 +163,7 @@ class Compiler:
 
     def _checked(self, graph: Graph) -> Graph:
         if self.options.check_passes:
-            verify(graph)
+            verify(graph, self._known)
         return graph
 
     def _rewrite(self, stage: Stage, graph: Graph, target: Target) -> Graph:

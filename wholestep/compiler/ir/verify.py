@@ -14,10 +14,16 @@ from wholestep.errors import GraphError, WholestepError
 _KIND = {"input": "input", "parameter": "state", "state": "state", "scalar": "scalar"}
 
 
-def verify(graph: Graph) -> None:
-    """Raise GraphError, naming the node and its source line, unless the graph is well formed."""
-    for node in graph.nodes:
+def verify(graph: Graph, known: set[Node] | None = None) -> None:
+    """Raise GraphError, naming the node and its source line, unless the graph is well formed.
+
+    `known` are nodes that were checked before, and has those of this graph afterwards: a pass leaves most as they were.
+    """
+    fresh = graph.nodes if known is None else [node for node in graph.nodes if node not in known]
+    for node in fresh:
         _check_node(node)
+    if known is not None:
+        known.update(fresh)
     _check_leaves(graph)
     _check_inputs(graph)
     _check_outputs(graph)

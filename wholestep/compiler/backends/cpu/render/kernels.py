@@ -120,9 +120,12 @@ def reduce_columns(w: Writer, level: Level, along: int) -> None:
 
 def start_columns(w: Writer, r: Reduce) -> None:
     dtype = w.dtypes[r.value]
-    first = "0" if r.op == "sum" else LOWEST[dtype]
     w.emit(f"{STORED[dtype]} r{r.id}[{LANES}][{LANES}];")
-    w.emit(f"for (int k = 0; k < {LANES}; k++) for (int l = 0; l < {LANES}; l++) r{r.id}[k][l] = {first};")
+    if r.op == "sum":  # a loop of 256 stores would take the C compiler as long as all the rest
+        w.emit(f"__builtin_memset(r{r.id}, 0, sizeof r{r.id});")
+    else:
+        lanes = f"for (int k = 0; k < {LANES}; k++) for (int l = 0; l < {LANES}; l++)"
+        w.emit(f"{lanes} r{r.id}[k][l] = {LOWEST[dtype]};")
     if r.op == "argmax":
         w.emit(f"int32_t a{r.id}[{LANES}]; for (int l = 0; l < {LANES}; l++) a{r.id}[l] = 0;")
 
