@@ -43,6 +43,7 @@ class Streamed:
         self._end, self._words = end, words
         self._places = [_Place(gpu, end, 8 * words) for _ in range(PLACES)]
         self._next = 0
+        gpu.wait()  # memory is zeroed by the stream of the steps, which copies do not wait for
 
     def bring(self, epoch: Epoch, update: int, count: int) -> Mapping[str, int]:
         """Have the rows of some updates copied, which the steps launched next wait for.
