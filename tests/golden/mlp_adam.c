@@ -224,7 +224,7 @@ static void ws_k6(const ws_call *call, long lo, long hi, float *restrict x0, flo
   for (long p = lo; p < hi; p += 16) {
     const long w = hi - p < 16 ? hi - p : 16;
     float r1[16][16];
-    for (int k = 0; k < 16; k++) for (int l = 0; l < 16; l++) r1[k][l] = 0;
+    __builtin_memset(r1, 0, sizeof r1);
     if (w == 16) {
       for (long i1 = 0; i1 < d0; i1++) {
         float *const lane1 = r1[i1 & 15];
