@@ -25,6 +25,7 @@ from wholestep.compiler.backends.cuda.products import Product
 
 MEETS = re.compile(r"ws_warp|ws_block|ws_product|__ballot|__syncthreads|ws_is_last")
 TOTAL = 1 << 30  # bytes of its memory
+FENCE, UNTOUCHED = 256, 0xAB  # bytes behind every allocation that nobody may write, and what they hold
 
 
 class CUresult(enum.IntEnum):
@@ -62,6 +63,8 @@ class FakeDriver:
     def __init__(self, capability: tuple[int, int] = (9, 0)) -> None:
         self.capability = capability
         self.memory: dict[int, Any] = {}
+        self.ends: dict[int, int] = {}  # of an allocation, in the array that holds it
+        self.overrun: list[int] = []  # sizes of allocations behind whose end somebody wrote
         self.queues: dict[int, list[Op]] = {}  # by stream
         self.noted: dict[int, tuple[int, int]] = {}  # event -> the stream that it was put into last, and how often
         self.passed: dict[int, int] = {}  # event -> how often its stream has come there
@@ -77,10 +80,22 @@ class FakeDriver:
         return self.cuMemHostAlloc(size, 0)
 
     def cuMemHostAlloc(self, size: int, flags: int) -> tuple[CUresult, int]:
-        held = np.full(size + 256, 0xAB, np.uint8)
+        held = np.full(size + 2 * FENCE, UNTOUCHED, np.uint8)
         at = -(-held.ctypes.data // 256) * 256
         self.memory[at] = held
+        self.ends[at] = at - held.ctypes.data + size
         return OK, at
+
+    def check_fences(self) -> None:
+        """Nobody may have written behind the end of an allocation."""
+        for at, held in self.memory.items():
+            self.check_fence(at, held)
+        assert not self.overrun, f"allocations of so many bytes were written over: {self.overrun}"
+
+    def check_fence(self, at: int, held: Any) -> None:
+        end = self.ends[at]
+        if not (held[end:] == UNTOUCHED).all():
+            self.overrun.append(end)
 
     @property
     def used(self) -> int:
@@ -88,7 +103,7 @@ class FakeDriver:
 
     def cuMemFree(self, address: int) -> tuple[CUresult]:
         self.run()
-        del self.memory[address]
+        self.check_fence(address, self.memory.pop(address))
         return (OK,)
 
     def cuMemFreeHost(self, address: int) -> tuple[CUresult]:
@@ -304,5 +319,6 @@ def fake_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[FakeDriver]:
         patch.setattr(compiler, "nvrtc_version", lambda: f"none {os.getpid()}")
         patch.setattr(device, "nvrtc_version", lambda: f"none {os.getpid()}")
         yield fake
+        fake.check_fences()
     for cached in (driver.gpu, device._device):
         cached.cache_clear()

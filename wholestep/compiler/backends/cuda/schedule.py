@@ -218,7 +218,7 @@ def _window(plan: Plan, kernel: Kernel) -> CudaSchedule:
             and k * DIRECT_OUTPUTS[-1] * 8 <= SHARED
         ):
             return _direct(evaluate(m, sizes), n, k, dtype)
-        return _product(sizes, groups, m, n, k, dtype)
+        return _product(sizes, groups, m, n, k, dtype.accumulate)
     if window.pooled is not None or window.results:
         raise PlanError(f"no kernel for a GPU pools behind {window.op!r}; the target's fusion says so.")
     elements = prod(evaluate(e, sizes) for e in kernel.axes[:4])
