@@ -46,7 +46,15 @@ from wholestep.compiler.frontend.pools import (
     global_max_pool1d as global_max_pool1d, global_max_pool2d as global_max_pool2d, max_pool1d as max_pool1d,
     max_pool2d as max_pool2d,
 )
+from wholestep.compiler.frontend.more_pools import (
+    adaptive_avg_pool3d as adaptive_avg_pool3d, adaptive_max_pool3d as adaptive_max_pool3d,
+    local_response_norm as local_response_norm, max_pool2d_with_indices as max_pool2d_with_indices,
+    max_unpool2d as max_unpool2d,
+)
 from wholestep.compiler.frontend.padding import pad as pad
+from wholestep.compiler.frontend.patches import fold as fold, unfold as unfold, windows_along as windows_along
+from wholestep.compiler.frontend.sampling import affine_grid as affine_grid, grid_sample as grid_sample
+from wholestep.compiler.frontend.fourier import dft as dft, irfft as irfft, rfft as rfft
 from wholestep.compiler.frontend.selection import (
     argsort as argsort, random_integers as random_integers, sort as sort, take_along_axis as take_along_axis,
     topk as topk,
@@ -58,6 +66,13 @@ from wholestep.compiler.frontend.scattering import (
 from wholestep.compiler.frontend.products import (
     cummax as cummax, cummin as cummin, cumprod as cumprod, logcumsumexp as logcumsumexp, prod as prod,
 )
+from wholestep.compiler.frontend.counting import (
+    bincount as bincount, bucketize as bucketize, histc as histc, searchsorted as searchsorted,
+)
+from wholestep.compiler.frontend.angles import (
+    acos as acos, acosh as acosh, asin as asin, asinh as asinh, atan2 as atan2, atanh as atanh, sinc as sinc,
+)
+from wholestep.compiler.frontend.special import digamma as digamma, erfinv as erfinv, lgamma as lgamma
 from wholestep.compiler.frontend.integers import (
     bitwise_and as bitwise_and, bitwise_not as bitwise_not, bitwise_or as bitwise_or, bitwise_xor as bitwise_xor,
     left_shift as left_shift, right_shift as right_shift,

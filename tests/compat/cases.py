@@ -36,6 +36,7 @@ BITS = normal(4, 6) > 0
 INTS = _RNG.integers(0, 5, (4, 6)).astype(np.int32)
 ZEROS = np.where(BITS, normal(4, 6), 0.0)
 ZEROS[2] = 0.0
+INNER = np.tanh(X) * 0.99
 WHOLE = _RNG.integers(-20, 20, (4, 6)).astype(np.int32)
 ORDERS = np.stack([_RNG.permutation(6) for _ in range(4)]).astype(np.int32)
 PLACES = np.array([2, 0, 3], np.int32)
@@ -87,6 +88,16 @@ COMPOSED = {
         lambda t, x: t.nan_to_num(x, nan=3.0, posinf=4.0, neginf=-5.0), np.array([1.0, np.nan, np.inf, -np.inf]),
         slope=False,
     ),
+    "arcs": case(lambda t, x: t.asin(x) * t.acos(x) + t.arctan(x) + t.atanh(x) + t.asinh(3 * x), INNER),
+    "acosh, sinc": case(lambda t, x: t.acosh(1 + x) + t.sinc(3 * x), POSITIVE),
+    "asinh, acosh, far": case(lambda t, x: t.asinh(1e10 * x) + t.acosh(1e10 * t.abs(x)), INNER),
+    "sinc at 0": case(lambda t, x: t.sinc(x), ZEROS, slope=False),
+    "atan2": case(lambda t, x, y: t.atan2(x, y) + t.arctan2(x[0], y), X, Y),
+    "erfinv": case(lambda t, x: t.erfinv(x) + t.erfinv(t.sign(x) * (1 - 1e-3 * t.abs(x))), INNER),
+    "erfinv at the ends": case(lambda t, x: t.erfinv(x), np.array([0.0, 1.0, -1.0]), slope=False),
+    "lgamma": case(lambda t, x: t.lgamma(4 * x) + t.lgamma(x) + t.lgamma(100 * x), POSITIVE),
+    "lgamma, negative": case(lambda t, x: t.lgamma(-4 * x - 0.05), INNER**2),
+    "digamma": case(lambda t, x: t.digamma(9 * x) * t.digamma(x - 3.03), INNER**2 + 0.05, slope=False),
     # whole numbers
     "bits": case(
         lambda t, x, y: t.bitwise_and(x, y) + 3 * t.bitwise_or(x, y) - t.bitwise_xor(x, y) * t.bitwise_not(x),
@@ -161,6 +172,17 @@ COMPOSED = {
         lambda t, x: t.topk(t.where(x > 0.5, x, -math.inf), 65, 1)[1].sum(1), LONG[:, :65], slope=False
     ),
     "take_along, the first ones": case(lambda t, x, i: t.take_along_dim(x[:2], i[:2, :3], 1), X, ORDERS),
+    # counting, windows
+    "histc": case(
+        lambda t, x: t.histc(x, 5) + 10 * t.histc(x, 5, -1, 1) + 100 * t.histc(x, bins=5, min=0, max=2), X, slope=False
+    ),
+    "bincount": case(lambda t, x: t.bincount(x.reshape(-1), minlength=9), INTS, slope=False),
+    "bucketize, searchsorted": case(
+        lambda t, x, e: t.bucketize(x, e[0]) + 10 * t.bucketize(x, e[0], right=True) + 100 * t.searchsorted(e, x)
+        + 1000 * t.searchsorted(e, x, right=True),
+        INTS, np.sort(INTS, 1), slope=False,
+    ),
+    "windows": case(lambda t, x: x.unfold(1, 3, 2) * 2 + x.unfold(-1, 2, 2)[:, :2, :1], X),
     # reductions
     "var": case(lambda t, x: t.var(x), X),
     "var of an axis": case(lambda t, x: t.var(x, dim=1, keepdim=True) * x, X),
@@ -259,7 +281,49 @@ WEIGHT, SCORES = normal(5, 6), 1.0 / (1.0 + np.exp(-normal(4, 6)))
 MAPS, MAP_LABELS = normal(2, 4, 3, 3), _RNG.integers(0, 4, (2, 3, 3)).astype(np.int32)
 SIGNS = np.sign(normal(4))
 
+GRID, VOLUMES = 1.3 * np.tanh(normal(2, 3, 4, 2)), normal(2, 2, 5, 3, 4)
+
 FUNCTIONAL = {
+    **{
+        f"F.grid_sample, {mode}, {padding}, {corners}": case(
+            lambda F, x, g, how=(mode, padding, corners): F.grid_sample(x, g, *how), IMAGES, GRID,
+        )
+        for mode, padding, corners in (
+            ("bilinear", "zeros", False), ("bilinear", "border", True), ("bilinear", "reflection", False),
+            ("bilinear", "reflection", True), ("bicubic", "zeros", False), ("bicubic", "border", True),
+            ("bicubic", "reflection", False),
+        )
+    },
+    "F.grid_sample, nearest": case(
+        lambda F, x: F.grid_sample(
+            x, F.affine_grid(x[:, :2, :1, :3].mean(2), (2, 3, 5, 4), False), "nearest", "zeros", False
+        ),
+        IMAGES, slope=False,
+    ),
+    "F.grid_sample of volumes": case(
+        lambda F, x, t: F.grid_sample(x, F.affine_grid(t, x.shape, align_corners=True), align_corners=True), VOLUMES,
+        normal(2, 3, 4) * 0.4,
+    ),
+    "F.affine_grid": case(lambda F, t: F.affine_grid(t, (2, 3, 5, 4), align_corners=False), normal(2, 2, 3)),
+    "F.unfold": case(lambda F, x: F.unfold(x, (3, 2), dilation=2, padding=(1, 0), stride=(1, 2)) * 2, IMAGES),
+    "F.fold": case(
+        lambda F, x: F.fold(x, (6, 7), kernel_size=(3, 2), padding=(1, 0), stride=(2, 1)), normal(2, 12, 18)
+    ),
+    "F.fold, more": case(lambda F, x: F.fold(x, (6, 8), (3, 3), 1, 0, (2, 3)) * 2, normal(2, 9, 4)),
+    "F.local_response_norm": case(
+        lambda F, x: F.local_response_norm(x, 3, alpha=0.5) + F.local_response_norm(x, 2, 1.0, 0.5, 2.0), IMAGES
+    ),
+    "F.max_pool2d, dilated": case(
+        lambda F, x: F.max_pool2d(x, 2, 1, dilation=2) + F.max_pool2d(x, (2, 3), 1, (1, 1), (2, 1))[:, :, 1:5, 1:5],
+        IMAGES,
+    ),
+    "F.max_pool2d_with_indices": case(
+        lambda F, x: F.max_pool2d_with_indices(x, 3, 2, 1)[1] + F.max_pool2d(x, 2, 2, 0, 2, True, True)[1],
+        IMAGES, slope=False,
+    ),
+    "F.adaptive pools of volumes": case(
+        lambda F, x: F.adaptive_avg_pool3d(x, (2, 1, 3)) + F.adaptive_max_pool3d(x, (2, 2, 3))[:, :, :, :1], VOLUMES
+    ),
     "F.linear": case(lambda F, x, w, b: F.linear(x, w, b), X, WEIGHT, normal(5)),
     "F.relu": case(lambda F, x: F.relu(x, inplace=False) + F.relu6(4 * x), X),
     "F.leaky_relu": case(lambda F, x: F.leaky_relu(x, 0.2) + F.leaky_relu(x, negative_slope=0.1), X),

@@ -81,7 +81,8 @@ def test_sizes_may_be_symbolic(name: str) -> None:
 
 
 UNARY = sorted(
-    ufuncs.FUNCTIONS - {"hypot", "logaddexp", "maximum", "minimum", "logical_and", "logical_or", "logical_xor"}
+    ufuncs.FUNCTIONS
+    - {"arctan2", "hypot", "logaddexp", "maximum", "minimum", "logical_and", "logical_or", "logical_xor"}
 )
 
 
@@ -90,9 +91,11 @@ def test_numpys_functions_are_ours() -> None:
     x, y = np.random.default_rng(1).uniform(0.2, 0.9, (2, 3, 4))
     for name in UNARY:
         function = getattr(np, name)
-        found = value(function, x)
-        assert_close(found, function(x), "exact" if found.dtype == bool else "float64", scale=1.0)
+        given = x + 1 if name == "arccosh" else x
+        found = value(function, given)
+        assert_close(found, function(given), "exact" if found.dtype == bool else "float64", scale=1.0)
     for name in (
+        "arctan2",
         "hypot",
         "logaddexp",
         "maximum",

@@ -33,7 +33,8 @@ OPERATORS = {
     "floor_divide": ("__floordiv__", "__rfloordiv__"),
 }
 FUNCTIONS = frozenset({
-    "absolute", "ceil", "cos", "cosh", "deg2rad", "exp", "exp2", "expm1", "floor", "hypot", "isfinite", "isinf",
+    "absolute", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh",
+    "ceil", "cos", "cosh", "deg2rad", "exp", "exp2", "expm1", "floor", "hypot", "isfinite", "isinf",
     "isnan", "log", "log10", "log1p", "log2", "logaddexp", "logical_and", "logical_not", "logical_or",
     "logical_xor", "maximum", "minimum", "negative", "positive", "rad2deg", "reciprocal", "sign", "sin", "sinh",
     "sqrt", "square", "tan", "tanh", "trunc",

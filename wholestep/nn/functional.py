@@ -10,13 +10,14 @@ from typing import Any
 
 from wholestep.compat.arguments import take_their_words
 from wholestep.compat.modes import BY_ENTRY_POINT, Mode
-from wholestep.compiler.frontend import activations, functions, layers, statistics
+from wholestep.compiler.frontend import activations, functions, layers, more_pools, pools, statistics
 from wholestep.compiler.frontend.elementwise import clip
 from wholestep.compiler.frontend.functions import abs, expm1, sigmoid, tanh
 from wholestep.compiler.frontend.layers import Switchable
 from wholestep.compiler.frontend.padding import pad as pad_axes
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
 from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.frontend.windows import Pair
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
 from wholestep.losses import classification, distances, probabilities, regression
@@ -24,7 +25,8 @@ from wholestep.losses import classification, distances, probabilities, regressio
 __all__ = [
     "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu", "cosine_similarity",
     "cross_entropy", "dropout", "embedding", "glu", "hardshrink", "hardsigmoid", "hardtanh", "huber_loss",
-    "l1_loss", "layer_norm", "leaky_relu", "linear", "logsigmoid", "margin_ranking_loss", "mse_loss", "nll_loss",
+    "l1_loss", "layer_norm", "leaky_relu", "linear", "logsigmoid", "margin_ranking_loss", "max_pool2d", "mse_loss",
+    "nll_loss",
     "normalize", "pad", "pairwise_distance", "prelu", "relu6", "rms_norm", "scaled_dot_product_attention", "selu",
     "smooth_l1_loss", "softmin", "softplus", "softshrink", "softsign", "tanhshrink", "threshold",
     "triplet_margin_loss",
@@ -49,6 +51,21 @@ def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tens
     kept = (x != row).reshape((*x.shape, 1))
     found = weight[x]
     return where(kept, found, functions.stop_gradient(found))
+
+
+def max_pool2d(
+    x: Tensor,
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`ws.max_pool2d` with PyTorch's order of arguments; with `return_indices` also where each maximum stands."""
+    if return_indices:
+        return more_pools.max_pool2d_with_indices(x, kernel_size, stride, padding, dilation, ceil_mode)
+    return pools.max_pool2d(x, kernel_size, stride, padding, ceil_mode, dilation)
 
 
 def dropout(x: Tensor, p: float | Switchable = 0.5, training: bool | Mode = BY_ENTRY_POINT) -> Tensor:

@@ -136,10 +136,14 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
         "query": "q", "key": "k", "value": "v", "attn_mask": "mask", "is_causal": "causal",
         "dropout_p": "dropout", "enable_gqa": Only((EVERY,), ""),
     },
-    "max_pool2d": {
-        "dilation": Only((1, (1, 1)), "windows have no gaps"),
-        "return_indices": Only((False,), "the indices are not kept"),
-    },
+    "max_pool2d": {"return_indices": ("return_indices",)},
+    "unfold": {"kernel_size": "kernel"},
+    "fold": {"kernel_size": "kernel", "output_size": "size"},
+    "windows_along": {"dimension": "axis"},
+    "grid_sample": {},
+    "bucketize": {"boundaries": "edges"},
+    "searchsorted": {"sorted_sequence": "edges", "side": Only((None,), "write right=True or False"), "sorter": Only((None,), "sort them first: ws.sort(edges)"), "out_int32": Only((EVERY,), "")},
+    "bincount": {"minlength": "size"},
     "avg_pool2d": {
         "divisor_override": Only((None,), "scale the result"),
     },

@@ -23,7 +23,7 @@ _FUNCTIONS = (
     "maximum minimum movedim norm normalize pow repeat roll round rsqrt sign silu softmax split square squeeze std "
     "stop_gradient tril triu trunc unbind unflatten unsqueeze var zeros_like ones_like full_like swiglu "
     "atan prod cumprod cummax cummin logcumsumexp index_add index_copy index_fill index_put masked_scatter bitwise_and "
-    "bitwise_or bitwise_xor bitwise_not"
+    "bitwise_or bitwise_xor bitwise_not acos acosh asin asinh atan2 atanh sinc digamma erfinv lgamma histc"
 )
 _LINES_TOO = (
     "sub div neg eq ne lt le gt ge logical_and logical_not logical_or tan sinh cosh erfc logit xlogy logaddexp hypot "
@@ -45,11 +45,12 @@ TENSORS = Names(
         **{name: f"{_TENSOR}:to_{name}" for name in ("bool", "double", "float", "half", "int", "long")},
         "gather": f"{_TENSOR}:pick_along",
         "argsort": "ws.argsort",
+        "unfold": "ws.windows_along",
         "scatter": f"{_LINES}:scatter",
         "scatter_reduce": f"{_LINES}:scatter_reduce",
         "slice_scatter": "ws.scatter_slice",
         "select_scatter": f"{_LINES}:select_scatter",
-        "arctan": "ws.atan",
+        **{f"arc{name}": f"ws.a{name}" for name in ("sin", "cos", "tan", "tan2", "sinh", "cosh", "tanh")},
         "bitwise_left_shift": "ws.left_shift",
         "bitwise_right_shift": "ws.right_shift",
         "topk": "ws.topk",
@@ -129,9 +130,8 @@ TENSORS = Names(
         "storage": "tensors have no memory of their own",
         "data_ptr": "tensors have no memory of their own",
         "as_strided": "write x[...] with slices, x.reshape(...) and x.permute(...)",
-        "unfold": "write slices x[:, i:] and ws.stack",
         "diag": "a vector as a matrix is x.diag_embed(), the diagonal of one x.diagonal()",
-        "bincount": "write ws.one_hot(index, classes).sum(0)",
+        "bincount": "write ws.bincount(x, size)",
         "multinomial": "draw by Gumbel: (log_p - ws.log(-ws.log(ws.random_uniform(log_p, log_p.shape)))).argmax(-1)",
         "register_hook": _HOOK,
         "share_memory_": "Wholestep trains in one process",
@@ -170,9 +170,9 @@ TENSORS = Names(
     },
     groups=(
         ("*_", _IN_PLACE + "; write x = x.{plain}(...)"),
-        ("acos* arccos* asin* arcsin* atan* arctan* angle", "it is not here; most uses are ws.sin and ws.cos of the angle itself"),
+        ("angle", "of a pair of real and imaginary parts: ws.atan2(imaginary, real)"),
         ("cholesky* det logdet slogdet inverse pinverse qr svd lu matrix_*", "there is no linear algebra beyond products here; compute it with np.linalg outside of the step"),
-        ("fft* stft istft", "there are no Fourier transforms here; compute them with np.fft beforehand, they are data"),
+        ("fft* stft istft", "a complex number is a pair of tensors here: real, imaginary = ws.rfft(x)"),
         ("to_sparse* sparse_* coalesce", "tensors are dense here"),
     ),
 )  # fmt: skip

@@ -7,8 +7,9 @@ from wholestep.compat.rows import Names
 _SAME = (
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d avg_pool1d avg_pool2d avg_pool3d "
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d elu gelu group_norm hardswish interpolate "
-    "log_softmax max_pool1d max_pool2d max_pool3d mish one_hot pixel_shuffle pixel_unshuffle relu sigmoid silu softmax "
-    "tanh Tensor"
+    "log_softmax max_pool1d max_pool3d mish one_hot pixel_shuffle pixel_unshuffle relu sigmoid silu softmax "
+    "tanh Tensor adaptive_avg_pool3d adaptive_max_pool3d local_response_norm unfold fold grid_sample affine_grid "
+    "max_pool2d_with_indices"
 )
 
 FUNCTIONAL = Names(
@@ -40,10 +41,7 @@ FUNCTIONAL = Names(
         "multi_head_attention_forward": "write ws.attention(q, k, v), or ws.nn.MultiHeadAttention",
         "gumbel_softmax": "write ws.softmax((x - ws.log(-ws.log(ws.random_uniform(x, x.shape)))) / tau)",
         "instance_norm": "write ws.group_norm(x, channels), or ws.nn.InstanceNorm2d(channels)",
-        "local_response_norm": "write x / (k + alpha * squares) ** beta, or ws.group_norm",
         "rrelu": "write ws.leaky_relu(x, slope)",
-        "unfold": "write slices x[:, :, i:, j:], or ws.conv2d with a weight that is the identity",
-        "fold": "write ws.conv_transpose2d with a weight that is the identity",
         "upsample": "write ws.interpolate(x, scale_factor=2)",
         "upsample_nearest": "write ws.interpolate(x, scale_factor=2)",
         "upsample_bilinear": "write ws.interpolate(x, scale_factor=2, mode='bilinear')",
@@ -55,9 +53,10 @@ FUNCTIONAL = Names(
     },
     groups=(
         ("*_", "tensors are never changed in place: write x = ws.nn.functional.{plain}(x)"),
-        ("*_with_indices max_unpool*", "the indices of a pool are not kept; write the pool itself, or ws.nn.Upsample"),
-        ("fractional_* lp_pool* adaptive_avg_pool3d adaptive_max_pool3d", "write ws.max_pool2d, ws.avg_pool2d or ws.adaptive_avg_pool2d"),
-        ("affine_grid grid_sample GRID_*", "images are transformed as data: ws.data has Flip and Crop"),
+        ("*_with_indices", "write the pool itself, or ws.max_pool2d_with_indices"),
+        ("max_unpool*", "write ws.max_unpool2d(x, indices, size)"),
+        ("fractional_* lp_pool*", "write ws.max_pool2d, ws.avg_pool2d or ws.adaptive_avg_pool2d"),
+        ("GRID_*", "write ws.grid_sample(x, grid, mode=...)"),
         ("scaled_mm grouped_mm scaled_grouped_mm", "write a @ b; precision='bfloat16' is half precision"),
     ),
 )  # fmt: skip

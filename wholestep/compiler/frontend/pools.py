@@ -27,7 +27,12 @@ LOWEST = -float("inf")
 
 
 def max_pool2d(
-    x: Tensor, window: Pair, stride: Pair | None = None, padding: Padding = 0, ceil_mode: bool = False
+    x: Tensor,
+    window: Pair,
+    stride: Pair | None = None,
+    padding: Padding = 0,
+    ceil_mode: bool = False,
+    dilation: Pair = 1,
 ) -> Tensor:
     """The largest element of each window of (N, C, H, W); its gradient goes to the first of equal ones.
 
@@ -36,10 +41,15 @@ def max_pool2d(
         stride: the window's own size unless given.
         padding: what lies outside the image is never the maximum; at most half of the window, or "same" or "valid".
         ceil_mode: a last window that is only partly in the image counts too.
+        dilation: how far apart the pixels of a window are.
 
     Example: `ws.max_pool2d(images, 2)`.
     """
     need_axes("max_pool2d", "images", x, "(N, C, H, W)")
+    if pair("max_pool2d", "dilation", dilation) != (1, 1):
+        from wholestep.compiler.frontend.more_pools import max_pool2d_with_indices
+
+        return max_pool2d_with_indices(x, window, stride, padding, dilation, ceil_mode)[0]
     size = pair("max_pool2d", "window", window)
     steps = size if stride is None else pair("max_pool2d", "stride", stride)
     low, high = _margins("max_pool2d", x, size, steps, padding, ceil_mode)
