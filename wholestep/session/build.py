@@ -21,6 +21,7 @@ from wholestep.optim import Optimizer
 from wholestep.options import CompileOptions
 from wholestep.session.plans import Plans
 from wholestep.session.session import Session
+from wholestep.session.waiting import told_to_wait
 from wholestep.session.where import where_to
 from wholestep.steps.define import Model, as_graph, defined, need_graph, precision_of, sized
 from wholestep.steps.definition import TRAIN, Definition
@@ -291,7 +292,7 @@ def build(definition: Definition, where: Where) -> tuple[Session, OptimizeReport
     """Have the main entry point planned, and load it."""
     compiled = Plans.made_for(definition, where)
     try:
-        with compiled.spans.span("build_session"):
+        with compiled.spans.span("build_session"), told_to_wait(compiled.spans):
             plan, report = compiled.plan_with_report(definition.main)
             session = load(compiled, plan)
     except OutOfMemoryError as error:

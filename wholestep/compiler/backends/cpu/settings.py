@@ -25,7 +25,7 @@ class Settings:
     """Bytes unless a field says otherwise."""
 
     prices: Prices = Prices()
-    piece: int = 800  # kernels whose splits are searched together
+    piece: int = 300  # kernels whose splits are searched together
     relief: int = 1 << 20  # of the arena, for which a barrier more pays: less stays in the caches
     delay: int = 1 << 20  # that a pass in between may drive out of the caches
     overwrite: bool = True  # may a kernel write a result over an operand that nobody reads after it?

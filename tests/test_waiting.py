@@ -1,0 +1,63 @@
+"""A build that takes long says so, at a terminal."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+
+import wholestep as ws
+from wholestep.compiler.spans import Spans
+from wholestep.session import waiting
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def built() -> None:
+    g = ws.Graph()
+    g.set_outputs([(g.input("x", (3,)) * g.parameter("w", (3,))).sum()])
+    ws.build_session(g, optimizer=ws.SGD(lr=0.1), device="reference")
+
+
+def test_a_long_build_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, spans = Terminal(), Spans()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
+    monkeypatch.setattr(waiting, "EVERY", 0.01)
+    with waiting.told_to_wait(spans):
+        for name in ("optimize_full", "gcc", "self_check"):
+            with spans.span(name):
+                time.sleep(0.05)
+    said = terminal.getvalue()
+    places = [said.index(f"building the step: {word}") for word in ("planning", "compiling", "checking the numbers")]
+    assert places == sorted(places)
+    assert said.endswith("\r\x1b[K"), "the line is taken away"
+
+
+@pytest.mark.parametrize(("terminal", "patience"), [(Terminal(), 60.0), (io.StringIO(), 0.0)], ids=["short", "file"])
+def test_nothing_is_said_in_time_or_into_a_file(
+    monkeypatch: pytest.MonkeyPatch, terminal: io.StringIO, patience: float
+) -> None:
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(waiting, "PATIENCE", patience)
+    built()
+    assert terminal.getvalue() == ""
+
+
+def test_an_error_ends_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
+
+    def failing() -> None:
+        with waiting.told_to_wait(Spans()):
+            time.sleep(0.05)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failing()
+    assert terminal.getvalue().endswith("\r\x1b[K")
