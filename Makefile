@@ -15,7 +15,7 @@ help:
 	@echo "make train     set up and train a network on the UCI digits"
 	@echo "make test      format, lint, types, import contract, tests"
 	@echo "make test-all  the same with the long property tests"
-	@echo "make test-cuda the sessions of device=\"cuda\" on this machine's GPU"
+	@echo "make test-cuda everything about device=\"cuda\" on this machine's GPU; writes docs/test-cuda.md"
 	@echo "make fuzz      look for wrong numbers with random networks, graphs, files and runs: SECONDS=600 SEED=1"
 	@echo "make bench     the MLP against torch, torch.compile, JAX and scikit-learn"
 	@echo "make clean     remove the virtual environment"
@@ -31,7 +31,7 @@ test-all: check
 
 test-cuda: $(VENV)/.test
 	$(PIP) ".[cuda]"
-	$(PY) -m pytest -q --gpu tests/compiler/backends/cuda/test_sessions.py
+	$(PY) -m tests.compiler.backends.cuda.on_gpu
 
 fuzz: $(VENV)/.test
 	$(PY) -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) --jobs $(JOBS) --mode $(MODE) $(if $(DEVICE),--device $(DEVICE))

@@ -2,9 +2,11 @@
 
     python -m benchmarks.calibrate                 prints the table
     python -m benchmarks.calibrate --write         replaces wholestep/compiler/backends/cpu/costs.json
+    python -m benchmarks.calibrate --device cuda   the same on a GPU; --write replaces backends/cuda/costs/sm_90.json,
+                                                   and those of other GPUs by the ratios of NVIDIA's data sheets
 
 Run it on a quiet machine, once per target and whenever kernels get much faster; the table is data, so that the same
-graph gives the same plan everywhere.  One thread, float32.  An op's price is the time that `COPIES` of it add to a
+graph gives the same plan everywhere.  One thread, float32.  An op's price is the time that some copies of it add to a
 kernel that is otherwise the same, so neither Python nor loads and stores are in it.
 """
 
@@ -13,18 +15,39 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import wholestep as ws
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "wholestep" / "compiler" / "backends" / "cpu" / "costs.json"
 ORIGIN = "measured: python -m benchmarks.calibrate, one thread, float32"
-ROWS, COLUMNS, COPIES = 128, 256, 6  # a tensor stays in the cache
-LARGE = (1024, 1024)  # 4 MB, as the activations of a layer: this one goes through the outer caches
+GPUS = ROOT / "wholestep" / "compiler" / "backends" / "cuda" / "costs"
 CALLS, ROUNDS = 12, 15
-ADDITION = "add"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is computed for a number."""
+
+    shape: tuple[int, int]  # of a tensor that ops are tried on
+    copies: int  # of an op in one kernel
+    large: tuple[int, int]  # a tensor that goes through the outer caches
+    product: int  # rows, columns and depth of a product
+    passes: int  # one after the other
+
+
+SIZES = {
+    "cpu": Sizes((128, 256), 6, (1024, 1024), 512, 8),
+    # Enough for all multiprocessors, and so many copies that memory is not what takes the time.
+    "cuda": Sizes((4096, 4096), 24, (32768, 4096), 4096, 64),
+}
+# Bytes and float32 operations a second by NVIDIA's data sheets: H200, A100 of 80 GB, RTX 3090, RTX 4090.
+SHEETS = {"sm_90": (4.8, 67.0), "sm_80": (2.0, 19.5), "sm_86": (0.94, 35.6), "sm_89": (1.0, 82.6)}
 
 T = ws.Tensor
 UNARY: dict[str, Callable[[T], T]] = {
@@ -49,92 +72,95 @@ UNARY: dict[str, Callable[[T], T]] = {
 }
 
 
-def seconds(output: Callable[[ws.Graph], T]) -> float:
-    """The shortest time of a call that computes `output` of the graph, over several rounds."""
-    g = ws.Graph()
-    g.set_outputs({"y": output(g)})
-    options = ws.CompileOptions(egraph=False, optimize=False)
-    session = ws.build_inference_session(g, threads=1, options=options)
-    best = float("inf")
-    for _ in range(ROUNDS):
-        began = time.perf_counter()
-        for _ in range(CALLS):
-            session.step()
-        session.wait()
-        best = min(best, (time.perf_counter() - began) / CALLS)
-    return best
+class Bench:
+    """Measures on one device."""
 
+    def __init__(self, device: str) -> None:
+        self.device, self.sizes = device, SIZES[device.partition(":")[0]]
 
-def tensor(g: ws.Graph, shape: tuple[int, int] = (ROWS, COLUMNS)) -> T:
-    return g.parameter("x", shape, init=ws.init.uniform(0.2, 0.9))
+    def seconds(self, output: Callable[[ws.Graph], T]) -> float:
+        """The shortest time of a call that computes `output` of the graph, over several rounds."""
+        g = ws.Graph()
+        g.set_outputs({"y": output(g)})
+        options = ws.CompileOptions(egraph=False, optimize=False)
+        session = ws.build_inference_session(g, threads=1, options=options, device=self.device)
+        best = float("inf")
+        for _ in range(ROUNDS):
+            began = time.perf_counter()
+            for _ in range(CALLS):
+                session.step()
+            session.wait()
+            best = min(best, (time.perf_counter() - began) / CALLS)
+        return best
 
+    def pointwise(self, f: Callable[[T], T], copies: int | None = None) -> float:
+        """Seconds of Σ over columns of Σ f(x + c) for several c."""
 
-def pointwise(f: Callable[[T], T], copies: int = COPIES) -> float:
-    """Seconds of Σ over elements of Σ f(x + c) for several c."""
-
-    def output(g: ws.Graph) -> T:
-        x = tensor(g)
-        total = x
-        for i in range(copies):
-            total = total + f(x + 0.01 * (i + 1))
-        return total.sum()
-
-    return seconds(output)
-
-
-def per_element_ns(f: Callable[[T], T], plain: float) -> float:
-    return max(0.0, pointwise(f) - plain) / (COPIES * ROWS * COLUMNS) * 1e9
-
-
-def addition_ns() -> float:
-    """Two more additions for each further copy of the plain sum."""
-    few, many = (pointwise(lambda x: x, copies) for copies in (COPIES, 4 * COPIES))
-    return (many - few) / (2 * 3 * COPIES * ROWS * COLUMNS) * 1e9
-
-
-def byte_ns() -> float:
-    """Reading a large tensor, without what a call takes anyway."""
-    large, tiny = seconds(lambda g: tensor(g, LARGE).sum()), seconds(lambda g: tensor(g, (16, 16)).sum())
-    return (large - tiny) / (4 * LARGE[0] * LARGE[1]) * 1e9
-
-
-def product_ns(size: int = 512) -> float:
-    def output(g: ws.Graph) -> T:
-        x = tensor(g, (size, size))
-        return (x @ x).sum()
-
-    return seconds(output) / size**3 * 1e9
-
-
-def pass_ns(passes: int = 8) -> float:
-    """What one more reduction of next to nothing costs, each needing the one before."""
-
-    def chain(count: int) -> Callable[[ws.Graph], T]:
         def output(g: ws.Graph) -> T:
-            x = tensor(g, (16, 16))
-            for i in range(count):
-                x = x - 0.1 * x.sum(i % 2, keepdims=True)
-            return x.sum()
+            x = tensor(g, self.sizes.shape)
+            total = x
+            for i in range(copies or self.sizes.copies):
+                total = total + f(x + 0.01 * (i + 1))
+            return total.sum(-1)
 
-        return output
+        return self.seconds(output)
 
-    return (seconds(chain(1 + passes)) - seconds(chain(1))) / passes * 1e9
+    def per_element_ns(self, f: Callable[[T], T], plain: float) -> float:
+        return max(0.0, self.pointwise(f) - plain) / (self.sizes.copies * prod(self.sizes.shape)) * 1e9
+
+    def addition_ns(self) -> float:
+        """Two more additions for each further copy of the plain sum."""
+        copies = self.sizes.copies
+        few, many = (self.pointwise(lambda x: x, n) for n in (2 * copies, 5 * copies))
+        return (many - few) / (2 * 3 * copies * prod(self.sizes.shape)) * 1e9
+
+    def byte_ns(self) -> float:
+        """Reading a large tensor, without what a call takes anyway."""
+        large, tiny = (self.seconds(lambda g, s=s: tensor(g, s).sum(-1)) for s in (self.sizes.large, (16, 16)))
+        return (large - tiny) / (4 * prod(self.sizes.large)) * 1e9
+
+    def product_ns(self) -> float:
+        size = self.sizes.product
+
+        def output(g: ws.Graph) -> T:
+            x = tensor(g, (size, size))
+            return (x @ x).sum(-1)
+
+        return self.seconds(output) / size**3 * 1e9
+
+    def pass_ns(self) -> float:
+        """What one more reduction of next to nothing costs, each needing the one before."""
+        passes = self.sizes.passes
+
+        def chain(count: int) -> Callable[[ws.Graph], T]:
+            def output(g: ws.Graph) -> T:
+                x = tensor(g, (16, 16))
+                for i in range(count):
+                    x = x - 0.1 * x.sum(i % 2, keepdims=True)
+                return x.sum()
+
+            return output
+
+        return (self.seconds(chain(passes // 8 + passes)) - self.seconds(chain(passes // 8))) / passes * 1e9
+
+    def measure(self, origin: str) -> dict[str, Any]:
+        """The table: nanoseconds, and the weights of dear ops in additions, rounded so that noise does not show."""
+        add, plain = self.addition_ns(), self.pointwise(lambda x: x)
+        weights = {op: max(1.0, round(2 * self.per_element_ns(f, plain) / add) / 2) for op, f in UNARY.items()}
+        return {
+            "origin": origin,
+            "operation": rounded(add),
+            "byte": rounded(self.byte_ns()),
+            "product": rounded(self.product_ns()),
+            "pass_over": rounded(self.pass_ns()),
+            "scalar": 1.0,  # of the prologue: never what decides
+            "view": 0.001,  # nothing is done; one less is easier to read
+            "weights": weights,
+        }
 
 
-def measure() -> dict[str, object]:
-    """The table: nanoseconds, and the weights of dear ops in additions, rounded so that noise does not show."""
-    add, plain = addition_ns(), pointwise(lambda x: x)
-    weights = {op: max(1.0, round(2 * per_element_ns(f, plain) / add) / 2) for op, f in UNARY.items()}
-    return {
-        "origin": ORIGIN,
-        "operation": rounded(add),
-        "byte": rounded(byte_ns()),
-        "product": rounded(product_ns()),
-        "pass_over": rounded(pass_ns()),
-        "scalar": 1.0,  # of the prologue: never what decides
-        "view": 0.001,  # nothing is done; one less is easier to read
-        "weights": weights,
-    }
+def tensor(g: ws.Graph, shape: tuple[int, int]) -> T:
+    return g.parameter("x", shape, init=ws.init.uniform(0.2, 0.9))
 
 
 def rounded(x: float) -> float:
@@ -142,13 +168,41 @@ def rounded(x: float) -> float:
     return float(f"{x:.2g}")
 
 
+def derived(measured: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """The table of another GPU: bytes and operations by the ratios of the data sheets, the rest as it is."""
+    bytes, flops = (SHEETS["sm_90"][i] / SHEETS[kind][i] for i in (0, 1))
+    return {
+        **measured,
+        "origin": (
+            f"derived from sm_90's, which were measured, by the data sheets ({SHEETS[kind][0]} of {SHEETS['sm_90'][0]} "
+            f"TB/s, {SHEETS[kind][1]} of {SHEETS['sm_90'][1]} TFLOP/s); launches and functions as there"
+        ),
+        "operation": rounded(measured["operation"] * flops),
+        "byte": rounded(measured["byte"] * bytes),
+        "product": rounded(measured["product"] * flops),
+    }
+
+
+def tables(device: str) -> dict[Path, dict[str, Any]]:
+    """File -> what it is to hold."""
+    if device == "cpu":
+        return {TABLE: Bench(device).measure(ORIGIN)}
+    from wholestep.compiler.backends.cuda.driver import gpu
+
+    own = Bench(device).measure(f"measured: python -m benchmarks.calibrate --device cuda, {gpu(0).name}, float32")
+    return {GPUS / f"{kind}.json": own if kind == "sm_90" else derived(own, kind) for kind in SHEETS}
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--write", action="store_true", help="replace the table that is shipped")
-    text = json.dumps(measure(), indent=2) + "\n"
-    if arguments.parse_args().write:
-        TABLE.write_text(text)
-    print(text, end="")
+    arguments.add_argument("--write", action="store_true", help="replace the tables that are shipped")
+    arguments.add_argument("--device", default="cpu", choices=sorted(SIZES))
+    given = arguments.parse_args()
+    for path, table in tables(given.device).items():
+        text = json.dumps(table, indent=2) + "\n"
+        if given.write:
+            path.write_text(text)
+        print(text, end="")
 
 
 if __name__ == "__main__":

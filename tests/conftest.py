@@ -47,4 +47,5 @@ def _is_as_shipped(path: Path) -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--gpu", action="store_true", help="sessions of device='cuda' run on this machine's GPU")
+    parser.addoption("--kills", type=int, default=50, help="how often a run on the GPU is killed and resumed")
     parser.addoption("--update-golden", action="store_true", help="rewrite the files of tests/golden from what is made")

@@ -10,7 +10,7 @@ import numpy as np
 import wholestep as ws
 
 
-def main(folder: str) -> None:
+def main(folder: str, device: str) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 12)).astype(np.float32)
     y = rng.integers(0, 4, 200).astype(np.int32)
@@ -26,6 +26,7 @@ def main(folder: str) -> None:
         epochs=4,
         batch_size=8,
         threads=1,
+        device=device,
         callbacks=[Ready(), ws.ModelCheckpoint(folder, "loss", last=2, every=1)],
         checkpoint=None,
         resume=folder if list_of(folder) else None,
@@ -52,4 +53,4 @@ class Ready(ws.Callback):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2])

@@ -20,10 +20,10 @@ ROOT = SCRIPT.parents[2]
 STEPS = 80  # of the whole run
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
+def start(folder: Path, device: str = "cpu") -> subprocess.Popen[str]:
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     child = subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(folder)],
+        [sys.executable, str(SCRIPT), str(folder), device],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": paths},
@@ -61,17 +61,17 @@ def killed_somewhere(child: subprocess.Popen[str], folder: Path, rng: random.Ran
     return digest_of(child)
 
 
-def kill_and_resume(tmp_path: Path, whole: str, kills: int, seed: int) -> None:
+def kill_and_resume(tmp_path: Path, whole: str, kills: int, seed: int, device: str = "cpu") -> None:
     """Runs that are killed and resumed, over and over, until there were enough kills; then one comes to its end."""
     rng, names, done, folder = random.Random(seed), count(1), 0, tmp_path / "run0"
     while done < kills:
-        ended = killed_somewhere(start(folder), folder, rng)
+        ended = killed_somewhere(start(folder, device), folder, rng)
         if ended:
             assert ended == whole
             folder = tmp_path / f"run{next(names)}"
         else:
             done += 1
-    assert digest_of(start(folder)) == whole
+    assert digest_of(start(folder, device)) == whole
     assert not list(folder.glob(".writing-*")), "what a killed run left behind is swept away"
 
 
@@ -83,6 +83,15 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path, whole: str) -> Non
 @pytest.mark.parametrize("seed", range(5))
 def test_fifty_kills(tmp_path: Path, whole: str, seed: int) -> None:
     kill_and_resume(tmp_path, whole, kills=10, seed=1 + seed)
+
+
+def test_fifty_kills_on_a_gpu(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """`--kills` of them, on this machine's own."""
+    if not request.config.getoption("--gpu"):
+        pytest.skip("needs a GPU: pytest --gpu")
+    whole = digest_of(start(tmp_path / "whole", "cuda"))
+    assert len(whole) == 64
+    kill_and_resume(tmp_path, whole, kills=request.config.getoption("--kills"), seed=11, device="cuda")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
