@@ -7,6 +7,7 @@ are: one gathers the windows that won, the other scatters kernels to where they 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from wholestep.compiler.ir import attrs as at
@@ -14,7 +15,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
 from wholestep.compiler.ir.windows import SMALL_WINDOW, parts
-from wholestep.compiler.target import Limits, Target
+from wholestep.compiler.target import Target
 
 
 def drop_pools_of_one(graph: Graph) -> Graph:
@@ -59,10 +60,15 @@ def relu_behind_pool(graph: Graph) -> Graph:
 
 def through_pools(graph: Graph, target: Target) -> Graph:
     """Adjoints of convolutions and sums take the gradient of a pool as it is, not written out."""
-    return rewrite(graph, lambda node: _through_pool(node, target.limits))
+    near, parts = target.limits.nearest_cache, target.limits.batch_parts
+    return rewrite(graph, lambda node: through_pool(node, parts, lambda node, pool: _is_near(node, pool, near)))
 
 
-def _through_pool(node: Node, limits: Limits) -> Node:
+def through_pool(node: Node, parts: int, fits: Callable[[Node, Node], bool]) -> Node:
+    """A node that takes the gradient of a pool as it is, where the pool's adjoint and the node's op allow it.
+
+    `fits(node, adjoint)` says whether it pays.  A gradient of weights is made in so many `parts` of the batch.
+    """
     if node.op == "sum" and node.inputs[0].op == "max_pool2d_grad":
         return _sum(node)
     position = {"conv2d_grad_weight": 1, "conv2d_grad_input": 0}.get(node.op)
@@ -70,23 +76,23 @@ def _through_pool(node: Node, limits: Limits) -> Node:
         return node
     spread = node.inputs[position]
     a, pool = attrs_of(node, at.ConvGradAttrs), attrs_of(spread, at.PoolGradAttrs)
-    if not (_is_plain(a) and _tiles(pool)):
+    if not (_is_plain(a) and _tiles(pool) and fits(node, spread)):
         return node
     g, index = spread.inputs
     attrs = at.PooledConvAttrs(a.low, a.high, pool.window, pool.size, a.size)
-    # What is read again and again stays near: then one multiply-add through the pool costs about two dense ones.
-    near = limits.nearest_cache
     with b.origin(node):
-        if node.op == "conv2d_grad_weight":
-            if not _fits_image(node.inputs[0], 2 * near):
-                return node
-            attrs = replace(attrs, parts=limits.batch_parts)
-            in_parts = b.make("pooled_grad_weight", (node.inputs[0], g, index), attrs)
-            flat = b.reshape(in_parts, (limits.batch_parts, node.type.elements))  # one long row of columns to add up
-            return b.reshape(b.sum_axes(flat, (0,)), node.type.shape)
-        if not _fits_kernels(node.inputs[1], pool, near):
-            return node
-        return b.make("pooled_grad_input", (g, index, node.inputs[1]), attrs)
+        if node.op == "conv2d_grad_input":
+            return b.make("pooled_grad_input", (g, index, node.inputs[1]), attrs)
+        in_parts = b.make("pooled_grad_weight", (node.inputs[0], g, index), replace(attrs, parts=parts))
+        flat = b.reshape(in_parts, (parts, node.type.elements))  # one long row of columns to add up
+        return b.reshape(b.sum_axes(flat, (0,)), node.type.shape)
+
+
+def _is_near(node: Node, spread: Node, near: int) -> bool:
+    """Is what is read again and again near?  Then a multiply-add through the pool costs about two dense ones."""
+    if node.op == "conv2d_grad_weight":
+        return _fits_image(node.inputs[0], 2 * near)
+    return _fits_kernels(node.inputs[1], attrs_of(spread, at.PoolGradAttrs), near)
 
 
 def _sum(node: Node) -> Node:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from importlib import import_module
 
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, having
@@ -267,15 +268,22 @@ class Fuser:
     def fits_pool(self, node: Node, access: Access, cluster: Cluster) -> bool:
         """Behind a convolution whose every pixel is read by this pool alone."""
         return (
-            self.fusion.pools_in_convolutions
-            and cluster.kind is Kind.WINDOW
+            cluster.kind is Kind.WINDOW
             and cluster.nodes[0].op in POOLED
             and tiles(node)
             and self.of.get(access.base) is cluster
             and access.base.type.shape == cluster.nodes[0].type.shape == cluster.shape
             and is_whole(access)
             and stays_inside(cluster.nodes, node, self.readers, self.roots)
+            and self.takes_pool(cluster.nodes[0], node)
         )
+
+    def takes_pool(self, convolution: Node, pool: Node) -> bool:
+        """Does the target want the two in one kernel?"""
+        if isinstance(self.fusion.pools_in_convolutions, bool):
+            return self.fusion.pools_in_convolutions
+        module, _, name = self.fusion.pools_in_convolutions.partition(":")
+        return bool(getattr(import_module(module), name)(convolution, pool))
 
     def fits_reduction(self, node: Node, access: Access, cluster: Cluster) -> bool:
         """Along the rows of a nest that computes what is reduced."""

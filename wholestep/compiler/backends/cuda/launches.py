@@ -132,7 +132,7 @@ class Launches:
     def __post_init__(self) -> None:
         if len(self.plan.symbols) > DIMS:
             raise PlanError(f"a plan for a GPU has at most {DIMS} symbolic sizes; received {len(self.plan.symbols)}.")
-        most = max((schedule_of(k).blocks for k in self.plan.kernels if schedule_of(k).chunks > 1), default=0)
+        most = max((schedule_of(k).counters for k in self.plan.kernels), default=0)
         if most > COUNTERS:
             raise PlanError(f"a sum is cut for {most} blocks; at most {COUNTERS} can be counted.")
 
@@ -227,7 +227,7 @@ class Launches:
     def _shares_scratch(self) -> bool:
         """Do kernels have scratch memory or counters in the same place?"""
         used = [schedule_of(k) for k in self.plan.kernels if schedule_of(k).scratch]
-        return sum(s.scratch for s in used) > SCRATCH or sum(s.blocks for s in used if s.chunks > 1) > COUNTERS
+        return sum(s.scratch for s in used) > SCRATCH or sum(s.counters for s in used) > COUNTERS
 
     @property
     def count(self) -> int:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from wholestep.compiler.backends.cuda import products
+from wholestep.compiler.backends.cuda import products, windows
 from wholestep.compiler.backends.cuda.scheduled import (
     COLUMNS,
-    DIRECT,
     ELEMENTS,
     LIBRARY,
     PRODUCT,
@@ -44,7 +43,6 @@ CARRYING = 264  # blocks of rows that are too long for it: each has a place behi
 COLUMN_CHUNK = 128  # of a sum over columns
 DEEP = 128  # of a product's k that the groups of a block share at a time
 ENOUGH = 128  # blocks that fill a GPU, for choosing how a product is cut
-DIRECT_OUTPUTS, DIRECT_THREADS = (16, 8, 4), 128  # of a convolution: channels of a thread, threads of a block
 SCRATCH = 64 << 20  # bytes in which kernels have scratch memory side by side
 COUNTERS = 1 << 16  # of the blocks that share a sum; all zero between kernels
 TINY_BLOCKS = 1056  # eight for each multiprocessor
@@ -75,7 +73,7 @@ def scheduled_kernels(plan: Plan) -> tuple[Kernel, ...]:
         found = schedule_kernel(plan, kernel)
         if found.scratch:
             scratch = 0 if scratch + found.scratch > SCRATCH else scratch
-            used = found.blocks if found.chunks > 1 else 0
+            used = found.counters
             counters = 0 if counters + used > COUNTERS else counters
             found = replace(found, scratch_at=scratch, counters_at=counters)
             scratch, counters = scratch + found.scratch, counters + used
@@ -203,40 +201,18 @@ def _scatter(plan: Plan, kernel: Kernel) -> CudaSchedule:
 
 
 def _window(plan: Plan, kernel: Kernel) -> CudaSchedule:
-    from wholestep.compiler.backends.cuda.render.windows import DIRECT_OPS, PRODUCTS, product_sizes
-
     window, sizes = kernel.body, sizes_in(plan, kernel)
     assert isinstance(window, Window)
-    if window.op in PRODUCTS:
-        groups, m, n, k = product_sizes(kernel, window)
+    if window.op == "pooled_grad_weight":
+        return windows.schedule_pooled_weights(evaluate(kernel.axes[0], sizes))
+    if window.op in windows.PRODUCTS:
         dtype = plan.buffers[window.operands[0].load.buffer].type.dtype
-        if (
-            window.op in DIRECT_OPS
-            and groups == 1
-            and isinstance(n, int)
-            and isinstance(k, int)
-            and k * DIRECT_OUTPUTS[-1] * 8 <= SHARED
-        ):
-            return _direct(evaluate(m, sizes), n, k, dtype)
-        return _product(sizes, groups, m, n, k, dtype.accumulate)
-    if window.pooled is not None or window.results:
-        raise PlanError(f"no kernel for a GPU pools behind {window.op!r}; the target's fusion says so.")
+        found = windows.schedule_own(kernel, window, sizes, dtype)
+        if found is None and (window.pooled is not None or window.op == "pooled_grad_input"):
+            raise PlanError(f"no kernel for a GPU makes {window.op!r} with its pool; `pooling.py` says which ones do.")
+        return found or _product(sizes, *windows.product_sizes(kernel, window), dtype.accumulate)
     elements = prod(evaluate(e, sizes) for e in kernel.axes[:4])
     return CudaSchedule(ELEMENTS, THREADS, _blocks(elements, THREADS))
-
-
-def _direct(pixels: int, n: int, k: int, dtype: DType) -> CudaSchedule:
-    """A thread a pixel and some of its channels: few where there would be too few blocks.  No bit depends on it."""
-    size = max(4, dtype.size)
-    fits = [
-        each for each in DIRECT_OUTPUTS if k * each * size <= SHARED and (each < 2 * n or each == DIRECT_OUTPUTS[-1])
-    ]
-
-    def blocks(each: int) -> int:
-        return -(-pixels // DIRECT_THREADS) * -(-n // each)
-
-    each = next((each for each in fits if blocks(each) >= ENOUGH), fits[-1])
-    return CudaSchedule(DIRECT, DIRECT_THREADS, max(1, blocks(each)), width=each)
 
 
 def _call(plan: Plan, kernel: Kernel) -> CudaSchedule:

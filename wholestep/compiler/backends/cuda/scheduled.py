@@ -17,7 +17,11 @@ LIBRARY = "library"  # a product of cuBLASLt, and a thread an element for what f
 GRAPH = "cudnn"  # a graph of cuDNN
 SCATTER = "scatter"  # a thread an element of the target
 SCATTER_ROWS = "scatter rows"  # a block a row of the target, whose warps share the indices
-DIRECT = "direct"  # of a convolution: a thread a pixel, weights in shared memory
+DIRECT = "direct"  # of a convolution: some pixels and outputs a thread; images and weights in shared memory
+GRADIENT = "gradient"  # of weights: channels and outputs of a tap a thread, a part of the batch a block
+POOLED_GRADIENT = "pooled gradient"  # the same through a pool: some weights a thread
+
+JOINED = 12  # parts of a gradient are added by one block, then the sums of such groups: part of what the bits are
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,19 @@ class CudaSchedule(Schedule):
     width: int = 1  # of rows: threads that share one
     chunk: int = 0  # of a sum: how much one block adds up; 0: all of it
     chunks: int = 1  # at capacity
-    tile: tuple[int, ...] = ()  # of a product: rows and columns of a block, and groups of threads that share k
+    # Of a product: rows and columns of a block, and groups of threads that share k; of windows: see `windows.py`
+    tile: tuple[int, ...] = ()
     scratch: int = 0  # bytes behind the arena's buffers, for what the chunks leave,
     scratch_at: int = 0  # from this one on
     counters_at: int = 0  # the first counter of its tiles
     workspace: int = 0  # the most bytes that a library may use, behind everything else in the arena
+
+    @property
+    def counters(self) -> int:
+        """Of blocks that share a sum: one for each tile, and one for each group of parts that is joined first."""
+        if self.chunks <= 1:
+            return 0
+        return self.blocks * (1 + -(-self.chunks // JOINED)) if self.form == GRADIENT else self.blocks
 
     @property
     def text(self) -> str:

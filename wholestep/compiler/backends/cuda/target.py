@@ -11,7 +11,7 @@ from wholestep.errors import OptionError
 
 COSTS = Path(__file__).parent / "costs"
 TF32 = "+tf32"  # behind the name of a target whose products of float32 numbers multiply in tf32
-PASSES = "wholestep.compiler.passes"
+PASSES, BACKEND = "wholestep.compiler.passes", "wholestep.compiler.backends.cuda"
 
 DTYPES = MappingProxyType(
     {
@@ -28,13 +28,16 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
         dtypes=DTYPES,
         composites=frozenset({"relu", "sigmoid", "tanh"}),
         costs=read_costs(COSTS / f"{kind}.json"),
-        planner="wholestep.compiler.backends.cuda.schedule:make_plan",
+        planner=f"{BACKEND}.schedule:make_plan",
         lowering=Lowering(
-            windows=(OwnPass(f"{PASSES}.channels_last:channels_last", needed=True),),
+            windows=(
+                OwnPass(f"{PASSES}.channels_last:channels_last", needed=True),
+                OwnPass(f"{BACKEND}.pooling:through_small_pools"),
+            ),
             primitives=(OwnPass(f"{PASSES}.remake:remake"), OwnPass(f"{PASSES}.pixels:sum_pixels")),
         ),
         # Our own products take any epilogue; those of a library are plain, and a pass of its own follows them.
-        fusion=Fusion(sums_in_dots=False, pools_in_convolutions=False),
+        fusion=Fusion(sums_in_dots=False, pools_in_convolutions=f"{BACKEND}.pooling:takes_pool"),
         limits=Limits(
             threads=multiprocessors,
             nearest_cache=shared,

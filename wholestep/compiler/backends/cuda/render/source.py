@@ -87,5 +87,10 @@ def render(plan: Plan, prefix: str = "k") -> Source:
 
 def with_primitives(text: str, machine: str | None = None) -> str:
     """All that a compiler needs; `machine` is what stands for a GPU's own part."""
-    primitives = [native("gpu.h") if machine is None else machine, native("device.h"), native("product.h")]
+    primitives = [
+        native("gpu.h") if machine is None else machine,
+        native("device.h"),
+        native("product.h"),
+        native("window.h"),
+    ]
     return "\n".join([*primitives, KERNELS, text])

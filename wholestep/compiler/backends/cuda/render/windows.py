@@ -1,58 +1,29 @@
 """Convolutions as products whose left or right operand is found by taps; pools and their adjoints, a thread a pixel.
 
-Images are (N, rows, columns, channels), weights (outputs, rows, columns, channels of a group).
+Images are (N, rows, columns, channels), weights (outputs, rows, columns, channels of a group).  Convolutions of few
+channels have kernels of their own: `convolutions.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from wholestep.compiler.backends.cuda.render.language import LOCAL, cast_text, literal, widened
+from wholestep.compiler.backends.cuda.render.convolutions import OWN, give, read
+from wholestep.compiler.backends.cuda.render.language import LOCAL, cast_text, literal
 from wholestep.compiler.backends.cuda.render.nests import over_elements
 from wholestep.compiler.backends.cuda.render.products import accumulator, product_call, tiles
 from wholestep.compiler.backends.cuda.render.writer import Writer
-from wholestep.compiler.backends.cuda.scheduled import DIRECT
+from wholestep.compiler.backends.cuda.windows import fixed, operand, product_sizes, shape_of
 from wholestep.compiler.ir.types import Extent
 from wholestep.compiler.plan.bodies import Window
-from wholestep.compiler.plan.kernel import Kernel, Level, Operand, Store
-
-PRODUCTS = ("conv2d", "conv2d_grad_input", "conv2d_grad_weight")
-DIRECT_OPS = ("conv2d", "conv2d_grad_input")
-
-
-def operand(window: Window, name: str) -> Operand:
-    return next(o for o in window.operands if o.name == name)
-
-
-def shape_of(kernel: Kernel, item: Operand) -> tuple[Extent, ...]:
-    return tuple(kernel.axes[a] for a in item.axes)
-
-
-def fixed(extent: Extent) -> int:
-    """An extent that no call changes."""
-    assert isinstance(extent, int), f"only the number of images may differ from call to call, not {extent}"
-    return extent
-
-
-def product_sizes(kernel: Kernel, window: Window) -> tuple[int, Extent, Extent, Extent]:
-    """(groups, m, n, k) of the product that a convolution or an adjoint is."""
-    groups = window.groups
-    if window.op == "conv2d_grad_weight":
-        outputs, tall, wide, channels = kernel.axes[:4]
-        images, rows, columns, _ = shape_of(kernel, operand(window, "g"))
-        return groups, fixed(outputs) // groups, tall * wide * channels, images * rows * columns
-    outputs, tall, wide, channels = map(fixed, shape_of(kernel, operand(window, "weight")))
-    images, rows, columns = kernel.axes[0], kernel.axes[1], kernel.axes[2]
-    if window.op == "conv2d":
-        return groups, images * rows * columns, outputs // groups, tall * wide * channels
-    return groups, images * rows * columns, channels, tall * wide * (outputs // groups)
+from wholestep.compiler.plan.kernel import Level, Store
 
 
 def render_window(w: Writer) -> None:
     window = w.kernel.body
     assert isinstance(window, Window)
-    if w.schedule.form == DIRECT:
-        render_direct(w, window)
+    if w.schedule.form in OWN:
+        OWN[w.schedule.form](w, window)
     else:
         WINDOWS[window.op](w, window)
 
@@ -71,17 +42,6 @@ def _taps(w: Writer, number: str, wide: Extent, channels: int) -> list[str]:
         f"const int channel = {number} % {channels}, tap = {number} / {channels};",
         f"const int down = tap / {w.extent(wide)}, across = tap % {w.extent(wide)};",
     ]
-
-
-def _read(w: Writer, window: Window, name: str, *places: str) -> str:
-    """An element of an operand at places along its own axes, in the dtype that products add up in."""
-    item = operand(window, name)
-    kept = dict(w.axes)
-    w.axes |= dict(zip(item.axes, places, strict=True))
-    dtype = w.buffer_dtype(item.load)
-    text = widened(w.element(item.load), dtype, accumulator(dtype))
-    w.axes = kept
-    return text
 
 
 def _seen(w: Writer, window: Window, of: tuple[Extent, ...], row: str, column: str) -> list[str]:
@@ -111,86 +71,6 @@ def _begin(w: Writer, window: Window) -> None:
         w.lines[:] = [line.replace("if (each) return;", f"if (each >= {groups}) return;") for line in w.lines]
 
 
-def _found(w: Writer, window: Window, of: tuple[Extent, ...]) -> list[str]:
-    """Where a tap of a pixel looks, `y` and `x`; the next tap where that is outside."""
-    (down, across), (far, wide), (top, left) = window.stride, window.dilation, window.low
-    if window.op == "conv2d":
-        return [
-            f"const int y = row*{down} + down*{far} - {top}, x = column*{across} + across*{wide} - {left};",
-            f"if (y < 0 || y >= {w.extent(of[1])} || x < 0 || x >= {w.extent(of[2])}) continue;",
-        ]
-    return [
-        f"const int far = row + {top} - down*{far}, wide = column + {left} - across*{wide};",
-        f"const int y = far / {down}, x = wide / {across};",
-        f"if (far < 0 || wide < 0 || far % {down} || wide % {across}) continue;",
-        f"if (y >= {w.extent(of[1])} || x >= {w.extent(of[2])}) continue;",
-    ]
-
-
-def render_direct(w: Writer, window: Window) -> None:
-    """A thread a pixel and some of its channels, in registers; the weights of these channels in shared memory."""
-    forward = window.op == "conv2d"
-    name = "x" if forward else "g"
-    source, weight = (shape_of(w.kernel, operand(window, n)) for n in (name, "weight"))
-    outputs, tall, wide, inner = map(fixed, weight)
-    channels, made, each = (inner, outputs, w.schedule.width) if forward else (outputs, inner, w.schedule.width)
-    level, acc = _epilogue(w, window)
-    dtype = accumulator(w.buffer_dtype(window.operands[0].load))
-    type, threads = LOCAL[dtype], w.schedule.threads
-    of, to = ("j", "channel") if forward else ("channel", "j")
-    w.emit(f"const int m = {w.extent(product_sizes(w.kernel, window)[1])};")
-    w.emit(f"const int own = blockIdx.x % {-(-made // each)} * {each};")
-    w.emit(f"const int i = blockIdx.x / {-(-made // each)} * {threads} + threadIdx.x;")
-    w.emit(f"__shared__ __align__(16) {type} weights[{tall * wide * channels}][{each}];")
-    with w.block(f"for (int at = threadIdx.x; at < {tall * wide * channels * each}; at += {threads})"):
-        w.emit(f"const int j = own + at % {each}, k = at / {each};")
-        for line in _taps(w, "k", wide, channels):
-            w.emit(line)
-        found = _read(w, window, "weight", of, "down", "across", to)
-        w.emit(f"weights[k][at % {each}] = j < {made} ? {found} : 0;")
-    w.emit("__syncthreads();")
-    w.emit("if (i >= m) return;")
-    for line in _pixel(w, "i", w.kernel.axes[1], w.kernel.axes[2]):
-        w.emit(line)
-    w.emit(f"{type} sum[{each}] = {{}};")
-    with (
-        w.block(f"for (int down = 0; down < {tall}; down++)"),
-        w.block(f"for (int across = 0; across < {wide}; across++)"),
-    ):
-        for line in _found(w, window, source):
-            w.emit(line)
-        add_channels(w, window, name, channels, each, wide)
-    w.emit("#pragma unroll")
-    with w.block(f"for (int l = 0; l < {each}; l++)"):
-        w.emit(f"const int j = own + l; const {type} v{acc} = sum[l];")
-        w.emit(f"if (j >= {made}) continue;")
-        kept = dict(w.axes)
-        w.axes |= {0: "image", 1: "row", 2: "column", 3: "j"}
-        w.instructions((*level.row, *level.body))
-        w.stores((*level.row_stores, *level.stores))
-        w.axes = kept
-
-
-def add_channels(w: Writer, window: Window, name: str, channels: int, each: int, wide: int) -> None:
-    """What one tap adds: all channels of a pixel, four at a time where they lie side by side."""
-    item = operand(window, name)
-    dtype = w.buffer_dtype(item.load)
-    type = LOCAL[accumulator(dtype)]
-    dense = [i.plain for i in item.load.index] == list(item.axes) and item.load.shape[-1] == channels
-    several = 4 if dense and channels % 4 == 0 and not dtype.is_half and dtype.size == 4 else 1
-    w.emit(f"#pragma unroll {4 // several}")
-    with w.block(f"for (int c = 0; c < {channels}; c += {several})"):
-        w.emit(f"{type} seen[{several}];")
-        found = _read(w, window, name, "image", "y", "x", "c")
-        w.emit(f"ws_pick<{type}, {several}>(seen, &{found});" if several > 1 else f"seen[0] = {found};")
-        w.emit("#pragma unroll")
-        with w.block(f"for (int l = 0; l < {several}; l++)"):
-            w.emit(f"{type} factors[{each}];")
-            w.emit(f"ws_pick<{type}, {each}>(factors, weights[(down*{wide} + across)*{channels} + c + l]);")
-            w.emit("#pragma unroll")
-            w.emit(f"for (int j = 0; j < {each}; j++) sum[j] += seen[l] * factors[j];")
-
-
 def render_conv2d(w: Writer, window: Window) -> None:
     images, weight = (shape_of(w.kernel, operand(window, n)) for n in ("x", "weight"))
     outputs, _, wide, channels = map(fixed, weight)
@@ -201,9 +81,9 @@ def render_conv2d(w: Writer, window: Window) -> None:
     taps = _taps(w, "k", wide, channels)
     inside = _grouped(w, window, channels, "channel")
     a = [*at, *taps, *_seen(w, window, images, "row", "column")]
-    a.append(f"return {_read(w, window, 'x', 'image', 'y', 'x', inside)};")
+    a.append(f"return {read(w, window, 'x', 'image', 'y', 'x', inside)};")
     output = _grouped(w, window, each, "j")
-    b = [*taps, f"return {_read(w, window, 'weight', output, 'down', 'across', 'channel')};"]
+    b = [*taps, f"return {read(w, window, 'weight', output, 'down', 'across', 'channel')};"]
     axes = {0: "image", 1: "row", 2: "column", 3: output}
     dtype = accumulator(w.buffer_dtype(window.operands[0].load))
     product_call(w, dtype, [True, True], a, b, level, acc, axes, tuple(at))
@@ -226,9 +106,9 @@ def render_grad_input(w: Writer, window: Window) -> None:
         f"const int y = row + {top} - down*{far}, x = column + {left} - across*{far_wide};",
         f"if (y < 0 || x < 0 || y % {down} || x % {across}) return 0;",
         f"if (y / {down} >= {w.extent(g[1])} || x / {across} >= {w.extent(g[2])}) return 0;",
-        f"return {_read(w, window, 'g', 'image', f'(y / {down})', f'(x / {across})', output)};",
+        f"return {read(w, window, 'g', 'image', f'(y / {down})', f'(x / {across})', output)};",
     ]
-    b = [*taps, f"return {_read(w, window, 'weight', output, 'down', 'across', 'j')};"]
+    b = [*taps, f"return {read(w, window, 'weight', output, 'down', 'across', 'j')};"]
     axes = {0: "image", 1: "row", 2: "column", 3: _grouped(w, window, channels, "j")}
     dtype = accumulator(w.buffer_dtype(window.operands[0].load))
     product_call(w, dtype, [True, False], a, b, level, acc, axes, tuple(at))
@@ -242,9 +122,9 @@ def render_grad_weight(w: Writer, window: Window) -> None:
     at = _pixel(w, "k", g[1], g[2])
     taps = _taps(w, "j", wide, channels)
     output = _grouped(w, window, each, "i")
-    a = [*at, f"return {_read(w, window, 'g', 'image', 'row', 'column', output)};"]
+    a = [*at, f"return {read(w, window, 'g', 'image', 'row', 'column', output)};"]
     b = [*at, *taps, *_seen(w, window, images, "row", "column")]
-    b.append(f"return {_read(w, window, 'x', 'image', 'y', 'x', _grouped(w, window, channels, 'channel'))};")
+    b.append(f"return {read(w, window, 'x', 'image', 'y', 'x', _grouped(w, window, channels, 'channel'))};")
     (result,) = window.results
     axes = dict(zip(result.axes, (output, "down", "across", "channel"), strict=True))
     dtype = accumulator(w.buffer_dtype(window.operands[0].load))
@@ -265,15 +145,6 @@ def _finish(w: Writer, level: Level) -> None:
     w.stores(level.stores)
 
 
-def _give(w: Writer, level: Level, value: str, position: str | None) -> None:
-    """What the window has found, under the names of its epilogue."""
-    for i in level.body:
-        if i.op in ("acc", "position"):
-            found = value if i.op == "acc" else position
-            assert found is not None
-            w.emit(f"const {LOCAL[i.dtype]} v{i.id} = ({LOCAL[i.dtype]}){found};")
-
-
 def _pool_place(window: Window) -> str:
     (down, across), (top, left) = window.stride, window.low
     return f"const int y = i1*{down} + down - {top}, x = i2*{across} + across - {left};"
@@ -291,10 +162,10 @@ def render_max_pool(w: Writer, window: Window) -> None:
             w.emit(f"const int down = tap / {wide}, across = tap % {wide};")
             w.emit(_pool_place(window))
             w.emit(f"if (y < 0 || y >= {w.extent(images[1])} || x < 0 || x >= {w.extent(images[2])}) continue;")
-            w.emit(f"const {LOCAL[dtype]} seen = {_read(w, window, 'x', 'i0', 'y', 'x', 'i3')};")
+            w.emit(f"const {LOCAL[dtype]} seen = {read(w, window, 'x', 'i0', 'y', 'x', 'i3')};")
             w.emit("if (ws_exceeds(seen, best)) best = seen, position = tap;")
         source = w.buffer_dtype(window.operands[0].load)
-        _give(w, level, cast_text("best", dtype, source), "position")
+        give(w, level, cast_text("best", dtype, source), "position")
         _finish(w, level)
 
 
@@ -311,9 +182,9 @@ def render_max_pool_grad(w: Writer, window: Window) -> None:
             w.emit(f"if (y < 0 || x < 0 || y % {down} || x % {across}) continue;")
             w.emit(f"if (y / {down} >= {w.extent(g[1])} || x / {across} >= {w.extent(g[2])}) continue;")
             places = ("i0", f"(y / {down})", f"(x / {across})", "i3")
-            w.emit(f"if ((int){_read(w, window, 'index', *places)} == tap) sum += {_read(w, window, 'g', *places)};")
+            w.emit(f"if ((int){read(w, window, 'index', *places)} == tap) sum += {read(w, window, 'g', *places)};")
         source = w.buffer_dtype(window.operands[0].load)
-        _give(w, level, cast_text("sum", dtype, source), None)
+        give(w, level, cast_text("sum", dtype, source), None)
         _finish(w, level)
 
 
@@ -324,12 +195,12 @@ def render_max_pool_pick(w: Writer, window: Window) -> None:
     (_, wide), (down, across), (top, left) = window.pool, window.stride, window.low
     with w.block(_over_pixels(w)):
         w.decompose("at", (0, 1, 2, 3))
-        w.emit(f"const int tap = (int){_read(w, window, 'index', 'i0', 'i1', 'i2', 'i3')};")
+        w.emit(f"const int tap = (int){read(w, window, 'index', 'i0', 'i1', 'i2', 'i3')};")
         w.emit(f"const int y = i1*{down} + tap / {wide} - {top}, x = i2*{across} + tap % {wide} - {left};")
         inside = f"y >= 0 && y < {w.extent(images[1])} && x >= 0 && x < {w.extent(images[2])}"
         type, dtype = LOCAL[accumulator(source)], accumulator(source)
-        w.emit(f"const {type} seen = {inside} ? {_read(w, window, 'x', 'i0', 'y', 'x', 'i3')} : {literal(0.0, dtype)};")
-        _give(w, level, cast_text("seen", dtype, source), None)
+        w.emit(f"const {type} seen = {inside} ? {read(w, window, 'x', 'i0', 'y', 'x', 'i3')} : {literal(0.0, dtype)};")
+        give(w, level, cast_text("seen", dtype, source), None)
         _finish(w, level)
 
 

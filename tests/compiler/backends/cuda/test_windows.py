@@ -1,0 +1,105 @@
+"""Convolutions and pools of few channels: the kernels' own text, emulated in several orders, beside the interpreter."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wholestep as ws
+from tests.compiler.backends.cuda.emulated import TARGET, Emulated
+from tests.compiler.backends.cuda.test_graphs import ORDERS, run, together
+from wholestep.compiler.backends.cuda.scheduled import schedule_of
+from wholestep.compiler.backends.cuda.windows import SHARED, Shape, best_tile, schedule_weights
+from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.passes.autodiff.reverse import expand_gradients
+from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
+from wholestep.compiler.pipeline import Compiler
+from wholestep.options import CompileOptions
+from wholestep.steps.states import first_values
+from wholestep.steps.train import train_graph
+
+Array = np.ndarray[Any, Any]
+CAPACITY, BATCH = 5, 3
+# Channels, outputs, size and kernel of convolutions in networks for small images
+SMALL = ((1, 6, 28, 5), (6, 16, 14, 5), (16, 16, 32, 3), (32, 64, 16, 3), (3, 16, 224, 3))
+
+# Of an image (channels, rows, columns): its convolutions, each followed by a pool of so many pixels or by none.
+Case = tuple[tuple[int, int, int], list[tuple[int, dict[str, Any], int]]]
+WIDE = {"kernel": (2, 3), "stride": (2, 1)}
+CASES: dict[str, Case] = {
+    "lenet": ((1, 12, 12), [(6, {"kernel": 5, "padding": 2}, 2), (16, {"kernel": 3}, 2)]),
+    "steps": ((3, 9, 8), [(5, {"kernel": 3, "stride": 2, "padding": 1}, 0), (4, WIDE, 0)]),
+    "far": ((4, 11, 7), [(8, {"kernel": 3, "dilation": 2, "padding": (2, 1)}, 0), (7, {"kernel": 1}, 3)]),
+    "groups": ((4, 6, 6), [(8, {"kernel": 3, "groups": 2, "padding": 1}, 2), (6, {"kernel": 3, "padding": 1}, 0)]),
+}  # fmt: skip
+
+
+def traced(name: str, dtype: str = "float32") -> Graph:
+    (channels, rows, columns), layers = CASES[name]
+    g = ws.Graph()
+    x = g.input("x", ("batch", channels, rows, columns), dtype)
+    for number, (outputs, options, pool) in enumerate(layers):
+        with g.scope(f"layer{number}"):
+            x = ws.nn.Conv2d(channels, outputs, **options, dtype=dtype)(x)
+        x = ws.relu(ws.nn.MaxPool2d(pool)(x)) if pool else ws.tanh(x)
+        channels = outputs
+    g.set_outputs({"loss": (x**2).mean()})
+    return train_graph(g, ws.SGD(lr=0.5))
+
+
+@cache
+def planned() -> dict[str, tuple[Graph, Emulated]]:
+    """All cases in one compilation."""
+    compiler = Compiler(CompileOptions(egraph=False))
+    graphs = {name: traced(name) for name in CASES} | {"lenet in float64": traced("lenet", "float64")}
+    plans = [compiler.plan(graph, {"batch": CAPACITY}, TARGET)[0] for graph in graphs.values()]
+    return dict(zip(graphs, zip(graphs.values(), together(plans), strict=True), strict=True))
+
+
+@pytest.mark.parametrize("name", [*CASES, "lenet in float64"])
+def test_a_step_is_the_interpreters_in_every_order_of_threads(name: str) -> None:
+    graph, emulated = planned()[name]
+    rng, (shape, _) = np.random.default_rng(3), CASES[name.split()[0]]
+    inputs = {"x": rng.standard_normal((BATCH, *shape)).astype("float64" if "64" in name else "float32")}
+    state = {name: first_values(emulated.plan, seed=0)(name) for name, _ in emulated.plan.states}
+    meant = strip_stop_gradients(expand_gradients(inline_calls(graph)))
+    want = interpret(meant, inputs=inputs, state=state, sizes={"batch": BATCH})
+    found = [run(emulated, inputs, state, {"batch": BATCH}, 0, orders) for orders in ORDERS]
+    near = {"rtol": 1e-9, "atol": 1e-11} if "64" in name else {"rtol": 2e-5, "atol": 2e-6}
+    for key, value in {**want.outputs, **want.state}.items():
+        np.testing.assert_allclose(found[0][key], value, err_msg=key, **near)
+        for other in found[1:]:
+            np.testing.assert_array_equal(found[0][key], other[key], err_msg="bits depend on an order")
+
+
+def test_pools_share_the_kernels_of_their_convolutions() -> None:
+    """Forward, and both gradients of the second layer; nothing of a pool's input is in memory."""
+    _, emulated = planned()["lenet"]
+    kernels = {getattr(k.body, "op", ""): k for k in emulated.plan.kernels}
+    assert {"conv2d", "pooled_grad_input", "pooled_grad_weight"} <= kernels.keys()
+    assert not any("pool2d" in op for op in kernels)
+    assert schedule_of(kernels["pooled_grad_weight"]).form == "pooled gradient"
+
+
+def test_every_convolution_of_few_channels_has_a_tile_that_fits() -> None:
+    """Of networks for small images; one of many channels has none and is a product."""
+    for channels, outputs, size, kernel in (
+        (1, 6, 28, 5),
+        (6, 16, 14, 5),
+        (16, 16, 32, 3),
+        (32, 64, 16, 3),
+        (3, 16, 224, 3),
+    ):
+        shape = Shape(kernel, kernel, (1, 1), (1, 1), channels, outputs, size, size, (1, 1))
+        tile = best_tile(shape, 64, 4)
+        assert tile is not None
+        assert sum(tile.elements(shape)) * 4 <= SHARED
+        assert tile.blocks(shape) * tile.groups * tile.each * tile.band * tile.across >= outputs * size**2 // 4
+        assert channels == 3 or schedule_weights(shape, 64, 4) is not None
+    many = Shape(3, 3, (1, 1), (1, 1), 512, 512, 7, 7, (1, 1))
+    assert best_tile(many, 64, 4) is None
+    assert schedule_weights(many, 64, 4) is None

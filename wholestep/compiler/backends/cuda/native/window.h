@@ -1,0 +1,233 @@
+/* Convolutions of few channels: a block has what its pixels see of one image, and the weights of some outputs, in shared
+   memory.  What is added to what depends on the window alone: channel by channel, tap by tap. */
+
+/* COUNT elements side by side, in the largest pieces that divide them. */
+template <class T, int COUNT> WS_INLINE void ws_near(T *to, const T *from) {
+  constexpr int BYTES = COUNT * sizeof(T);
+  constexpr int EACH = (BYTES % 16 == 0 ? 16 : BYTES % 8 == 0 ? 8 : (int)sizeof(T)) / sizeof(T);
+  struct alignas(EACH * sizeof(T)) Piece {
+    T x[EACH];
+  };
+#pragma unroll
+  for (int i = 0; i < COUNT / EACH; i++) {
+    const Piece piece = reinterpret_cast<const Piece *>(from)[i];
+#pragma unroll
+    for (int l = 0; l < EACH; l++) to[i * EACH + l] = piece.x[l];
+  }
+}
+
+/* The shape of a convolution: the kernel, and how far apart windows and taps are. */
+template <int TALL_, int WIDE_, int DOWN_, int ACROSS_, int FAR_, int BROAD_> struct ws_shape {
+  static constexpr int TALL = TALL_, WIDE = WIDE_, DOWN = DOWN_, ACROSS = ACROSS_, FAR = FAR_, BROAD = BROAD_;
+  /* Rows and columns that so many windows see. */
+  static __device__ constexpr int rows(int windows) { return (windows - 1) * DOWN + (TALL - 1) * FAR + 1; }
+  static __device__ constexpr int columns(int windows) { return (windows - 1) * ACROSS + (WIDE - 1) * BROAD + 1; }
+};
+
+/* A band of BAND rows of ITEMS items; an item is PT x PW pixels and EACH outputs, a thread's own, of GROUPS * EACH.
+   x(row, column, channel) is what the band sees, zero outside of the image; w(tap, channel, output) a weight;
+   give(row, column, output, sums) takes an item. */
+template <class T, class S, int CHANNELS, int PT, int PW, int BAND, int ITEMS, int GROUPS, int EACH, int THREADS, class X,
+          class W, class G>
+WS_INLINE void ws_convolve(X x, W w, G give) {
+  constexpr int OWN = GROUPS * EACH, HIGH = S::rows(BAND * PT), BROAD = S::columns(ITEMS * PW), PLANE = HIGH * BROAD | 1;
+  constexpr int SEEN_ROWS = S::rows(PT), SEEN = S::columns(PW), TAPS = S::TALL * S::WIDE;
+  __shared__ __align__(16) T weights[TAPS * CHANNELS * OWN];
+  __shared__ T tile[CHANNELS * PLANE];
+  for (int at = threadIdx.x; at < TAPS * CHANNELS * OWN; at += THREADS)
+    weights[at] = w(at / (OWN * CHANNELS), at / OWN % CHANNELS, at % OWN);
+  for (int at = threadIdx.x; at < HIGH * BROAD * CHANNELS; at += THREADS) {
+    const int channel = at % CHANNELS, column = at / CHANNELS % BROAD, row = at / (CHANNELS * BROAD);
+    tile[channel * PLANE + row * BROAD + column] = x(row, column, channel);
+  }
+  __syncthreads();
+  for (int item = threadIdx.x; item < BAND * ITEMS * GROUPS; item += THREADS) {
+    const int group = item % GROUPS, column = item / GROUPS % ITEMS, row = item / (GROUPS * ITEMS);
+    T sums[PT * PW][EACH];
+#pragma unroll
+    for (int p = 0; p < PT * PW; p++)
+#pragma unroll
+      for (int e = 0; e < EACH; e++) sums[p][e] = 0;
+#pragma unroll 1
+    for (int channel = 0; channel < CHANNELS; channel++) {
+      const T *const from = tile + channel * PLANE + row * (PT * S::DOWN * BROAD) + column * (PW * S::ACROSS);
+      const T *const factors = weights + channel * OWN + group * EACH;
+      T seen[SEEN_ROWS][SEEN];
+#pragma unroll
+      for (int i = 0; i < SEEN_ROWS; i++)
+#pragma unroll
+        for (int j = 0; j < SEEN; j++) seen[i][j] = from[i * BROAD + j];
+#pragma unroll
+      for (int r = 0; r < S::TALL; r++)
+#pragma unroll
+        for (int s = 0; s < S::WIDE; s++) {
+          T factor[EACH];
+          ws_near<T, EACH>(factor, factors + (r * S::WIDE + s) * (CHANNELS * OWN));
+#pragma unroll
+          for (int p = 0; p < PT * PW; p++)
+#pragma unroll
+            for (int e = 0; e < EACH; e++)
+              sums[p][e] += seen[p / PW * S::DOWN + r * S::FAR][p % PW * S::ACROSS + s * S::BROAD] * factor[e];
+        }
+    }
+    give(row, column, group * EACH, sums);
+  }
+}
+
+/* What blocks of a sum leave, COUNT numbers each, is added in order: by the last of a group of blocks to arrive, then by
+   the last of the groups.  Thread t has the numbers t, t + THREADS, ...; true where it has all of them. */
+template <class T, int COUNT, int THREADS, int GROUP>
+WS_INLINE bool ws_join_parts(T *own, T *scratch, int *counters, int part, int parts) {
+  constexpr int MINE = (COUNT + THREADS - 1) / THREADS;
+  const int groups = (parts + GROUP - 1) / GROUP, group = part / GROUP;
+  const int size = group < groups - 1 ? GROUP : parts - group * GROUP;
+  T *const sums = scratch + (long long)parts * COUNT;
+  auto put = [&](T *to) {
+#pragma unroll
+    for (int i = 0; i < MINE; i++)
+      if (threadIdx.x + i * THREADS < COUNT) to[threadIdx.x + i * THREADS] = own[i];
+  };
+  auto add = [&](const T *from, int count) {
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+      const int at = threadIdx.x + i * THREADS;
+      own[i] = 0;
+      if (at >= COUNT) continue;
+#pragma unroll 8
+      for (int p = 0; p < count; p++) own[i] += from[(long long)p * COUNT + at];
+    }
+  };
+  if (parts == 1) return true;
+  put(scratch + (long long)part * COUNT);
+  if (!ws_is_last(counters + 1 + group, size)) return false;
+  add(scratch + (long long)group * GROUP * COUNT, size);
+  put(sums + (long long)group * COUNT);
+  if (!ws_is_last(counters, groups)) return false;
+  add(sums, groups);
+  return true;
+}
+
+/* The gradient of weights.  An item is CE channels and KE outputs of one tap, a thread's own; of the items of all taps a
+   block has OWN, from `begin` on, and SPLIT threads share the rows of a band.  Numbers are in the order of the items.
+
+   add() adds what the bands from `first` to `last` give: x(band, row, column, channel) is what a band sees,
+   g(band, row, column, output) its gradient, both zero outside of an image. */
+template <class T, class S, int CHANNELS, int KERNELS, int CE, int KE, int OWN, int SPLIT, int BAND, int COLUMNS, int THREADS>
+struct ws_gradient {
+  static constexpr int BROAD = S::columns(COLUMNS), HIGH = S::rows(BAND), ACROSS = KERNELS / KE, DEEP = CHANNELS / CE;
+  static constexpr int ITEMS = S::TALL * S::WIDE * DEEP * ACROSS, COUNT = OWN * CE * KE;
+  static constexpr int MINE = (COUNT + THREADS - 1) / THREADS;
+  static constexpr int SEEN = HIGH * BROAD * CHANNELS, GIVEN = BAND * COLUMNS * KERNELS;
+  static constexpr int FRAME = (SEEN + 3) / 4 * 4, LEFT = SPLIT * COUNT, MEMORY = FRAME + GIVEN > LEFT ? FRAME + GIVEN : LEFT;
+  T own[MINE];
+
+  template <class X, class G> __device__ __forceinline__ void add(int begin, int first, int last, X x, G g) {
+    __shared__ __align__(16) T memory[MEMORY];
+    T *const tile = memory, *const given = memory + FRAME;
+    const int mine = threadIdx.x % OWN, split = threadIdx.x / OWN, item = begin + mine;
+    const int output = item % ACROSS * KE, channel = item / ACROSS % DEEP * CE, tap = item / (ACROSS * DEEP);
+    const int place = (tap / S::WIDE * S::FAR * BROAD + tap % S::WIDE * S::BROAD) * CHANNELS + channel;
+    T sums[CE][KE];
+#pragma unroll
+    for (int c = 0; c < CE; c++)
+#pragma unroll
+      for (int k = 0; k < KE; k++) sums[c][k] = 0;
+    for (int band = first; band < last; band++) {
+      __syncthreads();
+      for (int at = threadIdx.x; at < SEEN; at += THREADS)
+        tile[at] = x(band, at / (CHANNELS * BROAD), at / CHANNELS % BROAD, at % CHANNELS);
+      for (int at = threadIdx.x; at < GIVEN; at += THREADS)
+        given[at] = g(band, at / (KERNELS * COLUMNS), at / KERNELS % COLUMNS, at % KERNELS);
+      __syncthreads();
+      if (split >= SPLIT || item >= ITEMS) continue;
+      for (int row = split; row < BAND; row += SPLIT) {
+        const T *const from = tile + row * (S::DOWN * BROAD * CHANNELS) + place;
+        const T *const to = given + row * (COLUMNS * KERNELS) + output;
+#pragma unroll 4
+        for (int column = 0; column < COLUMNS; column++) {
+          T seen[CE], gradient[KE];
+          ws_near<T, CE>(seen, from + column * (S::ACROSS * CHANNELS));
+          ws_near<T, KE>(gradient, to + column * KERNELS);
+#pragma unroll
+          for (int c = 0; c < CE; c++)
+#pragma unroll
+            for (int k = 0; k < KE; k++) sums[c][k] += seen[c] * gradient[k];
+        }
+      }
+    }
+    __syncthreads();
+    if (split < SPLIT) {
+#pragma unroll
+      for (int c = 0; c < CE; c++)
+#pragma unroll
+        for (int k = 0; k < KE; k++) memory[split * COUNT + (mine * CE + c) * KE + k] = sums[c][k];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+      const int at = threadIdx.x + i * THREADS;
+      own[i] = 0;
+      if (at >= COUNT) continue;
+#pragma unroll
+      for (int s = 0; s < SPLIT; s++) own[i] += memory[s * COUNT + at];
+    }
+  }
+
+  /* give(output, row, column, channel, sum) takes each of this thread's numbers. */
+  template <class G> __device__ __forceinline__ void finish(int begin, G give) {
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+      const int at = threadIdx.x + i * THREADS, item = begin + at / (CE * KE);
+      if (at >= COUNT || item >= ITEMS) continue;
+      const int tap = item / (ACROSS * DEEP);
+      give(item % ACROSS * KE + at % KE, tap / S::WIDE, tap % S::WIDE, item / ACROSS % DEEP * CE + at / KE % CE, own[i]);
+    }
+  }
+};
+
+/* The gradient of weights through a pool of PT x PW, from the images `first` to `last`: only pixels that won have one.
+   won(image, row, column, output) is a gradient and where in its window the maximum was; x(image, row, column, channel)
+   what all windows see; give(number, sum) takes a number of [outputs][tall][wide][channels]. */
+template <class T> struct ws_won {
+  T gradient;
+  int place;
+};
+template <class T, class S, int CHANNELS, int KERNELS, int ROWS, int COLUMNS, int PT, int PW, int THREADS, class X, class P,
+          class G>
+WS_INLINE void ws_pooled_gradient(int first, int last, X x, P won, G give) {
+  constexpr int HIGH = S::rows(ROWS * PT), BROAD = S::columns(COLUMNS * PW), PLANE = HIGH * BROAD | 1;
+  constexpr int COUNT = KERNELS * S::TALL * S::WIDE * CHANNELS, MINE = (COUNT + THREADS - 1) / THREADS;
+  constexpr int PIXELS = ROWS * COLUMNS;
+  __shared__ T tile[CHANNELS * PLANE];
+  __shared__ __align__(16) ws_won<T> winners[KERNELS * PIXELS];
+  T own[MINE];
+#pragma unroll
+  for (int i = 0; i < MINE; i++) own[i] = 0;
+  for (int image = first; image < last; image++) {
+    __syncthreads();
+    for (int at = threadIdx.x; at < HIGH * BROAD * CHANNELS; at += THREADS) {
+      const int channel = at % CHANNELS, column = at / CHANNELS % BROAD, row = at / (CHANNELS * BROAD);
+      tile[channel * PLANE + row * BROAD + column] = x(image, row, column, channel);
+    }
+    for (int at = threadIdx.x; at < KERNELS * PIXELS; at += THREADS) {
+      const int output = at % KERNELS, column = at / KERNELS % COLUMNS, row = at / (KERNELS * COLUMNS);
+      const ws_won<T> found = won(image, row, column, output);
+      const int y = row * PT + found.place / PW, x = column * PW + found.place % PW;
+      winners[output * PIXELS + row * COLUMNS + column] = {found.gradient, y * BROAD + x};
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < MINE; i++) {
+      const int number = threadIdx.x + i * THREADS, channel = number % CHANNELS, tap = number / CHANNELS;
+      const int column = tap % S::WIDE, row = tap / S::WIDE % S::TALL, output = tap / (S::WIDE * S::TALL);
+      if (number >= COUNT) continue;
+      const T *const from = tile + channel * PLANE + row * BROAD + column;
+      const ws_won<T> *const of = winners + output * PIXELS;
+#pragma unroll 8
+      for (int p = 0; p < PIXELS; p++) own[i] += of[p].gradient * from[of[p].place];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < MINE; i++)
+    if (threadIdx.x + i * THREADS < COUNT) give(threadIdx.x + i * THREADS, own[i]);
+}
