@@ -59,6 +59,20 @@ LAYERS: dict[str, tuple[dict[str, Any], np.ndarray]] = {
     "Threshold": ({"threshold": 0.1, "value": 2.0}, X),
     "Upsample": ({"scale_factor": 2}, IMAGES),
     "PixelShuffle": ({"upscale_factor": 2}, IMAGES),
+    "UpsamplingNearest2d": ({"scale_factor": 2}, IMAGES),
+    "UpsamplingBilinear2d": ({"size": (5, 9)}, IMAGES),
+    "LocalResponseNorm": ({"size": 3, "alpha": 0.5}, IMAGES),
+    "ChannelShuffle": ({"groups": 2}, IMAGES),
+    "Softmax2d": ({}, IMAGES),
+    "Unfold": ({"kernel_size": 3, "padding": 1, "stride": 2}, IMAGES),
+    "Fold": ({"output_size": (6, 4), "kernel_size": 2}, RNG.normal(size=(2, 8, 15))),
+    "AdaptiveAvgPool3d": ({"output_size": (2, 1, 3)}, RNG.normal(size=(2, 3, 4, 5, 4))),
+    "AdaptiveMaxPool3d": ({"output_size": 2}, RNG.normal(size=(2, 3, 4, 5, 4))),
+    "EmbeddingBag": ({"num_embeddings": 7, "embedding_dim": 4, "mode": "mean"}, TOKENS),
+    "TransformerEncoderLayer": (
+        {"d_model": 6, "nhead": 2, "dim_feedforward": 5, "dropout": 0.0, "activation": "gelu", "layer_norm_eps": 1e-3},
+        RNG.normal(size=(4, 3, 6)),
+    ),
 }  # fmt: skip
 
 
@@ -82,6 +96,103 @@ def test_recurrent_layers_and_attention_take_torchs_arguments() -> None:
     assert {n: p.shape for n, p in attention.named_arrays().items()} == {
         n: tuple(a.shape) for n, a in torch.nn.MultiheadAttention(8, 2, batch_first=True).state_dict().items()
     }
+
+
+WORDS, MEMORY = RNG.normal(size=(2, 4, 6)), RNG.normal(size=(2, 5, 6))
+LATER = np.triu(np.ones((4, 4), bool), 1)
+ABSENT, AWAY = (
+    np.array([[False, False, True, False], [False] * 4]),
+    np.array([[False] * 5, [False, True, True, True, True]]),
+)
+CALLS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "bool masks": {"mask": LATER, "src_key_padding_mask": ABSENT},
+    "numbers": {"mask": np.where(LATER, -np.inf, 0.5), "src_key_padding_mask": ABSENT},
+    "numbers for each head": {"mask": RNG.normal(size=(4, 4, 4))},
+    "padding": {"src_key_padding_mask": ABSENT},
+}
+
+
+def as_torch(value: Any) -> Any:
+    return torch.tensor(value) if isinstance(value, np.ndarray) else value
+
+
+def outputs_of(theirs: Any, ours: Any, arrays: list[np.ndarray], **how: Any) -> tuple[Any, Any]:
+    """What both give for the same numbers."""
+    numbers = {n: a.numpy() for n, a in theirs.state_dict().items()}
+    assert set(ours.named_arrays()) == set(numbers)
+    g = ws.Graph()
+    tensors = [g.input(f"x{i}", a.shape, a.dtype) for i, a in enumerate(arrays)]
+    g.set_outputs({"out": ours(*tensors, **{n: v.astype(v.dtype) for n, v in how.items()})})
+    found = run(g.to_ir(), {f"x{i}": a for i, a in enumerate(arrays)}, state=numbers).outputs["out"]
+    theirs.train()  # the fast path of evaluation has other rules for masks
+    return found, theirs(*map(torch.tensor, arrays), **{n: as_torch(v) for n, v in how.items()}).detach().numpy()
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_encoder_is_torchs_with_every_mask(name: str) -> None:
+    how = {"d_model": 6, "nhead": 2, "dim_feedforward": 5, "dropout": 0.0, "batch_first": True, "norm_first": True}
+    theirs = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(**how), 2, torch.nn.LayerNorm(6)).double()
+    ours = ws.nn.TransformerEncoder(ws.nn.TransformerEncoderLayer(**how), num_layers=2, norm=ws.nn.LayerNorm(6))
+    found, expected = outputs_of(theirs, ours.astype("float64"), [WORDS], **CALLS[name])
+    assert_close(found, expected, "float64", scale=1.0)
+
+
+def test_a_decoder_is_torchs() -> None:
+    how = {"d_model": 6, "nhead": 3, "dim_feedforward": 5, "dropout": 0.0, "batch_first": True, "bias": False}
+    theirs = torch.nn.TransformerDecoder(torch.nn.TransformerDecoderLayer(**how), 2).double()
+    ours = ws.nn.TransformerDecoder(decoder_layer=ws.nn.TransformerDecoderLayer(**how), num_layers=2).astype("float64")
+    masks = {"tgt_mask": LATER, "tgt_key_padding_mask": ABSENT, "memory_key_padding_mask": AWAY}
+    found, expected = outputs_of(theirs, ours, [WORDS, MEMORY], **masks)
+    assert_close(found, expected, "float64", scale=1.0)
+    g = ws.Graph()
+    x, m = g.input("x", WORDS.shape, "float64"), g.input("m", MEMORY.shape, "float64")
+    g.set_outputs({"flag": ours(x, m, tgt_is_causal=True), "mask": ours(x, m, LATER)})
+    made = run(
+        g.to_ir(), {"x": WORDS, "m": MEMORY}, state={n: a.numpy() for n, a in theirs.state_dict().items()}
+    ).outputs
+    assert_close(made["flag"], made["mask"], "float64", scale=1.0)
+
+
+class Weighted(ws.nn.Module):
+    def __init__(self) -> None:
+        self.scales = ws.nn.ParameterList([np.full(3, 2.0), ws.nn.Parameter((3,), 3.0, "float64")])
+        self.named = ws.nn.ParameterDict({"shift": np.full(3, 0.5)})
+        self.pair = ws.nn.Bilinear(3, 3, 2, dtype="float64")
+
+    def forward(self, x: ws.Tensor) -> ws.Tensor:
+        for scale in self.scales:
+            x = x * scale
+        return self.pair(x + self.named["shift"], x)
+
+
+def test_parameters_in_lists_and_dicts_have_torchs_names() -> None:
+    model = Weighted().astype("float64")
+    assert list(model.named_arrays()) == ["scales.0", "scales.1", "named.shift", "pair.weight", "pair.bias"]
+    assert len(model.scales) == 2
+    assert list(model.named) == ["shift"]
+    x, theirs = np.ones((2, 3)), torch.nn.Bilinear(3, 3, 2).double()
+    state = model.state_dict()
+    theirs.load_state_dict({n: torch.tensor(state[f"pair.{n}"]) for n in ("weight", "bias")})
+    expected = theirs(torch.tensor(x * 6 + 0.5), torch.tensor(x * 6)).detach().numpy()
+    assert_close(model.predict(x, device="reference"), expected, "float64", scale=1.0)
+    with pytest.raises(IndexError, match="this ParameterList has 2 parameters; received the index 2"):
+        model.scales[2]
+
+
+def test_places_of_maxima_lead_back() -> None:
+    class Net(ws.nn.Module):
+        def __init__(self) -> None:
+            self.back = ws.nn.MaxUnpool2d(2)
+
+        def forward(self, x: ws.Tensor) -> ws.Tensor:
+            return self.back(*ws.max_pool2d_with_indices(x, 2))
+
+    images = torch.tensor(IMAGES, dtype=torch.float32)
+    values, places = torch.nn.functional.max_pool2d(images, 2, return_indices=True)
+    found = Net().predict(IMAGES.astype(np.float32), device="reference")
+    np.testing.assert_array_equal(found, torch.nn.functional.max_unpool2d(values, places, 2).numpy())
 
 
 # -- how parameters begin --------------------------------------------------------------------------------------------

@@ -57,8 +57,19 @@ from wholestep.nn.more_activations import (
     Softmin as Softmin, Softshrink as Softshrink, Softsign as Softsign, Tanhshrink as Tanhshrink,
     Threshold as Threshold,
 )
+from wholestep.nn.more_layers import (
+    AdaptiveAvgPool3d as AdaptiveAvgPool3d, AdaptiveMaxPool3d as AdaptiveMaxPool3d, Bilinear as Bilinear,
+    ChannelShuffle as ChannelShuffle, CosineSimilarity as CosineSimilarity, EmbeddingBag as EmbeddingBag, Fold as Fold,
+    LocalResponseNorm as LocalResponseNorm, MaxUnpool2d as MaxUnpool2d, PairwiseDistance as PairwiseDistance,
+    ParameterDict as ParameterDict, ParameterList as ParameterList, Softmax2d as Softmax2d, Unfold as Unfold,
+    UpsamplingBilinear2d as UpsamplingBilinear2d, UpsamplingNearest2d as UpsamplingNearest2d,
+)
 
 # under PyTorch's names
+from wholestep.nn.encoders import (
+    TransformerDecoder as TransformerDecoder, TransformerDecoderLayer as TransformerDecoderLayer,
+    TransformerEncoder as TransformerEncoder, TransformerEncoderLayer as TransformerEncoderLayer,
+)
 from wholestep.nn.criteria import (
     BCELoss as BCELoss, BCEWithLogitsLoss as BCEWithLogitsLoss, CrossEntropyLoss as CrossEntropyLoss,
     HuberLoss as HuberLoss, L1Loss as L1Loss, MSELoss as MSELoss, NLLLoss as NLLLoss, SmoothL1Loss as SmoothL1Loss,

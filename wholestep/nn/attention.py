@@ -85,8 +85,11 @@ class MultiHeadAttention(Module):
         if bias:  # zeros, as PyTorch has them here alone
             self.out_proj.bias = parameter((width,), 0.0, dtype)
 
-    def forward(self, x: Tensor, memory: Tensor | None = None, mask: Operand | None = None) -> Tensor:
-        """Attend from x (batch, time, width) to itself, or to `memory` (batch, time', width)."""
+    def forward(
+        self, x: Tensor, memory: Tensor | None = None, mask: Operand | None = None, causal: bool = False
+    ) -> Tensor:
+        """Attend from x (batch, time, width) to itself, or to `memory` (batch, time', width); `causal` says for one
+        call what the layer's own says for all."""
         if memory is not None and isinstance(mask, Tensor) and mask.shape == memory.shape:
             fail(
                 UsageError,
@@ -99,7 +102,9 @@ class MultiHeadAttention(Module):
                 fail(ShapeError, f"MultiHeadAttention takes {expected}; received {shape_text(given.shape)}.")
         q, k, v = self._projected(x, memory)
         q, k = (turn(q), turn(k)) if self.rotary else (q, k)
-        mixed = attention(q, k, v, causal=self.causal, mask=mask, dropout=self.dropout)  # (batch, heads, time, each)
+        mixed = attention(
+            q, k, v, causal=self.causal or causal, mask=mask, dropout=self.dropout
+        )  # (batch, heads, time, each)
         out: Tensor = self.out_proj(mixed.transpose(1, 2).reshape((*x.shape[:2], self.heads * self.head_width)))
         return out
 

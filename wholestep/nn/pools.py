@@ -44,6 +44,20 @@ class MaxPool2d(_Pool):
 
     function = staticmethod(pools.max_pool2d)
 
+    def __init__(
+        self,
+        window: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes | str = 0,
+        ceil_mode: bool = False,
+        dilation: Sizes = 1,
+    ) -> None:
+        super().__init__(window, stride, padding, ceil_mode)
+        self.dilation = dilation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pools.max_pool2d(x, self.window, self.stride, self.padding, self.ceil_mode, self.dilation)
+
 
 class MaxPool3d(_Pool):
     """The largest element of each window of (N, C, D, H, W) (`ws.max_pool3d`).  Example: `ws.nn.MaxPool3d(2)`."""

@@ -156,9 +156,25 @@ KEYWORDS: Mapping[str, Mapping[str, Row]] = {
         "padding_idx": "padding",
         "mask_zero": Only((False,), "multiply by the mask: e * (tokens != 0)[..., None]"),
     },
-    "MaxPool2d": {
-        "dilation": Only((1, (1, 1)), "windows have no gaps"),
-        "return_indices": Only((False,), "the indices are not kept"),
+    "MaxPool2d": {"return_indices": Only((False,), "write ws.max_pool2d_with_indices in forward")},
+    "TransformerEncoder": {
+        "encoder_layer": "layer", "num_layers": "layers", "enable_nested_tensor": Only((EVERY,), ""),
+        "mask_check": Only((EVERY,), ""),
+    },
+    "TransformerDecoder": {"decoder_layer": "layer", "num_layers": "layers"},
+    "TransformerEncoderLayer": {"activation": "activation"},
+    "TransformerDecoderLayer": {"activation": "activation"},
+    "Bilinear": {"in1_features": "first", "in2_features": "second"},
+    "Unfold": {"kernel_size": "kernel"},
+    "Fold": {"kernel_size": "kernel", "output_size": "size"},
+    "ParameterList": {"parameters": "values"},
+    "ParameterDict": {"parameters": "values"},
+    "EmbeddingBag": {
+        "max_norm": Only((None,), "rows are not rescaled"), "sparse": Only((EVERY,), ""),
+        "scale_grad_by_freq": Only((False,), "gradients are not rescaled"),
+        "include_last_offset": Only((False,), "bags are equally long"),
+        "padding_idx": Only((None,), "multiply by the mask: ws.nn.Embedding and a mean of your own"),
+        "norm_type": Only((2.0,), "rows are not rescaled"), "_weight": Only((None,), "model.load_state_dict has numbers"),
     },
     "AvgPool2d": {
         "divisor_override": Only((None,), "scale the result"),
