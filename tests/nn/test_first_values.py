@@ -32,6 +32,14 @@ DEFAULTS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[], torch.nn.Modu
     "PReLU": (lambda: ws.nn.PReLU(3), lambda: torch.nn.PReLU(3)),
     "Linear": (lambda: ws.nn.Linear(300, 200), lambda: torch.nn.Linear(300, 200)),
     "Embedding": (lambda: ws.nn.Embedding(300, 200), lambda: torch.nn.Embedding(300, 200)),
+    "Bilinear": (lambda: ws.nn.Bilinear(30, 40, 50), lambda: torch.nn.Bilinear(30, 40, 50)),
+    "EmbeddingBag": (lambda: ws.nn.EmbeddingBag(300, 200), lambda: torch.nn.EmbeddingBag(300, 200)),
+    "TransformerEncoderLayer": (
+        lambda: ws.nn.TransformerEncoderLayer(96, 4, 200), lambda: torch.nn.TransformerEncoderLayer(96, 4, 200)
+    ),
+    "TransformerDecoderLayer": (
+        lambda: ws.nn.TransformerDecoderLayer(96, 4, 200), lambda: torch.nn.TransformerDecoderLayer(96, 4, 200)
+    ),
     "Conv1d": (lambda: ws.nn.Conv1d(40, 90, 5), lambda: torch.nn.Conv1d(40, 90, 5)),
     "Conv2d": (lambda: ws.nn.Conv2d(64, 32, 3), lambda: torch.nn.Conv2d(64, 32, 3)),
     "Conv2d, groups": (lambda: ws.nn.Conv2d(64, 96, 3, groups=4), lambda: torch.nn.Conv2d(64, 96, 3, groups=4)),
@@ -61,7 +69,7 @@ DEFAULTS: dict[str, tuple[Callable[[], ws.nn.Module], Callable[[], torch.nn.Modu
     ),
 }  # fmt: skip
 MADE_OF_OTHERS = {"Module", "Sequential", "Residual", "TransformerBlock", "SwiGLU", "SeparableConv2d",
-                  "TransformerDecoderBlock", "Transformer"}  # fmt: skip
+                  "TransformerDecoderBlock", "Transformer", "TransformerEncoder", "TransformerDecoder"}  # fmt: skip
 
 
 def assert_alike(ours: Array, theirs: Array, what: str) -> None:
