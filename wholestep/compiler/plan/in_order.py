@@ -5,19 +5,25 @@ It is the one of every target without a scheduler of its own, and where to begin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from types import MappingProxyType
 
 from wholestep.compiler.plan.build import counted, make_draft
 from wholestep.compiler.plan.first_fit import Span, first_fit, place_copies
 from wholestep.compiler.plan.kernel import Buffer, Draft, Kernel, Plan, Space
 from wholestep.compiler.plan.request import PlanRequest
 
+NOTHING: Mapping[int, tuple[int, int]] = MappingProxyType({})
 
-def schedule(draft: Draft) -> Plan:
-    """The plan of a draft whose kernels run in their order: there is a barrier behind each of them."""
+
+def schedule(draft: Draft, together: Mapping[int, tuple[int, int]] = NOTHING) -> Plan:
+    """The plan of a draft whose kernels run in their order: there is a barrier behind each of them.
+
+    Of kernels that run `together`, the first and the last of them are given.
+    """
     kernels = counted(draft)
-    spans = lifetimes(draft, kernels)
+    spans = lifetimes(draft, kernels, together)
     alive = [replace(b, first=spans[b.id][0], last=spans[b.id][1]) for b in draft.buffers]
     buffers, arena_bytes = _placed(alive, Space.ARENA)
     buffers, work_bytes = _placed(buffers, Space.WORK)
@@ -29,13 +35,15 @@ def schedule(draft: Draft) -> Plan:
     return Plan(**(kept | own), arena_bytes=arena_bytes, copy_bytes=copy_bytes, work_bytes=work_bytes, regions=regions)
 
 
-def lifetimes(draft: Draft, kernels: Sequence[Kernel]) -> dict[int, tuple[int, int]]:
+def lifetimes(
+    draft: Draft, kernels: Sequence[Kernel], together: Mapping[int, tuple[int, int]] = NOTHING
+) -> dict[int, tuple[int, int]]:
     """Buffer -> the first and last kernel that touches it; a loop's kernels touch in every step."""
     spans = {b.id: (0, 0) for b in draft.buffers}
     touched: dict[int, list[int]] = {}
     inside = {n: [k.id for k in kernels if k.loop == n] for n in range(len(draft.loops))}
     for k in kernels:
-        ends = [k.id] if k.loop is None else [inside[k.loop][0], inside[k.loop][-1]]
+        ends = list(together.get(k.id, (k.id,))) if k.loop is None else [inside[k.loop][0], inside[k.loop][-1]]
         for buffer in {load.buffer for load, _ in k.body.reads()} | {load.buffer for load in k.body.stores()}:
             touched.setdefault(buffer, []).extend(ends)
     return spans | {b: (min(at), max(at)) for b, at in touched.items()}

@@ -26,7 +26,7 @@ from wholestep.compiler.backends.cuda.cudnn import Description
 from wholestep.compiler.backends.cuda.launches import write_record
 from wholestep.compiler.backends.cuda.layout import record_words
 from wholestep.compiler.backends.cuda.products import Matrix, Product, product_of
-from wholestep.compiler.backends.cuda.render.source import Source, render, with_primitives
+from wholestep.compiler.backends.cuda.render.source import Rendered, Source, render, with_primitives
 from wholestep.compiler.backends.cuda.schedule import arena_end
 from wholestep.compiler.backends.cuda.scheduled import ELEMENTS, GRAPH, LIBRARY, SCATTER, schedule_of
 from wholestep.compiler.backends.cuda.target import TARGETS
@@ -160,18 +160,18 @@ class Emulated:
 
     def run(self, memory: Memory, threads: int = 0, blocks: int = 0) -> None:
         step = self.record(memory)
-        for loop, kernels in groupby(zip(self.plan.kernels, self.source.kernels, strict=True), lambda k: k[0].loop):
-            inside = list(kernels)
+        for loop, inside in groupby(self.source.launches, lambda launch: launch.kernels[0][0].loop):
+            launches = list(inside)
             turns: Sequence[int] = [-1] if loop is None else range(self.longest(loop))
             for turn in turns:
-                for kernel, rendered in inside:
-                    if schedule_of(kernel).form == LIBRARY:
-                        self.multiply(kernel, memory)
-                    elif schedule_of(kernel).form == GRAPH:
-                        self.call(kernel, memory)
-                    if not rendered.function:
-                        continue
-                    self.launch(kernel, rendered.function, rendered.buffers, memory, step, turn, (threads, blocks))
+                for launch in launches:
+                    for kernel, _ in launch.kernels:
+                        if schedule_of(kernel).form == LIBRARY:
+                            self.multiply(kernel, memory)
+                        elif schedule_of(kernel).form == GRAPH:
+                            self.call(kernel, memory)
+                    if launch.function:
+                        self.launch(launch, memory, step, turn, (threads, blocks))
         assert not self.counters.any(), "a kernel leaves its counters as they were"
         assert (self.scratch[-FENCE:] == 255).all(), "a kernel writes behind the scratch memory"
 
@@ -202,30 +202,18 @@ class Emulated:
         write_record(step, self.plan, memory.sizes, memory.slots, (memory.seed % 2**64, memory.step, 0, 0))
         return step
 
-    def launch(
-        self,
-        kernel: Kernel,
-        function: str,
-        buffers: tuple[int, ...],
-        memory: Memory,
-        step: Array,
-        turn: int,
-        orders: tuple[int, int],
-    ) -> None:
-        s = schedule_of(kernel)
-        values: list[Any] = [ctypes.c_void_p(step.ctypes.data)]
-        if kernel.loop is not None:
-            values.append(ctypes.c_int(turn))
-        if s.scratch:
-            values += [
-                ctypes.c_void_p(self.scratch.ctypes.data + s.scratch_at),
-                ctypes.c_void_p(self.counters.ctypes.data + 4 * s.counters_at),
-            ]
-        values += [ctypes.c_void_p(memory.arrays[b].ctypes.data) for b in buffers]
+    def launch(self, launch: Rendered, memory: Memory, step: Array, turn: int, orders: tuple[int, int]) -> None:
+        def address(buffer: int) -> int:
+            return int(memory.arrays[buffer].ctypes.data)
+
+        scratch, counters = (int(a.ctypes.data) for a in (self.scratch, self.counters))
+        values = launch.arguments(address, int(step.ctypes.data), scratch, counters, turn)
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
-        meets = s.form not in (ELEMENTS, SCATTER, LIBRARY)
-        geometry = (ctypes.c_int * 6)(s.blocks, s.chunks, s.threads, meets, *orders)
-        assert self.dll[f"run_{function}"](geometry, pointers) == 0, f"threads of {function} wait for ever"
+        meets = any(schedule_of(k).form not in (ELEMENTS, SCATTER, LIBRARY) for k, _ in launch.kernels)
+        geometry = (ctypes.c_int * 6)(*launch.grid, launch.threads, meets, *orders)
+        assert self.dll[f"run_{launch.function}"](geometry, pointers) == 0, (
+            f"threads of {launch.function} wait for ever"
+        )
 
 
 class EmulatedProgram(HostProgram):

@@ -237,18 +237,18 @@ class FakeDriver:
         return OK, CODE[ctypes.string_at(address)]
 
     def cuModuleGetFunction(self, module: Any, name: bytes) -> tuple[CUresult, Any]:
-        dll, meets, count = module
-        return OK, (dll[f"run_{name.decode()}"], meets[name.decode()], count[name.decode()])
+        dll, meets, sizes = module
+        return OK, (dll[f"run_{name.decode()}"], meets[name.decode()], sizes[name.decode()])
 
     @staticmethod
     def CUDA_KERNEL_NODE_PARAMS() -> Any:
         return SimpleNamespace()
 
     def kernel(self, params: Any) -> Op:
-        run, meets, count = params.func
-        given = (ctypes.c_void_p * count).from_address(params.kernelParams)
-        values = (ctypes.c_int64 * count)(*(ctypes.c_int64.from_address(p).value for p in given))
-        pointers = (ctypes.c_void_p * count)(*(ctypes.addressof(values) + 8 * i for i in range(count)))
+        run, meets, sizes = params.func
+        given = (ctypes.c_void_p * len(sizes)).from_address(params.kernelParams)
+        values = [ctypes.create_string_buffer(ctypes.string_at(p, size)) for p, size in zip(given, sizes, strict=True)]
+        pointers = (ctypes.c_void_p * len(sizes))(*map(ctypes.addressof, values))
         geometry = (ctypes.c_int * 6)(params.gridDimX, params.gridDimY, params.blockDimX, meets, 0, 0)
 
         def launch() -> None:
@@ -293,15 +293,21 @@ class FakeDriver:
 CODE: dict[bytes, Any] = {}
 
 
+def size_of(parameter: str) -> int:
+    """Bytes of what a kernel is given: an address, a number, or a table of addresses."""
+    table = re.search(r"ws_given<(\d+)>", parameter)
+    return 8 * int(table[1]) if table else 4 if parameter.startswith("int ") and "*" not in parameter else 8
+
+
 def fake_compile(text: str, architecture: str) -> bytes:
     """A C++ compiler in the place of NVRTC; what it gives is a name under which the code is found."""
     body = text[text.index("// ---- kernels") :]
     functions = re.findall(r'extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\(([^)]*)\)', body)
-    texts = dict(zip([name for name, _ in functions], body.split('extern "C" __global__')[1:], strict=True))
+    texts = dict(zip([name for name, _ in functions], body.split("\n\n"), strict=False))
     dll, path = compiled_text(body, [name for name, _ in functions])
     code = path.encode()
     meets = {name: bool(MEETS.search(found)) for name, found in texts.items()}
-    CODE[code] = dll, meets, {name: given.count(",") + 1 for name, given in functions}
+    CODE[code] = dll, meets, {name: [size_of(p) for p in given.split(", ")] for name, given in functions}
     return code
 
 

@@ -12,7 +12,9 @@ from wholestep.errors import PlanError
 def _check(plan: Plan) -> None:
     """Every grid is the one that we would choose: nothing of it is anybody's word."""
     from wholestep.compiler.backends.cuda.schedule import arena_end, scheduled_kernels
+    from wholestep.compiler.backends.cuda.sharing import check_launches
 
+    check_launches(plan)
     for kernel, ours in zip(plan.kernels, scheduled_kernels(plan), strict=True):
         if kernel.schedule != ours.schedule:
             raise PlanError(f"the plan is not sound: kernel {kernel.id} has another grid than {plan.target} gives it.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,7 +44,7 @@ class Order:
 
     def __init__(self, nodes: Nodes, plan: Plan) -> None:
         self._nodes, self._overlapping = nodes, overlapping(plan)
-        self.current = 0  # the kernel of the plan that is put in
+        self.current: Sequence[Kernel] = ()  # the kernels of the plan that are put in
         self._written: dict[Resource, int] = {}
         self._read: dict[Resource, list[int]] = {}
         self._before: list[int] = []  # of each node a set of bits: all that are done before it
@@ -137,28 +136,31 @@ class Launches:
             raise PlanError(f"a sum is cut for {most} blocks; at most {COUNTERS} can be counted.")
 
     def add(self, order: Order, place: Placed, sizes: Mapping[str, int]) -> None:
-        """Put the kernels of one step into a graph; sizes are those of a call, where a library is told them."""
-        pairs = zip(self.plan.kernels, self.source.kernels, strict=True)
-        for loop, inside in groupby(pairs, key=lambda pair: pair[0].loop):
-            kernels = list(inside)
+        """Put the launches of one step into a graph; sizes are those of a call, where a library is told them."""
+        for loop, inside in groupby(self.source.launches, key=lambda launch: launch.kernels[0][0].loop):
+            launches = list(inside)
             # A graph has as many launches as the longest loop; those behind the end of a shorter one do nothing.
             turns = [0] if loop is None else range(evaluate(self.plan.loops[loop].length, self.plan.sizes))
             for turn in turns:
-                for kernel, rendered in kernels:
-                    order.current = kernel.id
-                    if schedule_of(kernel).form == LIBRARY:
-                        self._add_product(order, place, kernel, sizes)
-                    elif schedule_of(kernel).form == GRAPH:
-                        self._add_graph(order, place, kernel, sizes)
-                    if rendered.function:
-                        self._add_kernel(order, place, kernel, rendered, turn)
+                for launch in launches:
+                    for kernel, _ in launch.kernels:
+                        order.current = (kernel,)
+                        if schedule_of(kernel).form == LIBRARY:
+                            self._add_product(order, place, kernel, sizes)
+                        elif schedule_of(kernel).form == GRAPH:
+                            self._add_graph(order, place, kernel, sizes)
+                    order.current = [kernel for kernel, _ in launch.kernels]
+                    if launch.function:
+                        self._add_launch(order, place, launch, turn)
 
-    def _add_kernel(self, order: Order, place: Placed, kernel: Kernel, rendered: Rendered, turn: int) -> None:
-        given = self.arguments(kernel, rendered, place.address, place.step, place.scratch, place.counters, turn)
-        schedule = schedule_of(kernel)
-        reads, writes = (in_second_place(found, place.elsewhere) for found in self._touched(kernel))
-        grid, threads = (schedule.blocks, schedule.chunks), schedule.threads
-        order.kernel(self.functions[rendered.function], grid, threads, given, reads, writes)
+    def _add_launch(self, order: Order, place: Placed, launch: Rendered, turn: int) -> None:
+        given = launch.arguments(place.address, place.step, place.scratch, place.counters, turn)
+        reads: set[Resource] = {RECORD}
+        writes: set[Resource] = set()
+        for kernel, _ in launch.kernels:
+            read, written = (in_second_place(found, place.elsewhere) for found in self._touched(kernel))
+            reads, writes = reads | read, writes | written
+        order.kernel(self.functions[launch.function], launch.grid, launch.threads, given, reads, writes)
 
     def _add_product(self, order: Order, place: Placed, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         """A product of the library, into its target or into scratch memory."""
@@ -189,31 +191,9 @@ class Launches:
             in_second_place(named(found.written), place.elsewhere) | {"workspace of the library"},
         )
 
-    def arguments(
-        self,
-        kernel: Kernel,
-        rendered: Rendered,
-        address: Callable[[int], int],
-        step: int,
-        scratch: int,
-        counters: int,
-        turn: int,
-    ) -> list[Any]:
-        """What a kernel is given, as its text lists it."""
-        schedule = schedule_of(kernel)
-        found: list[Any] = [ctypes.c_void_p(step)]
-        if kernel.loop is not None:
-            found.append(ctypes.c_int(turn))
-        if schedule.scratch:
-            found += [
-                ctypes.c_void_p(scratch + schedule.scratch_at),
-                ctypes.c_void_p(counters + 4 * schedule.counters_at),
-            ]
-        return found + [ctypes.c_void_p(address(b)) for b in rendered.buffers]
-
     def _touched(self, kernel: Kernel) -> tuple[set[Resource], set[Resource]]:
         """What a kernel reads and writes: buffers, and scratch memory."""
-        reads: set[Resource] = {RECORD, *(load.buffer for load, _ in kernel.body.reads())}
+        reads: set[Resource] = {load.buffer for load, _ in kernel.body.reads()}
         writes: set[Resource] = {load.buffer for load in kernel.body.stores()}
         schedule = schedule_of(kernel)
         if schedule.scratch:
@@ -232,8 +212,5 @@ class Launches:
     @property
     def count(self) -> int:
         """Launches of one step."""
-        turns = [
-            1 if k.loop is None else evaluate(self.plan.loops[k.loop].length, self.plan.sizes)
-            for k in self.plan.kernels
-        ]
-        return sum(turns)
+        loops = [launch.kernels[0][0].loop for launch in self.source.launches]
+        return sum(1 if n is None else evaluate(self.plan.loops[n].length, self.plan.sizes) for n in loops)

@@ -9,7 +9,7 @@ from typing import Any
 from wholestep.compiler.backends.cpu.recorder import Event as Noted
 from wholestep.compiler.backends.cuda.driver import Event, Gpu, Nodes
 from wholestep.compiler.backends.cuda.launches import Order, Resource
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.kernel import Kernel, Plan
 
 
 class Recorder:
@@ -17,7 +17,8 @@ class Recorder:
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
-        self.events: list[tuple[int, Event]] = []  # a kernel, and the moment behind it; the first is before all
+        # Kernels, and the moment behind them; the first is before all.
+        self.events: list[tuple[Sequence[Kernel], Event]] = []
         self._begun = 0.0
 
     def clear(self) -> None:
@@ -25,14 +26,21 @@ class Recorder:
         self._begun = time.perf_counter()
 
     def take(self) -> list[Noted]:
-        """What ran since `clear`; waits for it."""
+        """What ran since `clear`; waits for it.  Kernels that share a launch have its time in shares of their work."""
         self._gpu.wait()
         found, at = [], self._begun
-        for (_, before), (kernel, behind) in zip(self.events, self.events[1:], strict=False):
-            end = at + 1e-3 * behind.milliseconds_since(before)
-            found.append(Noted(kernel, 0, at, end))
-            at = end
+        for (_, before), (kernels, behind) in zip(self.events, self.events[1:], strict=False):
+            taken, whole = 1e-3 * behind.milliseconds_since(before), sum(map(_work, kernels))
+            for kernel in kernels:
+                end = at + taken * _work(kernel) / whole
+                found.append(Noted(kernel.id, 0, at, end))
+                at = end
         return found
+
+
+def _work(kernel: Kernel) -> float:
+    """What a kernel's share of a launch follows: an operation takes as long as a sixteenth of a byte."""
+    return 1 + kernel.bytes + kernel.flops / 16
 
 
 class InTurn(Order):
@@ -42,11 +50,11 @@ class InTurn(Order):
         super().__init__(nodes, plan)
         self._recorder, self._gpu = recorder, gpu
         recorder.events = []
-        self._last = self._event(-1, [])
+        self._last = self._event((), [])
 
-    def _event(self, kernel: int, after: Sequence[int]) -> int:
+    def _event(self, kernels: Sequence[Kernel], after: Sequence[int]) -> int:
         event = Event(self._gpu, timed=True)
-        self._recorder.events.append((kernel, event))
+        self._recorder.events.append((kernels, event))
         return self._nodes.event(event, after)
 
     def kernel(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from wholestep.compiler.backends.cuda import products, windows
+from wholestep.compiler.backends.cuda import products, sharing, windows
 from wholestep.compiler.backends.cuda.scheduled import (
     COLUMNS,
     ELEMENTS,
@@ -56,8 +56,15 @@ def make_plan(request: PlanRequest) -> Plan:
 
 
 def schedule(draft: Draft) -> Plan:
-    """A barrier lies between any two kernels: the end of the one before."""
-    plan = in_order.schedule(draft)
+    """A barrier lies between any two launches: the end of the one before."""
+    plain = in_order.schedule(draft)
+    own = scheduled_kernels(plain)
+    launches = [] if _shares_scratch(own) else sharing.launches_of(draft, own)
+    plan = _together(draft, launches) if len(launches) < len(own) else plain
+    if plan.arena_bytes > (1 + sharing.SHARE) * plain.arena_bytes + sharing.ROOM:
+        plan = plain
+    if plan is plain:
+        plan = _together(draft, [[k] for k in own])
     kernels = scheduled_kernels(plan)
     scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
     end = aligned(plan.arena_bytes) + scratch
@@ -66,11 +73,25 @@ def schedule(draft: Draft) -> Plan:
     return replace(plan, kernels=kernels, arena_bytes=end)
 
 
+def _together(draft: Draft, launches: Sequence[Sequence[Kernel]]) -> Plan:
+    """The plan of kernels in the order of their launches; what a launch uses is nobody else's meanwhile."""
+    kernels = sharing.renumbered(launches)
+    plan = in_order.schedule(replace(draft, kernels=kernels), sharing.together(kernels))
+    return replace(plan, regions=max(1, len(launches)))
+
+
+def _shares_scratch(kernels: Sequence[Kernel]) -> bool:
+    """Do kernels have scratch memory or counters in the same place?"""
+    used = [schedule_of(k) for k in kernels if schedule_of(k).scratch]
+    return sum(s.scratch for s in used) > SCRATCH or sum(s.counters for s in used) > COUNTERS
+
+
 def scheduled_kernels(plan: Plan) -> tuple[Kernel, ...]:
     """Kernels with their grids.  What chunks leave lies side by side while that is little: they may run at once."""
     kernels, scratch, counters = [], 0, 0
     for kernel in plan.kernels:
-        found = schedule_kernel(plan, kernel)
+        launch = kernel.schedule.launch if isinstance(kernel.schedule, CudaSchedule) else 0
+        found = replace(schedule_kernel(plan, kernel), launch=launch)
         if found.scratch:
             scratch = 0 if scratch + found.scratch > SCRATCH else scratch
             used = found.counters
@@ -115,7 +136,7 @@ def _nest(plan: Plan, kernel: Kernel) -> CudaSchedule:
     if isinstance(length, int) and length <= WARP_ROW:
         workers = max(w for w in (8, 4, 2, 1) if w == 1 or w * bytes <= SHARED)
         return CudaSchedule(ROWS, workers * WARP, _blocks(rows, workers), width=WARP)
-    threads = THREADS if isinstance(length, int) and length <= 4 * WARP_ROW else LONG_ROW
+    threads = LONG_ROW if isinstance(length, int) and length > 4 * WARP_ROW else THREADS
     if bytes <= SHARED:
         return CudaSchedule(ROWS, threads, _blocks(rows, 1), width=threads)
     blocks = min(_blocks(rows, 1), CARRYING)

@@ -15,6 +15,11 @@ struct ws_step {
   double slots[1]; /* as many as the plan has */
 };
 
+/* What a launch is given that several kernels share: addresses of all of them. */
+template <int COUNT> struct ws_given {
+  void *at[COUNT];
+};
+
 WS_INLINE float ws_inf(float) { return __uint_as_float(0x7f800000u); }
 WS_INLINE double ws_inf(double) { return __longlong_as_double(0x7ff0000000000000ll); }
 WS_INLINE float ws_nan(float) { return __uint_as_float(0x7fc00000u); }

@@ -1,6 +1,6 @@
 /* A tile of a product, TM x TN, by 256 threads in GROUPS groups: a(i, k) and b(k, j) are elements, e(i, j, acc) takes one
    of the result.  Of every GROUPS * TK indices of k each group adds up its own TK, in order; then the groups are added
-   in order: what is added to what depends on k alone, not on the tile.
+   in order: what is added to what depends on k alone, not on the tile.  `memory` is the block's.
 
    Where k is cut into chunks, each block adds up one, leaves its tile in `partial`, and the last to arrive adds the
    chunks in order. */
@@ -39,12 +39,11 @@ template <int DEEP, int WIDE, bool ALONG_K> WS_INLINE int ws_other_of(int at) {
 }
 
 template <class T, int TM, int TN, int TK, int GROUPS, bool A_ALONG_K, bool B_ALONG_K, class A, class B, class E>
-WS_INLINE void ws_product(int m, int n, int k_from, int k_to, int m0, int n0, ws_chunks<T> chunks, A a, B b, E e) {
+WS_INLINE void ws_product(
+    T *memory, int m, int n, int k_from, int k_to, int m0, int n0, ws_chunks<T> chunks, A a, B b, E e) {
   constexpr int THREADS = 256, DEEP = TK * GROUPS, EACH = THREADS / GROUPS, OWN = TM * TN / EACH;
   constexpr int RN = OWN >= 16 && TN >= 16 ? 4 : 2, RM = OWN / RN; /* of a thread: side by side */
   constexpr int LA = TM * DEEP / THREADS, LB = TN * DEEP / THREADS, PM = TM + 4, PN = TN + 4;
-  constexpr int OPERANDS = DEEP * (PM + PN), TILES = GROUPS * TM * TN;
-  __shared__ __align__(16) T memory[OPERANDS > TILES ? OPERANDS : TILES];
   T *const left = memory, *const right = memory + DEEP * PM;
   const int t = threadIdx.x, group = t / EACH, own = t % EACH, row = own / (TN / RN) * RM, column = own % (TN / RN) * RN;
   T acc[RM][RN], next_a[LA], next_b[LB];

@@ -11,6 +11,8 @@ from wholestep.compiler.ir.types import DType, float32
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Instr, Level, Load
 
+DEPTH = 16  # of k, that a group of threads has of every piece
+
 
 def render_dot(w: Writer) -> None:
     dot = w.kernel.body
@@ -86,8 +88,10 @@ def product_call(
     tall, wide, groups = w.schedule.tile
     type = STORED[dtype]
     flags = ", ".join("true" if x else "false" for x in along)
-    w.emit(f"ws_product<{type}, {tall}, {wide}, 16, {groups}, {flags}>(")
-    w.emit("    m, n, from, to, m0, n0, cut,")
+    operands, results = DEPTH * groups * (tall + wide + 8), groups * tall * wide  # rows are 4 apart from the next
+    w.emit(f"__shared__ __align__(16) {type} operands[{max(operands, results)}];")
+    w.emit(f"ws_product<{type}, {tall}, {wide}, {DEPTH}, {groups}, {flags}>(")
+    w.emit("    operands, m, n, from, to, m0, n0, cut,")
     w.depth += 1
     for head, lines in (("[&](int i, int k)", a), ("[&](int k, int j)", b)):
         with w.block(f"{head} -> {type}", "},"):

@@ -1,8 +1,9 @@
-"""Plan -> one text of CUDA C++: every kernel once, however often it is launched."""
+"""Plan -> one text of CUDA C++: every launch once, however often it is made."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,9 +12,11 @@ from wholestep.compiler.backends.cuda.products import is_direct
 from wholestep.compiler.backends.cuda.render.nests import render_columns, render_nest
 from wholestep.compiler.backends.cuda.render.products import render_dot
 from wholestep.compiler.backends.cuda.render.scatters import render_scatter
+from wholestep.compiler.backends.cuda.render.shared import Part, body_of, in_runs, launch_text
 from wholestep.compiler.backends.cuda.render.windows import render_window
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import LIBRARY, schedule_of
+from wholestep.compiler.backends.cuda.sharing import by_launch
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
 
@@ -30,24 +33,57 @@ RENDER: Mapping[Kind, Callable[[Writer], None]] = {
 }
 
 
+Argument = ctypes.c_void_p | ctypes.c_int | ctypes.Array[ctypes.c_void_p]
+
+
 @dataclass(frozen=True)
 class Rendered:
-    """The function that a kernel is, and the buffers that it is given behind a step's record."""
+    """A launch: its function, and the kernels that share it, each with the buffers that it is given."""
 
-    function: str
-    buffers: tuple[int, ...]
+    function: str  # "": it is all a library's
+    kernels: tuple[tuple[Kernel, tuple[int, ...]], ...]
+    shares: bool = False  # are there several, which find their buffers in a table?
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Blocks at capacity, and chunks."""
+        first = schedule_of(self.kernels[0][0])
+        if not self.shares:
+            return first.blocks, first.chunks
+        return sum(schedule_of(k).blocks * schedule_of(k).chunks for k, _ in self.kernels), 1
+
+    @property
+    def threads(self) -> int:
+        return schedule_of(self.kernels[0][0]).threads
+
+    def arguments(
+        self, address: Callable[[int], int], step: int, scratch: int, counters: int, turn: int
+    ) -> list[Argument]:
+        """What the function is given, as its text lists it."""
+        head: list[Argument] = [ctypes.c_void_p(step)]
+        if self.kernels[0][0].loop is not None:
+            head.append(ctypes.c_int(turn))
+        found: list[int] = []
+        for kernel, buffers in self.kernels:
+            own = schedule_of(kernel)
+            if own.scratch:
+                found += [scratch + own.scratch_at, counters + 4 * own.counters_at]
+            found += map(address, buffers)
+        if self.shares:
+            return [*head, (ctypes.c_void_p * len(found))(*found)]
+        return [*head, *map(ctypes.c_void_p, found)]
 
 
 @dataclass(frozen=True)
 class Source:
-    """The text of a plan, and what each of its kernels calls, in order."""
+    """The text of a plan, and its launches in order."""
 
     text: str  # of the kernels alone
-    kernels: tuple[Rendered, ...]
+    launches: tuple[Rendered, ...]
 
     @property
     def functions(self) -> list[str]:
-        return list(dict.fromkeys(k.function for k in self.kernels if k.function))
+        return list(dict.fromkeys(launch.function for launch in self.launches if launch.function))
 
 
 @cache
@@ -56,11 +92,11 @@ def native(name: str) -> str:
     return (NATIVE / name).read_text()
 
 
-def render_kernel(plan: Plan, kernel: Kernel) -> tuple[Writer, str]:
-    """The writer of a kernel and its text, under the name NAME."""
+def written(plan: Plan, kernel: Kernel) -> Writer:
+    """The writer of a kernel, whose lines are written."""
     writer = Writer(plan, kernel)
     RENDER[kernel.kind](writer)
-    return writer, writer.function("NAME")
+    return writer
 
 
 def is_plain_product(plan: Plan, kernel: Kernel) -> bool:
@@ -69,20 +105,45 @@ def is_plain_product(plan: Plan, kernel: Kernel) -> bool:
 
 
 def render(plan: Plan, prefix: str = "k") -> Source:
-    """Kernels in order; equal ones have one function, which has the number of the first."""
+    """Launches in order; equal ones have one function, which has the number of the first kernel."""
     names: dict[str, str] = {}
     texts, rendered = [], []
-    for kernel in plan.kernels:
-        if is_plain_product(plan, kernel):
-            rendered.append(Rendered("", ()))  # the library's alone
+    for launch in by_launch(plan.kernels):
+        own = [k for k in launch if not is_plain_product(plan, k)]
+        if not own:
+            rendered.append(Rendered("", tuple((k, ()) for k in launch)))  # the library's alone
             continue
-        writer, text = render_kernel(plan, kernel)
+        text, kernels = shared_text(plan, own) if len(own) > 1 else single_text(plan, own[0])
         if text not in names:
-            names[text] = f"{prefix}{kernel.id}"
-            origin = " ".join(kernel.origin)
-            texts.append(f"// {origin}\n{text.replace(' NAME(', f' {names[text]}(', 1)}")
-        rendered.append(Rendered(names[text], tuple(b for b in writer.params if b not in writer.work)))
+            names[text] = f"{prefix}{launch[0].id}"
+            texts.append(text.replace("NAME", names[text]))
+        rendered.append(Rendered(names[text], kernels, len(own) > 1))
     return Source("\n\n".join(texts) + "\n", tuple(rendered))
+
+
+Kernels = tuple[tuple[Kernel, tuple[int, ...]], ...]
+
+
+def single_text(plan: Plan, kernel: Kernel) -> tuple[str, Kernels]:
+    """A kernel that has a launch for itself, under the name NAME."""
+    writer = written(plan, kernel)
+    buffers = tuple(b for b in writer.params if b not in writer.work)
+    return f"// {' '.join(kernel.origin)}\n{writer.function('NAME')}", ((kernel, buffers),)
+
+
+def shared_text(plan: Plan, kernels: Sequence[Kernel]) -> tuple[str, Kernels]:
+    """Kernels that share a launch: the one whose blocks have most to do has the first of them."""
+    names: dict[str, str] = {}
+    texts, parts = [], []
+    for kernel in sorted(kernels, key=lambda k: -(k.flops + k.bytes) / schedule_of(k).blocks / schedule_of(k).chunks):
+        body = body_of(written(plan, kernel))
+        if body.text not in names:
+            names[body.text] = f"NAME_{len(names)}"
+            texts.append(f"// {' '.join(kernel.origin)}\n{body.text.replace('NAME', names[body.text])}")
+        parts.append(Part(kernel, names[body.text], body))
+    ordered = [part for run in in_runs(parts) for part in run]
+    text = "\n".join([*texts, launch_text("NAME", ordered, schedule_of(kernels[0]).threads)])
+    return text, tuple((p.kernel, p.body.buffers) for p in ordered)
 
 
 def with_primitives(text: str, machine: str | None = None) -> str:

@@ -214,11 +214,15 @@ class Writer:
 
     def function(self, name: str) -> str:
         """The kernel's text; what it is given besides buffers depends on the text alone."""
-        text = "\n".join(self.lines)
         step = () if self.kernel.loop is None else ("int turn",)
         scratch = ("char *scratch", "int *counters") if self.schedule.scratch else ()
         given = ["const ws_step *step", *step, *scratch, *self.parameters()]
-        head = [f'extern "C" __global__ void __launch_bounds__({self.schedule.threads}) {name}({", ".join(given)}) {{']
+        head = f'extern "C" __global__ void __launch_bounds__({self.schedule.threads}) {name}({", ".join(given)}) {{'
+        return "\n".join([head, *self.opening(), *self.lines, "}"])
+
+    def opening(self) -> list[str]:
+        """What its lines use of a step's record."""
+        text, head = "\n".join(self.lines), []
         last = len(self.symbols) - 1
         loop = None if self.kernel.loop is None else self.plan.loops[self.kernel.loop]
         needed = text if loop is None else f"{text} {self.extent(loop.length)}"
@@ -231,4 +235,4 @@ class Writer:
         for slot, dtype in dict.fromkeys((i.slot, i.dtype) for i in self.instrs if i.op == "scalar"):
             value = cast_text(f"step->slots[{slot}]", float64, dtype)
             head.append(f"  const {LOCAL[dtype]} s{slot}_{dtype.name} = {value};")
-        return "\n".join([*head, *self.lines, "}"])
+        return head

@@ -1,0 +1,128 @@
+"""Kernels that share a launch: each is a function of its own block, and what a block has of shared memory is one's.
+
+    extern "C" __global__ void l4(const ws_step *step, const ws_given<23> given) {
+      __shared__ __align__(16) char memory[20480];
+      if (blockIdx.x < 392) return b5(step, memory, blockIdx.x, ..., given.at);
+
+Equal kernels are called in one place, with other buffers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from wholestep.compiler.backends.cuda.render.language import STORED
+from wholestep.compiler.backends.cuda.render.writer import Writer
+from wholestep.compiler.backends.cuda.scheduled import schedule_of
+from wholestep.compiler.plan.kernel import Kernel
+
+SHARED = re.compile(r"^(\s*)__shared__ (?:__align__\(16\) )?(.+?) (\w+)((?:\[\d+\])+);$")
+SIZES = {"float": 4, "double": 8, "int": 4, "long long": 8, "ws_byte": 1, "ws_half": 2}
+# What CUDA calls a block's place, and what a kernel that has some of the blocks calls its own.
+OWN = (
+    ("blockIdx.x", "block"),
+    ("blockIdx.y", "chunk"),
+    ("gridDim.x", "blocks"),
+    ("gridDim.y", "all_chunks"),
+    ("blockDim.x", "threads"),
+)
+
+
+def size_of(type: str) -> int:
+    """Bytes of a type in shared memory."""
+    if type.startswith("ws_best<"):  # a value and a position
+        return 2 * max(4, SIZES[type.removeprefix("ws_best<").removesuffix(">")])
+    return SIZES[type]
+
+
+@dataclass(frozen=True)
+class Body:
+    """A kernel as a function under the name NAME: its text, the bytes of shared memory, the buffers it is given."""
+
+    text: str
+    bytes: int
+    buffers: tuple[int, ...]
+
+
+def own_memory(lines: Sequence[str]) -> tuple[list[str], int]:
+    """Lines whose shared memory is a part of the launch's, and how many bytes they need."""
+    found, end = [], 0
+    for line in lines:
+        match = SHARED.match(line)
+        if match is None:
+            found.append(line)
+            continue
+        indent, type, name, dims = match.groups()
+        found.append(f"{indent}{type} (&{name}){dims} = *({type} (*){dims})(memory + {end});")
+        end += -(-size_of(type) * prod(int(d) for d in re.findall(r"\d+", dims)) // 16) * 16
+    return found, end
+
+
+def body_of(writer: Writer) -> Body:
+    """A kernel that was written, as a function of its own block."""
+    schedule = writer.schedule
+    lines, bytes = own_memory(writer.lines)
+    buffers = [b for b in writer.params if b not in writer.work]
+    given = [("char", "scratch"), ("int", "counters")] if schedule.scratch else []
+    given += [(STORED[writer.plan.buffers[b].type.dtype], writer.params[b]) for b in buffers]
+    step = "" if writer.kernel.loop is None else "int turn, "
+    head = [
+        f"static __device__ __forceinline__ void NAME(const ws_step *step, {step}char *memory, const int block, "
+        "const int chunk, void *const *given) {",
+        f"  const int blocks = {schedule.blocks}, all_chunks = {schedule.chunks}, threads = {schedule.threads};",
+    ]
+    head += [f"  {type} *const {name} = ({type} *)given[{i}];" for i, (type, name) in enumerate(given)]
+    text = "\n".join([*head, *writer.opening(), *lines, "}"])
+    for cuda, own in OWN:
+        text = text.replace(cuda, own)
+    return Body(text, bytes, tuple(buffers))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some blocks of a launch."""
+
+    kernel: Kernel
+    function: str
+    body: Body
+
+
+def launch_text(name: str, parts: Sequence[Part], threads: int) -> str:
+    """The kernel of a launch: which blocks belong to whom."""
+    loop = "" if parts[0].kernel.loop is None else ", int turn"
+    step = "step" if parts[0].kernel.loop is None else "step, turn"
+    count = sum(given_count(p) for p in parts)
+    lines = [
+        f'extern "C" __global__ void __launch_bounds__({threads}) {name}(const ws_step *step{loop}, '
+        f"const __grid_constant__ ws_given<{count}> given) {{",
+        f"  __shared__ __align__(16) char memory[{max(16, *(p.body.bytes for p in parts))}];",
+        "  int block = blockIdx.x;",
+    ]
+    at = 0
+    for run in in_runs(parts):
+        schedule, each = schedule_of(run[0].kernel), given_count(run[0])
+        blocks = schedule.blocks * schedule.chunks
+        which = "" if len(run) == 1 else f" + block / {blocks} * {each}"
+        inside = "block" if len(run) == 1 else f"block % {blocks}"
+        own = f"{inside}, 0" if schedule.chunks == 1 else f"{inside} % {schedule.blocks}, {inside} / {schedule.blocks}"
+        lines.append(f"  if (block < {blocks * len(run)})")
+        lines.append(f"    return {run[0].function}({step}, memory, {own}, given.at + {at}{which});")
+        lines.append(f"  block -= {blocks * len(run)};")
+        at += each * len(run)
+    return "\n".join([*lines[:-1], "}"])
+
+
+def given_count(part: Part) -> int:
+    return len(part.body.buffers) + 2 * bool(schedule_of(part.kernel).scratch)
+
+
+def in_runs(parts: Sequence[Part]) -> list[list[Part]]:
+    """Parts of one function with equal grids, together."""
+    found: dict[tuple[str, int, int], list[Part]] = {}
+    for p in parts:
+        s = schedule_of(p.kernel)
+        found.setdefault((p.function, s.blocks, s.chunks), []).append(p)
+    return list(found.values())
