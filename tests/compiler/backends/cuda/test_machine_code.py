@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import builtins
+import json
+import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver, fake_gpu
+from tests.compiler.backends.cuda.models import MODELS, session_of
 from tests.test_cli import run
 from wholestep.compiler.backends.cuda import compiler, driver
 from wholestep.compiler.backends.cuda.compiler import compile_text, nvrtc
@@ -29,39 +34,113 @@ ARCHITECTURES = ("sm_80", "sm_90")
 PLAIN = ws.CompileOptions(verify=False, egraph=False)
 
 
-def planned(model: ws.nn.Module, shape: tuple[int, ...], dtype: str, labels: tuple[int, ...] = ()) -> Plan:
+GOLDEN = Path(__file__).parents[3] / "golden" / "cuda_kernels.json"
+MOST_REGISTERS = 255
+NEXT_TO_NOTHING = 64  # bytes of spills in all functions of a step
+
+
+def planned(
+    model: ws.nn.Module, shape: tuple[int, ...], dtype: str, labels: tuple[int, ...] = (), precision: str = "float32"
+) -> Plan:
     g = ws.Graph()
     x, y = g.input("x", ("batch", *shape), dtype), g.input("labels", ("batch", *labels), "int32")
     scores = model(x)
     scores = scores[0] if isinstance(scores, tuple) else scores
     g.set_outputs({"loss": ws.losses.cross_entropy(scores, y)})
-    session = ws.build_session(g, optimizer=ws.Adam(lr=1e-3), batch_size=64, device="null:cuda/sm_90", options=PLAIN)
+    session = ws.build_session(
+        g, optimizer=ws.Adam(lr=1e-3), batch_size=64, device="null:cuda/sm_90", options=PLAIN, precision=precision
+    )
     return session.plan
 
 
-def compiled(plan: Plan, architecture: str) -> bytes:
-    return compile_text(with_primitives(render(plan).text), architecture)
+LARGE = {
+    "lenet5": lambda: planned(ws.models.lenet5(), (1, 28, 28), "float32"),
+    "resnet20": lambda: planned(ws.models.resnet20(), (3, 32, 32), "float32"),
+    "gpt of 64": lambda: planned(
+        ws.models.gpt2(layers=1, width=64, heads=2, vocabulary=65, context=16), (16,), "int32", (16,)
+    ),
+    "lstm of 48": lambda: planned(ws.models.lstm_lm(65, width=48, layers=2), (16,), "int32", (16,)),
+    "gpt of 64 in bfloat16": lambda: planned(
+        ws.models.gpt2(layers=1, width=64, heads=2, vocabulary=65, context=16), (16,), "int32", (16,), "bfloat16"
+    ),
+}
+
+# -- registers and spills ------------------------------------------------------------------------------------------
+
+USED = re.compile(
+    r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads.*?"
+    r"Used (\d+) registers",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Used:
+    """What ptxas says of a function."""
+
+    function: str
+    stack: int
+    stores: int  # bytes of spills
+    loads: int
+    registers: int
+
+
+def compiled(plan: Plan, architecture: str) -> list[Used]:
+    """Machine code of a plan's kernels is made; what each of them uses."""
+    library, source = nvrtc(), render(plan)
+    _, program = library.nvrtcCreateProgram(with_primitives(source.text).encode(), b"wholestep.cu", 0, [], [])
+    options = [*compiler.options(architecture), b"--ptxas-options=-v"]
+    (error,) = library.nvrtcCompileProgram(program, len(options), options)
+    _, size = library.nvrtcGetProgramLogSize(program)
+    log = b" " * size
+    library.nvrtcGetProgramLog(program, log)
+    assert not int(error), log.decode()[:4000]
+    _, size = library.nvrtcGetCUBINSize(program)
+    assert size > 1000
+    library.nvrtcDestroyProgram(program)
+    found = [Used(name, *map(int, numbers)) for name, *numbers in USED.findall(log.decode())]
+    assert {used.function for used in found} == set(source.functions)
+    return found
+
+
+def summary(plan: Plan, found: list[Used]) -> dict[str, int]:
+    return {
+        "kernels": len(plan.kernels),
+        "functions": len(found),
+        "most registers": max(used.registers for used in found),
+        "spilled bytes": sum(used.stores + used.loads for used in found),
+        "stack bytes": sum(used.stack for used in found),
+    }
+
+
+def hold_against_golden(plan: Plan, name: str, architecture: str, updating: bool) -> None:
+    """Print what every function uses; spills are at most those of the golden file, or next to nothing."""
+    found = compiled(plan, architecture)
+    for used in sorted(found, key=lambda used: -used.registers):
+        spilled = used.stores + used.loads
+        print(f"{name} {architecture} {used.function:<12} {used.registers:>4} registers {spilled:>4} bytes spilled")
+    ours, key = summary(plan, found), f"{name} {architecture}"
+    known = json.loads(GOLDEN.read_text())
+    if updating:
+        GOLDEN.write_text(json.dumps({**known, key: ours}, indent=2, sort_keys=True) + "\n")
+        return
+    assert ours["spilled bytes"] <= max(known[key]["spilled bytes"], NEXT_TO_NOTHING), (ours, known[key])
+    assert ours["most registers"] <= MOST_REGISTERS
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_a_network_becomes_machine_code(architecture: str) -> None:
-    """Elements, rows, columns, a chunked product, a scatter and a convolution."""
-    model = ws.nn.Sequential(ws.nn.Embedding(17, 8), ws.nn.Dropout(0.1), ws.nn.Linear(8, 17))
-    plan = planned(model, (6,), "int32", (6,))
-    assert {k.schedule.form for k in plan.kernels} == {"elements", "rows", "columns", "product", "scatter rows"}
-    assert compiled(plan, architecture).startswith(b"\x7fELF")
+@pytest.mark.parametrize("name", MODELS)
+def test_the_small_suite_becomes_machine_code(name: str, architecture: str, request: pytest.FixtureRequest) -> None:
+    """Every kernel of a step; `pytest -s` shows what each of them uses."""
+    plan = session_of(name, "null:cuda/sm_90").plan
+    hold_against_golden(plan, name, architecture, request.config.getoption("--update-golden"))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_the_model_suite_becomes_machine_code(architecture: str) -> None:
-    for plan in (
-        planned(ws.models.lenet5(), (1, 28, 28), "float32"),
-        planned(ws.models.resnet20(), (3, 32, 32), "float32"),
-        planned(ws.models.gpt2(layers=1, width=64, heads=2, vocabulary=65, context=16), (16,), "int32", (16,)),
-        planned(ws.models.lstm_lm(65, width=48, layers=2), (16,), "int32", (16,)),
-    ):
-        assert compiled(plan, architecture).startswith(b"\x7fELF")
+@pytest.mark.parametrize("name", LARGE)
+def test_the_model_suite_becomes_machine_code(name: str, architecture: str, request: pytest.FixtureRequest) -> None:
+    hold_against_golden(LARGE[name](), name, architecture, request.config.getoption("--update-golden"))
 
 
 def test_what_nvrtc_refuses_is_shown() -> None:

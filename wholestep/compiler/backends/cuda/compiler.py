@@ -41,13 +41,18 @@ def _check(error: Any, what: str) -> None:
         raise CompilerError(f"NVRTC refused {what}: {nvrtc().nvrtcGetErrorString(error)[1].decode()}.")
 
 
+def options(architecture: str) -> list[bytes]:
+    """What NVRTC is told."""
+    return [f"--gpu-architecture={architecture}".encode(), b"--std=c++17", b"--device-as-default-execution-space"]
+
+
 def compile_text(text: str, architecture: str) -> bytes:
     """Machine code of a whole text for "sm_90", or PTX for "compute_90"."""
     library = nvrtc()
     error, program = library.nvrtcCreateProgram(text.encode(), b"wholestep.cu", 0, [], [])
     _check(error, "a program")
-    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17", b"--device-as-default-execution-space"]
-    (error,) = library.nvrtcCompileProgram(program, len(options), options)
+    given = options(architecture)
+    (error,) = library.nvrtcCompileProgram(program, len(given), given)
     if int(error):
         _, size = library.nvrtcGetProgramLogSize(program)
         log = b" " * size
