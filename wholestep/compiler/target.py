@@ -84,6 +84,7 @@ class Limits:
     nearest_cache: int = 32 << 10  # what one core (or block) has for itself, reached without waiting
     cache: int = 1 << 20  # the next larger one
     caches: int = 4 << 20  # what a step may pass over and still find it in caches: over more, it waits for memory
+    widest_head: int | None = None  # of attention, as it accumulates, that its routine takes; None: any
     largest_buffer: int | None = None  # that a kernel may be given; None: as much as there is
 
 

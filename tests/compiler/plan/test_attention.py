@@ -15,16 +15,15 @@ from ownership import violations
 from random_graphs import example_values
 
 import wholestep as ws
+from tests.compiler.attention_graphs import Shape, attention
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.layout import PANELS
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.backends.cpu.scheduled import queries_of
 from wholestep.compiler.backends.cpu.settings import Settings
-from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir import build as b
-from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import interpret
-from wholestep.compiler.ir.types import DType, Extent, TensorType, as_shape, evaluate, float32, float64
+from wholestep.compiler.ir.types import Extent, evaluate, float64
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
@@ -34,29 +33,6 @@ from wholestep.steps.train import train_graph
 CAPACITY = {"batch": 20, "time": 37}
 SIZES = (CAPACITY, {"batch": 5, "time": 1}, {"batch": 1, "time": 16})
 GOLDEN = Path(__file__).parents[2] / "golden" / "gpt_plan.json"
-Shape = tuple[int | str | Extent, ...]
-
-
-def leaf(name: str, shape: Shape, dtype: DType) -> Node:
-    return Node("input", (), at.InputAttrs(name, TensorType(as_shape(shape), dtype)), name)
-
-
-def attention(
-    q: Shape, k: Shape, v: Shape, *, causal: bool = False, mask: Shape | None = None, dtype: DType = float32
-) -> Graph:
-    """The result, the statistic and every gradient for an upstream gradient of its own."""
-    inputs = [leaf(n, s, dtype) for n, s in zip("qkv", (q, k, v), strict=True)]
-    scores = (*inputs[0].type.shape[:-1], inputs[1].type.shape[-2])
-    if mask is not None:
-        m = leaf("mask", mask, dtype)
-        axes = range(len(scores) - m.type.rank, len(scores))
-        inputs.append(b.expand_to(m, scores, list(axes)))
-    attrs = at.AttentionAttrs(causal, 0.3)
-    y, lse = (b.make(op, inputs, attrs) for op in ("attention", "attention_lse"))
-    upstream = leaf("g", y.type.shape, dtype)
-    results = [y, lse, *b.results("attention_grad", (*inputs, lse, upstream), attrs)]
-    outputs = tuple(Output(f"out{i}", n) for i, n in enumerate(results))
-    return Graph(outputs, (), tuple(n for n in Graph(outputs).nodes if n.op == "input"))
 
 
 def heads(count: int, time: Extent | str, width: int) -> Shape:

@@ -269,10 +269,14 @@ class DropoutAttrs(Attrs):
 
 @dataclass(frozen=True)
 class AttentionAttrs(Attrs):
-    """softmax(scale·q·kᵀ + mask)·v, where the mask may be left out; causal: query i sees the keys 0 ... i."""
+    """softmax(scale·q·kᵀ + mask)·v, where the mask may be left out; causal: query i sees the keys 0 ... i.
+
+    `rounded`: what q, k and v make of themselves, and their gradients, have their dtype: a half one is rounded to.
+    """
 
     causal: bool
     scale: float
+    rounded: bool = False
 
 
 @dataclass(frozen=True)

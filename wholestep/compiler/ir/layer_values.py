@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.layers import lse_position
 
 Array = np.ndarray[Any, Any]
 Axes = tuple[int, ...]
@@ -174,7 +175,8 @@ def attention_grad(run: Any, a: at.AttentionAttrs, q: Array, k: Array, v: Array,
 def _rounded_attention_grad(
     half: Round, a: at.AttentionAttrs, q: Array, k: Array, v: Array, *rest: Array
 ) -> tuple[Array, ...]:
-    mask, lse, upstream = rest[:-2], rest[-2], rest[-1]
+    at_lse = lse_position([x.ndim for x in (q, k, v, *rest)]) - 3
+    mask, lse, upstream = rest[:at_lse], rest[at_lse], rest[at_lse + 1]
     p = np.exp(_scores(a, q, k, mask) - lse[..., None])
     dp = upstream @ _swap(_per_query_head(v, q))
     scores = p * (dp - (p * dp).sum(axis=-1, keepdims=True))

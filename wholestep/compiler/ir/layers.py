@@ -7,7 +7,7 @@ A gradient op gives all gradients of its layer at once; `item` picks one, and th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from wholestep.compiler.ir import attrs as at
@@ -112,10 +112,10 @@ def dropout(_: at.DropoutAttrs, x: TensorType, rate: TensorType) -> Type:
 # -- attention ---------------------------------------------------------------------------------------------------
 
 
-def attention(_: at.AttentionAttrs, q: TensorType, k: TensorType, v: TensorType, *mask: TensorType) -> Type:
+def attention(a: at.AttentionAttrs, q: TensorType, k: TensorType, v: TensorType, *mask: TensorType) -> Type:
     """(..., T, d), (..., S, d), (..., S, e), maybe (..., T, S) to add to the scores -> (..., T, e).
 
-    Scores, their mask and the result have the dtype that products of q accumulate in.
+    Scores, their mask and the result have the dtype that products of q accumulate in; a rounded result has q's.
     Of the last leading axis, the heads, there may be fewer keys and values: each serves a group of queries in a row.
     """
     need_float("attention", q, k, v)
@@ -150,7 +150,7 @@ def attention(_: at.AttentionAttrs, q: TensorType, k: TensorType, v: TensorType,
             f"attention: a mask has one element per query and key, {shape_text(scores.shape)}; received "
             f"{shape_text(m.shape)} for {shapes}.",
         )
-    return TensorType((*q.shape[:-1], v.shape[-1]), scores.dtype)
+    return TensorType((*q.shape[:-1], v.shape[-1]), q.dtype if a.rounded else scores.dtype)
 
 
 def heads_in_group(q: TensorType, k: TensorType) -> int:
@@ -171,11 +171,21 @@ def attention_lse(a: at.AttentionAttrs, q: TensorType, *others: TensorType) -> T
 def attention_grad(a: at.AttentionAttrs, q: TensorType, *rest: TensorType) -> Type:
     """The inputs of attention, their attention_lse, then the upstream gradient -> gradients of the inputs.
 
-    The upstream gradient is an operand of products, and has the dtype of q; what they give accumulates.
+    The upstream gradient is an operand of products, and has the dtype of q; what they give accumulates.  Last may come
+    the result of attention, which spares a routine a product.
     """
-    *others, lse, upstream = rest
-    result = attention(a, q, *others)
-    assert isinstance(result, TensorType)
-    need_same("attention_grad", TensorType(result.shape, q.dtype), upstream)
-    need_same("attention_grad", TensorType(q.shape[:-1], result.dtype), lse)
-    return TupleType(tuple(TensorType(t.shape, result.dtype) for t in (q, *others)))
+    wide, at_lse = q.dtype.accumulate, lse_position([t.rank for t in (q, *rest)])
+    others, (lse, upstream, *result) = rest[: at_lse - 1], rest[at_lse - 1 :]
+    made = attention(a, q, *others)
+    assert isinstance(made, TensorType)
+    need_same("attention_grad", TensorType(made.shape, q.dtype), upstream)
+    need_same("attention_grad", TensorType(q.shape[:-1], wide), lse)
+    for given in result:
+        need_same("attention_grad", made, given)
+    rounded = 3 if a.rounded else 0
+    return TupleType(tuple(TensorType(t.shape, q.dtype if i < rounded else wide) for i, t in enumerate((q, *others))))
+
+
+def lse_position(ranks: Sequence[int]) -> int:
+    """Which of the inputs of attention_grad is the attention_lse: it has no axis of columns, as all others have."""
+    return 3 if ranks[3] < ranks[0] else 4

@@ -153,15 +153,20 @@ def decomposition_over_leaves(node: Node) -> tuple[tuple[Node, ...], tuple[Node,
 # -- the passes --------------------------------------------------------------------------------------------------
 
 
-def decompose(graph: Graph, keep: frozenset[str] = frozenset()) -> Graph:
-    """Replace every composite that is not in `keep` (those a target has kernels for) by its decomposition."""
+def decompose(
+    graph: Graph, keep: frozenset[str] = frozenset(), unless: Callable[[Node], bool] = lambda node: False
+) -> Graph:
+    """Replace every composite that is not in `keep` (those a target has kernels for) by its decomposition.
+
+    `unless` says of a node with such a name whether it is replaced nevertheless.
+    """
 
     several: dict[Node, tuple[Node, ...]] = {}
 
     def lower(node: Node) -> Node:
         if node.op == "item" and node.inputs[0] in several:
             return several[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
-        if node.op not in DECOMPOSITIONS or node.op in keep:
+        if node.op not in DECOMPOSITIONS or (node.op in keep and not unless(node)):
             return node
         parts = decomposition_of(node, node.name or node.op)
         if isinstance(node.result, TensorType):
@@ -174,7 +179,16 @@ def decompose(graph: Graph, keep: frozenset[str] = frozenset()) -> Graph:
 
 def decompose_for(graph: Graph, target: Target) -> Graph:
     """Replace every composite that a target has no kernel for."""
-    return decompose(graph, keep=target.composites)
+    return decompose(graph, target.composites, lambda node: _is_too_wide(node, target))
+
+
+def _is_too_wide(node: Node, target: Target) -> bool:
+    """Are the heads of an attention wider than the routine of a target takes?"""
+    if not node.op.startswith("attention") or target.limits.widest_head is None:
+        return False
+    widths = [x.type.shape[-1] for x in node.inputs[:3]]
+    size = node.inputs[0].type.dtype.accumulate.size
+    return any(not isinstance(w, int) or w * size > target.limits.widest_head for w in widths)
 
 
 def lower_reductions(graph: Graph, target: Target) -> Graph:

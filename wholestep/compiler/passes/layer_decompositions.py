@@ -8,8 +8,8 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.layers import heads_in_group, values_per_channel
-from wholestep.compiler.ir.types import TensorType, product
+from wholestep.compiler.ir.layers import heads_in_group, lse_position, values_per_channel
+from wholestep.compiler.ir.types import TensorType, TupleType, product
 
 # -- norms -------------------------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ def attention(y: Node) -> Node:
     p = b.softmax(scores, scores.type.rank - 1)
     if mask:
         p = b.where(_rows(_nowhere(scores), p), b.zeros_like(p), p)
-    return b.matmul(b.cast(p, v.type.dtype), _per_query_head(v, q))
+    return b.cast(b.matmul(b.cast(p, v.type.dtype), _per_query_head(v, q)), y.type.dtype)
 
 
 def _nowhere(scores: Node) -> Node:
@@ -236,14 +236,17 @@ def attention_lse(y: Node) -> Node:
 # dp = g·vᵀ, ds = p·(dp - Σ p·dp), dq = scale·ds·k, dk = scale·dsᵀ·q, dv = pᵀ·g, dmask = ds.
 # Where a query must not look, p and ds are 0.
 def attention_grad(y: Node) -> tuple[Node, ...]:
-    (q, k, v, *mask, lse, g), a = y.inputs, attrs_of(y, at.AttentionAttrs)
+    at_lse, a = lse_position([i.type.rank for i in y.inputs]), attrs_of(y, at.AttentionAttrs)
+    (q, k, v, *mask), (lse, g, *_) = y.inputs[:at_lse], y.inputs[at_lse:]
     p = _weights(q, k, mask, lse, a)
     dp = b.matmul(g, _per_query_head(v, q), transpose_b=True)
     inner = _rows(b.sum_axes(b.mul(p, dp), (p.type.rank - 1,)), p)
     ds = b.mul(p, b.sub(dp, inner))
     dq, dk = _of_scores(ds, q, k, a)
     dv = b.matmul(b.cast(p, g.type.dtype), g, transpose_a=True)
-    return dq, dk, _per_group(dv, v), *[ds] * len(mask)
+    assert isinstance(y.result, TupleType)
+    found = (dq, dk, _per_group(dv, v), *[ds] * len(mask))
+    return tuple(b.cast(x, t.dtype) for x, t in zip(found, y.result.items, strict=True))
 
 
 def _weights(q: Node, k: Node, mask: list[Node], lse: Node, a: at.AttentionAttrs) -> Node:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.layers import heads_in_group
+from wholestep.compiler.ir.layers import heads_in_group, lse_position
 from wholestep.compiler.ir.types import Extent, evaluate, product
 from wholestep.compiler.plan.access import Indices
 from wholestep.compiler.plan.bodies import Call
@@ -123,9 +123,12 @@ def emit_attention_grad(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     node = cluster.nodes[0]
     attrs, head, sizes = attrs_of(node, at.AttentionAttrs), Head.of(node), dict(buffers.sizes)
     find = Operands(head, cluster, buffers)
-    *inputs, lse, gradient = node.inputs
-    operands = find.inputs(inputs)
-    operands += [find.queried("lse", lse, "queries"), find.queried("gradient", gradient, "queries", "values")]
+    at_lse = lse_position([i.type.rank for i in node.inputs])
+    operands, (lse, *upstream) = find.inputs(node.inputs[:at_lse]), node.inputs[at_lse:]
+    operands.append(find.queried("lse", lse, "queries"))
+    operands += [
+        find.queried(*named, "queries", "values") for named in zip(("gradient", "out"), upstream, strict=False)
+    ]
     each, results = 2 * head.width + 2 * head.values + FLOPS_OF_ITS_GRADIENT, []
     for n in (n for n in cluster.nodes if n.op == "item"):
         index = attrs_of(n, at.ItemAttrs).index

@@ -64,6 +64,7 @@ static inline void meet(Meeting &m, int count) {
   if (++m.arrived == count) m.arrived = 0, m.turn++;
   else while (m.turn == turn) yield();
 }
+static inline void __syncwarp() { meet(warps[current / 32], 32); }
 static inline void __syncthreads() { meet(everyone, blockDim.x); }
 template <class X> static X __shfl_xor_sync(unsigned, X value, int other) {
   const int w = current / 32, l = current % 32;

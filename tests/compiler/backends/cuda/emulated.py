@@ -139,11 +139,12 @@ def host_graph(description: Description, at: Mapping[str, int]) -> None:
         flat = np.frombuffer((ctypes.c_uint8 * (reach * dtype.itemsize)).from_address(at[name]), dtype)
         return as_strided(flat, a.shape, [step * dtype.itemsize for step in a.steps])
 
-    values = {a.name: view(a.name).astype(np.float64) for a in description.arrays}
+    made = {name for op in description.ops for name in op.outputs}
+    values = {name: view(name).astype(np.float64) for name in arrays if name not in made}
     for op in description.ops:
         given = {argument: values[name] for argument, name in op.inputs}
-        made = HOST[op.function](dict(op.options), **given)
-        for name, value in zip(op.outputs, made, strict=True):
+        results = HOST[op.function](dict(op.options), **given)
+        for name, value in zip(op.outputs, results, strict=False):
             values[name] = value
             if name in arrays:
                 view(name)[...] = value

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from wholestep.compiler.backends.cuda.cudnn import Description
+from wholestep.compiler.plan.bodies import Call
 from wholestep.compiler.plan.kernel import Kernel, Plan
 
 SCRATCH = -1  # the place of a tensor that a kernel of ours reads behind the library: the kernel's scratch memory
@@ -41,9 +43,16 @@ class LibraryCall:
 
 
 Describe = Callable[[Plan, Kernel, Mapping[str, int]], LibraryCall]
-DESCRIBE: Mapping[type, Describe] = {}  # body -> its call for sizes of a step
+
+
+@cache
+def describers() -> Mapping[type, Describe]:
+    """Body -> its call for the sizes of a step."""
+    from wholestep.compiler.backends.cuda import attention  # which describes by the records above
+
+    return {Call: attention.described}
 
 
 def call_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCall:
     """The call that a kernel of the form GRAPH is."""
-    return DESCRIBE[type(kernel.body)](plan, kernel, sizes)
+    return describers()[type(kernel.body)](plan, kernel, sizes)

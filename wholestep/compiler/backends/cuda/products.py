@@ -55,7 +55,8 @@ def stride_of(load: Load, axis: int) -> Extent:
     return stride
 
 
-def _start(load: Load) -> Extent:
+def start_of(load: Load) -> Extent:
+    """The element where all axes begin."""
     start: Extent = 0
     for d, i in enumerate(load.index):
         start = start + i.offset * product(load.shape[d + 1 :])
@@ -110,7 +111,7 @@ def product_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
         call = number(stride_of(load, dot.batch[0])) if outer > 1 else 0
         dtype = plan.buffers[load.buffer].type.dtype
         strides = number(stride_of(load, row)), number(stride_of(load, column))
-        return Matrix(load.buffer, dtype, number(_start(load)), *strides, step, call)
+        return Matrix(load.buffer, dtype, number(start_of(load)), *strides, step, call)
 
     if is_direct(plan, dot):
         c = matrix(dot.levels[0].stores[0].load, dot.m, dot.n)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from wholestep.compiler.backends.cuda import products, sharing, windows
+from wholestep.compiler.backends.cuda.attention import notes_of, schedule_attention
 from wholestep.compiler.backends.cuda.scheduled import (
     COLUMNS,
     ELEMENTS,
@@ -70,7 +71,7 @@ def schedule(draft: Draft) -> Plan:
     end = aligned(plan.arena_bytes) + scratch
     if workspace := workspace_bytes(kernels):
         end = -(-end // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT + workspace
-    return replace(plan, kernels=kernels, arena_bytes=end)
+    return replace(plan, kernels=kernels, arena_bytes=end, notes=(*plan.notes, *notes_of(plan)))
 
 
 def _together(draft: Draft, launches: Sequence[Sequence[Kernel]]) -> Plan:
@@ -237,8 +238,7 @@ def _window(plan: Plan, kernel: Kernel) -> CudaSchedule:
 
 
 def _call(plan: Plan, kernel: Kernel) -> CudaSchedule:
-    assert isinstance(kernel.body, Call)
-    raise PlanError(f"there is no routine {kernel.body.routine!r} for a GPU; the target's composites say so.")
+    return schedule_attention(plan, kernel, sizes_in(plan, kernel))
 
 
 SCHEDULE: Mapping[type, Callable[[Plan, Kernel], CudaSchedule]] = {

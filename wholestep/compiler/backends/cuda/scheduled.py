@@ -14,6 +14,7 @@ ROWS = "rows"  # a warp or a block a row
 COLUMNS = "columns"  # 32 columns a block, whose warps share the axis that is added up
 PRODUCT = "product"  # a tile a block
 LIBRARY = "library"  # a product of cuBLASLt, and a thread an element for what follows it
+ATTENTION = "attention"  # a tile of queries, or of keys, a block
 GRAPH = "cudnn"  # a graph of cuDNN
 SCATTER = "scatter"  # a thread an element of the target
 SCATTER_ROWS = "scatter rows"  # a block a row of the target, whose warps share the indices

@@ -26,7 +26,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
     return Target(
         f"cuda/{kind}{suffix}",
         dtypes=DTYPES,
-        composites=frozenset({"relu", "sigmoid", "tanh"}),
+        composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
         costs=read_costs(COSTS / f"{kind}.json"),
         planner=f"{BACKEND}.schedule:make_plan",
         lowering=Lowering(
@@ -34,7 +34,11 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
                 OwnPass(f"{PASSES}.channels_last:channels_last", needed=True),
                 OwnPass(f"{BACKEND}.pooling:through_small_pools"),
             ),
-            primitives=(OwnPass(f"{PASSES}.remake:remake"), OwnPass(f"{PASSES}.pixels:sum_pixels")),
+            primitives=(
+                OwnPass(f"{PASSES}.attention_results:with_results", needed=True),
+                OwnPass(f"{PASSES}.remake:remake"),
+                OwnPass(f"{PASSES}.pixels:sum_pixels"),
+            ),
         ),
         # Our own products take any epilogue; those of a library are plain, and a pass of its own follows them.
         fusion=Fusion(sums_in_dots=False, pools_in_convolutions=f"{BACKEND}.pooling:takes_pool"),
@@ -42,6 +46,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
             threads=multiprocessors,
             nearest_cache=shared,
             cache=cache,
+            widest_head=512,
         ),
     )
 

@@ -9,15 +9,16 @@ from functools import cache
 from pathlib import Path
 
 from wholestep.compiler.backends.cuda.products import is_direct
+from wholestep.compiler.backends.cuda.render.attention import render_call
 from wholestep.compiler.backends.cuda.render.nests import render_columns, render_nest
 from wholestep.compiler.backends.cuda.render.products import render_dot
 from wholestep.compiler.backends.cuda.render.scatters import render_scatter
 from wholestep.compiler.backends.cuda.render.shared import Part, body_of, in_runs, launch_text
 from wholestep.compiler.backends.cuda.render.windows import render_window
 from wholestep.compiler.backends.cuda.render.writer import Writer
-from wholestep.compiler.backends.cuda.scheduled import LIBRARY, schedule_of
+from wholestep.compiler.backends.cuda.scheduled import GRAPH, LIBRARY, schedule_of
 from wholestep.compiler.backends.cuda.sharing import by_launch
-from wholestep.compiler.plan.bodies import Dot
+from wholestep.compiler.plan.bodies import Call, Dot
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
 
 NATIVE = Path(__file__).parent.parent / "native"
@@ -30,6 +31,7 @@ RENDER: Mapping[Kind, Callable[[Writer], None]] = {
     Kind.DOT: render_dot,
     Kind.SCATTER: render_scatter,
     Kind.WINDOW: render_window,
+    Kind.CALL: render_call,
 }
 
 
@@ -100,7 +102,9 @@ def written(plan: Plan, kernel: Kernel) -> Writer:
 
 
 def is_plain_product(plan: Plan, kernel: Kernel) -> bool:
-    """Does the library do all of it?"""
+    """Does a library do all of it?"""
+    if schedule_of(kernel).form == GRAPH and isinstance(kernel.body, Call):
+        return True
     return schedule_of(kernel).form == LIBRARY and isinstance(kernel.body, Dot) and is_direct(plan, kernel.body)
 
 
@@ -153,5 +157,6 @@ def with_primitives(text: str, machine: str | None = None) -> str:
         native("device.h"),
         native("product.h"),
         native("window.h"),
+        native("attention.h"),
     ]
     return "\n".join([*primitives, KERNELS, text])

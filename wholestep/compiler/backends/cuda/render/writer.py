@@ -57,7 +57,7 @@ class Writer:
     @property
     def kernel_axes(self) -> int:
         """How many axes are walked by threads: those of a product's depth and a window's operands are not."""
-        kinds = {"nest": len(self.kernel.axes), "columns": len(self.kernel.axes) - 1, "window": 4}
+        kinds = {"nest": len(self.kernel.axes), "columns": len(self.kernel.axes) - 1, "window": 4, "call": 2}
         return kinds.get(self.kernel.kind.value, len(self.kernel.axes) - (self.kernel.kind.value == "dot"))
 
     # -- lines -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,109 @@
+"""Attention on a GPU: kernels of ours beside the interpreter, emulated; what is cuDNN's, and why the rest is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from oracles import assert_close
+from random_graphs import example_values
+
+import wholestep as ws
+from tests.compiler.attention_graphs import Shape, attention
+from tests.compiler.backends.cuda.emulated import TARGET
+from tests.compiler.backends.cuda.fake_gpu import FakeDriver
+from tests.compiler.backends.cuda.models import MODELS, UNCHECKED, session_of
+from tests.compiler.backends.cuda.test_graphs import ORDERS, STEP, run, together
+from wholestep.compiler.backends.cuda import attention as rules
+from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.types import float64
+from wholestep.compiler.pipeline import Compiler
+from wholestep.compiler.plan.bodies import Call
+from wholestep.options import CompileOptions
+
+Array = np.ndarray[Any, Any]
+CAPACITY = {"batch": 2, "time": 37}
+HEADS: Shape = ("batch", 2)
+
+
+def graphs() -> dict[str, Graph]:
+    own: Shape = (*HEADS, "time", 6)
+    return {
+        "causal": attention(own, own, own, causal=True),
+        "keys of another length": attention((*HEADS, 5, 33), (*HEADS, "time", 33), (*HEADS, "time", 12)),
+        "more queries than keys": attention((*HEADS, "time", 4), (*HEADS, 18, 4), (*HEADS, 18, 4), causal=True),
+        "shared keys and a mask": attention(
+            ("batch", 4, "time", 5), (*HEADS, "time", 5), (*HEADS, "time", 5), mask=("time", "time"), causal=True
+        ),
+        "wide heads": attention((2, 33, 100), (2, 20, 100), (2, 20, 70)),
+        "float64": attention((2, 20, 9), (2, 20, 9), (2, 20, 9), causal=True, dtype=float64),
+    }
+
+
+def test_kernels_beside_the_interpreter() -> None:
+    """Tiles that are not full, one row, several heads a key, in several orders of threads and blocks."""
+    found = graphs()
+    compiler = Compiler(CompileOptions(egraph=False))
+    plans = [compiler.plan(graph, CAPACITY, TARGET)[0] for graph in found.values()]
+    for name, graph, emulated in zip(found, found.values(), together(plans), strict=True):
+        forms = [k.schedule.form for k in emulated.plan.kernels if type(k.body).__name__ == "Call"]
+        assert forms == ["attention"] * 2, name
+        for sizes in (CAPACITY, {"batch": 1, "time": 1}):
+            sizes = {s: sizes[s] for s in graph.symbols}
+            inputs, _ = example_values(graph, sizes, np.random.default_rng(0))
+            want = interpret(graph, inputs=inputs, state={}, sizes=sizes, seed=0, step=STEP).outputs
+            made = [run(emulated, inputs, {}, sizes, 0, orders) for orders in ORDERS]
+            for key, value in want.items():
+                with_name = f"{key} of {name} at {sizes}"
+                try:
+                    assert_close(made[0][key], value, made[0][key].dtype.name, scale=3.0)
+                except AssertionError as error:
+                    raise AssertionError(f"{with_name}: {error}") from None
+                for other in made[1:]:
+                    np.testing.assert_array_equal(made[0][key], other[key], err_msg="bits depend on an order")
+
+
+def test_attention_in_half_precision_is_cudnns(monkeypatch: pytest.MonkeyPatch, gpu: FakeDriver | None) -> None:
+    """Packed queries, keys and values are read and written in place; the same bits twice; a smaller batch."""
+    monkeypatch.setattr(rules, "LEAST_WORK", 0)
+    options = ws.CompileOptions(verify=True, cache=False, egraph=False)
+    ours, again = (session_of("gpt", "cuda", precision="bfloat16", options=options) for _ in range(2))
+    other = session_of("gpt", "reference", precision="bfloat16")
+    calls = [k for k in ours.plan.kernels if isinstance(k.body, Call)]
+    assert {k.schedule.form for k in calls} == {"cudnn"}
+    packed = [{o.load.buffer for o in (*k.body.operands, *k.body.results) if o.name in names}
+              for k in calls for names in (("q", "k", "v"), ("dq", "dk", "dv"))]  # fmt: skip
+    assert all(len(buffers) <= 1 for buffers in packed), "nothing is transposed"
+    assert ours.plan.arena_bytes > max(k.schedule.workspace for k in calls) > 0
+    text = str(ours.report())
+    assert "x gradients of attention by cuDNN, adding in a fixed order" in text
+    assert "note: checked against the interpreter" in text
+    for rows in (3, 2, 3):
+        batch = MODELS["gpt"][1](rows)
+        losses = [float(s.step(**batch)) for s in (ours, again, other)]
+        assert losses[0] == losses[1] == pytest.approx(losses[2], rel=1e-2)
+    for name in other.state.names:
+        np.testing.assert_array_equal(ours.get(name), again.get(name))
+
+
+def test_a_report_says_who_computes_attention_and_why() -> None:
+    def notes(precision: str, width: int, heads: int, mask: bool = False) -> list[str]:
+        g = ws.Graph()
+        x = g.input("x", ("batch", 256, width))
+        added = g.input("added", (256, 256)) if mask else None
+        g.set_outputs({"loss": ws.nn.MultiHeadAttention(width, heads)(x, mask=added).mean()})
+        given = {"device": "null:cuda/sm_90", "precision": precision, "options": UNCHECKED}
+        session = ws.build_session(g, optimizer=ws.SGD(lr=0.1), batch_size=16, **given)
+        return [note for note in session.plan.notes if "attention" in note]
+
+    assert notes("bfloat16", 256, 4)[0] == "1 x attention by cuDNN, adding in a fixed order"
+    for why, *given in (
+        ("cuDNN has none in float32", "float32", 256, 4),
+        ("cuDNN's heads have a multiple of 8 columns, at most 128, not 4 and 4", "bfloat16", 256, 64),
+        ("it has a mask", "bfloat16", 256, 4, True),
+        ("it has fewer than 64 million operations", "bfloat16", 8, 1),
+    ):
+        assert notes(*given)[0] == f"1 x attention by a kernel of ours: {why}"  # type: ignore[arg-type]
+    assert notes("float32", 384, 2) == [], "heads of 192 columns are products and rows"

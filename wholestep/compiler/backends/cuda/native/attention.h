@@ -1,0 +1,260 @@
+/* Attention and its gradients, by blocks of 128 threads: 16 groups of 8 share TILE rows.  A block has a tile of queries, or
+   of keys, for itself and walks over tiles of the others; scores are never in memory.  What is added to what depends on
+   the lengths alone.  q(h, i, w), k(j, w) and so on are elements, h the head of those that share keys. */
+template <class T, int TILE, int W, int E> struct ws_heads {
+  static constexpr int THREADS = 128, PAD = 16 / sizeof(T), OWN = TILE / 16, ACROSS = TILE / 8;
+  static constexpr int WIDE = (W + 3) / 4 * 4 + PAD, TALL = (E + 3) / 4 * 4 + PAD, SQUARE = TILE + PAD;
+  static constexpr int PIECES_W = (W + 31) / 32, PIECES_E = (E + 31) / 32; /* of 4 columns of a thread */
+  static constexpr int FORWARD = TILE * (2 * WIDE + TALL + SQUARE);
+  static constexpr int BACKWARD = TILE * (2 * WIDE + 2 * TALL + 2 * SQUARE + 2);
+};
+
+/* TILE rows of COLUMNS elements into shared memory, STEP elements apart; zeros behind the last row and column. */
+template <class T, int TILE, int COLUMNS, int STEP, class F> WS_INLINE void ws_fill(T *to, int first, int rows, F f) {
+  constexpr int EACH = (COLUMNS + 3) / 4 * 4;
+#pragma unroll 4
+  for (int at = threadIdx.x; at < TILE * EACH; at += 128) {
+    const int i = at / EACH, c = at % EACH;
+    to[i * STEP + c] = first + i < rows && c < COLUMNS ? (T)f(first + i, c) : (T)0;
+  }
+}
+
+/* x[i][j] = the product of row `row + i` of a and row `lane + 8j` of b. */
+template <class T, int OWN, int ACROSS, int COLUMNS, int STEP>
+WS_INLINE void ws_compare(T (&x)[OWN][ACROSS], const T *a, const T *b, int row, int lane) {
+#pragma unroll
+  for (int i = 0; i < OWN; i++)
+#pragma unroll
+    for (int j = 0; j < ACROSS; j++) x[i][j] = 0;
+#pragma unroll 4
+  for (int w = 0; w < COLUMNS; w += 4) {
+    T y[OWN][4], z[4];
+#pragma unroll
+    for (int i = 0; i < OWN; i++) ws_pick<T, 4>(y[i], a + (row + i) * STEP + w);
+#pragma unroll
+    for (int j = 0; j < ACROSS; j++) {
+      ws_pick<T, 4>(z, b + (lane + 8 * j) * STEP + w);
+#pragma unroll
+      for (int i = 0; i < OWN; i++)
+#pragma unroll
+        for (int l = 0; l < 4; l++) x[i][j] += y[i][l] * z[l];
+    }
+  }
+}
+
+/* sum[i][...] += weights[r] * rows[r], r over a tile; a thread has columns (lane + 8p) * 4 ... + 3.  The weights of row i
+   stand side by side, or (TURNED) one above the other. */
+template <class T, int TILE, int OWN, int PIECES, int COLUMNS, int STEP, int SQUARE, bool TURNED>
+WS_INLINE void ws_weigh(T (&sum)[OWN][PIECES * 4], const T *weights, const T *rows, int row, int lane) {
+#pragma unroll 4
+  for (int r = 0; r < TILE; r++) {
+    T weight[OWN];
+#pragma unroll
+    for (int i = 0; i < OWN; i++) weight[i] = TURNED ? weights[r * SQUARE + row + i] : weights[(row + i) * SQUARE + r];
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+      const int c = (lane + 8 * p) * 4;
+      if (c >= COLUMNS) continue;
+      T x[4];
+      ws_pick<T, 4>(x, rows + r * STEP + c);
+#pragma unroll
+      for (int i = 0; i < OWN; i++)
+#pragma unroll
+        for (int l = 0; l < 4; l++) sum[i][p * 4 + l] += weight[i] * x[l];
+    }
+  }
+}
+
+/* Over the 8 threads that share rows; each has the result. */
+template <class Op, class T> WS_INLINE T ws_eight(T x) {
+#pragma unroll
+  for (int lanes = 4; lanes; lanes >>= 1) x = Op::join(x, ws_across(x, lanes));
+  return x;
+}
+
+/* The sums of a thread, row by row, times a factor of the row. */
+template <class T, int OWN, int PIECES, int COLUMNS, class F>
+WS_INLINE void ws_hand(const T (&sum)[OWN][PIECES * 4], int first, int row, int lane, int rows, F f) {
+#pragma unroll
+  for (int i = 0; i < OWN; i++)
+#pragma unroll
+    for (int p = 0; p < PIECES; p++)
+#pragma unroll
+      for (int l = 0; l < 4; l++) {
+        const int c = (lane + 8 * p) * 4 + l;
+        if (first + row + i < rows && c < COLUMNS) f(first + row + i, c, sum[i][p * 4 + l]);
+      }
+}
+
+template <class T, int N, int M> WS_INLINE void ws_clear(T (&x)[N][M]) {
+#pragma unroll
+  for (int i = 0; i < N; i++)
+#pragma unroll
+    for (int j = 0; j < M; j++) x[i][j] = 0;
+}
+
+/* A tile of queries from q0 on: the weighted mean of the values, and the logarithm of the sum of what is weighed by. */
+template <class T, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K, class V, class M, class O, class L>
+WS_INLINE void ws_attention(T *memory, int queries, int keys, int q0, T scale, Q q, K k, V v, M mask, O out, L lse) {
+  using H = ws_heads<T, TILE, W, E>;
+  T *const qs = memory, *const ks = qs + TILE * H::WIDE, *const vs = ks + TILE * H::WIDE, *const ps = vs + TILE * H::TALL;
+  const int row = threadIdx.x / 8 * H::OWN, lane = threadIdx.x % 8;
+  T most[H::OWN], total[H::OWN], sum[H::OWN][H::PIECES_E * 4];
+  ws_clear(sum);
+#pragma unroll
+  for (int i = 0; i < H::OWN; i++) most[i] = ws_lowest((T)0), total[i] = 0;
+  ws_fill<T, TILE, W, H::WIDE>(qs, q0, queries, q);
+  const int to = CAUSAL && q0 + TILE < keys ? q0 + TILE : keys;
+  for (int k0 = 0; k0 < to; k0 += TILE) {
+    if (k0) __syncthreads();
+    ws_fill<T, TILE, W, H::WIDE>(ks, k0, keys, k);
+    ws_fill<T, TILE, E, H::TALL>(vs, k0, keys, v);
+    __syncthreads();
+    T s[H::OWN][H::ACROSS];
+    ws_compare<T, H::OWN, H::ACROSS, W, H::WIDE>(s, qs, ks, row, lane);
+#pragma unroll
+    for (int i = 0; i < H::OWN; i++) {
+      const int at = q0 + row + i;
+      T largest = ws_lowest((T)0), added = 0;
+#pragma unroll
+      for (int j = 0; j < H::ACROSS; j++) {
+        const int key = k0 + lane + 8 * j;
+        const bool seen = at < queries && key < keys && (!CAUSAL || key <= at);
+        s[i][j] = !seen ? ws_lowest((T)0) : MASKED ? scale * s[i][j] + (T)mask(at, key) : scale * s[i][j];
+        largest = ws_max(largest, s[i][j]);
+      }
+      largest = ws_max(most[i], ws_eight<ws_max_op>(largest));
+      const T shift = largest == ws_lowest((T)0) ? (T)0 : largest, factor = ws_exp(most[i] - shift);
+#pragma unroll
+      for (int j = 0; j < H::ACROSS; j++) {
+        const T weight = ws_exp(s[i][j] - shift);
+        added += weight;
+        ps[(row + i) * H::SQUARE + lane + 8 * j] = weight;
+      }
+      total[i] = total[i] * factor + ws_eight<ws_sum_op>(added);
+      most[i] = largest;
+#pragma unroll
+      for (int c = 0; c < H::PIECES_E * 4; c++) sum[i][c] *= factor;
+    }
+    __syncwarp(); /* the weights of a row are those of its 8 threads */
+    ws_weigh<T, TILE, H::OWN, H::PIECES_E, E, H::TALL, H::SQUARE, false>(sum, ps, vs, row, lane);
+  }
+#pragma unroll
+  for (int i = 0; i < H::OWN; i++) {
+    const T shift = most[i] == ws_lowest((T)0) ? (T)0 : most[i];
+    if (lane == 0 && q0 + row + i < queries)
+      lse(q0 + row + i, total[i] == 0 ? ws_inf((T)0) : shift + ws_log(total[i]));
+#pragma unroll
+    for (int c = 0; c < H::PIECES_E * 4; c++) sum[i][c] = total[i] == 0 ? (T)0 : sum[i][c] / total[i];
+  }
+  ws_hand<T, H::OWN, H::PIECES_E, E>(sum, q0, row, lane, queries, out);
+}
+
+/* Of one tile of queries and one of keys in shared memory: p = e^(s - lse) and ds = p (dp - sum of p dp), times scale
+   where they are weights.  `seen` of a pair is written down as ds by whoever wants the gradient of a mask. */
+template <class T, int TILE, int W, int E, bool CAUSAL, bool MASKED, class M, class D>
+WS_INLINE void ws_slopes(
+    const T *qs, const T *gs, const T *ks, const T *vs, const T *lses, const T *deltas, T *ps, T *ds, int queries, int keys,
+    int q0, int k0, T scale, M mask, D dmask) {
+  using H = ws_heads<T, TILE, W, E>;
+  const int row = threadIdx.x / 8 * H::OWN, lane = threadIdx.x % 8;
+  T s[H::OWN][H::ACROSS], dp[H::OWN][H::ACROSS];
+  ws_compare<T, H::OWN, H::ACROSS, W, H::WIDE>(s, qs, ks, row, lane);
+  ws_compare<T, H::OWN, H::ACROSS, E, H::TALL>(dp, gs, vs, row, lane);
+#pragma unroll
+  for (int i = 0; i < H::OWN; i++) {
+    const int at = q0 + row + i;
+    const T lse = lses[row + i], delta = deltas[row + i];
+#pragma unroll
+    for (int j = 0; j < H::ACROSS; j++) {
+      const int key = k0 + lane + 8 * j;
+      const bool seen = at < queries && key < keys && (!CAUSAL || key <= at);
+      const T score = !seen ? ws_lowest((T)0) : MASKED ? scale * s[i][j] + (T)mask(at, key) : scale * s[i][j];
+      const T p = seen ? ws_exp(score - lse) : (T)0, slope = p * (dp[i][j] - delta);
+      if (MASKED && at < queries && key < keys) dmask(at, key, slope);
+      ps[(row + i) * H::SQUARE + lane + 8 * j] = p;
+      ds[(row + i) * H::SQUARE + lane + 8 * j] = scale * slope;
+    }
+  }
+}
+
+/* What the rows of a tile of queries have: lse, and the product of the result with its gradient. */
+template <class T, int TILE, int E, int TALL, class O, class L>
+WS_INLINE void ws_rows_of(T *lses, T *deltas, const T *gs, int q0, int queries, O out, L lse) {
+  constexpr int OWN = TILE / 16;
+  const int row = threadIdx.x / 8 * OWN, lane = threadIdx.x % 8;
+#pragma unroll
+  for (int i = 0; i < OWN; i++) {
+    const int at = q0 + row + i;
+    T delta = 0;
+    if (at < queries)
+      for (int e = lane; e < E; e += 8) delta += (T)out(at, e) * gs[(row + i) * TALL + e];
+    delta = ws_eight<ws_sum_op>(delta);
+    if (lane == 0) deltas[row + i] = delta, lses[row + i] = at < queries ? (T)lse(at) : (T)0;
+  }
+}
+
+/* The gradient of a tile of queries. */
+template <class T, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K, class V, class M, class G, class O,
+          class L, class X, class D>
+WS_INLINE void ws_attention_queries(T *memory, int queries, int keys, int q0, T scale, Q q, K k, V v, M mask, G g, O out,
+                                    L lse, X dq, D dmask) {
+  using H = ws_heads<T, TILE, W, E>;
+  T *const qs = memory, *const ks = qs + TILE * H::WIDE, *const gs = ks + TILE * H::WIDE, *const vs = gs + TILE * H::TALL;
+  T *const ps = vs + TILE * H::TALL, *const ds = ps + TILE * H::SQUARE, *const lses = ds + TILE * H::SQUARE;
+  T *const deltas = lses + TILE;
+  const int row = threadIdx.x / 8 * H::OWN, lane = threadIdx.x % 8;
+  T sum[H::OWN][H::PIECES_W * 4];
+  ws_clear(sum);
+  ws_fill<T, TILE, W, H::WIDE>(qs, q0, queries, q);
+  ws_fill<T, TILE, E, H::TALL>(gs, q0, queries, g);
+  __syncthreads();
+  ws_rows_of<T, TILE, E, H::TALL>(lses, deltas, gs, q0, queries, out, lse);
+  const int to = CAUSAL && !MASKED && q0 + TILE < keys ? q0 + TILE : keys; /* the gradient of a mask has zeros too */
+  for (int k0 = 0; k0 < to; k0 += TILE) {
+    if (k0) __syncthreads();
+    ws_fill<T, TILE, W, H::WIDE>(ks, k0, keys, k);
+    ws_fill<T, TILE, E, H::TALL>(vs, k0, keys, v);
+    __syncthreads();
+    ws_slopes<T, TILE, W, E, CAUSAL, MASKED>(qs, gs, ks, vs, lses, deltas, ps, ds, queries, keys, q0, k0, scale, mask, dmask);
+    __syncwarp();
+    ws_weigh<T, TILE, H::OWN, H::PIECES_W, W, H::WIDE, H::SQUARE, false>(sum, ds, ks, row, lane);
+  }
+  ws_hand<T, H::OWN, H::PIECES_W, W>(sum, q0, row, lane, queries, dq);
+}
+
+/* The gradients of a tile of keys and of their values, over all heads of queries that share them. */
+template <class T, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K, class V, class M, class G, class O,
+          class L, class X, class Y>
+WS_INLINE void ws_attention_keys(T *memory, int heads, int queries, int keys, int k0, T scale, Q q, K k, V v, M mask, G g,
+                                 O out, L lse, X dk, Y dv) {
+  using H = ws_heads<T, TILE, W, E>;
+  T *const qs = memory, *const ks = qs + TILE * H::WIDE, *const gs = ks + TILE * H::WIDE, *const vs = gs + TILE * H::TALL;
+  T *const ps = vs + TILE * H::TALL, *const ds = ps + TILE * H::SQUARE, *const lses = ds + TILE * H::SQUARE;
+  T *const deltas = lses + TILE;
+  const int row = threadIdx.x / 8 * H::OWN, lane = threadIdx.x % 8;
+  T of_keys[H::OWN][H::PIECES_W * 4], of_values[H::OWN][H::PIECES_E * 4];
+  ws_clear(of_keys);
+  ws_clear(of_values);
+  ws_fill<T, TILE, W, H::WIDE>(ks, k0, keys, k);
+  ws_fill<T, TILE, E, H::TALL>(vs, k0, keys, v);
+  auto nothing = [](int, int, T) {};
+  for (int h = 0; h < heads; h++)
+    for (int q0 = CAUSAL ? k0 : 0; q0 < queries; q0 += TILE) {
+      __syncthreads(); /* whoever still reads the tiles before */
+      ws_fill<T, TILE, W, H::WIDE>(qs, q0, queries, [&](int i, int w) { return q(h, i, w); });
+      ws_fill<T, TILE, E, H::TALL>(gs, q0, queries, [&](int i, int e) { return g(h, i, e); });
+      __syncthreads();
+      ws_rows_of<T, TILE, E, H::TALL>(
+          lses, deltas, gs, q0, queries, [&](int i, int e) { return out(h, i, e); }, [&](int i) { return lse(h, i); });
+      __syncwarp();
+      ws_slopes<T, TILE, W, E, CAUSAL, MASKED>(
+          qs, gs, ks, vs, lses, deltas, ps, ds, queries, keys, q0, k0, scale, [&](int i, int j) { return mask(h, i, j); },
+          nothing);
+      __syncthreads();
+      ws_weigh<T, TILE, H::OWN, H::PIECES_W, W, H::WIDE, H::SQUARE, true>(of_keys, ds, qs, row, lane);
+      ws_weigh<T, TILE, H::OWN, H::PIECES_E, E, H::TALL, H::SQUARE, true>(of_values, ps, gs, row, lane);
+    }
+  ws_hand<T, H::OWN, H::PIECES_W, W>(of_keys, k0, row, lane, keys, dk);
+  ws_hand<T, H::OWN, H::PIECES_E, E>(of_values, k0, row, lane, keys, dv);
+}

@@ -1,0 +1,103 @@
+"""Calls: the functions of native/attention.h around what is read and written."""
+
+from __future__ import annotations
+
+from wholestep.compiler.backends.cuda.attention import Axes, makes_keys, makes_queries
+from wholestep.compiler.backends.cuda.render.language import STORED, cast_text, literal, widened
+from wholestep.compiler.backends.cuda.render.products import accumulator
+from wholestep.compiler.backends.cuda.render.writer import Writer
+from wholestep.compiler.plan.bodies import Call
+
+
+def render_call(w: Writer) -> None:
+    call = w.kernel.body
+    assert isinstance(call, Call)
+    (tile,) = w.schedule.tile
+    text = _Text(w, call, tile)
+    w.emit(f"const int queries = {w.axis_extent(text.axes.queries)}, keys = {w.axis_extent(text.axes.keys)};")
+    w.emit(f"const int down = queries > 0 ? (queries + {tile - 1}) / {tile} : 1;")
+    w.emit(f"const int lead = {w.count(text.axes.lead)}, heads = {w.axis_extent(text.axes.group)};")
+    kind = "FORWARD" if call.routine == "attention" else "BACKWARD"
+    w.emit(f"__shared__ __align__(16) {text.type} memory[ws_heads<{text.sizes}>::{kind}];")
+    if call.routine == "attention":
+        text.over_queries("blockIdx.x", "ws_attention", ("q", "k", "v", "mask"), ("out", "lse"))
+        return
+    first = "0"
+    if makes_keys(call):
+        w.emit(f"const int across = keys > 0 ? (keys + {tile - 1}) / {tile} : 1, first = lead * across;")
+        with w.block("if (blockIdx.x < first)"):
+            text.over_keys()
+        first = "first"
+    if makes_queries(call):
+        given = ("q", "k", "v", "mask", "gradient", "out", "lse")
+        with w.block(f"if (blockIdx.x >= {first})"):
+            text.over_queries(f"(blockIdx.x - {first})", "ws_attention_queries", given, ("dq", "dmask"))
+
+
+class _Text:
+    """The parts of a call: its template arguments, its elements as functions."""
+
+    def __init__(self, w: Writer, call: Call, tile: int) -> None:
+        self.w, self.call, self.tile, self.axes = w, call, tile, Axes.of(w.kernel)
+        self.operands = {o.name: o.load for o in call.operands}
+        self.results = {o.name: o.load for o in call.results}
+        self.dtype = accumulator(call.dtype)
+        self.type = STORED[self.dtype]
+        axes = self.axes
+        self.sizes = f"{self.type}, {tile}, {w.axis_extent(axes.width)}, {w.axis_extent(axes.values)}"
+        self.causal = bool(dict(call.extents)["causal"])
+        flags = ("true" if x else "false" for x in (self.causal, "mask" in self.operands))
+        self.template = f"{self.sizes}, {', '.join(flags)}"
+        w.axes |= {axes.group: "h", axes.queries: "i", axes.keys: "j", axes.width: "c", axes.values: "c"}
+
+    def arguments(self, name: str, with_head: bool) -> str:
+        """The indices of an element."""
+        along = {"k": "j c", "v": "j c", "dk": "j c", "dv": "j c", "mask": "i j", "dmask": "i j", "lse": "i"}
+        found = along.get(name, "i c").split()
+        head = ["h"] if with_head and name not in ("k", "v", "dk", "dv") else []
+        return ", ".join(f"int {x}" for x in (*head, *found))
+
+    def reads(self, name: str, with_head: bool = False) -> str:
+        """A function that gives an element of an operand."""
+        load, given = self.operands.get(name), self.arguments(name, with_head)
+        if load is None:
+            return f"[&]({given}) -> {self.type} {{ return 0; }}"
+        value = widened(self.w.element(load), self.w.buffer_dtype(load), self.dtype)
+        return f"[&]({given}) -> {self.type} {{ return {value}; }}"
+
+    def writes(self, name: str) -> str:
+        """A function that takes an element of a result."""
+        load, given = self.results.get(name), self.arguments(name, False)
+        if load is None:
+            return f"[&]({given}, {self.type}) {{}}"
+        to = self.w.buffer_dtype(load)
+        value = cast_text("x", self.dtype, to) if to != self.dtype else "x"
+        return f"[&]({given}, {self.type} x) {{ {self.w.element(load)} = {value}; }}"
+
+    def over_queries(self, block: str, function: str, given: tuple[str, ...], made: tuple[str, ...]) -> None:
+        """A block a tile of queries of one head; of causal ones the longest first."""
+        w = self.w
+        at = f"{block} % down"
+        w.emit(
+            f"const int each = {block} / down, q0 = {f'(down - 1 - {at})' if self.causal else f'({at})'} * {self.tile};"
+        )
+        w.emit("if (each >= lead * heads) return;")
+        w.emit("const int h = each % heads, outer = each / heads;")
+        w.decompose("outer", self.axes.lead)
+        self.call_of(function, "queries, keys, q0", [*map(self.reads, given), *map(self.writes, made)])
+
+    def over_keys(self) -> None:
+        """A block a tile of keys; of causal ones the first is the longest."""
+        w = self.w
+        w.emit(f"const int outer = blockIdx.x / across, k0 = blockIdx.x % across * {self.tile};")
+        w.decompose("outer", self.axes.lead)
+        given = [self.reads(name, True) for name in ("q", "k", "v", "mask", "gradient", "out", "lse")]
+        self.call_of("ws_attention_keys", "heads, queries, keys, k0", [*given, self.writes("dk"), self.writes("dv")])
+
+    def call_of(self, function: str, sizes: str, functions: list[str]) -> None:
+        scale = literal(dict(self.call.numbers)["scale"], self.dtype)
+        self.w.emit(f"{function}<{self.template}>(")
+        self.w.emit(f"    memory, {sizes}, {scale},")
+        for text in functions[:-1]:
+            self.w.emit(f"    {text},")
+        self.w.emit(f"    {functions[-1]});")
