@@ -13,9 +13,9 @@ from benchmarks.case import Case
 from benchmarks.cases import CASES
 from benchmarks.cases.optimizers import UPDATES
 from benchmarks.contender import BenchmarkError
-from benchmarks.cuda import run as gpu
-from benchmarks.cuda.cases import CASES as GPU_CASES
 from benchmarks.frameworks import FRAMEWORKS, HALF_PEERS, OURS, OURS_FLOAT32, PEERS
+from benchmarks.gpu import run as on_one_gpu
+from benchmarks.gpu.cases import CASES as GPU_CASES
 
 FEWEST_ROUNDS = 9
 PRECISIONS = ("float32", *harness.SAME_HALF_LOSS_WITHIN)
@@ -122,8 +122,8 @@ def main() -> int:
             if strangers := [name for name in arguments.cases if name not in GPU_CASES]:
                 raise BenchmarkError(f"no case {strangers[0]!r} on a GPU; expected some of {', '.join(GPU_CASES)}")
             chosen = arguments.cases or list(GPU_CASES)
-            result = gpu.run(chosen, arguments.rounds, arguments.slow_peers, arguments.peers)
-            show = gpu.show
+            result = on_one_gpu.run(chosen, arguments.rounds, arguments.slow_peers, arguments.peers)
+            show = on_one_gpu.show
         elif arguments.command == "kernels":
             check_threads(arguments.threads)
             result = kernels.run_all(arguments.cases, arguments.threads, arguments.precision)

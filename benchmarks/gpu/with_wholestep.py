@@ -8,8 +8,8 @@ import numpy as np
 
 import wholestep as ws
 from benchmarks.cases.epoch import ROWS, data
-from benchmarks.cuda.cases import GpuCase
 from benchmarks.frameworks.with_wholestep import optimizer_of
+from benchmarks.gpu.cases import GpuCase
 
 
 class Stepper:

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.contender import BenchmarkError, Contender
-from benchmarks.cuda.cases import CASES, SLOW_PEERS, GpuCase
 from benchmarks.frameworks import OURS
+from benchmarks.gpu.cases import CASES, SLOW_PEERS, GpuCase
 from benchmarks.harness import log_line, rotated
 
 ROUND_SECONDS = 0.25
@@ -53,7 +53,7 @@ def one_case(found: GpuCase, rounds: int, slow: bool, only: Sequence[str] | None
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
         contenders = []
         for name in (OURS, *peers):
-            made = Contender(name, found.name, 2, Path(cache), worker="benchmarks.cuda.worker", variables=PLATFORM)
+            made = Contender(name, found.name, 2, Path(cache), worker="benchmarks.gpu.worker", variables=PLATFORM)
             stack.callback(made.close)
             contenders.append(made)
         started = {c.name: c.ask("start") for c in contenders}

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from benchmarks.contender import BenchmarkError
-from benchmarks.cuda import run
-from benchmarks.cuda.cases import CASES, PARAMETERS, GpuCase
 from benchmarks.frameworks import OURS
+from benchmarks.gpu import run
+from benchmarks.gpu.cases import CASES, PARAMETERS, GpuCase
 
 
 def test_parameters_of_the_update_are_those_of_the_network() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from benchmarks.case import LEARNING_RATES
-from benchmarks.cuda.cases import GpuCase
 from benchmarks.frameworks.with_torch import OPTIMIZERS, as_tensor
+from benchmarks.gpu.cases import GpuCase
 
 WARM_UP = 3
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.cases.epoch import ROWS, data
-from benchmarks.cuda.cases import GpuCase
 from benchmarks.frameworks.with_jax import OPTIMIZERS, Params
+from benchmarks.gpu.cases import GpuCase
 
 
 class Stepper:

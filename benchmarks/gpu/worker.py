@@ -12,7 +12,7 @@ import importlib
 import time
 from typing import Any
 
-from benchmarks.cuda.cases import CASES
+from benchmarks.gpu.cases import CASES
 from benchmarks.worker import serve
 
 COMPARED_STEPS = 10
@@ -21,7 +21,7 @@ COMPARED_STEPS = 10
 class Worker:
     def __init__(self, case: str, contender: str) -> None:
         self.found, self.contender = CASES[case], contender
-        self.framework = importlib.import_module(f"benchmarks.cuda.with_{contender.partition('_')[0]}")
+        self.framework = importlib.import_module(f"benchmarks.gpu.with_{contender.partition('_')[0]}")
 
     def start(self) -> dict[str, Any]:
         """From the network's description to a loss that can be read; the libraries' own start is in it."""
