@@ -1,0 +1,1 @@
+"""ONNX files as networks: read into plain data, recorded by one row per operator."""

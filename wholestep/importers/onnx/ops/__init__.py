@@ -1,0 +1,1 @@
+"""The rows of ONNX's own operators, by family."""
