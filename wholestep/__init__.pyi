@@ -158,6 +158,11 @@ from wholestep.callbacks import (
 )
 from wholestep.data import DataLoader as DataLoader
 
+# networks of other libraries
+from wholestep.importers.onnx.module import from_onnx as from_onnx
+from wholestep.importers.onnx.table import onnx_op as onnx_op
+from wholestep.exporters.onnx.export import export_onnx as export_onnx
+
 # modules
 from wholestep import (
     callbacks as callbacks, data as data, datasets as datasets, errors as errors, losses as losses, metrics as metrics,

@@ -108,7 +108,7 @@ TORCH = Names(
         "compiler": "nothing to write: every step is compiled as a whole; ws.CompileOptions has the switches",
         "jit": "nothing to write: every step is compiled as a whole; ws.save_plan keeps what was compiled",
         "export": "ws.save_plan(...) keeps a compiled plan, model.save(...) the weights",
-        "onnx": "ONNX files are not written yet; model.save(...) keeps the weights, under PyTorch's names",
+        "onnx": "ws.export_onnx(model, 'net.onnx', example=x) writes a network, ws.from_onnx('net.onnx') reads one",
         "fx": "ws.Graph is the recorded program; print(graph.to_ir()) shows it",
         "func": "ws.gradients(loss, params) nests; a module with other weights is ws.nn.functional_call(model, weights, x)",
         "vmap": "write the axis: every function broadcasts and works on whole batches",

@@ -1,0 +1,1 @@
+"""Networks of this library for others."""

@@ -1,0 +1,1 @@
+"""Graphs of this library as ONNX models."""
