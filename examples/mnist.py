@@ -1,11 +1,15 @@
 """A perceptron on MNIST for the command line: `wholestep train examples/mnist.py --epochs 5 --set optimizer.lr=3e-4`.
 
-The four files of MNIST lie in one folder; `--set data=FOLDER` names it, `--set hidden=256` makes the network wider.
+The four files of MNIST lie in one folder; `--set data=FOLDER` names it, `--set hidden=256` makes the network wider,
+`--device cuda` trains on an NVIDIA GPU.  `python examples/mnist.py` takes the same options.
 """
 
 from __future__ import annotations
 
+import sys
+
 import wholestep as ws
+from wholestep.cli import main
 
 
 def build(data: str = "mnist", hidden: int = 128) -> ws.Experiment:
@@ -29,3 +33,8 @@ def build(data: str = "mnist", hidden: int = 128) -> ws.Experiment:
         epochs=10,
         batch_size=128,
     )
+
+
+if __name__ == "__main__":
+    sys.argv[1:] = ["train", __file__, *sys.argv[1:]]
+    main()

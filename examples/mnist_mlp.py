@@ -30,6 +30,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--device", default="cpu", help="cuda: on an NVIDIA GPU")
     parser.add_argument("--save", type=Path, help="where to write the weights (safetensors)")
     return parser.parse_args(arguments)
 
@@ -50,9 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> float:
         epochs=given.epochs,
         batch_size=given.batch,
         callbacks=[ws.EarlyStopping("val_loss", patience=3)],
+        device=given.device,
     )
     print(history)
-    accuracy = float((model.predict(x_test).argmax(axis=1) == y_test).mean())
+    accuracy = float((model.predict(x_test, device=given.device).argmax(axis=1) == y_test).mean())
     print(f"test accuracy: {accuracy:.2%} on {len(y_test)} images not seen in training")
     if given.save:
         model.save(given.save)

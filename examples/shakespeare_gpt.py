@@ -21,11 +21,13 @@ def windows(tokens: np.ndarray, context: int, stride: int) -> tuple[np.ndarray, 
     return tokens[starts], tokens[starts + 1]
 
 
-def sample(model: ws.nn.Module, prompt: np.ndarray, length: int, temperature: float, seed: int = 0) -> np.ndarray:
+def sample(
+    model: ws.nn.Module, prompt: np.ndarray, length: int, temperature: float, seed: int = 0, device: str = "cpu"
+) -> np.ndarray:
     """Continue a prompt of `context` tokens: draw from the scores of the last position, move on by one."""
     rng, tokens = np.random.default_rng(seed), list(prompt)
     for _ in range(length):
-        scores = model.predict(np.array([tokens[-len(prompt) :]], np.int32))[0, -1]
+        scores = model.predict(np.array([tokens[-len(prompt) :]], np.int32), device=device)[0, -1]
         # The largest of scores plus Gumbel noise is a draw from their softmax.
         tokens.append(int((scores / temperature + rng.gumbel(size=scores.shape)).argmax()))
     return np.array(tokens[len(prompt) :])
@@ -43,6 +45,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=2e-3, help="the peak of the schedule")
     parser.add_argument("--warmup", type=int, default=100, help="steps until the peak")
     parser.add_argument("--precision", default="float32", help="bfloat16: products in half precision")
+    parser.add_argument("--device", default="cpu", help="cuda: on an NVIDIA GPU")
     parser.add_argument("--sample", type=int, default=500, help="characters to write at the end")
     parser.add_argument("--temperature", type=float, default=0.8, help="below 1: safer words")
     parser.add_argument("--save", type=Path, help="where to write the weights (safetensors)")
@@ -73,10 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> float:
         epochs=given.epochs,
         batch_size=given.batch,
         precision=given.precision,
+        device=given.device,
     )
     loss = history.last["val_loss"]
     print(f"validation loss {loss:.4f} after {time.perf_counter() - began:.0f} s")
-    written = sample(model, held[0][0], given.sample, given.temperature)
+    written = sample(model, held[0][0], given.sample, given.temperature, device=given.device)
     print("".join(alphabet[held[0][0]]) + "|" + "".join(alphabet[written]))
     if given.save:
         model.save(given.save)

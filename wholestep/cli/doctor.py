@@ -95,9 +95,9 @@ def _compiler() -> str:
 
 
 def _gpu() -> str:
-    """The GPUs, what compiles for them, and two steps on the first; a machine without one is well too."""
-    from wholestep.compiler.backends.cuda.compiler import nvrtc_version
+    """The GPUs, NVIDIA's libraries, and two steps on the first; a machine without one is well too."""
     from wholestep.compiler.backends.cuda.driver import gpu, gpu_count
+    from wholestep.compiler.backends.cuda.libraries import found_libraries
     from wholestep.compiler.backends.cuda.target import target_of
 
     try:
@@ -105,7 +105,7 @@ def _gpu() -> str:
     except OptionError as error:
         return f"none can be used: {error}"
     named = ", ".join(f"cuda:{g.number} {g.name} ({target_of(g.capability).name}, {g.bytes >> 30} GiB)" for g in found)
-    return f"{named}; NVRTC {nvrtc_version()}; two steps: {_two_steps('cuda')}"
+    return "; ".join([named, *found_libraries(), f"two steps: {_two_steps('cuda')}"])
 
 
 def _cache() -> str:

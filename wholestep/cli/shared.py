@@ -28,12 +28,12 @@ R = TypeVar("R")
 
 BUILD = "build"
 Device = Annotated[
-    str | None, typer.Option(help="What runs it: cpu, one CPU (cpu/portable), or null:cuda/sm_90 to plan only.")
+    str | None, typer.Option(help="What runs it: cpu, cuda, cuda:1, cpu/portable, or null:cuda/sm_90 to plan only.")
 ]
 
 Precision = Annotated[
     str | None,
-    typer.Option(help="What products are computed in: float32, bfloat16 or float16."),
+    typer.Option(help="What products are computed in: float32, bfloat16 or float16; on a GPU tf32 too."),
 ]
 
 

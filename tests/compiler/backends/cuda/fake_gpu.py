@@ -271,6 +271,9 @@ class FakeDriver:
         self.captured.append(run)
 
     # -- devices ---------------------------------------------------------------------------------------------------
+    def cuDriverGetVersion(self) -> tuple[CUresult, int]:
+        return OK, 13010
+
     def cuDeviceGetCount(self) -> tuple[CUresult, int]:
         return OK, 1
 

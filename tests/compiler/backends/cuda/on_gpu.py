@@ -26,6 +26,7 @@ MATRIX = [
     f"{CUDA}/test_contracts.py",
     f"{CUDA}/test_streaming.py",
     f"{CUDA}/test_tf32.py",
+    f"{CUDA}/test_command_line.py",
     f"{CUDA}/test_real_sizes.py",
     "tests/train/test_kills.py::test_fifty_kills_on_a_gpu",
 ]

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cuda import bindings
 
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver, fake_gpu
 from tests.compiler.backends.cuda.models import MODELS, session_of
 from tests.test_cli import run
-from wholestep.compiler.backends.cuda import compiler, driver
+from wholestep.compiler.backends.cuda import compiler, driver, libraries
 from wholestep.compiler.backends.cuda.compiler import compile_text, nvrtc
 from wholestep.compiler.backends.cuda.render.language import OPS as TEXTS
 from wholestep.compiler.backends.cuda.render.source import RENDER, render, with_primitives
@@ -189,7 +190,7 @@ def test_a_machine_without_a_gpu_refuses_and_doctor_says_so(forgotten: None, mon
         def cuInit(flags: int) -> None:
             raise RuntimeError("libcuda.so.1 is not there")
 
-    monkeypatch.setattr("cuda.bindings.driver", NoDriver)
+    monkeypatch.setattr(bindings, "driver", NoDriver, raising=False)
     with pytest.raises(OptionError, match=r"needs NVIDIA's driver, and this machine has none .*device='cpu'"):
         ws.build_session(ws.Graph(), device="cuda")
     code, text = run("doctor")
@@ -201,17 +202,23 @@ def test_a_driver_that_finds_no_gpu_is_told(forgotten: None, monkeypatch: pytest
         def cuInit(self, flags: int) -> tuple[Any]:
             return (self.CUresult.CUDA_ERROR_LAUNCH_FAILED,)
 
-    monkeypatch.setattr("cuda.bindings.driver", Empty())
+    monkeypatch.setattr(bindings, "driver", Empty(), raising=False)
     with pytest.raises(OptionError, match=r"found no GPU that can be used \(CUDA_ERROR_LAUNCH_FAILED\)"):
         ws.build_session(ws.Graph(), device="cuda")
 
 
-def test_doctor_trains_two_steps_on_a_gpu() -> None:
+def test_doctor_lists_gpus_and_libraries_and_trains_two_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> str:
+        raise OptionError("cuDNN cannot be loaded")
+
+    monkeypatch.setattr(libraries, "LIBRARIES", {**libraries.LIBRARIES, "cuBLASLt": lambda: "13.4.0", "cuDNN": refuse})
     with fake_gpu() as fake:
         code, text = run("doctor")
         assert fake.launched >= 2
     assert code == 0
-    assert "cuda:0 no GPU at all (cuda/sm_90, 1 GiB); NVRTC none" in text
+    assert "cuda:0 no GPU at all (cuda/sm_90, 1 GiB); driver for CUDA 13.1; NVRTC none" in text
+    assert 'cuBLASLt 13.4.0; cuDNN is missing; install what is missing: pip install "wholestep[cuda]"' in text
+    assert "two steps: ok" in text
     assert compiler.TOGETHER > 0
 
 
