@@ -210,7 +210,8 @@ class Emulated:
         scratch, counters = (int(a.ctypes.data) for a in (self.scratch, self.counters))
         values = launch.arguments(address, int(step.ctypes.data), scratch, counters, turn)
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
-        meets = any(schedule_of(k).form not in (ELEMENTS, SCATTER, LIBRARY) for k, _ in launch.kernels)
+        own = [schedule_of(k) for k, _ in launch.kernels]
+        meets = any(s.chained or s.form not in (ELEMENTS, SCATTER, LIBRARY) for s in own)
         geometry = (ctypes.c_int * 6)(*launch.grid, launch.threads, meets, *orders)
         assert self.dll[f"run_{launch.function}"](geometry, pointers) == 0, (
             f"threads of {launch.function} wait for ever"

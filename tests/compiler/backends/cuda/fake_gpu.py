@@ -24,7 +24,8 @@ from wholestep.compiler.backends.cuda import compiler, cublas, cudnn, device, dr
 from wholestep.compiler.backends.cuda.products import Product
 
 MEETS = re.compile(
-    r"ws_warp|ws_convolve|ws_gradient|ws_pooled_gradient|ws_block|ws_product|ws_attention|__ballot|__syncthreads|ws_is_last"
+    r"ws_warp|ws_convolve|ws_gradient|ws_pooled_gradient|ws_block|ws_\w*product|ws_attention|__ballot|__syncthreads"
+    r"|ws_is_last"
 )
 TOTAL = 1 << 30  # bytes of its memory
 FENCE, UNTOUCHED = 256, 0xAB  # bytes behind every allocation that nobody may write, and what they hold

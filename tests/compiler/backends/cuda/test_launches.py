@@ -12,10 +12,11 @@ import wholestep as ws
 from tests.compiler.backends.cuda.emulated import Emulated
 from wholestep.compiler.backends.cuda import sharing
 from wholestep.compiler.backends.cuda.render.source import render
+from wholestep.compiler.backends.cuda.schedule import arena_end, scheduled_kernels
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.backends.host import Memory, prologue
 from wholestep.compiler.plan import serialize
-from wholestep.compiler.plan.kernel import Plan, Space
+from wholestep.compiler.plan.kernel import Plan, Schedule, Space
 from wholestep.errors import PlanError
 
 PLAIN = ws.CompileOptions(verify=False, egraph=False)
@@ -30,8 +31,11 @@ def planned(graph: ws.Graph, rows: int = 8) -> Plan:
 
 def alone(plan: Plan) -> Plan:
     """The same kernels, a launch each."""
-    own = [[replace(k, schedule=replace(schedule_of(k), launch=0))] for k in plan.kernels]
-    return replace(plan, kernels=sharing.renumbered(own))
+    bare = replace(plan, kernels=tuple(replace(k, schedule=Schedule()) for k in plan.kernels))
+    own = [[[k]] for k in scheduled_kernels(bare)]
+    kernels = scheduled_kernels(replace(plan, kernels=sharing.renumbered(own)))
+    scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
+    return replace(plan, kernels=kernels, arena_bytes=arena_end(plan) + scratch)
 
 
 def stepped(plan: Plan, orders: tuple[int, int]) -> dict[int, np.ndarray]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from wholestep.compiler.backends.cuda import products, sharing, windows
+from wholestep.compiler.backends.cuda import chains, products, sharing, windows
 from wholestep.compiler.backends.cuda.attention import notes_of, schedule_attention
 from wholestep.compiler.backends.cuda.scheduled import (
     COLUMNS,
@@ -49,6 +49,8 @@ COUNTERS = 1 << 16  # of the blocks that share a sum; all zero between kernels
 TINY_BLOCKS = 1056  # eight for each multiprocessor
 # Rows, columns, and groups of threads that share k.
 TINY_TILE, SMALL_TILE, NARROW_TILE = (16, 16, 8), (32, 32, 8), (32, 8, 8)
+# Of products of few tiles and a fixed k up to the deepest, whose chunks one block adds by itself.
+WHOLE_TILES, DEEPEST, WHOLE_STAGE = ((16, 8, 8), (8, 8, 8), (8, 4, 8)), 1024, 384
 
 
 def make_plan(request: PlanRequest) -> Plan:
@@ -61,11 +63,11 @@ def schedule(draft: Draft) -> Plan:
     plain = in_order.schedule(draft)
     own = scheduled_kernels(plain)
     launches = [] if _shares_scratch(own) else sharing.launches_of(draft, own)
-    plan = _together(draft, launches) if len(launches) < len(own) else plain
+    plan = _together(draft, launches) if launches and len(launches) < len(own) else plain
     if plan.arena_bytes > (1 + sharing.SHARE) * plain.arena_bytes + sharing.ROOM:
         plan = plain
     if plan is plain:
-        plan = _together(draft, [[k] for k in own])
+        plan = _together(draft, [[[k]] for k in own])
     kernels = scheduled_kernels(plan)
     scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
     end = aligned(plan.arena_bytes) + scratch
@@ -74,7 +76,7 @@ def schedule(draft: Draft) -> Plan:
     return replace(plan, kernels=kernels, arena_bytes=end, notes=(*plan.notes, *notes_of(plan)))
 
 
-def _together(draft: Draft, launches: Sequence[Sequence[Kernel]]) -> Plan:
+def _together(draft: Draft, launches: Sequence[sharing.Launch]) -> Plan:
     """The plan of kernels in the order of their launches; what a launch uses is nobody else's meanwhile."""
     kernels = sharing.renumbered(launches)
     plan = in_order.schedule(replace(draft, kernels=kernels), sharing.together(kernels))
@@ -91,8 +93,11 @@ def scheduled_kernels(plan: Plan) -> tuple[Kernel, ...]:
     """Kernels with their grids.  What chunks leave lies side by side while that is little: they may run at once."""
     kernels, scratch, counters = [], 0, 0
     for kernel in plan.kernels:
-        launch = kernel.schedule.launch if isinstance(kernel.schedule, CudaSchedule) else 0
-        found = replace(schedule_kernel(plan, kernel), launch=launch)
+        found = schedule_kernel(plan, kernel)
+        if isinstance(kernel.schedule, CudaSchedule):  # it is known which launch it is in
+            found = replace(found, launch=kernel.schedule.launch)
+            if kernel.schedule.chained:
+                found = chains.in_rows(plan, kernel, found, kernel.schedule.chained)
         if found.scratch:
             scratch = 0 if scratch + found.scratch > SCRATCH else scratch
             used = found.counters
@@ -158,7 +163,16 @@ def _columns(plan: Plan, kernel: Kernel) -> CudaSchedule:
     return CudaSchedule(COLUMNS, THREADS, max(1, tiles), chunk=COLUMN_CHUNK, chunks=chunks, scratch=bytes)
 
 
-def _product(sizes: Mapping[str, int], batch: Extent, m: Extent, n: Extent, k: Extent, dtype: DType) -> CudaSchedule:
+def _product(
+    sizes: Mapping[str, int],
+    batch: Extent,
+    m: Extent,
+    n: Extent,
+    k: Extent,
+    dtype: DType,
+    *,
+    whole_chunks: bool = False,
+) -> CudaSchedule:
     """Tiles of m x n; k in chunks where a call's tiles would be too few to fill a GPU.
 
     Chunks follow from k and from sizes that no call changes; the shape of a tile, which no bit depends on, from the
@@ -182,6 +196,10 @@ def _product(sizes: Mapping[str, int], batch: Extent, m: Extent, n: Extent, k: E
         tile = TINY_TILE  # two of the others would not fit the shared memory of a block in float64
     if chunks == 1:
         return CudaSchedule(PRODUCT, THREADS, blocks(tile), tile=tile)
+    if whole_chunks and isinstance(k, int) and k <= DEEPEST and WHOLE_STAGE % chunk == 0:
+        whole = next((t for t in WHOLE_TILES if blocks(t) >= ENOUGH), WHOLE_TILES[-1])
+        if blocks(whole) <= TINY_BLOCKS // 2:
+            return CudaSchedule(PRODUCT, THREADS, blocks(whole), tile=whole, chunk=chunk)
     bytes = aligned(chunks * blocks(tile) * tile[0] * tile[1] * dtype.size)
     return CudaSchedule(PRODUCT, THREADS, blocks(tile), tile=tile, chunk=chunk, chunks=chunks, scratch=bytes)
 
@@ -198,7 +216,7 @@ def _dot(plan: Plan, kernel: Kernel) -> CudaSchedule:
         scratch = 0 if products.is_direct(plan, dot) else aligned(elements * acc.size)
         blocks = _blocks(elements, THREADS)
         return CudaSchedule(LIBRARY, THREADS, blocks, scratch=scratch, workspace=products.WORKSPACE)
-    return _product(sizes, batch, axes[dot.m], axes[dot.n], axes[dot.k], acc)
+    return _product(sizes, batch, axes[dot.m], axes[dot.n], axes[dot.k], acc, whole_chunks=acc.size <= 4)
 
 
 def scatter_row(plan: Plan, kernel: Kernel, scatter: Scatter) -> int | None:

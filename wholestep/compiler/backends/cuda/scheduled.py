@@ -30,7 +30,7 @@ class CudaSchedule(Schedule):
     """A grid of `blocks` at capacity, and `chunks` of them along a long sum."""
 
     tag: ClassVar[str] = "cuda"
-    heading: ClassVar[str] = f"launch {'form':<9}{'grid':>10} {'threads':>7}"
+    heading: ClassVar[str] = f"launch {'form':<10}{'grid':>9} {'threads':>7}"
     form: str = ELEMENTS
     threads: int = 256  # of a block
     blocks: int = 1
@@ -43,6 +43,7 @@ class CudaSchedule(Schedule):
     scratch_at: int = 0  # from this one on
     counters_at: int = 0  # the first counter of its tiles
     launch: int = 0  # its number in a step; kernels of one number share it
+    chained: int = 0  # from 1 on: its place among kernels that run one after the other in the same blocks, a row each
     workspace: int = 0  # the most bytes that a library may use, behind everything else in the arena
 
     @property
@@ -55,7 +56,8 @@ class CudaSchedule(Schedule):
     @property
     def text(self) -> str:
         grid = f"{self.blocks}x{self.chunks}" if self.chunks > 1 else str(self.blocks)
-        return f"{self.launch:>6} {self.form:<9}{grid:>10} {self.threads:>7}"
+        form = f"{self.chained}. {self.form}" if self.chained else self.form
+        return f"{self.launch:>6} {form:<10}{grid:>9} {self.threads:>7}"
 
 
 WORKSPACE_ALIGNMENT = 256  # bytes: where the workspace begins

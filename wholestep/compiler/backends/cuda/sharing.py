@@ -6,10 +6,12 @@ those behind them allow, and small ones that stand side by side are one launch, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from wholestep.compiler.backends.cuda import chains
 from wholestep.compiler.backends.cuda.scheduled import (
     COLUMNS,
     ELEMENTS,
@@ -52,12 +54,24 @@ def waits(kernels: Sequence[Kernel], work: frozenset[int]) -> dict[int, set[int]
     return found
 
 
-def as_late_as_may_be(kernels: Sequence[Kernel], before: Mapping[int, set[int]]) -> dict[int, int]:
-    """Kernel -> how many launches must follow it."""
-    behind = {k.id: 0 for k in kernels}
-    for k in reversed(kernels):
-        for other in before[k.id]:
-            behind[other] = max(behind[other], behind[k.id] + 1)
+Part = Sequence[Kernel]  # a kernel, or several that run one after the other in the same blocks
+Launch = Sequence[Part]
+
+
+def as_late_as_may_be(parts: Sequence[Part], before: Mapping[int, set[int]]) -> list[int]:
+    """Of each part, how many launches must follow it."""
+    number = {k.id: i for i, part in enumerate(parts) for k in part}
+    needs = [{number[o] for k in part for o in before[k.id]} - {i} for i, part in enumerate(parts)]
+    left = Counter(o for n in needs for o in n)  # of each, how many behind it are still to be seen
+    behind, ready = [0] * len(parts), [i for i in range(len(parts)) if not left[i]]
+    while ready:
+        part = ready.pop()
+        for other in needs[part]:
+            behind[other] = max(behind[other], behind[part] + 1)
+            left[other] -= 1
+            if not left[other]:
+                ready.append(other)
+    assert not any(left.values()), "no kernel waits for itself"
     return behind
 
 
@@ -74,45 +88,66 @@ def given_count(kernel: Kernel) -> int:
     return len(reads | writes) + 2
 
 
-def side_by_side(kernels: Sequence[Kernel]) -> list[list[Kernel]]:
-    """Kernels without a path between any two, as launches: small ones with blocks of one size together."""
-    launches: list[list[Kernel]] = []
-    open: dict[int, list[Kernel]] = {}
-    for k in kernels:
-        own = schedule_of(k)
-        if not may_share(k):
-            launches.append([k])
+def blocks_of(draft: Draft, part: Part) -> int:
+    """Blocks of a part at capacity."""
+    if len(part) > 1:
+        return chains.rows_of(draft, part[0])
+    return schedule_of(part[0]).blocks * schedule_of(part[0]).chunks
+
+
+def side_by_side(draft: Draft, parts: Sequence[Part]) -> list[list[Part]]:
+    """Parts without a path between any two, as launches: small ones with blocks of one size together."""
+    launches: list[list[Part]] = []
+    open: dict[int, list[Part]] = {}
+    for part in parts:
+        if not all(map(may_share, part)):
+            launches.append([part])
             continue
-        group = open.get(own.threads)
-        blocks = sum(schedule_of(o).blocks * schedule_of(o).chunks for o in group or ())
-        given = sum(map(given_count, group or ()))
-        if group is None or blocks + own.blocks * own.chunks > MOST_BLOCKS or given + given_count(k) > MOST_GIVEN:
-            group = open[own.threads] = []
+        threads = schedule_of(part[0]).threads
+        group = open.get(threads, [])
+        blocks = sum(blocks_of(draft, p) for p in (*group, part))
+        given = sum(given_count(k) for p in (*group, part) for k in p)
+        if not group or blocks > MOST_BLOCKS or given > MOST_GIVEN:
+            group = open[threads] = []
             launches.append(group)
-        group.append(k)
+        group.append(part)
     return launches
 
 
-def launches_of(draft: Draft, kernels: Sequence[Kernel]) -> list[list[Kernel]]:
+def launches_of(draft: Draft, kernels: Sequence[Kernel]) -> list[list[Part]]:
     """Kernels as launches, in an order in which each stands as late as those behind it allow."""
     work = frozenset(b.id for b in draft.buffers if b.space is Space.WORK)
-    found: list[list[Kernel]] = []
+    found: list[list[Part]] = []
     for _, inside in groupby(kernels, key=lambda k: k.loop):
         segment = list(inside)
-        behind = as_late_as_may_be(segment, waits(segment, work))
-        for level in sorted(set(behind.values()), reverse=True):
-            found += side_by_side([k for k in segment if behind[k.id] == level])
+        before = waits(segment, work)
+        parts = list(chains.chains_of(draft, segment, before))
+        behind = as_late_as_may_be(parts, before)
+        for level in sorted(set(behind), reverse=True):
+            found += side_by_side(draft, [p for p, b in zip(parts, behind, strict=True) if b == level])
     return found
 
 
-def renumbered(launches: Sequence[Sequence[Kernel]]) -> tuple[Kernel, ...]:
+def renumbered(launches: Sequence[Launch]) -> tuple[Kernel, ...]:
     """Kernels in the order of their launches."""
     found: list[Kernel] = []
     for number, launch in enumerate(launches):
-        for k in launch:
-            schedule = replace(schedule_of(k), launch=number)
-            found.append(replace(k, id=len(found), schedule=schedule))
+        for part in launch:
+            for place, k in enumerate(part, start=1):
+                own = replace(schedule_of(k), launch=number, chained=place if len(part) > 1 else 0)
+                found.append(replace(k, id=len(found), schedule=own))
     return tuple(found)
+
+
+def parts_of(launch: Sequence[Kernel]) -> list[list[Kernel]]:
+    """The kernels of a launch: those of a chain together."""
+    found: list[list[Kernel]] = []
+    for k in launch:
+        if schedule_of(k).chained > 1:
+            found[-1].append(k)
+        else:
+            found.append([k])
+    return found
 
 
 def by_launch(kernels: Sequence[Kernel]) -> Iterator[tuple[Kernel, ...]]:
@@ -140,11 +175,25 @@ def check_launches(plan: Plan) -> None:
     if numbers != sorted(numbers) or len(set(numbers)) != len(list(by_launch(plan.kernels))):
         raise PlanError("the plan is not sound: its launches are not in order.")
     for launch in by_launch(plan.kernels):
-        used = [tuple(buffers - work for buffers in touched(k)) for k in launch]
         sound = len({(k.loop, schedule_of(k).threads) for k in launch}) == 1
-        for i, (reads, writes) in enumerate(used):
-            for others, written in used[:i]:
-                sound &= not any(meet(a, b) for a in writes for b in others | written)
-                sound &= not any(meet(a, b) for a in reads for b in written)
-        if not sound or (len(launch) > 1 and not all(map(may_share, launch))):
+        sound &= len(launch) == 1 or all(map(may_share, launch))
+        sound &= all(is_chain(plan, part) for part in parts_of(launch))
+        used = [(number, k) for number, part in enumerate(parts_of(launch)) for k in part]
+        for i, (part, k) in enumerate(used):
+            reads, writes = (buffers - work for buffers in touched(k))
+            for other, o in used[:i]:
+                others, written = (buffers - work for buffers in touched(o))
+                same = part == other  # what one of a chain writes, those behind it may use, but no other in its place
+                sound &= not any(meet(a, b) for a in writes for b in others | written if not (same and a == b))
+                sound &= not any(meet(a, b) for a in reads for b in written if not (same and a == b))
+        if not sound:
             raise PlanError(f"the plan is not sound: kernels {[k.id for k in launch]} cannot share a launch.")
+
+
+def is_chain(plan: Plan, part: Part) -> bool:
+    """Is it one kernel, or do the rows of all need nothing but the same rows?"""
+    places = [schedule_of(k).chained for k in part]
+    if len(part) == 1:
+        return places == [0]
+    rows = all(chains.can_be_rows(plan, k) for k in part)
+    return rows and places == list(range(1, 1 + len(part))) and chains.is_sound(plan, part)

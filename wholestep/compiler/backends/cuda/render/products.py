@@ -6,12 +6,13 @@ from wholestep.compiler.backends.cuda.products import stride_of
 from wholestep.compiler.backends.cuda.render.language import LOCAL, STORED, widened
 from wholestep.compiler.backends.cuda.render.nests import over_elements
 from wholestep.compiler.backends.cuda.render.writer import Writer
-from wholestep.compiler.backends.cuda.scheduled import LIBRARY
+from wholestep.compiler.backends.cuda.scheduled import LIBRARY, CudaSchedule
 from wholestep.compiler.ir.types import DType, float32
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Instr, Level, Load
 
 DEPTH = 16  # of k, that a group of threads has of every piece
+STAGE = 384  # of k, that a block of a whole product has in shared memory at a time
 
 
 def render_dot(w: Writer) -> None:
@@ -62,6 +63,8 @@ def tiles(w: Writer, m: str, n: str, k: str, batch: tuple[int, ...], dtype: DTyp
         w.emit("if (each) return;")
     w.emit(f"const int m0 = tile / across * {tall}, n0 = tile % across * {wide};")
     type, chunk = STORED[dtype], w.schedule.chunk
+    if is_whole(w.schedule):
+        return
     if chunk:
         w.emit(f"const int chunks = depth > {chunk} ? (depth + {chunk - 1}) / {chunk} : 1;")
         w.emit("if (blockIdx.y >= chunks) return;")
@@ -71,6 +74,20 @@ def tiles(w: Writer, m: str, n: str, k: str, batch: tuple[int, ...], dtype: DTyp
         w.emit("const int from = 0, to = depth;")
         given = f"({type} *)0, (int *)0, 0, 1, 0, 0"
     w.emit(f"const ws_chunks<{type}> cut = {{{given}}};")
+
+
+def early_loads(level: Level) -> tuple[Instr, ...]:
+    """What an epilogue reads at places that no value decides: it can be read while the product is made."""
+    return tuple(
+        i
+        for i in (*level.row, *level.body)
+        if i.op == "load" and i.load is not None and not i.guards and all(p.value is None for p in i.load.index)
+    )
+
+
+def is_whole(schedule: CudaSchedule) -> bool:
+    """Does a block have the whole of k, in chunks that it adds by itself?"""
+    return bool(schedule.chunk) and schedule.chunks == 1
 
 
 def product_call(
@@ -88,22 +105,41 @@ def product_call(
     tall, wide, groups = w.schedule.tile
     type = STORED[dtype]
     flags = ", ".join("true" if x else "false" for x in along)
-    operands, results = DEPTH * groups * (tall + wide + 8), groups * tall * wide  # rows are 4 apart from the next
-    w.emit(f"__shared__ __align__(16) {type} operands[{max(operands, results)}];")
-    w.emit(f"ws_product<{type}, {tall}, {wide}, {DEPTH}, {groups}, {flags}>(")
-    w.emit("    operands, m, n, from, to, m0, n0, cut,")
+    early = () if before else early_loads(level)
+    seen = "Early" if early else "ws_nothing"
+    if early:
+        w.emit(f"struct Early {{ {' '.join(f'{STORED[i.dtype]} v{i.id};' for i in early)} }};")
+    if is_whole(w.schedule):
+        assert isinstance(w.kernel.body, Dot), "windows have no such tiles"
+        depth, chunk = w.kernel.axes[w.kernel.body.k], w.schedule.chunk
+        assert isinstance(depth, int), "its chunks are known"
+        stage = min(STAGE, -(-depth // chunk) * chunk)
+        count = max(stage * (tall + wide + 8), -(-depth // chunk) * groups * tall * wide)
+        head = f"ws_whole_product<{type}, {tall}, {wide}, {DEPTH}, {groups}, {depth}, {chunk}, {stage}, {flags}>("
+        arguments = "operands, m, n, m0, n0,"
+    else:
+        count = max(DEPTH * groups * (tall + wide + 8), groups * tall * wide)  # rows are 4 apart from the next
+        head = f"ws_product<{type}, {tall}, {wide}, {DEPTH}, {groups}, {flags}>("
+        arguments = "operands, m, n, from, to, m0, n0, cut,"
+    w.emit(f"__shared__ __align__(16) {type} operands[{count}];")
+    w.emit(head)
+    w.emit(f"    {arguments}")
     w.depth += 1
-    for head, lines in (("[&](int i, int k)", a), ("[&](int k, int j)", b)):
-        with w.block(f"{head} -> {type}", "},"):
+    for opening, lines in (("[&](int i, int k)", a), ("[&](int k, int j)", b)):
+        with w.block(f"{opening} -> {type}", "},"):
             for line in lines:
                 w.emit(line)
     kept = dict(w.axes)
     w.axes |= axes
-    with w.block(f"[&](int i, int j, {type} v{acc})", "});"):
+    with w.block(f"[&](int i, int j) -> {seen}", "},"):
+        w.emit(f"return {{{', '.join(w.expression(i) for i in early)}}};")
+    with w.block(f"[&](int i, int j, {type} v{acc}, const {seen} &early)", "});"):
         for line in before:
             w.emit(line)
-        w.instructions(level.row)
-        w.instructions(level.body)
+        for i in early:
+            w.emit(f"const {LOCAL[i.dtype]} v{i.id} = early.v{i.id};")
+        ids = {i.id for i in early}
+        w.instructions([i for i in (*level.row, *level.body) if i.id not in ids])
         w.stores(level.row_stores)
         w.stores(level.stores)
     w.axes = kept

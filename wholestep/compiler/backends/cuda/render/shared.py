@@ -82,47 +82,56 @@ def body_of(writer: Writer) -> Body:
 
 
 @dataclass(frozen=True)
-class Part:
-    """Some blocks of a launch."""
+class Called:
+    """A kernel, and the function that it is."""
 
     kernel: Kernel
     function: str
     body: Body
 
+    @property
+    def given(self) -> int:
+        """Addresses that it is given."""
+        return len(self.body.buffers) + 2 * bool(schedule_of(self.kernel).scratch)
+
+
+Part = tuple[Called, ...]  # some blocks of a launch: kernels that run one after the other in each of them
+
 
 def launch_text(name: str, parts: Sequence[Part], threads: int) -> str:
     """The kernel of a launch: which blocks belong to whom."""
-    loop = "" if parts[0].kernel.loop is None else ", int turn"
-    step = "step" if parts[0].kernel.loop is None else "step, turn"
-    count = sum(given_count(p) for p in parts)
+    first = parts[0][0].kernel
+    loop, step = ("", "step") if first.loop is None else (", int turn", "step, turn")
+    count = sum(call.given for part in parts for call in part)
     lines = [
         f'extern "C" __global__ void __launch_bounds__({threads}) {name}(const ws_step *step{loop}, '
         f"const __grid_constant__ ws_given<{count}> given) {{",
-        f"  __shared__ __align__(16) char memory[{max(16, *(p.body.bytes for p in parts))}];",
+        f"  __shared__ __align__(16) char memory[{max(16, *(c.body.bytes for part in parts for c in part))}];",
         "  int block = blockIdx.x;",
     ]
     at = 0
     for run in in_runs(parts):
-        schedule, each = schedule_of(run[0].kernel), given_count(run[0])
+        schedule, each = schedule_of(run[0][0].kernel), sum(call.given for call in run[0])
         blocks = schedule.blocks * schedule.chunks
         which = "" if len(run) == 1 else f" + block / {blocks} * {each}"
         inside = "block" if len(run) == 1 else f"block % {blocks}"
         own = f"{inside}, 0" if schedule.chunks == 1 else f"{inside} % {schedule.blocks}, {inside} / {schedule.blocks}"
-        lines.append(f"  if (block < {blocks * len(run)})")
-        lines.append(f"    return {run[0].function}({step}, memory, {own}, given.at + {at}{which});")
-        lines.append(f"  block -= {blocks * len(run)};")
+        lines.append(f"  if (block < {blocks * len(run)}) {{")
+        place = at
+        for call in run[0]:
+            if place > at:
+                lines.append("    __syncthreads();")
+            lines.append(f"    {call.function}({step}, memory, {own}, given.at + {place}{which});")
+            place += call.given
+        lines += ["    return;", "  }", f"  block -= {blocks * len(run)};"]
         at += each * len(run)
     return "\n".join([*lines[:-1], "}"])
 
 
-def given_count(part: Part) -> int:
-    return len(part.body.buffers) + 2 * bool(schedule_of(part.kernel).scratch)
-
-
 def in_runs(parts: Sequence[Part]) -> list[list[Part]]:
-    """Parts of one function with equal grids, together."""
-    found: dict[tuple[str, int, int], list[Part]] = {}
-    for p in parts:
-        s = schedule_of(p.kernel)
-        found.setdefault((p.function, s.blocks, s.chunks), []).append(p)
+    """Parts of the same functions with equal grids, together."""
+    found: dict[tuple[tuple[str, ...], int, int], list[Part]] = {}
+    for part in parts:
+        s = schedule_of(part[0].kernel)
+        found.setdefault((tuple(c.function for c in part), s.blocks, s.chunks), []).append(part)
     return list(found.values())

@@ -10,14 +10,15 @@ from pathlib import Path
 
 from wholestep.compiler.backends.cuda.products import is_direct
 from wholestep.compiler.backends.cuda.render.attention import render_call
+from wholestep.compiler.backends.cuda.render.chains import render_chained
 from wholestep.compiler.backends.cuda.render.nests import render_columns, render_nest
 from wholestep.compiler.backends.cuda.render.products import render_dot
 from wholestep.compiler.backends.cuda.render.scatters import render_scatter
-from wholestep.compiler.backends.cuda.render.shared import Part, body_of, in_runs, launch_text
+from wholestep.compiler.backends.cuda.render.shared import Called, body_of, in_runs, launch_text
 from wholestep.compiler.backends.cuda.render.windows import render_window
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import GRAPH, LIBRARY, schedule_of
-from wholestep.compiler.backends.cuda.sharing import by_launch
+from wholestep.compiler.backends.cuda.sharing import by_launch, parts_of
 from wholestep.compiler.plan.bodies import Call, Dot
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
 
@@ -52,7 +53,8 @@ class Rendered:
         first = schedule_of(self.kernels[0][0])
         if not self.shares:
             return first.blocks, first.chunks
-        return sum(schedule_of(k).blocks * schedule_of(k).chunks for k, _ in self.kernels), 1
+        own = [schedule_of(k) for k, _ in self.kernels if schedule_of(k).chained <= 1]
+        return sum(s.blocks * s.chunks for s in own), 1
 
     @property
     def threads(self) -> int:
@@ -97,7 +99,7 @@ def native(name: str) -> str:
 def written(plan: Plan, kernel: Kernel) -> Writer:
     """The writer of a kernel, whose lines are written."""
     writer = Writer(plan, kernel)
-    RENDER[kernel.kind](writer)
+    (render_chained if schedule_of(kernel).chained else RENDER[kernel.kind])(writer)
     return writer
 
 
@@ -136,18 +138,26 @@ def single_text(plan: Plan, kernel: Kernel) -> tuple[str, Kernels]:
 
 
 def shared_text(plan: Plan, kernels: Sequence[Kernel]) -> tuple[str, Kernels]:
-    """Kernels that share a launch: the one whose blocks have most to do has the first of them."""
+    """Kernels that share a launch: those whose blocks have most to do have the first of them."""
     names: dict[str, str] = {}
     texts, parts = [], []
-    for kernel in sorted(kernels, key=lambda k: -(k.flops + k.bytes) / schedule_of(k).blocks / schedule_of(k).chunks):
-        body = body_of(written(plan, kernel))
-        if body.text not in names:
-            names[body.text] = f"NAME_{len(names)}"
-            texts.append(f"// {' '.join(kernel.origin)}\n{body.text.replace('NAME', names[body.text])}")
-        parts.append(Part(kernel, names[body.text], body))
+    for part in sorted(parts_of(kernels), key=_work_of_a_block, reverse=True):
+        calls = []
+        for kernel in part:
+            body = body_of(written(plan, kernel))
+            if body.text not in names:
+                names[body.text] = f"NAME_{len(names)}"
+                texts.append(f"// {' '.join(kernel.origin)}\n{body.text.replace('NAME', names[body.text])}")
+            calls.append(Called(kernel, names[body.text], body))
+        parts.append(tuple(calls))
     ordered = [part for run in in_runs(parts) for part in run]
     text = "\n".join([*texts, launch_text("NAME", ordered, schedule_of(kernels[0]).threads)])
-    return text, tuple((p.kernel, p.body.buffers) for p in ordered)
+    return text, tuple((call.kernel, call.body.buffers) for part in ordered for call in part)
+
+
+def _work_of_a_block(part: Sequence[Kernel]) -> float:
+    own = schedule_of(part[0])
+    return sum(k.flops + k.bytes for k in part) / own.blocks / own.chunks
 
 
 def with_primitives(text: str, machine: str | None = None) -> str:
