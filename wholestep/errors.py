@@ -23,6 +23,10 @@ class GraphError(WholestepError, ValueError):
     """A program that is not well formed: duplicate names, foreign tensors, missing outputs."""
 
 
+class UnsupportedOpError(WholestepError, NotImplementedError):
+    """An op of another library's network that cannot be expressed here; the text names it and where it stands."""
+
+
 class GradientError(WholestepError, ValueError):
     """A gradient that was asked for and does not exist."""
 

@@ -48,6 +48,7 @@ class Parameter:
 
     trained = True
     frozen = False  # see Module.freeze
+    optional = False  # is it left as it is, and no error, where a loss does not depend on it?
     slot: Slot | None = None  # its numbers, from when they are first needed; every session over it borrows them
 
     def __init__(

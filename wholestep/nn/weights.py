@@ -34,7 +34,7 @@ def load_state_dict(model: Module, values: Any, strict: bool, rename: Rename | N
     """Give a model the arrays of a mapping; all are checked before the first is written."""
     from wholestep.steps.states import state_with_numbers
 
-    report, found = _matched(model, _by_name(values, rename), hinting=rename is None)
+    report, found = _matched(model, by_name(values, rename), hinting=rename is None)
     _refuse(report, strict)
     arrays = model.named_arrays()
     fitting = {name: _converted(found[name], arrays[name].dtype.numpy, name) for name in report.loaded}
@@ -44,7 +44,7 @@ def load_state_dict(model: Module, values: Any, strict: bool, rename: Rename | N
     return report
 
 
-def _by_name(values: Any, rename: Rename | None) -> dict[str, object]:
+def by_name(values: Any, rename: Rename | None) -> dict[str, object]:
     """What was given, under the names that it is to have."""
     if not isinstance(values, Mapping):
         fix = f"a file is read by model.load({values!r})" if isinstance(values, str | PathLike) else "give a dict"
@@ -160,11 +160,21 @@ def load(model: Module, path: str | PathLike[str], strict: bool, rename: Rename 
     return report
 
 
-def _read_encoding(path: Path) -> Encoding | None:
-    from safetensors import safe_open
+def read_header(path: Path) -> dict[str, str]:
+    """What a safetensors file says beside its arrays."""
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(path, "np") as file:
-        text = (file.metadata() or {}).get(HEADER)
+    try:
+        with safe_open(path, "np") as file:
+            return dict(file.metadata() or {})
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no file {path}.") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is not a whole safetensors file: {error}. Nothing was loaded.") from error
+
+
+def _read_encoding(path: Path) -> Encoding | None:
+    text = read_header(path).get(HEADER)
     if text is None:
         return None
     from wholestep.data.encoding import Encoding

@@ -133,7 +133,9 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 def reached_parameters(loss: Tensor, params: list[Tensor], unused: Sequence[str] = ()) -> list[Tensor]:
     """The parameters that the loss depends on; one that it does not must be named in `unused`."""
     needed: set[Node] = set(toposort([loss.node]))
-    missing = [p for p in params if p.node not in needed and not _matches(p.name, unused)]
+    owners = {} if loss.graph is None else loss.graph.owners
+    optional = {name for name, owned in owners.items() if getattr(owned, "optional", False)}
+    missing = [p for p in params if p.node not in needed and p.name not in optional and not _matches(p.name, unused)]
     if missing:
         names = ", ".join(f"{p.name!r} (made at {p.node.line})" for p in missing)
         fail(

@@ -312,6 +312,11 @@ class Graph:
         before = self._updates.pop(state.name, state.node)
         self.update(state, change(Tensor(before, self)))
 
+    def latest(self, state: Tensor) -> Tensor:
+        """What a state has become so far in this step: itself, unless it was updated."""
+        self._own("latest", state)
+        return Tensor(self._updates.get(state.name, state.node), self)
+
     def need_penalties(self) -> None:
         """UsageError where a step that trains left out what its modules add to the loss."""
         if self.penalties and not self.penalties_read:

@@ -18,6 +18,7 @@ E = TypeVar("E", bound=WholestepError)
 
 LOSS, METRICS, UPDATE = "(loss)", "(metrics)", "(update)"  # what is recorded for no layer
 _LAYER: ContextVar[str] = ContextVar("layer", default="")
+_PLACE: ContextVar[SourceLine | None] = ContextVar("place", default=None)
 
 
 @contextmanager
@@ -30,8 +31,27 @@ def recorded_for(layer: str) -> Iterator[None]:
         _LAYER.reset(token)
 
 
+@contextmanager
+def recorded_at(place: SourceLine | None) -> Iterator[None]:
+    """Nodes recorded inside, and errors, have the line of another program: that of a network being imported."""
+    token = _PLACE.set(place)
+    try:
+        yield
+    finally:
+        _PLACE.reset(token)
+
+
+def joined_layer(inner: str) -> str:
+    """The path of a layer below what is being recorded now."""
+    outer = _LAYER.get()
+    return inner if not outer or outer.startswith("(") else f"{outer}.{inner}" if inner else outer
+
+
 def user_line() -> SourceLine:
     """The line being executed in the nearest frame outside the package."""
+    place = _PLACE.get()
+    if place is not None:
+        return place
     frame = sys._getframe(1)
     # By module and not by file: the constructor that a dataclass generates has no file.
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "wholestep":

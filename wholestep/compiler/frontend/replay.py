@@ -1,0 +1,169 @@
+"""A graph that was recorded once, recorded again in another: over other inputs, states and sizes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail, joined_layer
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.ir.graph import Node, SourceLine, toposort
+from wholestep.compiler.ir.ops import Trait, having
+from wholestep.compiler.ir.types import Dim, Extent, Shape, TensorType, shape_text
+from wholestep.errors import ShapeError
+
+Sizes = Mapping[str, Extent]
+
+
+def replay(graph: ir.Graph, into: Graph, inputs: Mapping[str, Tensor], states: Mapping[str, Tensor]) -> list[Tensor]:
+    """The outputs of a recorded graph as tensors of the graph `into`, whose states it changes as it was recorded.
+
+    Its random numbers get keys of their own in each replay, and sizes are those of the inputs that it is given.
+    """
+    sizes = bound_sizes(graph, inputs)
+    leaves = {"input": inputs, "parameter": states, "state": states}
+    memo = _Memo(into, sizes, lambda node: leaves[node.op][node.attrs.name].node)  # type: ignore[attr-defined]
+    outputs = [memo.of(o.node) for o in graph.outputs]
+    pending = {u.name: into.latest(states[u.name]).node for u in graph.updates}
+    again = any(pending[u.name] is not states[u.name].node for u in graph.updates)
+    # A network that is called twice in a step changes its states twice, the second time from what the first one left.
+    late = {
+        "input": inputs,
+        "parameter": states,
+        "state": {**states, **{n: Tensor(p, into) for n, p in pending.items()}},
+    }
+    after = _Memo(into, sizes, lambda node: late[node.op][node.attrs.name].node, memo.draws) if again else memo  # type: ignore[attr-defined]
+    for name, node in [(u.name, after.of(u.node)) for u in graph.updates]:
+        into.advance(states[name], lambda _, new=node: Tensor(new, into))  # type: ignore[misc]
+    return [Tensor(node, into) for node in outputs]
+
+
+class _Memo:
+    """What each node of a recorded graph has become."""
+
+    def __init__(
+        self, into: Graph, sizes: Sizes, leaf: Callable[[Node], Node], draws: dict[str, str] | None = None
+    ) -> None:
+        self._into, self._sizes, self._leaf = into, sizes, leaf
+        self.draws = {} if draws is None else draws  # recorded key -> the key of this replay
+        self._new: dict[Node, Node] = {}
+
+    def of(self, root: Node) -> Node:
+        for node in toposort([root]):
+            if node not in self._new:
+                self._new[node] = self._made(node)
+        return self._new[root]
+
+    def _made(self, node: Node) -> Node:
+        if node.op in ("input", "parameter", "state"):
+            return self._leaf(node)
+        if node.op == "scalar":
+            return self._scalar(node.attrs)  # type: ignore[arg-type]
+        attrs = self._attrs(node.attrs)
+        if node.op in having(Trait.DRAWS):
+            attrs = dataclasses.replace(attrs, key=self._key(node.attrs.key))  # type: ignore[call-arg, attr-defined]
+        return Node(node.op, [self._new[i] for i in node.inputs], attrs, node.name, _placed(node.line))
+
+    def _key(self, recorded: str) -> str:
+        if recorded not in self.draws:
+            path = recorded.split("/")[:-1]
+            with self._into.at_scope((*self._into.open_scope, *path)):
+                self.draws[recorded] = self._into.next_random_key()
+        return self.draws[recorded]
+
+    def _scalar(self, attrs: at.ScalarAttrs) -> Node:
+        """The rate of a dropout is called by the key of its draw; others are shared by name."""
+        key, dot, rest = attrs.name.rpartition(".rate")
+        name = f"{self._key(key)}.rate" if dot and not rest and "random" in key else attrs.name
+        known = self._into.scalars.get(name)
+        return (self._into.scalar(name, attrs.default) if known is None else known).node
+
+    def _attrs(self, attrs: at.Attrs) -> at.Attrs:
+        return with_sizes(attrs, self._sizes)
+
+
+def _placed(line: SourceLine | None) -> SourceLine | None:
+    return None if line is None else dataclasses.replace(line, layer=joined_layer(line.layer))
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------
+
+
+def bound_sizes(graph: ir.Graph, inputs: Mapping[str, Tensor]) -> dict[str, Extent]:
+    """What each symbol of a recorded graph is, by the inputs it is given; an error where their shapes do not fit."""
+    sizes: dict[str, Extent] = {}
+    for node in graph.inputs:
+        name, given = node.attrs.name, inputs[node.attrs.name]  # type: ignore[attr-defined]
+        recorded = node.type.shape
+        fits = len(recorded) == given.ndim and all(_unify(a, b, sizes) for a, b in zip(recorded, given.shape))
+        if not fits:
+            known = ", ".join(f"{s} = {n}" for s, n in sizes.items())
+            fail(
+                ShapeError,
+                f"the network takes {name!r} of shape {shape_text(recorded)}; received {shape_text(given.shape)}"
+                + (f", with {known}" if known else "")
+                + ". Sizes that are numbers were fixed when it was imported; import it with an example of other sizes.",
+            )
+    return sizes
+
+
+def _unify(recorded: Extent, given: Extent, sizes: dict[str, Extent]) -> bool:
+    if not isinstance(recorded, Dim):
+        return recorded == given
+    ((names, factor), *more) = recorded.terms
+    if not more and factor == 1 and len(names) == 1:
+        return sizes.setdefault(names[0], given) == given
+    return substituted(recorded, sizes) == given
+
+
+def substituted(extent: Extent, sizes: Sizes) -> Extent:
+    """An extent with symbols replaced."""
+    if not isinstance(extent, Dim):
+        return extent
+    total: Extent = 0
+    for names, factor in extent.terms:
+        term: Extent = factor
+        for name in names:
+            term = term * sizes.get(name, Dim.symbol(name))
+        total = total + term
+    return total
+
+
+def _shape(shape: Iterable[Extent], sizes: Sizes) -> Shape:
+    return tuple(substituted(e, sizes) for e in shape)
+
+
+def _type(type: TensorType, sizes: Sizes) -> TensorType:
+    return TensorType(_shape(type.shape, sizes), type.dtype)
+
+
+def _graph(graph: ir.Graph, sizes: Sizes) -> ir.Graph:
+    new: dict[Node, Node] = {}
+    for n in graph.nodes:
+        new[n] = Node(n.op, [new[i] for i in n.inputs], with_sizes(n.attrs, sizes), n.name, _placed(n.line))
+    return ir.Graph(
+        tuple(ir.Output(o.name, new[o.node]) for o in graph.outputs), (), tuple(new[i] for i in graph.inputs)
+    )
+
+
+# By the annotation of an attribute in attrs.py; the others hold no extents.
+_BY_TYPE: dict[str, Callable[[Any, Sizes], Any]] = {
+    "Extent": substituted,
+    "Shape": _shape,
+    "TensorType": _type,
+    "Graph": _graph,
+}
+
+
+def with_sizes(attrs: at.Attrs, sizes: Sizes) -> at.Attrs:
+    """The same attributes with symbols replaced."""
+    changes = {
+        f.name: _BY_TYPE[str(f.type)](getattr(attrs, f.name), sizes)
+        for f in dataclasses.fields(attrs)
+        if str(f.type) in _BY_TYPE
+    }
+    return dataclasses.replace(attrs, **changes) if changes else attrs
