@@ -89,13 +89,13 @@ def test_attention_in_half_precision_is_cudnns(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_report_says_who_computes_attention_and_why() -> None:
-    def notes(precision: str, width: int, heads: int, mask: bool = False) -> list[str]:
+    def notes(precision: str, width: int, heads: int, mask: bool = False, rows: int = 16) -> list[str]:
         g = ws.Graph()
         x = g.input("x", ("batch", 256, width))
         added = g.input("added", (256, 256)) if mask else None
         g.set_outputs({"loss": ws.nn.MultiHeadAttention(width, heads)(x, mask=added).mean()})
         given = {"device": "null:cuda/sm_90", "precision": precision, "options": UNCHECKED}
-        session = ws.build_session(g, optimizer=ws.SGD(lr=0.1), batch_size=16, **given)
+        session = ws.build_session(g, optimizer=ws.SGD(lr=0.1), batch_size=rows, **given)
         return [note for note in session.plan.notes if "attention" in note]
 
     assert notes("bfloat16", 256, 4)[0] == "1 x attention by cuDNN, adding in a fixed order"
@@ -103,7 +103,7 @@ def test_a_report_says_who_computes_attention_and_why() -> None:
         ("cuDNN has none in float32", "float32", 256, 4),
         ("cuDNN's heads have a multiple of 8 columns, at most 128, not 4 and 4", "bfloat16", 256, 64),
         ("it has a mask", "bfloat16", 256, 4, True),
-        ("it has fewer than 64 million operations", "bfloat16", 8, 1),
+        ("it has fewer than 16 million operations", "bfloat16", 8, 1, False, 2),
     ):
         assert notes(*given)[0] == f"1 x attention by a kernel of ours: {why}"  # type: ignore[arg-type]
     assert notes("float32", 384, 2) == [], "heads of 192 columns are products and rows"

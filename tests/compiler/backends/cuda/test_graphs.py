@@ -18,13 +18,15 @@ from oracles import assert_close
 from random_graphs import LARGEST_VALUE, example_values, graphs
 
 import wholestep as ws
+from docs import make_ops
 from tests.compiler.backends.cuda.emulated import TARGET, Emulated, compiled_text
 from wholestep.compiler.backends.cuda.render.source import render
 from wholestep.compiler.backends.host import Memory, prologue
-from wholestep.compiler.ir.graph import Graph
+from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.interpret import interpret
+from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.ir.text import print_graph
-from wholestep.compiler.ir.types import evaluate, float64
+from wholestep.compiler.ir.types import DTYPES, DType, as_dtype, evaluate, float64
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.pipeline import Compiler
@@ -156,3 +158,57 @@ def test_every_op_and_its_gradient(dtype: str) -> None:
         for name, value in interpret(meant, inputs=inputs, state=state, step=STEP).outputs.items():
             scale = float(np.abs(np.nan_to_num(value.astype(np.float64), posinf=0, neginf=0)).max(initial=1.0))
             assert_close(found[name], value, found[name].dtype.name, scale=scale)
+
+
+# -- every op in every dtype -----------------------------------------------------------------------------------------
+
+
+def test_the_page_of_ops_is_up_to_date() -> None:
+    """Every op of the IR is on it, for every device: it runs there, or is refused by name."""
+    assert make_ops.PAGE.read_text() == make_ops.render(), "run python docs/make_ops.py"
+    assert set(make_ops.FAMILIES) == {op.family for op in OPS.values()}
+
+
+def values_for(graph: Graph, rng: np.random.Generator) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Floats between 0.2 and 0.9, which suit every function; integers that are indices everywhere."""
+
+    def value(node: Node) -> Array:
+        shape, dtype = [evaluate(e, make_ops.SIZES) for e in node.type.shape], node.type.dtype
+        drawn = rng.uniform(0.2, 0.9, shape) if dtype.is_float else rng.integers(0, 2, shape)
+        return drawn.astype(dtype.numpy)
+
+    inputs = {name: value(node) for name, node in graph.leaves("input").items()}
+    return inputs, {name: value(node) for name, node in graph.states().items()}
+
+
+def assert_rounded(got: Array, want: Array, dtype: DType) -> None:
+    """Of half types a few roundings off: a float32 sum may lie on either side of a tie, and terms may cancel."""
+    if not dtype.is_half:
+        assert_close(got, want, dtype.name, scale=LARGEST_VALUE)
+        return
+    exact = want.astype(np.float64)
+    scale = float(np.abs(exact).max(initial=0.0))
+    np.testing.assert_allclose(got.astype(np.float64), exact, rtol=0, atol=4 * dtype.eps * scale + 1e-5)
+
+
+EVERY_DAY = ("bfloat16", "int32")  # float32 and its gradients have a test of their own
+
+
+@pytest.mark.parametrize("dtype", [d if d in EVERY_DAY else pytest.param(d, marks=pytest.mark.long) for d in DTYPES])
+def test_every_op_in_a_dtype(dtype: str) -> None:
+    """What the page says of `cuda`: kernels of all ops, beside the interpreter."""
+    named = {op: make_ops.example(op, DTYPES[dtype]) for op in OPS}
+    many = {op: graph for op, graph in named.items() if graph is not None}
+    plans = [make_ops.planned(graph, TARGET) for graph in many.values()]
+    rng = np.random.default_rng(0)
+    for (op, graph), emulated in zip(many.items(), together(plans), strict=True):
+        inputs, state = values_for(graph, rng)
+        meant = strip_stop_gradients(expand_gradients(inline_calls(graph)))
+        found = run(emulated, inputs, state, make_ops.SIZES, 0, (0, 0))
+        want = interpret(meant, inputs=inputs, state=state, sizes=make_ops.SIZES, step=STEP)
+        for name, value in want.outputs.items():
+            try:
+                own = as_dtype(found[name].dtype)
+                assert_rounded(found[name], value, DTYPES[dtype] if own.is_float and DTYPES[dtype].is_half else own)
+            except AssertionError as error:
+                raise AssertionError(f"{op} in {dtype}: {error}") from None

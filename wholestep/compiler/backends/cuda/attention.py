@@ -18,11 +18,13 @@ THREADS = 128  # of `ws_heads` in native/attention.h
 TILE, NARROW_TILE = 32, 16  # rows of a block; of wide heads and of float64, for whom shared memory is small
 WIDE_HEAD = 256  # bytes of a row from which on a head is wide
 WIDEST_HEAD = 512  # bytes of a row that our kernel takes
-LEAST_WORK = 64_000_000  # floating-point operations from which on a library's attention beats ours
+LEAST_WORK = 16_000_000  # floating-point operations from which on a library's attention beats ours
 STEP, MOST_WIDTH = 8, 128  # of cuDNN: heads have a multiple of it, and at most so many columns
 ALIGNMENT = 16  # bytes, of every operand
-KEYS_APART = 64  # rows of keys whose share of a query's gradient cuDNN keeps apart, to add them in order
-FORWARD_WORKSPACE = 16 << 20
+ROWS_APART = {"cuda/sm_90": 128}  # keys whose share of a query's gradient cuDNN keeps apart, to add them in order
+FEWEST_APART = 64  # of GPUs that were not asked
+ROWS_TOGETHER, LEAST_COLUMNS = 128, 32  # of what it keeps: whole tiles, columns of a power of 2
+SPARE_WORKSPACE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def schedule_attention(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> 
     call, axes = kernel.body, Axes.of(kernel)
     assert isinstance(call, Call)
     if refused(plan, kernel, sizes) is None:
-        return CudaSchedule(GRAPH, THREADS, workspace=_workspace(kernel, sizes))
+        return CudaSchedule(GRAPH, THREADS, workspace=_workspace(plan, kernel))
     tile = tile_of(call, kernel.axes[axes.width], kernel.axes[axes.values])
     lead = prod(evaluate(kernel.axes[a], sizes) for a in axes.lead)
     down, across = (max(1, -(-evaluate(kernel.axes[a], sizes) // tile)) for a in (axes.queries, axes.keys))
@@ -129,16 +131,17 @@ def _array(plan: Plan, kernel: Kernel, item: Operand, sizes: Mapping[str, int]) 
     return Array(item.name, tuple(shape), tuple(steps), plan.buffers[item.load.buffer].type.dtype)
 
 
-def _workspace(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+def _workspace(plan: Plan, kernel: Kernel) -> int:
     """Backward, each tile of keys has a gradient of the queries of its own: they are added in order."""
     call, axes = kernel.body, Axes.of(kernel)
     assert isinstance(call, Call)
     if call.routine == "attention":
-        return FORWARD_WORKSPACE
-    heads = prod(evaluate(kernel.axes[a], sizes) for a in (*axes.lead, axes.group))
-    queries, keys, width = (evaluate(kernel.axes[a], sizes) for a in (axes.queries, axes.keys, axes.width))
-    tiles = -(-keys // KEYS_APART) + 2
-    return heads * queries * (tiles * width + 4) * call.dtype.accumulate.size + FORWARD_WORKSPACE
+        return SPARE_WORKSPACE
+    heads = prod(evaluate(kernel.axes[a], plan.sizes) for a in (*axes.lead, axes.group))
+    queries, keys, width = (evaluate(kernel.axes[a], plan.sizes) for a in (axes.queries, axes.keys, axes.width))
+    apart = -(-keys // ROWS_APART.get(plan.target.partition("+")[0], FEWEST_APART))
+    rows, columns = -(-queries // ROWS_TOGETHER) * ROWS_TOGETHER, max(LEAST_COLUMNS, 1 << (width - 1).bit_length())
+    return heads * rows * (apart * columns + 1) * call.dtype.accumulate.size + SPARE_WORKSPACE
 
 
 FORWARD_NAMES = {"q": "q", "k": "k", "v": "v"}  # argument of the library -> operand
@@ -164,7 +167,7 @@ def described(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCa
         for i, a in zip(items, arrays, strict=True)
     )
     # Which algorithm adds in order is said by an option; the notes are not about it.
-    return LibraryCall(Description((op,), arrays, _workspace(kernel, plan.sizes), without=()), places)
+    return LibraryCall(Description((op,), arrays, _workspace(plan, kernel), without=()), places)
 
 
 def notes_of(plan: Plan) -> tuple[str, ...]:

@@ -1,6 +1,28 @@
 /* Attention and its gradients, by blocks of 128 threads: 16 groups of 8 share TILE rows.  A block has a tile of queries, or
    of keys, for itself and walks over tiles of the others; scores are never in memory.  What is added to what depends on
-   the lengths alone.  q(h, i, w), k(j, w) and so on are elements, h the head of those that share keys. */
+   the lengths alone.  q(h, i), k(j) and so on are rows in memory, h the head of those that share keys.
+
+   IN is how operands are stored, OUT results; ALIGNED: every row begins at a multiple of 16 bytes and has as many. */
+struct ws_plain {
+  template <class T> static __device__ __forceinline__ T wide(T x) { return x; }
+  template <class T> static __device__ __forceinline__ T narrow(T x) { return x; }
+};
+struct ws_bf16 {
+  static __device__ __forceinline__ float wide(ws_half x) { return ws_from_bf16(x); }
+  static __device__ __forceinline__ ws_half narrow(float x) { return ws_to_bf16(x); }
+};
+struct ws_f16 {
+  static __device__ __forceinline__ float wide(ws_half x) { return ws_from_f16(x); }
+  static __device__ __forceinline__ ws_half narrow(float x) { return ws_to_f16(x); }
+};
+template <class P> struct ws_pointed;
+template <class S> struct ws_pointed<S *> { using type = S; };
+template <class S> struct ws_pointed<const S *> { using type = S; };
+template <class P> using ws_element = typename ws_pointed<P>::type; /* of a row */
+template <class S, int COUNT> struct alignas(sizeof(S) * COUNT) ws_piece {
+  S x[COUNT];
+};
+
 template <class T, int TILE, int W, int E> struct ws_heads {
   static constexpr int THREADS = 128, PAD = 16 / sizeof(T), OWN = TILE / 16, ACROSS = TILE / 8;
   static constexpr int WIDE = (W + 3) / 4 * 4 + PAD, TALL = (E + 3) / 4 * 4 + PAD, SQUARE = TILE + PAD;
@@ -10,12 +32,31 @@ template <class T, int TILE, int W, int E> struct ws_heads {
 };
 
 /* TILE rows of COLUMNS elements into shared memory, STEP elements apart; zeros behind the last row and column. */
-template <class T, int TILE, int COLUMNS, int STEP, class F> WS_INLINE void ws_fill(T *to, int first, int rows, F f) {
-  constexpr int EACH = (COLUMNS + 3) / 4 * 4;
+template <class KIND, bool ALIGNED, class T, int TILE, int COLUMNS, int STEP, class F>
+WS_INLINE void ws_fill(T *to, int first, int rows, F row) {
+  using S = ws_element<decltype(row(0))>;
+  if constexpr (ALIGNED) {
+    constexpr int EACH = 16 / sizeof(S), ACROSS = COLUMNS / EACH, FOUR = 16 / sizeof(T);
+#pragma unroll
+    for (int at = threadIdx.x; at < TILE * ACROSS; at += 128) {
+      const int i = at / ACROSS, c = at % ACROSS * EACH;
+      ws_piece<S, EACH> piece = {};
+      if (first + i < rows) piece = *(const ws_piece<S, EACH> *)(row(first + i) + c);
+#pragma unroll
+      for (int f = 0; f < EACH / FOUR; f++) {
+        ws_piece<T, FOUR> wide;
+#pragma unroll
+        for (int l = 0; l < FOUR; l++) wide.x[l] = KIND::wide(piece.x[f * FOUR + l]);
+        *(ws_piece<T, FOUR> *)(to + i * STEP + c + f * FOUR) = wide;
+      }
+    }
+  } else {
+    constexpr int EACH = (COLUMNS + 3) / 4 * 4;
 #pragma unroll 4
-  for (int at = threadIdx.x; at < TILE * EACH; at += 128) {
-    const int i = at / EACH, c = at % EACH;
-    to[i * STEP + c] = first + i < rows && c < COLUMNS ? (T)f(first + i, c) : (T)0;
+    for (int at = threadIdx.x; at < TILE * EACH; at += 128) {
+      const int i = at / EACH, c = at % EACH;
+      to[i * STEP + c] = first + i < rows && c < COLUMNS ? (T)KIND::wide(row(first + i)[c]) : (T)0;
+    }
   }
 }
 
@@ -72,18 +113,26 @@ template <class Op, class T> WS_INLINE T ws_eight(T x) {
   return x;
 }
 
-/* The sums of a thread, row by row, times a factor of the row. */
-template <class T, int OWN, int PIECES, int COLUMNS, class F>
-WS_INLINE void ws_hand(const T (&sum)[OWN][PIECES * 4], int first, int row, int lane, int rows, F f) {
+/* The sums of a thread, row by row; of a result that nobody wants there are no rows. */
+template <class KIND, bool ALIGNED, class T, int OWN, int PIECES, int COLUMNS, class F>
+WS_INLINE void ws_hand(const T (&sum)[OWN][PIECES * 4], int first, int row, int lane, int rows, F to) {
+  using S = ws_element<decltype(to(0))>;
 #pragma unroll
-  for (int i = 0; i < OWN; i++)
+  for (int i = 0; i < OWN; i++) {
+    if (first + row + i >= rows || !to(first + row + i)) continue;
+    S *const into = to(first + row + i);
 #pragma unroll
-    for (int p = 0; p < PIECES; p++)
+    for (int p = 0; p < PIECES; p++) {
+      const int c = (lane + 8 * p) * 4;
+      ws_piece<S, 4> piece;
 #pragma unroll
       for (int l = 0; l < 4; l++) {
-        const int c = (lane + 8 * p) * 4 + l;
-        if (first + row + i < rows && c < COLUMNS) f(first + row + i, c, sum[i][p * 4 + l]);
+        piece.x[l] = KIND::narrow(sum[i][p * 4 + l]);
+        if (!ALIGNED && c + l < COLUMNS) into[c + l] = piece.x[l];
       }
+      if (ALIGNED && c < COLUMNS) *(ws_piece<S, 4> *)(into + c) = piece;
+    }
+  }
 }
 
 template <class T, int N, int M> WS_INLINE void ws_clear(T (&x)[N][M]) {
@@ -94,7 +143,8 @@ template <class T, int N, int M> WS_INLINE void ws_clear(T (&x)[N][M]) {
 }
 
 /* A tile of queries from q0 on: the weighted mean of the values, and the logarithm of the sum of what is weighed by. */
-template <class T, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K, class V, class M, class O, class L>
+template <class T, class IN, class OUT, bool ALIGNED, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K,
+          class V, class M, class O, class L>
 WS_INLINE void ws_attention(T *memory, int queries, int keys, int q0, T scale, Q q, K k, V v, M mask, O out, L lse) {
   using H = ws_heads<T, TILE, W, E>;
   T *const qs = memory, *const ks = qs + TILE * H::WIDE, *const vs = ks + TILE * H::WIDE, *const ps = vs + TILE * H::TALL;
@@ -103,12 +153,13 @@ WS_INLINE void ws_attention(T *memory, int queries, int keys, int q0, T scale, Q
   ws_clear(sum);
 #pragma unroll
   for (int i = 0; i < H::OWN; i++) most[i] = ws_lowest((T)0), total[i] = 0;
-  ws_fill<T, TILE, W, H::WIDE>(qs, q0, queries, q);
+  ws_fill<IN, ALIGNED, T, TILE, W, H::WIDE>(qs, q0, queries, q);
   const int to = CAUSAL && q0 + TILE < keys ? q0 + TILE : keys;
+#pragma unroll 1
   for (int k0 = 0; k0 < to; k0 += TILE) {
     if (k0) __syncthreads();
-    ws_fill<T, TILE, W, H::WIDE>(ks, k0, keys, k);
-    ws_fill<T, TILE, E, H::TALL>(vs, k0, keys, v);
+    ws_fill<IN, ALIGNED, T, TILE, W, H::WIDE>(ks, k0, keys, k);
+    ws_fill<IN, ALIGNED, T, TILE, E, H::TALL>(vs, k0, keys, v);
     __syncthreads();
     T s[H::OWN][H::ACROSS];
     ws_compare<T, H::OWN, H::ACROSS, W, H::WIDE>(s, qs, ks, row, lane);
@@ -147,7 +198,7 @@ WS_INLINE void ws_attention(T *memory, int queries, int keys, int q0, T scale, Q
 #pragma unroll
     for (int c = 0; c < H::PIECES_E * 4; c++) sum[i][c] = total[i] == 0 ? (T)0 : sum[i][c] / total[i];
   }
-  ws_hand<T, H::OWN, H::PIECES_E, E>(sum, q0, row, lane, queries, out);
+  ws_hand<OUT, ALIGNED, T, H::OWN, H::PIECES_E, E>(sum, q0, row, lane, queries, out);
 }
 
 /* Of one tile of queries and one of keys in shared memory: p = e^(s - lse) and ds = p (dp - sum of p dp), times scale
@@ -179,7 +230,7 @@ WS_INLINE void ws_slopes(
 }
 
 /* What the rows of a tile of queries have: lse, and the product of the result with its gradient. */
-template <class T, int TILE, int E, int TALL, class O, class L>
+template <class KIND, bool ALIGNED, class T, int TILE, int E, int TALL, class O, class L>
 WS_INLINE void ws_rows_of(T *lses, T *deltas, const T *gs, int q0, int queries, O out, L lse) {
   constexpr int OWN = TILE / 16;
   const int row = threadIdx.x / 8 * OWN, lane = threadIdx.x % 8;
@@ -187,16 +238,21 @@ WS_INLINE void ws_rows_of(T *lses, T *deltas, const T *gs, int q0, int queries, 
   for (int i = 0; i < OWN; i++) {
     const int at = q0 + row + i;
     T delta = 0;
-    if (at < queries)
-      for (int e = lane; e < E; e += 8) delta += (T)out(at, e) * gs[(row + i) * TALL + e];
+    if (at < queries) {
+      const ws_element<decltype(out(0))> *const from = out(at);
+      for (int c = lane * 4; c < E; c += 32)
+#pragma unroll
+        for (int l = 0; l < 4; l++)
+          if (ALIGNED || c + l < E) delta += (T)KIND::wide(from[c + l]) * gs[(row + i) * TALL + c + l];
+    }
     delta = ws_eight<ws_sum_op>(delta);
     if (lane == 0) deltas[row + i] = delta, lses[row + i] = at < queries ? (T)lse(at) : (T)0;
   }
 }
 
 /* The gradient of a tile of queries. */
-template <class T, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K, class V, class M, class G, class O,
-          class L, class X, class D>
+template <class T, class IN, class OUT, bool ALIGNED, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K,
+          class V, class M, class G, class O, class L, class X, class D>
 WS_INLINE void ws_attention_queries(T *memory, int queries, int keys, int q0, T scale, Q q, K k, V v, M mask, G g, O out,
                                     L lse, X dq, D dmask) {
   using H = ws_heads<T, TILE, W, E>;
@@ -206,26 +262,27 @@ WS_INLINE void ws_attention_queries(T *memory, int queries, int keys, int q0, T 
   const int row = threadIdx.x / 8 * H::OWN, lane = threadIdx.x % 8;
   T sum[H::OWN][H::PIECES_W * 4];
   ws_clear(sum);
-  ws_fill<T, TILE, W, H::WIDE>(qs, q0, queries, q);
-  ws_fill<T, TILE, E, H::TALL>(gs, q0, queries, g);
+  ws_fill<IN, ALIGNED, T, TILE, W, H::WIDE>(qs, q0, queries, q);
+  ws_fill<IN, ALIGNED, T, TILE, E, H::TALL>(gs, q0, queries, g);
   __syncthreads();
-  ws_rows_of<T, TILE, E, H::TALL>(lses, deltas, gs, q0, queries, out, lse);
+  ws_rows_of<OUT, ALIGNED, T, TILE, E, H::TALL>(lses, deltas, gs, q0, queries, out, lse);
   const int to = CAUSAL && !MASKED && q0 + TILE < keys ? q0 + TILE : keys; /* the gradient of a mask has zeros too */
+#pragma unroll 1
   for (int k0 = 0; k0 < to; k0 += TILE) {
     if (k0) __syncthreads();
-    ws_fill<T, TILE, W, H::WIDE>(ks, k0, keys, k);
-    ws_fill<T, TILE, E, H::TALL>(vs, k0, keys, v);
+    ws_fill<IN, ALIGNED, T, TILE, W, H::WIDE>(ks, k0, keys, k);
+    ws_fill<IN, ALIGNED, T, TILE, E, H::TALL>(vs, k0, keys, v);
     __syncthreads();
     ws_slopes<T, TILE, W, E, CAUSAL, MASKED>(qs, gs, ks, vs, lses, deltas, ps, ds, queries, keys, q0, k0, scale, mask, dmask);
     __syncwarp();
     ws_weigh<T, TILE, H::OWN, H::PIECES_W, W, H::WIDE, H::SQUARE, false>(sum, ds, ks, row, lane);
   }
-  ws_hand<T, H::OWN, H::PIECES_W, W>(sum, q0, row, lane, queries, dq);
+  ws_hand<OUT, ALIGNED, T, H::OWN, H::PIECES_W, W>(sum, q0, row, lane, queries, dq);
 }
 
 /* The gradients of a tile of keys and of their values, over all heads of queries that share them. */
-template <class T, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K, class V, class M, class G, class O,
-          class L, class X, class Y>
+template <class T, class IN, class OUT, bool ALIGNED, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K,
+          class V, class M, class G, class O, class L, class X, class Y>
 WS_INLINE void ws_attention_keys(T *memory, int heads, int queries, int keys, int k0, T scale, Q q, K k, V v, M mask, G g,
                                  O out, L lse, X dk, Y dv) {
   using H = ws_heads<T, TILE, W, E>;
@@ -236,17 +293,19 @@ WS_INLINE void ws_attention_keys(T *memory, int heads, int queries, int keys, in
   T of_keys[H::OWN][H::PIECES_W * 4], of_values[H::OWN][H::PIECES_E * 4];
   ws_clear(of_keys);
   ws_clear(of_values);
-  ws_fill<T, TILE, W, H::WIDE>(ks, k0, keys, k);
-  ws_fill<T, TILE, E, H::TALL>(vs, k0, keys, v);
+  ws_fill<IN, ALIGNED, T, TILE, W, H::WIDE>(ks, k0, keys, k);
+  ws_fill<IN, ALIGNED, T, TILE, E, H::TALL>(vs, k0, keys, v);
   auto nothing = [](int, int, T) {};
+#pragma unroll 1
   for (int h = 0; h < heads; h++)
+#pragma unroll 1
     for (int q0 = CAUSAL ? k0 : 0; q0 < queries; q0 += TILE) {
       __syncthreads(); /* whoever still reads the tiles before */
-      ws_fill<T, TILE, W, H::WIDE>(qs, q0, queries, [&](int i, int w) { return q(h, i, w); });
-      ws_fill<T, TILE, E, H::TALL>(gs, q0, queries, [&](int i, int e) { return g(h, i, e); });
+      ws_fill<IN, ALIGNED, T, TILE, W, H::WIDE>(qs, q0, queries, [&](int i) { return q(h, i); });
+      ws_fill<IN, ALIGNED, T, TILE, E, H::TALL>(gs, q0, queries, [&](int i) { return g(h, i); });
       __syncthreads();
-      ws_rows_of<T, TILE, E, H::TALL>(
-          lses, deltas, gs, q0, queries, [&](int i, int e) { return out(h, i, e); }, [&](int i) { return lse(h, i); });
+      ws_rows_of<OUT, ALIGNED, T, TILE, E, H::TALL>(
+          lses, deltas, gs, q0, queries, [&](int i) { return out(h, i); }, [&](int i) { return lse(h, i); });
       __syncwarp();
       ws_slopes<T, TILE, W, E, CAUSAL, MASKED>(
           qs, gs, ks, vs, lses, deltas, ps, ds, queries, keys, q0, k0, scale, [&](int i, int j) { return mask(h, i, j); },
@@ -255,6 +314,6 @@ WS_INLINE void ws_attention_keys(T *memory, int heads, int queries, int keys, in
       ws_weigh<T, TILE, H::OWN, H::PIECES_W, W, H::WIDE, H::SQUARE, true>(of_keys, ds, qs, row, lane);
       ws_weigh<T, TILE, H::OWN, H::PIECES_E, E, H::TALL, H::SQUARE, true>(of_values, ps, gs, row, lane);
     }
-  ws_hand<T, H::OWN, H::PIECES_W, W>(of_keys, k0, row, lane, keys, dk);
-  ws_hand<T, H::OWN, H::PIECES_E, E>(of_values, k0, row, lane, keys, dv);
+  ws_hand<OUT, ALIGNED, T, H::OWN, H::PIECES_W, W>(of_keys, k0, row, lane, keys, dk);
+  ws_hand<OUT, ALIGNED, T, H::OWN, H::PIECES_E, E>(of_values, k0, row, lane, keys, dv);
 }

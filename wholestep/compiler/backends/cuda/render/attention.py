@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from wholestep.compiler.backends.cuda.attention import Axes, makes_keys, makes_queries
+from wholestep.compiler.backends.cuda.products import start_of, stride_of
 from wholestep.compiler.backends.cuda.render.language import STORED, cast_text, literal, widened
 from wholestep.compiler.backends.cuda.render.products import accumulator
 from wholestep.compiler.backends.cuda.render.writer import Writer
+from wholestep.compiler.ir.types import Dim, Extent, bfloat16, float16, float32, float64
 from wholestep.compiler.plan.bodies import Call
+
+ROWS = frozenset({"q", "k", "v", "gradient", "out", "dq", "dk", "dv"})  # what has an axis of columns
+KINDS = {bfloat16: "ws_bf16", float16: "ws_f16", float32: "ws_plain", float64: "ws_plain"}
+PIECE = 16  # bytes that are read and written at once
+
+
+def is_odd(extent: Extent, each: int) -> bool:
+    """May a size be no multiple of another?"""
+    return any(c % each for _, c in extent.terms) if isinstance(extent, Dim) else bool(extent % each)
 
 
 def render_call(w: Writer) -> None:
@@ -46,32 +57,50 @@ class _Text:
         axes = self.axes
         self.sizes = f"{self.type}, {tile}, {w.axis_extent(axes.width)}, {w.axis_extent(axes.values)}"
         self.causal = bool(dict(call.extents)["causal"])
-        flags = ("true" if x else "false" for x in (self.causal, "mask" in self.operands))
-        self.template = f"{self.sizes}, {', '.join(flags)}"
-        w.axes |= {axes.group: "h", axes.queries: "i", axes.keys: "j", axes.width: "c", axes.values: "c"}
+        flags = ", ".join("true" if x else "false" for x in (self.causal, "mask" in self.operands))
+        kept = self.operands.get("out") or next((load for name, load in self.results.items() if name in ROWS), None)
+        kinds = [KINDS[call.dtype], KINDS[self.dtype if kept is None else w.buffer_dtype(kept)]]
+        aligned = "true" if self.is_aligned() else "false"
+        self.template = f"{self.type}, {', '.join(kinds)}, {aligned}, {self.sizes.partition(', ')[2]}, {flags}"
+        w.axes |= {axes.group: "h", axes.queries: "i", axes.keys: "j", axes.width: "0", axes.values: "0"}
+
+    def is_aligned(self) -> bool:
+        """Are all rows, whatever the sizes, whole pieces of 16 bytes?"""
+        inner = (self.axes.width, self.axes.values)
+        for name, load in (*self.operands.items(), *self.results.items()):
+            if name in ROWS:
+                each = PIECE // self.w.buffer_dtype(load).size
+                outer = {a for i in load.index for a, _ in i.terms} - set(inner)
+                steps = [start_of(load), *(stride_of(load, a) for a in outer), *(self.w.kernel.axes[a] for a in inner)]
+                if any(is_odd(step, max(4, each)) for step in steps):
+                    return False
+        return True
 
     def arguments(self, name: str, with_head: bool) -> str:
-        """The indices of an element."""
-        along = {"k": "j c", "v": "j c", "dk": "j c", "dv": "j c", "mask": "i j", "dmask": "i j", "lse": "i"}
-        found = along.get(name, "i c").split()
+        """What finds a row, or an element of what is no row."""
+        along = {"mask": "i j", "dmask": "i j", **dict.fromkeys(("k", "v", "dk", "dv"), "j")}
         head = ["h"] if with_head and name not in ("k", "v", "dk", "dv") else []
-        return ", ".join(f"int {x}" for x in (*head, *found))
+        return ", ".join(f"int {x}" for x in (*head, *along.get(name, "i").split()))
 
     def reads(self, name: str, with_head: bool = False) -> str:
-        """A function that gives an element of an operand."""
+        """A function that gives a row of an operand, or an element."""
         load, given = self.operands.get(name), self.arguments(name, with_head)
         if load is None:
             return f"[&]({given}) -> {self.type} {{ return 0; }}"
-        value = widened(self.w.element(load), self.w.buffer_dtype(load), self.dtype)
-        return f"[&]({given}) -> {self.type} {{ return {value}; }}"
+        dtype = self.w.buffer_dtype(load)
+        if name in ROWS:
+            return f"[&]({given}) -> const {STORED[dtype]} * {{ return &{self.w.element(load)}; }}"
+        return f"[&]({given}) -> {self.type} {{ return {widened(self.w.element(load), dtype, self.dtype)}; }}"
 
     def writes(self, name: str) -> str:
-        """A function that takes an element of a result."""
+        """A function that gives a row of a result, or takes an element."""
         load, given = self.results.get(name), self.arguments(name, False)
+        if name in ROWS:
+            type = STORED[self.dtype if load is None else self.w.buffer_dtype(load)]
+            return f"[&]({given}) -> {type} * {{ return {'0' if load is None else f'&{self.w.element(load)}'}; }}"
         if load is None:
             return f"[&]({given}, {self.type}) {{}}"
-        to = self.w.buffer_dtype(load)
-        value = cast_text("x", self.dtype, to) if to != self.dtype else "x"
+        value = cast_text("x", self.dtype, self.w.buffer_dtype(load))
         return f"[&]({given}, {self.type} x) {{ {self.w.element(load)} = {value}; }}"
 
     def over_queries(self, block: str, function: str, given: tuple[str, ...], made: tuple[str, ...]) -> None:

@@ -62,7 +62,8 @@ def extent_text(extent: Extent, symbols: tuple[str, ...]) -> str:
         if coefficient != 1 or not factors:
             factors.insert(0, str(coefficient))
         parts.append("*".join(factors))
-    return parts[0] if len(parts) == 1 else f"({'+'.join(parts)})"
+    whole = "+".join(parts)
+    return whole if whole.isalnum() else f"({whole})"  # it may stand behind % and /
 
 
 Row = Callable[[DType, tuple[str, ...]], str]
