@@ -14,8 +14,10 @@ from wholestep.compiler.ir.types import Extent, evaluate
 from wholestep.compiler.plan.bodies import Call
 from wholestep.compiler.plan.kernel import Kernel, Operand, Plan
 
-THREADS = 128  # of `ws_heads` in native/attention.h
 TILE, NARROW_TILE = 32, 16  # rows of a block; of wide heads and of float64, for whom shared memory is small
+GROUP = 8  # threads that share rows, in native/attention.h,
+MOST_OWN = 2  # and how many they share where there are
+ENOUGH = 528  # blocks, four for each multiprocessor
 WIDE_HEAD = 256  # bytes of a row from which on a head is wide
 WIDEST_HEAD = 512  # bytes of a row that our kernel takes
 LEAST_WORK = 16_000_000  # floating-point operations from which on a library's attention beats ours
@@ -57,14 +59,15 @@ def schedule_attention(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> 
     call, axes = kernel.body, Axes.of(kernel)
     assert isinstance(call, Call)
     if refused(plan, kernel, sizes) is None:
-        return CudaSchedule(GRAPH, THREADS, workspace=_workspace(plan, kernel))
+        return CudaSchedule(GRAPH, workspace=_workspace(plan, kernel))
     tile = tile_of(call, kernel.axes[axes.width], kernel.axes[axes.values])
     lead = prod(evaluate(kernel.axes[a], sizes) for a in axes.lead)
     down, across = (max(1, -(-evaluate(kernel.axes[a], sizes) // tile)) for a in (axes.queries, axes.keys))
     heads = evaluate(kernel.axes[axes.group], sizes)
     blocks = lead * heads * down if makes_queries(call) else 0
     blocks += lead * across if makes_keys(call) else 0
-    return CudaSchedule(ATTENTION, THREADS, max(1, blocks), tile=(tile,))
+    own = MOST_OWN if blocks >= ENOUGH and tile == TILE else 1
+    return CudaSchedule(ATTENTION, tile // own * GROUP, max(1, blocks), tile=(tile, own))
 
 
 def makes_keys(call: Call) -> bool:

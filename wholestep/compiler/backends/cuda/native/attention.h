@@ -1,4 +1,4 @@
-/* Attention and its gradients, by blocks of 128 threads: 16 groups of 8 share TILE rows.  A block has a tile of queries, or
+/* Attention and its gradients: groups of 8 threads have OWN rows each of a block's TILE; no bit depends on OWN.  A block has a tile of queries, or
    of keys, for itself and walks over tiles of the others; scores are never in memory.  What is added to what depends on
    the lengths alone.  q(h, i), k(j) and so on are rows in memory, h the head of those that share keys.
 
@@ -23,8 +23,8 @@ template <class S, int COUNT> struct alignas(sizeof(S) * COUNT) ws_piece {
   S x[COUNT];
 };
 
-template <class T, int TILE, int W, int E> struct ws_heads {
-  static constexpr int THREADS = 128, PAD = 16 / sizeof(T), OWN = TILE / 16, ACROSS = TILE / 8;
+template <class T, int ROWS, int TILE, int W, int E> struct ws_heads {
+  static constexpr int OWN = ROWS, THREADS = TILE / OWN * 8, PAD = 16 / sizeof(T), ACROSS = TILE / 8;
   static constexpr int WIDE = (W + 3) / 4 * 4 + PAD, TALL = (E + 3) / 4 * 4 + PAD, SQUARE = TILE + PAD;
   static constexpr int PIECES_W = (W + 31) / 32, PIECES_E = (E + 31) / 32; /* of 4 columns of a thread */
   static constexpr int FORWARD = TILE * (2 * WIDE + TALL + SQUARE);
@@ -32,13 +32,13 @@ template <class T, int TILE, int W, int E> struct ws_heads {
 };
 
 /* TILE rows of COLUMNS elements into shared memory, STEP elements apart; zeros behind the last row and column. */
-template <class KIND, bool ALIGNED, class T, int TILE, int COLUMNS, int STEP, class F>
+template <class KIND, bool ALIGNED, class T, int THREADS, int TILE, int COLUMNS, int STEP, class F>
 WS_INLINE void ws_fill(T *to, int first, int rows, F row) {
   using S = ws_element<decltype(row(0))>;
   if constexpr (ALIGNED) {
     constexpr int EACH = 16 / sizeof(S), ACROSS = COLUMNS / EACH, FOUR = 16 / sizeof(T);
 #pragma unroll
-    for (int at = threadIdx.x; at < TILE * ACROSS; at += 128) {
+    for (int at = threadIdx.x; at < TILE * ACROSS; at += THREADS) {
       const int i = at / ACROSS, c = at % ACROSS * EACH;
       ws_piece<S, EACH> piece = {};
       if (first + i < rows) piece = *(const ws_piece<S, EACH> *)(row(first + i) + c);
@@ -53,7 +53,7 @@ WS_INLINE void ws_fill(T *to, int first, int rows, F row) {
   } else {
     constexpr int EACH = (COLUMNS + 3) / 4 * 4;
 #pragma unroll 4
-    for (int at = threadIdx.x; at < TILE * EACH; at += 128) {
+    for (int at = threadIdx.x; at < TILE * EACH; at += THREADS) {
       const int i = at / EACH, c = at % EACH;
       to[i * STEP + c] = first + i < rows && c < COLUMNS ? (T)KIND::wide(row(first + i)[c]) : (T)0;
     }
@@ -87,21 +87,34 @@ WS_INLINE void ws_compare(T (&x)[OWN][ACROSS], const T *a, const T *b, int row, 
    stand side by side, or (TURNED) one above the other. */
 template <class T, int TILE, int OWN, int PIECES, int COLUMNS, int STEP, int SQUARE, bool TURNED>
 WS_INLINE void ws_weigh(T (&sum)[OWN][PIECES * 4], const T *weights, const T *rows, int row, int lane) {
-#pragma unroll 4
-  for (int r = 0; r < TILE; r++) {
-    T weight[OWN];
+#pragma unroll 2
+  for (int r = 0; r < TILE; r += 4) {
+    T weight[4][OWN];
+    if constexpr (TURNED) {
 #pragma unroll
-    for (int i = 0; i < OWN; i++) weight[i] = TURNED ? weights[r * SQUARE + row + i] : weights[(row + i) * SQUARE + r];
+      for (int m = 0; m < 4; m++) ws_pick<T, OWN>(weight[m], weights + (r + m) * SQUARE + row);
+    } else {
+#pragma unroll
+      for (int i = 0; i < OWN; i++) {
+        T four[4];
+        ws_pick<T, 4>(four, weights + (row + i) * SQUARE + r);
+#pragma unroll
+        for (int m = 0; m < 4; m++) weight[m][i] = four[m];
+      }
+    }
 #pragma unroll
     for (int p = 0; p < PIECES; p++) {
       const int c = (lane + 8 * p) * 4;
       if (c >= COLUMNS) continue;
-      T x[4];
-      ws_pick<T, 4>(x, rows + r * STEP + c);
 #pragma unroll
-      for (int i = 0; i < OWN; i++)
+      for (int m = 0; m < 4; m++) {
+        T x[4];
+        ws_pick<T, 4>(x, rows + (r + m) * STEP + c);
 #pragma unroll
-        for (int l = 0; l < 4; l++) sum[i][p * 4 + l] += weight[i] * x[l];
+        for (int i = 0; i < OWN; i++)
+#pragma unroll
+          for (int l = 0; l < 4; l++) sum[i][p * 4 + l] += weight[m][i] * x[l];
+      }
     }
   }
 }
@@ -143,23 +156,23 @@ template <class T, int N, int M> WS_INLINE void ws_clear(T (&x)[N][M]) {
 }
 
 /* A tile of queries from q0 on: the weighted mean of the values, and the logarithm of the sum of what is weighed by. */
-template <class T, class IN, class OUT, bool ALIGNED, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K,
+template <class T, class IN, class OUT, bool ALIGNED, int OWN, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K,
           class V, class M, class O, class L>
 WS_INLINE void ws_attention(T *memory, int queries, int keys, int q0, T scale, Q q, K k, V v, M mask, O out, L lse) {
-  using H = ws_heads<T, TILE, W, E>;
+  using H = ws_heads<T, OWN, TILE, W, E>;
   T *const qs = memory, *const ks = qs + TILE * H::WIDE, *const vs = ks + TILE * H::WIDE, *const ps = vs + TILE * H::TALL;
   const int row = threadIdx.x / 8 * H::OWN, lane = threadIdx.x % 8;
   T most[H::OWN], total[H::OWN], sum[H::OWN][H::PIECES_E * 4];
   ws_clear(sum);
 #pragma unroll
   for (int i = 0; i < H::OWN; i++) most[i] = ws_lowest((T)0), total[i] = 0;
-  ws_fill<IN, ALIGNED, T, TILE, W, H::WIDE>(qs, q0, queries, q);
+  ws_fill<IN, ALIGNED, T, H::THREADS, TILE, W, H::WIDE>(qs, q0, queries, q);
   const int to = CAUSAL && q0 + TILE < keys ? q0 + TILE : keys;
 #pragma unroll 1
   for (int k0 = 0; k0 < to; k0 += TILE) {
     if (k0) __syncthreads();
-    ws_fill<IN, ALIGNED, T, TILE, W, H::WIDE>(ks, k0, keys, k);
-    ws_fill<IN, ALIGNED, T, TILE, E, H::TALL>(vs, k0, keys, v);
+    ws_fill<IN, ALIGNED, T, H::THREADS, TILE, W, H::WIDE>(ks, k0, keys, k);
+    ws_fill<IN, ALIGNED, T, H::THREADS, TILE, E, H::TALL>(vs, k0, keys, v);
     __syncthreads();
     T s[H::OWN][H::ACROSS];
     ws_compare<T, H::OWN, H::ACROSS, W, H::WIDE>(s, qs, ks, row, lane);
@@ -203,11 +216,11 @@ WS_INLINE void ws_attention(T *memory, int queries, int keys, int q0, T scale, Q
 
 /* Of one tile of queries and one of keys in shared memory: p = e^(s - lse) and ds = p (dp - sum of p dp), times scale
    where they are weights.  `seen` of a pair is written down as ds by whoever wants the gradient of a mask. */
-template <class T, int TILE, int W, int E, bool CAUSAL, bool MASKED, class M, class D>
+template <class T, int OWN, int TILE, int W, int E, bool CAUSAL, bool MASKED, class M, class D>
 WS_INLINE void ws_slopes(
     const T *qs, const T *gs, const T *ks, const T *vs, const T *lses, const T *deltas, T *ps, T *ds, int queries, int keys,
     int q0, int k0, T scale, M mask, D dmask) {
-  using H = ws_heads<T, TILE, W, E>;
+  using H = ws_heads<T, OWN, TILE, W, E>;
   const int row = threadIdx.x / 8 * H::OWN, lane = threadIdx.x % 8;
   T s[H::OWN][H::ACROSS], dp[H::OWN][H::ACROSS];
   ws_compare<T, H::OWN, H::ACROSS, W, H::WIDE>(s, qs, ks, row, lane);
@@ -230,9 +243,8 @@ WS_INLINE void ws_slopes(
 }
 
 /* What the rows of a tile of queries have: lse, and the product of the result with its gradient. */
-template <class KIND, bool ALIGNED, class T, int TILE, int E, int TALL, class O, class L>
+template <class KIND, bool ALIGNED, class T, int OWN, int TILE, int E, int TALL, class O, class L>
 WS_INLINE void ws_rows_of(T *lses, T *deltas, const T *gs, int q0, int queries, O out, L lse) {
-  constexpr int OWN = TILE / 16;
   const int row = threadIdx.x / 8 * OWN, lane = threadIdx.x % 8;
 #pragma unroll
   for (int i = 0; i < OWN; i++) {
@@ -251,29 +263,29 @@ WS_INLINE void ws_rows_of(T *lses, T *deltas, const T *gs, int q0, int queries, 
 }
 
 /* The gradient of a tile of queries. */
-template <class T, class IN, class OUT, bool ALIGNED, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K,
+template <class T, class IN, class OUT, bool ALIGNED, int OWN, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K,
           class V, class M, class G, class O, class L, class X, class D>
 WS_INLINE void ws_attention_queries(T *memory, int queries, int keys, int q0, T scale, Q q, K k, V v, M mask, G g, O out,
                                     L lse, X dq, D dmask) {
-  using H = ws_heads<T, TILE, W, E>;
+  using H = ws_heads<T, OWN, TILE, W, E>;
   T *const qs = memory, *const ks = qs + TILE * H::WIDE, *const gs = ks + TILE * H::WIDE, *const vs = gs + TILE * H::TALL;
   T *const ps = vs + TILE * H::TALL, *const ds = ps + TILE * H::SQUARE, *const lses = ds + TILE * H::SQUARE;
   T *const deltas = lses + TILE;
   const int row = threadIdx.x / 8 * H::OWN, lane = threadIdx.x % 8;
   T sum[H::OWN][H::PIECES_W * 4];
   ws_clear(sum);
-  ws_fill<IN, ALIGNED, T, TILE, W, H::WIDE>(qs, q0, queries, q);
-  ws_fill<IN, ALIGNED, T, TILE, E, H::TALL>(gs, q0, queries, g);
+  ws_fill<IN, ALIGNED, T, H::THREADS, TILE, W, H::WIDE>(qs, q0, queries, q);
+  ws_fill<IN, ALIGNED, T, H::THREADS, TILE, E, H::TALL>(gs, q0, queries, g);
   __syncthreads();
-  ws_rows_of<OUT, ALIGNED, T, TILE, E, H::TALL>(lses, deltas, gs, q0, queries, out, lse);
+  ws_rows_of<OUT, ALIGNED, T, OWN, TILE, E, H::TALL>(lses, deltas, gs, q0, queries, out, lse);
   const int to = CAUSAL && !MASKED && q0 + TILE < keys ? q0 + TILE : keys; /* the gradient of a mask has zeros too */
 #pragma unroll 1
   for (int k0 = 0; k0 < to; k0 += TILE) {
     if (k0) __syncthreads();
-    ws_fill<IN, ALIGNED, T, TILE, W, H::WIDE>(ks, k0, keys, k);
-    ws_fill<IN, ALIGNED, T, TILE, E, H::TALL>(vs, k0, keys, v);
+    ws_fill<IN, ALIGNED, T, H::THREADS, TILE, W, H::WIDE>(ks, k0, keys, k);
+    ws_fill<IN, ALIGNED, T, H::THREADS, TILE, E, H::TALL>(vs, k0, keys, v);
     __syncthreads();
-    ws_slopes<T, TILE, W, E, CAUSAL, MASKED>(qs, gs, ks, vs, lses, deltas, ps, ds, queries, keys, q0, k0, scale, mask, dmask);
+    ws_slopes<T, OWN, TILE, W, E, CAUSAL, MASKED>(qs, gs, ks, vs, lses, deltas, ps, ds, queries, keys, q0, k0, scale, mask, dmask);
     __syncwarp();
     ws_weigh<T, TILE, H::OWN, H::PIECES_W, W, H::WIDE, H::SQUARE, false>(sum, ds, ks, row, lane);
   }
@@ -281,11 +293,11 @@ WS_INLINE void ws_attention_queries(T *memory, int queries, int keys, int q0, T 
 }
 
 /* The gradients of a tile of keys and of their values, over all heads of queries that share them. */
-template <class T, class IN, class OUT, bool ALIGNED, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K,
+template <class T, class IN, class OUT, bool ALIGNED, int OWN, int TILE, int W, int E, bool CAUSAL, bool MASKED, class Q, class K,
           class V, class M, class G, class O, class L, class X, class Y>
 WS_INLINE void ws_attention_keys(T *memory, int heads, int queries, int keys, int k0, T scale, Q q, K k, V v, M mask, G g,
                                  O out, L lse, X dk, Y dv) {
-  using H = ws_heads<T, TILE, W, E>;
+  using H = ws_heads<T, OWN, TILE, W, E>;
   T *const qs = memory, *const ks = qs + TILE * H::WIDE, *const gs = ks + TILE * H::WIDE, *const vs = gs + TILE * H::TALL;
   T *const ps = vs + TILE * H::TALL, *const ds = ps + TILE * H::SQUARE, *const lses = ds + TILE * H::SQUARE;
   T *const deltas = lses + TILE;
@@ -293,21 +305,21 @@ WS_INLINE void ws_attention_keys(T *memory, int heads, int queries, int keys, in
   T of_keys[H::OWN][H::PIECES_W * 4], of_values[H::OWN][H::PIECES_E * 4];
   ws_clear(of_keys);
   ws_clear(of_values);
-  ws_fill<IN, ALIGNED, T, TILE, W, H::WIDE>(ks, k0, keys, k);
-  ws_fill<IN, ALIGNED, T, TILE, E, H::TALL>(vs, k0, keys, v);
+  ws_fill<IN, ALIGNED, T, H::THREADS, TILE, W, H::WIDE>(ks, k0, keys, k);
+  ws_fill<IN, ALIGNED, T, H::THREADS, TILE, E, H::TALL>(vs, k0, keys, v);
   auto nothing = [](int, int, T) {};
 #pragma unroll 1
   for (int h = 0; h < heads; h++)
 #pragma unroll 1
     for (int q0 = CAUSAL ? k0 : 0; q0 < queries; q0 += TILE) {
       __syncthreads(); /* whoever still reads the tiles before */
-      ws_fill<IN, ALIGNED, T, TILE, W, H::WIDE>(qs, q0, queries, [&](int i) { return q(h, i); });
-      ws_fill<IN, ALIGNED, T, TILE, E, H::TALL>(gs, q0, queries, [&](int i) { return g(h, i); });
+      ws_fill<IN, ALIGNED, T, H::THREADS, TILE, W, H::WIDE>(qs, q0, queries, [&](int i) { return q(h, i); });
+      ws_fill<IN, ALIGNED, T, H::THREADS, TILE, E, H::TALL>(gs, q0, queries, [&](int i) { return g(h, i); });
       __syncthreads();
-      ws_rows_of<OUT, ALIGNED, T, TILE, E, H::TALL>(
+      ws_rows_of<OUT, ALIGNED, T, OWN, TILE, E, H::TALL>(
           lses, deltas, gs, q0, queries, [&](int i) { return out(h, i); }, [&](int i) { return lse(h, i); });
       __syncwarp();
-      ws_slopes<T, TILE, W, E, CAUSAL, MASKED>(
+      ws_slopes<T, OWN, TILE, W, E, CAUSAL, MASKED>(
           qs, gs, ks, vs, lses, deltas, ps, ds, queries, keys, q0, k0, scale, [&](int i, int j) { return mask(h, i, j); },
           nothing);
       __syncthreads();

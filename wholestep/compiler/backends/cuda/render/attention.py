@@ -23,8 +23,8 @@ def is_odd(extent: Extent, each: int) -> bool:
 def render_call(w: Writer) -> None:
     call = w.kernel.body
     assert isinstance(call, Call)
-    (tile,) = w.schedule.tile
-    text = _Text(w, call, tile)
+    tile, own = w.schedule.tile
+    text = _Text(w, call, tile, own)
     w.emit(f"const int queries = {w.axis_extent(text.axes.queries)}, keys = {w.axis_extent(text.axes.keys)};")
     w.emit(f"const int down = queries > 0 ? (queries + {tile - 1}) / {tile} : 1;")
     w.emit(f"const int lead = {w.count(text.axes.lead)}, heads = {w.axis_extent(text.axes.group)};")
@@ -48,14 +48,14 @@ def render_call(w: Writer) -> None:
 class _Text:
     """The parts of a call: its template arguments, its elements as functions."""
 
-    def __init__(self, w: Writer, call: Call, tile: int) -> None:
+    def __init__(self, w: Writer, call: Call, tile: int, own: int) -> None:
         self.w, self.call, self.tile, self.axes = w, call, tile, Axes.of(w.kernel)
         self.operands = {o.name: o.load for o in call.operands}
         self.results = {o.name: o.load for o in call.results}
         self.dtype = accumulator(call.dtype)
         self.type = STORED[self.dtype]
         axes = self.axes
-        self.sizes = f"{self.type}, {tile}, {w.axis_extent(axes.width)}, {w.axis_extent(axes.values)}"
+        self.sizes = f"{self.type}, {own}, {tile}, {w.axis_extent(axes.width)}, {w.axis_extent(axes.values)}"
         self.causal = bool(dict(call.extents)["causal"])
         flags = ", ".join("true" if x else "false" for x in (self.causal, "mask" in self.operands))
         kept = self.operands.get("out") or next((load for name, load in self.results.items() if name in ROWS), None)
