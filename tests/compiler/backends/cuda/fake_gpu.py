@@ -291,7 +291,7 @@ class FakeDriver:
         return OK, self.capability[attribute == "minor"]
 
     def cuDeviceGetName(self, size: int, device: int) -> tuple[CUresult, bytes]:
-        return OK, b"no GPU at all".ljust(size, b"\0")
+        return OK, (b"no GPU at all\0".ljust(size, b" "))
 
 
 CODE: dict[bytes, Any] = {}

@@ -80,7 +80,7 @@ class Gpu:
             int(call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self._handle)),
             int(call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, self._handle)),
         )
-        self.name: str = call("cuDeviceGetName", 128, self._handle).rstrip(b"\0").decode()
+        self.name: str = call("cuDeviceGetName", 128, self._handle).partition(b"\0")[0].decode().strip()
 
     def enter(self) -> None:
         """Every thread that calls the driver has the GPU's context."""
