@@ -77,6 +77,11 @@ class CompileOptions:
         return self.compiler or os.environ.get("CC") or None
 
 
+def is_profiled() -> bool:
+    """Does one of NVIDIA's profilers watch this process?  They leave the place of what reads NVTX ranges."""
+    return bool(os.environ.get("NVTX_INJECTION64_PATH"))
+
+
 def thread_count(threads: int | None, default: int, most: int) -> int:
     """The number of threads of a session: the argument, else $WHOLESTEP_THREADS, else `default`."""
     origin, wanted = "threads", threads

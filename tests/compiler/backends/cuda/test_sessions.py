@@ -5,6 +5,8 @@ On a GPU that is none, or on the machine's own: `make test-cuda`.
 
 from __future__ import annotations
 
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +221,44 @@ def test_a_profile_has_every_kernel_and_leaves_the_state_alone(tmp_path: Path) -
     assert session.plan.kernels[0].origin[0].split()[0] in (tmp_path / "trace.json").read_text()
     for name, value in session.state_dict().items():
         np.testing.assert_array_equal(value, before[name], err_msg=name)
+
+
+class Ranges:
+    """What the module nvtx would tell a profiler."""
+
+    def __init__(self) -> None:
+        self.open: list[str] = []
+        self.seen: list[str] = []
+
+    def push_range(self, name: str, domain: str) -> None:
+        assert domain == "wholestep"
+        self.open.append(name)
+        self.seen.append(name)
+
+    def pop_range(self, domain: str) -> None:
+        self.open.pop()
+
+
+def test_a_profiler_sees_steps_and_epochs_by_name(gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one watches: the variable is what its launcher sets."""
+    need_fake(gpu)
+
+    def trained() -> list[float]:
+        session = ws.build_session(mlp(), optimizer=ws.SGD(lr=0.1), batch_size=8, device="cuda", options=UNCHECKED)
+        return [float(session.step(**data(8))), *session.run(**data(24))]
+
+    plain, ranges = trained(), Ranges()
+    ranges_module = import_module("wholestep.compiler.backends.cuda.ranges")
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "libToolsInjection64.so")
+    monkeypatch.setattr(ranges_module, "_nvtx", lambda: ranges)
+    assert trained() == plain
+    assert not ranges.open
+    assert ranges.seen[0] == "train step 0, batch=8"
+    assert "train epoch 0, from step 1" in ranges.seen
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "nvtx", None)
+    with pytest.warns(UserWarning, match=r"nvtx, which would name steps for it, is missing: pip install \"wholestep"):
+        ranges_module._nvtx.__wrapped__()
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------

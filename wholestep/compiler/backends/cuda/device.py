@@ -20,7 +20,7 @@ from wholestep.compiler.runtime.plans import compiler_version
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.target import Target
 from wholestep.errors import OptionError, PlanError
-from wholestep.options import CompileOptions
+from wholestep.options import CompileOptions, is_profiled
 
 
 class CudaDevice:
@@ -60,6 +60,10 @@ class CudaDevice:
                 f"the plan is for {plan.target!r} and cannot run on {self.name!r} ({self.target.name}); plan it again "
                 f"with device={self.name!r}."
             )
+        if is_profiled():
+            from wholestep.compiler.backends.cuda.ranges import MarkedProgram  # nobody else reads ranges
+
+            return MarkedProgram(self, plan, place, meanwhile)
         return CudaProgram(self, plan, place, meanwhile)
 
     def load_micro_batches(
