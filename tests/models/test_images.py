@@ -13,6 +13,7 @@ from torch import nn
 
 import wholestep as ws
 from tests.nn.twins import assert_twins
+from wholestep.errors import OptionError
 
 RNG = np.random.default_rng(0)
 DIGITS, TINY = RNG.normal(size=(5, 1, 28, 28)), RNG.normal(size=(4, 3, 8, 8))
@@ -68,18 +69,41 @@ class CifarTwin(nn.Module):
         return out
 
 
-class ImageNetTwin(nn.Module):
-    def __init__(self) -> None:
+class Bottleneck(nn.Module):
+    def __init__(self, inputs: int, width: int, stride: int, option: str) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
-        self.layer1, self.layer2, self.layer3, self.layer4 = (
-            nn.Sequential(Block(i, o, s, "B"), Block(o, o, 1, "B"))
-            for i, o, s in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
-        )
-        self.fc = nn.Linear(512, 7)
+        outputs = 4 * width
+        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.downsample: nn.Module | None = None
+        if stride > 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, 1)
+        y = F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
+        return F.relu(self.bn3(self.conv3(y)) + (x if self.downsample is None else self.downsample(x)))
+
+
+class ImageNetTwin(nn.Module):
+    def __init__(
+        self, kind: Any = Block, counts: tuple[int, ...] = (2, 2, 2, 2), classes: int = 7, small: bool = False
+    ) -> None:
+        super().__init__()
+        each = 4 if kind is Bottleneck else 1
+        self.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False) if small else nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1, self.small = nn.BatchNorm2d(64), small
+        self.layer1, self.layer2, self.layer3, self.layer4 = (
+            nn.Sequential(kind(i, o, s, "B"), *(kind(each * o, o, 1, "B") for _ in range(n - 1)))
+            for n, i, o, s in zip(
+                counts, (64, 64 * each, 128 * each, 256 * each), (64, 128, 256, 512), (1, 2, 2, 2), strict=True
+            )
+        )
+        self.fc = nn.Linear(512 * each, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = x if self.small else F.max_pool2d(x, 3, 2, 1)
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         out: torch.Tensor = self.fc(x.mean((2, 3)))
         return out
@@ -104,6 +128,12 @@ def slow(*row: Any, id: str) -> Any:
         slow(ws.models.resnet32, lambda: CifarTwin(5, "A"), TINY, id="resnet32"),
         slow(ws.models.resnet56, lambda: CifarTwin(9, "A"), TINY, id="resnet56"),
         slow(lambda: ws.models.resnet18(7), ImageNetTwin, RNG.normal(size=(3, 3, 64, 64)), id="resnet18"),
+        slow(
+            lambda: ws.models.ResNet((1, 1, 1, 1), ws.models.resnet.Bottleneck, 7, "float32", "3x3"),
+            lambda: ImageNetTwin(Bottleneck, (1, 1, 1, 1), small=True),
+            TINY,
+            id="bottlenecks for small images",
+        ),
     ],
 )
 def test_a_model_equals_its_twin(
@@ -120,6 +150,9 @@ def test_a_model_equals_its_twin(
         (ws.models.resnet32(), CifarTwin(5, "A"), 0.46),
         (ws.models.resnet56(option="B"), CifarTwin(9, "B"), 0.86),
         (ws.models.resnet18(7), ImageNetTwin(), 11.18),
+        (ws.models.resnet18(7, stem="3x3"), ImageNetTwin(small=True), 11.172),
+        (ws.models.resnet34(), ImageNetTwin(Block, (3, 4, 6, 3), 1000), 21.797672),
+        (ws.models.resnet50(), ImageNetTwin(Bottleneck, (3, 4, 6, 3), 1000), 25.557032),
     ],
 )
 def test_names_and_shapes_are_torchs(model: ws.nn.Module, twin: nn.Module, millions: float) -> None:
@@ -157,3 +190,8 @@ def test_names_and_shapes_are_torchs(model: ws.nn.Module, twin: nn.Module, milli
 def test_errors_teach(make: Callable[[], object], text: str) -> None:
     with pytest.raises(ws.errors.WholestepError, match=text):
         make()
+
+
+def test_a_stem_that_is_none_is_refused() -> None:
+    with pytest.raises(OptionError, match="the stem of a ResNet is '7x7', or '3x3' for small images; received '5x5'"):
+        ws.models.resnet18(stem="5x5")

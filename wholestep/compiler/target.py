@@ -70,6 +70,8 @@ class Fusion:
     sums_in_dots: bool = True  # sums over columns of a contraction's result are made in it
     # May a pool follow a convolution in one kernel?  A text is whom to ask of both nodes: "package.module:function"
     pools_in_convolutions: bool | str = True
+    # And what follows one element by element?
+    convolution_epilogues: bool | str = True
     most_buffers: int = 16  # that one loop reads and writes
     most_sums: int = 8  # that one loop makes
     least_columns: int = 64  # of a contraction that makes sums: it is partitioned along them

@@ -2,7 +2,7 @@
 # package's names of it.  The order is that of docs/api.md.
 from wholestep.models.resnet import (
     CifarResNet as CifarResNet, ResNet as ResNet, resnet18 as resnet18, resnet20 as resnet20, resnet32 as resnet32,
-    resnet56 as resnet56,
+    resnet34 as resnet34, resnet50 as resnet50, resnet56 as resnet56,
 )
 from wholestep.models.gpt2 import GPT2 as GPT2, gpt2 as gpt2
 from wholestep.models.lstm import LSTMLanguageModel as LSTMLanguageModel, lstm_lm as lstm_lm

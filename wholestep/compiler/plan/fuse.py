@@ -19,7 +19,7 @@ from wholestep.compiler.plan.call import ROUTINES, call_of
 from wholestep.compiler.plan.kernel import Kind
 from wholestep.compiler.plan.prepare import is_generated
 from wholestep.compiler.plan.reach import Reach
-from wholestep.compiler.plan.window_ops import POOLED, POOLS, WEIGHTS, WINDOWS, pool_of, stays_inside, tiles
+from wholestep.compiler.plan.window_ops import KERNELS, POOLED, POOLS, WEIGHTS, WINDOWS, pool_of, stays_inside, tiles
 from wholestep.compiler.target import Fusion
 
 GATHERS = having(Trait.GATHERS)
@@ -241,9 +241,11 @@ class Fuser:
             return self.fits_reduction(node, found[0], cluster)
         if node.op in POOLS:
             return self.fits_pool(node, found[0], cluster)
-        if node.op not in MAPS or cluster.kind in (Kind.SCATTER, Kind.CALL, Kind.LOOP) or has_no_epilogue(cluster):
+        if node.op not in MAPS or cluster.kind in (Kind.SCATTER, Kind.CALL, Kind.LOOP):
             return False
         if cluster.kind is Kind.DOT and not self.fusion.dot_epilogues:
+            return False
+        if cluster.kind is Kind.WINDOW and not self.follows_window(node, cluster.nodes[0]):
             return False
         shape = node.type.shape
         row = cluster.is_row(node)
@@ -258,6 +260,17 @@ class Fuser:
             if not self.reads_in_place(access, row, cluster):
                 return False
         return True
+
+    def follows_window(self, node: Node, head: Node) -> bool:
+        """Does the target want what follows a convolution, as its only reader or not, in its kernel?
+
+        A gradient that is added up over all images is whole only at the end of its kernel: it may be rounded there.
+        """
+        asked = self.fusion.convolution_epilogues
+        if head.op in WEIGHTS and isinstance(asked, bool):
+            return False
+        alone = len(self.readers[head]) == 1 and head not in self.roots
+        return not (head.op in KERNELS or head.op in WEIGHTS) or says(asked, head, node, alone)
 
     def reads_in_place(self, access: Access, row: bool, cluster: Cluster) -> bool:
         base_row = cluster.is_row(access.base)
@@ -275,15 +288,8 @@ class Fuser:
             and access.base.type.shape == cluster.nodes[0].type.shape == cluster.shape
             and is_whole(access)
             and stays_inside(cluster.nodes, node, self.readers, self.roots)
-            and self.takes_pool(cluster.nodes[0], node)
+            and says(self.fusion.pools_in_convolutions, cluster.nodes[0], node)
         )
-
-    def takes_pool(self, convolution: Node, pool: Node) -> bool:
-        """Does the target want the two in one kernel?"""
-        if isinstance(self.fusion.pools_in_convolutions, bool):
-            return self.fusion.pools_in_convolutions
-        module, _, name = self.fusion.pools_in_convolutions.partition(":")
-        return bool(getattr(import_module(module), name)(convolution, pool))
 
     def fits_reduction(self, node: Node, access: Access, cluster: Cluster) -> bool:
         """Along the rows of a nest that computes what is reduced."""
@@ -297,9 +303,12 @@ class Fuser:
         )
 
 
-def has_no_epilogue(cluster: Cluster) -> bool:
-    """A gradient that is added up over all images is whole only at the end of its kernel."""
-    return cluster.kind is Kind.WINDOW and cluster.nodes[0].op in WEIGHTS
+def says(asked: bool | str, *given: object) -> bool:
+    """What a target has to say of something: always the same, or what a function of its own finds."""
+    if isinstance(asked, bool):
+        return asked
+    module, _, name = asked.partition(":")
+    return bool(getattr(import_module(module), name)(*given))
 
 
 def is_whole(access: Access) -> bool:

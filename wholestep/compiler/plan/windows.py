@@ -24,7 +24,7 @@ def emit_window(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     head = cluster.nodes[0]
     assert getattr(head.attrs, "last", True), f"channels_last() comes before planning: {head.op}"
     if head.op in WEIGHTS:
-        (target,) = buffers.targets(head)
+        (target,) = buffers.targets(cluster.nodes[-1])  # what is rounded behind it is stored so alone
         result = Operand("result", target, tuple(range(head.type.rank)))
         return _kernel(id, head, buffers, head.type.shape, {"results": (result,)})
     if head.op in POOLED and any(n.op in POOLS for n in cluster.nodes):

@@ -32,7 +32,8 @@ from wholestep.compiler.backends.cuda.scheduled import ELEMENTS, GRAPH, LIBRARY,
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.host import HostDevice, HostProgram, Memory
 from wholestep.compiler.devices import register, unregister
-from wholestep.compiler.ir import layer_values
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import layer_values, window_values
 from wholestep.compiler.ir.attrs import AttentionAttrs
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.kernel import Kernel, Plan
@@ -125,7 +126,35 @@ def attended_backward(
 
 
 Options = Mapping[str, Any]
-HOST: Mapping[str, Callable[..., tuple[Array, ...]]] = {"sdpa": attended, "sdpa_backward": attended_backward}
+
+
+def _attrs(options: Options, size: tuple[int, ...] | None = None) -> Any:
+    low = options["padding"]
+    given = (options["stride"], low, low, options["dilation"], 1, False)
+    return at.ConvAttrs(*given) if size is None else at.ConvGradAttrs(*given, size)
+
+
+def convolved(options: Options, image: Array, weight: Array) -> tuple[Array, ...]:
+    return (window_values.conv2d(None, _attrs(options), image, weight),)
+
+
+def given_back(options: Options, loss: Array, filter: Array) -> tuple[Array, ...]:
+    attrs = _attrs(options, options["shape"][2:])
+    return (window_values.conv2d_grad_input(None, attrs, loss, filter),)
+
+
+def correlated(options: Options, image: Array, loss: Array) -> tuple[Array, ...]:
+    attrs = _attrs(options, options["shape"][2:])
+    return (window_values.conv2d_grad_weight(None, attrs, image, loss),)
+
+
+HOST: Mapping[str, Callable[..., tuple[Array, ...]]] = {
+    "sdpa": attended,
+    "sdpa_backward": attended_backward,
+    "conv_fprop": convolved,
+    "conv_dgrad": given_back,
+    "conv_wgrad": correlated,
+}
 
 
 def host_graph(description: Description, at: Mapping[str, int]) -> None:
@@ -143,7 +172,7 @@ def host_graph(description: Description, at: Mapping[str, int]) -> None:
     values = {name: view(name).astype(np.float64) for name in arrays if name not in made}
     for op in description.ops:
         given = {argument: values[name] for argument, name in op.inputs}
-        results = HOST[op.function](dict(op.options), **given)
+        results = HOST[op.function]({**dict(op.options), "shape": arrays[op.outputs[0]].shape}, **given)
         for name, value in zip(op.outputs, results, strict=False):
             values[name] = value
             if name in arrays:

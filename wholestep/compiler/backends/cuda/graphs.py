@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from wholestep.compiler.backends.cuda.cudnn import Description
-from wholestep.compiler.plan.bodies import Call
+from wholestep.compiler.plan.bodies import Call, Window
 from wholestep.compiler.plan.kernel import Kernel, Plan
 
 SCRATCH = -1  # the place of a tensor that a kernel of ours reads behind the library: the kernel's scratch memory
@@ -48,9 +48,9 @@ Describe = Callable[[Plan, Kernel, Mapping[str, int]], LibraryCall]
 @cache
 def describers() -> Mapping[type, Describe]:
     """Body -> its call for the sizes of a step."""
-    from wholestep.compiler.backends.cuda import attention  # which describes by the records above
+    from wholestep.compiler.backends.cuda import attention, convolutions  # which describe by the records above
 
-    return {Call: attention.described}
+    return {Call: attention.described, Window: convolutions.described}
 
 
 def call_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCall:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wholestep.compiler.backends.cuda.convolutions import is_for_library
 from wholestep.compiler.backends.cuda.windows import Shape, best_tile, fits_pool, fixed
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
@@ -14,6 +15,8 @@ IMAGES = 128  # that tiles are tried for: whether one fits does not depend on it
 
 def takes_pool(convolution: Node, pool: Node) -> bool:
     """May a pool follow a convolution in its kernel?"""
+    if is_for_library(convolution):
+        return False
     a, window = attrs_of(convolution, at.ConvAttrs), attrs_of(pool, at.PoolAttrs).window
     outputs, tall, wide, channels = map(fixed, convolution.inputs[1].type.shape)
     _, rows, columns, _ = convolution.type.shape
@@ -32,6 +35,8 @@ def through_small_pools(graph: Graph) -> Graph:
 
 
 def _fits(node: Node, spread: Node) -> bool:
+    if is_for_library(node):
+        return False
     a, pool = attrs_of(node, at.ConvGradAttrs), attrs_of(spread, at.PoolGradAttrs).window
     if node.op == "conv2d_grad_weight":
         outputs, tall, wide, channels = map(fixed, node.type.shape)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from wholestep.compiler.backends.cuda import chains, products, sharing, windows
+from wholestep.compiler.backends.cuda import chains, convolutions, products, sharing, windows
 from wholestep.compiler.backends.cuda.attention import notes_of, schedule_attention
 from wholestep.compiler.backends.cuda.scheduled import (
     COLUMNS,
@@ -245,6 +245,8 @@ def _window(plan: Plan, kernel: Kernel) -> CudaSchedule:
     assert isinstance(window, Window)
     if window.op == "pooled_grad_weight":
         return windows.schedule_pooled_weights(evaluate(kernel.axes[0], sizes))
+    if convolutions.takes(plan, kernel, window):
+        return convolutions.schedule(kernel)
     if window.op in windows.PRODUCTS:
         dtype = plan.buffers[window.operands[0].load.buffer].type.dtype
         found = windows.schedule_own(kernel, window, sizes, dtype)

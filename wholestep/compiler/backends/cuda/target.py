@@ -33,6 +33,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
             windows=(
                 OwnPass(f"{PASSES}.channels_last:channels_last", needed=True),
                 OwnPass(f"{BACKEND}.pooling:through_small_pools"),
+                OwnPass(f"{BACKEND}.images:round_images"),
             ),
             primitives=(
                 OwnPass(f"{PASSES}.attention_results:with_results", needed=True),
@@ -41,7 +42,11 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
             ),
         ),
         # Our own products take any epilogue; those of a library are plain, and a pass of its own follows them.
-        fusion=Fusion(sums_in_dots=False, pools_in_convolutions=f"{BACKEND}.pooling:takes_pool"),
+        fusion=Fusion(
+            sums_in_dots=False,
+            pools_in_convolutions=f"{BACKEND}.pooling:takes_pool",
+            convolution_epilogues=f"{BACKEND}.convolutions:takes_epilogue",
+        ),
         limits=Limits(
             threads=multiprocessors,
             nearest_cache=shared,

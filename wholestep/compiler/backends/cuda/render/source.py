@@ -19,7 +19,7 @@ from wholestep.compiler.backends.cuda.render.windows import render_window
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import GRAPH, LIBRARY, schedule_of
 from wholestep.compiler.backends.cuda.sharing import by_launch, parts_of
-from wholestep.compiler.plan.bodies import Call, Dot
+from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
 
 NATIVE = Path(__file__).parent.parent / "native"
@@ -105,7 +105,7 @@ def written(plan: Plan, kernel: Kernel) -> Writer:
 
 def is_plain_product(plan: Plan, kernel: Kernel) -> bool:
     """Does a library do all of it?"""
-    if schedule_of(kernel).form == GRAPH and isinstance(kernel.body, Call):
+    if schedule_of(kernel).form == GRAPH:
         return True
     return schedule_of(kernel).form == LIBRARY and isinstance(kernel.body, Dot) and is_direct(plan, kernel.body)
 
