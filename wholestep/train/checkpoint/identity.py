@@ -27,6 +27,7 @@ REASONS = {
     "version": "another version may compute a step in another order",
     "code": "the generated code may add in another order",
     "target": "sums are made with another instruction set",
+    "machine": "another kind of GPU, or another version of NVIDIA's libraries, may add in another order",
     "seed": "random numbers and the order of the data differ",
     "plan": "the step is planned otherwise, so sums may be made in another order",
     "data": "the rows or their order differ",
@@ -39,7 +40,8 @@ def identity_of(session: Session, loader: Any = None) -> dict[str, Any]:
 
     return {
         "version": __version__,
-        "code": code_version(),
+        "code": code_version(session.target.family),
+        "machine": getattr(session._programs.where.device, "machine", ""),  # of a GPU: its kind and its compiler
         "target": session.target.name,
         "seed": session.seed,
         "plan": [plan_digest(p) for p in session.plans],
@@ -48,10 +50,10 @@ def identity_of(session: Session, loader: Any = None) -> dict[str, Any]:
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """One sentence for each thing that would change the bits; data counts where both know theirs."""
+    """One sentence for each thing that would change the bits; data and machines count where both know theirs."""
     found = []
     for name, reason in REASONS.items():
-        if name == "data" and not (then.get(name) and now.get(name)):
+        if name in ("data", "machine") and not (then.get(name) and now.get(name)):
             continue
         if then.get(name) != now.get(name):
             found.append(
@@ -74,10 +76,14 @@ def plan_digest(plan: Plan) -> str:
 
 
 @cache
-def code_version() -> str:
-    """A fingerprint of what turns a plan into machine code; the plan itself stands for everything before it."""
-    folders = (NATIVE, NATIVE.parent / "render")
-    digest = hashlib.sha256()
+def code_version(family: str = "cpu") -> str:
+    """A fingerprint of what turns a plan of a family into machine code; the plan itself stands for what comes before.
+
+    A backend from outside has no code that we know of, and neither has the reference: their name stands for it.
+    """
+    backend = NATIVE.parent.parent / family
+    folders = [folder for folder in (backend / "native", backend / "render") if folder.is_dir()]
+    digest = hashlib.sha256(b"" if folders else family.encode())
     for path in sorted(f for folder in folders for f in folder.iterdir() if f.suffix in (".py", ".c", ".h")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -20,6 +20,7 @@ from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.models import UNCHECKED
 from wholestep.compiler.backends.cuda import epochs
 from wholestep.errors import NonFiniteError
+from wholestep.train.checkpoint.identity import differences, identity_of
 
 Array = np.ndarray[Any, Any]
 Rows = tuple[Array, Array]
@@ -188,6 +189,16 @@ def test_a_checkpoint_goes_from_the_cpu_to_the_gpu_and_back(tmp_path: Path) -> N
     for epoch, device in enumerate(("cpu", "cuda", "cpu"), 1):
         _, weights = fit(name, device, epochs=epoch, checkpoint=tmp_path, resume=epoch > 1)
     assert_near(weights, expected, CASES[name].near)
+
+
+def test_a_checkpoint_of_another_kind_of_gpu_says_so() -> None:
+    here = identity_of(build("cuda"))
+    assert "NVRTC" in here["machine"]
+    there = {**here, "machine": "another GPU, NVRTC 12.0"}
+    (found,) = differences(there, here)
+    assert found.startswith("machine: the checkpoint has another GPU, NVRTC 12.0, this run ")
+    assert not differences({**here, "machine": ""}, here)
+    assert here["code"] != identity_of(build("reference"))["code"]
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ class CudaDevice:
         self.target, self.gpu = target, gpu(number)
         self.name = f"cuda:{number}"
         self.memory = CudaMemory(self.gpu)
+        self.machine = f"{self.gpu.name}, NVRTC {nvrtc_version()}"  # what the bits of its steps depend on
         self._moves: Module | None = None
 
     @property
