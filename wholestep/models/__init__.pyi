@@ -5,6 +5,14 @@ from wholestep.models.resnet import (
     resnet34 as resnet34, resnet50 as resnet50, resnet56 as resnet56,
 )
 from wholestep.models.gpt2 import GPT2 as GPT2, gpt2 as gpt2
+from wholestep.models.generation import LanguageModel as LanguageModel
+from wholestep.models.llama_model import Llama as Llama, llama as llama
+from wholestep.models.bert_model import Bert as Bert, bert as bert
+from wholestep.models.vision_transformer import ViT as ViT, vit as vit
+from wholestep.models.mobile_net import MobileNetV2 as MobileNetV2, mobilenet_v2 as mobilenet_v2
+from wholestep.models.u_net import UNet as UNet, unet as unet
+from wholestep.models.autoencoder import VAE as VAE, vae as vae
+from wholestep.models.denoising import Diffusion as Diffusion, diffusion as diffusion, noise_loss as noise_loss
 from wholestep.models.lstm import LSTMLanguageModel as LSTMLanguageModel, lstm_lm as lstm_lm
 from wholestep.models.tabular import Tabular as Tabular
 from wholestep.models.lenet import LeNet5 as LeNet5, lenet5 as lenet5

@@ -14,6 +14,7 @@ from wholestep.compiler.frontend.layers import Switchable, attention
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, ShapeError
+from wholestep.models.generation import Cache, LanguageModel
 from wholestep.nn import Dropout, Embedding, LayerNorm, Module
 from wholestep.nn.basic import positive
 from wholestep.nn.parameter import parameter
@@ -47,8 +48,8 @@ def gpt2(
     return GPT2(layers or known[0], width or known[1], heads or known[2], vocabulary, context, dropout, dtype)
 
 
-class GPT2(Module):
-    """Tokens (batch, time) -> the scores of the next token, (batch, time, vocabulary)."""
+class GPT2(LanguageModel):
+    """Tokens (batch, time) -> the scores of the next token, (batch, time, vocabulary); with a cache, of the last."""
 
     def __init__(
         self,
@@ -68,12 +69,18 @@ class GPT2(Module):
         self.h = [Block(width, heads, layers, dropout, dtype) for _ in range(layers)]
         self.ln_f = LayerNorm(width, dtype=dtype)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
         time = tokens.shape[-1]
         if tokens.ndim != 2:
             fail(ShapeError, f"gpt2 takes tokens of shape (batch, time); received {tokens!r}.")
         if isinstance(time, int) and time > self.context:
             fail(ShapeError, f"gpt2: {time} tokens are more than its context of {self.context}; cut the text.")
+        if cache is not None:
+            x = self.wte(tokens) + self.wpe.weight[cache.positions(time)]
+            for block in self.h:
+                x = block.read(x, cache)
+            last: Tensor = self.ln_f(x[:, -1]) @ self.wte.weight.T
+            return last
         positions = self.wpe.weight if time == self.context else self.wpe.weight[arange(time)]
         x = self.drop(self.wte(tokens) + positions)
         for block in self.h:
@@ -94,6 +101,11 @@ class Block(Module):
         x = x + self.drop1(self.attn(self.ln_1(x)))
         return x + self.drop2(self.mlp(self.ln_2(x)))  # type: ignore[no-any-return]
 
+    def read(self, x: Tensor, cache: Cache) -> Tensor:
+        """The same where a text is continued: nothing is dropped."""
+        x = x + self.attn(self.ln_1(x), cache)
+        return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
+
 
 class Attention(Module):
     """Every position sees those before it, in several heads."""
@@ -108,12 +120,15 @@ class Attention(Module):
         self.c_attn = Projection(width, 3 * width, 0.02, dtype)
         self.c_proj = Projection(width, width, 0.02 / math.sqrt(2 * layers), dtype)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:
         batch, time, width = x.shape
         together = self.c_attn(x)
         q, k, v = (self._split(together[..., i * int(width) : (i + 1) * int(width)]) for i in range(3))
-        mixed = attention(q, k, v, causal=True).transpose(1, 2).reshape(batch, time, width)
-        return self.c_proj(mixed)  # type: ignore[no-any-return]
+        if cache is None:
+            mixed = attention(q, k, v, causal=True)
+        else:
+            mixed = attention(q, *cache.extend(k, v), mask=cache.mask(time))
+        return self.c_proj(mixed.transpose(1, 2).reshape(batch, time, width))  # type: ignore[no-any-return]
 
     def _split(self, x: Tensor) -> Tensor:
         """(batch, time, width) -> (batch, heads, time, width / heads)"""

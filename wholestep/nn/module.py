@@ -31,6 +31,7 @@ COMPILED = (
     "_evaluators",
     "_gradients",
     "_activations",
+    "_generators",
 )  # attributes with compiled sessions: they end with the model
 
 

@@ -121,14 +121,14 @@ def _zeros_around(x: Tensor, amounts: Sequence[tuple[int, int]]) -> Tensor:
     return Tensor(record("pad", [x.node], attrs), x.graph)
 
 
-def rotary(x: Tensor, base: float = 10000.0, start: int = 0, interleaved: bool = False) -> Tensor:
+def rotary(x: Tensor, base: float = 10000.0, start: int | Tensor = 0, interleaved: bool = False) -> Tensor:
     """Rotary positions (arXiv:2104.09864): pairs of features, turned by an angle that grows with the position.
 
     Position t turns pair i by t·base^(-2i/d), so that products of queries and keys depend on distances alone.
 
     Args:
         x: (..., time, d), d even: queries or keys.
-        start: the position of the first.
+        start: the position of the first, a number or a whole number that is computed.
         interleaved: pairs are neighbours (2i, 2i + 1), as in the paper; else (i, i + d/2), as most models have it.
 
     Example: `ws.attention(ws.rotary(q), ws.rotary(k), v, causal=True)`.
@@ -149,14 +149,15 @@ def rotary(x: Tensor, base: float = 10000.0, start: int = 0, interleaved: bool =
     return concat([a * cosine - b * sine, b * cosine + a * sine], -1)
 
 
-def _turns(x: Tensor, width: int, base: float, start: int) -> tuple[Tensor, Tensor]:
+def _turns(x: Tensor, width: int, base: float, start: int | Tensor) -> tuple[Tensor, Tensor]:
     """(time, width / 2) cosines and sines; computed here where the time is a number."""
     frequencies = base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
     time = x.shape[-2]
-    if isinstance(time, int):
+    if isinstance(time, int) and isinstance(start, int):
         angles = np.outer(np.arange(start, start + time, dtype=np.float64), frequencies)
         return as_tensor(np.cos(angles).astype(x.dtype.numpy)), as_tensor(np.sin(angles).astype(x.dtype.numpy))
-    positions = (arange(time, "float64") + float(start)).reshape((time, 1))
+    first = float(start) if isinstance(start, int) else start.astype("float64")
+    positions = (arange(time, "float64") + first).reshape((time, 1))
     angle = positions * as_tensor(frequencies)
     return cos(angle).astype(x.dtype), sin(angle).astype(x.dtype)
 

@@ -1,0 +1,294 @@
+"""BERT: "Pre-training of deep bidirectional transformers for language understanding", Devlin et al. 2018
+(arXiv:1810.04805).
+
+Parameters are named and shaped as in the published checkpoints: `bert.encoder.layer.0.attention.self.query.weight`; the
+token embedding is also the output layer of the masked-language head.
+"""
+
+from __future__ import annotations
+
+from wholestep.compiler.frontend import initializers as init
+from wholestep.compiler.frontend.functions import arange, gelu, tanh
+from wholestep.compiler.frontend.layers import Switchable, attention
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import boolean, shape_text
+from wholestep.errors import OptionError, ShapeError
+from wholestep.nn import Dropout, Embedding, LayerNorm, Linear, Module
+from wholestep.nn.basic import positive
+from wholestep.nn.parameter import parameter
+
+SIZES = {  # name: layers, width, heads, inner width
+    "bert-tiny": (2, 128, 2, 512),
+    "bert-base": (12, 768, 12, 3072),
+    "bert-large": (24, 1024, 16, 4096),
+}
+
+
+def bert(
+    size: str = "bert-base",
+    *,
+    head: str | None = "tokens",
+    classes: int = 2,
+    layers: int | None = None,
+    width: int | None = None,
+    heads: int | None = None,
+    hidden: int | None = None,
+    vocabulary: int = 30522,
+    context: int = 512,
+    segments: int = 2,
+    dropout: float | Switchable = 0.1,
+    eps: float = 1e-12,
+    dtype: object = "float32",
+) -> Bert:
+    """BERT of a published size ("bert-tiny", "bert-base", "bert-large") or of any other.
+
+    Args:
+        head: "tokens" gives the scores of every token, for masked words; "classes" the scores of `classes` for the
+            whole text, by its first token; None the vectors (batch, time, width).
+        hidden: width of the inner layer; 4·width where that is given and this is not.
+        segments: kinds of tokens, of the first text and the second.
+
+    Example: `ws.models.bert(head="classes", layers=2, width=64, heads=4, vocabulary=100, context=32)`.
+    """
+    if size not in SIZES:
+        fail(OptionError, f"bert: the sizes are {', '.join(SIZES)}; received {size!r}.")
+    known = SIZES[size]
+    inner = hidden or (known[3] if width is None else 4 * width)
+    return Bert(
+        layers or known[0], width or known[1], heads or known[2], inner, vocabulary, context, segments, head, classes,
+        dropout, eps, dtype,
+    )  # fmt: skip
+
+
+class Bert(Module):
+    """Tokens (batch, time) -> scores of tokens (batch, time, vocabulary), of classes (batch, classes), or vectors."""
+
+    def __init__(
+        self,
+        layers: int,
+        width: int,
+        heads: int,
+        hidden: int,
+        vocabulary: int,
+        context: int,
+        segments: int,
+        head: str | None,
+        classes: int,
+        dropout: float | Switchable,
+        eps: float,
+        dtype: object,
+    ) -> None:
+        positive("bert", layers=layers, width=width, heads=heads, hidden=hidden, vocabulary=vocabulary, context=context)
+        if head not in ("tokens", "classes", None):
+            fail(OptionError, f"bert: head is 'tokens', 'classes' or None; received {head!r}.")
+        self.head = head
+        self.bert = Encoder(
+            layers, width, heads, hidden, vocabulary, context, segments, head == "classes", dropout, eps, dtype
+        )
+        if head == "tokens":
+            self.cls = TokenHead(width, vocabulary, eps, dtype)
+        elif head == "classes":
+            self.dropout = Dropout(dropout)
+            self.classifier = Linear(width, classes, init=init.normal(std=0.02), dtype=dtype)
+
+    def forward(self, tokens: Tensor, segments: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """`segments` says which text a token is of, 0 unless given; `mask` (batch, time) is 1, or True, where there is
+        a token, and 0 where the batch was filled up."""
+        x = self.bert(tokens, segments, mask)
+        out: Tensor = x
+        if self.head == "tokens":
+            out = self.cls(x, self.bert.embeddings.word_embeddings.weight)
+        elif self.head == "classes":
+            assert self.bert.pooler is not None
+            out = self.classifier(self.dropout(self.bert.pooler(x)))
+        return out
+
+
+class Encoder(Module):
+    """Tokens -> vectors (batch, time, width)."""
+
+    def __init__(
+        self,
+        layers: int,
+        width: int,
+        heads: int,
+        hidden: int,
+        vocabulary: int,
+        context: int,
+        segments: int,
+        pooled: bool,
+        dropout: float | Switchable,
+        eps: float,
+        dtype: object,
+    ) -> None:
+        self.embeddings = Embeddings(vocabulary, context, segments, width, dropout, eps, dtype)
+        self.encoder = Layers(layers, width, heads, hidden, dropout, eps, dtype)
+        self.pooler = Pooler(width, dtype) if pooled else None
+
+    def forward(self, tokens: Tensor, segments: Tensor | None, mask: Tensor | None) -> Tensor:
+        seen = None
+        if mask is not None:
+            present = mask if mask.dtype == boolean else mask != 0
+            seen = present.reshape((mask.shape[0], 1, 1, mask.shape[1]))
+        out: Tensor = self.encoder(self.embeddings(tokens, segments), seen)
+        return out
+
+
+class Embeddings(Module):
+    """The sum of what a token, its place and its text are, and a norm."""
+
+    def __init__(
+        self,
+        vocabulary: int,
+        context: int,
+        segments: int,
+        width: int,
+        dropout: float | Switchable,
+        eps: float,
+        dtype: object,
+    ) -> None:
+        start = init.normal(std=0.02)
+        self.context = context
+        self.word_embeddings = Embedding(vocabulary, width, start, dtype)
+        self.position_embeddings = Embedding(context, width, start, dtype)
+        self.token_type_embeddings = Embedding(segments, width, start, dtype)
+        self.LayerNorm, self.dropout = LayerNorm(width, eps, dtype=dtype), Dropout(dropout)
+
+    def forward(self, tokens: Tensor, segments: Tensor | None) -> Tensor:
+        time = tokens.shape[-1]
+        if tokens.ndim != 2 or (isinstance(time, int) and time > self.context):
+            fail(
+                ShapeError,
+                f"bert takes tokens (batch, time), at most {self.context} of each text; received "
+                f"{shape_text(tokens.shape)}.",
+            )
+        kinds = self.token_type_embeddings.weight[0] if segments is None else self.token_type_embeddings(segments)
+        x = self.word_embeddings(tokens) + kinds + self.position_embeddings.weight[arange(time)]
+        out: Tensor = self.dropout(self.LayerNorm(x))
+        return out
+
+
+class Layers(Module):
+    """Blocks one after the other."""
+
+    def __init__(
+        self, layers: int, width: int, heads: int, hidden: int, dropout: float | Switchable, eps: float, dtype: object
+    ) -> None:
+        self.layer = [Block(width, heads, hidden, dropout, eps, dtype) for _ in range(layers)]
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        for layer in self.layer:
+            x = layer(x, mask)
+        return x
+
+
+class Block(Module):
+    """norm(x + attention(x)), then norm(x + mlp(x))"""
+
+    def __init__(
+        self, width: int, heads: int, hidden: int, dropout: float | Switchable, eps: float, dtype: object
+    ) -> None:
+        self.attention = Attention(width, heads, dropout, eps, dtype)
+        self.intermediate = Inner(width, hidden, dtype)
+        self.output = Added(hidden, width, dropout, eps, dtype)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        x = self.attention(x, mask)
+        return self.output(gelu(self.intermediate(x)), x)  # type: ignore[no-any-return]
+
+
+class Attention(Module):
+    """Every token sees every other."""
+
+    def __init__(self, width: int, heads: int, dropout: float | Switchable, eps: float, dtype: object) -> None:
+        self.self = SelfAttention("bert", width, heads, dropout, init.normal(std=0.02), dtype)
+        self.output = Added(width, width, dropout, eps, dtype)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        return self.output(self.self(x, mask), x)  # type: ignore[no-any-return]
+
+
+class SelfAttention(Module):
+    """softmax(q·kᵀ/√d)·v in several heads"""
+
+    def __init__(
+        self, model: str, width: int, heads: int, dropout: float | Switchable, start: object, dtype: object
+    ) -> None:
+        if width % heads:
+            fail(OptionError, f"{model}: a width of {width} does not divide into {heads} heads; choose a multiple.")
+        self.heads, self.each, self.rate = heads, width // heads, dropout
+        self.query, self.key, self.value = (Linear(width, width, init=start, dtype=dtype) for _ in range(3))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = (self._split(project(x)) for project in (self.query, self.key, self.value))
+        mixed = attention(q, k, v, mask=mask, dropout=self.rate)
+        return mixed.transpose(1, 2).reshape(x.shape)
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(batch, time, width) -> (batch, heads, time, width / heads)"""
+        batch, time, _ = x.shape
+        return x.reshape(batch, time, self.heads, self.each).transpose(1, 2)
+
+
+class Inner(Module):
+    """Up to the inner width."""
+
+    def __init__(self, width: int, hidden: int, dtype: object) -> None:
+        self.dense = Linear(width, hidden, init=init.normal(std=0.02), dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dense(x)  # type: ignore[no-any-return]
+
+
+class Added(Module):
+    """norm(before + dropout(dense(x)))"""
+
+    def __init__(self, inputs: int, outputs: int, dropout: float | Switchable, eps: float, dtype: object) -> None:
+        self.dense = Linear(inputs, outputs, init=init.normal(std=0.02), dtype=dtype)
+        self.LayerNorm, self.dropout = LayerNorm(outputs, eps, dtype=dtype), Dropout(dropout)
+
+    def forward(self, x: Tensor, before: Tensor) -> Tensor:
+        return self.LayerNorm(before + self.dropout(self.dense(x)))  # type: ignore[no-any-return]
+
+
+class Pooler(Module):
+    """The first token's vector, once more."""
+
+    def __init__(self, width: int, dtype: object) -> None:
+        self.dense = Linear(width, width, init=init.normal(std=0.02), dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return tanh(self.dense(x[:, 0]))
+
+
+class TokenHead(Module):
+    """The scores of every token at each place."""
+
+    def __init__(self, width: int, vocabulary: int, eps: float, dtype: object) -> None:
+        self.predictions = Predictions(width, vocabulary, eps, dtype)
+
+    def forward(self, x: Tensor, words: Tensor) -> Tensor:
+        return self.predictions(x, words)  # type: ignore[no-any-return]
+
+
+class Predictions(Module):
+    """norm(gelu(dense(x))) · wordsᵀ + bias"""
+
+    bias: Tensor
+
+    def __init__(self, width: int, vocabulary: int, eps: float, dtype: object) -> None:
+        self.transform = Transform(width, eps, dtype)
+        self.bias = parameter((vocabulary,), 0.0, dtype)
+
+    def forward(self, x: Tensor, words: Tensor) -> Tensor:
+        return self.transform(x) @ words.T + self.bias  # type: ignore[no-any-return]
+
+
+class Transform(Module):
+    def __init__(self, width: int, eps: float, dtype: object) -> None:
+        self.dense = Linear(width, width, init=init.normal(std=0.02), dtype=dtype)
+        self.LayerNorm = LayerNorm(width, eps, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.LayerNorm(gelu(self.dense(x)))  # type: ignore[no-any-return]

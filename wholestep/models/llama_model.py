@@ -1,0 +1,184 @@
+"""Llama: "LLaMA: Open and efficient foundation language models", Touvron et al. 2023 (arXiv:2302.13971): RMS norms
+before the parts, rotary positions, SwiGLU, and heads of queries that share keys and values (arXiv:2305.13245).
+
+Parameters are named and shaped as in the published checkpoints: `model.layers.0.self_attn.q_proj.weight`.
+"""
+
+from __future__ import annotations
+
+from wholestep.compiler.frontend import initializers as init
+from wholestep.compiler.frontend.functions import silu
+from wholestep.compiler.frontend.layers import attention
+from wholestep.compiler.frontend.sequences import rotary
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import OptionError, ShapeError
+from wholestep.models.generation import Cache, LanguageModel
+from wholestep.nn import Embedding, Linear, Module, RMSNorm
+from wholestep.nn.basic import positive
+
+SIZES = {  # name: layers, width, heads, heads of keys and values, inner width, vocabulary, context, base of rotary, eps
+    "llama-7b": (32, 4096, 32, 32, 11008, 32000, 2048, 10000.0, 1e-6),
+    "llama-3-8b": (32, 4096, 32, 8, 14336, 128256, 8192, 500000.0, 1e-5),
+    "tinyllama-1.1b": (22, 2048, 32, 4, 5632, 32000, 2048, 10000.0, 1e-5),
+}
+
+
+def llama(
+    size: str = "llama-7b",
+    *,
+    layers: int | None = None,
+    width: int | None = None,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    hidden: int | None = None,
+    vocabulary: int | None = None,
+    context: int | None = None,
+    base: float | None = None,
+    eps: float | None = None,
+    tied: bool = False,
+    dtype: object = "float32",
+) -> Llama:
+    """Llama of a published size ("llama-7b", "llama-3-8b", "tinyllama-1.1b") or of any other.
+
+    Args:
+        kv_heads: of keys and values; as many as there are heads where those are given and this is not.
+        hidden: width of the inner layer; 8/3 of the width, up to a multiple of 8, where that is given and this is not.
+        base: of the frequencies of rotary positions.
+        tied: the token embedding is also the output layer.
+
+    Example: `ws.models.llama(layers=2, width=64, heads=4, kv_heads=2, vocabulary=65, context=64)`.
+    """
+    if size not in SIZES:
+        fail(OptionError, f"llama: the sizes are {', '.join(SIZES)}; received {size!r}.")
+    known = SIZES[size]
+    shared = kv_heads or (heads if heads is not None else known[3])
+    inner = hidden or (known[4] if width is None else -(-8 * width // 3 // 8) * 8)
+    return Llama(
+        layers or known[0], width or known[1], heads or known[2], shared, inner, vocabulary or known[5],
+        context or known[6], base or known[7], eps or known[8], tied, dtype,
+    )  # fmt: skip
+
+
+class Llama(LanguageModel):
+    """Tokens (batch, time) -> the scores of the next token, (batch, time, vocabulary); with a cache, of the last."""
+
+    def __init__(
+        self,
+        layers: int,
+        width: int,
+        heads: int,
+        kv_heads: int,
+        hidden: int,
+        vocabulary: int,
+        context: int,
+        base: float = 10000.0,
+        eps: float = 1e-6,
+        tied: bool = False,
+        dtype: object = "float32",
+    ) -> None:
+        positive("llama", layers=layers, width=width, heads=heads, kv_heads=kv_heads, hidden=hidden, context=context)
+        if width % heads or heads % kv_heads or (width // heads) % 2:
+            fail(
+                OptionError,
+                f"llama: a width of {width} divides into {heads} heads of an even width, which share {kv_heads} of "
+                "keys and values evenly; choose others.",
+            )
+        self.context = context
+        self.model = Decoder(layers, width, heads, kv_heads, hidden, vocabulary, base, eps, dtype)
+        self.lm_head = None if tied else Linear(width, vocabulary, bias=False, init=init.normal(std=0.02), dtype=dtype)
+
+    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        time = tokens.shape[-1]
+        if tokens.ndim != 2:
+            fail(ShapeError, f"llama takes tokens of shape (batch, time); received {tokens!r}.")
+        if isinstance(time, int) and time > self.context:
+            fail(ShapeError, f"llama: {time} tokens are more than its context of {self.context}; cut the text.")
+        x = self.model(tokens, cache)
+        x = x if cache is None else x[:, -1]
+        scores: Tensor = x @ self.model.embed_tokens.weight.T if self.lm_head is None else self.lm_head(x)
+        return scores
+
+
+class Decoder(Module):
+    """Tokens -> vectors: the embedding, the blocks, a norm."""
+
+    def __init__(
+        self,
+        layers: int,
+        width: int,
+        heads: int,
+        kv_heads: int,
+        hidden: int,
+        vocabulary: int,
+        base: float,
+        eps: float,
+        dtype: object,
+    ) -> None:
+        self.embed_tokens = Embedding(vocabulary, width, init.normal(std=0.02), dtype)
+        self.layers = [Block(width, heads, kv_heads, hidden, base, eps, dtype) for _ in range(layers)]
+        self.norm = RMSNorm(width, eps, dtype)
+
+    def forward(self, tokens: Tensor, cache: Cache | None) -> Tensor:
+        x = self.embed_tokens(tokens)
+        for layer in self.layers:
+            x = layer(x, cache)
+        out: Tensor = self.norm(x)
+        return out
+
+
+class Block(Module):
+    """x + attention(norm(x)), then x + mlp(norm(x))"""
+
+    def __init__(
+        self, width: int, heads: int, kv_heads: int, hidden: int, base: float, eps: float, dtype: object
+    ) -> None:
+        self.input_layernorm = RMSNorm(width, eps, dtype)
+        self.self_attn = Attention(width, heads, kv_heads, base, dtype)
+        self.post_attention_layernorm = RMSNorm(width, eps, dtype)
+        self.mlp = MLP(width, hidden, dtype)
+
+    def forward(self, x: Tensor, cache: Cache | None) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cache)
+        return x + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
+
+
+class Attention(Module):
+    """Every position sees those before it; queries and keys are turned by their positions."""
+
+    def __init__(self, width: int, heads: int, kv_heads: int, base: float, dtype: object) -> None:
+        self.heads, self.kv_heads, self.each, self.base = heads, kv_heads, width // heads, base
+        start = init.normal(std=0.02)
+        self.q_proj = Linear(width, heads * self.each, bias=False, init=start, dtype=dtype)
+        self.k_proj = Linear(width, kv_heads * self.each, bias=False, init=start, dtype=dtype)
+        self.v_proj = Linear(width, kv_heads * self.each, bias=False, init=start, dtype=dtype)
+        self.o_proj = Linear(heads * self.each, width, bias=False, init=start, dtype=dtype)
+
+    def forward(self, x: Tensor, cache: Cache | None) -> Tensor:
+        batch, time, _ = x.shape
+        q = self._split(self.q_proj(x), self.heads)
+        k, v = (self._split(p(x), self.kv_heads) for p in (self.k_proj, self.v_proj))
+        if cache is None:
+            mixed = attention(rotary(q, self.base), rotary(k, self.base), v, causal=True)
+        else:
+            q, k = (rotary(t, self.base, cache.start) for t in (q, k))
+            mixed = attention(q, *cache.extend(k, v), mask=cache.mask(time))
+        return self.o_proj(mixed.transpose(1, 2).reshape(batch, time, self.heads * self.each))  # type: ignore[no-any-return]
+
+    def _split(self, x: Tensor, heads: int) -> Tensor:
+        """(batch, time, heads · d) -> (batch, heads, time, d)"""
+        batch, time, _ = x.shape
+        return x.reshape(batch, time, heads, self.each).transpose(1, 2)
+
+
+class MLP(Module):
+    """down(silu(gate(x)) · up(x)) (arXiv:2002.05202)"""
+
+    def __init__(self, width: int, hidden: int, dtype: object) -> None:
+        start = init.normal(std=0.02)
+        self.gate_proj = Linear(width, hidden, bias=False, init=start, dtype=dtype)
+        self.up_proj = Linear(width, hidden, bias=False, init=start, dtype=dtype)
+        self.down_proj = Linear(hidden, width, bias=False, init=start, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))  # type: ignore[no-any-return]
