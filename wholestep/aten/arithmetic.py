@@ -124,7 +124,7 @@ def _atan2(r: Recorder, a: Any, b: Any) -> Tensor:
     x, y = _pair(r, a, b)
     if "atan2" not in dir(ws):
         r.refuse("needs ws.atan2, which does not exist yet")
-    return ws.atan2(x, y)  # type: ignore[attr-defined]
+    return ws.atan2(x, y)
 
 
 @row("pow", "float_power")
