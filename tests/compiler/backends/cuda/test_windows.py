@@ -45,6 +45,7 @@ CASES: dict[str, Case] = {
 MANY: dict[str, Case] = {
     "half": ((8, 9, 7), [(16, {"kernel": 3, "stride": 2, "padding": 1}, 0), (8, {"kernel": 1}, 2)]),
     "half and far": ((16, 9, 8), [(8, {"kernel": 3, "dilation": 2, "padding": 2}, 0), (8, {"kernel": (1, 3)}, 0)]),
+    "half and filled up": ((3, 7, 8), [(32, {"kernel": 3, "padding": 1}, 0), (8, {"kernel": 1}, 0)]),
     "half of few": ((3, 8, 8), [(8, {"kernel": 3, "padding": 1}, 2), (24, {"kernel": 2, "groups": 2}, 0)]),
 }
 
@@ -101,8 +102,23 @@ def test_pools_share_the_kernels_of_their_convolutions() -> None:
 def test_convolutions_of_many_channels_in_half_types_are_the_librarys() -> None:
     """With its own strides, kernels of one pixel and pools behind; groups and three channels are ours."""
     forms = {name: windows_of(planned()[name][1].plan) for name in MANY}
-    assert forms["half"] == forms["half and far"] == ["cudnn"] * 5
+    assert forms["half"] == forms["half and far"] == forms["half and filled up"] == ["cudnn"] * 5
     assert set(forms["half of few"]) == {"direct", "product", "gradient"}
+
+
+def test_large_passes_have_launches_of_their_own() -> None:
+    """Two norms that are added, one after the other by images: too many bytes for one block an image."""
+    g = ws.Graph()
+    x = g.input("x", ("batch", 64, 16, 16))
+    block = ws.models.resnet.BasicBlock(64, 128, 2, ws.models.resnet.projection, "float32")
+    g.set_outputs({"loss": (block(x) ** 2).mean()})
+    options = CompileOptions(egraph=False, verify=False)
+    session = ws.build_session(
+        g, optimizer=ws.SGD(lr=0.1), batch_size=256, precision="bfloat16", device="null:cuda/sm_90", options=options
+    )
+    large = [k for k in session.plan.kernels if k.bytes > 8 << 20]
+    assert large
+    assert all(schedule_of(k).chained == 0 for k in large)
 
 
 def windows_of(plan: Plan) -> list[str]:

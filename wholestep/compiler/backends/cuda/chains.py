@@ -16,6 +16,8 @@ from wholestep.compiler.plan.bodies import Dot, Nest
 from wholestep.compiler.plan.kernel import Draft, Kernel, Load, Plan, Space
 
 THREADS = 256  # of a block
+MOST_FLOPS = 50_000_000  # of a kernel that shares a launch: a larger one gains nothing, and needs the registers
+MOST_BYTES = 8 << 20
 MOST_ROWS = 264  # blocks: two for each multiprocessor
 MOST_WEIGHTS = 256 << 10  # bytes of the other operand of a product, which every block reads
 MOST_WORK = 16 << 10  # elements of a row of a nest
@@ -50,6 +52,8 @@ def can_be_rows(draft: Draft, kernel: Kernel) -> bool:
     if axis is None or own.form not in (ELEMENTS, ROWS, PRODUCT) or own.threads != THREADS:
         return False
     extent = kernel.axes[axis]
+    if kernel.flops > MOST_FLOPS or kernel.bytes > MOST_BYTES:
+        return False
     if kernel.loop is not None or evaluate(extent, sizes) > MOST_ROWS:
         return False
     if not all(stays_in_row(load, axis, extent) for load in kernel.body.stores() if not _is_work(draft, load)):

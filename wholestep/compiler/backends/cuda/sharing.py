@@ -25,8 +25,6 @@ from wholestep.compiler.plan.kernel import Draft, Kernel, Plan, Space
 from wholestep.errors import PlanError
 
 FORMS = frozenset({ELEMENTS, ROWS, COLUMNS, PRODUCT, SCATTER, SCATTER_ROWS})
-MOST_FLOPS = 50_000_000  # of a kernel that shares: a larger one gains nothing, and needs the registers
-MOST_BYTES = 8 << 20
 MOST_BLOCKS = 2112  # of a launch: sixteen for each multiprocessor
 MOST_GIVEN = 500  # addresses: 4 KB of arguments
 ROOM = 16 << 20  # bytes of the arena, and this share of it, that standing later may cost
@@ -78,7 +76,11 @@ def as_late_as_may_be(parts: Sequence[Part], before: Mapping[int, set[int]]) -> 
 def may_share(kernel: Kernel) -> bool:
     """Is a kernel small, and one of ours?"""
     own = schedule_of(kernel)
-    small = kernel.flops <= MOST_FLOPS and kernel.bytes <= MOST_BYTES and own.blocks * own.chunks <= MOST_BLOCKS
+    small = (
+        kernel.flops <= chains.MOST_FLOPS
+        and kernel.bytes <= chains.MOST_BYTES
+        and own.blocks * own.chunks <= MOST_BLOCKS
+    )
     return small and own.form in FORMS
 
 

@@ -33,6 +33,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
             windows=(
                 OwnPass(f"{PASSES}.channels_last:channels_last", needed=True),
                 OwnPass(f"{BACKEND}.pooling:through_small_pools"),
+                OwnPass(f"{BACKEND}.images:fill_channels"),
                 OwnPass(f"{BACKEND}.images:round_images"),
             ),
             primitives=(
