@@ -23,6 +23,7 @@ from wholestep.compiler.passes.precision import lower_precision
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.bodies import Window
 from wholestep.compiler.plan.kernel import Plan
+from wholestep.models.resnet import BasicBlock, projection
 from wholestep.options import CompileOptions
 from wholestep.steps.states import first_values
 from wholestep.steps.train import train_graph
@@ -110,7 +111,7 @@ def test_large_passes_have_launches_of_their_own() -> None:
     """Two norms that are added, one after the other by images: too many bytes for one block an image."""
     g = ws.Graph()
     x = g.input("x", ("batch", 64, 16, 16))
-    block = ws.models.resnet.BasicBlock(64, 128, 2, ws.models.resnet.projection, "float32")
+    block = BasicBlock(64, 128, 2, projection, "float32")
     g.set_outputs({"loss": (block(x) ** 2).mean()})
     options = CompileOptions(egraph=False, verify=False)
     session = ws.build_session(
