@@ -150,7 +150,7 @@ class Adapters:
     def load(self, path: str | PathLike[str]) -> None:
         """Read what `save`, or peft, wrote; every A and B must be there and fit."""
         from wholestep.nn.matching import SHOWN, OtherShape
-        from wholestep.nn.weights import read_weights
+        from wholestep.nn.weight_files import read_weights
 
         found = {name.removeprefix(PREFIX): array for name, array in read_weights(Path(path)).items()}
         wanted = self._names()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -96,21 +97,54 @@ def _by_paths(names: Sequence[str], rename: Mapping[str, str | None]) -> Callabl
                 f"{old!r} of rename is none of the names, nor a path before one: {_first(names, SHOWN, ', ')}. "
                 "Correct it, or leave it out."
             )
-    keys = sorted(rename, key=len, reverse=True)
+    for old, new in rename.items():
+        if isinstance(new, str) and new.count("*") not in (0, old.count("*")):
+            raise UsageError(
+                f"rename gives {old!r} the new name {new!r}: each * of the new name is one of the old one, in order; "
+                f"there are {new.count('*')} for {old.count('*')}."
+            )
+    keys = sorted(rename, key=lambda key: len(key.replace("*", "")), reverse=True)
 
     def other(name: str) -> str | None:
-        old = next((key for key in keys if _is_before(key, name)), None)
-        new = name if old is None else rename[old]
-        if old is None or not isinstance(new, str):
-            return new
-        rest = name[len(old.rstrip(".")) :].lstrip(".")
-        return ".".join(part for part in (new.rstrip("."), rest) if part)
+        for old in keys:
+            found = _path_before(old, name)
+            if found is not None:
+                return _renamed(name, found, rename[old])
+        return name
 
     return other
 
 
+def _renamed(name: str, found: Match, new: str | None) -> str | None:
+    if not isinstance(new, str):
+        return new
+    for part in found.stars if "*" in new else ():
+        new = new.replace("*", part, 1)
+    rest = name[found.length :].lstrip(".")
+    return ".".join(part for part in (new.rstrip("."), rest) if part)
+
+
+class Match(NamedTuple):
+    """How much of a name a key is, and what its stars stand for."""
+
+    length: int
+    stars: tuple[str, ...]
+
+
+def _path_before(path: str, name: str) -> Match | None:
+    """The part of a name that a key is: the whole of it, or a path before it; None where it is neither."""
+    if path == "":
+        return Match(0, ())
+    plain = path.rstrip(".")
+    if "*" not in plain:
+        return Match(len(plain), ()) if name == path or name.startswith(plain + ".") else None
+    pattern = "([^.]+)".join(re.escape(part) for part in plain.split("*"))
+    found = re.match(rf"{pattern}(?=\.|$)", name)
+    return None if found is None else Match(found.end(), found.groups())
+
+
 def _is_before(path: str, name: str) -> bool:
-    return path in ("", name) or name.startswith(path.rstrip(".") + ".")
+    return _path_before(path, name) is not None
 
 
 def hint_for(missing: Sequence[str], unexpected: Sequence[str], names: Sequence[str], known: Iterable[str]) -> str:

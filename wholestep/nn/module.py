@@ -331,7 +331,8 @@ class Module:
             strict: refuse unless names and shapes are the model's. With False, what matches is loaded; the report
                 lists the rest; printed it is a diff. Where shapes differ and nothing at all matches, it is an error.
             rename: other names first: a dict from names, or paths before them, to new ones (the longest that matches
-                counts), or a function of a name. None as the new name leaves the array out.
+                counts), or a function of a name. None as the new name leaves the array out. A `*` is one part of a
+                path, or some of its letters, and the same in the new name: `{"encoder.layer.*": "blocks.*"}`.
 
         Example: `print(model.load_state_dict(values, strict=False, rename={"module.": "", "fc": "head"}))`.
         """
@@ -346,9 +347,12 @@ class Module:
         save(self, path)
 
     def load(self, path: str | PathLike[str], strict: bool = True, rename: Rename | None = None) -> LoadReport:
-        """Read safetensors by name; nothing changes unless the file is whole and everything that is to be loaded fits.
+        """Read weights by name; nothing changes unless the file is whole and everything that is to be loaded fits.
 
-        `strict` and `rename` are those of `load_state_dict`.
+        Args:
+            path: a safetensors file; an index of shards, `model.safetensors.index.json`; a folder with either; or a
+                `.pt`, `.pth` or `.bin` file of torch's, which torch itself reads, without running what it holds.
+            strict, rename: as in `load_state_dict`.
 
         Example: `model.load("theirs.safetensors", rename={"module.": ""})`.
         """

@@ -23,7 +23,8 @@ from wholestep.nn import trace
 from wholestep.nn.encoded import noted_encoding
 from wholestep.nn.module import Module
 from wholestep.nn.parameter import Buffer, Parameter
-from wholestep.nn.weights import read_header, read_weights, save_arrays
+from wholestep.nn.weight_files import read_weights
+from wholestep.nn.weights import read_header, save_arrays
 from wholestep.records import dataclass
 
 if TYPE_CHECKING:

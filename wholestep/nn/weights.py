@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Mapping
@@ -17,17 +16,13 @@ from wholestep.compiler.runtime.arrays import as_array
 from wholestep.errors import CheckpointError, DTypeError, InputError, ShapeError, UnknownNameError, UsageError
 from wholestep.nn.encoded import ATTRIBUTE, HEADER, keep_encoding, noted_encoding
 from wholestep.nn.matching import SHOWN, LoadReport, OtherShape, Rename, hint_for, rename_names
+from wholestep.nn.weight_files import TORCH, read_weights
 
 if TYPE_CHECKING:
     from wholestep.data.encoding import Encoding
     from wholestep.nn.module import Module
 
 Array = np.ndarray[Any, Any]
-
-BRAIN_FLOAT = "BF16"
-READABLE = frozenset(
-    {"F64", "F32", "F16", BRAIN_FLOAT, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
-)  # fmt: skip
 
 
 def load_state_dict(model: Module, values: Any, strict: bool, rename: Rename | None = None) -> LoadReport:
@@ -144,7 +139,7 @@ def save_arrays(
 
 
 def load(model: Module, path: str | PathLike[str], strict: bool, rename: Rename | None = None) -> LoadReport:
-    """Give a model the arrays of a safetensors file, and the encoding that it carries."""
+    """Give a model the arrays of a file, of shards or of a folder, and the encoding that a file of ours carries."""
     values, encoding = read_weights(Path(path)), _read_encoding(Path(path))
     before = {name: dict(part) if name == "_owned" else part for name, part in model.__dict__.items()}
     if encoding is not None and not model.named_arrays():
@@ -174,46 +169,11 @@ def read_header(path: Path) -> dict[str, str]:
 
 
 def _read_encoding(path: Path) -> Encoding | None:
+    if path.is_dir() or path.suffix in {*TORCH, ".json"}:
+        return None
     text = read_header(path).get(HEADER)
     if text is None:
         return None
     from wholestep.data.encoding import Encoding
 
     return Encoding.from_json(text, path)
-
-
-def read_weights(path: Path) -> dict[str, Array]:
-    """The arrays of a safetensors file; bfloat16, which NumPy lacks, as the float32 of the same value."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "np") as file:
-            kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
-            strange = [name for name, kind in kinds.items() if kind not in READABLE]
-            if strange:
-                raise CheckpointError(
-                    f"{path} holds {strange[0]!r} as {kinds[strange[0]]}, which is not read here. Nothing was loaded. "
-                    f"Save it as one of {', '.join(sorted(READABLE))}."
-                )
-            found = {name: file.get_tensor(name) for name, kind in kinds.items() if kind != BRAIN_FLOAT}
-        halves = [name for name, kind in kinds.items() if kind == BRAIN_FLOAT]
-        return {**found, **_brain_floats(path, halves)} if halves else found
-    except FileNotFoundError:
-        raise CheckpointError(f"there is no file {path}.") from None
-    except CheckpointError:
-        raise
-    except (SafetensorError, OSError, ValueError, TypeError, LookupError) as error:
-        raise CheckpointError(f"{path} is not a whole safetensors file: {error}. Nothing was loaded.") from error
-
-
-def _brain_floats(path: Path, names: list[str]) -> dict[str, Array]:
-    """bfloat16 is the upper half of a float32.  The file is whole: safetensors has opened it."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header, found = json.loads(file.read(length)), {}
-        for name in names:
-            first, last = header[name]["data_offsets"]
-            file.seek(8 + length + first)
-            upper = np.frombuffer(file.read(last - first), "<u2").astype(np.uint32) << 16
-            found[name] = upper.view(np.float32).reshape(header[name]["shape"])
-    return found

@@ -1,0 +1,260 @@
+"""Published weights from a folder: a `config.json` and files of arrays, as Hugging Face lays them out."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import CheckpointError, OptionError, TrainingWarning, UsageError
+from wholestep.models.bert_model import Bert
+from wholestep.models.gpt2 import GPT2
+from wholestep.models.llama_model import Llama
+from wholestep.models.vision_transformer import ViT
+from wholestep.nn.module import Module
+from wholestep.nn.weight_files import read_weights
+from wholestep.records import dataclass
+
+CONFIG = "config.json"
+
+
+def load_pretrained(folder: str | PathLike[str], *, strict: bool = True, dtype: object = "float32") -> Any:
+    """A model with published weights, from a local folder in the layout of Hugging Face: `config.json`, and
+    `model.safetensors`, its shards with their index, or `pytorch_model.bin`.
+
+    Known are `gpt2`, `llama`, `bert` and `vit`; what a configuration asks for and the model here does not do is an
+    error that names it.
+
+    Args:
+        folder: what `save_pretrained` wrote, or a download of it.
+        strict: refuse unless every array of the model is in the files and the other way round; with False, what fits is
+            loaded, and a warning lists the rest.
+        dtype: that the model computes in; half types of the files are widened.
+
+    Example: `model = ws.load_pretrained("checkpoints/gpt2")`.
+    """
+    place = Path(folder)
+    config = read_config(place)
+    kind = KINDS.get(str(config.get("model_type")))
+    if kind is None:
+        fail(
+            OptionError,
+            f"{place / CONFIG} is of the model_type {config.get('model_type')!r}; known are {', '.join(KINDS)}. Build "
+            "the model yourself and load the folder: model.load(folder, rename={...}).",
+        )
+    model = kind.build(Config(config, place / CONFIG), dtype)
+    values = read_weights(place)
+    report = model.load_state_dict(
+        values, strict=strict, rename=_renaming(kind, {name for name, _ in model.all_names()})
+    )
+    if report.missing or report.unexpected or report.other_shape:
+        warnings.warn(f"{place}: {report}", TrainingWarning, stacklevel=2)
+    return model
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration of a folder."""
+    try:
+        found = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder} has no {CONFIG}: name the folder that save_pretrained wrote.") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder / CONFIG} cannot be read: {error}.") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{folder / CONFIG} holds a {type(found).__name__}, not settings by name.")
+    return found
+
+
+class Config:
+    """Settings by name; one that is missing, or of a value that nothing here does, is an error that says so."""
+
+    def __init__(self, values: Mapping[str, Any], path: Path) -> None:
+        self.values, self.path = values, path
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.values:
+            raise CheckpointError(f"{self.path} does not say {name!r}, which the model is made by.")
+        return self.values[name]
+
+    def number(self, name: str) -> int:
+        value = self[name]
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise CheckpointError(f"{self.path}: {name!r} is a whole number, at least 1; it is {value!r}.")
+        return value
+
+    def need(self, **allowed: object) -> None:
+        """A setting has the one value that is done here, or the first of several, if it is there at all."""
+        for name, value in allowed.items():
+            known = value if isinstance(value, tuple) else (value,)
+            if name in self.values and self.values[name] not in known:
+                raise UsageError(
+                    f"{self.path}: {name} is {self.values[name]!r}, and the model here has {known[0]!r} alone."
+                )
+
+    def get(self, name: str, default: Any) -> Any:
+        found = self.values.get(name)
+        return default if found is None else found
+
+
+Names = Sequence[tuple[str, str | None]]  # patterns of names in files -> what they are here; None: of no use
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a `model_type` is built, and what its arrays are called: every pattern that matches is applied, in order."""
+
+    build: Callable[[Config, object], Module]
+    names: Names
+    parts: str = ""  # a pattern of arrays that the files have and a model without that part leaves out
+
+
+def _renaming(kind: Kind, known: set[str]) -> Callable[[str], str | None]:
+    patterns = [(re.compile(pattern), new) for pattern, new in kind.names]
+
+    def other(name: str) -> str | None:
+        for pattern, new in patterns:
+            found = pattern.fullmatch(name)
+            if found is not None:
+                name = "" if new is None else found.expand(new)
+        left_out = name not in known and re.fullmatch(kind.parts, name)
+        return None if not name or left_out else name
+
+    return other
+
+
+def _gpt2(config: Config, dtype: object) -> GPT2:
+    width = config.number("n_embd")
+    config.need(
+        activation_function=("gelu_new", "gelu_pytorch_tanh"),
+        layer_norm_epsilon=1e-5,
+        n_inner=(None, 4 * width),
+        scale_attn_weights=True,
+        scale_attn_by_inverse_layer_idx=False,
+        add_cross_attention=False,
+        tie_word_embeddings=True,
+    )
+    return GPT2(
+        config.number("n_layer"),
+        width,
+        config.number("n_head"),
+        config.number("vocab_size"),
+        config.number("n_positions"),
+        config.get("resid_pdrop", 0.0),
+        dtype,
+    )
+
+
+def _llama(config: Config, dtype: object) -> Llama:
+    heads = config.number("num_attention_heads")
+    width = config.number("hidden_size")
+    config.need(hidden_act=("silu", "swish"), attention_bias=False, mlp_bias=False, head_dim=(None, width // heads))
+    turns = config.get("rope_parameters", config.get("rope_scaling", {}))
+    if str(turns.get("rope_type", turns.get("type", "default"))) != "default":
+        raise UsageError(f"{config.path}: positions are scaled by {turns!r}, and the model here has 'default' alone.")
+    return Llama(
+        config.number("num_hidden_layers"),
+        width,
+        heads,
+        config.get("num_key_value_heads", heads),
+        config.number("intermediate_size"),
+        config.number("vocab_size"),
+        config.number("max_position_embeddings"),
+        float(turns.get("rope_theta", config.get("rope_theta", 10000.0))),
+        float(config.get("rms_norm_eps", 1e-6)),
+        bool(config.get("tie_word_embeddings", False)),
+        dtype,
+    )
+
+
+def _bert(config: Config, dtype: object) -> Bert:
+    config.need(
+        hidden_act="gelu",
+        position_embedding_type="absolute",
+        is_decoder=False,
+        add_cross_attention=False,
+        tie_word_embeddings=True,
+    )
+    rates = [config.get(name, 0.1) for name in ("hidden_dropout_prob", "attention_probs_dropout_prob")]
+    if rates[0] != rates[1]:
+        raise UsageError(f"{config.path}: layers and attention drop {rates[0]} and {rates[1]}; here it is one rate.")
+    (kind,) = config.get("architectures", ["BertModel"])
+    heads = {"BertForMaskedLM": "tokens", "BertForPreTraining": "tokens", "BertForSequenceClassification": "classes"}
+    return Bert(
+        config.number("num_hidden_layers"),
+        config.number("hidden_size"),
+        config.number("num_attention_heads"),
+        config.number("intermediate_size"),
+        config.number("vocab_size"),
+        config.number("max_position_embeddings"),
+        config.number("type_vocab_size"),
+        heads.get(kind),
+        len(config.get("id2label", {0: 0, 1: 1})),
+        rates[0],
+        float(config.get("layer_norm_eps", 1e-12)),
+        dtype,
+    )
+
+
+def _vit(config: Config, dtype: object) -> ViT:
+    config.need(
+        hidden_act="gelu",
+        qkv_bias=True,
+        attention_probs_dropout_prob=0.0,
+        architectures=(["ViTForImageClassification"], ["ViTModel"], None),
+    )
+    return ViT(
+        config.number("num_hidden_layers"),
+        config.number("hidden_size"),
+        config.number("num_attention_heads"),
+        config.number("intermediate_size"),
+        len(config.get("id2label", {0: 0, 1: 1})),
+        config.number("image_size"),
+        config.number("patch_size"),
+        config.get("num_channels", 3),
+        config.get("hidden_dropout_prob", 0.0),
+        float(config.get("layer_norm_eps", 1e-12)),
+        dtype,
+    )
+
+
+KINDS: dict[str, Kind] = {
+    "llama": Kind(
+        _llama,
+        (
+            (r".*\.rotary_emb\.inv_freq", None),  # computed from the base
+            (r"(embed_tokens|layers|norm)\.(.*)", r"model.\1.\2"),  # of a model without its head
+        ),
+    ),
+    "bert": Kind(
+        _bert,
+        (
+            (r"(bert\.)?embeddings\.position_ids", None),
+            (r"cls\.predictions\.decoder\..*", None),  # the embedding and the bias again
+            (r"cls\.seq_relationship\..*", None),  # whether the second text follows the first
+            (r"(embeddings|encoder|pooler)\.(.*)", r"bert.\1.\2"),
+            (r"(.*LayerNorm)\.gamma", r"\1.weight"),  # of checkpoints older than PyTorch's names
+            (r"(.*LayerNorm)\.beta", r"\1.bias"),
+        ),
+        parts=r"bert\.pooler\..*",
+    ),
+    "vit": Kind(
+        _vit,
+        (
+            (r"(vit\.)?pooler\..*", None),  # of no use to classes
+            (r"(embeddings|encoder|layernorm)\.(.*)", r"vit.\1.\2"),
+        ),
+    ),
+    "gpt2": Kind(
+        _gpt2,
+        (
+            (r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)", None),  # masks of triangles
+            (r"lm_head\.weight", None),  # the embedding again
+            (r"transformer\.(.*)", r"\1"),
+        ),
+    ),
+}

@@ -1,0 +1,161 @@
+"""Arrays by name from the files that weights are published in: safetensors, one or many, and torch's own."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wholestep.errors import CheckpointError, UsageError
+
+Array = np.ndarray[Any, Any]
+
+BRAIN_FLOAT = "BF16"
+READABLE = frozenset(
+    {"F64", "F32", "F16", BRAIN_FLOAT, "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
+)  # fmt: skip
+TORCH = frozenset({".pt", ".pth", ".bin", ".ckpt"})
+INDEX = ".index.json"  # behind the name of what is cut into shards
+# What a folder is looked through for, in this order.
+IN_FOLDER = (
+    *("model.safetensors.index.json", "model.safetensors"),
+    *("pytorch_model.bin.index.json", "pytorch_model.bin"),
+)
+
+
+def read_weights(path: Path) -> dict[str, Array]:
+    """The arrays of a file, of all shards of an index, or of what a folder holds; bfloat16 as the float32 of the same
+    value."""
+    if path.is_dir():
+        path = weights_in(path)
+    if path.name.endswith(INDEX):
+        return _read_shards(path)
+    return _read_torch(path) if path.suffix in TORCH else _read_safetensors(path)
+
+
+def weights_in(folder: Path) -> Path:
+    """The file of weights, or the index of its shards, that a folder has."""
+    for name in IN_FOLDER:
+        if (folder / name).is_file():
+            return folder / name
+    found = sorted(folder.glob("*.safetensors"))
+    if len(found) == 1:
+        return found[0]
+    what = ", ".join(p.name for p in found) or "none"
+    raise CheckpointError(
+        f"{folder} has no {', '.join(IN_FOLDER)}; of other safetensors files there are: {what}. Name one of them."
+    )
+
+
+def _read_shards(index: Path) -> dict[str, Array]:
+    """All arrays that an index lists, from the files that it says they are in."""
+    try:
+        listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        places = {str(name): str(file) for name, file in listed.items()}
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no file {index}.") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(
+            f"{index} is no index of shards with a weight_map: {error!r}. Nothing was loaded."
+        ) from error
+    found: dict[str, Array] = {}
+    for file in dict.fromkeys(places.values()):
+        path = (index.parent / file).resolve()
+        if not path.is_relative_to(index.parent.resolve()):
+            raise CheckpointError(f"{index} names {file!r}, which lies outside of its folder. Nothing was loaded.")
+        if not path.is_file():
+            raise CheckpointError(f"{index} names the shard {file!r}, which is not there. Nothing was loaded.")
+        shard = read_weights(path)
+        missing = [name for name, place in places.items() if place == file and name not in shard]
+        if missing:
+            raise CheckpointError(f"{index} puts {missing[0]!r} into {file!r}, which lacks it. Nothing was loaded.")
+        found |= {name: array for name, array in shard.items() if places.get(name) == file}
+    return found
+
+
+# -- torch's own -------------------------------------------------------------------------------------------------
+
+
+def _read_torch(path: Path) -> dict[str, Array]:
+    """A `state_dict` that torch saved, read by torch without running anything that the file brings."""
+    if not path.is_file():
+        raise CheckpointError(f"there is no file {path}.")
+    try:
+        import torch
+    except ImportError:
+        raise UsageError(
+            f"{path} is a file of torch's, and only torch reads it: pip install torch. Or save it as safetensors where "
+            "torch is: safetensors.torch.save_file(model.state_dict(), 'model.safetensors')."
+        ) from None
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path) or None)
+    except Exception as error:
+        raise CheckpointError(
+            f"{path} is not a file of tensors alone that torch reads with weights_only=True: {error}. Nothing was "
+            "loaded. Save the state_dict of the model, not the model itself."
+        ) from error
+    return {name: _of_torch(value) for name, value in _tensors(loaded, path).items()}
+
+
+def _tensors(loaded: object, path: Path) -> dict[str, Any]:
+    """The tensors by name; of a checkpoint with more in it, those of its `state_dict` or `model`."""
+    for inner in ("state_dict", "model", "model_state_dict"):
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(inner), Mapping):
+            loaded = loaded[inner]
+    if not isinstance(loaded, Mapping) or not loaded:
+        raise CheckpointError(f"{path} holds a {type(loaded).__name__}, not tensors by name. Nothing was loaded.")
+    found = {str(name): value for name, value in loaded.items() if hasattr(value, "detach")}
+    if not found:
+        raise CheckpointError(
+            f"{path} holds no tensors by name: {', '.join(map(str, list(loaded)[:5]))}, ... are none."
+        )
+    return found
+
+
+def _of_torch(value: Any) -> Array:
+    tensor = value.detach()
+    array: Array = (tensor.float() if "bfloat16" in str(tensor.dtype) else tensor).contiguous().numpy()
+    return array
+
+
+# -- safetensors -------------------------------------------------------------------------------------------------
+
+
+def _read_safetensors(path: Path) -> dict[str, Array]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "np") as file:
+            kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+            strange = [name for name, kind in kinds.items() if kind not in READABLE]
+            if strange:
+                raise CheckpointError(
+                    f"{path} holds {strange[0]!r} as {kinds[strange[0]]}, which is not read here. Nothing was loaded. "
+                    f"Save it as one of {', '.join(sorted(READABLE))}."
+                )
+            found = {name: file.get_tensor(name) for name, kind in kinds.items() if kind != BRAIN_FLOAT}
+        halves = [name for name, kind in kinds.items() if kind == BRAIN_FLOAT]
+        return {**found, **_brain_floats(path, halves)} if halves else found
+    except FileNotFoundError:
+        raise CheckpointError(f"there is no file {path}.") from None
+    except CheckpointError:
+        raise
+    except (SafetensorError, OSError, ValueError, TypeError, LookupError) as error:
+        raise CheckpointError(f"{path} is not a whole safetensors file: {error}. Nothing was loaded.") from error
+
+
+def _brain_floats(path: Path, names: list[str]) -> dict[str, Array]:
+    """bfloat16 is the upper half of a float32.  The file is whole: safetensors has opened it."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header, found = json.loads(file.read(length)), {}
+        for name in names:
+            first, last = header[name]["data_offsets"]
+            file.seek(8 + length + first)
+            upper = np.frombuffer(file.read(last - first), "<u2").astype(np.uint32) << 16
+            found[name] = upper.view(np.float32).reshape(header[name]["shape"])
+    return found
