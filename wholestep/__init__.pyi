@@ -166,6 +166,7 @@ from wholestep.data import DataLoader as DataLoader
 from wholestep.importers.onnx.module import from_onnx as from_onnx
 from wholestep.importers.onnx.table import onnx_op as onnx_op
 from wholestep.exporters.onnx.export import export_onnx as export_onnx
+from wholestep.models.pretrained import load_pretrained as load_pretrained
 
 # modules
 from wholestep import (

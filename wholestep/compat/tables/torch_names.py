@@ -115,7 +115,7 @@ TORCH = Names(
         "gradient": "ws.gradients(loss, params) are derivatives; differences of neighbours are x[1:] - x[:-1]",
         "cond": "both sides are computed, ws.where(condition, a, b) chooses",
         "save": "write model.save('model.safetensors'); a whole run is ws.save_checkpoint",
-        "load": "write model.load('model.safetensors'); torch's own files: model.load_state_dict(torch.load(path))",
+        "load": "write model.load('model.safetensors'); torch's own files too, model.load('model.pt')",
         "manual_seed": _SEED,
         "seed": _SEED,
         "initial_seed": _SEED,

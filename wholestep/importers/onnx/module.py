@@ -12,17 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from wholestep.compiler.frontend.step import Spec
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
-from wholestep.errors import GraphError, UsageError
+from wholestep.errors import UnsupportedOpError, UsageError
 from wholestep.importers.onnx.network import Call, Network
 from wholestep.importers.onnx.reading import read_network
 from wholestep.importers.onnx.recording import Recorder, missing_operators, missing_text
 from wholestep.importers.onnx.sizes import tensor_of
 from wholestep.importers.onnx.table import row_of
 from wholestep.nn import trace
-from wholestep.nn.module import Module
+from wholestep.nn.module import SEEN, Module
 from wholestep.nn.parameter import Buffer, Parameter
+from wholestep.nn.recorded import Holding, Program, Recorded, network_of
+from wholestep.steps.module import Inputs, forward_graph
 
 BY_COLUMNS = "wholestep.by_columns"  # of a file's notes: the matrices that are stored so, one to a line
 
@@ -45,7 +48,7 @@ def from_onnx(source: str | PathLike[str] | bytes, *, constants: Sequence[str] =
     network = read_network(source)
     missing = missing_operators(network)
     if missing:
-        raise GraphError(missing_text(missing))
+        raise UnsupportedOpError(missing_text(missing))
     made: OnnxNetwork = _class_of(network)(network, constants)
     return made
 
@@ -58,7 +61,9 @@ class OnnxNetwork(Module):
         held = {name: array for name, array in network.constants.items() if name in kinds}
         for name, array in held.items():
             kind, options = kinds[name], {} if kinds[name] is Buffer else {"by_columns": name in turned}
-            setattr(self, name, kind(array.shape, 0.0, array.dtype.name, **options))
+            made = kind(array.shape, 0.0, array.dtype.name, **options)
+            made.optional = True
+            setattr(self, name, made)
         self.network = replace(network, constants={n: a for n, a in network.constants.items() if n not in held})
         self.load_state_dict(held)
 
@@ -80,6 +85,35 @@ class OnnxNetwork(Module):
         if list(names) == [f"output{i}" for i in range(len(names))]:
             return tuple(outputs)
         return dict(zip(names, outputs))
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the network, its graph and all its arrays, as one safetensors file; `ws.load_network` reads it without
+        the onnx package.  Sizes that have no name in the ONNX file, and have not been seen yet, are fixed."""
+        self._recorded().save(path)
+
+    def _recorded(self) -> Recorded:
+        """The same network as a graph: for the inputs that it met last, or those that the file says."""
+        graph, out = forward_graph(self, self.__dict__.get(SEEN) or self._declared())
+        form: Any = "output" if isinstance(out, Tensor) else list(graph.outputs)
+        form = {name: name for name in out} if isinstance(out, dict) else form
+        program = Program(graph.to_ir(), form, "OnnxNetwork", f"from ONNX, opset {self.network.opset}")
+        held = {
+            name: Holding(p.trained, p.shape, p.dtype.name, frozen=p.frozen, by_columns=p.by_columns)
+            for name, p in self.named_arrays().items()
+        }
+        return network_of(program)(program, held, self.state_dict())
+
+    def _declared(self) -> Inputs:
+        specs = {}
+        for one in self.network.inputs:
+            if one.shape is None or one.dtype is None or None in one.shape:
+                fail(
+                    UsageError,
+                    f"the file does not say the shape of its input {one.name!r}; call the network on an example first: "
+                    "net.predict(x).",
+                )
+            specs[_identifier(one.name)] = Spec(one.shape, one.dtype)
+        return next(iter(specs.values())) if len(specs) == 1 else specs
 
     def options(self) -> str:
         return f"{', '.join(i.name for i in self.network.inputs)} -> {', '.join(self.network.outputs)}"

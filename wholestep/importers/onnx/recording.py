@@ -11,7 +11,7 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.interpret import interpret
-from wholestep.errors import GraphError, UsageError, WholestepError
+from wholestep.errors import UnsupportedOpError, UsageError, WholestepError
 from wholestep.importers.onnx import sizes
 from wholestep.importers.onnx.network import Array, Call, Function, Network, Reference
 from wholestep.importers.onnx.sizes import tensor_of
@@ -69,7 +69,7 @@ class Recorder:
         """A model-local function, recorded where it is called."""
         function = self.network.functions.get((call.domain, call.op))
         if function is None:
-            raise GraphError(missing_text({(call.domain, call.op): [call]}))
+            raise UnsupportedOpError(missing_text({(call.domain, call.op): [call]}))
         values: dict[str, Any] = {"": None, **dict.fromkeys(function.inputs), **dict(zip(function.inputs, inputs))}
         chosen = {**function.defaults, **call.attributes}
         for inner in function.calls:
