@@ -8,10 +8,11 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import adamw, epochs, estimators, harness, kernels, metrics, optimizers, overhead, tables
+from benchmarks import adamw, epochs, estimators, harness, kernels, metrics, optimizers, overhead, tables, zoo
 from benchmarks.case import Case
 from benchmarks.cases import CASES
 from benchmarks.cases.optimizers import UPDATES
+from benchmarks.cases.zoo import ZOO
 from benchmarks.contender import BenchmarkError
 from benchmarks.frameworks import FRAMEWORKS, HALF_PEERS, OURS, OURS_FLOAT32, PEERS
 from benchmarks.gpu import run as on_one_gpu
@@ -72,6 +73,12 @@ def parser() -> argparse.ArgumentParser:
     on_gpu.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
     on_gpu.add_argument("--peers", nargs="*", metavar="PEER", help="those alone (default: all of a case)")
     on_gpu.add_argument("--slow-peers", action="store_true", help="those too that compile for minutes")
+    imported = commands.add_parser("zoo", help="networks that torch built, through ws.from_torch, against torch")
+    imported.add_argument("networks", nargs="*", metavar="NETWORK", help=f"of {tuple(ZOO)} (default: all)")
+    imported.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    imported.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
+    imported.add_argument("--threads", type=int, default=2, help="threads of each contender (default: %(default)s)")
+    imported.add_argument("--peers", nargs="+", choices=zoo.PEERS, default=zoo.PEERS, metavar="PEER")
     profile = commands.add_parser("kernels", help="every kernel of the cases' plans beside what the machine allows")
     profile.add_argument("cases", nargs="*", metavar="CASE", help=f"of {tuple(CASES)} (default: all)")
     profile.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
@@ -124,6 +131,12 @@ def main() -> int:
             chosen = arguments.cases or list(GPU_CASES)
             result = on_one_gpu.run(chosen, arguments.rounds, arguments.slow_peers, arguments.peers)
             show = on_one_gpu.show
+        elif arguments.command == "zoo":
+            check_threads(arguments.threads)
+            if strangers := [name for name in arguments.networks if name not in ZOO]:
+                raise BenchmarkError(f"no network {strangers[0]!r}; expected some of {', '.join(ZOO)}")
+            result = zoo.run(arguments.networks or list(ZOO), arguments.rounds, arguments.threads, arguments.peers)
+            show = zoo.show
         elif arguments.command == "kernels":
             check_threads(arguments.threads)
             result = kernels.run_all(arguments.cases, arguments.threads, arguments.precision)

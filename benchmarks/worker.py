@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 from benchmarks.case import Case, Trainer
 from benchmarks.cases import CASES, INSIDE
+from benchmarks.cases.zoo import ZOO
 from benchmarks.frameworks import MODULES
 
 COMPARED_STEPS = 20
@@ -101,7 +102,7 @@ def serve(make: Callable[[], Any]) -> None:
 def main() -> None:
     """Serves requests until standard input ends."""
     parser = argparse.ArgumentParser()
-    known = {**CASES, **INSIDE}
+    known = {**CASES, **INSIDE, **{case.name: case for case in ZOO.values()}}
     parser.add_argument("case", choices=known)
     parser.add_argument("contender", choices=MODULES)
     parser.add_argument("--threads", type=int, required=True)

@@ -10,9 +10,9 @@ from typing import Any
 from wholestep.compiler.backend import Where
 from wholestep.compiler.frontend.graph import Graph as UserGraph
 from wholestep.compiler.ir.graph import Graph
-from wholestep.compiler.plan.footprint import Segments, page_rounded
+from wholestep.compiler.plan.footprint import page_rounded
 from wholestep.compiler.plan.formats import footprint
-from wholestep.compiler.plan.kernel import Plan, Space
+from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.layout import aligned
 from wholestep.compiler.runtime.memory import free_bytes, largest_tensors
 from wholestep.errors import OptionError, OutOfMemoryError, UsageError, WholestepError
@@ -42,7 +42,7 @@ def largest_batch(definition: Definition, where: Where, memory: object, most: in
     """The largest batch of a definition, at most `most`, whose step needs no more than `memory`."""
     if memory is None and not where.device.runs:
         raise UsageError(f"device {where.device.name!r} runs nothing, so its memory is not known; give memory='16GB'.")
-    limit = free_bytes() if memory is None else bytes_of(memory)
+    limit = _free_bytes(where) if memory is None else bytes_of(memory)
     steps = Steps(definition, where)
     known: dict[int, int] = {}
 
@@ -61,9 +61,15 @@ def largest_batch(definition: Definition, where: Where, memory: object, most: in
     return _largest(needed, limit, most)
 
 
+def _free_bytes(where: Where) -> int:
+    """Of the device's own memory, where it has some."""
+    own: int | None = getattr(where.device.memory, "free_bytes", None)
+    return free_bytes() if own is None else own
+
+
 def with_solution(error: OutOfMemoryError, definition: Definition, where: Where) -> OutOfMemoryError:
     """The error about a step that does not fit, with the batch that would; as it was, where none would."""
-    if where.device.target.family not in ("cpu", "reference") or definition.has_fixed_batch:
+    if where.device.target.family not in ("cpu", "cuda", "reference") or definition.has_fixed_batch:
         return error
     try:
         symbol = batch_symbol(definition.graph)
@@ -127,14 +133,14 @@ class Steps:
         """What a session maps that runs them over one state: each state once, one scratch memory for all."""
         plans, threads = self.plans(batch), self.where.threads
         seen: set[str] = set()
-        scratch, total = Segments(), 0
+        arena, workspace, total = 0, 0, 0
         for plan in plans:
             names = {name for name, _ in plan.states} - seen
             seen |= names
-            own = (aligned(b.bytes) for b in plan.buffers if b.space is Space.STATE and b.name in names)
-            scratch = scratch.grown(plan.arena_bytes, plan.work_bytes, threads)
-            total += page_rounded(sum(own)) + footprint(plan, threads).private_mapped
-        return total + page_rounded(scratch.total) + self._staged_bytes(plans, batch)
+            parts = footprint(plan, threads, names)
+            arena, workspace = max(arena, parts.arena), max(workspace, parts.workspace)
+            total += parts.rounded(parts.state) + parts.private_mapped
+        return total + parts.rounded(arena + workspace) + self._staged_bytes(plans, batch)
 
     def _staged_bytes(self, plans: Sequence[Plan], batch: int) -> int:
         """Room for the inputs of all micro-batches together."""

@@ -14,6 +14,7 @@ from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import as_precision
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.memory import recycled
 from wholestep.compiler.spans import OptimizeReport
 from wholestep.errors import OutOfMemoryError, UsageError
 from wholestep.nn.module import Module
@@ -292,7 +293,7 @@ def build(definition: Definition, where: Where) -> tuple[Session, OptimizeReport
     """Have the main entry point planned, and load it."""
     compiled = Plans.made_for(definition, where)
     try:
-        with compiled.spans.span("build_session"), told_to_wait(compiled.spans):
+        with compiled.spans.span("build_session"), told_to_wait(compiled.spans), recycled():
             plan, report = compiled.plan_with_report(definition.main)
             session = load(compiled, plan)
     except OutOfMemoryError as error:

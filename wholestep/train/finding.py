@@ -41,7 +41,7 @@ def find_batch_size(
     Args:
         model: a model, a graph or a step.
         data: what `ws.fit` would be given; else say inputs= and targets=, as to `ws.build_session`.
-        memory: bytes, as a number or a text: "2GB", "512MiB"; None is what this machine has free now.
+        memory: bytes, as a number or a text: "2GB", "512MiB"; None is what the device has free now.
         most: the largest answer; by default the rows of the data.
         arguments: those of `ws.build_session`: loss, optimizer (with data AdamW, as in `ws.fit`), metrics, accumulate
             (then the answer is the size of a part), precision, device, threads.

@@ -89,3 +89,26 @@ def test_a_weight_that_no_machine_holds_is_named() -> None:
     model, given = too_large(10**6, 3 * 10**6)
     with pytest.raises(ws.errors.OutOfMemoryError, match=r"largest tensors: '0\.weight' float32\[3000000, 1000000\]"):
         ws.build_session(model, **given, batch_size=4, options=ws.CompileOptions(verify=False))
+
+
+def test_what_a_build_gives_up_serves_the_next_that_wants_as_much() -> None:
+    with memory.recycled():
+        first = memory.Region(memory.LARGE)
+        first.view(0, 1, np.dtype(np.uint8))[:] = 7
+        address, other = first.address, memory.Region(2 * memory.LARGE)
+        view = first.view(8, 8, np.dtype(np.uint8))
+        del first
+        meanwhile = memory.Region(memory.LARGE)
+        assert meanwhile.address != address, "a view still reads it"
+        del view
+        again = memory.Region(memory.LARGE)
+        assert again.address == address
+        assert not again.view(0, again.size, np.dtype(np.uint8)).any()
+        assert address not in (other.address, meanwhile.address)
+
+
+def test_nothing_is_kept_behind_a_build() -> None:
+    spares = memory.Spares()
+    spares.close()
+    spares.put(memory._mapped(memory.LARGE))
+    assert spares.take(memory.LARGE) is None

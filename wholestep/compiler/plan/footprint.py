@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Collection
 
 from wholestep.compiler.plan.kernel import Buffer, Layout, Plan, Space
 from wholestep.compiler.plan.layout import aligned, layout_bytes
@@ -50,19 +51,20 @@ class Footprint:
 
     @property
     def scratch_mapped(self) -> int:
-        return self._rounded(self.arena + self.workspace)
+        return self.rounded(self.arena + self.workspace)
 
     @property
     def private_mapped(self) -> int:
-        return self._rounded(self.copies + self.outputs + self.constants + self.staging + self.records)
+        return self.rounded(self.copies + self.outputs + self.constants + self.staging + self.records)
 
-    def _rounded(self, size: int) -> int:
+    def rounded(self, size: int) -> int:
+        """In whole pages."""
         return -(-size // self.page) * self.page
 
     @property
     def peak_bytes(self) -> int:
         """All of it, in whole pages."""
-        return self._rounded(self.state) + self.scratch_mapped + self.private_mapped
+        return self.rounded(self.state) + self.scratch_mapped + self.private_mapped
 
     def rows(self) -> tuple[tuple[str, int], ...]:
         """Name and bytes of each part, then what rounding to whole pages adds."""
@@ -70,11 +72,11 @@ class Footprint:
         return (*parts, ("page rounding", self.peak_bytes - sum(size for _, size in parts)))
 
 
-def pages_of(plan: Plan, threads: int) -> Footprint:
-    """The bytes that a session maps on a CPU to run `plan` on `threads` threads."""
+def pages_of(plan: Plan, threads: int, states: Collection[str] | None = None) -> Footprint:
+    """The bytes that a session maps on a CPU to run `plan` on `threads` threads, with these of its states alone."""
     scratch = Segments().grown(plan.arena_bytes, plan.work_bytes, threads)
     return Footprint(
-        state=space_bytes(plan, Space.STATE),
+        state=sum(aligned(b.bytes) for b in states_in(plan, states)),
         arena=scratch.arena,
         workspace=scratch.work * threads,
         copies=aligned(plan.copy_bytes),
@@ -82,6 +84,11 @@ def pages_of(plan: Plan, threads: int) -> Footprint:
         constants=space_bytes(plan, Space.CONSTANT),
         staging=sum(staging_bytes(plan, b) for b in plan.buffers if b.space is Space.INPUT),
     )
+
+
+def states_in(plan: Plan, names: Collection[str] | None) -> list[Buffer]:
+    """Those of its states that are named; all of them where nothing is said."""
+    return [b for b in plan.buffers if b.space is Space.STATE and (names is None or b.name in names)]
 
 
 def space_bytes(plan: Plan, space: Space) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 
 from wholestep.compiler.plan.footprint import Footprint, pages_of
@@ -24,7 +24,7 @@ class Format:
     unions: Mapping[str, Mapping[str, type]] = field(default_factory=dict)  # annotation of a field -> kind -> record
     check: Callable[[Plan], None] = _nothing  # raises PlanError unless what we have planned is sound
     check_file: Callable[[Plan], None] = _nothing  # the same of what someone may have written
-    footprint: Callable[[Plan, int], Footprint] = pages_of  # what is mapped or allocated to run a plan
+    footprint: Callable[[Plan, int, Collection[str] | None], Footprint] = pages_of  # mapped or allocated to run a plan
 
 
 # Family -> its format, or the module that has it as FORMAT, loaded when it is first asked for.  Any other family runs
@@ -45,9 +45,12 @@ def format_of(family: str) -> Format:
     return found
 
 
-def footprint(plan: Plan, threads: int) -> Footprint:
-    """The bytes that a session needs to run `plan` on `threads` threads, wherever it is planned for."""
-    return format_of_plan(plan).footprint(plan, threads)
+def footprint(plan: Plan, threads: int, states: Collection[str] | None = None) -> Footprint:
+    """The bytes that a session needs to run `plan` on `threads` threads, wherever it is planned for.
+
+    Where `states` are named, these alone count: others may be a second plan's.
+    """
+    return format_of_plan(plan).footprint(plan, threads, states)
 
 
 def format_of_plan(plan: Plan) -> Format:

@@ -88,6 +88,28 @@ static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 static inline void __threadfence() {}
 static inline int atomicAdd(int *p, int n) { const int old = *p; *p += n; return old; }
 
+/* -- copies to shared memory: they arrive when they are waited for, as late as may be ------------------------------ */
+struct Copy { void *to; const void *from; int bytes; bool inside; };
+static std::vector<std::vector<std::vector<Copy>>> copies; /* of each thread, in groups; the last is not committed */
+static std::vector<std::vector<Copy>> &own_copies() {
+  if (copies.size() <= (size_t)current) copies.resize(current + 1);
+  if (copies[current].empty()) copies[current].emplace_back();
+  return copies[current];
+}
+template <int BYTES> static void ws_copy(void *to, const void *from, bool inside) {
+  if ((uintptr_t)to % BYTES || (uintptr_t)from % BYTES) __builtin_trap();
+  own_copies().back().push_back({to, from, BYTES, inside});
+}
+static void ws_copy_commit() { own_copies().emplace_back(); }
+template <int LEFT> static void ws_copy_wait() {
+  auto &groups = own_copies();
+  while ((int)groups.size() - 1 > LEFT) {
+    for (auto &c : groups.front())
+      if (c.inside) std::memcpy(c.to, c.from, c.bytes); else std::memset(c.to, 0, c.bytes);
+    groups.erase(groups.begin());
+  }
+}
+
 /* -- launches ----------------------------------------------------------------------------------------------------- */
 template <class... A, size_t... I> static void apply(void (*f)(A...), void **args, std::index_sequence<I...>) {
   f(*(std::remove_cv_t<A> *)args[I]...);

@@ -306,8 +306,8 @@ def size_of(parameter: str) -> int:
 def fake_compile(text: str, architecture: str) -> bytes:
     """A C++ compiler in the place of NVRTC; what it gives is a name under which the code is found."""
     body = text[text.index("// ---- kernels") :]
-    functions = re.findall(r'extern "C" __global__ void __launch_bounds__\(\d+\) (\w+)\(([^)]*)\)', body)
-    texts = dict(zip([name for name, _ in functions], body.split("\n\n"), strict=False))
+    functions = re.findall(r'extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)\(([^)]*)\)', body)
+    texts = {name: next(t for t in body.split("\n\n") if f" {name}(" in t) for name, _ in functions}
     dll, path = compiled_text(body, [name for name, _ in functions])
     code = path.encode()
     meets = {name: bool(MEETS.search(found)) for name, found in texts.items()}

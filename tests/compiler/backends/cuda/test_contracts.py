@@ -20,6 +20,7 @@ from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.models import UNCHECKED
 from wholestep.compiler.backends.cuda import epochs
 from wholestep.errors import NonFiniteError
+from wholestep.session.where import where_to
 from wholestep.train.checkpoint.identity import differences, identity_of
 
 Array = np.ndarray[Any, Any]
@@ -244,6 +245,19 @@ def test_a_step_that_is_not_finite_is_raised() -> None:
     assert session.state.step == 1
     after = session.state_dict()
     assert_same_bits({n: after[n] for n in ("w1", "b1", "w2", "b2")}, {n: before[n] for n in ("w1", "b1", "w2", "b2")})
+
+
+def test_the_largest_batch_is_that_of_the_gpus_memory() -> None:
+    """To the byte: one row more does not fit; and without a limit the GPU's own free memory is one."""
+    options = {"optimizer": ws.Adam(), "options": UNCHECKED}
+    found = ws.find_batch_size(mlp(), memory="1MB", device="null:cuda/sm_90", **options)
+    needed = [
+        ws.estimate(mlp(), batch_size=n, device="null:cuda/sm_90", **options).peak_bytes for n in (found, found + 1)
+    ]
+    assert needed[0] <= 1_000_000 < needed[1]
+    free = where_to("cuda").device.memory.free_bytes
+    largest = ws.find_batch_size(mlp(), device="cuda", most=1 << 40, **options)
+    assert ws.estimate(mlp(), batch_size=largest, device="null:cuda/sm_90", **options).peak_bytes <= free + (64 << 20)
 
 
 def test_a_model_predicts_and_is_measured_on_a_gpu() -> None:

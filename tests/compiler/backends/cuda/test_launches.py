@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +12,9 @@ from sessions import data, mlp
 
 import wholestep as ws
 from tests.compiler.backends.cuda.emulated import Emulated
-from wholestep.compiler.backends.cuda import sharing
+from tests.compiler.backends.cuda.fake_gpu import FakeDriver
+from wholestep.compiler.backends.cuda import epochs, sharing
+from wholestep.compiler.backends.cuda.program import CudaProgram
 from wholestep.compiler.backends.cuda.render.source import render
 from wholestep.compiler.backends.cuda.schedule import arena_end, scheduled_kernels
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
@@ -19,6 +23,7 @@ from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan, Schedule, Space
 from wholestep.errors import PlanError
 
+GOLDEN = Path(__file__).parents[3] / "golden" / "cuda_launches.json"
 PLAIN = ws.CompileOptions(verify=False, egraph=False)
 
 
@@ -94,3 +99,57 @@ def test_equal_kernels_of_a_launch_are_one_function() -> None:
     ]
     assert any(count < len(launch.kernels) for count, launch in zip(functions, shared, strict=True)), functions
     assert min(functions) > 0
+
+
+def test_the_rows_of_the_next_step_are_gathered_in_a_launch_of_this_one(
+    gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps have the same bits, however many a graph has, and whoever gathers their rows."""
+    rows = data(43)
+
+    def trained() -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        session = ws.build_session(
+            mlp(), optimizer=ws.Adam(lr=1e-2), batch_size=8, device="cuda", options=PLAIN, seed=3
+        )
+        losses = np.asarray(session.run(rows, epochs=2)).ravel()
+        return losses, {name: session.get(name) for name in session.state.names}
+
+    found, states = trained()
+    with monkeypatch.context() as patch:
+        patch.setattr(epochs, "MOST_STEPS", 1)
+        others = [trained()]
+    with monkeypatch.context() as patch:
+        patch.setattr(CudaProgram, "gathering", lambda self, blocks: None)
+        others.append(trained())
+    for losses, values in others:
+        np.testing.assert_array_equal(losses, found)
+        for name, value in values.items():
+            np.testing.assert_array_equal(value, states[name], err_msg=name)
+
+
+NETWORKS = {
+    "mlp 784-128-10": (
+        lambda: ws.nn.Sequential(ws.nn.Linear(784, 128), ws.nn.ReLU(), ws.nn.Linear(128, 10)),
+        (784,),
+        32,
+    ),
+    "lenet5": (ws.models.lenet5, (1, 28, 28), 64),
+    "gpt 4x128": (lambda: ws.models.gpt2(layers=4, width=128, heads=4, vocabulary=65, context=64), (64,), 16),
+}
+
+
+def test_launches_of_small_networks_are_known(request: pytest.FixtureRequest) -> None:
+    """Plan integers: how many kernels a step has, and how many launches; fewer are better."""
+    found = {}
+    for name, (network, shape, batch) in NETWORKS.items():
+        g = ws.Graph()
+        tokens = len(shape) == 1 and shape[0] < 784
+        x = g.input("x", ("batch", *shape), "int32" if tokens else "float32")
+        labels = g.input("labels", ("batch", *(shape if tokens else ())), "int32")
+        made = network()(x)
+        g.set_outputs({"loss": ws.losses.cross_entropy(made[0] if isinstance(made, tuple) else made, labels)})
+        plan = planned(g, batch)
+        found[name] = {"kernels": len(plan.kernels), "launches": plan.regions, "arena": plan.arena_bytes}
+    if request.config.getoption("--update-golden"):
+        GOLDEN.write_text(json.dumps(found, indent=2) + "\n")
+    assert found == json.loads(GOLDEN.read_text()), "if that is intended: --update-golden"

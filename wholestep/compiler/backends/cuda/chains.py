@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from wholestep.compiler.backends.cuda.scheduled import ELEMENTS, PRODUCT, ROWS, CudaSchedule, schedule_of
-from wholestep.compiler.ir.types import Extent, evaluate
+from wholestep.compiler.ir.types import Extent, evaluate, float32
 from wholestep.compiler.plan.bodies import Dot, Nest
 from wholestep.compiler.plan.kernel import Draft, Kernel, Load, Plan, Space
 
@@ -19,7 +19,7 @@ THREADS = 256  # of a block
 MOST_FLOPS = 50_000_000  # of a kernel that shares a launch: a larger one gains nothing, and needs the registers
 MOST_BYTES = 8 << 20
 MOST_ROWS = 264  # blocks: two for each multiprocessor
-MOST_WEIGHTS = 256 << 10  # bytes of the other operand of a product, which every block reads
+MOST_WEIGHTS = 64 << 10  # bytes of the other operand of a product, which every block reads
 MOST_WORK = 16 << 10  # elements of a row of a nest
 MOST_DEPTH, MOST_CHUNKS = 1024, 8  # of a product's k
 
@@ -64,7 +64,10 @@ def can_be_rows(draft: Draft, kernel: Kernel) -> bool:
         if not isinstance(n, int) or not isinstance(k, int) or k > MOST_DEPTH or k > MOST_CHUNKS * (own.chunk or k):
             return False
         other = {a for i in body.b.index for a, _ in i.terms}
-        size = draft.buffers[body.b.buffer].type.dtype.size
+        dtypes = {draft.buffers[load.buffer].type.dtype for load in (body.a, body.b)}
+        if dtypes != {float32}:
+            return False
+        size = float32.size
         return axis not in other and n * k * size <= MOST_WEIGHTS and len(body.levels) == 1
     assert isinstance(body, Nest)
     inner = [kernel.axes[a] for a in (*body.rows[1:], *(() if body.vector is None else (body.vector,)))]

@@ -9,14 +9,14 @@ import ctypes
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, Slice, check_indices
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, Nodes, PinnedMemory
-from wholestep.compiler.backends.cuda.launches import Order, in_second_place
+from wholestep.compiler.backends.cuda.launches import Order, Resource, in_second_place
 from wholestep.compiler.backends.cuda.layout import record_words
 from wholestep.compiler.backends.cuda.streaming import Streamed
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -67,6 +67,7 @@ class Epochs:
         self._losses = DeviceMemory(gpu, LOSS_BYTES * self.steps)
         self._data = DeviceMemory(gpu, 2 * DATA_BYTES)
         self._second = self._second_inputs()
+        self._gathering = program.gathering(GATHER_BLOCKS)
         size = 8 * self._words * self.steps + LOSS_BYTES * self.steps
         self._pinned = [PinnedMemory(gpu, size) for _ in range(IN_FLIGHT + 1)]
         self._events = [Event(gpu) for _ in self._pinned]
@@ -129,7 +130,7 @@ class Epochs:
         begun: deque[tuple[int, int]] = deque()
         update, turn = first, 0
         while update < end and (update == first or time.monotonic() < deadline):
-            count = most if end - update >= most else 1
+            count = min(most, 1 << (end - update).bit_length() - 1)  # so that few graphs serve every number
             if self._program.has_library and epoch.rows_of(update + count - 1) < epoch.batch:
                 count = 1  # the steps of a graph that a library has part in have one size
             self._launch(epoch, update, count, turn)
@@ -184,20 +185,22 @@ class Epochs:
         def build(nodes: Nodes) -> None:
             order = Order(nodes, self._program.plan)
             for i in range(count):
-                self._add_step(order, i, sizes)
+                self._add_step(order, i, i + 1 == count, sizes)
 
         if key not in self._graphs:
             self._graphs[key] = Graph(self._gpu, build)
         return self._graphs[key]
 
-    def _add_step(self, order: Order, i: int, sizes: Mapping[str, int]) -> None:
-        """Put one step into a graph: the gathering of its rows, and its kernels."""
-        step, loss = self._records.address + 8 * self._words * i, self._losses.address + LOSS_BYTES * i
-        second = i % 2 == 1
-        given = [ctypes.c_void_p(step), ctypes.c_void_p(self._data.address + second * DATA_BYTES)]
-        elsewhere = self._elsewhere if second else frozenset()
-        writes = in_second_place(set(self._elsewhere), elsewhere)
-        order.kernel(self._gather, (GATHER_BLOCKS, 1), 256, given, set(), writes)
+    def _add_step(self, order: Order, i: int, is_last: bool, sizes: Mapping[str, int]) -> None:
+        """Put one step into a graph: its kernels, one of which gathers the rows of the next step besides."""
+        loss, elsewhere = self._losses.address + LOSS_BYTES * i, self._elsewhere if i % 2 else frozenset()
+        if i == 0 or self._gathering is None:
+            given, writes = self._gathered(i)
+            order.kernel(self._gather, (GATHER_BLOCKS, 1), 256, list(map(ctypes.c_void_p, given)), set(), set(writes))
+        ahead = None
+        if not is_last and self._gathering is not None:
+            given, writes = self._gathered(i + 1)
+            ahead = replace(self._gathering, given=given, writes=writes)
         first = self._program.plan.outputs[0][1]
 
         def address(id: int) -> int:
@@ -205,7 +208,14 @@ class Epochs:
                 return loss
             return self._second[id] if id in elsewhere else self._program.address(id)
 
-        self._program.add_step(order, self._program.placed(address, step, elsewhere), sizes)
+        placed = self._program.placed(address, self._records.address + 8 * self._words * i, elsewhere)
+        self._program.add_step(order, placed, sizes, ahead)
+
+    def _gathered(self, i: int) -> tuple[tuple[int, int], frozenset[Resource]]:
+        """What gathering the rows of a step is given, and what it writes: steps have two places in turn."""
+        given = self._records.address + 8 * self._words * i, self._data.address + i % 2 * DATA_BYTES
+        elsewhere = self._elsewhere if i % 2 else frozenset()
+        return given, frozenset(in_second_place(set(self._elsewhere), elsewhere))
 
     def _read(self, turn: int, count: int) -> AnyArray:
         self._events[turn].wait()

@@ -28,6 +28,7 @@ STAGING = 64 << 20  # bytes of pinned memory for inputs
 FETCHED = 1 << 20  # bytes of inputs that a kernel fetches, whatever of them is used
 FETCH_BYTES = 16 * 256  # that one block fetches at a time
 FETCH_BLOCKS = 132
+NEVER = 1 << 62  # the number of a launch that is still to come
 AHEAD = 32  # steps whose records are made at once
 
 
@@ -71,7 +72,8 @@ class Turn:
         self.start, self.address = start, pinned.address + start
         self.record = pinned.view(start, record_words(plan), np.dtype(np.uint64))
         self.event = Event(gpu)
-        self.ticket: ref[CudaTicket] | None = None  # of the launch that had it last
+        self.ticket: ref[CudaTicket] | None = None  # of the launch that had it last,
+        self.launch = NEVER  # and its number among those that fetch
         self._places: dict[str, AnyArray] = {}
         for name, id in plan.inputs:
             type = plan.buffers[id].type
@@ -87,15 +89,15 @@ class Turn:
                 place = self._shaped[name] = self._places[name][: array.size].reshape(array.shape)
             np.copyto(place, array)
 
-    def free(self) -> None:
-        """Wait until the launch that had it last has done with it."""
+    def free(self, begun: int) -> None:
+        """Wait until the launch that had it last has done with it: it has where a later one is known to have begun."""
         if self.ticket is not None:
             held = self.ticket()
             if held is not None:
                 held.resolve()  # somebody may still read it
-            else:
+            elif self.launch >= begun:
                 self.event.wait()
-            self.ticket = None
+            self.ticket, self.launch = None, NEVER
 
 
 class Exchange:
@@ -109,7 +111,9 @@ class Exchange:
         size = layout.given_end + layout.small_bytes
         self._pinned = PinnedMemory(gpu, count * size)
         self._turns = [Turn(gpu, plan, layout, self._pinned, i * size) for i in range(count)]
-        self._turn = 0
+        self._turn, self._launch = 0, 0
+        self._begun_memory = PinnedMemory(gpu, 8)  # the number of the last launch that has begun: its fetch says so
+        self._begun = self._begun_memory.view(0, 1, np.dtype(np.int64))
         read = {load.buffer for k in plan.kernels for load, _ in k.body.reads()} if self.fetches else set()
         # Where no kernel reads them, kernels write small outputs where the host reads them.
         self._direct = {b.id for b in layout.small if b.id not in read} if self.fetches else set()
@@ -121,7 +125,7 @@ class Exchange:
         """The next turn, and its number."""
         number = self._turn = (self._turn + 1) % len(self._turns)
         turn = self._turns[number]
-        turn.free()
+        turn.free(int(self._begun[0]))
         return number, turn
 
     def address(self, number: int, id: int) -> int | None:
@@ -138,13 +142,17 @@ class Exchange:
         given = [ctypes.c_void_p(self._own.address), ctypes.c_void_p(self._turns[number].address)]
         grid = (min(FETCH_BLOCKS, -(-bytes // FETCH_BYTES)), 1)
         writes: set[Resource] = {RECORD, *(id for _, id in self._plan.inputs)}
-        order.kernel(fetch, grid, 256, [*given, ctypes.c_longlong(bytes // 16)], set(), writes)
+        more = [ctypes.c_longlong(bytes // 16), ctypes.c_void_p(self._begun_memory.address)]
+        order.kernel(fetch, grid, 256, [*given, *more], set(), writes)
 
     def give(self, turn: Turn, row: AnyArray, inputs: Mapping[str, AnyArray]) -> None:
         """The record and the inputs of a launch: a kernel fetches them, or they are copied piece by piece."""
         np.copyto(turn.record, row)
         turn.fill(inputs)
-        if not self.fetches:
+        if self.fetches:
+            self._launch += 1
+            turn.launch = turn.record[2] = self._launch  # the place of a position, which only epochs have
+        else:
             self._gpu.copy_in(self._own.address, turn.address, row.nbytes)
             for name, id in self._plan.inputs:
                 offset = self._layout.offsets[id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -120,6 +121,17 @@ class Placed:
 
 
 @dataclass(frozen=True)
+class Gathering:
+    """A launch of a step in whose place another one stands, which gathers the rows of the next step besides."""
+
+    number: int  # of the launch
+    launch: Rendered
+    function: Any
+    given: tuple[int, int] = (0, 0)  # the record of the next step, and where its rows are
+    writes: frozenset[Resource] = frozenset()
+
+
+@dataclass(frozen=True)
 class Launches:
     """The kernels of a plan on a GPU."""
 
@@ -135,7 +147,7 @@ class Launches:
         if most > COUNTERS:
             raise PlanError(f"a sum is cut for {most} blocks; at most {COUNTERS} can be counted.")
 
-    def add(self, order: Order, place: Placed, sizes: Mapping[str, int]) -> None:
+    def add(self, order: Order, place: Placed, sizes: Mapping[str, int], gathering: Gathering | None = None) -> None:
         """Put the launches of one step into a graph; sizes are those of a call, where a library is told them."""
         for loop, inside in groupby(self.source.launches, key=lambda launch: launch.kernels[0][0].loop):
             launches = list(inside)
@@ -143,6 +155,10 @@ class Launches:
             turns = [0] if loop is None else range(evaluate(self.plan.loops[loop].length, self.plan.sizes))
             for turn in turns:
                 for launch in launches:
+                    if gathering is not None and launch is self.source.launches[gathering.number]:
+                        order.current = [kernel for kernel, _ in launch.kernels]
+                        self._add_gathering(order, place, gathering)
+                        continue
                     for kernel, _ in launch.kernels:
                         order.current = (kernel,)
                         if schedule_of(kernel).form == LIBRARY:
@@ -153,14 +169,27 @@ class Launches:
                     if launch.function:
                         self._add_launch(order, place, launch, turn)
 
+    def _add_gathering(self, order: Order, place: Placed, gathering: Gathering) -> None:
+        """The launch that gathers rows of the next step besides."""
+        launch, (next, data) = gathering.launch, gathering.given
+        given = launch.arguments(place.address, place.step, place.scratch, place.counters, 0)
+        reads, writes = self._used(place, launch)
+        more = [ctypes.c_void_p(next), ctypes.c_void_p(data)]
+        order.kernel(gathering.function, launch.grid, launch.threads, [*given, *more], reads, writes | gathering.writes)
+
     def _add_launch(self, order: Order, place: Placed, launch: Rendered, turn: int) -> None:
         given = launch.arguments(place.address, place.step, place.scratch, place.counters, turn)
+        reads, writes = self._used(place, launch)
+        order.kernel(self.functions[launch.function], launch.grid, launch.threads, given, reads, writes)
+
+    def _used(self, place: Placed, launch: Rendered) -> tuple[set[Resource], set[Resource]]:
+        """What a launch reads and writes."""
         reads: set[Resource] = {RECORD}
         writes: set[Resource] = set()
         for kernel, _ in launch.kernels:
             read, written = (in_second_place(found, place.elsewhere) for found in self._touched(kernel))
             reads, writes = reads | read, writes | written
-        order.kernel(self.functions[launch.function], launch.grid, launch.threads, given, reads, writes)
+        return reads, writes
 
     def _add_product(self, order: Order, place: Placed, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         """A product of the library, into its target or into scratch memory."""

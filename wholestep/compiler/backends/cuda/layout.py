@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from wholestep.compiler.backends.cuda.schedule import COUNTERS
-from wholestep.compiler.plan.footprint import Footprint
+from wholestep.compiler.plan.footprint import Footprint, states_in
 from wholestep.compiler.plan.kernel import Buffer, Layout, Plan, Space
 from wholestep.compiler.plan.layout import layout_bytes
 
@@ -67,18 +67,17 @@ def lay_out(plan: Plan) -> OwnLayout:
     return OwnLayout(offsets, given_end, small, small_bytes, outputs_end, constants_end, whole)
 
 
-def footprint(plan: Plan, threads: int) -> Footprint:
+def footprint(plan: Plan, threads: int, states: Collection[str] | None = None) -> Footprint:
     """What a session allocates on a GPU to run a plan; the data of a run comes on top."""
     own, records = lay_out(plan), rounded(8 * record_words(plan))
-    states = [b for b in plan.buffers if b.space is Space.STATE]
     return Footprint(
-        state=sum(rounded(layout_bytes(b.shown, Layout.ROWS, {})) for b in states),
+        state=sum(rounded(layout_bytes(b.shown, Layout.ROWS, {})) for b in states_in(plan, states)),
         arena=max(1, plan.arena_bytes),
-        workspace=0,
+        workspace=4 * COUNTERS,
         copies=own.end - own.constants_end,
         outputs=own.outputs_end - own.given_end,
         constants=own.constants_end - own.outputs_end,
         staging=own.given_end - records,
-        records=records + 4 * COUNTERS,
+        records=records,
         page=1,
     )

@@ -53,6 +53,11 @@ class CudaMemory:
     def __init__(self, gpu: Gpu) -> None:
         self.gpu, self.kind = gpu, f"cuda:{gpu.number}"
 
+    @property
+    def free_bytes(self) -> int:
+        """What can still be had."""
+        return self.gpu.free_bytes
+
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> list[CudaArray]:
         """States side by side in one allocation, all zero."""
         offsets, end = [], 0

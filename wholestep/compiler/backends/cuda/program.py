@@ -22,15 +22,15 @@ from wholestep.compiler.backend import (
     epoch_of_launches,
     nothing,
 )
-from wholestep.compiler.backends.cuda.compiler import compile_source
+from wholestep.compiler.backends.cuda.compiler import compile_kernels, compile_source
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, Nodes
 from wholestep.compiler.backends.cuda.epochs import Epochs
 from wholestep.compiler.backends.cuda.exchange import Exchange, Records, Turn
-from wholestep.compiler.backends.cuda.launches import Launches, Order, Placed
+from wholestep.compiler.backends.cuda.launches import Gathering, Launches, Order, Placed
 from wholestep.compiler.backends.cuda.layout import HEAD, is_small, lay_out
 from wholestep.compiler.backends.cuda.memory import CudaArray, CudaMemory, CudaScratch
 from wholestep.compiler.backends.cuda.prologue import Scalars
-from wholestep.compiler.backends.cuda.render.source import Source, render
+from wholestep.compiler.backends.cuda.render.source import Source, gathering, native, render
 from wholestep.compiler.backends.cuda.schedule import arena_end
 from wholestep.compiler.backends.cuda.scheduled import calls_library, workspace_bytes
 from wholestep.compiler.backends.cuda.tickets import CudaTicket
@@ -252,9 +252,22 @@ class CudaProgram:
         scratch = arena + arena_end(self.plan)
         return Placed(address, record, scratch, self._scratch.counters.address, workspace, elsewhere)
 
-    def add_step(self, order: Order, placed: Placed, sizes: Mapping[str, int]) -> None:
+    def add_step(
+        self, order: Order, placed: Placed, sizes: Mapping[str, int], gathering: Gathering | None = None
+    ) -> None:
         """Put the kernels of one step into a graph."""
-        self._launches.add(order, placed, sizes)
+        self._launches.add(order, placed, sizes, gathering)
+
+    def gathering(self, blocks: int) -> Gathering | None:
+        """The launch that may gather the rows of the next step besides; it is compiled when epochs first ask for it."""
+        found = gathering(self.plan, self._rendered, blocks)
+        if found is None:
+            return None
+        number, text, launch = found
+        body = f"{native('gather.h')}\n{text}"
+        code = compile_kernels(body, self._device.architecture, cache_of(self._place.where.options))
+        self._modules.append(Module(self._gpu, code))
+        return Gathering(number, launch, self._modules[-1].function(launch.function))
 
     def replay(self, steps: int) -> float:
         """Launch the step over the inputs that lie on the GPU again; the seconds that it took by the GPU's clock."""

@@ -25,7 +25,7 @@ from wholestep.compiler.backends.cuda.scheduled import (
     schedule_of,
     workspace_bytes,
 )
-from wholestep.compiler.ir.types import DType, Extent, evaluate, float64, product, symbols_of
+from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, float64, product, symbols_of
 from wholestep.compiler.plan import in_order
 from wholestep.compiler.plan.bodies import Call, Columns, Dot, Nest, Scatter, Window
 from wholestep.compiler.plan.build import make_draft
@@ -50,7 +50,7 @@ TINY_BLOCKS = 1056  # eight for each multiprocessor
 # Rows, columns, and groups of threads that share k.
 TINY_TILE, SMALL_TILE, NARROW_TILE = (16, 16, 8), (32, 32, 8), (32, 8, 8)
 # Of products of few tiles and a fixed k up to the deepest, whose chunks one block adds by itself.
-WHOLE_TILES, DEEPEST, WHOLE_STAGE = ((16, 8, 8), (8, 8, 8), (8, 4, 8)), 1024, 384
+WHOLE_TILES, DEEPEST = ((16, 8, 8), (8, 8, 8), (8, 4, 8)), 1024
 
 
 def make_plan(request: PlanRequest) -> Plan:
@@ -196,7 +196,7 @@ def _product(
         tile = TINY_TILE  # two of the others would not fit the shared memory of a block in float64
     if chunks == 1:
         return CudaSchedule(PRODUCT, THREADS, blocks(tile), tile=tile)
-    if whole_chunks and isinstance(k, int) and k <= DEEPEST and WHOLE_STAGE % chunk == 0:
+    if whole_chunks and isinstance(k, int) and k <= DEEPEST:
         whole = next((t for t in WHOLE_TILES if blocks(t) >= ENOUGH), WHOLE_TILES[-1])
         if blocks(whole) <= TINY_BLOCKS // 2:
             return CudaSchedule(PRODUCT, THREADS, blocks(whole), tile=whole, chunk=chunk)
@@ -216,7 +216,8 @@ def _dot(plan: Plan, kernel: Kernel) -> CudaSchedule:
         scratch = 0 if products.is_direct(plan, dot) else aligned(elements * acc.size)
         blocks = _blocks(elements, THREADS)
         return CudaSchedule(LIBRARY, THREADS, blocks, scratch=scratch, workspace=products.WORKSPACE)
-    return _product(sizes, batch, axes[dot.m], axes[dot.n], axes[dot.k], acc, whole_chunks=acc.size <= 4)
+    own_dtypes = {plan.buffers[load.buffer].type.dtype for load in (dot.a, dot.b)}
+    return _product(sizes, batch, axes[dot.m], axes[dot.n], axes[dot.k], acc, whole_chunks=own_dtypes == {float32})
 
 
 def scatter_row(plan: Plan, kernel: Kernel, scatter: Scatter) -> int | None:

@@ -26,9 +26,9 @@ WS_INLINE ws_long_word ws_network(ws_long_word at, const ws_data *d) {
   return y << low | x;
 }
 
-extern "C" __global__ void __launch_bounds__(256) ws_gather(const ws_step *step, const ws_data *d) {
+WS_INLINE void ws_gather_rows(const ws_step *step, const ws_data *d, int block, int blocks) {
   const int lane = threadIdx.x % 32;
-  for (long long row = blockIdx.x * 8 + threadIdx.x / 32; row < step->rows; row += gridDim.x * 8) {
+  for (long long row = block * 8 + threadIdx.x / 32; row < step->rows; row += blocks * 8) {
     ws_long_word from = step->position + row;
     if (d->shuffled) do from = ws_network(from, d); while (from >= d->rows);
     for (int i = 0; i < d->count; i++) {
@@ -47,9 +47,15 @@ extern "C" __global__ void __launch_bounds__(256) ws_gather(const ws_step *step,
   }
 }
 
-/* What a launch is given, from memory of the host: pieces of 16 bytes. */
-extern "C" __global__ void __launch_bounds__(256) ws_fetch(char *to, const char *of, long long pieces) {
+extern "C" __global__ void __launch_bounds__(256) ws_gather(const ws_step *step, const ws_data *d) {
+  ws_gather_rows(step, d, blockIdx.x, gridDim.x);
+}
+
+/* What a launch is given, from memory of the host: pieces of 16 bytes.  Launches follow each other, so that the host
+   learns from the number of this one, which stands in the place of a position, that those before it are done. */
+extern "C" __global__ void __launch_bounds__(256) ws_fetch(char *to, const char *of, long long pieces, long long *begun) {
   struct alignas(16) Piece { int x[4]; };
   for (long long i = blockIdx.x * 256 + threadIdx.x; i < pieces; i += gridDim.x * 256)
     ((Piece *)to)[i] = ((const Piece *)of)[i];
+  if (blockIdx.x == 0 && threadIdx.x == 0) *begun = ((const ws_step *)of)->position;
 }

@@ -9,3 +9,18 @@ static __device__ __forceinline__ unsigned short ws_f16_of_float(float x) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
   return y;
 }
+
+/* BYTES to shared memory, which arrive when they are waited for; zeros where nothing is `inside`. */
+template <int BYTES> static __device__ __forceinline__ void ws_copy(void *to, const void *from, bool inside) {
+  const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+  const int size = inside ? BYTES : 0;
+  if constexpr (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(size) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(at), "l"(from), "n"(BYTES), "r"(size) : "memory");
+}
+static __device__ __forceinline__ void ws_copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/* Until at most LEFT of the groups that were committed are still under way. */
+template <int LEFT> static __device__ __forceinline__ void ws_copy_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}

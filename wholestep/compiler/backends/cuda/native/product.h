@@ -128,72 +128,62 @@ WS_INLINE void ws_product(
   }
 }
 
-/* A tile of a product of a fixed DEPTH by one block, in STAGE indices of k at a time: for products of so few tiles that
-   the chunks of k would be most of the blocks.  What is added to what is as above. */
+/* A tile of a product of a fixed DEPTH by one block, for products of so few tiles that the chunks of k would be most of
+   the blocks: a(i, k) and b(k, j) are places, from which pieces of k are copied to shared memory ahead, BYTES at a time.
+   What is added to what is as above. */
 template <
-    class T, int TM, int TN, int TK, int GROUPS, int DEPTH, int CHUNK, int STAGE, bool A_ALONG_K, bool B_ALONG_K, class A,
-    class B, class P, class E>
+    class T, int TM, int TN, int TK, int GROUPS, int DEPTH, int CHUNK, int BYTES, class A, class B, class P, class E>
 WS_INLINE void ws_whole_product(T *memory, int m, int n, int m0, int n0, A a, B b, P early, E e) {
-  constexpr int THREADS = 256, EACH = THREADS / GROUPS, OWN = TM * TN / EACH;
-  constexpr int RN = OWN >= 2 ? 2 : 1, RM = OWN / RN, CHUNKS = (DEPTH + CHUNK - 1) / CHUNK;
-  constexpr int LA = TM * STAGE / THREADS, LB = TN * STAGE / THREADS, PM = TM + 4, PN = TN + 4;
-  T *const left = memory, *const right = memory + STAGE * PM;
+  constexpr int THREADS = 256, EACH = THREADS / GROUPS, OWN = TM * TN / EACH, STAGES = 3, PIECE = TK * GROUPS;
+  constexpr int RN = OWN >= 2 ? 2 : 1, RM = OWN / RN, CHUNKS = (DEPTH + CHUNK - 1) / CHUNK, ROWS = TM + TN;
+  constexpr int PIECES = (DEPTH + PIECE - 1) / PIECE, APART = PIECE + 4, SIDE = BYTES / sizeof(T), LINE = PIECE / SIDE;
   const int t = threadIdx.x, group = t / EACH, own = t % EACH, row = own / (TN / RN) * RM, column = own % (TN / RN) * RN;
-  T acc[CHUNKS][RM][RN], next_a[LA], next_b[LB];
+  T acc[CHUNKS][RM][RN];
 #pragma unroll
   for (int c = 0; c < CHUNKS; c++)
 #pragma unroll
     for (int i = 0; i < RM; i++)
 #pragma unroll
       for (int j = 0; j < RN; j++) acc[c][i][j] = 0;
-  auto fetch = [&](int k0) {
+  auto fetch = [&](int piece) {
+    T *const to = memory + piece % STAGES * (ROWS * APART);
+    if (piece < PIECES)
 #pragma unroll
-    for (int l = 0; l < LA; l++) {
-      const int at = t + l * THREADS, i = m0 + ws_other_of<STAGE, TM, A_ALONG_K>(at);
-      const int k = k0 + ws_k_of<STAGE, TM, A_ALONG_K>(at);
-      next_a[l] = i < m && k < DEPTH ? (T)a(i, k) : (T)0;
-    }
-#pragma unroll
-    for (int l = 0; l < LB; l++) {
-      const int at = t + l * THREADS, j = n0 + ws_other_of<STAGE, TN, B_ALONG_K>(at);
-      const int k = k0 + ws_k_of<STAGE, TN, B_ALONG_K>(at);
-      next_b[l] = j < n && k < DEPTH ? (T)b(k, j) : (T)0;
-    }
+      for (int at = t; at < ROWS * LINE; at += THREADS) {
+        const int of = at / LINE, k = piece * PIECE + at % LINE * SIDE;
+        const bool left = of < TM;
+        const int i = left ? m0 + of : n0 + of - TM;
+        const bool inside = i < (left ? m : n) && k < DEPTH;
+        const T *const from = left ? a(inside ? i : m0, inside ? k : 0) : b(inside ? k : 0, inside ? i : n0);
+        ws_copy<BYTES>(to + of * APART + at % LINE * SIDE, from, inside);
+      }
+    ws_copy_commit();
   };
   auto seen = early(m0 + t / TN % TM < m ? m0 + t / TN % TM : m0, n0 + t % TN < n ? n0 + t % TN : n0);
   fetch(0);
+  fetch(1);
 #pragma unroll
-  for (int k0 = 0; k0 < DEPTH; k0 += STAGE) {
-    if (k0) __syncthreads();
-#pragma unroll
-    for (int l = 0; l < LA; l++) {
-      const int at = t + l * THREADS;
-      left[ws_k_of<STAGE, TM, A_ALONG_K>(at) * PM + ws_other_of<STAGE, TM, A_ALONG_K>(at)] = next_a[l];
-    }
-#pragma unroll
-    for (int l = 0; l < LB; l++) {
-      const int at = t + l * THREADS;
-      right[ws_k_of<STAGE, TN, B_ALONG_K>(at) * PN + ws_other_of<STAGE, TN, B_ALONG_K>(at)] = next_b[l];
-    }
+  for (int piece = 0; piece < PIECES; piece++) {
+    ws_copy_wait<1>();
     __syncthreads();
-    if (k0 + STAGE < DEPTH) fetch(k0 + STAGE);
+    fetch(piece + 2);
+    const T *const from = memory + piece % STAGES * (ROWS * APART) + group * TK;
 #pragma unroll
-    for (int piece = 0; piece < STAGE && k0 + piece < DEPTH; piece += TK * GROUPS) {
-      const int c = (k0 + piece) / CHUNK, from = piece + group * TK;
+    for (int k = 0; k < TK; k += 4) {
+      T x[RM][4], y[RN][4];
 #pragma unroll
-      for (int k = 0; k < TK; k++) {
-        T x[RM], y[RN];
+      for (int i = 0; i < RM; i++) ws_pick<T, 4>(x[i], from + (row + i) * APART + k);
 #pragma unroll
-        for (int i = 0; i < RM; i++) x[i] = left[(from + k) * PM + row + i];
+      for (int j = 0; j < RN; j++) ws_pick<T, 4>(y[j], from + (TM + column + j) * APART + k);
 #pragma unroll
-        for (int j = 0; j < RN; j++) y[j] = right[(from + k) * PN + column + j];
+      for (int l = 0; l < 4; l++)
 #pragma unroll
         for (int i = 0; i < RM; i++)
 #pragma unroll
-          for (int j = 0; j < RN; j++) acc[c][i][j] += x[i] * y[j];
-      }
+          for (int j = 0; j < RN; j++) acc[piece * PIECE / CHUNK][i][j] += x[i][l] * y[j][l];
     }
   }
+  ws_copy_wait<0>();
   __syncthreads();
 #pragma unroll
   for (int c = 0; c < CHUNKS; c++)
@@ -215,38 +205,56 @@ WS_INLINE void ws_whole_product(T *memory, int m, int n, int m0, int n0, A a, B 
   }
 }
 
-/* A row of a product, by WIDE * GROUPS threads: a(k) and b(k, j) are elements, e(j, acc) takes one of the result.  What
-   is added to what is as in a tile: of every piece of k each group adds up its own TK in order, the groups of a chunk are
-   added in order, and then the chunks. */
-template <class T, int GROUPS, int WIDE, int TK, int DEPTH, int CHUNK, bool ALONG_K, class A, class B, class E>
-WS_INLINE void ws_row_product(T *parts, int n, A a, B b, E e) {
-  constexpr int CHUNKS = (DEPTH + CHUNK - 1) / CHUNK;
-  const int t = threadIdx.x, group = ALONG_K ? t % GROUPS : t / WIDE, own = ALONG_K ? t / GROUPS : t % WIDE;
-  for (int j0 = 0; j0 < n; j0 += WIDE) {
-    const int j = j0 + own;
-    if (j < n) {
-      T acc[CHUNKS];
-#pragma unroll
-      for (int c = 0; c < CHUNKS; c++) {
-        acc[c] = 0;
-#pragma unroll
-        for (int k0 = c * CHUNK; k0 < DEPTH && k0 < (c + 1) * CHUNK; k0 += TK * GROUPS) {
-          const int to = DEPTH < (c + 1) * CHUNK ? DEPTH : (c + 1) * CHUNK, from = k0 + group * TK;
-          T x[TK], y[TK];
-#pragma unroll
-          for (int k = 0; k < TK; k++) {
-            const bool inside = from + k < to;
-            x[k] = inside ? a(from + k) : (T)0;
-            y[k] = inside ? b(from + k, j) : (T)0;
-          }
-#pragma unroll
-          for (int k = 0; k < TK; k++) acc[c] += x[k] * y[k];
-        }
-        parts[(c * GROUPS + group) * WIDE + own] = acc[c];
+/* A row of a product by 256 threads: a(k) is an element, b(k, j) a place, e(j, acc) takes one of the result.  What is
+   added to what is as in a tile: of every piece of k each group adds up its own TK in order, the groups of a chunk are
+   added in order, and then the chunks.  Pieces of 32 columns are copied to shared memory ahead, BYTES at a time. */
+template <class T, int N, int TK, int DEPTH, int CHUNK, bool ALONG_K, int BYTES, class A, class B, class E>
+WS_INLINE void ws_row_product(T *memory, A a, B b, E e) {
+  constexpr int THREADS = 256, GROUPS = 8, WIDE = 32, STAGES = 2, PIECE = TK * GROUPS, SIDE = BYTES / sizeof(T);
+  constexpr int CHUNKS = (DEPTH + CHUNK - 1) / CHUNK, PIECES = (DEPTH + PIECE - 1) / PIECE, ROUNDS = (N + WIDE - 1) / WIDE;
+  constexpr int LINE = (ALONG_K ? PIECE : WIDE) / SIDE, LINES = ALONG_K ? WIDE : PIECE, APART = (ALONG_K ? PIECE : WIDE) + 4;
+  T *const tiles = memory, *const given = tiles + STAGES * LINES * APART, *const parts = given + PIECES * PIECE;
+  const int t = threadIdx.x, group = t / WIDE, own = t % WIDE;
+  auto fetch = [&](int turn) { /* piece by piece, round by round */
+    T *const to = tiles + turn % STAGES * (LINES * APART);
+    const int k0 = turn % PIECES * PIECE, j0 = turn / PIECES * WIDE;
+    if (turn < ROUNDS * PIECES)
+      for (int at = t; at < LINES * LINE; at += THREADS) {
+        const int line = at / LINE, side = at % LINE * SIDE;
+        const int k = k0 + (ALONG_K ? side : line), j = j0 + (ALONG_K ? line : side);
+        const bool inside = k < DEPTH && j < N;
+        ws_copy<BYTES>(to + line * APART + side, b(inside ? k : 0, inside ? j : 0), inside);
       }
+    ws_copy_commit();
+  };
+  fetch(0);
+  for (int k = t; k < PIECES * PIECE; k += THREADS) given[k] = k < DEPTH ? a(k) : (T)0;
+  for (int round = 0; round < ROUNDS; round++) {
+    T acc[CHUNKS];
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) acc[c] = 0;
+#pragma unroll
+    for (int piece = 0; piece < PIECES; piece++) {
+      const int turn = round * PIECES + piece;
+      fetch(turn + 1);
+      ws_copy_wait<1>();
+      __syncthreads();
+      const T *const x = given + piece * PIECE + group * TK, *const tile = tiles + turn % STAGES * (LINES * APART);
+#pragma unroll
+      for (int k = 0; k < TK; k += 4) {
+        T y[4];
+        if (ALONG_K) ws_pick<T, 4>(y, tile + own * APART + group * TK + k);
+#pragma unroll
+        for (int l = 0; l < 4; l++)
+          acc[piece * PIECE / CHUNK] += x[k + l] * (ALONG_K ? y[l] : tile[(group * TK + k + l) * APART + own]);
+      }
+      __syncthreads();
     }
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) parts[(c * GROUPS + group) * WIDE + own] = acc[c];
     __syncthreads();
-    if (t < WIDE && j0 + t < n) {
+    const int j = round * WIDE + t;
+    if (t < WIDE && j < N) {
       T sum = 0;
 #pragma unroll
       for (int c = 0; c < CHUNKS; c++) {
@@ -255,8 +263,20 @@ WS_INLINE void ws_row_product(T *parts, int n, A a, B b, E e) {
         for (int g = 1; g < GROUPS; g++) chunk += parts[(c * GROUPS + g) * WIDE + t];
         sum = CHUNKS > 1 ? sum + chunk : chunk;
       }
-      e(j0 + t, sum);
+      e(j, sum);
     }
-    __syncthreads();
+  }
+  ws_copy_wait<0>();
+}
+
+/* The same where k is so short that one group has all of it: a thread a column. */
+template <class T, int N, int DEPTH, class A, class B, class E> WS_INLINE void ws_short_row_product(A a, B b, E e) {
+  for (int j = threadIdx.x; j < N; j += 256) {
+    T x[DEPTH], y[DEPTH], sum = 0;
+#pragma unroll
+    for (int k = 0; k < DEPTH; k++) x[k] = a(k), y[k] = *b(k, j);
+#pragma unroll
+    for (int k = 0; k < DEPTH; k++) sum += x[k] * y[k];
+    e(j, sum);
   }
 }

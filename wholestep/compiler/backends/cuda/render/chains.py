@@ -6,13 +6,12 @@ from wholestep.compiler.backends.cuda.chains import row_axis
 from wholestep.compiler.backends.cuda.products import stride_of
 from wholestep.compiler.backends.cuda.render.language import STORED, widened
 from wholestep.compiler.backends.cuda.render.nests import carry, render_row
-from wholestep.compiler.backends.cuda.render.products import DEPTH, accumulator
+from wholestep.compiler.backends.cuda.render.products import DEPTH, accumulator, lies_in_fours
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import ELEMENTS
 from wholestep.compiler.plan.bodies import Dot, Nest
-from wholestep.compiler.plan.kernel import Load
 
-GROUPS = 8  # of threads that share k, as in a tile
+GROUPS, WIDE = 8, 32  # of threads that share k, as in a tile; columns at a time
 
 
 def render_chained(w: Writer) -> None:
@@ -66,22 +65,24 @@ def render_row_product(w: Writer, dot: Dot) -> None:
     assert isinstance(n, int), "it can be rows"
     assert isinstance(depth, int), "it can be rows"
     dtype = accumulator(w.buffer_dtype(dot.a))
-    type, chunk = STORED[dtype], w.schedule.chunk or depth
-    groups = GROUPS if depth > DEPTH else 1
-    wide, chunks = w.schedule.threads // groups, -(-depth // chunk)
+    type, chunk, along = STORED[dtype], w.schedule.chunk or depth, stride_of(dot.b, dot.k) == 1
     w.axes |= {dot.n: "j", dot.k: "k"}
-
-    def read(load: Load) -> str:
-        return f"return {widened(w.element(load), w.buffer_dtype(load), dtype)};"
-
-    along = "true" if stride_of(dot.b, dot.k) == 1 else "false"
-    w.emit(f"__shared__ __align__(16) {type} parts[{chunks * groups * wide}];")
-    w.emit(f"ws_row_product<{type}, {groups}, {wide}, {DEPTH}, {depth}, {chunk}, {along}>(")
-    w.emit(f"    parts, {n},")
+    if depth > DEPTH:
+        pieces, fours = -(-depth // (GROUPS * DEPTH)), lies_in_fours(dot.b, dot.k if along else dot.n)
+        fours = fours and (depth if along else n) % 4 == 0
+        tiles = 2 * (WIDE * (GROUPS * DEPTH + 4) if along else GROUPS * DEPTH * (WIDE + 4))
+        parts = -(-depth // chunk) * GROUPS * WIDE
+        w.emit(f"__shared__ __align__(16) {type} memory_of_row[{tiles + pieces * GROUPS * DEPTH + parts}];")
+        flag, bytes = "true" if along else "false", 16 if fours else 4
+        w.emit(f"ws_row_product<{type}, {n}, {DEPTH}, {depth}, {chunk}, {flag}, {bytes}>(")
+        w.emit("    memory_of_row,")
+    else:
+        w.emit(f"ws_short_row_product<{type}, {n}, {depth}>(")
     w.depth += 1
-    for head, line in (("[&](int k)", read(dot.a)), ("[&](int k, int j)", read(dot.b))):
-        with w.block(f"{head} -> {type}", "},"):
-            w.emit(line)
+    with w.block(f"[&](int k) -> {type}", "},"):
+        w.emit(f"return {widened(w.element(dot.a), w.buffer_dtype(dot.a), dtype)};")
+    with w.block(f"[&](int k, int j) -> const {type} *", "},"):
+        w.emit(f"return &{w.element(dot.b)};")
     with w.block(f"[&](int j, {type} v{acc.id})", "});"):
         w.instructions((*level.row, *level.body))
         w.stores((*level.row_stores, *level.stores))

@@ -7,12 +7,11 @@ from wholestep.compiler.backends.cuda.render.language import LOCAL, STORED, wide
 from wholestep.compiler.backends.cuda.render.nests import over_elements
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import LIBRARY, CudaSchedule
-from wholestep.compiler.ir.types import DType, float32
+from wholestep.compiler.ir.types import DType, Extent, float32, product
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Instr, Level, Load
 
 DEPTH = 16  # of k, that a group of threads has of every piece
-STAGE = 384  # of k, that a block of a whole product has in shared memory at a time
 
 
 def render_dot(w: Writer) -> None:
@@ -85,6 +84,30 @@ def early_loads(level: Level) -> tuple[Instr, ...]:
     )
 
 
+def lies_in_fours(load: Load, axis: int) -> bool:
+    """Do four elements along an axis lie side by side, where four begin?"""
+    strides = [product(load.shape[d + 1 :]) for d in range(len(load.index))]
+    found = 0
+    for i, stride in zip(load.index, strides, strict=True):
+        if i.value is not None or i.over != 1 or not _in_fours(i.offset * stride):
+            return False
+        for a, c in i.terms:
+            if a == axis:
+                found += 1
+                if c * stride != 1:
+                    return False
+            elif not _in_fours(c * stride):
+                return False
+    return found == 1
+
+
+def _in_fours(extent: Extent) -> bool:
+    """Is it a multiple of four, whatever the sizes are?"""
+    if isinstance(extent, int):
+        return extent % 4 == 0
+    return all(coefficient % 4 == 0 for _, coefficient in extent.terms)
+
+
 def is_whole(schedule: CudaSchedule) -> bool:
     """Does a block have the whole of k, in chunks that it adds by itself?"""
     return bool(schedule.chunk) and schedule.chunks == 1
@@ -109,13 +132,15 @@ def product_call(
     seen = "Early" if early else "ws_nothing"
     if early:
         w.emit(f"struct Early {{ {' '.join(f'{STORED[i.dtype]} v{i.id};' for i in early)} }};")
-    if is_whole(w.schedule):
-        assert isinstance(w.kernel.body, Dot), "windows have no such tiles"
-        depth, chunk = w.kernel.axes[w.kernel.body.k], w.schedule.chunk
+    whole = is_whole(w.schedule)
+    if whole:
+        dot = w.kernel.body
+        assert isinstance(dot, Dot), "windows have no such tiles"
+        depth, chunk = w.kernel.axes[dot.k], w.schedule.chunk
         assert isinstance(depth, int), "its chunks are known"
-        stage = min(STAGE, -(-depth // chunk) * chunk)
-        count = max(stage * (tall + wide + 8), -(-depth // chunk) * groups * tall * wide)
-        head = f"ws_whole_product<{type}, {tall}, {wide}, {DEPTH}, {groups}, {depth}, {chunk}, {stage}, {flags}>("
+        bytes = 16 if all(lies_in_fours(load, dot.k) for load in (dot.a, dot.b)) else 4
+        count = max(3 * (tall + wide) * (DEPTH * groups + 4), -(-depth // chunk) * groups * tall * wide)
+        head = f"ws_whole_product<{type}, {tall}, {wide}, {DEPTH}, {groups}, {depth}, {chunk}, {bytes}>("
         arguments = "operands, m, n, m0, n0,"
     else:
         count = max(DEPTH * groups * (tall + wide + 8), groups * tall * wide)  # rows are 4 apart from the next
@@ -126,9 +151,9 @@ def product_call(
     w.emit(f"    {arguments}")
     w.depth += 1
     for opening, lines in (("[&](int i, int k)", a), ("[&](int k, int j)", b)):
-        with w.block(f"{opening} -> {type}", "},"):
+        with w.block(f"{opening} -> {f'const {type} *' if whole else type}", "},"):
             for line in lines:
-                w.emit(line)
+                w.emit(line.replace("return ", "return &", 1) if whole else line)
     kept = dict(w.axes)
     w.axes |= axes
     with w.block(f"[&](int i, int j) -> {seen}", "},"):

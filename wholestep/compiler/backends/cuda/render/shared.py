@@ -20,6 +20,8 @@ from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.plan.kernel import Kernel
 
 SHARED = re.compile(r"^(\s*)__shared__ (?:__align__\(16\) )?(.+?) (\w+)((?:\[\d+\])+);$")
+MULTIPROCESSORS, MOST_RESIDENT = 132, 4  # and blocks of one, for which registers are saved
+NEXT = ", const ws_step *next, const ws_data *data"  # what a launch that gathers is given besides
 SIZES = {"float": 4, "double": 8, "int": 4, "long long": 8, "ws_byte": 1, "ws_half": 2}
 # What CUDA calls a block's place, and what a kernel that has some of the blocks calls its own.
 OWN = (
@@ -98,14 +100,17 @@ class Called:
 Part = tuple[Called, ...]  # some blocks of a launch: kernels that run one after the other in each of them
 
 
-def launch_text(name: str, parts: Sequence[Part], threads: int) -> str:
-    """The kernel of a launch: which blocks belong to whom."""
+def launch_text(name: str, parts: Sequence[Part], threads: int, gathers: int = 0) -> str:
+    """The kernel of a launch: which blocks belong to whom; some may gather the rows of the next step meanwhile."""
     first = parts[0][0].kernel
     loop, step = ("", "step") if first.loop is None else (", int turn", "step, turn")
     count = sum(call.given for part in parts for call in part)
+    grids = [schedule_of(part[0].kernel) for part in parts]
+    # So few registers that all blocks are there at once, where they are not many.
+    resident = max(1, min(MOST_RESIDENT, -(-sum(s.blocks * s.chunks for s in grids) // MULTIPROCESSORS)))
     lines = [
-        f'extern "C" __global__ void __launch_bounds__({threads}) {name}(const ws_step *step{loop}, '
-        f"const __grid_constant__ ws_given<{count}> given) {{",
+        f'extern "C" __global__ void __launch_bounds__({threads}, {resident}) {name}(const ws_step *step{loop}, '
+        f"const __grid_constant__ ws_given<{count}> given{NEXT if gathers else ''}) {{",
         f"  __shared__ __align__(16) char memory[{max(16, *(c.body.bytes for part in parts for c in part))}];",
         "  int block = blockIdx.x;",
     ]
@@ -125,7 +130,9 @@ def launch_text(name: str, parts: Sequence[Part], threads: int) -> str:
             place += call.given
         lines += ["    return;", "  }", f"  block -= {blocks * len(run)};"]
         at += each * len(run)
-    return "\n".join([*lines[:-1], "}"])
+    if gathers:
+        lines.append(f"  ws_gather_rows(next, data, block, {gathers});")
+    return "\n".join([*lines, "}"])
 
 
 def in_runs(parts: Sequence[Part]) -> list[list[Part]]:

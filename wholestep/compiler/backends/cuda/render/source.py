@@ -18,12 +18,13 @@ from wholestep.compiler.backends.cuda.render.shared import Called, body_of, in_r
 from wholestep.compiler.backends.cuda.render.windows import render_window
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import GRAPH, LIBRARY, schedule_of
-from wholestep.compiler.backends.cuda.sharing import by_launch, parts_of
+from wholestep.compiler.backends.cuda.sharing import by_launch, may_share, parts_of
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
 
 NATIVE = Path(__file__).parent.parent / "native"
 
+GATHERING, GATHER_THREADS = "gathering", 256  # the function of a launch that gathers rows, and its threads
 KERNELS = "// ---- kernels"  # what stands before it is the same for every plan
 
 RENDER: Mapping[Kind, Callable[[Writer], None]] = {
@@ -46,6 +47,7 @@ class Rendered:
     function: str  # "": it is all a library's
     kernels: tuple[tuple[Kernel, tuple[int, ...]], ...]
     shares: bool = False  # are there several, which find their buffers in a table?
+    gathers: int = 0  # blocks that gather the rows of the next step meanwhile
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -54,7 +56,7 @@ class Rendered:
         if not self.shares:
             return first.blocks, first.chunks
         own = [schedule_of(k) for k, _ in self.kernels if schedule_of(k).chained <= 1]
-        return sum(s.blocks * s.chunks for s in own), 1
+        return sum(s.blocks * s.chunks for s in own) + self.gathers, 1
 
     @property
     def threads(self) -> int:
@@ -137,7 +139,7 @@ def single_text(plan: Plan, kernel: Kernel) -> tuple[str, Kernels]:
     return f"// {' '.join(kernel.origin)}\n{writer.function('NAME')}", ((kernel, buffers),)
 
 
-def shared_text(plan: Plan, kernels: Sequence[Kernel]) -> tuple[str, Kernels]:
+def shared_text(plan: Plan, kernels: Sequence[Kernel], gathers: int = 0) -> tuple[str, Kernels]:
     """Kernels that share a launch: those whose blocks have most to do have the first of them."""
     names: dict[str, str] = {}
     texts, parts = [], []
@@ -151,8 +153,28 @@ def shared_text(plan: Plan, kernels: Sequence[Kernel]) -> tuple[str, Kernels]:
             calls.append(Called(kernel, names[body.text], body))
         parts.append(tuple(calls))
     ordered = [part for run in in_runs(parts) for part in run]
-    text = "\n".join([*texts, launch_text("NAME", ordered, schedule_of(kernels[0]).threads)])
+    text = "\n".join([*texts, launch_text("NAME", ordered, schedule_of(kernels[0]).threads, gathers)])
     return text, tuple((call.kernel, call.body.buffers) for part in ordered for call in part)
+
+
+def gathering(plan: Plan, source: Source, blocks: int) -> tuple[int, str, Rendered] | None:
+    """The launch of a step that also gathers the rows of the next one: its number, its text and what it is then.
+
+    It is the one with the fewest blocks of its own; None where all are a library's, or in loops.
+    """
+    able = [
+        (launch.grid[0] * launch.grid[1], number)
+        for number, launch in enumerate(source.launches)
+        if launch.threads == GATHER_THREADS
+        and all(k.loop is None and may_share(k) for k, _ in launch.kernels)
+        and launch.function
+    ]
+    if not able:
+        return None
+    number = min(able)[1]
+    launch = next(found for i, found in enumerate(by_launch(plan.kernels)) if i == number)
+    text, kernels = shared_text(plan, launch, blocks)
+    return number, text.replace("NAME", GATHERING), Rendered(GATHERING, kernels, shares=True, gathers=blocks)
 
 
 def _work_of_a_block(part: Sequence[Kernel]) -> float:
