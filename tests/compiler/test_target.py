@@ -54,7 +54,7 @@ def changed(value: Any) -> Any:
     if isinstance(value, frozenset):
         return value | {"another"}
     if isinstance(value, tuple):
-        return value[:-1]
+        return value[:-1] if value else ("another",)
     return {**value, "another": next(iter(value.values()))}
 
 

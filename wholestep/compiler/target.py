@@ -66,12 +66,14 @@ class Lowering:
 class Fusion:
     """What may share a kernel on a target."""
 
-    dot_epilogues: bool = True  # what follows a contraction element by element is computed in it
+    dot_epilogues: bool = True  # what follows a contraction element by element is computed in it,
+    plain_products: tuple[tuple[str, int], ...] = ()  # but from so many flops on, by dtype of the operands
     sums_in_dots: bool = True  # sums over columns of a contraction's result are made in it
     # May a pool follow a convolution in one kernel?  A text is whom to ask of both nodes: "package.module:function"
     pools_in_convolutions: bool | str = True
     # And what follows one element by element?
     convolution_epilogues: bool | str = True
+    partial_sums: bool = False  # kernels over rows leave parts of sums over columns, which small ones add
     most_buffers: int = 16  # that one loop reads and writes
     most_sums: int = 8  # that one loop makes
     least_columns: int = 64  # of a contraction that makes sums: it is partitioned along them

@@ -173,7 +173,7 @@ class _Attempt:
         for old in self.graph.nodes:
             close, away, out = (_union(mask[i] for i in old.inputs) for mask in (near, far, beyond))
             split = split_of(self.new[old])
-            if split is not None and self.new[old].inputs[0].op == "matmul":
+            if split is not None and self._takes_followers(self.new[old].inputs[0]):
                 close, products = close | 1 << products, products + 1
             if old.op != "reshape" and old not in self.moved:
                 close, away, out = 0, 0, close | away | out
@@ -181,6 +181,11 @@ class _Attempt:
                 close, away = 0, close | away
             near[old], far[old], beyond[old] = close & ~(away | out), away & ~out, out
         return near, far
+
+    def _takes_followers(self, node: Node) -> bool:
+        """Is it a product whose kernel computes what follows?  Large ones of half operands may be plain."""
+        plain = self.target.fusion.plain_products and node.op == "matmul" and node.inputs[0].type.dtype.is_half
+        return node.op == "matmul" and not plain
 
     # -- ops that move -------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class Levels:
     def stores(self) -> Iterator[Load]:
         """Every place that is written."""
         for level in self.levels:
-            for store in (*level.row_stores, *level.stores):
+            for store in (*level.row_stores, *level.stores, *level.sums):
                 yield store.load
 
     def flops(self, extents: Sequence[int]) -> int:
@@ -55,7 +55,9 @@ class Levels:
         rows, total = prod(extents[a] for a in self.rows), 0
         for level, axes in zip(self.levels, self.level_axes(), strict=True):
             elements = prod(extents[a] for a in axes)
-            total += rows * _arithmetic(level.row) + elements * (_arithmetic(level.body) + len(level.reduces))
+            total += rows * _arithmetic(level.row) + elements * (
+                _arithmetic(level.body) + len(level.reduces) + len(level.sums)
+            )
         return total
 
 

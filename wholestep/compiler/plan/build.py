@@ -17,6 +17,7 @@ from wholestep.compiler.plan.kernel import VERSION, Buffer, Draft, Kernel, Least
 from wholestep.compiler.plan.loops import in_slots, open_loops
 from wholestep.compiler.plan.merge import merge_maps
 from wholestep.compiler.plan.order import place_updates, topological
+from wholestep.compiler.plan.partial_sums import join_parts, leave_parts
 from wholestep.compiler.plan.prepare import Operands, prepare
 from wholestep.compiler.plan.request import PlanRequest
 from wholestep.compiler.plan.siblings import join_column_sums
@@ -35,8 +36,10 @@ def make_draft(request: PlanRequest, operands: Operands | None = None) -> Draft:
     sizes = _checked_sizes(graph, request.capacity, request.least)
     rules, fusion = operands or Operands(), target.fusion
     prepared = prepare(assemble(graph), rules)  # every kernel's operands are laid out as it needs them
-    clusters = fuse(prepared, fusion, fused)  # which ops share a kernel
+    prepared = leave_parts(prepared, fusion, sizes)  # sums over columns may begin in other kernels
+    clusters = fuse(prepared, fusion, fused, sizes)  # which ops share a kernel
     if fused:
+        clusters = join_parts(clusters)
         clusters = merge_maps(clusters, prepared.updates, fusion)  # an update is one pass over its buffers
         clusters = join_column_sums(clusters, prepared.updates, fusion)  # sums stand where what they add is read anyway
     updates = place_updates(prepared, clusters)  # states are overwritten only after everyone has read them

@@ -269,7 +269,7 @@ def _check_values(plan: Plan, kernel: Kernel) -> None:
             need(instr.op != "scalar" or 0 <= instr.slot < plan.slots, f"slot {instr.slot} is one of {plan.slots}")
             for index in (*(g.index for g in instr.guards), *(() if instr.index is None else (instr.index,))):
                 _check_index(plan, kernel, index)
-        stores = (*level.row_stores, *level.stores)
+        stores = (*level.row_stores, *level.stores, *level.sums)
         stored = (
             *(s.value for s in stores),
             *(i.value for s in stores for i in s.load.index if i.value is not None),

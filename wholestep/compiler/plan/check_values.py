@@ -52,10 +52,16 @@ def check_values(plan: Plan, kernel: Kernel, need: Need) -> None:
     for n, (level, axes) in enumerate(zip(kernel.levels, kernel.body.level_axes(), strict=True)):
         for instr, around in [*((i, kernel.rows) for i in level.row), *((i, axes) for i in level.body)]:
             _check_instr(plan, kernel, n, instr, dtypes, around, need)
-        stores = (*level.row_stores, *level.stores)
+        stores = (*level.row_stores, *level.stores, *level.sums)
         need(len(set(stores)) == len(stores), f"{where} stores a value in a place once")
-        for store, around in [*((s, kernel.rows) for s in level.row_stores), *((s, axes) for s in level.stores)]:
+        for store, around in [
+            *((s, kernel.rows) for s in level.row_stores),
+            *((s, axes) for s in (*level.stores, *level.sums)),
+        ]:
             need(_in_axes(store.load.index, around), f"{where} stores along the axes that it loops over")
+        for s in level.sums:
+            place = [i.plain for i in s.load.index]
+            need(kernel.kind is Kind.NEST and place == [None, kernel.vector], f"{where} leaves parts of sums of rows")
         for r in level.reduces:
             of = dtypes.get(r.value)
             need(r.op in REDUCTIONS and of not in (None, boolean), f"{where} reduces by sum, max or argmax of numbers")
@@ -91,7 +97,7 @@ def used(instr: Instr) -> list[int]:
 
 
 def _stored(level: Level, rows: bool) -> list[int]:
-    stores = level.row_stores if rows else level.stores
+    stores = level.row_stores if rows else (*level.stores, *level.sums)
     return [*(s.value for s in stores), *(i.value for s in stores for i in s.load.index if i.value is not None)]
 
 

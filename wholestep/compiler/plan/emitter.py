@@ -11,7 +11,7 @@ from wholestep.compiler.ir.random import key_hash
 from wholestep.compiler.ir.types import DType, Extent, TensorType, int64
 from wholestep.compiler.plan.access import Access, identity, linear, resolve
 from wholestep.compiler.plan.buffers import Buffers
-from wholestep.compiler.plan.fuse import REDUCTIONS, Cluster
+from wholestep.compiler.plan.fuse import PARTIAL_SUM, REDUCTIONS, Cluster
 from wholestep.compiler.plan.kernel import Guard, Index, Instr, Kind, Level, Load, Reduce, Space, Store
 
 CHEAP = frozenset(
@@ -32,10 +32,11 @@ class Draft:
     body: list[Instr] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     reduces: list[Reduce] = field(default_factory=list)
+    sums: list[Store] = field(default_factory=list)
 
     def freeze(self) -> Level:
         row, body = tuple(self.row), tuple(self.body)
-        return Level(row, tuple(self.row_stores), body, tuple(self.stores), tuple(self.reduces))
+        return Level(row, tuple(self.row_stores), body, tuple(self.stores), tuple(self.reduces), tuple(self.sums))
 
 
 class Emitter:
@@ -241,6 +242,9 @@ class Emitter:
         level = self.ready(node)
         self.level_of[node] = level
         self.grow(level)
+        if node.op == PARTIAL_SUM:
+            self.leave_parts(level, node)
+            return
         if node.op in REDUCTIONS:
             (source,) = node.inputs
             value = self.read(level, False, resolve(source, identity(source.type.rank)))
@@ -253,6 +257,14 @@ class Emitter:
         for load in self.buffers.targets(node):
             target = self.behind_start(level, node, load) if node.op == "write_rows" else load
             self.store(level + (node.op in REDUCTIONS), node, target)
+
+    def leave_parts(self, level: int, node: Node) -> None:
+        """A sum over rows: each part of them has a row of its own."""
+        (source,) = node.inputs
+        assert self.vector is not None
+        value = self.read(level, False, resolve(source, identity(source.type.rank)))
+        place = Load(self.buffers.of(node), node.type.shape, (Index(), Index.axis(self.vector)))
+        self.drafts[level].sums.append(Store(place, value))
 
     def behind_start(self, level: int, node: Node, load: Load) -> Load:
         """Where a row is written: the state's row of its own number behind the first one."""
@@ -276,7 +288,7 @@ class Emitter:
 
     def drop_unused(self) -> None:
         """A cheap value that only later levels need was computed again there."""
-        used = {s.value for d in self.drafts for s in (*d.row_stores, *d.stores)}
+        used = {s.value for d in self.drafts for s in (*d.row_stores, *d.stores, *d.sums)}
         used |= {r.value for d in self.drafts for r in d.reduces}
         places = [i for d in self.drafts for s in (*d.row_stores, *d.stores) for i in s.load.index]
         used |= {i.value for i in places if i.value is not None}

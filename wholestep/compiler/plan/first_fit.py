@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,18 +21,20 @@ class Span:
 
 def first_fit(spans: Sequence[Span]) -> tuple[list[int], int]:
     """An offset for each span, in the order given (the largest first is a good one), and the bytes of them all."""
-    placed: list[tuple[int, Span]] = []
-    total = 0
-    for span in spans:
-        at = 0
-        for start, other in sorted(placed, key=lambda p: p[0]):
-            if other.first <= span.last and span.first <= other.last:
-                if at + span.bytes <= start:
+    placed: list[tuple[int, int, int, int, int]] = []  # by start: number, first, last and end of each
+    starts, total = [], 0
+    for number, span in enumerate(spans):
+        at, size, span_first, span_last = 0, span.bytes, span.first, span.last
+        for start, _, first, last, end in placed:
+            if first <= span_last and span_first <= last:
+                if at + size <= start:
                     break
-                at = max(at, start + other.bytes)
-        placed.append((at, span))
-        total = max(total, at + span.bytes)
-    return [start for start, _ in placed], total
+                if end > at:
+                    at = end
+        insort(placed, (at, number, span.first, span.last, at + size))
+        starts.append(at)
+        total = max(total, at + size)
+    return starts, total
 
 
 def place_copies(buffers: Sequence[Buffer]) -> tuple[list[Buffer], int]:

@@ -7,13 +7,16 @@ depends on the cluster in a roundabout way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from math import prod
 
+from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, having
-from wholestep.compiler.ir.types import Extent, Shape, boolean
+from wholestep.compiler.ir.types import Extent, Shape, boolean, evaluate
+from wholestep.compiler.passes.read_again import Again
 from wholestep.compiler.plan.access import VIEWS, Access, identity, resolve
 from wholestep.compiler.plan.call import ROUTINES, call_of
 from wholestep.compiler.plan.kernel import Kind
@@ -26,6 +29,7 @@ GATHERS = having(Trait.GATHERS)
 MAPS = GATHERS | {
     name for name, op in OPS.items() if op.family in (Family.POINTWISE, Family.COMPOSITE) and name not in ROUTINES
 }
+PARTIAL_SUM = "partial_sum"  # of partial_sums.py
 REDUCTIONS = frozenset(name for name, op in OPS.items() if op.family is Family.REDUCE)
 
 
@@ -107,8 +111,8 @@ class Fuser:
     first reader and go into its kernel.  So does what only column sums read.
     """
 
-    def __init__(self, graph: Graph, fusion: Fusion, fuse: bool) -> None:
-        self.fusion, self.fuse = fusion, fuse
+    def __init__(self, graph: Graph, fusion: Fusion, fuse: bool, sizes: Mapping[str, int] | None = None) -> None:
+        self.fusion, self.fuse, self.sizes = fusion, fuse, sizes
         self.clusters: list[Cluster] = []
         self.of: dict[Node, Cluster] = {}
         self.deferred: set[Node] = set()
@@ -134,7 +138,10 @@ class Fuser:
         return (
             node in self.summed
             or node.type.dtype == boolean
-            or all(a.base in self.deferred or not is_op(a.base) for a in accesses(node))
+            or isinstance(node, Again)
+            or all(
+                (a.base in self.deferred and not isinstance(a.base, Again)) or not is_op(a.base) for a in accesses(node)
+            )
         )
 
     def place(self, node: Node) -> None:
@@ -241,9 +248,13 @@ class Fuser:
             return self.fits_reduction(node, found[0], cluster)
         if node.op in POOLS:
             return self.fits_pool(node, found[0], cluster)
+        if node.op == PARTIAL_SUM:
+            shape = node.inputs[0].type.shape
+            whole = all(self.reads_in_place(a, False, cluster) for a in found if self.of.get(a.base) is cluster)
+            return cluster.kind is Kind.NEST and shape == cluster.shape and whole
         if node.op not in MAPS or cluster.kind in (Kind.SCATTER, Kind.CALL, Kind.LOOP):
             return False
-        if cluster.kind is Kind.DOT and not self.fusion.dot_epilogues:
+        if cluster.kind is Kind.DOT and self.is_plain(cluster) and not self.ends_product(node, cluster):
             return False
         if cluster.kind is Kind.WINDOW and not self.follows_window(node, cluster.nodes[0]):
             return False
@@ -271,6 +282,26 @@ class Fuser:
             return False
         alone = len(self.readers[head]) == 1 and head not in self.roots
         return not (head.op in KERNELS or head.op in WEIGHTS) or says(asked, head, node, alone)
+
+    def is_plain(self, cluster: Cluster) -> bool:
+        """Is a contraction a kernel for itself?"""
+        if not self.fusion.dot_epilogues:
+            return True
+        head, least = cluster.nodes[0], dict(self.fusion.plain_products)
+        dtype = head.inputs[0].type.dtype.name
+        return self.sizes is not None and dtype in least and flops_of(head, self.sizes) >= least[dtype]
+
+    def ends_product(self, node: Node, cluster: Cluster) -> bool:
+        """Does a plain contraction end with a node: is it stored in a half type alone, perhaps behind a bias?"""
+        head, before = cluster.nodes[0], cluster.nodes[-1]
+        if not self.fusion.dot_epilogues or head in self.roots:
+            return False
+        if is_spread_bias(node):
+            return len(cluster.nodes) == 1
+        alone = len(self.readers[node.inputs[0]]) == 1 if node.inputs else False
+        if node.op == "cast" and node.type.dtype.is_half:
+            return alone and node.inputs[0] is before and (before is head or before.op == "add")
+        return node.op == "add" and head in node.inputs and any(map(is_spread_bias, node.inputs))
 
     def reads_in_place(self, access: Access, row: bool, cluster: Cluster) -> bool:
         base_row = cluster.is_row(access.base)
@@ -311,13 +342,26 @@ def says(asked: bool | str, *given: object) -> bool:
     return bool(getattr(import_module(module), name)(*given))
 
 
+def flops_of(head: Node, sizes: Mapping[str, int]) -> int:
+    """Of one product; where there are two axes of them, of those along the last."""
+    assert isinstance(head.attrs, at.MatmulAttrs)
+    k = head.inputs[0].type.shape[-2 if head.attrs.transpose_a else -1]
+    return 2 * prod(evaluate(e, sizes) for e in (*head.type.shape[-3:], k))
+
+
+def is_spread_bias(node: Node) -> bool:
+    """Is it a row of a half type, as a whole matrix in a wider one?"""
+    spread = node.inputs[0] if isinstance(node, Again) and node.op == "cast" else node
+    return spread.op == "expand" and spread.inputs[0].type.rank == 1 and spread.type.dtype.is_half
+
+
 def is_whole(access: Access) -> bool:
     """Is a value read at the reader's own position?"""
     return access.shape == access.base.type.shape and access.index == identity(len(access.shape))
 
 
 def is_column_sum(node: Node) -> bool:
-    return node.op in ("sum", "max") and reduced_axis(node) != node.inputs[0].type.rank - 1
+    return node.op == PARTIAL_SUM or (node.op in ("sum", "max") and reduced_axis(node) != node.inputs[0].type.rank - 1)
 
 
 def only_in_column_sums(graph: Graph) -> set[Node]:
@@ -340,6 +384,8 @@ def new_cluster(node: Node) -> Cluster:
     if node.op == "scan":
         return Cluster(Kind.LOOP, (), None)
     shape = node.inputs[1].type.shape if node.op == "write_rows" else node.type.shape
+    if node.op == PARTIAL_SUM:
+        shape = node.inputs[0].type.shape
     if node.op == "matmul":
         return Cluster(Kind.DOT, shape[:-1], shape[-1])
     if node.op == "scatter_add":
@@ -354,9 +400,13 @@ def new_cluster(node: Node) -> Cluster:
     return Cluster(Kind.NEST, shape[:-1], shape[-1]) if shape else Cluster(Kind.NEST, (), None)
 
 
-def fuse(graph: Graph, fusion: Fusion, enabled: bool = True) -> list[Cluster]:
-    """The clusters of a prepared graph, each with its ops in order, as far as a target lets them share kernels."""
-    return Fuser(graph, fusion, enabled).clusters
+def fuse(graph: Graph, fusion: Fusion, enabled: bool = True, sizes: Mapping[str, int] | None = None) -> list[Cluster]:
+    """The clusters of a prepared graph, each with its ops in order, as far as a target lets them share kernels.
+
+    Args:
+        sizes: capacities, where a target's products are plain from some size on.
+    """
+    return Fuser(graph, fusion, enabled, sizes).clusters
 
 
 def reach_of(clusters: Iterable[Cluster]) -> Reach[Cluster]:

@@ -17,15 +17,17 @@ from wholestep.compiler.plan.request import PlanRequest
 NOTHING: Mapping[int, tuple[int, int]] = MappingProxyType({})
 
 
-def schedule(draft: Draft, together: Mapping[int, tuple[int, int]] = NOTHING) -> Plan:
+def schedule(draft: Draft, together: Mapping[int, tuple[int, int]] = NOTHING, *, place: bool = True) -> Plan:
     """The plan of a draft whose kernels run in their order: there is a barrier behind each of them.
 
-    Of kernels that run `together`, the first and the last of them are given.
+    Args:
+        together: of kernels that run together, the first and the last of them.
+        place: shall buffers of the arena have their places?  Else the caller gives them some.
     """
     kernels = counted(draft)
     spans = lifetimes(draft, kernels, together)
     alive = [replace(b, first=spans[b.id][0], last=spans[b.id][1]) for b in draft.buffers]
-    buffers, arena_bytes = _placed(alive, Space.ARENA)
+    buffers, arena_bytes = _placed(alive, Space.ARENA) if place else (alive, 0)
     buffers, work_bytes = _placed(buffers, Space.WORK)
     buffers, copy_bytes = place_copies(buffers)
     loops = tuple(replace(loop, barrier=True) for loop in draft.loops)

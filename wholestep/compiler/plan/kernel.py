@@ -165,6 +165,7 @@ class Level:
     body: tuple[Instr, ...] = ()
     stores: tuple[Store, ...] = ()
     reduces: tuple[Reduce, ...] = ()
+    sums: tuple[Store, ...] = ()  # added up over rows: the first axis of where it goes is the part of the rows
 
 
 @dataclass(frozen=True)

@@ -37,4 +37,5 @@ def moved(level: Level, axes: int, ids: int) -> Level:
         tuple(map(instr, level.body)),
         tuple(map(store, level.stores)),
         tuple(replace(r, id=r.id + ids, value=r.value + ids) for r in level.reduces),
+        tuple(map(store, level.sums)),
     )

@@ -39,6 +39,7 @@ def _level(level: Level, change: Change) -> Level:
         row_stores=tuple(map(store, level.row_stores)),
         body=tuple(map(instr, level.body)),
         stores=tuple(map(store, level.stores)),
+        sums=tuple(map(store, level.sums)),
     )
 
 

@@ -22,6 +22,13 @@ static inline unsigned __float_as_uint(float f) { unsigned u; std::memcpy(&u, &f
 static inline double __longlong_as_double(long long u) { double f; std::memcpy(&f, &u, 8); return f; }
 static inline float ws_float_of_f16(unsigned short x) { _Float16 h; std::memcpy(&h, &x, 2); return (float)h; }
 static inline unsigned short ws_f16_of_float(float x) { _Float16 h = (_Float16)x; unsigned short u; std::memcpy(&u, &h, 2); return u; }
+static inline unsigned short ws_bf16_of_float(float x) {
+  const unsigned u = __float_as_uint(x);
+  return x != x ? 0x7fff : (unsigned short)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+static inline float ws_larger(float x, float y) { return (x >= y) | (x != x) ? x : y; }
+static inline double ws_larger(double x, double y) { return (x >= y) | (x != x) ? x : y; }
+static inline float ws_tanh_half(float x) { return std::tanh(x); }
 
 /* -- fibers ------------------------------------------------------------------------------------------------------- */
 struct Fiber { void *stack_pointer; bool done; };

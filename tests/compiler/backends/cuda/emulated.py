@@ -28,7 +28,7 @@ from wholestep.compiler.backends.cuda.layout import record_words
 from wholestep.compiler.backends.cuda.products import Matrix, Product, product_of
 from wholestep.compiler.backends.cuda.render.source import Rendered, Source, render, with_primitives
 from wholestep.compiler.backends.cuda.schedule import arena_end
-from wholestep.compiler.backends.cuda.scheduled import ELEMENTS, GRAPH, LIBRARY, SCATTER, schedule_of
+from wholestep.compiler.backends.cuda.scheduled import ELEMENTS, GRAPH, LIBRARY, SCATTER, schedule_of, sorting_blocks
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.host import HostDevice, HostProgram, Memory
 from wholestep.compiler.devices import register, unregister
@@ -37,6 +37,7 @@ from wholestep.compiler.ir import layer_values, window_values
 from wholestep.compiler.ir.attrs import AttentionAttrs
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.kernel import Kernel, Plan
+from wholestep.compiler.target import Target
 
 HERE = Path(__file__).parent
 TARGET = TARGETS["cuda/sm_90"]
@@ -86,7 +87,7 @@ def compiled_text(kernels: str, functions: Sequence[str]) -> tuple[ctypes.CDLL, 
     return ctypes.CDLL(str(path)), str(path)
 
 
-def host_product(product: Product, a: int, b: int, c: int) -> None:
+def host_product(product: Product, a: int, b: int, c: int, bias: int = 0) -> None:
     """What a library would compute, in float64 and rounded once; operands in tf32 where it is told so."""
 
     def read(array: Array) -> Array:
@@ -106,6 +107,8 @@ def host_product(product: Product, a: int, b: int, c: int) -> None:
         left = view(product.a, a + i * product.a.outer * product.a.dtype.size, product.m, product.k)
         right = view(product.b, b + i * product.b.outer * product.b.dtype.size, product.k, product.n)
         whole = read(left) @ read(right)
+        if product.bias is not None:
+            whole += read(view(product.bias, bias, 1, product.n))
         view(product.c, c + i * product.c.outer * product.c.dtype.size, product.m, product.n)[...] = whole
 
 
@@ -200,8 +203,9 @@ class Emulated:
                             self.multiply(kernel, memory)
                         elif schedule_of(kernel).form == GRAPH:
                             self.call(kernel, memory)
-                    if launch.function:
-                        self.launch(launch, memory, step, turn, (threads, blocks))
+                    for name in (launch.before, launch.function):
+                        if name:
+                            self.launch(launch, name, memory, step, turn, (threads, blocks))
         assert not self.counters.any(), "a kernel leaves its counters as they were"
         assert (self.scratch[-FENCE:] == 255).all(), "a kernel writes behind the scratch memory"
 
@@ -214,7 +218,8 @@ class Emulated:
                 return int(self.scratch.ctypes.data) + schedule_of(kernel).scratch_at
             return int(memory.arrays[matrix.buffer].ctypes.data) + matrix.offset * matrix.dtype.size
 
-        host_product(found, *map(address, (found.a, found.b, found.c)))
+        bias = 0 if found.bias is None else address(found.bias)
+        host_product(found, *map(address, (found.a, found.b, found.c)), bias)
 
     def call(self, kernel: Kernel, memory: Memory) -> None:
         """A graph of cuDNN."""
@@ -232,7 +237,9 @@ class Emulated:
         write_record(step, self.plan, memory.sizes, memory.slots, (memory.seed % 2**64, memory.step, 0, 0))
         return step
 
-    def launch(self, launch: Rendered, memory: Memory, step: Array, turn: int, orders: tuple[int, int]) -> None:
+    def launch(
+        self, launch: Rendered, name: str, memory: Memory, step: Array, turn: int, orders: tuple[int, int]
+    ) -> None:
         def address(buffer: int) -> int:
             return int(memory.arrays[buffer].ctypes.data)
 
@@ -241,10 +248,9 @@ class Emulated:
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
         own = [schedule_of(k) for k, _ in launch.kernels]
         meets = any(s.chained or s.form not in (ELEMENTS, SCATTER, LIBRARY) for s in own)
-        geometry = (ctypes.c_int * 6)(*launch.grid, launch.threads, meets, *orders)
-        assert self.dll[f"run_{launch.function}"](geometry, pointers) == 0, (
-            f"threads of {launch.function} wait for ever"
-        )
+        grid = (sorting_blocks(own[0]), 1) if name == launch.before else launch.grid
+        geometry = (ctypes.c_int * 6)(*grid, launch.threads, meets, *orders)
+        assert self.dll[f"run_{name}"](geometry, pointers) == 0, f"threads of {name} wait for ever"
 
 
 class EmulatedProgram(HostProgram):
@@ -261,9 +267,9 @@ class EmulatedProgram(HostProgram):
 
 
 @contextmanager
-def emulated_device(name: str = "emulated") -> Iterator[None]:
+def emulated_device(name: str = "emulated", target: Target = TARGET) -> Iterator[None]:
     """A device of this name; its plans are those of an H200."""
-    register(name, TARGET, lambda target: HostDevice(target, EmulatedProgram))
+    register(name, target, lambda target: HostDevice(target, EmulatedProgram))
     try:
         yield
     finally:

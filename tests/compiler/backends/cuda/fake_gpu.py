@@ -258,9 +258,9 @@ class FakeDriver:
 
         return launch
 
-    def multiply(self, product: Product, a: int, b: int, c: int, workspace: int, stream: int) -> None:
+    def multiply(self, product: Product, a: int, b: int, c: int, workspace: int, stream: int, bias: int = 0) -> None:
         """What cuBLASLt would put into a stream that is captured."""
-        self.captured.append(lambda: host_product(product, a, b, c))
+        self.captured.append(lambda: host_product(product, a, b, c, bias))
 
     def graph(self, description: cudnn.Description, at: Mapping[str, int], workspace: int, stream: int) -> None:
         """What cuDNN would put into a stream that is captured; of its workspace it leaves nothing as it was."""

@@ -20,6 +20,7 @@ from random_graphs import LARGEST_VALUE, example_values, graphs
 import wholestep as ws
 from docs import make_ops
 from tests.compiler.backends.cuda.emulated import TARGET, Emulated, compiled_text
+from wholestep.compiler.backends.cuda import schedule
 from wholestep.compiler.backends.cuda.render.source import render
 from wholestep.compiler.backends.host import Memory, prologue
 from wholestep.compiler.ir.graph import Graph, Node
@@ -123,7 +124,7 @@ def test_many_graphs(many: list[Graph], sizes: dict[str, int], seed: int, fused:
     check(many, sizes, seed, fused)
 
 
-def test_rows_that_are_too_long_for_shared_memory() -> None:
+def test_rows_that_are_too_long_for_registers() -> None:
     """A softmax and its gradient over 12,000 columns, which carry exponentials from pass to pass; a wide embedding."""
     g = ws.Graph()
     x, at = g.input("x", ("batch", 12_000)), g.input("at", ("batch",), dtype="int32")
@@ -131,7 +132,7 @@ def test_rows_that_are_too_long_for_shared_memory() -> None:
     g.set_outputs({"loss": (ws.softmax(x * 3.0, -1) * x).sum() + (ws.take(table, at) ** 2).sum()})
     graph = train_graph(g, ws.SGD(lr=0.1))
     plan, _ = Compiler(CompileOptions(egraph=False)).plan(graph, {"batch": 3}, TARGET)
-    assert any(k.schedule.form == "rows" and k.schedule.scratch for k in plan.kernels)
+    assert any(k.schedule.form == "rows" and k.schedule.vector == 8 for k in plan.kernels)
     rng = np.random.default_rng(0)
     inputs = {"x": rng.standard_normal((3, 12_000)).astype(np.float32), "at": np.array([6, 2, 6], np.int32)}
     state = {name: first_values(plan, seed=0)(name) for name, _ in plan.states}
@@ -139,6 +140,31 @@ def test_rows_that_are_too_long_for_shared_memory() -> None:
     want = interpret(meant, inputs=inputs, state=state, sizes={"batch": 3}, step=STEP)
     (emulated,) = together([plan])
     found = [run(emulated, inputs, state, {"batch": 3}, 0, orders) for orders in ORDERS]
+    for name, value in {**want.outputs, **want.state}.items():
+        np.testing.assert_allclose(found[0][name], value, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(found[0][name], found[1][name])
+
+
+@pytest.mark.parametrize("width", [1200, 42])
+def test_indices_are_sorted_where_a_table_is_large(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row of the target is written, also those that nothing is added to; a smaller batch than the capacity."""
+    monkeypatch.setattr(schedule, "MANY_PLACES", 1)
+    g = ws.Graph()
+    at, y = g.input("at", ("batch", 9), dtype="int32"), g.input("y", ("batch", 9, width))
+    g.set_outputs({"loss": (ws.take(g.parameter("table", (37, width)), at) * y).sum()})
+    graph = train_graph(g, ws.SGD(lr=0.1))
+    plan, _ = Compiler(CompileOptions(egraph=False)).plan(graph, {"batch": 33}, TARGET)
+    assert any(k.schedule.form == "scatter sorted" for k in plan.kernels)
+    rng, sizes = np.random.default_rng(0), {"batch": 31}
+    inputs = {
+        "at": rng.integers(0, 37, (31, 9)).astype(np.int32),
+        "y": rng.standard_normal((31, 9, width)).astype(np.float32),
+    }
+    state = {name: first_values(plan, seed=0)(name) for name, _ in plan.states}
+    meant = strip_stop_gradients(expand_gradients(inline_calls(graph)))
+    want = interpret(meant, inputs=inputs, state=state, sizes=sizes, step=STEP)
+    (emulated,) = together([plan])
+    found = [run(emulated, inputs, state, sizes, 0, orders) for orders in ORDERS]
     for name, value in {**want.outputs, **want.state}.items():
         np.testing.assert_allclose(found[0][name], value, rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(found[0][name], found[1][name])

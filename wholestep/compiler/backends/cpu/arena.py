@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wholestep.compiler.backends.cpu.overwrite import overwrites
 from wholestep.compiler.backends.cpu.regions.touch import Touch, Way
 from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.ir.types import Dim, Extent
 from wholestep.compiler.plan.first_fit import Span, first_fit
 from wholestep.compiler.plan.kernel import Buffer, Kernel, Layout, Space
+from wholestep.compiler.plan.overwrite import overwrites
 from wholestep.records import dataclass
 
 Owners = tuple[object, ...]  # a way of partitioning bytes among threads

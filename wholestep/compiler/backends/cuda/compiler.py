@@ -58,7 +58,9 @@ def compile_text(text: str, architecture: str) -> bytes:
         log = b" " * size
         library.nvrtcGetProgramLog(program, log)
         library.nvrtcDestroyProgram(program)
-        raise CompilerError(f"NVRTC refused our source, which is a bug of Wholestep:\n{log.decode()[:4000]}")
+        lines = log.decode().splitlines()
+        errors = "\n".join(line for line in lines if "error" in line) or "\n".join(lines)
+        raise CompilerError(f"NVRTC refused our source, which is a bug of Wholestep:\n{errors[:4000]}")
     real = architecture.startswith("sm_")
     _, size = (library.nvrtcGetCUBINSize if real else library.nvrtcGetPTXSize)(program)
     code: bytes = b" " * size

@@ -14,9 +14,11 @@ from wholestep.errors import DeviceError, OptionError
 
 TYPES: dict[DType, int] = {float32: 0, float16: 2, bfloat16: 14}
 COMPUTE_32F, COMPUTE_TF32, SCALE_32F = 68, 77, 0
-TRANSPOSE_A, TRANSPOSE_B = 3, 4  # attributes of a product,
+TRANSPOSE_A, TRANSPOSE_B, EPILOGUE, BIAS_POINTER = 3, 4, 7, 8  # attributes of a product,
 BATCH_COUNT, BATCH_STEP = 5, 6  # of a matrix,
 MOST_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)  # and of what is preferred
+ADD_BIAS = 4  # an epilogue
+ALIGNED = 1 << 16  # an address like those that come later: algorithms are chosen by alignment
 IN_ORDER = 2 | 4  # partial sums of a cut k are added behind it, not wherever they arrive
 ALIGNMENT = 16  # bytes, of every operand
 
@@ -95,6 +97,9 @@ class Prepared:
             _layout(p.a, *second, p.batch),
             _layout(p.c, p.n, p.m, max(p.c.row, p.n), p.batch),
         ]
+        if p.bias is not None:
+            _set("MatmulDesc", self._desc, EPILOGUE, c_int32(ADD_BIAS))
+            _set("MatmulDesc", self._desc, BIAS_POINTER, c_void_p(ALIGNED))  # each call has its own
         self._found = self._chosen()
 
     def _chosen(self) -> Found:
@@ -111,8 +116,10 @@ class Prepared:
             raise DeviceError(f"cuBLASLt has no algorithm for {self.product}.")
         return found
 
-    def run(self, a: int, b: int, c: int, workspace: int, stream: int) -> None:
-        """Put the product into a stream; a, b and c are addresses."""
+    def run(self, a: int, b: int, c: int, workspace: int, stream: int, bias: int = 0) -> None:
+        """Put the product into a stream; a, b, c and the bias are addresses."""
+        if bias:
+            _set("MatmulDesc", self._desc, BIAS_POINTER, c_void_p(bias))
         first, second, result = self._layouts
         one, zero = c_float(1.0), c_float(0.0)
         _call(
@@ -128,9 +135,9 @@ def prepared(product: Product) -> Prepared:
     return Prepared(product)
 
 
-def run_product(product: Product, a: int, b: int, c: int, workspace: int, stream: int) -> None:
+def run_product(product: Product, a: int, b: int, c: int, workspace: int, stream: int, bias: int = 0) -> None:
     """Put a product into a stream that is captured."""
     found = prepared(product)
     for i in range(product.outer):
         a_at, b_at, c_at = (i * x.outer * x.dtype.size for x in (product.a, product.b, product.c))
-        found.run(a + a_at, b + b_at, c + c_at, workspace, stream)
+        found.run(a + a_at, b + b_at, c + c_at, workspace, stream, bias)

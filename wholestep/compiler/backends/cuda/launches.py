@@ -17,8 +17,9 @@ from wholestep.compiler.backends.cuda.layout import DIMS, HEAD
 from wholestep.compiler.backends.cuda.products import product_of
 from wholestep.compiler.backends.cuda.render.source import Rendered, Source
 from wholestep.compiler.backends.cuda.schedule import COUNTERS, SCRATCH
-from wholestep.compiler.backends.cuda.scheduled import GRAPH, LIBRARY, schedule_of
+from wholestep.compiler.backends.cuda.scheduled import GRAPH, LIBRARY, schedule_of, sorting_blocks
 from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.plan.bodies import Scatter
 from wholestep.compiler.plan.kernel import Kernel, Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import PlanError
@@ -36,6 +37,7 @@ def write_record(
         record[HEAD : HEAD + len(slots)].view(np.float64)[:] = slots
 
 
+LIBRARIES = "libraries"  # run one after the other: two of them would only take turns
 Resource = int | str  # a buffer, or something else that kernels share
 RECORD = "record"  # of a step, which every kernel reads
 
@@ -101,11 +103,19 @@ def in_second_place(resources: set[Resource], elsewhere: frozenset[int]) -> set[
 
 
 def overlapping(plan: Plan) -> dict[Resource, tuple[Resource, ...]]:
-    """Buffer of the arena -> those that share bytes with it, itself among them."""
-    held = [b for b in plan.buffers if b.space is Space.ARENA]
-    return {
-        a.id: tuple(b.id for b in held if a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes) for a in held
-    }
+    """Buffer of the arena, or workspace -> those that share bytes with it, itself among them."""
+    held: list[tuple[Resource, int, int]] = [
+        (b.id, b.offset, b.offset + b.bytes) for b in plan.buffers if b.space is Space.ARENA
+    ]
+    for k in plan.kernels:
+        if own := schedule_of(k).workspace:
+            start = schedule_of(k).workspace_at
+            held.append((workspace_of(k), start, start + own))
+    return {a: tuple(b for b, low, high in held if start < high and low < end) for a, start, end in held}
+
+
+def workspace_of(kernel: Kernel) -> str:
+    return f"workspace of {kernel.id}"
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,7 @@ class Placed:
     step: int  # its record
     scratch: int
     counters: int
-    workspace: int  # of the library
+    arena: int  # where the workspaces of libraries are, each in its place
     elsewhere: frozenset[int] = frozenset()  # buffers in a second place, which steps before do not use
 
 
@@ -180,6 +190,8 @@ class Launches:
     def _add_launch(self, order: Order, place: Placed, launch: Rendered, turn: int) -> None:
         given = launch.arguments(place.address, place.step, place.scratch, place.counters, turn)
         reads, writes = self._used(place, launch)
+        if launch.before:
+            self._add_sorting(order, place, launch, given)
         order.kernel(self.functions[launch.function], launch.grid, launch.threads, given, reads, writes)
 
     def _used(self, place: Placed, launch: Rendered) -> tuple[set[Resource], set[Resource]]:
@@ -191,21 +203,32 @@ class Launches:
             reads, writes = reads | read, writes | written
         return reads, writes
 
+    def _add_sorting(self, order: Order, place: Placed, launch: Rendered, given: Sequence[Any]) -> None:
+        """What a scatter has done before: it waits for nothing but the indices."""
+        ((kernel, _),) = launch.kernels
+        assert isinstance(kernel.body, Scatter)
+        reads = {RECORD, *in_second_place({kernel.body.index.buffer}, place.elsewhere)}
+        grid, writes = (sorting_blocks(schedule_of(kernel)), 1), {self._scratch_of(kernel)}
+        order.kernel(self.functions[launch.before], grid, launch.threads, given, reads, set(writes))
+
     def _add_product(self, order: Order, place: Placed, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         """A product of the library, into its target or into scratch memory."""
         found, schedule = product_of(self.plan, kernel, sizes), schedule_of(kernel)
         scratch = place.scratch + schedule.scratch_at
         a, b = (place.address(x.buffer) + x.offset * x.dtype.size for x in (found.a, found.b))
         c = scratch if found.c.buffer < 0 else place.address(found.c.buffer) + found.c.offset * found.c.dtype.size
-        reads: set[Resource] = in_second_place({found.a.buffer, found.b.buffer}, place.elsewhere)
+        operands = [found.a, found.b] if found.bias is None else [found.a, found.b, found.bias]
+        bias = 0 if found.bias is None else place.address(found.bias.buffer) + found.bias.offset * found.bias.dtype.size
+        reads: set[Resource] = in_second_place({x.buffer for x in operands}, place.elsewhere)
         target: Resource = self._scratch_of(kernel) if found.c.buffer < 0 else found.c.buffer
-        writes: set[Resource] = {"workspace of the library", target}
-        order.library(lambda stream: cublas.run_product(found, a, b, c, place.workspace, stream), reads, writes)
+        writes: set[Resource] = {LIBRARIES, workspace_of(kernel), target}
+        workspace = place.arena + schedule.workspace_at
+        order.library(lambda stream: cublas.run_product(found, a, b, c, workspace, stream, bias), reads, writes)
 
     def _add_graph(self, order: Order, place: Placed, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         """A graph of cuDNN."""
         found, schedule = graphs.call_of(self.plan, kernel, sizes), schedule_of(kernel)
-        scratch = place.scratch + schedule.scratch_at
+        scratch, workspace = place.scratch + schedule.scratch_at, place.arena + schedule.workspace_at
 
         def named(buffers: set[int]) -> set[Resource]:
             return {self._scratch_of(kernel) if b == graphs.SCRATCH else b for b in buffers}
@@ -215,9 +238,9 @@ class Launches:
             for p in found.places
         }
         order.library(
-            lambda stream: cudnn.run_graph(found.description, addresses, place.workspace, stream),
+            lambda stream: cudnn.run_graph(found.description, addresses, workspace, stream),
             in_second_place(named(found.read), place.elsewhere),
-            in_second_place(named(found.written), place.elsewhere) | {"workspace of the library"},
+            in_second_place(named(found.written), place.elsewhere) | {LIBRARIES, workspace_of(kernel)},
         )
 
     def _touched(self, kernel: Kernel) -> tuple[set[Resource], set[Resource]]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wholestep.compiler.backends.cuda.target import uses_tf32
-from wholestep.compiler.ir.types import DType, Extent, bfloat16, evaluate, float16, float32, product
+from wholestep.compiler.backends.cuda.target import library_flops, uses_tf32
+from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, product
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Kernel, Load, Plan
 
-# Floating-point operations from which on a library's product beats ours: it has the better tiles, we have no wait.
-LEAST_FLOPS = {float32: 60_000_000, bfloat16: 16_000_000, float16: 16_000_000}
-LEAST_TF32 = 16_000_000  # the same of float32 numbers that multiply in tf32, which ours never do
 MOST_CALLS = 64  # of one product
 WORKSPACE = 32 << 20  # bytes that the library may use
 
@@ -42,6 +39,7 @@ class Product:
     b: Matrix
     c: Matrix
     outer: int = 1
+    bias: Matrix | None = None  # a row that is added to every row
     tf32: bool = False  # do float32 numbers lose their last 13 bits before they are multiplied?
 
 
@@ -65,18 +63,43 @@ def start_of(load: Load) -> Extent:
 
 def is_direct(plan: Plan, dot: Dot) -> bool:
     """Does the library write the result where it belongs?  Else a kernel of ours takes it from scratch memory."""
-    if not dot.is_direct or dot.levels[0].reduces:
+    level = dot.levels[0]
+    rest = level.body[1:]  # behind the product itself
+    if level.row or level.reduces or len(level.stores) != 1:
         return False
-    (store,) = dot.levels[0].stores
+    (store,) = level.stores
+    rounds = bool(rest) and rest[-1].op == "cast" and rest[-1].dtype.is_half and store.value == rest[-1].id
+    if rest and not (rounds and (len(rest) == 1 or bias_of(dot) is not None)):
+        return False
     return stride_of(store.load, dot.n) == 1 and all(i.value is None and i.over == 1 for i in store.load.index)
+
+
+def bias_of(dot: Dot) -> Load | None:
+    """The row that is added to every row of a product before it is rounded, where that is all that follows.
+
+    The library wants it in the type of the result.
+    """
+    if [i.op for i in dot.levels[0].body] != ["acc", "load", "cast", "add", "cast"]:
+        return None
+    acc, row, wide, added, rounded = dot.levels[0].body
+    assert row.load is not None
+    along = [a for i in row.load.index for a, _ in i.terms] == [dot.n] and stride_of(row.load, dot.n) == 1
+    chained = wide.args == (row.id,) and set(added.args) == {acc.id, wide.id} and rounded.args == (added.id,)
+    plain = not row.guards and all(i.value is None and i.over == 1 for i in row.load.index)
+    return row.load if along and chained and plain and row.dtype == rounded.dtype else None
+
+
+def least_flops(target: str) -> dict[str, int]:
+    """By dtype of the operands: from how many on a product is the library's."""
+    return dict(library_flops(target))
 
 
 def takes(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
     """Is it a product for the library?"""
     dot = kernel.body
     assert isinstance(dot, Dot)
-    dtype = plan.buffers[dot.a.buffer].type.dtype
-    if kernel.loop is not None or dtype not in LEAST_FLOPS or len(dot.batch) > 2:
+    dtype, least = plan.buffers[dot.a.buffer].type.dtype, least_flops(plan.target)
+    if kernel.loop is not None or dtype.name not in least or len(dot.batch) > 2:
         return False
     if len(dot.batch) == 2 and evaluate(kernel.axes[dot.batch[0]], sizes) > MOST_CALLS:
         return False
@@ -87,12 +110,7 @@ def takes(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
     flops = 2
     for extent in extents:
         flops *= extent
-    return all(contiguous) and flops >= _least_flops(plan, dtype)
-
-
-def _least_flops(plan: Plan, dtype: DType) -> int:
-    least = LEAST_FLOPS[dtype]
-    return min(least, LEAST_TF32) if dtype == float32 and uses_tf32(plan.target) else least
+    return all(contiguous) and flops >= least[dtype.name]
 
 
 def product_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
@@ -113,10 +131,13 @@ def product_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
         strides = number(stride_of(load, row)), number(stride_of(load, column))
         return Matrix(load.buffer, dtype, number(start_of(load)), *strides, step, call)
 
+    bias = None
     if is_direct(plan, dot):
+        row = bias_of(dot)
+        bias = None if row is None else matrix(row, dot.m, dot.n)
         c = matrix(dot.levels[0].stores[0].load, dot.m, dot.n)
     else:
         dtype = next(i.dtype for i in dot.levels[0].body if i.op == "acc")
         c = Matrix(-1, dtype, 0, n, 1, m * n, batch * m * n)
     a, b = matrix(dot.a, dot.m, dot.k), matrix(dot.b, dot.k, dot.n)
-    return Product(m, n, k, batch, a, b, c, outer, a.dtype == float32 and uses_tf32(plan.target))
+    return Product(m, n, k, batch, a, b, c, outer, bias, a.dtype == float32 and uses_tf32(plan.target))

@@ -32,7 +32,7 @@ from wholestep.compiler.backends.cuda.memory import CudaArray, CudaMemory, CudaS
 from wholestep.compiler.backends.cuda.prologue import Scalars
 from wholestep.compiler.backends.cuda.render.source import Source, gathering, native, render
 from wholestep.compiler.backends.cuda.schedule import arena_end
-from wholestep.compiler.backends.cuda.scheduled import calls_library, workspace_bytes
+from wholestep.compiler.backends.cuda.scheduled import calls_library
 from wholestep.compiler.backends.cuda.tickets import CudaTicket
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.kernel import Plan, Space
@@ -248,9 +248,8 @@ class CudaProgram:
     def placed(self, address: Callable[[int], int], record: int, elsewhere: frozenset[int] = frozenset()) -> Placed:
         """Where the kernels of a step find things."""
         arena = self._scratch.arena.address
-        workspace = arena + self.plan.arena_bytes - workspace_bytes(self.plan.kernels)
         scratch = arena + arena_end(self.plan)
-        return Placed(address, record, scratch, self._scratch.counters.address, workspace, elsewhere)
+        return Placed(address, record, scratch, self._scratch.counters.address, arena, elsewhere)
 
     def add_step(
         self, order: Order, placed: Placed, sizes: Mapping[str, int], gathering: Gathering | None = None

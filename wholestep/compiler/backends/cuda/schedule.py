@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from wholestep.compiler.backends.cuda import chains, convolutions, products, sharing, windows
+from wholestep.compiler.backends.cuda.arena import in_good_order, place
 from wholestep.compiler.backends.cuda.attention import notes_of, schedule_attention
 from wholestep.compiler.backends.cuda.scheduled import (
     COLUMNS,
@@ -20,10 +21,9 @@ from wholestep.compiler.backends.cuda.scheduled import (
     ROWS,
     SCATTER,
     SCATTER_ROWS,
-    WORKSPACE_ALIGNMENT,
+    SCATTER_SORTED,
     CudaSchedule,
     schedule_of,
-    workspace_bytes,
 )
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, float64, product, symbols_of
 from wholestep.compiler.plan import in_order
@@ -39,11 +39,16 @@ MOST_BLOCKS = 4096  # of a grid whose blocks go on to further elements
 WARP = 32
 WARP_ROW = 1024  # the longest row that one warp has
 LONG_ROW = 1024  # threads of a block that has a longer one
-SHARED = 40 << 10  # bytes of a block, for rows that levels carry
-CARRYING = 264  # blocks of rows that are too long for it: each has a place behind the arena's buffers
+SHARED = 40 << 10  # bytes of a block
+MOST_PACKS = 1 << 20  # the same of blocks whose threads have elements side by side: none goes on
 COLUMN_CHUNK = 128  # of a sum over columns
+MANY_SUMMED = 1 << 20  # elements of a sum from which on a thread has columns side by side
 DEEP = 128  # of a product's k that the groups of a block share at a time
 ENOUGH = 128  # blocks that fill a GPU, for choosing how a product is cut
+MANY_PLACES = 1 << 24  # rows of a scatter's target times indices from which on those are sorted before,
+MOST_SORTED = 1 << 15  # but no more indices than this: each is compared with each
+SORTED_PIECES = 4  # pieces of 16 bytes of a row that a thread has
+LARGE = 256 << 20  # bytes of an arena from which on kernels run as early as they can, not as late
 SCRATCH = 64 << 20  # bytes in which kernels have scratch memory side by side
 COUNTERS = 1 << 16  # of the blocks that share a sum; all zero between kernels
 TINY_BLOCKS = 1056  # eight for each multiprocessor
@@ -60,27 +65,29 @@ def make_plan(request: PlanRequest) -> Plan:
 
 def schedule(draft: Draft) -> Plan:
     """A barrier lies between any two launches: the end of the one before."""
-    plain = in_order.schedule(draft)
-    own = scheduled_kernels(plain)
-    launches = [] if _shares_scratch(own) else sharing.launches_of(draft, own)
-    plan = _together(draft, launches) if launches and len(launches) < len(own) else plain
+    draft = in_good_order(draft)
+    own = scheduled_kernels(in_order.schedule(draft, place=False))
+    plain = _together(draft, [[[k]] for k in own])
+    large = plain.arena_bytes > LARGE or _shares_scratch(own)
+    launches = sharing.updates_last(draft, own) if large else sharing.launches_of(draft, own)
+    plan = _together(draft, launches) if len(launches) < len(own) else plain
     if plan.arena_bytes > (1 + sharing.SHARE) * plain.arena_bytes + sharing.ROOM:
         plan = plain
-    if plan is plain:
-        plan = _together(draft, [[[k]] for k in own])
     kernels = scheduled_kernels(plan)
     scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
-    end = aligned(plan.arena_bytes) + scratch
-    if workspace := workspace_bytes(kernels):
-        end = -(-end // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT + workspace
-    return replace(plan, kernels=kernels, arena_bytes=end, notes=(*plan.notes, *notes_of(plan)))
+    plan = replace(plan, kernels=kernels)
+    return replace(plan, arena_bytes=arena_end(plan) + scratch, notes=(*plan.notes, *notes_of(plan)))
 
 
 def _together(draft: Draft, launches: Sequence[sharing.Launch]) -> Plan:
     """The plan of kernels in the order of their launches; what a launch uses is nobody else's meanwhile."""
     kernels = sharing.renumbered(launches)
-    plan = in_order.schedule(replace(draft, kernels=kernels), sharing.together(kernels))
-    return replace(plan, regions=max(1, len(launches)))
+    plan = in_order.schedule(replace(draft, kernels=kernels), sharing.together(kernels), place=False)
+    arena = place(plan.buffers, plan.kernels)
+    placed = tuple(
+        replace(k, schedule=replace(schedule_of(k), workspace_at=arena.workspaces.get(k.id, 0))) for k in plan.kernels
+    )
+    return replace(plan, kernels=placed, buffers=arena.buffers, arena_bytes=arena.bytes, regions=max(1, len(launches)))
 
 
 def _shares_scratch(kernels: Sequence[Kernel]) -> bool:
@@ -95,7 +102,7 @@ def scheduled_kernels(plan: Plan) -> tuple[Kernel, ...]:
     for kernel in plan.kernels:
         found = schedule_kernel(plan, kernel)
         if isinstance(kernel.schedule, CudaSchedule):  # it is known which launch it is in
-            found = replace(found, launch=kernel.schedule.launch)
+            found = replace(found, launch=kernel.schedule.launch, workspace_at=kernel.schedule.workspace_at)
             if kernel.schedule.chained:
                 found = chains.in_rows(plan, kernel, found, kernel.schedule.chained)
         if found.scratch:
@@ -111,6 +118,7 @@ def scheduled_kernels(plan: Plan) -> tuple[Kernel, ...]:
 def arena_end(plan: Plan) -> int:
     """Where the scratch memory of chunks begins."""
     used = [b.offset + b.bytes for b in plan.buffers if b.space is Space.ARENA]
+    used += [schedule_of(k).workspace_at + schedule_of(k).workspace for k in plan.kernels]
     return aligned(max(used, default=0))
 
 
@@ -126,8 +134,8 @@ def sizes_in(plan: Plan, kernel: Kernel) -> Mapping[str, int]:
     return {**plan.sizes, loop.symbol: max(0, evaluate(loop.length, plan.sizes) - 1)}
 
 
-def _blocks(count: int, each: int) -> int:
-    return max(1, min(MOST_BLOCKS, -(-count // each)))
+def _blocks(count: int, each: int, most: int = MOST_BLOCKS) -> int:
+    return max(1, min(most, -(-count // each)))
 
 
 def _nest(plan: Plan, kernel: Kernel) -> CudaSchedule:
@@ -135,32 +143,54 @@ def _nest(plan: Plan, kernel: Kernel) -> CudaSchedule:
     assert isinstance(nest, Nest)
     rows = prod(evaluate(kernel.axes[a], sizes) for a in nest.rows)
     length: Extent = 1 if nest.vector is None else kernel.axes[nest.vector]
-    carried = {load.buffer for load in nest.stores() if plan.buffers[load.buffer].space is Space.WORK}
+    carried = any(plan.buffers[load.buffer].space is Space.WORK for load in nest.stores())
+    sums = [s for level in nest.levels for s in level.sums]
+    if sums:  # a block has one part of the rows
+        parts, width = sums[0].load.shape[0], WARP if isinstance(length, int) and length <= WARP_ROW else THREADS
+        assert isinstance(parts, int)
+        return CudaSchedule(ROWS, THREADS, parts, width=width, vector=_of_row(length))
     if not carried and not any(level.reduces for level in nest.levels):
-        return CudaSchedule(ELEMENTS, THREADS, _blocks(rows * evaluate(length, sizes), THREADS))
-    bytes = sum(aligned(plan.buffers[b].bytes) for b in carried)
+        elements, count = rows * evaluate(length, sizes), _side_by_side(plan, nest, length)
+        return CudaSchedule(ELEMENTS, THREADS, _blocks(elements // count, THREADS, MOST_PACKS), vector=count)
+    count = _of_row(length)
     if isinstance(length, int) and length <= WARP_ROW:
-        workers = max(w for w in (8, 4, 2, 1) if w == 1 or w * bytes <= SHARED)
-        return CudaSchedule(ROWS, workers * WARP, _blocks(rows, workers), width=WARP)
+        return CudaSchedule(ROWS, THREADS, _blocks(rows, THREADS // WARP), width=WARP, vector=count)
     threads = LONG_ROW if isinstance(length, int) and length > 4 * WARP_ROW else THREADS
-    if bytes <= SHARED:
-        return CudaSchedule(ROWS, threads, _blocks(rows, 1), width=threads)
-    blocks = min(_blocks(rows, 1), CARRYING)
-    return CudaSchedule(ROWS, threads, blocks, width=threads, scratch=blocks * bytes)
+    return CudaSchedule(ROWS, threads, _blocks(rows, 1), width=threads, vector=count)
+
+
+def _side_by_side(plan: Plan, nest: Nest, length: Extent) -> int:
+    """Elements that a thread has at once: 16 bytes of the narrowest."""
+    if not isinstance(length, int) or nest.vector is None or len(nest.levels) > 1:
+        return 1
+    accesses = [*(load for load, _ in nest.reads()), *nest.stores()]
+    along = [a for a in accesses if any(axis == nest.vector for i in a.index for axis, _ in i.terms)]
+    narrow = any(plan.buffers[a.buffer].type.dtype.is_half for a in along)
+    return next((n for n in ((8, 4) if narrow else (4,)) if length % n == 0), 1)
+
+
+def _of_row(length: Extent) -> int:
+    """The same in a row: it follows from the length alone, since the order of its sums does."""
+    if not isinstance(length, int):
+        return 1
+    return next((n for n in (8, 4) if length % n == 0 and length >= n * WARP), 1)
 
 
 def _columns(plan: Plan, kernel: Kernel) -> CudaSchedule:
     columns, sizes = kernel.body, sizes_in(plan, kernel)
     assert isinstance(columns, Columns)
     rows = prod(evaluate(kernel.axes[a], sizes) for a in columns.rows)
-    tiles = rows * -(-evaluate(kernel.axes[columns.vector], sizes) // WARP)
+    across, reduces = kernel.axes[columns.vector], columns.levels[0].reduces
     length = evaluate(kernel.axes[columns.reduced], sizes)
-    reduces = columns.levels[0].reduces
+    # Columns side by side, which no bit depends on, where there is enough to do for all.
+    wide = isinstance(across, int) and across % 8 == 0 and across >= 8 * WARP and length * across >= MANY_SUMMED
+    each = 8 if wide and not any(r.op == "argmax" or r.dtype.size > 4 for r in reduces) else 1
+    tiles = rows * -(-evaluate(across, sizes) // (WARP * each))
     if length <= COLUMN_CHUNK or any(r.op == "argmax" for r in reduces):
-        return CudaSchedule(COLUMNS, THREADS, _blocks(tiles, 1))
+        return CudaSchedule(COLUMNS, THREADS, _blocks(tiles, 1), vector=each)
     chunks = -(-length // COLUMN_CHUNK)
-    bytes = sum(aligned(chunks * tiles * WARP * r.dtype.size) for r in reduces)
-    return CudaSchedule(COLUMNS, THREADS, max(1, tiles), chunk=COLUMN_CHUNK, chunks=chunks, scratch=bytes)
+    bytes = sum(aligned(chunks * tiles * WARP * each * r.dtype.size) for r in reduces)
+    return CudaSchedule(COLUMNS, THREADS, max(1, tiles), vector=each, chunk=COLUMN_CHUNK, chunks=chunks, scratch=bytes)
 
 
 def _product(
@@ -231,13 +261,20 @@ def scatter_row(plan: Plan, kernel: Kernel, scatter: Scatter) -> int | None:
 
 
 def _scatter(plan: Plan, kernel: Kernel) -> CudaSchedule:
-    scatter = kernel.body
+    scatter, sizes = kernel.body, sizes_in(plan, kernel)
     assert isinstance(scatter, Scatter)
-    rows = scatter_row(plan, kernel, scatter)
-    if rows is not None:
-        count = evaluate(scatter.target.shape[scatter.at], sizes_in(plan, kernel))
-        return CudaSchedule(SCATTER_ROWS, THREADS, _blocks(count, 1), width=rows)
-    elements = prod(evaluate(e, sizes_in(plan, kernel)) for e in scatter.target.shape)
+    row = scatter_row(plan, kernel, scatter)
+    if row is not None:
+        count = evaluate(scatter.target.shape[scatter.at], sizes)
+        indices = prod(evaluate(kernel.axes[a], sizes) for a in scatter.over)
+        each = next((n for n in (8, 4) if row % n == 0), 1)
+        if count * indices >= MANY_PLACES and indices <= MOST_SORTED and kernel.loop is None:
+            across = -(-row // (WARP * each * SORTED_PIECES))
+            blocks = _blocks(count * across, THREADS // WARP, MOST_PACKS)
+            scratch = aligned(8 * indices)
+            return CudaSchedule(SCATTER_SORTED, THREADS, blocks, width=row, vector=each, scratch=scratch)
+        return CudaSchedule(SCATTER_ROWS, THREADS, _blocks(count, 1), width=row)
+    elements = prod(evaluate(e, sizes) for e in scatter.target.shape)
     return CudaSchedule(SCATTER, THREADS, _blocks(elements, THREADS))
 
 

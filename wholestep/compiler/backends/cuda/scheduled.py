@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,6 +17,7 @@ ATTENTION = "attention"  # a tile of queries, or of keys, a block
 GRAPH = "cudnn"  # a graph of cuDNN
 SCATTER = "scatter"  # a thread an element of the target
 SCATTER_ROWS = "scatter rows"  # a block a row of the target, whose warps share the indices
+SCATTER_SORTED = "scatter sorted"  # a warp a row of the target, which finds its own among sorted indices
 DIRECT = "direct"  # of a convolution: some pixels and outputs a thread; images and weights in shared memory
 GRADIENT = "gradient"  # of weights: channels and outputs of a tap a thread, a part of the batch a block
 POOLED_GRADIENT = "pooled gradient"  # the same through a pool: some weights a thread
@@ -35,6 +35,7 @@ class CudaSchedule(Schedule):
     threads: int = 256  # of a block
     blocks: int = 1
     width: int = 1  # of rows: threads that share one
+    vector: int = 1  # elements side by side that a thread has
     chunk: int = 0  # of a sum: how much one block adds up; 0: all of it
     chunks: int = 1  # at capacity
     # Of a product: rows and columns of a block, and groups of threads that share k; of windows: see `windows.py`
@@ -44,7 +45,8 @@ class CudaSchedule(Schedule):
     counters_at: int = 0  # the first counter of its tiles
     launch: int = 0  # its number in a step; kernels of one number share it
     chained: int = 0  # from 1 on: its place among kernels that run one after the other in the same blocks, a row each
-    workspace: int = 0  # the most bytes that a library may use, behind everything else in the arena
+    workspace: int = 0  # the most bytes that a library may use,
+    workspace_at: int = 0  # in the arena from this one on
 
     @property
     def counters(self) -> int:
@@ -60,13 +62,9 @@ class CudaSchedule(Schedule):
         return f"{self.launch:>6} {form:<10}{grid:>9} {self.threads:>7}"
 
 
-WORKSPACE_ALIGNMENT = 256  # bytes: where the workspace begins
-
-
-def workspace_bytes(kernels: Iterable[Kernel]) -> int:
-    """What libraries have for themselves at the arena's end: one place for all, as they run one after the other."""
-    most = max((schedule_of(k).workspace for k in kernels), default=0)
-    return -(-most // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+def sorting_blocks(schedule: CudaSchedule) -> int:
+    """The grid that sorts the indices of a scatter: each has 8 bytes of scratch memory and a thread."""
+    return -(-schedule.scratch // (8 * schedule.threads))
 
 
 def calls_library(plan: Plan) -> bool:

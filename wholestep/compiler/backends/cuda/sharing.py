@@ -73,15 +73,24 @@ def as_late_as_may_be(parts: Sequence[Part], before: Mapping[int, set[int]]) -> 
     return behind
 
 
-def may_share(kernel: Kernel) -> bool:
-    """Is a kernel small, and one of ours?"""
+def may_share(draft: Draft, kernel: Kernel) -> bool:
+    """Is a kernel one of ours, and small, or an update?"""
+    return (is_small(kernel) or is_update(draft, kernel)) and schedule_of(kernel).form in FORMS
+
+
+def is_small(kernel: Kernel) -> bool:
     own = schedule_of(kernel)
-    small = (
+    return (
         kernel.flops <= chains.MOST_FLOPS
         and kernel.bytes <= chains.MOST_BYTES
         and own.blocks * own.chunks <= MOST_BLOCKS
     )
-    return small and own.form in FORMS
+
+
+def is_update(draft: Draft, kernel: Kernel) -> bool:
+    """Does a kernel write states alone, element by element?  Those of all matrices are one pass, however large."""
+    written = {draft.buffers[load.buffer].space for load in kernel.body.stores()}
+    return schedule_of(kernel).form == ELEMENTS and kernel.loop is None and written <= {Space.STATE, Space.COPY}
 
 
 def given_count(kernel: Kernel) -> int:
@@ -100,17 +109,18 @@ def blocks_of(draft: Draft, part: Part) -> int:
 def side_by_side(draft: Draft, parts: Sequence[Part]) -> list[list[Part]]:
     """Parts without a path between any two, as launches: small ones with blocks of one size together."""
     launches: list[list[Part]] = []
-    open: dict[int, list[Part]] = {}
+    open: dict[tuple[int, bool], list[Part]] = {}
     for part in parts:
-        if not all(map(may_share, part)):
+        if not all(may_share(draft, k) for k in part):
             launches.append([part])
             continue
-        threads = schedule_of(part[0]).threads
-        group = open.get(threads, [])
-        blocks = sum(blocks_of(draft, p) for p in (*group, part))
+        updates = not all(map(is_small, part))
+        kind = (schedule_of(part[0]).threads, updates)
+        group = open.get(kind, [])
+        blocks = 0 if updates else sum(blocks_of(draft, p) for p in (*group, part))
         given = sum(given_count(k) for p in (*group, part) for k in p)
         if not group or blocks > MOST_BLOCKS or given > MOST_GIVEN:
-            group = open[threads] = []
+            group = open[kind] = []
             launches.append(group)
         group.append(part)
     return launches
@@ -128,6 +138,18 @@ def launches_of(draft: Draft, kernels: Sequence[Kernel]) -> list[list[Part]]:
         for level in sorted(set(behind), reverse=True):
             found += side_by_side(draft, [p for p, b in zip(parts, behind, strict=True) if b == level])
     return found
+
+
+def updates_last(draft: Draft, kernels: Sequence[Kernel]) -> list[list[Part]]:
+    """Kernels in their order, but for those that nobody waits for: these stand at the end, side by side."""
+    work = frozenset(b.id for b in draft.buffers if b.space is Space.WORK)
+    if any(k.loop is not None for k in kernels):
+        return [[[k]] for k in kernels]
+    wanted = set[int]().union(*waits(kernels, work).values())
+    first = [k for k in kernels if k.id in wanted or not may_share(draft, k)]
+    ends = {k.id for k in kernels} - {k.id for k in first}
+    found: list[list[Part]] = [[[k]] for k in first]
+    return found + side_by_side(draft, [[k] for k in kernels if k.id in ends])
 
 
 def renumbered(launches: Sequence[Launch]) -> tuple[Kernel, ...]:
@@ -178,7 +200,7 @@ def check_launches(plan: Plan) -> None:
         raise PlanError("the plan is not sound: its launches are not in order.")
     for launch in by_launch(plan.kernels):
         sound = len({(k.loop, schedule_of(k).threads) for k in launch}) == 1
-        sound &= len(launch) == 1 or all(map(may_share, launch))
+        sound &= len(launch) == 1 or all(may_share(plan, k) for k in launch)
         sound &= all(is_chain(plan, part) for part in parts_of(launch))
         used = [(number, k) for number, part in enumerate(parts_of(launch)) for k in part]
         for i, (part, k) in enumerate(used):

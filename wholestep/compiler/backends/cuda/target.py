@@ -21,6 +21,20 @@ DTYPES = MappingProxyType(
 )
 
 
+def library_flops(name: str) -> tuple[tuple[str, int], ...]:
+    """Floating-point operations from which on a library's product beats ours on the target of a name, by dtype.
+
+    It has the better tiles and tf32; we have no wait.
+    """
+    single = 16_000_000 if uses_tf32(name) else 60_000_000
+    return (("float32", single), ("bfloat16", 16_000_000), ("float16", 16_000_000))
+
+
+def uses_tf32(name: str) -> bool:
+    """Do products of float32 numbers multiply in tf32 on the target of a name?  It has 10 bits behind the point."""
+    return name.endswith(TF32)
+
+
 def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: str = "") -> Target:
     """A GPU by its compute capability; the rest is the same for all."""
     return Target(
@@ -38,13 +52,17 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
             ),
             primitives=(
                 OwnPass(f"{PASSES}.attention_results:with_results", needed=True),
+                OwnPass(f"{PASSES}.half_results:round_products"),
                 OwnPass(f"{PASSES}.remake:remake"),
                 OwnPass(f"{PASSES}.pixels:sum_pixels"),
+                OwnPass(f"{PASSES}.read_again:read_again"),
             ),
         ),
-        # Our own products take any epilogue; those of a library are plain, and a pass of its own follows them.
+        # Our own products take any epilogue; those of a library are plain: what follows them joins the next pass.
         fusion=Fusion(
+            plain_products=library_flops(suffix),
             sums_in_dots=False,
+            partial_sums=True,
             pools_in_convolutions=f"{BACKEND}.pooling:takes_pool",
             convolution_epilogues=f"{BACKEND}.convolutions:takes_epilogue",
         ),
@@ -66,11 +84,6 @@ _SIZES = {  # newest first: multiprocessors, bytes of shared memory of a block, 
 _DESCRIBED = tuple(describe(kind, *sizes) for kind, sizes in _SIZES.items())
 _IN_TF32 = tuple(describe(kind, *sizes, suffix=TF32) for kind, sizes in _SIZES.items())
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in (*_DESCRIBED, *_IN_TF32)})
-
-
-def uses_tf32(name: str) -> bool:
-    """Do products of float32 numbers multiply in tf32 on the target of a name?  It has 10 bits behind the point."""
-    return name.endswith(TF32)
 
 
 def kind_of(target: Target) -> str:

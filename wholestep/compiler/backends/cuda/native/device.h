@@ -5,6 +5,7 @@ typedef unsigned short ws_half;
 typedef unsigned int ws_word;
 typedef unsigned long long ws_long_word;
 #define WS_INLINE static __device__ __forceinline__
+#define WS_PART __device__ __forceinline__
 #define WS_ALL 0xffffffffu
 
 /* What a launch is told: one record a step, in device memory, so that no kernel and no graph has a size or a rate. */
@@ -45,7 +46,7 @@ WS_INLINE double ws_nan(double) { return __longlong_as_double(0x7ff8000000000000
   WS_INLINE real ws_sigmoid(real x) { return (real)1 / ((real)1 + exp##f(-x)); }                                       \
   WS_INLINE real ws_sign(real x) { return x > 0 ? (real)1 : x < 0 ? (real)-1 : x == 0 ? (real)0 : x; }                 \
   /* NaN wins, as in numpy.maximum */                                                                                  \
-  WS_INLINE real ws_max(real x, real y) { return (x >= y) | (x != x) ? x : y; }                                        \
+  WS_INLINE real ws_max(real x, real y) { return ws_larger(x, y); }                                                    \
   WS_INLINE real ws_min(real x, real y) { return (x <= y) | (x != x) ? x : y; }                                        \
   /* The sign of the divisor, as in Python */                                                                          \
   WS_INLINE real ws_mod(real x, real y) {                                                                              \
@@ -108,12 +109,60 @@ WS_INLINE long long ws_clamp(long long i, long long last) { return i < 0 ? 0 : i
 
 /* -- half types are their bits: moved, and cast from and to float --------------------------------------------------- */
 WS_INLINE float ws_from_bf16(ws_half x) { return __uint_as_float((ws_word)x << 16); }
-WS_INLINE ws_half ws_to_bf16(float x) {
-  const ws_word u = __float_as_uint(x);
-  return x != x ? (ws_half)(u >> 16 | 0x40u) : (ws_half)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
-}
+WS_INLINE ws_half ws_to_bf16(float x) { return ws_bf16_of_float(x); }
 WS_INLINE float ws_from_f16(ws_half x) { return ws_float_of_f16(x); }
 WS_INLINE ws_half ws_to_f16(float x) { return ws_f16_of_float(x); }
+
+/* -- elements side by side ------------------------------------------------------------------------------------------ */
+struct alignas(16) ws_16 {
+  ws_word x[4];
+};
+WS_INLINE void ws_split(const ws_16 &from, float *to) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) to[i] = __uint_as_float(from.x[i]);
+}
+WS_INLINE void ws_split(const ws_16 &from, int *to) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) to[i] = (int)from.x[i];
+}
+WS_INLINE void ws_split(const ws_16 &from, ws_half *to) {
+#pragma unroll
+  for (int i = 0; i < 8; i++) to[i] = (ws_half)(from.x[i / 2] >> i % 2 * 16);
+}
+WS_INLINE void ws_join(ws_16 &to, const float *from) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) to.x[i] = __float_as_uint(from[i]);
+}
+WS_INLINE void ws_join(ws_16 &to, const int *from) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) to.x[i] = (ws_word)from[i];
+}
+WS_INLINE void ws_join(ws_16 &to, const ws_half *from) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) to.x[i] = (ws_word)from[2 * i] | (ws_word)from[2 * i + 1] << 16;
+}
+/* N elements as they lie in memory, 16 bytes at a time; they begin at a multiple of 16 bytes. */
+template <class T, int N> struct ws_pack {
+  static constexpr int EACH = 16 / sizeof(T);
+  static_assert(N % EACH == 0, "whole pieces");
+  ws_16 piece[N / EACH];
+  WS_PART void read(const T *from) {
+#pragma unroll
+    for (int i = 0; i < N / EACH; i++) piece[i] = reinterpret_cast<const ws_16 *>(from)[i];
+  }
+  WS_PART void write(T *to) const {
+#pragma unroll
+    for (int i = 0; i < N / EACH; i++) reinterpret_cast<ws_16 *>(to)[i] = piece[i];
+  }
+  WS_PART void split(T *to) const {
+#pragma unroll
+    for (int i = 0; i < N / EACH; i++) ws_split(piece[i], to + i * EACH);
+  }
+  WS_PART void join(const T *from) {
+#pragma unroll
+    for (int i = 0; i < N / EACH; i++) ws_join(piece[i], from + i * EACH);
+  }
+};
 
 /* -- random numbers: Philox4x32-10, a function of (seed, step, key, element) ---------------------------------------- */
 WS_INLINE ws_word ws_random_word(const ws_step *s, ws_long_word key, ws_long_word element) {

@@ -24,3 +24,20 @@ static __device__ __forceinline__ void ws_copy_commit() { asm volatile("cp.async
 template <int LEFT> static __device__ __forceinline__ void ws_copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
+static __device__ __forceinline__ unsigned short ws_bf16_of_float(float x) {
+  unsigned short y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+  return y;
+}
+static __device__ __forceinline__ float ws_larger(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+static __device__ __forceinline__ double ws_larger(double x, double y) { return (x >= y) | (x != x) ? x : y; }
+/* To 11 bits: for what is rounded to a half type. */
+static __device__ __forceinline__ float ws_tanh_half(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from wholestep.compiler.backends.cuda.chains import row_axis
 from wholestep.compiler.backends.cuda.products import stride_of
 from wholestep.compiler.backends.cuda.render.language import STORED, widened
-from wholestep.compiler.backends.cuda.render.nests import carry, render_row
 from wholestep.compiler.backends.cuda.render.products import DEPTH, accumulator, lies_in_fours
+from wholestep.compiler.backends.cuda.render.rows import Row
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import ELEMENTS
 from wholestep.compiler.plan.bodies import Dot, Nest
@@ -46,15 +46,9 @@ def render_rows_of_row(w: Writer, nest: object) -> None:
     assert isinstance(nest, Nest)
     width, workers = w.schedule.width, w.schedule.threads // w.schedule.width
     w.emit(f"const int lane = threadIdx.x % {width}, worker = threadIdx.x / {width};")
-    carry(w, workers)
     with w.block(f"for (int at = worker; at < {w.count(nest.rows[1:])}; at += {workers})"):
         w.decompose("at", nest.rows[1:])
-        for level in nest.levels:
-            w.instructions(level.row)
-            if level.row_stores:
-                with w.block("if (lane == 0)"):
-                    w.stores(level.row_stores)
-            render_row(w, nest, level)
+        Row(w, nest).render_all()
 
 
 def render_row_product(w: Writer, dot: Dot) -> None:

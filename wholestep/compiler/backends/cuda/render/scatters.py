@@ -6,10 +6,11 @@ from contextlib import ExitStack
 
 from wholestep.compiler.backends.cuda.render.language import STORED, cast_text
 from wholestep.compiler.backends.cuda.render.nests import over_elements
+from wholestep.compiler.backends.cuda.render.packs import PACKED
 from wholestep.compiler.backends.cuda.render.products import accumulator
 from wholestep.compiler.backends.cuda.render.writer import Writer
-from wholestep.compiler.backends.cuda.schedule import WARP
-from wholestep.compiler.backends.cuda.scheduled import SCATTER_ROWS
+from wholestep.compiler.backends.cuda.schedule import SORTED_PIECES, WARP
+from wholestep.compiler.backends.cuda.scheduled import SCATTER_ROWS, SCATTER_SORTED
 from wholestep.compiler.ir.types import product
 from wholestep.compiler.plan.bodies import Scatter
 
@@ -27,6 +28,9 @@ def render_scatter(w: Writer) -> None:
     type = accumulator(dtype)
     if w.schedule.form == SCATTER_ROWS:
         render_rows(w, scatter, kept, summed)
+        return
+    if w.schedule.form == SCATTER_SORTED:
+        render_sorted(w, scatter, kept, summed)
         return
     w.emit(f"const {w.int} rows = {w.extent(target.shape[at])}, each = {w.count(kept)};")
     loop = over_elements(w, ()).replace("total", "rows*each")
@@ -85,3 +89,83 @@ def render_rows(w: Writer, scatter: Scatter, kept: list[int], summed: list[int])
             stride = product(target.shape[scatter.at + 1 :])
             element = f"{w.params[target.buffer]}[{w.offset(target)} + {w.times('place', stride)}]"
             w.emit(f"{element} = {cast_text('all', type, dtype)};")
+
+
+def render_sorting(w: Writer) -> None:
+    """What runs before a sorted scatter: each index finds its place among all, `place * indices + number` in order."""
+    scatter = w.kernel.body
+    assert isinstance(scatter, Scatter)
+    summed = [a for a in range(len(w.kernel.axes)) if a in scatter.over]
+    rows = w.extent(scatter.target.shape[scatter.at])
+    w.emit(f"long long *const sorted = (long long *)scratch; const {w.int} rows = {rows}, total = {w.count(summed)};")
+    w.emit("__shared__ long long others[256];")
+    with w.block(f"auto key = [&]({w.int} at) -> long long", "};"):
+        w.decompose("at", summed)
+        w.emit(f"return (long long)ws_clamp({w.element(scatter.index)}, rows - 1)*total + at;")
+    with w.block(f"for ({w.int} first = ({w.int})blockIdx.x*256; first < total; first += ({w.int})gridDim.x*256)"):
+        w.emit(f"const {w.int} mine = first + threadIdx.x;")
+        w.emit("const long long own = mine < total ? key(mine) : 0;")
+        w.emit("int before = 0;")
+        with w.block(f"for ({w.int} other = 0; other < total; other += 256)"):
+            w.emit("__syncthreads();")
+            w.emit(
+                f"others[threadIdx.x] = other + ({w.int})threadIdx.x < total ? key(other + threadIdx.x) : (1ll << 62);"
+            )
+            w.emit("__syncthreads();")
+            w.emit("#pragma unroll 16")
+            w.emit("for (int i = 0; i < 256; i++) before += others[i] < own;")
+        w.emit("if (mine < total) sorted[before] = own;")
+
+
+def render_sorted(w: Writer, scatter: Scatter, kept: list[int], summed: list[int]) -> None:
+    """A warp has a row of the target, or a part of it: it looks for the first of its indices and adds in order."""
+    target, row, each = scatter.target, w.schedule.width, w.schedule.vector
+    dtype = w.buffer_dtype(target)
+    type, of = accumulator(dtype), w.buffer_dtype(scatter.updates)
+    text, wide = STORED[type], WARP * each * SORTED_PIECES
+    packs = of in PACKED and each * of.size >= 16
+    w.emit("const long long *const sorted = (const long long *)scratch;")
+    w.emit(f"const int lane = threadIdx.x % {WARP};")
+    w.emit(f"const {w.int} rows = {w.extent(target.shape[scatter.at])}, indices = {w.count(summed)};")
+    w.emit(f"const {w.int} across = {-(-row // wide)}, total = rows*across;")
+    first = f"(({w.int})blockIdx.x*blockDim.x + threadIdx.x) / {WARP}"
+    with w.block(f"for ({w.int} piece = {first}; piece < total; piece += ({w.int})gridDim.x*blockDim.x / {WARP})"):
+        w.emit(f"const {w.int} place = piece / across, begin = piece % across * {wide} + lane*{each};")
+        w.emit(f"{w.int} low = 0, high = indices;")
+        with w.block("while (low < high)"):
+            w.emit(f"const {w.int} middle = (low + high) / 2;")
+            w.emit("if (sorted[middle] < (long long)place*indices) low = middle + 1; else high = middle;")
+        w.emit(f"{text} sum[{SORTED_PIECES}][{each}] = {{}};")
+        end = "low < indices && sorted[low] < (long long)(place + 1)*indices"
+        w.emit("#pragma unroll 2")
+        with w.block(f"for (; {end}; low++)"):
+            w.emit(f"const {w.int} at = ({w.int})(sorted[low] - (long long)place*indices);")
+            w.decompose("at", summed)
+            w.emit("#pragma unroll")
+            with w.block(f"for (int p = 0; p < {SORTED_PIECES}; p++)"):
+                w.emit(f"const {w.int} other = begin + p*{WARP * each};")
+                with w.block(f"if (other < {row})"):
+                    w.decompose("other", kept)
+                    place = f"{w.params[scatter.updates.buffer]} + {w.offset(scatter.updates)}"
+                    w.emit(f"{STORED[of]} a[{each}];")
+                    if packs:
+                        w.emit(f"ws_pack<{STORED[of]}, {each}> pack; pack.read({place}); pack.split(a);")
+                    else:
+                        w.emit(f"for (int e = 0; e < {each}; e++) a[e] = ({place})[e];")
+                    w.emit("#pragma unroll")
+                    value = cast_text("a[e]", of, type)
+                    w.emit(f"for (int e = 0; e < {each}; e++) sum[p][e] = ws_add(sum[p][e], ({text}){value});")
+        w.emit("#pragma unroll")
+        with w.block(f"for (int p = 0; p < {SORTED_PIECES}; p++)"):
+            w.emit(f"const {w.int} other = begin + p*{WARP * each};")
+            with w.block(f"if (other < {row})"):
+                w.decompose("other", kept)
+                stride = product(target.shape[scatter.at + 1 :])
+                at = f"{w.params[target.buffer]} + {w.offset(target)} + {w.times('place', stride)}"
+                w.emit(f"{STORED[dtype]} q[{each}];")
+                w.emit("#pragma unroll")
+                w.emit(f"for (int e = 0; e < {each}; e++) q[e] = {cast_text('sum[p][e]', type, dtype)};")
+                if dtype in PACKED and each * dtype.size >= 16:
+                    w.emit(f"ws_pack<{STORED[dtype]}, {each}> pack; pack.join(q); pack.write({at});")
+                else:
+                    w.emit(f"for (int e = 0; e < {each}; e++) ({at})[e] = q[e];")

@@ -11,13 +11,14 @@ from pathlib import Path
 from wholestep.compiler.backends.cuda.products import is_direct
 from wholestep.compiler.backends.cuda.render.attention import render_call
 from wholestep.compiler.backends.cuda.render.chains import render_chained
-from wholestep.compiler.backends.cuda.render.nests import render_columns, render_nest
+from wholestep.compiler.backends.cuda.render.columns import render_columns
+from wholestep.compiler.backends.cuda.render.nests import render_nest
 from wholestep.compiler.backends.cuda.render.products import render_dot
-from wholestep.compiler.backends.cuda.render.scatters import render_scatter
+from wholestep.compiler.backends.cuda.render.scatters import render_scatter, render_sorting
 from wholestep.compiler.backends.cuda.render.shared import Called, body_of, in_runs, launch_text
 from wholestep.compiler.backends.cuda.render.windows import render_window
 from wholestep.compiler.backends.cuda.render.writer import Writer
-from wholestep.compiler.backends.cuda.scheduled import GRAPH, LIBRARY, schedule_of
+from wholestep.compiler.backends.cuda.scheduled import GRAPH, LIBRARY, SCATTER_SORTED, schedule_of
 from wholestep.compiler.backends.cuda.sharing import by_launch, may_share, parts_of
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
@@ -48,6 +49,7 @@ class Rendered:
     kernels: tuple[tuple[Kernel, tuple[int, ...]], ...]
     shares: bool = False  # are there several, which find their buffers in a table?
     gathers: int = 0  # blocks that gather the rows of the next step meanwhile
+    before: str = ""  # a function of the same arguments that runs first: it sorts the indices of a scatter
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -89,7 +91,8 @@ class Source:
 
     @property
     def functions(self) -> list[str]:
-        return list(dict.fromkeys(launch.function for launch in self.launches if launch.function))
+        names = (name for launch in self.launches for name in (launch.before, launch.function))
+        return [name for name in dict.fromkeys(names) if name]
 
 
 @cache
@@ -122,10 +125,12 @@ def render(plan: Plan, prefix: str = "k") -> Source:
             rendered.append(Rendered("", tuple((k, ()) for k in launch)))  # the library's alone
             continue
         text, kernels = shared_text(plan, own) if len(own) > 1 else single_text(plan, own[0])
-        if text not in names:
-            names[text] = f"{prefix}{launch[0].id}"
-            texts.append(text.replace("NAME", names[text]))
-        rendered.append(Rendered(names[text], kernels, len(own) > 1))
+        sorting = sorting_text(plan, own[0])
+        for part, name in ((sorting, f"{prefix}{launch[0].id}_sort"), (text, f"{prefix}{launch[0].id}")):
+            if part and part not in names:
+                names[part] = name
+                texts.append(part.replace("NAME", name))
+        rendered.append(Rendered(names[text], kernels, len(own) > 1, before=names.get(sorting, "")))
     return Source("\n\n".join(texts) + "\n", tuple(rendered))
 
 
@@ -137,6 +142,15 @@ def single_text(plan: Plan, kernel: Kernel) -> tuple[str, Kernels]:
     writer = written(plan, kernel)
     buffers = tuple(b for b in writer.params if b not in writer.work)
     return f"// {' '.join(kernel.origin)}\n{writer.function('NAME')}", ((kernel, buffers),)
+
+
+def sorting_text(plan: Plan, kernel: Kernel) -> str:
+    """What runs before a scatter whose indices are sorted; "" for other kernels."""
+    if schedule_of(kernel).form != SCATTER_SORTED:
+        return ""
+    writer = Writer(plan, kernel)
+    render_sorting(writer)
+    return f"// {' '.join(kernel.origin)}: indices\n{writer.function('NAME')}"
 
 
 def shared_text(plan: Plan, kernels: Sequence[Kernel], gathers: int = 0) -> tuple[str, Kernels]:
@@ -166,7 +180,7 @@ def gathering(plan: Plan, source: Source, blocks: int) -> tuple[int, str, Render
         (launch.grid[0] * launch.grid[1], number)
         for number, launch in enumerate(source.launches)
         if launch.threads == GATHER_THREADS
-        and all(k.loop is None and may_share(k) for k, _ in launch.kernels)
+        and all(k.loop is None and may_share(plan, k) for k, _ in launch.kernels)
         and launch.function
     ]
     if not able:

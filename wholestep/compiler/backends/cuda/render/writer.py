@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 
 from wholestep.compiler.backends.cuda.render.language import LOCAL, OPS, STORED, cast_text, extent_text, literal
 from wholestep.compiler.backends.cuda.schedule import sizes_in
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, float64, product
-from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Level, Load, Plan, Reduce, Space, Store
+from wholestep.compiler.plan.kernel import Index, Instr, Kernel, Kind, Level, Load, Plan, Reduce, Space, Store
 from wholestep.compiler.plan.traffic import loads, stores
 
 INT = 1 << 31
@@ -42,9 +43,11 @@ class Writer:
                 if i.op == "scalar"
                 else f"v{i.id}"
             )
+        self.of_rows = {i.id for level in kernel.levels for i in level.row if i.op != "const"}
         for level in kernel.levels:
             for r in level.reduces:
                 self.values[r.id], self.dtypes[r.id] = f"v{r.id}", r.dtype
+                self.of_rows |= {r.id} if kernel.kind is Kind.NEST else set()
         self.int = self._index_type()
 
     def _index_type(self) -> str:
@@ -59,6 +62,13 @@ class Writer:
         """How many axes are walked by threads: those of a product's depth and a window's operands are not."""
         kinds = {"nest": len(self.kernel.axes), "columns": len(self.kernel.axes) - 1, "window": 4, "call": 2}
         return kinds.get(self.kernel.kind.value, len(self.kernel.axes) - (self.kernel.kind.value == "dot"))
+
+    @cached_property
+    def is_half(self) -> bool:
+        """Does a kernel make half numbers of half numbers?  Then functions need not be exact to the last bits."""
+        stored = {self.buffer_dtype(s.load) for level in self.kernel.levels for s in level.stores}
+        read = [self.buffer_dtype(i.load) for i in self.instrs if i.load is not None]
+        return bool(stored) and all(t.is_half for t in stored) and any(t.is_half for t in read)
 
     # -- lines -----------------------------------------------------------------------------------------------------
     def emit(self, text: str) -> None:
@@ -158,6 +168,10 @@ class Writer:
             return f"ws_uniform_{suffix}(step, {i.key}ull, (ws_long_word)({element}))"
         if i.op == "cast":
             return cast_text(args[0], self.dtypes[i.args[0]], i.dtype)
+        if i.op == "div" and i.dtype.is_float and i.args[1] in self.of_rows and i.args[0] not in self.of_rows:
+            return f"({args[0]} * ({literal(1.0, i.dtype)} / {args[1]}))"  # one division a row
+        if i.op == "tanh" and i.dtype == float32 and self.is_half:
+            return f"ws_tanh_half({args[0]})"
         of = self.dtypes[i.args[1] if i.op == "where" else i.args[0]]
         return OPS[i.op](of, args)
 
@@ -177,11 +191,11 @@ class Writer:
         of, to = self.dtypes[store.value], self.buffer_dtype(store.load)
         return cast_text(self.values[store.value], of, to) if to.is_half else self.values[store.value]
 
-    def pass_over(self, level: Level) -> None:
+    def pass_over(self, level: Level, without_work: bool = False) -> None:
         self.instructions(level.body)
         for r in level.reduces:
             self.accumulate(r)
-        self.stores(level.stores)
+        self.stores([s for s in level.stores if not (without_work and s.load.buffer in self.work)])
 
     # -- reductions ------------------------------------------------------------------------------------------------
     def start(self, r: Reduce) -> None:
@@ -193,14 +207,14 @@ class Writer:
             first = "0" if r.op == "sum" else f"ws_lowest(({type})0)"
             self.emit(f"{type} r{r.id} = {first};")
 
-    def accumulate(self, r: Reduce, axis: int | None = None) -> None:
+    def accumulate(self, r: Reduce, axis: int | None = None, of: str = "") -> None:
         value, type = self.values[r.value], STORED[self.dtypes[r.value]]
         if r.op == "argmax":
             at = self.axes[self.kernel.vector if axis is None else axis]  # type: ignore[index]
             self.emit(f"r{r.id} = ws_better(r{r.id}, ws_best<{type}>{{({type}){value}, (int){at}}});")
         else:
             join = "add" if r.op == "sum" else "max"
-            self.emit(f"r{r.id} = ws_{join}(r{r.id}, ({type}){value});")
+            self.emit(f"r{r.id}{of} = ws_{join}(r{r.id}{of}, ({type}){value});")
 
     def finish(self, r: Reduce, text: str) -> None:
         """Give the result of a reduction its name."""

@@ -1,0 +1,84 @@
+"""A step whose products a library makes: half results, biases in the pass that reads them, values made again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import wholestep as ws
+from tests.compiler.backends.cuda.emulated import TARGET, emulated_device
+from wholestep.compiler.backends.cuda import products, schedule
+from wholestep.compiler.backends.cuda.products import product_of
+from wholestep.compiler.backends.cuda.scheduled import LIBRARY, PRODUCT, schedule_of
+from wholestep.compiler.plan import partial_sums
+from wholestep.compiler.plan.kernel import Plan, Space
+
+KEPT = (Space.STATE, Space.COPY)
+ALL = ("float32", "bfloat16", "float16")
+PLAIN = replace(TARGET, fusion=replace(TARGET.fusion, plain_products=tuple((name, 1) for name in ALL)))
+
+
+def small_gpt(device: str, precision: str) -> ws.Session:
+    model = ws.models.gpt2(layers=2, width=32, heads=2, vocabulary=72, context=8)
+    g = ws.Graph()
+    x, labels = g.input("x", ("batch", 8), "int32"), g.input("labels", ("batch", 8), "int32")
+    g.set_outputs({"loss": ws.losses.cross_entropy(model(x), labels)})
+    options = ws.CompileOptions(verify=False, cache=False, egraph=False)
+    return ws.build_session(
+        g, optimizer=ws.AdamW(lr=1e-2), batch_size=5, seed=1, device=device, precision=precision, options=options
+    )
+
+
+def batch(rows: int, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {name: rng.integers(0, 72, (rows, 8)).astype(np.int32) for name in ("x", "labels")}
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_step_of_plain_products_is_that_of_the_reference(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "least_flops", lambda target: dict.fromkeys(ALL, 1))
+    monkeypatch.setattr(partial_sums, "LEAST_COLUMNS", 32)
+    monkeypatch.setattr(partial_sums, "LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(partial_sums, "PARTS", 3)  # of which none has as many rows as it has warps
+    with emulated_device("plain", PLAIN):
+        ours, reference = small_gpt("plain", precision), small_gpt("reference", precision)
+        near = 1e-5 if precision == "float32" else 2e-2
+        for seed, rows in enumerate((5, 3, 5)):
+            given = batch(rows, seed)
+            assert float(ours.step(**given)) == pytest.approx(float(reference.step(**given)), rel=near)
+        plan = ours.plan
+    if precision == "bfloat16":
+        check_half_plan(plan)
+
+
+def check_half_plan(plan: Plan) -> None:
+    sums = [s for k in plan.kernels for level in k.levels for s in level.sums]
+    assert len(sums) == 2 * (4 + 2 + 1) + 2  # norms, biases before them and of the GELU; not those of attention
+    assert all(len(k.levels) > 1 or k.axes[-1] == 128 for k in plan.kernels if any(v.sums for v in k.levels))
+    made = [product_of(plan, k, plan.sizes) for k in plan.kernels if schedule_of(k).form == LIBRARY]
+    gradients = [p for p in made if p.k == 5 * 8]  # of weights: sums over the batch
+    assert {p.c.dtype.name for p in gradients} == {"float32"}
+    assert all(p.c.buffer >= 0 for p in made)  # the library writes every result where it belongs
+    named = {plan.buffers[p.bias.buffer].type.shape for p in made if p.bias is not None}
+    assert named == {(96,)}  # what attention reads; other biases are added by whoever reads the product
+    wide = [b.type for b in plan.buffers if b.space is Space.ARENA and b.type.dtype.name == "float32"]
+    of_tokens = [t for t in wide if t.rank > 1 and not isinstance(t.shape[0], int)]
+    assert not [t for t in of_tokens if t.shape[-1] in (72, 96, 128)]  # rounded, or not stored
+
+
+def test_a_large_plan_has_results_over_operands_and_updates_in_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits become their gradient where they lie; what only states wait for is computed early, and written late."""
+    monkeypatch.setattr(schedule, "LARGE", 0)
+    with emulated_device("plain", PLAIN):
+        plan = small_gpt("plain", "bfloat16").plan
+    logits = [b for b in plan.buffers if b.space is Space.ARENA and b.type.shape[-1:] == (72,)]
+    assert len(logits) == 2
+    assert len({b.offset for b in logits}) == 1
+    updates = [k for k in plan.kernels if k.schedule.form == "elements"]
+    written = [k for k in updates if all(plan.buffers[s.buffer].space in KEPT for s in k.body.stores())]
+    assert len(written) == 1 + 2 * 4  # the positions are a sum over the batch
+    assert len({schedule_of(k).launch for k in written}) == 1
+    products = [k.id for k in plan.kernels if schedule_of(k).form == PRODUCT]
+    assert min(k.id for k in written) > max(products)

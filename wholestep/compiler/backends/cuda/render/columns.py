@@ -1,0 +1,143 @@
+"""Sums over columns: a block has some columns, whose warps share the axis that is added up."""
+
+from __future__ import annotations
+
+from wholestep.compiler.backends.cuda.render.language import STORED
+from wholestep.compiler.backends.cuda.render.packs import Packs
+from wholestep.compiler.backends.cuda.render.writer import Writer
+from wholestep.compiler.backends.cuda.schedule import WARP
+from wholestep.compiler.plan.bodies import Columns
+from wholestep.compiler.plan.kernel import Reduce
+
+
+def render_columns(w: Writer) -> None:
+    """Warp p of a block adds up rows p, p + 8, ... of its columns; then the warps are added in order.
+
+    Of a long axis a block has one chunk; the block that comes last adds the chunks in the same way.
+    """
+    columns = w.kernel.body
+    assert isinstance(columns, Columns)
+    sums, epilogue = columns.levels
+    extent, parts, each = w.axis_extent(columns.vector), w.schedule.threads // WARP, w.schedule.vector
+    wide = WARP * each
+    w.emit(f"const int lane = threadIdx.x % {WARP}, part = threadIdx.x / {WARP};")
+    w.emit(f"const {w.int} across = ({extent} + {wide - 1}) / {wide}, total = {w.count(columns.rows)} * across;")
+    for r in sums.reduces:
+        type = STORED[w.dtypes[r.value]]
+        kind = f"ws_best<{type}>" if r.op == "argmax" else type
+        w.emit(f"__shared__ {kind} parts{r.id}[{parts}][{wide}];")
+    chunks(w, columns)
+    with w.block(f"for ({w.int} at = blockIdx.x; at < total; at += gridDim.x)"):
+        w.emit(f"const {w.int} first_column = at % across * {wide}, row = at / across;")
+        w.decompose("row", columns.rows)
+        begin, end = ("first", "last") if w.schedule.chunk else ("0", w.axis_extent(columns.reduced))
+        if each > 1:
+            add_packs(w, columns, begin, end, parts, each)
+        else:
+            add_columns(w, columns, begin, end, parts)
+        w.emit(f"const {w.int} column = threadIdx.x, i{columns.vector} = first_column + column;")
+        w.emit(f"const bool inside = column < {wide} && i{columns.vector} < {extent};")
+        add_parts(w, sums.reduces, parts)
+        if w.schedule.chunk:
+            add_chunks(w, sums.reduces, parts, wide)
+        with w.block("if (inside)"):
+            for r in sums.reduces:
+                w.finish(r, f"t{r.id}")
+            w.instructions(epilogue.body)
+            w.stores(epilogue.stores)
+
+
+def add_columns(w: Writer, columns: Columns, begin: str, end: str, parts: int) -> None:
+    """A thread a column."""
+    sums = columns.levels[0]
+    with w.block(""):
+        w.emit(f"const {w.int} i{columns.vector} = first_column + lane;")
+        for r in sums.reduces:
+            w.start(r)
+        inside = f"if (i{columns.vector} < {w.axis_extent(columns.vector)})"
+        with w.block(inside), w.loop(f"i{columns.reduced}", f"{begin} + part", end, str(parts)):
+            w.instructions(sums.body)
+            for r in sums.reduces:
+                w.accumulate(r, columns.reduced)
+        w.emit("__syncthreads();")
+        for r in sums.reduces:
+            w.emit(f"parts{r.id}[part][lane] = r{r.id};")
+        w.emit("__syncthreads();")
+
+
+def add_packs(w: Writer, columns: Columns, begin: str, end: str, parts: int, each: int) -> None:
+    """A thread some columns side by side; several rows are under way at a time."""
+    sums, axis = columns.levels[0], columns.vector
+    packs = Packs(w, axis, each)
+    with w.block(""):
+        w.emit(f"const {w.int} base = first_column + lane*{each};")
+        for r in sums.reduces:
+            first = "0" if r.op == "sum" else f"ws_lowest(({STORED[w.dtypes[r.value]]})0)"
+            w.emit(f"{STORED[w.dtypes[r.value]]} r{r.id}[{each}];")
+            w.emit("#pragma unroll")
+            w.emit(f"for (int e = 0; e < {each}; e++) r{r.id}[e] = {first};")
+        with w.block(f"if (base < {w.axis_extent(axis)})"):
+            w.emit("#pragma unroll 4")
+            with w.loop(f"i{columns.reduced}", f"{begin} + part", end, str(parts)):
+                packs.render(sums, sums_of="[e]")
+        w.emit("__syncthreads();")
+        for r in sums.reduces:
+            w.emit("#pragma unroll")
+            w.emit(f"for (int e = 0; e < {each}; e++) parts{r.id}[part][lane*{each} + e] = r{r.id}[e];")
+        w.emit("__syncthreads();")
+
+
+def add_parts(w: Writer, reduces: tuple[Reduce, ...], parts: int) -> None:
+    """What the warps have found of a column, in order, by one thread of the block."""
+    for r in reduces:
+        join, type = {"argmax": "better", "sum": "add", "max": "max"}[r.op], STORED[w.dtypes[r.value]]
+        w.emit(f"{f'ws_best<{type}>' if r.op == 'argmax' else type} t{r.id} = {{}};")
+    with w.block("if (inside)"):
+        for r in reduces:
+            join = {"argmax": "better", "sum": "add", "max": "max"}[r.op]
+            w.emit(f"t{r.id} = parts{r.id}[0][column];")
+            w.emit("#pragma unroll")
+            w.emit(f"for (int p = 1; p < {parts}; p++) t{r.id} = ws_{join}(t{r.id}, parts{r.id}[p][column]);")
+
+
+def chunks(w: Writer, columns: Columns) -> None:
+    """Which rows this block adds up; blocks behind the end of a call's axis have nothing to do."""
+    if not w.schedule.chunk:
+        return
+    length, chunk = w.axis_extent(columns.reduced), w.schedule.chunk
+    w.emit(f"const {w.int} chunks = {length} > {chunk} ? ({length} + {chunk - 1}) / {chunk} : 1;")
+    w.emit("if (blockIdx.y >= chunks) return;")
+    w.emit(f"const {w.int} first = ({w.int})blockIdx.y*{chunk};")
+    w.emit(f"const {w.int} last = first + {chunk} < {length} ? first + {chunk} : {length};")
+
+
+def add_chunks(w: Writer, reduces: tuple[Reduce, ...], parts: int, wide: int) -> None:
+    """Leave what this block has found; the last block adds the chunks, warp by warp, then the warps."""
+    start = "scratch"
+    for r in reduces:
+        type = STORED[w.dtypes[r.value]]
+        w.emit(f"{type} *const chunks{r.id} = ({type} *)({start});")
+        start = f"(char *)(chunks{r.id} + (long long)gridDim.y*total*{wide})"
+    with w.block("if (chunks > 1)"):
+        with w.block("if (inside)"):
+            for r in reduces:
+                w.emit(f"chunks{r.id}[((long long)blockIdx.y*total + at)*{wide} + column] = t{r.id};")
+        w.emit("if (!ws_is_last(counters + at, chunks)) continue;")
+        for r in reduces:
+            type, join = STORED[w.dtypes[r.value]], "add" if r.op == "sum" else "max"
+            bound = f"c < {wide} && first_column + c < {w.axis_extent(w.kernel.vector or 0)}"
+            with w.block(f"for ({w.int} c = lane; {bound}; c += {WARP})"):
+                w.emit(f"{type} found = {'0' if r.op == 'sum' else f'ws_lowest(({type})0)'};")
+                w.emit("#pragma unroll 8")
+                w.emit(
+                    f"for ({w.int} n = part; n < chunks; n += {parts}) "
+                    f"found = ws_{join}(found, chunks{r.id}[((long long)n*total + at)*{wide} + c]);"
+                )
+                w.emit(f"parts{r.id}[part][c] = found;")
+        w.emit("__syncthreads();")
+        with w.block("if (inside)"):
+            for r in reduces:
+                join = "add" if r.op == "sum" else "max"
+                w.emit(f"t{r.id} = parts{r.id}[0][column];")
+                w.emit("#pragma unroll")
+                w.emit(f"for (int p = 1; p < {parts}; p++) t{r.id} = ws_{join}(t{r.id}, parts{r.id}[p][column]);")

@@ -1,0 +1,194 @@
+"""Nests that reduce: a warp or a block a row, which its threads read once."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+from wholestep.compiler.backends.cuda.render.language import LOCAL, STORED
+from wholestep.compiler.backends.cuda.render.packs import Packs, is_plain_load, values_used
+from wholestep.compiler.backends.cuda.render.writer import Writer
+from wholestep.compiler.backends.cuda.schedule import WARP
+from wholestep.compiler.plan.bodies import Nest
+from wholestep.compiler.plan.kernel import Instr, Level, Load, Reduce
+
+MOST_KEPT = 32  # registers of a thread for a value of its row
+MOST_PIECES = 8  # of a row, for which a loop is written out
+
+
+def render_rows(w: Writer, nest: Nest) -> None:
+    """Each thread has the same elements of the row in every level, so that what it keeps is its own."""
+    width, workers = w.schedule.width, w.schedule.threads // w.schedule.width
+    one = workers == 1
+    w.emit(f"const int lane = threadIdx.x{'' if one else f' % {width}'};")
+    w.emit(f"const {w.int} total = {w.count(nest.rows)};")
+    first = "blockIdx.x" if one else f"({w.int})blockIdx.x*{workers} + threadIdx.x / {width}"
+    step = "gridDim.x" if one else f"({w.int})gridDim.x*{workers}"
+    row = Row(w, nest)
+    row.start_sums()
+    with w.block(f"for ({w.int} at = {first}; at < total; at += {step})"):
+        w.decompose("at", nest.rows)
+        row.render_all()
+    row.finish_sums(workers)
+
+
+class Row:
+    """The levels of a row: what a thread reads of it stays in registers where that is little, and so do its values.
+
+    A value that is too much for that is computed again where a later level wants it.
+    """
+
+    def __init__(self, w: Writer, nest: Nest) -> None:
+        self.w, self.nest = w, nest
+        self.count = w.schedule.vector
+        length = 1 if nest.vector is None else w.kernel.axes[nest.vector]
+        self.length = length if isinstance(length, int) else None
+        across = w.schedule.width * self.count
+        self.pieces = 0 if self.length is None else -(-self.length // across)  # of a thread
+        self.is_whole = self.length is not None and self.length % across == 0
+        self.packs = Packs(w, -1 if nest.vector is None else nest.vector, self.count)
+        self.made: dict[int, tuple[int, Instr]] = {
+            i.id: (n, i) for n, level in enumerate(nest.levels) for i in level.body
+        }
+        self.sources: dict[int, int] = {}  # a load of what an earlier level stores -> the value
+        for n, level in enumerate(nest.levels):
+            before = {s.load: s.value for earlier in nest.levels[:n] for s in earlier.stores}
+            self.sources |= {i.id: before[i.load] for i in level.body if i.load in before and i.load is not None}
+        wanted = {v for v in self.sources.values() if v in self.made}
+        fits = self.pieces and self.pieces * self.count <= MOST_KEPT
+        self.kept = {v: f"c{v}[j*{self.count} + e]" for v in wanted} if fits else {}
+        self.held: dict[Load, str] = {}
+        sums = [s for level in nest.levels for s in level.sums]
+        self.sums = {s: f"z{n}" for n, s in enumerate(sums)}
+
+    def start_sums(self) -> None:
+        """What a thread has added up so far of each of its columns."""
+        for name in self.sums.values():
+            self.w.emit(f"float {name}[{self.pieces * self.count}];")
+            self.w.emit("#pragma unroll")
+            self.w.emit(f"for (int i = 0; i < {self.pieces * self.count}; i++) {name}[i] = 0;")
+
+    def finish_sums(self, workers: int) -> None:
+        """Add up what the warps of a block have, in order, and leave it as this block's part."""
+        w, count = self.w, self.count
+        if self.sums and workers > 1:
+            w.emit(f"__shared__ float shares[{workers}][{self.length}];")
+        for n, (s, name) in enumerate(self.sums.items()):
+            place = f"{w.params[s.load.buffer]} + (long long)blockIdx.x*{self.length}"
+            column = f"(j*{w.schedule.width} + lane)*{count} + e"
+            to = f"shares[threadIdx.x / {w.schedule.width}]" if workers > 1 else f"({place})"
+            inside = "" if self.is_whole else f"if ({column} < {self.length}) "
+            if workers > 1 and n:
+                w.emit("__syncthreads();")
+            w.emit("#pragma unroll")
+            with w.block(f"for (int j = 0; j < {self.pieces}; j++)"):
+                w.emit("#pragma unroll")
+                w.emit(f"for (int e = 0; e < {count}; e++) {inside}{to}[{column}] = {name}[j*{count} + e];")
+            if workers > 1:
+                w.emit("__syncthreads();")
+                with w.block(f"for (int c = threadIdx.x; c < {self.length}; c += {w.schedule.threads})"):
+                    w.emit("float all = shares[0][c];")
+                    w.emit("#pragma unroll")
+                    w.emit(f"for (int p = 1; p < {workers}; p++) all += shares[p][c];")
+                    w.emit(f"({place})[c] = all;")
+
+    def render_all(self) -> None:
+        """Level by level: what the row needs once, then its elements."""
+        for n, level in enumerate(self.nest.levels):
+            self.w.instructions(level.row)
+            if level.row_stores:
+                with self.w.block("if (lane == 0)"):
+                    self.w.stores(level.row_stores)
+            self.render(n)
+
+    def render(self, n: int) -> None:
+        w, level, axis = self.w, self.nest.levels[n], self.nest.vector
+        if n == 0:
+            for v in self.kept:
+                w.emit(f"{LOCAL[w.dtypes[v]]} c{v}[{self.pieces * self.count}];")
+        self.hold(n)
+        if not (level.body or level.stores or level.reduces or level.sums):
+            return
+        assert axis is not None
+        for r in level.reduces:
+            w.start(r)
+        level, known = self.completed(n)
+        if self.length is None:
+            with w.loop(f"i{axis}", "lane", w.axis_extent(axis), str(w.schedule.width)):
+                w.values |= known
+                w.pass_over(replace(level, body=tuple(i for i in level.body if i.id not in known)), without_work=True)
+        else:
+            if self.pieces <= MOST_PIECES:
+                w.emit("#pragma unroll")
+            with w.block(f"for (int j = 0; j < {self.pieces}; j++)"):
+                w.emit(f"const {w.int} base = (j*{w.schedule.width} + lane)*{self.count};")
+                with nullcontext() if self.is_whole else w.block(f"if (base < {self.length})"):
+                    here = {v: text for v, text in self.kept.items() if self.made[v][0] == n}
+                    into = {s: f"{self.sums[s]}[j*{self.count} + e]" for s in level.sums}
+                    self.packs.render(level, {k: f"{x}[j]" for k, x in self.held.items()}, known, here, into)
+        for r in level.reduces:
+            w.finish(r, joined(w, r))
+
+    def hold(self, n: int) -> None:
+        """Read what the row needs of memory once, as early as it can be."""
+        if not 0 < self.pieces <= MOST_PIECES:
+            return
+        w, levels = self.w, self.nest.levels
+        for m in range(n, len(levels)):
+            for i in levels[m].body:
+                if i.load is None or i.load in self.held or not self.is_held(i) or i.id in self.sources:
+                    continue
+                if m > n and any(index.value is not None for index in i.load.index):
+                    continue  # where to read is not known yet
+                self.held[i.load] = name = f"h{i.id}"
+                type = STORED[w.buffer_dtype(i.load)]
+                w.emit(f"ws_pack<{type}, {self.count}> {name}[{self.pieces}];")
+                w.emit("#pragma unroll")
+                with w.block(f"for (int j = 0; j < {self.pieces}; j++)"):
+                    w.emit(f"const {w.int} base = (j*{w.schedule.width} + lane)*{self.count};")
+                    if not self.is_whole:
+                        w.emit(f"if (base < {self.length})")
+                    self.packs.read(i.load, f"{name}[j]", declare=False)
+
+    def is_held(self, instr: Instr) -> bool:
+        load, axis = instr.load, self.nest.vector
+        if load is None or axis is None or not is_plain_load(instr) or not self.packs.packs(load):
+            return False
+        of_row = any(i.value is not None or any(a != axis for a, _ in i.terms) for i in load.index)
+        words = self.pieces * self.count * self.w.buffer_dtype(load).size // 4
+        return of_row and words <= MOST_KEPT
+
+    def completed(self, n: int) -> tuple[Level, dict[int, str]]:
+        """A level with what it takes from earlier ones: kept in registers, or computed again."""
+        level, known, again = self.nest.levels[n], dict[int, str](), dict[int, Instr]()
+
+        def need(value: int) -> None:
+            """Compute a value of an earlier level before this level's own."""
+            if value in again or value not in self.made or self.made[value][0] == n:
+                return
+            if value in self.kept:
+                known[value] = self.kept[value]
+                return
+            instr = self.made[value][1]
+            if value in self.sources:
+                need(self.sources[value])
+                known[value] = known.get(self.sources[value], f"v{self.sources[value]}")
+            else:
+                for used in values_used(instr):
+                    need(used)
+            again[value] = instr
+
+        for i in level.body:
+            if i.id in self.sources:
+                source = self.sources[i.id]
+                need(source)
+                known[i.id] = known.get(source, self.w.values[source])
+        return replace(level, body=(*again.values(), *level.body)), known
+
+
+def joined(w: Writer, r: Reduce) -> str:
+    """What the threads of a row have found, together."""
+    warp, threads = w.schedule.width == WARP, w.schedule.threads
+    if r.op == "argmax":
+        return f"ws_warp_best(r{r.id})" if warp else f"ws_block_best<{threads}>(r{r.id})"
+    return f"ws_warp<ws_{r.op}_op>(r{r.id})" if warp else f"ws_block<ws_{r.op}_op, {threads}>(r{r.id})"
