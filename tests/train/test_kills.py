@@ -85,13 +85,14 @@ def test_fifty_kills(tmp_path: Path, whole: str, seed: int) -> None:
     kill_and_resume(tmp_path, whole, kills=10, seed=1 + seed)
 
 
-def test_fifty_kills_on_a_gpu(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """`--kills` of them, on this machine's own."""
+@pytest.mark.parametrize("seed", range(5))
+def test_fifty_kills_on_a_gpu(tmp_path: Path, request: pytest.FixtureRequest, seed: int) -> None:
+    """`--kills` of them in all, on this machine's own."""
     if not request.config.getoption("--gpu"):
         pytest.skip("needs a GPU: pytest --gpu")
     whole = digest_of(start(tmp_path / "whole", "cuda"))
     assert len(whole) == 64
-    kill_and_resume(tmp_path, whole, kills=request.config.getoption("--kills"), seed=11, device="cuda")
+    kill_and_resume(tmp_path, whole, request.config.getoption("--kills") // 5, seed=11 + seed, device="cuda")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

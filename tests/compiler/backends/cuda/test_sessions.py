@@ -5,6 +5,7 @@ On a GPU that is none, or on the machine's own: `make test-cuda`.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -15,9 +16,9 @@ import pytest
 from sessions import data, mlp
 
 import wholestep as ws
-from tests.compiler.backends.cuda.fake_gpu import TOTAL, FakeDriver, fake_gpu
+from tests.compiler.backends.cuda.fake_gpu import TOTAL, FakeDriver, fake_compile, fake_gpu
 from tests.compiler.backends.cuda.models import MODELS, UNCHECKED, device_bytes, session_of
-from wholestep.compiler.backends.cuda import products
+from wholestep.compiler.backends.cuda import compiler, products
 from wholestep.compiler.backends.cuda.exchange import FETCHED_TURNS
 from wholestep.errors import InputError, OptionError, OutOfMemoryError
 
@@ -294,3 +295,38 @@ def test_a_plan_for_a_newer_gpu_is_refused(gpu: FakeDriver | None) -> None:
             ws.build_session(mlp(), optimizer=ws.SGD(lr=0.1), batch_size=8, device="cuda/sm_90")
         session = ws.build_session(mlp(), optimizer=ws.SGD(lr=0.1), batch_size=8, device="cuda", options=UNCHECKED)
         assert session.plan.target == "cuda/sm_80"
+
+
+def test_a_gpu_of_a_later_kind_gets_ptx_of_the_newest_that_is_known(
+    gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver compiles it further."""
+    need_fake(gpu)
+    asked: list[str] = []
+
+    def note(text: str, architecture: str) -> bytes:
+        asked.append(architecture)
+        return fake_compile(text, architecture)
+
+    with fake_gpu((12, 0)):
+        monkeypatch.setattr(compiler, "compile_text", note)
+        options = ws.CompileOptions(verify=False, egraph=False, cache=False)
+        session = ws.build_session(mlp(), optimizer=ws.SGD(lr=0.1), batch_size=8, device="cuda", options=options)
+        assert float(session.step(**data(8))) > 0
+        monkeypatch.undo()
+    assert session.plan.target == "cuda/sm_90"
+    assert set(asked) == {"compute_90"}
+
+
+def test_a_cpu_session_loads_nothing_of_nvidias() -> None:
+    code = (
+        "import sys, numpy as np, wholestep as ws\n"
+        "model = ws.nn.Sequential(ws.nn.Linear(3, 2))\n"
+        "specs = {'inputs': ws.Spec(('batch', 3)), 'targets': ws.Spec(('batch', 2)), 'loss': 'mse', 'batch_size': 4}\n"
+        "session = ws.build_session(model, **specs, device='reference')\n"
+        "session.step(x=np.ones((4, 3), 'f4'), labels=np.ones((4, 2), 'f4'))\n"
+        "own = [m for m in sys.modules if m.startswith('wholestep.compiler.backends.cuda.')]\n"
+        "assert not any(m.split('.')[0] in ('cuda', 'cudnn', 'nvtx', 'torch') for m in sys.modules), sys.modules\n"
+        "assert not own, own\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

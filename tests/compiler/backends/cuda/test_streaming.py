@@ -10,7 +10,7 @@ from sessions import assert_same_bits, data, mlp
 
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
-from tests.compiler.backends.cuda.models import UNCHECKED
+from tests.compiler.backends.cuda.models import UNCHECKED, device_bytes
 from wholestep.compiler.backends.cuda import epochs, streaming
 
 Array = np.ndarray[Any, Any]
@@ -32,8 +32,11 @@ def test_rows_that_do_not_fit_are_streamed_in_the_same_order_with_the_same_bits(
         return bring(self, epoch, update, count)  # type: ignore[arg-type]
 
     def trained() -> tuple[Array, dict[str, Array]]:
+        before = device_bytes()
         session = ws.build_session(mlp(), optimizer=ws.Adam(lr=1e-2), batch_size=8, device="cuda", options=UNCHECKED)
-        return session.run(**rows, epochs=2), session.state_dict()
+        losses = session.run(**rows, epochs=2)
+        assert device_bytes() - before == session.peak_bytes, "data is given back, and all the rest is told"
+        return losses, session.state_dict()
 
     monkeypatch.setattr(streaming.Streamed, "bring", note)
     losses, state = trained()

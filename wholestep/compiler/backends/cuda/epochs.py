@@ -112,14 +112,17 @@ class Epochs:
     def run(self, epoch: Epoch) -> Iterator[Slice]:
         """Slices of an epoch; all that a slice needs is set anew, since others may have made steps in between."""
         first = epoch.first
-        while first < epoch.end:
-            losses = self._slice(epoch, first)
-            yield Slice.of(epoch, first, losses)
-            first += len(losses)
+        try:
+            while first < epoch.end:
+                losses = self._slice(epoch, first)
+                yield Slice.of(epoch, first, losses)
+                first += len(losses)
+        finally:
+            self._resident = None  # the run keeps it for its other epochs, and nobody after it
 
     def _slice(self, epoch: Epoch, first: int) -> AnyArray:
         self._program.begin_slice(epoch)
-        assert self._resident is not None, "takes() comes before"
+        self._resident = epoch.kept[self]  # by takes()
         self._elsewhere = frozenset(dict(self._program.plan.inputs)[name] for name in epoch.sources)
         most = self._resident.updates if isinstance(self._resident, Streamed) else self.steps
         if isinstance(self._resident, Resident):
