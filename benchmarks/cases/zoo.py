@@ -194,8 +194,8 @@ def wholestep_graph(name: str) -> ws.Graph:
     network = ws.from_torch(module_of(name), example)
     y = batches(name, CELLS[0])[0]["y"]
     g = ws.Graph()
-    x = g.input("x", tuple(example.shape), "int64" if example.dtype == torch.int64 else "float32")
-    apart = network(x) - g.input("y", y.shape)
+    x = g.input("x", ("batch", *example.shape[1:]), "int64" if example.dtype == torch.int64 else "float32")
+    apart = network(x) - g.input("y", ("batch", *y.shape[1:]))
     g.set_outputs([(apart * apart).mean()])
     return g
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -56,7 +57,10 @@ def one_case(found: GpuCase, rounds: int, slow: bool, only: Sequence[str] | None
             made = Contender(name, found.name, 2, Path(cache), worker="benchmarks.gpu.worker", variables=PLATFORM)
             stack.callback(made.close)
             contenders.append(made)
-        started = {c.name: c.ask("start") for c in contenders}
+        started = {OURS: contenders[0].ask("start")}
+        with ThreadPoolExecutor() as peers_start:  # theirs may take minutes: side by side
+            answers = peers_start.map(lambda c: c.ask("start"), contenders[1:])
+            started |= dict(zip((c.name for c in contenders[1:]), answers, strict=True))
         check_same_work(found, {name: answer["losses"] for name, answer in started.items()})
         steps = {c.name: filling(c) for c in contenders}
         times: dict[str, list[float]] = {c.name: [] for c in contenders}
