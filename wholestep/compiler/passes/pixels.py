@@ -6,6 +6,9 @@ images stay apart: channels may be too few to be shared, images are not.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from types import MappingProxyType
+
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
@@ -13,15 +16,25 @@ from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.ops import LEAVES
 from wholestep.compiler.ir.types import Shape, boolean
 from wholestep.compiler.passes.flatten import VIEWS
+from wholestep.compiler.passes.read_again import Again
 
 HEIGHT, WIDTH, CHANNELS = 1, 2, 3  # axes of images
 
 
 def sum_pixels(graph: Graph) -> Graph:
     """Write sums over both axes of images as sums over one; the same graph where there are none."""
-    if not any(_is_over_pixels(n) for n in graph.nodes):
+    return _merged(graph, _Merger, _is_over_pixels)
+
+
+def sum_all_pixels(graph: Graph) -> Graph:
+    """Write sums over images and both of their axes as sums over one axis: for devices that cut long sums anyway."""
+    return _merged(graph, _AllMerger, _is_over_all_pixels)
+
+
+def _merged(graph: Graph, merge: Callable[[Graph], _Merger], is_sum: Callable[[Node], bool]) -> Graph:
+    if not any(is_sum(n) for n in graph.nodes):
         return graph
-    merger = _Merger(graph)
+    merger = merge(graph)
     for node in graph.nodes:
         with b.origin(node):
             merger.visit(node)
@@ -38,12 +51,19 @@ def _is_over_pixels(node: Node) -> bool:
     return _is_sum(node, HEIGHT) and _is_sum(node.inputs[0], WIDTH) and node.inputs[0].inputs[0].type.rank == 4
 
 
+def _is_over_all_pixels(node: Node) -> bool:
+    """The sum over N of one over pixels."""
+    return _is_sum(node, 0) and _is_over_pixels(node.inputs[0])
+
+
 def _is_sum(node: Node, axis: int) -> bool:
     return node.op == "sum" and attrs_of(node, at.SumAttrs).axes == (axis,)
 
 
 class _Merger:
     """The new node of every old one, and images as (N, H·W, C) where that costs nothing."""
+
+    kept = MappingProxyType({0: 0, CHANNELS: 2})  # axes of images -> those of the merged ones
 
     def __init__(self, graph: Graph) -> None:
         self.readers = graph.consumers()
@@ -58,6 +78,10 @@ class _Merger:
         else:
             self.new[node] = b.sum_axes(flat, (HEIGHT,))
 
+    def shape(self, shape: Shape) -> Shape:
+        n, height, width, channels = shape
+        return n, height * width, channels
+
     def flat(self, node: Node) -> Node | None:
         if node not in self.merged:
             with b.origin(node):
@@ -65,10 +89,10 @@ class _Merger:
         return self.merged[node]
 
     def make_flat(self, node: Node) -> Node | None:
-        shape = _flat_shape(node.type.shape)
+        shape = self.shape(node.type.shape)
         if node.op == "expand":
             axes = attrs_of(node, at.ExpandAttrs).axes
-            kept = [{0: 0, CHANNELS: 2}.get(axis) for axis in axes]
+            kept = [self.kept.get(axis) for axis in axes]
             return (
                 None
                 if None in kept
@@ -81,10 +105,92 @@ class _Merger:
         return b.reshape(self.new[node], shape) if stored else None
 
     def is_made_here(self, node: Node) -> bool:
-        """A value that nobody else reads; a comparison is made again wherever it is read."""
-        return node.type.dtype == boolean or (node not in self.roots and len(self.readers[node]) == 1)
+        """A value that nobody else reads; a comparison is made again wherever it is read, and so is what is as cheap.
+
+        What is rounded is stored where it is rounded.
+        """
+        if node.type.dtype.is_half:
+            return False
+        alone = node not in self.roots and len(self.readers[node]) == 1
+        return node.type.dtype == boolean or alone or _is_cheap(node)
 
 
-def _flat_shape(shape: Shape) -> Shape:
-    n, height, width, channels = shape
-    return n, height * width, channels
+def _is_cheap(node: Node) -> bool:
+    """Is a node a half value, widened, or one of these where something holds and zero elsewhere?"""
+    if node.op == "cast":
+        return node.inputs[0].type.dtype.is_half
+    found = [_is_cheap(i) for i in node.inputs[1:] if i.op != "expand"] if node.op == "where" else []
+    return bool(found) and all(found)
+
+
+class _AllMerger(_Merger):
+    """Images as (N·H·W, C)."""
+
+    kept = MappingProxyType({CHANNELS: 1})
+
+    def shape(self, shape: Shape) -> Shape:
+        n, height, width, channels = shape
+        return n * height * width, channels
+
+    def visit(self, node: Node) -> None:
+        flat = self.flat(node.inputs[0].inputs[0].inputs[0]) if _is_over_all_pixels(node) else None
+        if flat is None:
+            self.new[node] = node.with_inputs([self.new[i] for i in node.inputs])
+        else:
+            self.new[node] = b.sum_axes(flat, (0,))
+
+
+# -- variances -------------------------------------------------------------------------------------------------------
+
+
+def variances_in_one_pass(graph: Graph) -> Graph:
+    """The mean m of columns of x and their sum of squares of x - m, of one pass over x.
+
+    Both are made of sums of y = x - s and y², where s is the first row: m = s + Σy/n and Σ(x - m)² = Σy² - (Σy)²/n.
+    With s among the values, the difference loses no more digits than s is far from their mean.
+    """
+    found = {m: (x, squares) for squares in graph.nodes for m, x in _centred(squares)}
+    if not found:
+        return graph
+    new: dict[Node, Node] = {}
+    squared: dict[Node, Node] = {}
+    for node in graph.nodes:
+        if node in squared:
+            new[node] = squared[node]
+            continue
+        new[node] = node.with_inputs([new[i] for i in node.inputs])
+        if node in found:
+            x, squares = found[node]
+            with b.origin(node):
+                new[node], squared[squares] = _mean_and_squares(new[x], new[node.inputs[1]])
+    return Graph(
+        tuple(Output(o.name, new[o.node]) for o in graph.outputs),
+        tuple(Update(u.name, new[u.node]) for u in graph.updates),
+        tuple(new[i] for i in graph.inputs),
+    )
+
+
+def _centred(node: Node) -> Iterator[tuple[Node, Node]]:
+    """The mean and x where a node is the sum over rows of (x - mean)²."""
+    if not _is_sum(node, 0) or node.inputs[0].op != "mul" or node.type.rank != 1:
+        return
+    d, other = node.inputs[0].inputs
+    if d is other and d.op == "sub" and d.inputs[1].op == "expand":
+        x, mean = d.inputs[0], d.inputs[1].inputs[0]
+        if mean.op == "div" and _is_sum(mean.inputs[0], 0) and mean.inputs[0].inputs[0] is x:
+            yield mean, x
+
+
+def _mean_and_squares(x: Node, count: Node) -> tuple[Node, Node]:
+    stored = x.inputs[0] if x.op == "cast" else x
+    _, channels = x.type.shape
+    first = b.reshape(b.slice_axes(stored, (0, 0), (1, channels)), (channels,))
+    wide = at.CastAttrs(x.type.dtype)
+
+    def shifted() -> Node:
+        return b.sub(x, b.cast(b.expand_to(first, x.type.shape, (1,)), x.type.dtype))
+
+    total, y = b.sum_axes(shifted(), (0,)), shifted()
+    squares = b.sub(b.sum_axes(b.mul(y, y), (0,)), b.div(b.mul(total, total), count))
+    start = first if stored is x else Again("cast", (first,), wide, "", x.line)  # in the kernel that adds it
+    return b.add(start, b.div(total, count)), b.maximum(squares, b.zeros_like(squares))

@@ -52,10 +52,11 @@ class Reach(Generic[T]):
             self._tell(f, both | self.before[kept])
 
     def absorb(self, kept: T, gone: T) -> None:
-        """Two items become one, where `kept` may follow `gone` directly but never by way of a third."""
+        """Two items become one, where one may follow the other directly but never by way of a third."""
         both = self.bit[kept] | self.bit[gone]
         self.bit[kept] = self.bit[gone] = both
-        self.after[kept] += [f for f in self.after[gone] if f is not kept and f not in self.after[kept]]
+        followers = dict.fromkeys((*self.after[kept], *self.after[gone]))
+        self.after[kept] = [f for f in followers if f not in (kept, gone)]
         self.after[gone] = [kept]
         self.before[kept] = (self.before[kept] | self.before[gone]) & ~both
         self.before[gone] &= ~both

@@ -70,13 +70,21 @@ class _Joiner:
             last |= dict.fromkeys(places, c if other is None else other)
 
     def may_share(self, a: Cluster, b: Cluster) -> bool:
-        """Neither waits for the other, and neither overwrites a state that the other reads."""
-        apart = self.reach.depends(a, b) or self.reach.depends(b, a)
+        """Neither waits for the other but at its end, and neither overwrites a state that the other reads."""
+        apart = self.reach.depends(a, b) or (self.reach.depends(b, a) and not self.waits_at_the_end(a, b))
         return not (apart or self.written[a] & self.read[b] or self.written[b] & self.read[a])
+
+    def waits_at_the_end(self, a: Cluster, b: Cluster) -> bool:
+        """Does only what stands behind a column sum need another one, and nothing between them?"""
+        if a.kind is not Kind.COLUMNS or b.kind is not Kind.COLUMNS:
+            return False
+        added = {x.base for n in (*b.prologue, *b.heads) for x in accesses(n)}
+        others = (b.reads | b.waits) - {a}
+        return added.isdisjoint(a.results) and not any(self.reach.depends(o, a) for o in others)
 
     def move(self, guest: Cluster, home: Cluster) -> None:
         self.home[guest] = home
-        self.reach.merge(home, guest)
+        self.reach.absorb(home, guest)
         self.written[home] |= self.written[guest]
         self.read[home] |= self.read[guest]
         home.reads |= guest.reads

@@ -21,7 +21,7 @@ from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.passes.precision import lower_precision
 from wholestep.compiler.pipeline import Compiler
-from wholestep.compiler.plan.bodies import Window
+from wholestep.compiler.plan.bodies import Columns, Window
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.models.resnet import BasicBlock, projection
 from wholestep.options import CompileOptions
@@ -105,6 +105,29 @@ def test_convolutions_of_many_channels_in_half_types_are_the_librarys() -> None:
     forms = {name: windows_of(planned()[name][1].plan) for name in MANY}
     assert forms["half"] == forms["half and far"] == forms["half and filled up"] == ["cudnn"] * 5
     assert set(forms["half of few"]) == {"direct", "product", "gradient"}
+
+
+def test_norms_over_pixels_read_their_images_once() -> None:
+    """Mean and variance in one pass, far from zero as well; so are gradients."""
+    g = ws.Graph()
+    x = g.input("x", ("batch", 16, 6, 6))
+    first, norm = ws.nn.Conv2d(16, 64, 3, padding=1), ws.nn.BatchNorm2d(64)
+    with g.scope("far"):
+        y = first(x) + 1000.0
+    g.set_outputs({"loss": (ws.relu(norm(y)) ** 2).mean()})
+    graph = train_graph(g, ws.SGD(lr=0.5))
+    plan, _ = Compiler(CompileOptions(egraph=False)).plan(graph, {"batch": CAPACITY}, TARGET)
+    sums = [k.body for k in plan.kernels if isinstance(k.body, Columns) and schedule_of(k).width == 8]
+    assert [len(body.levels[0].reduces) for body in sums] == [2, 2, 1]  # forward, backward, and of the bias
+    (emulated,) = together([plan])
+    state = {name: first_values(plan, seed=0)(name) for name, _ in plan.states}
+    inputs = {"x": np.random.default_rng(3).standard_normal((BATCH, 16, 6, 6)).astype(np.float32)}
+    meant = strip_stop_gradients(expand_gradients(inline_calls(graph)))
+    want = interpret(meant, inputs=inputs, state=state, sizes={"batch": BATCH})
+    found = [run(emulated, inputs, state, {"batch": BATCH}, 0, orders) for orders in ORDERS]
+    for key, value in {**want.outputs, **want.state}.items():
+        np.testing.assert_allclose(found[0][key], value, rtol=1e-3, atol=1e-4, err_msg=key)
+        np.testing.assert_array_equal(found[0][key], found[1][key], err_msg="bits depend on an order")
 
 
 def test_large_passes_have_launches_of_their_own() -> None:

@@ -6,8 +6,11 @@ writes images with their channels last where the plan has them; what it rounds, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
 from math import prod
+from pathlib import Path
 
 from wholestep.compiler.backends.cuda.cudnn import Array, Description, Op
 from wholestep.compiler.backends.cuda.graphs import LibraryCall, Place
@@ -21,6 +24,8 @@ from wholestep.compiler.plan.bodies import Window
 from wholestep.compiler.plan.kernel import Instr, Kernel, Load, Plan
 
 WORKSPACE = 64 << 20  # bytes that the library may use
+COSTS = Path(__file__).parent / "costs"
+MANY_IMAGES = 32  # of a call: of fewer, the library knows better which algorithm is fast
 CHANNELS = 8  # that fill 16 bytes of a half type: inputs and outputs of a group are multiples of them
 OPS = {  # op of the IR -> the library's, with what it calls operands, and the result
     "conv2d": ("conv_fprop", (("image", "x"), ("weight", "weight")), "y"),
@@ -130,8 +135,27 @@ def described(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> LibraryCa
     loads = {**{o.name: (o.load, o.axes) for o in window.operands}, name: result}
     arrays = tuple(_array(plan, kernel, name, *of, sizes) for name, of in loads.items())
     places = tuple(_place(plan, name, load, sizes) for name, (load, _) in loads.items())
-    options = (("padding", window.low), ("stride", window.stride), ("dilation", window.dilation))
-    return LibraryCall(Description((Op(function, given, (name,), options),), arrays, WORKSPACE), places)
+    options = (("dilation", window.dilation), ("padding", window.low), ("stride", window.stride))
+    op = Op(function, given, (name,), options)
+    return LibraryCall(Description((op,), arrays, WORKSPACE, prefers=preferred(plan.target, op, arrays)), places)
+
+
+@cache
+def algorithms(kind: str) -> Mapping[str, str]:
+    """Convolution -> the algorithm that was measured to be the fastest on a kind of GPU, where it is not the first."""
+    path = COSTS / f"convolutions_{kind}.json"
+    found: Mapping[str, str] = json.loads(path.read_text())["algorithms"] if path.is_file() else {}
+    return found
+
+
+def preferred(target: str, op: Op, arrays: Sequence[Array]) -> str:
+    """The algorithm for a convolution of many images; "": the library's first."""
+    if arrays[0].shape[0] < MANY_IMAGES:
+        return ""
+    shapes = [a.shape if a.name in ("weight", "dw") else a.shape[1:] for a in arrays]
+    options = [f"{name} {'x'.join(map(str, value))}" for name, value in op.options[::-1] if isinstance(value, tuple)]
+    key = " ".join([op.function, *("x".join(map(str, shape)) for shape in shapes), *options])
+    return algorithms(target.partition("/")[2].partition("+")[0]).get(key, "")
 
 
 def _array(plan: Plan, kernel: Kernel, name: str, load: Load, axes: tuple[int, ...], sizes: Mapping[str, int]) -> Array:

@@ -55,6 +55,7 @@ class Description:
     arrays: tuple[Array, ...]
     workspace: int  # the most bytes that it may use
     without: tuple[str, ...] = (IN_ANY_ORDER,)  # numerical notes of the library that an algorithm must not have
+    prefers: str = ""  # the algorithm that is taken where the library proposes it, by its name; "": the first one
 
     def __post_init__(self) -> None:
         made = {name for op in self.ops for name in op.outputs}
@@ -131,20 +132,35 @@ class Prepared:
                 self._graph = self._recorded(module, description)
                 self._graph.validate()
                 self._graph.build_operation_graph()
-                self._graph.create_execution_plans([module.heur_mode.A, module.heur_mode.FALLBACK])
+                modes = module.heur_mode
+                ways = [modes.A, modes.B] if description.prefers else [modes.A, modes.FALLBACK]
+                self._graph.create_execution_plans(ways)
                 if description.without:
                     self._graph.deselect_numeric_notes([getattr(module.numerical_note, n) for n in description.without])
                 self._graph.deselect_workspace_greater_than(description.workspace)
                 self._graph.check_support()
-                self._graph.build_plans()
+                self._number = self._found(description.prefers)
         except Exception as error:  # the module's own, and whatever pybind makes of others
             what = ", ".join(op.function for op in description.ops)
             raise DeviceError(
                 f"cuDNN has no algorithm for {what} that adds in a fixed order with {description.workspace:,} bytes of "
                 f"workspace: {error} ({description})."
             ) from None
-        self.workspace: int = self._graph.get_workspace_size()
+        built, graph = self._number, self._graph
+        self.workspace: int = (
+            graph.get_workspace_size() if built is None else graph.get_workspace_size_plan_at_index(built)
+        )
         assert self.workspace <= description.workspace, f"cuDNN takes {self.workspace:,} bytes for {description}"
+
+    def _found(self, preferred: str) -> int | None:
+        """The proposal of a name, built; None: the first one that can be built is."""
+        proposed = range(self._graph.get_execution_plan_count()) if preferred else ()
+        for number in proposed:
+            if self._graph.get_plan_name_at_index(number) == preferred:
+                self._graph.build_plan_at_index(number)
+                return number
+        self._graph.build_plans()
+        return None
 
     def _recorded(self, module: Any, description: Description) -> Any:
         wide = module.data_type.FLOAT
@@ -175,7 +191,11 @@ class Prepared:
     def run(self, addresses: Mapping[str, int], workspace: int, stream: int) -> None:
         """Put it into a stream; addresses are those of the arrays."""
         library().set_stream(self._handle, stream)
-        self._graph._execute({uid: addresses[name] for name, uid in self._uids.items()}, workspace, self._handle)
+        given = {uid: addresses[name] for name, uid in self._uids.items()}
+        if self._number is None:
+            self._graph._execute(given, workspace, self._handle)
+        else:
+            self._graph._execute_plan_at_index(given, workspace, self._number, self._handle)
 
 
 @cache

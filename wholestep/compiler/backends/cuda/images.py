@@ -17,9 +17,10 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update, rewrite
-from wholestep.compiler.ir.ops import LEAVES
+from wholestep.compiler.ir.ops import LEAVES, Trait, having
 from wholestep.compiler.ir.types import DType
 
+VIEWS = having(Trait.VIEW)
 MANY = 32  # outputs of a convolution that is worth being filled up
 
 
@@ -67,6 +68,10 @@ def round_images(graph: Graph) -> Graph:
             continue
         inputs = [new[i] for i in node.inputs]
         moved = node.with_inputs([_turned_first(i) for i in inputs] if node in calls else inputs)
+        if node.op in VIEWS and node.inputs[0] in halves:
+            with b.origin(node):
+                halves[node] = node.with_inputs([halves[node.inputs[0]]])
+                moved = b.cast(halves[node], node.type.dtype)
         if node in rounded:
             with b.origin(node):
                 halves[node] = b.cast(moved, rounded[node])

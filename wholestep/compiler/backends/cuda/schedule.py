@@ -29,7 +29,7 @@ from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, float6
 from wholestep.compiler.plan import in_order
 from wholestep.compiler.plan.bodies import Call, Columns, Dot, Nest, Scatter, Window
 from wholestep.compiler.plan.build import make_draft
-from wholestep.compiler.plan.kernel import Draft, Kernel, Plan, Space
+from wholestep.compiler.plan.kernel import Draft, Kernel, Plan, Reduce, Space
 from wholestep.compiler.plan.layout import aligned
 from wholestep.compiler.plan.request import PlanRequest
 from wholestep.errors import PlanError
@@ -43,6 +43,8 @@ SHARED = 40 << 10  # bytes of a block
 MOST_PACKS = 1 << 20  # the same of blocks whose threads have elements side by side: none goes on
 COLUMN_CHUNK = 128  # of a sum over columns
 MANY_SUMMED = 1 << 20  # elements of a sum from which on a thread has columns side by side
+MOST_PACKED_SUMS = 5  # whose parts fit a block's shared memory
+FEW_PIXELS = 16  # of an image, or rows of something else that no call changes
 DEEP = 128  # of a product's k that the groups of a block share at a time
 ENOUGH = 128  # blocks that fill a GPU, for choosing how a product is cut
 MANY_PLACES = 1 << 24  # rows of a scatter's target times indices from which on those are sorted before,
@@ -182,15 +184,30 @@ def _columns(plan: Plan, kernel: Kernel) -> CudaSchedule:
     rows = prod(evaluate(kernel.axes[a], sizes) for a in columns.rows)
     across, reduces = kernel.axes[columns.vector], columns.levels[0].reduces
     length = evaluate(kernel.axes[columns.reduced], sizes)
-    # Columns side by side, which no bit depends on, where there is enough to do for all.
-    wide = isinstance(across, int) and across % 8 == 0 and across >= 8 * WARP and length * across >= MANY_SUMMED
-    each = 8 if wide and not any(r.op == "argmax" or r.dtype.size > 4 for r in reduces) else 1
-    tiles = rows * -(-evaluate(across, sizes) // (WARP * each))
-    if length <= COLUMN_CHUNK or any(r.op == "argmax" for r in reduces):
-        return CudaSchedule(COLUMNS, THREADS, _blocks(tiles, 1), vector=each)
-    chunks = -(-length // COLUMN_CHUNK)
-    bytes = sum(aligned(chunks * tiles * WARP * each * r.dtype.size) for r in reduces)
-    return CudaSchedule(COLUMNS, THREADS, max(1, tiles), vector=each, chunk=COLUMN_CHUNK, chunks=chunks, scratch=bytes)
+    lanes, each = _column_packs(across, kernel.axes[columns.reduced], length, reduces)
+    chunk = COLUMN_CHUNK if lanes == WARP else 16 * THREADS // lanes
+    tiles = rows * -(-evaluate(across, sizes) // (lanes * each))
+    if length <= chunk or any(r.op == "argmax" for r in reduces):
+        return CudaSchedule(COLUMNS, THREADS, _blocks(tiles, 1), width=lanes, vector=each)
+    chunks = -(-length // chunk)
+    bytes = sum(aligned(chunks * tiles * lanes * each * r.dtype.size) for r in reduces)
+    one = CudaSchedule(COLUMNS, THREADS, max(1, tiles), width=lanes, vector=each)
+    return replace(one, chunk=chunk, chunks=chunks, scratch=bytes)
+
+
+def _column_packs(across: Extent, depth: Extent, length: int, reduces: Sequence[Reduce]) -> tuple[int, int]:
+    """Threads side by side along columns, and columns of each.
+
+    Columns side by side, which no bit depends on, where there is enough to do for all.  Of the channels of images,
+    which are few and have many pixels, a warp has several rows at a time.
+    """
+    plain = not any(r.op == "argmax" or r.dtype.size > 4 for r in reduces)
+    if not isinstance(across, int) or across % 8 or not plain or len(reduces) > MOST_PACKED_SUMS:
+        return WARP, 1
+    if across >= 8 * WARP:
+        return WARP, 8 if length * across >= MANY_SUMMED else 1
+    pixels = evaluate(depth, dict.fromkeys(symbols_of((depth,)), 1))
+    return (across // 8, 8) if across & (across - 1) == 0 and pixels >= FEW_PIXELS else (WARP, 1)
 
 
 def _product(

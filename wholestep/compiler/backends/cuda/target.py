@@ -54,6 +54,8 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
                 OwnPass(f"{PASSES}.attention_results:with_results", needed=True),
                 OwnPass(f"{PASSES}.half_results:round_products"),
                 OwnPass(f"{PASSES}.remake:remake"),
+                OwnPass(f"{PASSES}.pixels:sum_all_pixels"),
+                OwnPass(f"{PASSES}.pixels:variances_in_one_pass"),
                 OwnPass(f"{PASSES}.pixels:sum_pixels"),
                 OwnPass(f"{PASSES}.read_again:read_again"),
             ),

@@ -5,22 +5,21 @@ from __future__ import annotations
 from wholestep.compiler.backends.cuda.render.language import STORED
 from wholestep.compiler.backends.cuda.render.packs import Packs
 from wholestep.compiler.backends.cuda.render.writer import Writer
-from wholestep.compiler.backends.cuda.schedule import WARP
 from wholestep.compiler.plan.bodies import Columns
 from wholestep.compiler.plan.kernel import Reduce
 
 
 def render_columns(w: Writer) -> None:
-    """Warp p of a block adds up rows p, p + 8, ... of its columns; then the warps are added in order.
+    """Part p of a block, a warp or less, adds up rows p, p + parts, ... of its columns; then parts are added in order.
 
     Of a long axis a block has one chunk; the block that comes last adds the chunks in the same way.
     """
     columns = w.kernel.body
     assert isinstance(columns, Columns)
     sums, epilogue = columns.levels
-    extent, parts, each = w.axis_extent(columns.vector), w.schedule.threads // WARP, w.schedule.vector
-    wide = WARP * each
-    w.emit(f"const int lane = threadIdx.x % {WARP}, part = threadIdx.x / {WARP};")
+    lanes, each = w.schedule.width, w.schedule.vector
+    extent, parts, wide = w.axis_extent(columns.vector), w.schedule.threads // lanes, lanes * each
+    w.emit(f"const int lane = threadIdx.x % {lanes}, part = threadIdx.x / {lanes};")
     w.emit(f"const {w.int} across = ({extent} + {wide - 1}) / {wide}, total = {w.count(columns.rows)} * across;")
     for r in sums.reduces:
         type = STORED[w.dtypes[r.value]]
@@ -39,7 +38,7 @@ def render_columns(w: Writer) -> None:
         w.emit(f"const bool inside = column < {wide} && i{columns.vector} < {extent};")
         add_parts(w, sums.reduces, parts)
         if w.schedule.chunk:
-            add_chunks(w, sums.reduces, parts, wide)
+            add_chunks(w, sums.reduces, parts, wide, each)
         with w.block("if (inside)"):
             for r in sums.reduces:
                 w.finish(r, f"t{r.id}")
@@ -96,7 +95,7 @@ def add_parts(w: Writer, reduces: tuple[Reduce, ...], parts: int) -> None:
         for r in reduces:
             join = {"argmax": "better", "sum": "add", "max": "max"}[r.op]
             w.emit(f"t{r.id} = parts{r.id}[0][column];")
-            w.emit("#pragma unroll")
+            w.emit(f"#pragma unroll {min(parts, 32)}")
             w.emit(f"for (int p = 1; p < {parts}; p++) t{r.id} = ws_{join}(t{r.id}, parts{r.id}[p][column]);")
 
 
@@ -111,8 +110,8 @@ def chunks(w: Writer, columns: Columns) -> None:
     w.emit(f"const {w.int} last = first + {chunk} < {length} ? first + {chunk} : {length};")
 
 
-def add_chunks(w: Writer, reduces: tuple[Reduce, ...], parts: int, wide: int) -> None:
-    """Leave what this block has found; the last block adds the chunks, warp by warp, then the warps."""
+def add_chunks(w: Writer, reduces: tuple[Reduce, ...], parts: int, wide: int, each: int) -> None:
+    """Leave what this block has found; the last block adds the chunks, part by part, then the parts."""
     start = "scratch"
     for r in reduces:
         type = STORED[w.dtypes[r.value]]
@@ -125,15 +124,20 @@ def add_chunks(w: Writer, reduces: tuple[Reduce, ...], parts: int, wide: int) ->
         w.emit("if (!ws_is_last(counters + at, chunks)) continue;")
         for r in reduces:
             type, join = STORED[w.dtypes[r.value]], "add" if r.op == "sum" else "max"
-            bound = f"c < {wide} && first_column + c < {w.axis_extent(w.kernel.vector or 0)}"
-            with w.block(f"for ({w.int} c = lane; {bound}; c += {WARP})"):
-                w.emit(f"{type} found = {'0' if r.op == 'sum' else f'ws_lowest(({type})0)'};")
-                w.emit("#pragma unroll 8")
-                w.emit(
-                    f"for ({w.int} n = part; n < chunks; n += {parts}) "
-                    f"found = ws_{join}(found, chunks{r.id}[((long long)n*total + at)*{wide} + c]);"
-                )
-                w.emit(f"parts{r.id}[part][c] = found;")
+            with w.block(f"if (first_column + lane*{each} < {w.axis_extent(w.kernel.vector or 0)})"):
+                w.emit(f"{type} found[{each}];")
+                first = "0" if r.op == "sum" else f"ws_lowest(({type})0)"
+                w.emit("#pragma unroll")
+                w.emit(f"for (int e = 0; e < {each}; e++) found[e] = {first};")
+                w.emit("#pragma unroll 4")
+                with w.block(f"for ({w.int} n = part; n < chunks; n += {parts})"):
+                    w.emit(f"{type} seen[{each}];")
+                    place = f"chunks{r.id} + ((long long)n*total + at)*{wide} + lane*{each}"
+                    w.emit(f"ws_near<{type}, {each}>(seen, {place});")
+                    w.emit("#pragma unroll")
+                    w.emit(f"for (int e = 0; e < {each}; e++) found[e] = ws_{join}(found[e], seen[e]);")
+                w.emit("#pragma unroll")
+                w.emit(f"for (int e = 0; e < {each}; e++) parts{r.id}[part][lane*{each} + e] = found[e];")
         w.emit("__syncthreads();")
         with w.block("if (inside)"):
             for r in reduces:
