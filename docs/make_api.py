@@ -199,7 +199,9 @@ def _list(block: str) -> str:
 
 
 if __name__ == "__main__":
+    import make_ops  # which op runs where
     import make_torch_names  # it names what is public as well
 
     TARGET.write_text(render(), encoding="utf-8")
     make_torch_names.TARGET.write_text(make_torch_names.render(), encoding="utf-8")
+    make_ops.PAGE.write_text(make_ops.render(), encoding="utf-8")
