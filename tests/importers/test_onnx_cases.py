@@ -12,7 +12,7 @@ from tests.importers.onnx_cases import all_cases, judged, out_of_scope
 GOLDEN = Path(__file__).parent.parent / "golden" / "onnx_node_cases.txt"
 
 
-def test_cases_in_scope_pass_but_for_few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cases_in_scope_pass(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wholestep.importers.onnx.reading.OLDEST", 1)  # a case has the opset of its operator's version
     cases = all_cases()
     reasons = {case.name: out_of_scope(case) for case in cases}
@@ -24,5 +24,5 @@ def test_cases_in_scope_pass_but_for_few(request: pytest.FixtureRequest, monkeyp
     before = set(GOLDEN.read_text().split()) & set(results)  # another version of onnx has other cases
     broken = {name: results[name] for name in sorted(before) if results[name]}
     assert not broken
-    assert len(passed) >= 0.97 * len(results), {n: w for n, w in results.items() if w}
+    assert len(passed) >= 0.98 * len(results), {n: w for n, w in results.items() if w}
     assert len(results) >= 0.7 * len(cases)

@@ -22,7 +22,7 @@ Function = Callable[..., Any]
 STANDARD = ("", "ai.onnx")
 FILES = (
     *("pointwise", "shapes", "reductions", "indexing", "scatters", "windows", "pools", "resize", "norms"),
-    *("attention", "recurrent", "losses", "random", "signals", "own"),
+    *("attention", "recurrent", "losses", "random", "signals", "spectra", "sampled", "own"),
 )
 
 

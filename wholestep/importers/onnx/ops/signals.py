@@ -1,4 +1,4 @@
-"""Windows of signals, images sampled at places, and linear attention."""
+"""Images put together of blocks and sampled at places, and linear attention."""
 
 from __future__ import annotations
 
@@ -15,23 +15,8 @@ from wholestep.compiler.ir.types import product
 from wholestep.errors import OptionError
 from wholestep.importers.onnx.ops.attention import heads_apart, heads_together
 from wholestep.importers.onnx.ops.windows import Ints, padded, spatial
-from wholestep.importers.onnx.reading import dtype_name
-from wholestep.importers.onnx.sizes import extents, number
-from wholestep.importers.onnx.table import Array, Node, onnx_op
-
-COSINES = {  # of 0, 1, 2 times the angle
-    "HannWindow": (0.5, -0.5, 0.0),
-    "HammingWindow": (25 / 46, -21 / 46, 0.0),
-    "BlackmanWindow": (0.42, -0.5, 0.08),
-}
-
-
-@onnx_op(*COSINES, static=("size",))
-def window(size: Array, *, output_datatype: int = 1, periodic: int = 1, node: Node) -> Array:
-    n = int(number(size))
-    angle = 2 * np.pi * np.arange(n) / (n if periodic else n - 1)
-    found: Array = sum(c * np.cos(i * angle) for i, c in enumerate(COSINES[node.op]))  # type: ignore[assignment]
-    return found.astype(dtype_name(output_datatype))
+from wholestep.importers.onnx.sizes import extents
+from wholestep.importers.onnx.table import Array, onnx_op
 
 
 @onnx_op("Col2Im", static=("image", "block"))
@@ -90,7 +75,7 @@ def grid_sample(
     at = [(p + 1.0) * ((s - 1) / 2) if align_corners else ((p + 1.0) * s - 1.0) * 0.5 for p, s in zip(places, sizes)]
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     if mode == "nearest":
-        return _fetched(
+        return fetched(
             x, [ws.round(_inside(p, s, padding_mode, align_corners)) for p, s in zip(at, sizes)], padding_mode
         )
     if mode == "linear":
@@ -103,7 +88,7 @@ def grid_sample(
         if mode == "cubic":
             where = [_inside(p, s, padding_mode, align_corners) for p, s in zip(where, sizes)]
         weight = math.prod([s[t] for s, t in zip(shares, taps)], start=as_tensor(x.dtype.numpy.type(1)))
-        part = _fetched(x, where, padding_mode) * weight.reshape((x.shape[0], 1, *grid.shape[1:-1]))
+        part = fetched(x, where, padding_mode) * weight.reshape((x.shape[0], 1, *grid.shape[1:-1]))
         total = part if total is None else total + part
     assert total is not None
     return total
@@ -143,7 +128,7 @@ def _inside(p: Tensor, size: int, mode: str, corners: int) -> Tensor:
     return ws.clip(ws.where(turned > span, 2 * span - turned, turned) + low, 0.0, float(size - 1))
 
 
-def _fetched(x: Tensor, places: Sequence[Tensor], mode: str) -> Tensor:
+def fetched(x: Tensor, places: Sequence[Tensor], mode: str) -> Tensor:
     """The elements at whole places, the same for every channel; 0 outside of the image."""
     sizes, inside = spatial(x), None
     together: Any = None
