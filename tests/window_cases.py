@@ -46,6 +46,7 @@ WINDOWS: dict[str, Row] = {
     "conv2d, strided and dilated": both("conv2d", normal(1, 2, 13, 12), normal(3, 2, 3, 3), stride=2, dilation=(2, 3)),
     "conv2d, groups": both("conv2d", normal(2, 6, 6, 7), normal(10, 3, 3, 3), groups=2, padding=1),
     "conv2d, each channel": both("conv2d", normal(2, 19, 6, 7), normal(19, 1, 3, 3), groups=19, padding=1, stride=2),
+    "conv2d, each of many channels": both("conv2d", normal(2, 36, 5, 6), normal(36, 1, 5, 5), groups=36, padding=2),
     "conv2d, same": both("conv2d", normal(2, 3, 5, 6), normal(4, 3, 5, 3), padding="same"),
     "conv2d, more padding than kernel": both("conv2d", normal(1, 2, 4, 3), normal(3, 2, 2, 2), padding=3),
     "conv1d": both("conv1d", normal(2, 3, 12), normal(5, 3, 4), normal(5), stride=2, padding=1, dilation=2),

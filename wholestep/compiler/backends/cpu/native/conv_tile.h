@@ -95,23 +95,43 @@ WS_TILE void NAME(conv_row)(const int count, const int columns, REAL *out, const
     NAME(conv_tile)(size - 1, vectors, out, out_pixel, x, x_pixel, rows, x_row, runs, x_run, length, w);
 }
 
-/* The same where every channel has a kernel of its own: out[pixel][c] = sum of x[... + pixel*x_pixel + c] * w[row][run][c]. */
+/* The same where every channel has a kernel of its own: out[pixel][c] = sum of x[... + pixel*x_pixel + c] * w[row][run][c],
+   for `pixels` pixels, which share what is read of w. */
+WS_TILE void NAME(depth_tile)(const int pixels, const int vectors, REAL *out, const long out_pixel, const REAL *x,
+                                const long x_pixel, const int rows, const long x_row, const int runs, const long x_run,
+                                const REAL *w) {
+  V sum[8][4];
+#pragma GCC unroll 8
+  for (int i = 0; i < pixels; i++)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; v++) sum[i][v] = (V){0};
+  for (int r = 0; r < rows; r++)
+    for (int q = 0; q < runs; q++, w += vectors * WIDTH) {
+      const REAL *at = x + r * x_row + q * x_run;
+      V y[4];
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; v++) y[v] = *(const LOOSE *)(w + v * WIDTH);
+#pragma GCC unroll 8
+      for (int i = 0; i < pixels; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; v++) NAME(fma_at)(&sum[i][v], y[v], at + i * x_pixel + v * WIDTH);
+    }
+#pragma GCC unroll 8
+  for (int i = 0; i < pixels; i++)
+#pragma GCC unroll 4
+    for (int v = 0; v < vectors; v++) *(LOOSE *)(out + i * out_pixel + v * WIDTH) = sum[i][v];
+}
+
 WS_TILE void NAME(depth_row)(const int count, const int columns, REAL *out, const long out_pixel, const REAL *x,
                                const long x_pixel, const int rows, const long x_row, const int runs, const long x_run,
                                const REAL *w) {
-  for (int i = 0; i < count; i++, out += out_pixel, x += x_pixel) {
-    V sum[4];
-#pragma GCC unroll 4
-    for (int v = 0; v < columns / WIDTH; v++) sum[v] = (V){0};
-    for (int r = 0; r < rows; r++)
-      for (int q = 0; q < runs; q++)
-#pragma GCC unroll 4
-        for (int v = 0; v < columns / WIDTH; v++)
-          NAME(fma_at)(&sum[v], *(const LOOSE *)(x + r * x_row + q * x_run + v * WIDTH),
-                       w + (r * runs + q) * columns + v * WIDTH);
-#pragma GCC unroll 4
-    for (int v = 0; v < columns / WIDTH; v++) *(LOOSE *)(out + v * WIDTH) = sum[v];
-  }
+  const int vectors = columns / WIDTH;
+  const int most = REGISTERS / vectors < 8 ? REGISTERS / vectors : 8;
+  const int tiles = (count + most - 1) / most, size = (count + tiles - 1) / tiles, large = count - tiles * (size - 1);
+  for (int t = 0; t < large; t++, out += size * out_pixel, x += size * x_pixel)
+    NAME(depth_tile)(size, vectors, out, out_pixel, x, x_pixel, rows, x_row, runs, x_run, w);
+  for (int t = large; t < tiles; t++, out += (size - 1) * out_pixel, x += (size - 1) * x_pixel)
+    NAME(depth_tile)(size - 1, vectors, out, out_pixel, x, x_pixel, rows, x_row, runs, x_run, w);
 }
 
 /* into[j][v*WIDTH + l] += sum over the pixels of g[pixel*g_pixel + j*g_channel] * x[pixel*x_pixel + v*WIDTH + l]. */
@@ -154,6 +174,57 @@ WS_TILE void NAME(weight_row)(const int outputs, const int length, REAL *into, c
   if (vectors > done)
     NAME(weight_tile)(outputs, vectors - done, into + done * WIDTH, into_output, g, g_row, g_pixel, g_channel, x + done * WIDTH,
                       x_row, x_pixel, height, width);
+}
+
+/* Where every channel has a kernel of its own: into[row][tap][c] += sum over the pixels of
+   g[pixel*g_pixel + c] * x[pixel*x_pixel + row*x_tap_row + tap*x_tap + c], for rows*taps of its taps. */
+WS_TILE void NAME(depth_weight_tile)(const int rows, const int taps, const int vectors, REAL *into, const long into_row,
+                                       const REAL *g, const long g_row, const long g_pixel, const REAL *x,
+                                       const long x_tap_row, const long x_tap, const long x_row, const long x_pixel,
+                                       const int height, const int width) {
+  V sum[24];
+#pragma GCC unroll 24
+  for (int s = 0; s < rows * taps * vectors; s++) sum[s] = (V){0};
+  for (int i = 0; i < height; i++, g += g_row, x += x_row) {
+    const REAL *gp = g, *xp = x;
+    for (int p = 0; p < width; p++, gp += g_pixel, xp += x_pixel) {
+      V y[4];
+#pragma GCC unroll 4
+      for (int v = 0; v < vectors; v++) y[v] = *(const LOOSE *)(gp + v * WIDTH);
+#pragma GCC unroll 24
+      for (int s = 0; s < rows * taps * vectors; s++)
+        NAME(fma_at)(&sum[s], y[s % vectors],
+                     xp + s / (taps * vectors) * x_tap_row + s / vectors % taps * x_tap + s % vectors * WIDTH);
+    }
+  }
+#pragma GCC unroll 24
+  for (int s = 0; s < rows * taps * vectors; s++) {
+    LOOSE *to = (LOOSE *)(into + s / (taps * vectors) * into_row + s % (taps * vectors) * WIDTH);
+    *to = *to + sum[s];
+  }
+}
+
+/* All taps of `columns` channels, as many at once as there are registers. */
+WS_TILE void NAME(depth_weight)(const int rows, const int taps, const int columns, REAL *into, const REAL *g,
+                                  const long g_row, const long g_pixel, const REAL *x, const long x_tap_row, const long x_tap,
+                                  const long x_row, const long x_pixel, const int height, const int width) {
+  const int vectors = columns / WIDTH, most = REGISTERS / vectors, some = taps < most ? taps : most;
+  const int together = most / some < rows ? most / some : rows;
+  const long into_row = taps * columns;
+  for (int k = 0; k < taps; k += some)
+    for (int r = 0; r < rows; r += together) {
+      REAL *to = into + r * into_row + k * columns;
+      const REAL *from = x + r * x_tap_row + k * x_tap;
+      if (k + some <= taps && r + together <= rows)
+        NAME(depth_weight_tile)(together, some, vectors, to, into_row, g, g_row, g_pixel, from, x_tap_row, x_tap, x_row,
+                                x_pixel, height, width);
+      else if (k + some <= taps)
+        NAME(depth_weight_tile)(rows % together, some, vectors, to, into_row, g, g_row, g_pixel, from, x_tap_row, x_tap,
+                                x_row, x_pixel, height, width);
+      else
+        NAME(depth_weight_tile)(1, taps % some, vectors, to, into_row, g, g_row, g_pixel, from, x_tap_row, x_tap, x_row,
+                                x_pixel, height, width);
+    }
 }
 
 /* Through a max pool whose windows tile its input: every cell has one gradient, and the position it came from.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from wholestep.compiler.backends.cpu.render.images import Pen, clear_frame, image_epilogue, stage
 from wholestep.compiler.backends.cpu.render.winograd import render_weight_by_tiles
 from wholestep.compiler.backends.cpu.render.writer import Writer
-from wholestep.compiler.backends.cpu.windows.frames import rounded
+from wholestep.compiler.backends.cpu.windows.frames import depth_columns, rounded
 from wholestep.compiler.backends.cpu.windows.images import VECTOR_BYTES, framed_length
 from wholestep.compiler.ir.windows import SMALL_WINDOW
 
@@ -30,6 +30,9 @@ def render_conv2d_grad_weight(w: Writer) -> None:
     a = pen.window
     if pen.tiles.rows:
         render_weight_by_tiles(pen)
+        return
+    if pen.tiles.runs is None:
+        _weight_of_channels(pen)
         return
     _, _, channels = pen.sizes("x")
     rows, columns, outputs = pen.sizes("g")
@@ -61,6 +64,38 @@ def render_conv2d_grad_weight(w: Writer) -> None:
 
         _in_tiles(w, pen.tiles.granule, outputs, tile)
     _finish_weight(pen, lo, hi, tall, of.count, of.length, padded)
+
+
+def _weight_of_channels(pen: Pen) -> None:
+    """Every channel has a kernel of its own: vectors of channels, all taps of each at once."""
+    w, a = pen.w, pen.window
+    _, _, channels = pen.sizes("x")
+    rows, columns, outputs = pen.sizes("g")
+    tall, wide, _ = pen.sizes("result")
+    row, width = pen.frame.row, depth_columns(outputs)
+    panel = tall * wide * width
+    g_row, g_pixel, _ = pen.steps("g")
+    (lo, hi), last = w.span(0), outputs - width  # where the last vector begins: it may have channels of the one before
+    pen.call(f"ws_clear_{pen.suffix}", f"sums + {lo}/{width}*{panel}", f"({hi} - {lo} + {width - 1})/{width}*{panel}")
+    clear_frame(pen)
+    batch = pen.operands["x"].axes[0]
+    w.scope.axes[batch] = "n"
+    with w.loop("n", "0", w.scope.extent(w.kernel.axes[batch])):
+        w.emit(f"const {pen.real} *const g = {pen.at('g', 'n')};")
+        stage(pen, "x", "n")
+        with w.loop("o", lo, hi, str(width)):
+            w.emit(f"const long c = o < {last} ? o : {last};")
+            pen.call(
+                *(f"ws_depth_weight_{pen.tile(width)}", tall, wide, width, f"sums + o/{width}*{panel}"),
+                *("g + c", g_row, g_pixel, "frame + c", a.dilation[0] * row, a.dilation[1] * channels),
+                *(a.stride[0] * row, a.stride[1] * channels, rows, columns),
+            )
+    o, (y, x, _) = pen.output_step("result"), pen.steps("result")
+    with w.loop("o", lo, hi):
+        w.emit(f"const long first = o/{width}*{width}, l = o - (first < {last} ? first : {last});")
+        with w.loop("r", "0", str(tall)):
+            source = f"sums[o/{width}*{panel} + (r*{wide} + k)*{width} + l]"
+            w.emit(f"for (long k = 0; k < {wide}; k++) ({pen.at('result')})[o*{o} + r*{y} + k*{x}] = {source};")
 
 
 def _in_tiles(w: Writer, size: int, outputs: int, tile: Callable[[int], None]) -> None:

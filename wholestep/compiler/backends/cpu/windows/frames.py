@@ -27,6 +27,11 @@ def is_depthwise(groups: int, outputs: int, inner: int) -> bool:
     return groups > 1 and outputs == groups and inner == 1
 
 
+def depth_columns(outputs: int) -> int:
+    """Channels of a depthwise weight's gradient that are computed together."""
+    return LANES if outputs % LANES == 0 or outputs > 2 * LANES else NARROW
+
+
 def panel_columns(groups: int, outputs: int, inner: int) -> int:
     """The width of the panels of a result of `outputs` channels, each a sum over `inner`."""
     return columns_of(outputs if is_depthwise(groups, outputs, inner) else outputs // groups)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from wholestep.compiler.backends.cpu.layout import LANES
 from wholestep.compiler.backends.cpu.scheduled import Tiles
 from wholestep.compiler.backends.cpu.windows import winograd
-from wholestep.compiler.backends.cpu.windows.frames import SLACK, TILE_OUTPUTS, forward_margin, rounded, runs
+from wholestep.compiler.backends.cpu.windows.frames import (
+    NARROW,
+    SLACK,
+    TILE_OUTPUTS,
+    depth_columns,
+    forward_margin,
+    is_depthwise,
+    rounded,
+    runs,
+)
 from wholestep.compiler.backends.cpu.windows.images import pooled_frame
 from wholestep.compiler.backends.cpu.windows.reserve import Rooms, area
 from wholestep.compiler.ir import attrs as at
@@ -18,13 +27,15 @@ def weight_tiles(rooms: Rooms) -> Tiles:
     head = rooms.head
     tiles = _pooled_weight(rooms) if head.op == "pooled_grad_weight" else _plain_weight(rooms)
     if not tiles.rows:
-        rooms.room("sums", _sums(head, rooms.image(0)[2]))
+        rooms.room("sums", _sums(head, rooms.image(0)[2], tiles.runs is None and head.op == "conv2d_grad_weight"))
     return tiles
 
 
-def _sums(head: Node, channels: int) -> int:
+def _sums(head: Node, channels: int, by_channels: bool) -> int:
     """Elements of all outputs, in whole vectors."""
     outputs, height, width, inner = (e for e in head.type.shape[-4:] if isinstance(e, int))
+    if by_channels:
+        return rounded(outputs, depth_columns(outputs)) * height * width + SLACK
     of = runs(width, getattr(head.attrs, "dilation", (1, 1))[1], channels, inner)
     return outputs * height * of.count * rounded(of.length) + SLACK
 
@@ -42,6 +53,8 @@ def _plain_weight(rooms: Rooms) -> Tiles:
         for of in zip((height, width), (rows, columns), a.size, a.stride, a.low, a.dilation, strict=True)
     ]
     rooms.room("frame", area((height, width), a.low, margins) * channels + SLACK)
+    if is_depthwise(a.groups, outputs, channels // a.groups) and outputs >= NARROW and rooms.is_dense(1):
+        return Tiles(granule=depth_columns(outputs), frame=rooms.frame(0, a.low, margins))  # vectors of channels
     tile = TILE_OUTPUTS
     while (outputs // a.groups) % tile and a.groups > 1:
         tile //= 2
