@@ -42,7 +42,7 @@ class Attention(nn.Module):
         batch, time, width = x.shape
         q, k, v = (t.reshape(batch, time, HEADS, -1).transpose(1, 2) for t in self.c_attn(x).split(width, -1))
         scores = q @ k.transpose(2, 3) / (width // HEADS) ** 0.5
-        hidden = torch.ones(time, time, dtype=torch.bool).triu(1)
+        hidden = torch.ones(time, time, dtype=torch.bool, device=x.device).triu(1)
         mixed = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
         out: torch.Tensor = self.c_proj(mixed.transpose(1, 2).reshape(x.shape))
         return out

@@ -77,19 +77,25 @@ def pair(
             yield name, Pair(lambda: ws.models.lstm_lm(words, width=width, layers=2), test_lstm.Twin, x, y)
 
 
-def by_torch(pair: Pair, start: dict[str, torch.Tensor], dtype: torch.dtype, lr: float) -> dict[str, Array]:
+def by_torch(
+    pair: Pair, start: dict[str, torch.Tensor], dtype: torch.dtype, lr: float, half: bool = False
+) -> dict[str, Array]:
+    """Numbers after all steps; `half` are torch's own products in bfloat16, on the GPU."""
+    device = "cuda" if half else "cpu"
     twin = pair.theirs()
     twin.load_state_dict(start)
-    twin = twin.to(dtype)
+    twin = twin.to(device, dtype)
     optimizer = torch.optim.SGD(twin.parameters(), lr=lr, momentum=0.9)
     for x, y in batches(pair):
         optimizer.zero_grad()
-        given = torch.tensor(x)
-        scores = twin(given.to(dtype) if given.is_floating_point() else given)
-        loss = F.cross_entropy(scores.reshape(-1, scores.shape[-1]), torch.tensor(y).long().reshape(-1))
+        given = torch.tensor(x, device=device)
+        with torch.autocast(device, torch.bfloat16, enabled=half):
+            scores = twin(given.to(dtype) if given.is_floating_point() else given)
+            scores, labels = scores.reshape(-1, scores.shape[-1]), torch.tensor(y, device=device).long().reshape(-1)
+            loss = F.cross_entropy(scores, labels)
         loss.backward()
         optimizer.step()
-    return {name: value.numpy() for name, value in twin.state_dict().items() if value.is_floating_point()}
+    return {name: value.cpu().numpy() for name, value in twin.state_dict().items() if value.is_floating_point()}
 
 
 def batches(pair: Pair) -> Iterator[tuple[Array, Array]]:
@@ -98,7 +104,9 @@ def batches(pair: Pair) -> Iterator[tuple[Array, Array]]:
         yield pair.x[i * each : (i + 1) * each], pair.labels[i * each : (i + 1) * each]
 
 
-def by_session(pair: Pair, start: dict[str, torch.Tensor], device: str, lr: float, checked: bool) -> dict[str, Array]:
+def by_session(
+    pair: Pair, start: dict[str, torch.Tensor], device: str, lr: float, checked: bool, precision: str = "float32"
+) -> dict[str, Array]:
     model = pair.ours()
     model.load_state_dict(start)
     inputs, targets = (ws.Spec(("batch", *a.shape[1:]), a.dtype.name) for a in (pair.x, pair.labels))
@@ -110,6 +118,7 @@ def by_session(pair: Pair, start: dict[str, torch.Tensor], device: str, lr: floa
         optimizer=ws.SGD(lr=lr, momentum=0.9),
         batch_size=len(pair.x) // STEPS,
         device=device,
+        precision=precision,
         options=replace(UNCHECKED, verify=True, cache=False) if checked else UNCHECKED,
     )
     if checked:
@@ -147,3 +156,26 @@ def test_ten_steps_are_as_near_to_float64_as_torchs(pair: tuple[str, Pair], gpu:
     if "cpu" in found:
         cpu = {n: a.astype(np.float64) for n, a in found["cpu"].items() if n in exact}
         assert farthest(found["cuda"], cpu)[0] <= NEAR, errors
+
+
+def test_bfloat16_is_as_near_to_float64_as_torchs_autocast(pair: tuple[str, Pair], gpu: FakeDriver | None) -> None:
+    """How far the whole step is off, relative to how far weights moved."""
+    if gpu is not None or not torch.cuda.is_available():
+        pytest.skip("torch is asked on a GPU")
+    name, each = pair
+    start = {n: t.clone() for n, t in each.theirs().state_dict().items()}
+    exact = by_torch(each, start, torch.float64, LR[name])
+    found = {
+        "torch": by_torch(each, start, torch.float32, LR[name], half=True),
+        "cuda": by_session(each, start, "cuda", LR[name], False, "bfloat16"),
+    }
+    trained = [n for n, p in each.theirs().named_parameters() if p.requires_grad]
+
+    def off(got: dict[str, Array]) -> float:
+        wrong = sum(float(((got[n].astype(np.float64) - exact[n]) ** 2).sum()) for n in trained)
+        moved = sum(float(((exact[n] - start[n].numpy()) ** 2).sum()) for n in trained)
+        return (wrong / moved) ** 0.5
+
+    errors = {who: off(got) for who, got in found.items()}
+    print(f"{name}: of float64 after {STEPS} steps in bfloat16, by movement: {errors}")
+    assert errors["cuda"] <= 1.3 * errors["torch"], errors
