@@ -62,9 +62,10 @@ def test_kernels_beside_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None
     found = graphs()
     compiler = Compiler(CompileOptions(egraph=False))
     plans = [compiler.plan(graph, CAPACITY, TARGET)[0] for graph in found.values()]
-    monkeypatch.setattr(rules, "ENOUGH", 0)
-    plans.append(compiler.plan(found["causal"], CAPACITY, TARGET)[0])
-    *emulated, with_two_rows = together(plans)
+    for own in (2, 4):
+        monkeypatch.setattr(rules, "OWN", ((0, own),))
+        plans.append(compiler.plan(found["causal"], CAPACITY, TARGET)[0])
+    *emulated, with_two_rows, with_four = together(plans)
     for (name, graph), one in zip(found.items(), emulated, strict=True):
         forms = [k.schedule.form for k in one.plan.kernels if isinstance(k.body, Call)]
         assert forms == ["attention"] * 2, name
@@ -72,8 +73,9 @@ def test_kernels_beside_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None
             sizes = {s: capacity[s] for s in graph.symbols}
             made = beside_the_interpreter(name, graph, one, sizes)
             if name == "causal":
-                for key, value in beside_the_interpreter(name, graph, with_two_rows, sizes).items():
-                    np.testing.assert_array_equal(made[key], value)
+                for other in (with_two_rows, with_four):
+                    for key, value in beside_the_interpreter(name, graph, other, sizes).items():
+                        np.testing.assert_array_equal(made[key], value)
 
 
 def test_attention_in_half_precision_is_cudnns(monkeypatch: pytest.MonkeyPatch, gpu: FakeDriver | None) -> None:
@@ -97,6 +99,30 @@ def test_attention_in_half_precision_is_cudnns(monkeypatch: pytest.MonkeyPatch, 
         assert losses[0] == losses[1] == pytest.approx(losses[2], rel=1e-2)
     for name in other.state.names:
         np.testing.assert_array_equal(ours.get(name), again.get(name))
+
+
+def test_shared_keys_and_a_memory_are_cudnns_too(monkeypatch: pytest.MonkeyPatch, gpu: FakeDriver | None) -> None:
+    monkeypatch.setattr(rules, "LEAST_WORK", 0)
+
+    def trained(device: str) -> tuple[list[float], list[str]]:
+        g = ws.Graph()
+        x, memory = g.input("x", ("batch", 9, 32)), g.input("memory", ("batch", 5, 32))
+        own = ws.nn.MultiHeadAttention(32, 4, kv_heads=2, causal=True, rotary=True)
+        other = ws.nn.MultiHeadAttention(32, 2)
+        mixed = own(x)
+        with g.scope("other"):
+            g.set_outputs({"loss": (other(mixed, memory) ** 2).mean()})
+        options = ws.CompileOptions(verify=False, cache=False, egraph=False)
+        given = {"device": device, "precision": "float16", "options": options, "seed": 3}
+        session = ws.build_session(g, optimizer=ws.SGD(lr=0.5), batch_size=4, **given)
+        rng = np.random.default_rng(0)
+        rows = {name: rng.standard_normal((4, n, 32), dtype=np.float32) for name, n in (("x", 9), ("memory", 5))}
+        forms = [k.schedule.form for k in session.plan.kernels if isinstance(k.body, Call)] if device == "cuda" else []
+        return [float(session.step(**{n: v[:count] for n, v in rows.items()})) for count in (4, 3, 4)], forms
+
+    (ours, forms), (expected, _) = trained("cuda"), trained("reference")
+    assert forms == ["cudnn"] * 4
+    assert ours == pytest.approx(expected, rel=5e-3)
 
 
 def test_a_report_says_who_computes_attention_and_why() -> None:

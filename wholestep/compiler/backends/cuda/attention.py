@@ -16,8 +16,7 @@ from wholestep.compiler.plan.kernel import Kernel, Operand, Plan
 
 TILE, NARROW_TILE = 32, 16  # rows of a block; of wide heads and of float64, for whom shared memory is small
 GROUP = 8  # threads that share rows, in native/attention.h,
-MOST_OWN = 2  # and how many they share where there are
-ENOUGH = 528  # blocks, four for each multiprocessor
+OWN = ((512, 4), (200, 2))  # and how many rows they share where there are so many blocks
 WIDE_HEAD = 256  # bytes of a row from which on a head is wide
 WIDEST_HEAD = 512  # bytes of a row that our kernel takes
 LEAST_WORK = 16_000_000  # floating-point operations from which on a library's attention beats ours
@@ -66,7 +65,7 @@ def schedule_attention(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> 
     heads = evaluate(kernel.axes[axes.group], sizes)
     blocks = lead * heads * down if makes_queries(call) else 0
     blocks += lead * across if makes_keys(call) else 0
-    own = MOST_OWN if blocks >= ENOUGH and tile == TILE else 1
+    own = next((own for least, own in OWN if blocks >= least and tile == TILE), 1)
     return CudaSchedule(ATTENTION, tile // own * GROUP, max(1, blocks), tile=(tile, own))
 
 

@@ -61,6 +61,30 @@ def start_of(load: Load) -> Extent:
     return start
 
 
+def lies_in_fours(load: Load, axis: int) -> bool:
+    """Do four elements along an axis lie side by side, where four begin?"""
+    strides = [product(load.shape[d + 1 :]) for d in range(len(load.index))]
+    found = 0
+    for i, stride in zip(load.index, strides, strict=True):
+        if i.value is not None or i.over != 1 or not in_fours(i.offset * stride):
+            return False
+        for a, c in i.terms:
+            if a == axis:
+                found += 1
+                if c * stride != 1:
+                    return False
+            elif not in_fours(c * stride):
+                return False
+    return found == 1
+
+
+def in_fours(extent: Extent) -> bool:
+    """Is it a multiple of four, whatever the sizes are?"""
+    if isinstance(extent, int):
+        return extent % 4 == 0
+    return all(coefficient % 4 == 0 for _, coefficient in extent.terms)
+
+
 def is_direct(plan: Plan, dot: Dot) -> bool:
     """Does the library write the result where it belongs?  Else a kernel of ours takes it from scratch memory."""
     level = dot.levels[0]

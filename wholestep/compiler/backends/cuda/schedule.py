@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from wholestep.compiler.backends.cuda import chains, convolutions, products, sharing, windows
+from wholestep.compiler.backends.cuda import chains, convolutions, middle, products, sharing, windows
 from wholestep.compiler.backends.cuda.arena import in_good_order, place
 from wholestep.compiler.backends.cuda.attention import notes_of, schedule_attention
 from wholestep.compiler.backends.cuda.scheduled import (
@@ -258,6 +258,8 @@ def _dot(plan: Plan, kernel: Kernel) -> CudaSchedule:
         raise PlanError("a product for a GPU makes no column sums; the target's fusion says so.")
     acc = next(i.dtype for i in dot.levels[0].body if i.op == "acc")
     batch, sizes = product([axes[a] for a in dot.batch]), sizes_in(plan, kernel)
+    if middle.takes(plan, kernel, sizes):
+        return middle.schedule_middle(kernel, sizes)
     if products.takes(plan, kernel, sizes):
         elements = prod(evaluate(axes[a], sizes) for a in (*dot.batch, dot.m, dot.n))
         scratch = 0 if products.is_direct(plan, dot) else aligned(elements * acc.size)

@@ -12,6 +12,7 @@ ELEMENTS = "elements"  # a thread an element
 ROWS = "rows"  # a warp or a block a row
 COLUMNS = "columns"  # 32 columns a block, whose warps share the axis that is added up
 PRODUCT = "product"  # a tile a block
+MIDDLE = "middle"  # a product of a middle size: a tile a block
 LIBRARY = "library"  # a product of cuBLASLt, and a thread an element for what follows it
 ATTENTION = "attention"  # a tile of queries, or of keys, a block
 GRAPH = "cudnn"  # a graph of cuDNN

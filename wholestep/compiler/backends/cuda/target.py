@@ -26,7 +26,7 @@ def library_flops(name: str) -> tuple[tuple[str, int], ...]:
 
     It has the better tiles and tf32; we have no wait.
     """
-    single = 16_000_000 if uses_tf32(name) else 60_000_000
+    single = 16_000_000 if uses_tf32(name) else 400_000_000
     return (("float32", single), ("bfloat16", 16_000_000), ("float16", 16_000_000))
 
 

@@ -38,6 +38,67 @@ template <int DEEP, int WIDE, bool ALONG_K> WS_INLINE int ws_other_of(int at) {
   return ALONG_K ? at / 32 / (DEEP / 8) * 4 + at % 32 / 8 : at % WIDE;
 }
 
+/* The same for pieces of four along the axis that is contiguous in memory: 8 of k by 16 of the other, or four of the
+   other. */
+template <int DEEP, int WIDE, bool ALONG_K> WS_INLINE int ws_k_of_four(int at) {
+  return ALONG_K ? at / 32 % (DEEP / 8) * 8 + at % 2 * 4 : at / (WIDE / 4);
+}
+template <int DEEP, int WIDE, bool ALONG_K> WS_INLINE int ws_other_of_four(int at) {
+  return ALONG_K ? at / 32 / (DEEP / 8) * 16 + at % 32 / 2 : at % (WIDE / 4) * 4;
+}
+
+/* An operand whose elements are places in memory is read in pieces of 16 bytes: they begin at multiples of them, and no
+   size cuts one. */
+template <class X> struct ws_place { static constexpr bool WHOLE = false; };
+template <class X> struct ws_place<const X &> { static constexpr bool WHOLE = sizeof(X) == 4; };
+
+/* A piece of an operand on its way to shared memory, rows of k STEP apart. */
+template <class T, int DEEP, int WIDE, int STEP, bool ALONG_K, bool FOURS> struct ws_load {
+  static constexpr int COUNT = WIDE * DEEP / 256;
+  T next[COUNT];
+  template <class F> __device__ __forceinline__ void fetch(int first, int end, int k0, int k_to, F f) {
+    const int t = threadIdx.x;
+    if constexpr (FOURS) {
+#pragma unroll
+      for (int l = 0; l < COUNT / 4; l++) {
+        const int at = t + l * 256, other = first + ws_other_of_four<DEEP, WIDE, ALONG_K>(at);
+        const int k = k0 + ws_k_of_four<DEEP, WIDE, ALONG_K>(at);
+        if (other < end && k < k_to) {
+          ws_pick<T, 4>(next + l * 4, &f(other, k));
+        } else {
+#pragma unroll
+          for (int s = 0; s < 4; s++) next[l * 4 + s] = 0;
+        }
+      }
+    } else {
+#pragma unroll
+      for (int l = 0; l < COUNT; l++) {
+        const int at = t + l * 256, other = first + ws_other_of<DEEP, WIDE, ALONG_K>(at);
+        const int k = k0 + ws_k_of<DEEP, WIDE, ALONG_K>(at);
+        next[l] = other < end && k < k_to ? (T)f(other, k) : (T)0;
+      }
+    }
+  }
+  __device__ __forceinline__ void put(T *to) const {
+    const int t = threadIdx.x;
+    if constexpr (FOURS) {
+#pragma unroll
+      for (int l = 0; l < COUNT / 4; l++) {
+        const int at = t + l * 256, other = ws_other_of_four<DEEP, WIDE, ALONG_K>(at);
+        const int k = ws_k_of_four<DEEP, WIDE, ALONG_K>(at);
+#pragma unroll
+        for (int s = 0; s < 4; s++) to[ALONG_K ? (k + s) * STEP + other : k * STEP + other + s] = next[l * 4 + s];
+      }
+    } else {
+#pragma unroll
+      for (int l = 0; l < COUNT; l++) {
+        const int at = t + l * 256;
+        to[ws_k_of<DEEP, WIDE, ALONG_K>(at) * STEP + ws_other_of<DEEP, WIDE, ALONG_K>(at)] = next[l];
+      }
+    }
+  }
+};
+
 /* Nothing of an epilogue is read before its product is made. */
 struct ws_nothing {};
 
@@ -47,43 +108,29 @@ WS_INLINE void ws_product(
     T *memory, int m, int n, int k_from, int k_to, int m0, int n0, ws_chunks<T> chunks, A a, B b, P early, E e) {
   constexpr int THREADS = 256, DEEP = TK * GROUPS, EACH = THREADS / GROUPS, OWN = TM * TN / EACH;
   constexpr int RN = OWN >= 16 && TN >= 16 ? 4 : 2, RM = OWN / RN; /* of a thread: side by side */
-  constexpr int LA = TM * DEEP / THREADS, LB = TN * DEEP / THREADS, PM = TM + 4, PN = TN + 4;
+  constexpr int PM = TM + 4, PN = TN + 4;
+  constexpr bool A_FOURS = ws_place<decltype(a(0, 0))>::WHOLE && TM % 16 == 0;
+  constexpr bool B_FOURS = ws_place<decltype(b(0, 0))>::WHOLE && TN % 16 == 0;
   T *const left = memory, *const right = memory + DEEP * PM;
   const int t = threadIdx.x, group = t / EACH, own = t % EACH, row = own / (TN / RN) * RM, column = own % (TN / RN) * RN;
-  T acc[RM][RN], next_a[LA], next_b[LB];
+  T acc[RM][RN];
+  ws_load<T, DEEP, TM, PM, A_ALONG_K, A_FOURS> next_a;
+  ws_load<T, DEEP, TN, PN, B_ALONG_K, B_FOURS> next_b;
 #pragma unroll
   for (int i = 0; i < RM; i++)
 #pragma unroll
     for (int j = 0; j < RN; j++) acc[i][j] = 0;
   auto fetch = [&](int k0) {
-#pragma unroll
-    for (int l = 0; l < LA; l++) {
-      const int at = t + l * THREADS, i = m0 + ws_other_of<DEEP, TM, A_ALONG_K>(at);
-      const int k = k0 + ws_k_of<DEEP, TM, A_ALONG_K>(at);
-      next_a[l] = i < m && k < k_to ? (T)a(i, k) : (T)0;
-    }
-#pragma unroll
-    for (int l = 0; l < LB; l++) {
-      const int at = t + l * THREADS, j = n0 + ws_other_of<DEEP, TN, B_ALONG_K>(at);
-      const int k = k0 + ws_k_of<DEEP, TN, B_ALONG_K>(at);
-      next_b[l] = j < n && k < k_to ? (T)b(k, j) : (T)0;
-    }
+    next_a.fetch(m0, m, k0, k_to, [&](int i, int k) -> decltype(a(0, 0)) { return a(i, k); });
+    next_b.fetch(n0, n, k0, k_to, [&](int j, int k) -> decltype(b(0, 0)) { return b(k, j); });
   };
   /* Of a tile with an element for each thread, what its epilogue reads is on its way while the product is made. */
   auto seen = early(m0 + t / TN < m ? m0 + t / TN : m0, n0 + t % TN < n ? n0 + t % TN : n0);
   fetch(k_from);
   for (int k0 = k_from; k0 < k_to; k0 += DEEP) {
     if (k0 > k_from) __syncthreads();
-#pragma unroll
-    for (int l = 0; l < LA; l++) {
-      const int at = t + l * THREADS;
-      left[ws_k_of<DEEP, TM, A_ALONG_K>(at) * PM + ws_other_of<DEEP, TM, A_ALONG_K>(at)] = next_a[l];
-    }
-#pragma unroll
-    for (int l = 0; l < LB; l++) {
-      const int at = t + l * THREADS;
-      right[ws_k_of<DEEP, TN, B_ALONG_K>(at) * PN + ws_other_of<DEEP, TN, B_ALONG_K>(at)] = next_b[l];
-    }
+    next_a.put(left);
+    next_b.put(right);
     __syncthreads();
     if (k0 + DEEP < k_to) fetch(k0 + DEEP);
     if (GROUPS > 1 && k0 + group * TK >= k_to) continue; /* nothing is left for this group */

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from wholestep.compiler.backends.cuda.chains import row_axis
-from wholestep.compiler.backends.cuda.products import stride_of
+from wholestep.compiler.backends.cuda.products import lies_in_fours, stride_of
 from wholestep.compiler.backends.cuda.render.language import STORED, widened
-from wholestep.compiler.backends.cuda.render.products import DEPTH, accumulator, lies_in_fours
+from wholestep.compiler.backends.cuda.render.products import DEPTH, accumulator
 from wholestep.compiler.backends.cuda.render.rows import Row
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import ELEMENTS

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.backends.cuda.products import stride_of
+from collections.abc import Sequence
+
+from wholestep.compiler.backends.cuda.products import in_fours, lies_in_fours, stride_of
 from wholestep.compiler.backends.cuda.render.language import LOCAL, STORED, widened
 from wholestep.compiler.backends.cuda.render.nests import over_elements
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import LIBRARY, CudaSchedule
-from wholestep.compiler.ir.types import DType, Extent, float32, product
+from wholestep.compiler.ir.types import DType, float32
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Instr, Level, Load
 
@@ -31,7 +33,14 @@ def render_dot(w: Writer) -> None:
 
     along = [stride_of(dot.a, dot.k) == 1, stride_of(dot.b, dot.k) == 1]
     tiles(w, w.axis_extent(dot.m), w.axis_extent(dot.n), w.axis_extent(dot.k), dot.batch, accumulate)
-    product_call(w, accumulate, along, [read(dot.a)], [read(dot.b)], level, acc.id, {})
+    contiguous = [dot.k if one else other for one, other in zip(along, (dot.m, dot.n), strict=True)]
+    fours = [is_in_fours(w, x, axis) for x, axis in zip((dot.a, dot.b), contiguous, strict=True)]
+    product_call(w, accumulate, along, [read(dot.a)], [read(dot.b)], level, acc.id, {}, fours=fours)
+
+
+def is_in_fours(w: Writer, load: Load, along: int) -> bool:
+    """Do elements along an axis lie in whole pieces of four, in memory as they are multiplied?"""
+    return w.buffer_dtype(load) == float32 and in_fours(w.kernel.axes[along]) and lies_in_fours(load, along)
 
 
 def render_behind(w: Writer, dot: Dot, level: Level, acc: Instr) -> None:
@@ -84,30 +93,6 @@ def early_loads(level: Level) -> tuple[Instr, ...]:
     )
 
 
-def lies_in_fours(load: Load, axis: int) -> bool:
-    """Do four elements along an axis lie side by side, where four begin?"""
-    strides = [product(load.shape[d + 1 :]) for d in range(len(load.index))]
-    found = 0
-    for i, stride in zip(load.index, strides, strict=True):
-        if i.value is not None or i.over != 1 or not _in_fours(i.offset * stride):
-            return False
-        for a, c in i.terms:
-            if a == axis:
-                found += 1
-                if c * stride != 1:
-                    return False
-            elif not _in_fours(c * stride):
-                return False
-    return found == 1
-
-
-def _in_fours(extent: Extent) -> bool:
-    """Is it a multiple of four, whatever the sizes are?"""
-    if isinstance(extent, int):
-        return extent % 4 == 0
-    return all(coefficient % 4 == 0 for _, coefficient in extent.terms)
-
-
 def is_whole(schedule: CudaSchedule) -> bool:
     """Does a block have the whole of k, in chunks that it adds by itself?"""
     return bool(schedule.chunk) and schedule.chunks == 1
@@ -123,6 +108,7 @@ def product_call(
     acc: int,
     axes: dict[int, str],
     before: tuple[str, ...] = (),
+    fours: Sequence[bool] = (False, False),
 ) -> None:
     """The call; the epilogue is that of one element, whose axes may be `axes`, found by the lines `before`."""
     tall, wide, groups = w.schedule.tile
@@ -150,8 +136,9 @@ def product_call(
     w.emit(head)
     w.emit(f"    {arguments}")
     w.depth += 1
-    for opening, lines in (("[&](int i, int k)", a), ("[&](int k, int j)", b)):
-        with w.block(f"{opening} -> {f'const {type} *' if whole else type}", "},"):
+    for opening, lines, four in (("[&](int i, int k)", a, fours[0]), ("[&](int k, int j)", b, fours[1])):
+        given = f"const {type} *" if whole else f"const {type} &" if four else type
+        with w.block(f"{opening} -> {given}", "},"):
             for line in lines:
                 w.emit(line.replace("return ", "return &", 1) if whole else line)
     kept = dict(w.axes)

@@ -12,13 +12,14 @@ from wholestep.compiler.backends.cuda.products import is_direct
 from wholestep.compiler.backends.cuda.render.attention import render_call
 from wholestep.compiler.backends.cuda.render.chains import render_chained
 from wholestep.compiler.backends.cuda.render.columns import render_columns
+from wholestep.compiler.backends.cuda.render.middle import render_middle
 from wholestep.compiler.backends.cuda.render.nests import render_nest
 from wholestep.compiler.backends.cuda.render.products import render_dot
 from wholestep.compiler.backends.cuda.render.scatters import render_scatter, render_sorting
 from wholestep.compiler.backends.cuda.render.shared import Called, body_of, in_runs, launch_text
 from wholestep.compiler.backends.cuda.render.windows import render_window
 from wholestep.compiler.backends.cuda.render.writer import Writer
-from wholestep.compiler.backends.cuda.scheduled import GRAPH, LIBRARY, SCATTER_SORTED, schedule_of
+from wholestep.compiler.backends.cuda.scheduled import GRAPH, LIBRARY, MIDDLE, SCATTER_SORTED, schedule_of
 from wholestep.compiler.backends.cuda.sharing import by_launch, may_share, parts_of
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
@@ -31,7 +32,7 @@ KERNELS = "// ---- kernels"  # what stands before it is the same for every plan
 RENDER: Mapping[Kind, Callable[[Writer], None]] = {
     Kind.NEST: render_nest,
     Kind.COLUMNS: render_columns,
-    Kind.DOT: render_dot,
+    Kind.DOT: lambda w: render_middle(w) if w.schedule.form == MIDDLE else render_dot(w),
     Kind.SCATTER: render_scatter,
     Kind.WINDOW: render_window,
     Kind.CALL: render_call,
@@ -202,6 +203,7 @@ def with_primitives(text: str, machine: str | None = None) -> str:
         native("gpu.h") if machine is None else machine,
         native("device.h"),
         native("product.h"),
+        native("middle.h"),
         native("window.h"),
         native("attention.h"),
     ]
