@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as runtime
 import pytest
+import torch
 
 import wholestep as ws
 from tests.importers.networks import flat, small_networks
@@ -144,6 +145,23 @@ def test_the_whole_training_step_runs_elsewhere(tmp_path: Path) -> None:
         assert states.pop("step") == 3
         for key, value in states.items():
             np.testing.assert_allclose(value, session.get(key), rtol=1e-3, atol=2e-5, err_msg=f"{name}: {key}")
+
+
+def test_networks_of_torch_and_frozen_parts_go_through_too(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layers = torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4, momentum=0.3), torch.nn.Flatten(), torch.nn.Linear(16, 2)
+    theirs = torch.nn.Sequential(*layers)
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 4)).astype(np.float32)
+    theirs(torch.tensor(x))  # statistics that are not those of the start
+    net = ws.from_torch(theirs, x).freeze("0.*")
+    ws.export_onnx(net, tmp_path / "net.onnx", example=x)
+    wanted = theirs.eval()(torch.tensor(x)).detach().numpy()
+    np.testing.assert_allclose(run(tmp_path / "net.onnx", (x,))[0], wanted, atol=1e-5)
+    (norm,) = [n for n in onnx.load(tmp_path / "net.onnx").graph.node if n.op_type == "BatchNormalization"]
+    assert {round(a.f, 6) for a in norm.attribute} == {0.7, 1e-5}
+    back = ws.from_onnx(tmp_path / "net.onnx")
+    assert {n: p.frozen for n, p in back.parameters().items()} == {n: p.frozen for n, p in net.parameters().items()}
+    assert set(back.state_dict()) == {n for n, t in theirs.state_dict().items() if t.dtype == torch.float32}
 
 
 def test_sessions_that_do_not_train_on_one_batch_are_refused(tmp_path: Path) -> None:

@@ -66,7 +66,14 @@ def export_onnx(
     whole = graph.to_ir()
     values = numbers(net)
     used = {name: values[_first_name(net, graph, name)] for name in graph.states if name in whole.states()}
-    model = make_model(whole, Named(used, {u.name: u.node for u in whole.updates}), opset, type(net).__name__)
+    owners = {name: graph.owners[name] for name in used if name in graph.owners}
+    named = Named(
+        used,
+        {u.name: u.node for u in whole.updates},
+        [name for name, owned in owners.items() if not owned.trained],
+        [name for name, owned in owners.items() if owned.trained and owned.frozen],
+    )
+    model = make_model(whole, named, opset, type(net).__name__)
     write_model(model, Path(path), external_data)
 
 

@@ -39,8 +39,9 @@ class Writer:
     def needs(self, node: ir.Node) -> Sequence[ir.Node]:
         """The values that a node is written with."""
         if node.op == "by_mode":
-            norm = layers.batch_norm_by_mode(node)
-            return norm.inputs if norm is not None else node.inputs[1:]
+            return node.inputs[1:]
+        if node.op == "add" and (norm := layers.evaluated_norm(node)) is not None:
+            return norm.inputs
         if node.op == "dropout":
             return node.inputs[:1]
         if node.op == "custom_gradient":
@@ -85,7 +86,7 @@ class Writer:
         if node.op == "stop_gradient":
             return value(e, node.inputs[0])
         if node.op == "by_mode":
-            return self._by_mode(e, node)
+            return value(e, node.inputs[1])
         if node.op == "item":
             return self._item(e, node)
         if node.op == "slice" and node.inputs[0].op == "item" and node.inputs[0].inputs[0].op == "scan":
@@ -94,6 +95,8 @@ class Writer:
             readers = self.readers.get(trail, [])
             if index < attrs_of(scan, at.ScanAttrs).carries and all(loops.is_last(r, trail) for r in readers):
                 return e.reshape(e.results[scan][index], node.type.shape)
+        if node.op == "add" and (norm := layers.evaluated_norm(node)) is not None:
+            return self._norm(e, norm)
         if node.op == "add":
             for product, other in (node.inputs, reversed(node.inputs)):
                 bias = self._bias_of(node, product, other)
@@ -111,10 +114,7 @@ class Writer:
         (made,), index = node.inputs, attrs_of(node, at.ItemAttrs).index
         return value(e, made.inputs[index]) if made.op == "custom_gradient" else e.results[made][index]
 
-    def _by_mode(self, e: Emitter, node: ir.Node) -> str:
-        norm = layers.batch_norm_by_mode(node)
-        if norm is None:
-            return value(e, node.inputs[1])
+    def _norm(self, e: Emitter, norm: layers.BatchNorm) -> str:
         mean = norm.inputs[3]
         momentum = layers.momentum_of(self.updates.get(attrs_of(mean, at.StateAttrs).name))
         given = {"epsilon": norm.eps, "momentum": momentum}

@@ -10,7 +10,6 @@ import numpy as np
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import toposort
 from wholestep.errors import GraphError
 from wholestep.exporters.onnx.emitter import Emitter
 from wholestep.exporters.onnx.values import Row, value
@@ -134,48 +133,52 @@ class BatchNorm:
     eps: float
 
 
-def batch_norm_by_mode(node: ir.Node) -> BatchNorm | None:
-    """What `ws.batch_norm` with running statistics recorded, None where a `by_mode` is something else."""
-    trained, evaluated = node.inputs
-    if trained.op != "batch_norm" or len(trained.inputs) != 3:
+def evaluated_norm(node: ir.Node) -> BatchNorm | None:
+    """(x - mean)·(1 / √(variance + eps)·weight) + bias of running statistics, as `ws.batch_norm` records it for
+    evaluation; None where a sum is something else."""
+    if node.op != "add" or node.inputs[0].op != "mul" or node.inputs[0].inputs[0].op != "sub":
         return None
-    x, weight, bias = trained.inputs
-    inside = _between(evaluated, {x, weight, bias})
-    states = [n for n in inside if n.is_state]
-    roots = [n for n in inside if n.op == "sqrt"]
-    if len(states) != 2 or len(roots) != 1:
+    (_scaled, shift), (centred, slope) = node.inputs, node.inputs[0].inputs
+    x, middle = centred.inputs
+    mean, bias, factor = _per_channel(middle, x), _per_channel(shift, x), _per_channel(slope, x)
+    if mean is None or bias is None or factor is None or factor.op != "mul" or factor.inputs[0].op != "div":
         return None
-    below = set(toposort(roots))
-    variances = [n for n in states if n in below]
-    means = [n for n in states if n not in below]
-    if len(variances) != 1 or len(means) != 1:
+    (_root, weight), (one, spread) = factor.inputs, factor.inputs[0].inputs
+    if _constant(one) != 1 or spread.op != "sqrt" or spread.inputs[0].op != "add" or not mean.is_state:
         return None
-    return BatchNorm((x, weight, bias, means[0], variances[0]), attrs_of(trained, at.NormAttrs).eps)
+    variance, least = spread.inputs[0].inputs
+    eps = _constant(least)
+    if eps is None or not variance.is_state:
+        return None
+    return BatchNorm((x, weight, bias, mean, variance), float(str(np.float32(eps))))
 
 
-def _between(node: ir.Node, ends: set[ir.Node]) -> list[ir.Node]:
-    """What a node is computed from, as far as the ends."""
-    seen: dict[ir.Node, None] = {}
-    waiting = [node]
-    while waiting:
-        n = waiting.pop()
-        if n not in seen and n not in ends:
-            seen[n] = None
-            waiting.extend(n.inputs)
-    return list(seen)
+def _per_channel(node: ir.Node, x: ir.Node) -> ir.Node | None:
+    """The vector that a node has for each channel of x."""
+    if node.op != "expand" or attrs_of(node, at.ExpandAttrs).axes != (1,) or node.type.shape != x.type.shape:
+        return None
+    (vector,) = node.inputs
+    while vector.op == "reshape":
+        vector = vector.inputs[0]
+    return vector if vector.type.rank == 1 else None
+
+
+def _constant(node: ir.Node) -> float | None:
+    while node.op in ("expand", "cast"):
+        node = node.inputs[0]
+    known = isinstance(node.attrs, at.ConstantAttrs) and node.type.rank == 0
+    return float(node.attrs.array.value) if known else None  # type: ignore[attr-defined]
 
 
 def momentum_of(update: ir.Node | None) -> float:
     """How much of a running statistic stays: of `now · (1 - share) + batch · share` one minus the share."""
     default = 0.9
+    while update is not None and update.op == "stop_gradient":
+        (update,) = update.inputs
     if update is None or update.op != "add" or update.inputs[1].op != "mul":
         return default
-    share = update.inputs[1].inputs[1]
-    while share.op in ("expand", "cast", "reshape"):
-        share = share.inputs[0]
-    if not isinstance(share.attrs, at.ConstantAttrs):
-        return default
-    return round(1.0 - float(share.attrs.array.value.reshape(-1)[0]), 7)
+    share = _constant(update.inputs[1].inputs[1])
+    return default if share is None else round(1.0 - share, 7)
 
 
 LAYERS: dict[str, Row] = {

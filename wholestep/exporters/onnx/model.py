@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from wholestep.exporters.onnx.functions import DOMAIN, function_protos
 from wholestep.exporters.onnx.graph import Writer
 from wholestep.exporters.onnx.loops import tensor_info
 from wholestep.exporters.onnx.values import value
-from wholestep.importers.onnx.module import BY_COLUMNS
+from wholestep.importers.onnx.module import BUFFERS, BY_COLUMNS, FROZEN
 
 Array = np.ndarray[Any, Any]
 NEXT = "next."  # before the name of a state: what a step makes of it
@@ -31,6 +31,8 @@ class Named:
 
     numbers: Mapping[str, Array]
     updates: Mapping[str, ir.Node]
+    buffers: Sequence[str] = ()  # states that are not trained
+    frozen: Sequence[str] = ()  # parameters that are not, at present
 
 
 def make_model(graph: ir.Graph, named: Named, opset: int, title: str, *, states_are_inputs: bool = False) -> ModelProto:
@@ -82,8 +84,8 @@ def make_model(graph: ir.Graph, named: Named, opset: int, title: str, *, states_
         ir_version=FORMAT,
     )
     turned = [name for name, node in graph.states().items() if is_by_columns(node)]
-    if turned:
-        helper.set_model_props(model, {BY_COLUMNS: "\n".join(turned)})
+    notes = {BY_COLUMNS: "\n".join(turned), BUFFERS: "\n".join(named.buffers), FROZEN: "\n".join(named.frozen)}
+    helper.set_model_props(model, {name: text for name, text in notes.items() if text})
     return model
 
 

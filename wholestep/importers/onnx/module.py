@@ -27,7 +27,9 @@ from wholestep.nn.parameter import Buffer, Parameter
 from wholestep.nn.recorded import Holding, Program, Recorded, network_of
 from wholestep.steps.module import Inputs, forward_graph
 
-BY_COLUMNS = "wholestep.by_columns"  # of a file's notes: the matrices that are stored so, one to a line
+# Of the notes of a file of ours, names one to a line: matrices that are stored so, states that are not trained,
+# parameters that are not at present.
+BY_COLUMNS, BUFFERS, FROZEN = (f"wholestep.{kind}" for kind in ("by_columns", "buffers", "frozen"))
 
 
 def from_onnx(source: str | PathLike[str] | bytes, *, constants: Sequence[str] = ()) -> OnnxNetwork:
@@ -58,11 +60,13 @@ class OnnxNetwork(Module):
 
     def __init__(self, network: Network, constants: Sequence[str] = ()) -> None:
         kinds, turned = _kinds(network, constants), _read_turned(network)
+        frozen = set(network.notes.get(FROZEN, "").split("\n"))
         held = {name: array for name, array in network.constants.items() if name in kinds}
         for name, array in held.items():
             kind, options = kinds[name], {} if kinds[name] is Buffer else {"by_columns": name in turned}
             made = kind(array.shape, 0.0, array.dtype.name, **options)
             made.optional = True
+            made.frozen = name in frozen
             setattr(self, name, made)
         self.network = replace(network, constants={n: a for n, a in network.constants.items() if n not in held})
         self.load_state_dict(held)
@@ -151,7 +155,7 @@ def _kinds(network: Network, constants: Sequence[str]) -> dict[str, type[Paramet
         if not any(fnmatchcase(name, pattern) for name in network.constants):
             known = ", ".join(network.constants) or "there are none"
             raise UsageError(f"constants={pattern!r} matches none of the initialisers: {known}.")
-    statistics: set[str] = set()
+    statistics: set[str] = set(network.notes.get(BUFFERS, "").split("\n"))
     options: set[str] = set()
     read: set[str] = set()
     for call in _all_calls(network):
