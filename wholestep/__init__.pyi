@@ -105,7 +105,7 @@ from wholestep.compiler.frontend.axes import (
 from wholestep.compiler.frontend.einsum import einsum as einsum
 
 # networks of other libraries
-from wholestep.aten import from_torch as from_torch, torch_coverage as torch_coverage, torch_op as torch_op
+from wholestep.importers.aten import from_torch as from_torch, torch_coverage as torch_coverage, torch_op as torch_op
 from wholestep.nn.recorded import load_network as load_network
 
 # optimizers

@@ -1,0 +1,186 @@
+"""What torch gives: a module as a graph of functional ATen ops, in training or in evaluation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import TrainingWarning, UsageError
+from wholestep.importers.aten.table import find_row, load_table
+from wholestep.records import dataclass
+
+
+@torch.library.custom_op("wholestep::stop_gradient", mutates_args=())
+def stop_gradient(x: torch.Tensor) -> torch.Tensor:
+    """Stands for `detach` and for what enters a `no_grad` region: torch's own decomposition forgets both."""
+    return x.clone()
+
+
+@stop_gradient.register_fake
+def _(x: Any) -> Any:
+    return torch.empty_like(x)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A functional program, and which of its placeholders is what."""
+
+    program: Any
+    mode: str
+
+    @property
+    def nodes(self) -> list[Any]:
+        return list(self.program.graph.nodes)
+
+    def placeholders(self) -> Iterator[tuple[Any, Any, str | None]]:
+        """Each placeholder with its kind, and the name of the parameter, buffer or constant that it stands for."""
+        specs = self.program.graph_signature.input_specs
+        for node, spec in zip((n for n in self.nodes if n.op == "placeholder"), specs, strict=True):
+            yield node, spec.kind, spec.target
+
+    def outputs(self) -> Iterator[tuple[Any, Any, str | None]]:
+        """Each result with its kind, and the name of the buffer that it is the next value of."""
+        (last,) = (n for n in self.nodes if n.op == "output")
+        for value, spec in zip(last.args[0], self.program.graph_signature.output_specs, strict=True):
+            yield value, spec.kind, spec.target
+
+    def number(self, name: str) -> Any:
+        """The tensor of a parameter, buffer or constant."""
+        held = self.program.state_dict
+        return held[name] if name in held else self.program.constants[name]
+
+    @property
+    def changed(self) -> set[str]:
+        """The buffers that a call changes."""
+        return {str(name) for _, kind, name in self.outputs() if kind is OutputKind.BUFFER_MUTATION}
+
+
+INPUT, PARAMETER, BUFFER = InputKind.USER_INPUT, InputKind.PARAMETER, InputKind.BUFFER
+RESULT, CHANGE = OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a module is called in the example."""
+
+    args: tuple[Any, ...]
+    named: Mapping[str, Any]
+    symbols: Mapping[int, Mapping[int, str]]  # by the id of a tensor: axis -> the name of its symbol
+
+
+def export(module: Any, call: Call, mode: str) -> Exported:
+    """A module as functional ATen ops; what has a row in the table is kept whole."""
+    with _in_mode(module, mode), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = _exported(module, call, mode)
+        _mark_stopped(program)
+        done = program.run_decompositions(_table())
+    for _, kind, name in Exported(done, mode).outputs():
+        if kind not in (RESULT, CHANGE):
+            fail(
+                UsageError,
+                f"the module changes {name!r} ({kind.name.lower().replace('_', ' ')}) in its forward; only buffers may "
+                "change.",
+            )
+    return Exported(done, mode)
+
+
+def _exported(module: Any, call: Call, mode: str) -> Any:
+    sizes = _collection(call)
+    if sizes is not None:
+        try:
+            return torch.export.export(module, call.args, dict(call.named), dynamic_shapes=sizes, strict=False)
+        except Exception:  # whatever torch meets: with fixed sizes it may still work, and then a warning says so
+            pass
+    try:
+        program = torch.export.export(module, call.args, dict(call.named), strict=False)
+    except Exception as error:
+        fail(UsageError, f"torch.export cannot export {type(module).__name__} in {mode} mode: {_first_line(error)}")
+    return program
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def warn_fixed(what: str) -> None:
+    """Nothing is silent: sizes that were to be symbols are numbers."""
+    warnings.warn(
+        f"{what}. Data of other sizes needs another import; batch=None says that this is meant.",
+        TrainingWarning,
+        stacklevel=2,
+    )
+
+
+def _collection(call: Call) -> Any:
+    if not call.symbols:
+        return None
+    sizes = torch.export.ShapesCollection()
+    for value in _tensors([*call.args, *call.named.values()]):
+        if id(value) in call.symbols:
+            sizes[value] = dict.fromkeys(call.symbols[id(value)], torch.export.Dim.AUTO)
+    return sizes
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[Any]:
+    leaves, _ = torch.utils._pytree.tree_flatten(list(values))
+    return (v for v in leaves if isinstance(v, torch.Tensor))
+
+
+@contextmanager
+def _in_mode(module: Any, mode: str) -> Iterator[None]:
+    """The module in training as it is, where it is in training: what is frozen inside stays so."""
+    before = {m: m.training for m in module.modules()}
+    try:
+        if mode == "train" and not module.training:
+            module.train()
+        elif mode == "eval":
+            module.eval()
+        yield
+    finally:
+        for m, training in before.items():
+            m.training = training
+
+
+def _mark_stopped(program: Any) -> None:
+    """Put a mark where gradients stop, that decomposition does not remove."""
+    marker = torch.ops.wholestep.stop_gradient.default
+    graph = program.graph_module.graph
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        if node.target in (torch.ops.aten.detach.default, torch.ops.aten.detach_.default):
+            node.target = marker
+        elif "set_grad_enabled" in str(node.target) and node.args and node.args[0] is False:
+            for operand in dict.fromkeys(a for a in node.args if isinstance(a, torch.fx.Node)):
+                meta = operand.meta.get("val")
+                if operand.op == "get_attr" or not isinstance(meta, torch.Tensor) or not meta.is_floating_point():
+                    continue
+                with graph.inserting_before(node):
+                    mark = graph.call_function(marker, (operand,))
+                    mark.meta = {
+                        k: v for k, v in operand.meta.items() if k in ("val", "stack_trace", "nn_module_stack")
+                    }
+                node.replace_input_with(operand, mark)
+    program.graph_module.recompile()
+
+
+_KEPT: Callable[[str], bool] = lambda name: (found := find_row(name)) is not None and found.whole  # noqa: E731
+
+
+def _table() -> Any:
+    """Torch's decompositions, but for what has a row here."""
+    load_table()
+    table = torch.export.default_decompositions()
+    for op in list(table):
+        name = str(op)
+        if name.startswith("aten.") and _KEPT(name):
+            del table[op]
+    return table

@@ -1,0 +1,92 @@
+"""The table: an ATen op, and the function that records what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, TypeVar
+
+from wholestep.compiler.frontend.trace import fail
+from wholestep.errors import UsageError
+from wholestep.records import dataclass
+
+Function = Callable[..., Any]
+F = TypeVar("F", bound=Function)
+
+FAMILIES = (
+    *("pointwise", "arithmetic", "logic", "activations", "filled", "reductions", "ordered", "movement", "padding"),
+    *("indexing", "scatter", "products", "norms", "windows", "pools", "resize", "random", "recurrent", "complex"),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """An op: its name (without an overload: all of them), what records it, what it refuses."""
+
+    name: str
+    record: Function
+    refuses: str = ""
+    whole: bool = True  # is it kept where torch could decompose it?
+
+
+ROWS: dict[str, Row] = {}
+OWN: dict[str, Row] = {}  # registered by users; they come first
+
+
+def row(*names: str, refuses: str = "", whole: bool = True) -> Callable[[F], F]:
+    """Register what records ops, by their names in `torch.ops.aten`: `add` for all overloads, or `add.Tensor`.
+
+    The function takes the recorder, then the op's own arguments.
+    """
+
+    def register(function: F) -> F:
+        for name in names:
+            assert name not in ROWS, f"{name} has two rows"
+            ROWS[name] = Row(name, function, refuses, whole)
+        return function
+
+    return register
+
+
+def load_table() -> dict[str, Row]:
+    """All rows; the modules that hold them are loaded once."""
+    for family in FAMILIES:
+        import_module(f"wholestep.importers.aten.{family}")
+    return ROWS
+
+
+def find_row(target: str) -> Row | None:
+    """The row of an op by its full name, e.g. `aten.add.Tensor`, or `transformers.grouped_mm.default`."""
+    short = target.removeprefix("aten.")
+    for table in (OWN, ROWS):
+        for name in (target, target.rpartition(".")[0], short, short.rpartition(".")[0]):
+            if name and name in table:
+                return table[name]
+    return None
+
+
+def torch_op(name: str) -> Callable[[F], F]:
+    """Say what an op of PyTorch is here, for networks that `ws.from_torch` imports from now on.
+
+    The function is given the op's arguments: tensors, numbers, lists.  It returns a tensor, or a tuple of them where
+    the op has several results.  It stands before the library's own row for the op, and the op is kept whole.
+
+    Args:
+        name: as errors name it: "aten.hypot", with all its overloads; "aten.hypot.default"; "mylib.op" of your own.
+
+    Example::
+
+        @ws.torch_op("aten.hypot")
+        def hypot(x, y):
+            return ws.sqrt(x * x + y * y)
+    """
+    if not isinstance(name, str) or name.count(".") not in (1, 2):
+        fail(UsageError, f"torch_op takes the name of an op, 'aten.hypot' or 'mylib.op'; received {name!r}.")
+
+    def register(function: F) -> F:
+        if not callable(function):
+            fail(UsageError, f"@ws.torch_op({name!r}) stands before a function; received {function!r}.")
+        OWN[name] = Row(name, lambda r, *args, **named: r.applied(function, args, named))
+        return function
+
+    return register
