@@ -61,6 +61,7 @@ class Module:
         if cls.__module__.startswith("wholestep."):
             _take_their_words(cls)
 
+    fixed_batch = False  # does it take as many rows as it was made for, and no others?
     products_in_float32 = False  # see nn.in_float32
     weight_regularizer: Any = None  # what is added to the loss for its weights, and those of modules in it
     activity_regularizer: Any = None  # and for what it gives: see nn/regularizers.py

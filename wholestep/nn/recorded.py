@@ -17,7 +17,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.parse import parse_graph
 from wholestep.compiler.ir.text import print_graph
-from wholestep.compiler.ir.types import as_dtype
+from wholestep.compiler.ir.types import Dim, as_dtype
 from wholestep.errors import CheckpointError, DTypeError, InputError, UsageError, WholestepError
 from wholestep.nn import trace
 from wholestep.nn.encoded import noted_encoding
@@ -67,6 +67,8 @@ class Recorded(Module):
 
     def __init__(self, program: Program, holdings: Mapping[str, Holding], arrays: Mapping[str, Array]) -> None:
         self._program, self._holdings = program, dict(holdings)
+        first = [node.type.shape[:1] for node in program.graph.inputs]
+        self.fixed_batch = not any(isinstance(e, Dim) for shape in first for e in shape)
         made: dict[str, Parameter] = {}
         for name, holding in holdings.items():
             made[name] = made[holding.same_as] if holding.same_as else _owned(holding)

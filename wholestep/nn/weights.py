@@ -120,7 +120,7 @@ def save_arrays(
     from safetensors.numpy import save_file
 
     target = Path(path)
-    arrays = {name: np.ascontiguousarray(a) for name, a in values.items()}
+    arrays = {name: np.ascontiguousarray(a).reshape(a.shape) for name, a in values.items()}  # of one number, too
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         os.close(handle)

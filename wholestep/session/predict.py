@@ -148,7 +148,7 @@ def _arrays(model: Module, inputs: Sequence[object], named: Mapping[str, object]
 
 def _spec(model: Module, array: AnyArray, rows: str) -> Spec:
     """One symbolic axis of rows, the rest as it came; floats in the dtype that the model computes in."""
-    shape: Shape | tuple[object, ...] = (rows, *array.shape[1:])
+    shape: Shape | tuple[object, ...] = array.shape if model.fixed_batch else (rows, *array.shape[1:])
     if letter_of(array.dtype) == "f":
         kinds = [p.dtype for p in model.parameters().values()]
         return Spec(shape, kinds[0] if kinds else "float32")

@@ -46,7 +46,7 @@ class Described:
         return kinds[0] if kinds else "float32"
 
     def _spec(self, array: Array) -> Spec:
-        shape = ("batch", *array.shape[1:])
+        shape = array.shape if self.model.fixed_batch else ("batch", *array.shape[1:])
         if letter_of(array.dtype) == "f":
             return Spec(shape, self._dtype)
         return Spec(shape, "int32" if letter_of(array.dtype) in "iu" else array.dtype.name)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,3 +170,228 @@ def test_a_network_trains_as_in_torch(name: str) -> None:
         wanted = module(*_as_torch({k: v[:5] for k, v in data.items()} if isinstance(data, dict) else data[:5])).numpy()
     given = net.predict(**{k: v[:5] for k, v in data.items()}) if isinstance(data, dict) else net.predict(data[:5])
     np.testing.assert_allclose(given, wanted, 1e-8, 1e-9)
+
+
+# -- modes, draws, files -----------------------------------------------------------------------------------------
+
+
+class Modes(nn.Module):
+    """Batch norm and dropout, a draw, two results by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.norm, self.drop = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5)
+        self.mean, self.spread, self.leave = nn.Linear(6, 2), nn.Linear(6, 2), nn.Linear(2, 3)
+        self.register_buffer("places", torch.arange(6))
+
+    def forward(self, x: Any, scale: float = 1.0) -> Any:
+        h = self.drop(torch.relu(self.norm(self.enter(x))))[:, self.places]
+        mean, spread = self.mean(h), self.spread(h)
+        z = mean + torch.randn_like(mean) * torch.exp(0.5 * spread) if self.training else mean
+        return {"scores": self.leave(z) * scale, "mean": mean}
+
+
+@pytest.fixture(scope="module")
+def modes() -> Any:
+    torch.manual_seed(0)
+    module = Modes()
+    return module, ws.from_torch(module, _rows(4)[:1])
+
+
+def _trained(net: Any, epochs: int = 2, seed: int = 0) -> Any:
+    return ws.fit(
+        net, (_rows(4), {"scores": np.arange(12) % 3}), loss={"scores": "cross_entropy"}, epochs=epochs, batch_size=6,
+        seed=seed, progress=False, options=quick(),
+    )  # fmt: skip
+
+
+def test_entry_points_choose_the_mode(modes: Any) -> None:
+    module, net = modes
+    assert repr(net).startswith("Modes(from torch")
+    x = _rows(4)
+    module.eval()
+    with torch.no_grad():
+        wanted = {name: value.numpy() for name, value in module(torch.from_numpy(x)).items()}
+    module.train()
+    given = net.predict(x)
+    for name, value in wanted.items():
+        np.testing.assert_allclose(given[name], value, 1e-4, 1e-5)
+    _trained(net)
+    after = net.state_dict()
+    assert after["norm.num_batches_tracked"] == 4
+    assert after["norm.num_batches_tracked"].dtype == np.int64
+    assert not np.array_equal(after["norm.running_mean"], module.norm.running_mean.numpy())
+    again = net.predict(x)
+    np.testing.assert_array_equal(again["scores"], net.predict(x)["scores"])  # nothing is drawn or dropped
+    rates = list(net._program.graph.leaves("scalar"))
+    assert rates == ["drop/random0.rate"]  # keyed by the module's path
+
+
+def test_weights_go_both_ways(modes: Any) -> None:
+    module, net = modes
+    before = net.predict(_rows(4)[:3])["scores"]
+    assert net.to_torch() is module
+    module.eval()
+    with torch.no_grad():
+        np.testing.assert_allclose(module(torch.from_numpy(_rows(4)[:3]))["scores"].numpy(), before, 1e-4, 1e-5)
+    module.train()
+    torch.manual_seed(5)
+    other = Modes()
+    net.load_state_dict(other.state_dict())
+    np.testing.assert_array_equal(net.state_dict()["enter.weight"], other.enter.weight.detach().numpy())
+    wrong = {**other.state_dict(), "places": torch.arange(6).flip(0)}
+    with pytest.raises(ws.errors.InputError, match="'places' has other numbers than when the network was imported"):
+        net.load_state_dict(wrong)
+    with pytest.raises(ws.errors.UnknownNameError, match=r"the module has no 'enter\.weight'"):
+        net.to_torch(nn.Linear(3, 3))
+
+
+WITHOUT_TORCH = """
+    import sys
+    sys.modules["torch"] = None
+    import numpy as np
+    import wholestep as ws
+    net = ws.load_network(sys.argv[1])
+    given = np.load(sys.argv[2])
+    np.testing.assert_allclose(net.predict(given["x"], device="reference")["scores"], given["scores"], 1e-4, 1e-5)
+    data = (given["x"], {"scores": np.arange(len(given["x"])) % 3})
+    ws.fit(net, data, loss={"scores": "cross_entropy"}, epochs=1, progress=False, device="reference")
+    assert net.state_dict()["norm.num_batches_tracked"] == given["count"] + 1
+    try:
+        net.to_torch()
+    except AttributeError:
+        pass
+    try:
+        ws.from_torch(None, given["x"])
+    except ws.errors.UsageError as error:
+        assert "pip install torch" in str(error), error
+    else:
+        raise AssertionError("torch is not installed here")
+"""
+
+
+def test_a_saved_network_needs_no_torch(modes: Any, tmp_path: Path) -> None:
+    _, net = modes
+    net.save(tmp_path / "net.safetensors")
+    x = _rows(4)
+    count = net.state_dict()["norm.num_batches_tracked"]
+    np.savez(tmp_path / "given.npz", x=x, scores=net.predict(x)["scores"], count=count)
+    script = tmp_path / "load.py"
+    script.write_text(textwrap.dedent(WITHOUT_TORCH))
+    subprocess.run(
+        [sys.executable, script, tmp_path / "net.safetensors", tmp_path / "given.npz"], check=True, timeout=120
+    )
+
+
+def test_damaged_networks_are_refused(modes: Any, tmp_path: Path) -> None:
+    _, net = modes
+    whole = tmp_path / "net.safetensors"
+    net.save(whole)
+    data = whole.read_bytes()
+    damaged = tmp_path / "damaged.safetensors"
+    for old, new, said in (
+        (b"matmul(", b"natmul(", "there is no op named 'natmul'"),
+        (b'\\"format\\": 1', b'\\"format\\": 9', "format 9"),
+        (b'\\"name\\"', b'\\"nome\\"', "damaged: KeyError: 'name'"),
+        (b"float32[6, 4]", b"float32[4, 6]", "damaged"),
+    ):
+        assert old in data
+        damaged.write_bytes(data.replace(old, new, 1))
+        with pytest.raises(ws.errors.CheckpointError, match=said):
+            ws.load_network(damaged)
+    damaged.write_bytes(data[: len(data) // 2])
+    with pytest.raises(ws.errors.CheckpointError, match="not a whole safetensors file"):
+        ws.load_network(damaged)
+    ws.nn.Linear(2, 2).save(damaged)
+    with pytest.raises(ws.errors.CheckpointError, match="holds weights and no network"):
+        ws.load_network(damaged)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------
+
+
+class Odd(nn.Module):
+    """Ops without a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 4))
+
+    def forward(self, x: Any) -> Any:
+        y = self.inner(x)
+        return torch.special.bessel_j0(y) + torch.special.airy_ai(x)
+
+
+def test_missing_ops_are_named() -> None:
+    module, x = Odd(), _rows(4)[:1]
+    with pytest.raises(
+        ws.errors.UnsupportedOpError, match=r"aten\.special_bessel_j0\.default has no row here"
+    ) as error:
+        ws.from_torch(module, x)
+    text = str(error.value)
+    assert "@ws.torch_op('aten.special_bessel_j0')" in text
+    assert "aten.special_airy_ai.default (1x)" in text
+    assert "torch.special.bessel_j0(y)" in text
+    assert "test_networks.py" in text
+    found = ws.torch_coverage(module, x)
+    assert [op.name for op in found.missing] == ["aten.special_bessel_j0.default", "aten.special_airy_ai.default"]
+    assert "missing: aten.special_bessel_j0.default (1x)" in str(found)
+    assert found.ops["aten.linear.default"] == 1
+    assert not found
+
+
+def test_an_op_is_registered(monkeypatch: Any) -> None:
+    from wholestep.importers.aten import table
+
+    monkeypatch.setattr(table, "OWN", {})
+
+    @ws.torch_op("aten.special_bessel_j0")
+    def bessel(x: Any) -> Any:
+        return 1.0 - x * x / 4.0
+
+    @ws.torch_op("aten.special_airy_ai.default")
+    def airy(x: Any) -> Any:
+        return x * 0.0
+
+    net = ws.from_torch(Odd(), _rows(4)[:1])
+    x, state = _rows(4), net.state_dict()
+    y = x @ state["inner.0.weight"].T + state["inner.0.bias"]
+    np.testing.assert_allclose(net.predict(x, device="reference"), 1.0 - y * y / 4.0, 1e-5, 1e-6)
+    with pytest.raises(ws.errors.UsageError, match="torch_op takes the name of an op"):
+        ws.torch_op("hypot")
+
+
+class Fixed(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x @ torch.eye(3) + torch.eye(3)
+
+
+class Changing(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return (x, x) if self.training else x
+
+
+class Masking(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x[x > 0].sum()
+
+
+def test_what_cannot_be_imported_is_told() -> None:
+    x = _rows(3)
+    with pytest.warns(ws.errors.TrainingWarning, match="axis 0 of 'x' is 3"):
+        net = ws.from_torch(Fixed(), x[:3])
+    np.testing.assert_allclose(net.predict(x[:3], device="reference"), x[:3] + np.eye(3), 1e-6)
+    with pytest.raises(ws.errors.ShapeError, match=r"the network takes 'x' of shape \(3, 3\); received \(12, 3\)"):
+        net.predict(x, device="reference")
+    with pytest.raises(ws.errors.UsageError, match=r"in training and .* in evaluation"):
+        ws.from_torch(Changing(), x[:2])
+    with pytest.raises(ws.errors.UnsupportedOpError, match="selects by a mask that depends on the data"):
+        ws.from_torch(Masking(), x[:2])
+    with pytest.raises(ws.errors.UsageError, match=r"takes a torch\.nn\.Module"):
+        ws.from_torch(ws.nn.Linear(3, 3), x)
+    with pytest.raises(ws.errors.UsageError, match="the example holds arrays or tensors"):
+        ws.from_torch(Fixed(), "x")
+    with pytest.raises(ws.errors.DTypeError, match="parameters are kept in float32"):
+        ws.from_torch(nn.Linear(3, 3).bfloat16(), torch.zeros(2, 3, dtype=torch.bfloat16))
+    with pytest.raises(ws.errors.UsageError, match="cannot export"):
+        ws.from_torch(nn.Linear(3, 3), x[:, :2])

@@ -78,9 +78,10 @@ def _symbols(programs: list[Exported], call: Call) -> dict[str, Extent]:
         for node, tensor in zip(nodes, tensors, strict=True):
             for axis, name in call.symbols.get(id(tensor), {}).items():
                 size = node.meta["val"].shape[axis]
-                if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
-                    found.setdefault(str(size.node.expr), Dim.symbol(name))
-                elif isinstance(size, int):
+                expression = size.node.expr if isinstance(size, torch.SymInt) else None
+                if expression is not None and expression.is_Symbol:
+                    found.setdefault(str(expression), Dim.symbol(name))
+                else:
                     fixed[f"axis {axis} of {node.name!r} is {size}"] = None
     if fixed:
         warn_fixed(f"the network needs the sizes of the example: {', '.join(fixed)}")
