@@ -301,7 +301,7 @@ def _window(plan: Plan, kernel: Kernel) -> CudaSchedule:
     window, sizes = kernel.body, sizes_in(plan, kernel)
     assert isinstance(window, Window)
     if window.op == "pooled_grad_weight":
-        return windows.schedule_pooled_weights(evaluate(kernel.axes[0], sizes))
+        return windows.schedule_pooled_weights(windows.shape(kernel, window), evaluate(kernel.axes[0], sizes))
     if convolutions.takes(plan, kernel, window):
         return convolutions.schedule(kernel)
     if window.op in windows.PRODUCTS:

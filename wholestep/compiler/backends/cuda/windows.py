@@ -99,8 +99,17 @@ class Tile:
 
     def elements(self, s: Shape) -> tuple[int, int]:
         """Of weights and of images, in shared memory."""
-        seen = s.seen((self.band * self.pixels[0], self.across * self.pixels[1])) | 1
-        return s.tall * s.wide * s.channels * self.groups * self.each, s.channels * seen
+        rows = (self.band * self.pixels[0] - 1) * s.stride[0] + (s.tall - 1) * s.dilation[0] + 1
+        step, last = self.pixels[1] * s.stride[1], (self.pixels[1] - 1) * s.stride[1] + (s.wide - 1) * s.dilation[1] + 1
+        piece = 4 if step % 4 == 0 else 2 if step % 2 == 0 else 1
+        wide = ceil(((self.across - 1) * step + ceil(last / piece) * piece) / piece) * piece
+        plane = (rows * wide // piece | 1) * piece
+        return s.tall * s.wide * s.channels * self.groups * self.pack, s.channels * plane
+
+    @property
+    def pack(self) -> int:
+        """Outputs of a thread with those that fill up a piece of memory."""
+        return 8 if self.each > 4 else 4 if self.each > 2 else self.each
 
 
 def _tiles(s: Shape) -> Iterator[Tile]:
@@ -122,17 +131,17 @@ def _parts(count: int) -> set[int]:
 
 def _cycles(s: Shape, tile: Tile, images: int, size: int) -> float:
     """About how long a GPU takes: instructions of its warps, or of one warp after the other."""
-    pixels, each = tile.pixels[0] * tile.pixels[1], tile.each
-    items = tile.band * tile.across * tile.groups
-    pieces = ceil(each * size / 16) if each * size % 16 == 0 else ceil(each * size / 8)
-    inner = s.channels * (s.seen(tile.pixels) + s.tall * s.wide * (pieces + pixels * each))
+    pixels, each, taps = tile.pixels[0] * tile.pixels[1], tile.each, s.tall * s.wide
+    warps = tile.groups * ceil(tile.band * tile.across / 32)
+    turns = ceil(warps / (tile.threads // 32))
+    read = s.channels * (s.seen(tile.pixels) + taps * ceil(tile.pack * size / 16))  # from shared memory: one at a time
+    inner = read + s.channels * taps * pixels * each
     weights, seen = tile.elements(s)
     fetched = 12 * (weights + seen) / tile.threads
-    own = ceil(items / tile.threads) * inner
     here = ceil(images * tile.blocks(s) / MULTIPROCESSORS)
     resident = max(1, min(2048 // tile.threads, SHARED_OF_ONE // ((weights + seen) * size)))
-    issued = here * tile.threads / 128 * (own + fetched)
-    waited = ceil(here / resident) * (1500 + 1.5 * own + 2 * fetched)
+    issued = here * (max(warps * read, warps * inner / 4) + tile.threads / 128 * fetched)
+    waited = ceil(here / resident) * (1500 + turns * 1.2 * inner + 2 * fetched)
     return max(issued, waited) + 0.3 * min(issued, waited)
 
 
@@ -192,8 +201,13 @@ def schedule_weights(s: Shape, images: int, size: int) -> CudaSchedule | None:
     return CudaSchedule(GRADIENT, threads, tiles, tile=tile, chunk=1, chunks=parts, scratch=scratch)
 
 
-def schedule_pooled_weights(parts: int) -> CudaSchedule:
-    return CudaSchedule(POOLED_GRADIENT, 256, parts)
+def schedule_pooled_weights(s: Shape, parts: int) -> CudaSchedule:
+    """A block a part of the batch and some weights; threads share the pixels of a few."""
+    count = s.made * s.tall * s.wide * s.channels
+    if count <= 256:
+        return CudaSchedule(POOLED_GRADIENT, 512, parts, tile=(count, 2))
+    own = min(count, 512)
+    return CudaSchedule(POOLED_GRADIENT, 256, parts, chunks=ceil(count / own), tile=(own, 1))
 
 
 def fits_pool(s: Shape, size: int) -> bool:

@@ -26,23 +26,34 @@ template <int TALL_, int WIDE_, int DOWN_, int ACROSS_, int FAR_, int BROAD_> st
 
 /* A band of BAND rows of ITEMS items; an item is PT x PW pixels and EACH outputs, a thread's own, of GROUPS * EACH.
    x(row, column, channel) is what the band sees, zero outside of the image; w(tap, channel, output) a weight;
-   give(row, column, output, sums) takes an item. */
+   give(row, column, output, sums) takes an item.
+
+   Shared memory is what it waits for: the items of a warp have the same outputs, so that all lanes read one weight, and
+   what an item sees of a row is read in pieces as wide as items are apart. */
 template <class T, class S, int CHANNELS, int PT, int PW, int BAND, int ITEMS, int GROUPS, int EACH, int THREADS, class X,
           class W, class G>
 WS_INLINE void ws_convolve(X x, W w, G give) {
-  constexpr int OWN = GROUPS * EACH, HIGH = S::rows(BAND * PT), BROAD = S::columns(ITEMS * PW), PLANE = HIGH * BROAD | 1;
-  constexpr int SEEN_ROWS = S::rows(PT), SEEN = S::columns(PW), TAPS = S::TALL * S::WIDE;
+  constexpr int STEP = PW * S::ACROSS, PIECE = STEP % 4 == 0 ? 4 : STEP % 2 == 0 ? 2 : 1;
+  constexpr int PACK = EACH > 4 ? 8 : EACH > 2 ? 4 : EACH, OWN = GROUPS * PACK; /* outputs with those that fill up */
+  constexpr int SEEN_ROWS = S::rows(PT), SEEN = (S::columns(PW) + PIECE - 1) / PIECE * PIECE;
+  constexpr int HIGH = S::rows(BAND * PT), BROAD = S::columns(ITEMS * PW), TAPS = S::TALL * S::WIDE;
+  constexpr int WIDE = ((ITEMS - 1) * STEP + SEEN + PIECE - 1) / PIECE * PIECE; /* from one row to the next */
+  constexpr int PLANE = (HIGH * WIDE / PIECE | 1) * PIECE;
+  constexpr int PIXELS = BAND * ITEMS, PADDED = (PIXELS + 31) / 32 * 32;
   __shared__ __align__(16) T weights[TAPS * CHANNELS * OWN];
-  __shared__ T tile[CHANNELS * PLANE];
-  for (int at = threadIdx.x; at < TAPS * CHANNELS * OWN; at += THREADS)
-    weights[at] = w(at / (OWN * CHANNELS), at / OWN % CHANNELS, at % OWN);
+  __shared__ __align__(16) T tile[CHANNELS * PLANE];
+  for (int at = threadIdx.x; at < TAPS * CHANNELS * OWN; at += THREADS) {
+    const int output = at % PACK;
+    weights[at] = output < EACH ? w(at / (OWN * CHANNELS), at / OWN % CHANNELS, at % OWN / PACK * EACH + output) : (T)0;
+  }
   for (int at = threadIdx.x; at < HIGH * BROAD * CHANNELS; at += THREADS) {
     const int channel = at % CHANNELS, column = at / CHANNELS % BROAD, row = at / (CHANNELS * BROAD);
-    tile[channel * PLANE + row * BROAD + column] = x(row, column, channel);
+    tile[channel * PLANE + row * WIDE + column] = x(row, column, channel);
   }
   __syncthreads();
-  for (int item = threadIdx.x; item < BAND * ITEMS * GROUPS; item += THREADS) {
-    const int group = item % GROUPS, column = item / GROUPS % ITEMS, row = item / (GROUPS * ITEMS);
+  for (int item = threadIdx.x; item < PADDED * GROUPS; item += THREADS) {
+    const int group = item / PADDED, pixel = item % PADDED, column = pixel % ITEMS, row = pixel / ITEMS;
+    if (pixel >= PIXELS) continue;
     T sums[PT * PW][EACH];
 #pragma unroll
     for (int p = 0; p < PT * PW; p++)
@@ -50,19 +61,19 @@ WS_INLINE void ws_convolve(X x, W w, G give) {
       for (int e = 0; e < EACH; e++) sums[p][e] = 0;
 #pragma unroll 1
     for (int channel = 0; channel < CHANNELS; channel++) {
-      const T *const from = tile + channel * PLANE + row * (PT * S::DOWN * BROAD) + column * (PW * S::ACROSS);
-      const T *const factors = weights + channel * OWN + group * EACH;
+      const T *const from = tile + channel * PLANE + row * (PT * S::DOWN * WIDE) + column * STEP;
+      const T *const factors = weights + channel * OWN + group * PACK;
       T seen[SEEN_ROWS][SEEN];
 #pragma unroll
       for (int i = 0; i < SEEN_ROWS; i++)
 #pragma unroll
-        for (int j = 0; j < SEEN; j++) seen[i][j] = from[i * BROAD + j];
+        for (int j = 0; j < SEEN; j += PIECE) ws_near<T, PIECE>(seen[i] + j, from + i * WIDE + j);
 #pragma unroll
       for (int r = 0; r < S::TALL; r++)
 #pragma unroll
         for (int s = 0; s < S::WIDE; s++) {
-          T factor[EACH];
-          ws_near<T, EACH>(factor, factors + (r * S::WIDE + s) * (CHANNELS * OWN));
+          T factor[PACK];
+          ws_near<T, PACK>(factor, factors + (r * S::WIDE + s) * (CHANNELS * OWN));
 #pragma unroll
           for (int p = 0; p < PT * PW; p++)
 #pragma unroll
@@ -187,19 +198,22 @@ struct ws_gradient {
 
 /* The gradient of weights through a pool of PT x PW, from the images `first` to `last`: only pixels that won have one.
    won(image, row, column, output) is a gradient and where in its window the maximum was; x(image, row, column, channel)
-   what all windows see; give(number, sum) takes a number of [outputs][tall][wide][channels]. */
+   what all windows see; give(number, sum) takes a number of [outputs][tall][wide][channels], of which a block has OWN,
+   from `begin` on; SPLIT threads share the pixels of one. */
 template <class T> struct ws_won {
   T gradient;
   int place;
 };
-template <class T, class S, int CHANNELS, int KERNELS, int ROWS, int COLUMNS, int PT, int PW, int THREADS, class X, class P,
-          class G>
-WS_INLINE void ws_pooled_gradient(int first, int last, X x, P won, G give) {
-  constexpr int HIGH = S::rows(ROWS * PT), BROAD = S::columns(COLUMNS * PW), PLANE = HIGH * BROAD | 1;
-  constexpr int COUNT = KERNELS * S::TALL * S::WIDE * CHANNELS, MINE = (COUNT + THREADS - 1) / THREADS;
-  constexpr int PIXELS = ROWS * COLUMNS;
-  __shared__ T tile[CHANNELS * PLANE];
+template <class T, class S, int CHANNELS, int KERNELS, int ROWS, int COLUMNS, int PT, int PW, int OWN, int SPLIT, int THREADS,
+          class X, class P, class G>
+WS_INLINE void ws_pooled_gradient(int begin, int first, int last, X x, P won, G give) {
+  constexpr int HIGH = S::rows(ROWS * PT), BROAD = S::columns(COLUMNS * PW);
+  constexpr int WIDE = BROAD | 1, PLANE = HIGH * WIDE | 1; /* odd: no two taps in one bank */
+  constexpr int COUNT = KERNELS * S::TALL * S::WIDE * CHANNELS, LANES = THREADS / SPLIT;
+  constexpr int MINE = (OWN + LANES - 1) / LANES, PIXELS = ROWS * COLUMNS, PARTS = SPLIT > 1 ? SPLIT * OWN : 1;
+  __shared__ T tile[CHANNELS * PLANE], parts[PARTS];
   __shared__ __align__(16) ws_won<T> winners[KERNELS * PIXELS];
+  const int lane = threadIdx.x % LANES, split = threadIdx.x / LANES;
   T own[MINE];
 #pragma unroll
   for (int i = 0; i < MINE; i++) own[i] = 0;
@@ -207,27 +221,37 @@ WS_INLINE void ws_pooled_gradient(int first, int last, X x, P won, G give) {
     __syncthreads();
     for (int at = threadIdx.x; at < HIGH * BROAD * CHANNELS; at += THREADS) {
       const int channel = at % CHANNELS, column = at / CHANNELS % BROAD, row = at / (CHANNELS * BROAD);
-      tile[channel * PLANE + row * BROAD + column] = x(image, row, column, channel);
+      tile[channel * PLANE + row * WIDE + column] = x(image, row, column, channel);
     }
     for (int at = threadIdx.x; at < KERNELS * PIXELS; at += THREADS) {
       const int output = at % KERNELS, column = at / KERNELS % COLUMNS, row = at / (KERNELS * COLUMNS);
       const ws_won<T> found = won(image, row, column, output);
       const int y = row * PT + found.place / PW, x = column * PW + found.place % PW;
-      winners[output * PIXELS + row * COLUMNS + column] = {found.gradient, y * BROAD + x};
+      winners[output * PIXELS + row * COLUMNS + column] = {found.gradient, y * WIDE + x};
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < MINE; i++) {
-      const int number = threadIdx.x + i * THREADS, channel = number % CHANNELS, tap = number / CHANNELS;
+      const int at = lane + i * LANES, number = begin + at, channel = number % CHANNELS, tap = number / CHANNELS;
       const int column = tap % S::WIDE, row = tap / S::WIDE % S::TALL, output = tap / (S::WIDE * S::TALL);
-      if (number >= COUNT) continue;
-      const T *const from = tile + channel * PLANE + row * BROAD + column;
+      if (at >= OWN || number >= COUNT) continue;
+      const T *const from = tile + channel * PLANE + row * WIDE + column;
       const ws_won<T> *const of = winners + output * PIXELS;
 #pragma unroll 8
-      for (int p = 0; p < PIXELS; p++) own[i] += of[p].gradient * from[of[p].place];
+      for (int p = split; p < PIXELS; p += SPLIT) own[i] += of[p].gradient * from[of[p].place];
+    }
+  }
+  if (SPLIT > 1) {
+    if (lane < OWN) parts[split * OWN + lane] = own[0];
+    __syncthreads();
+    if (split == 0 && lane < OWN) {
+#pragma unroll
+      for (int s = 1; s < SPLIT; s++) own[0] += parts[s * OWN + lane];
     }
   }
 #pragma unroll
-  for (int i = 0; i < MINE; i++)
-    if (threadIdx.x + i * THREADS < COUNT) give(threadIdx.x + i * THREADS, own[i]);
+  for (int i = 0; i < MINE; i++) {
+    const int at = lane + i * LANES;
+    if (split == 0 && at < OWN && begin + at < COUNT) give(begin + at, own[i]);
+  }
 }

@@ -201,13 +201,14 @@ def render_gradient(w: Writer, window: Window) -> None:
 
 
 def render_pooled_gradient(w: Writer, window: Window) -> None:
-    """A block has a part of the batch; a thread some weights, of which only pixels that won have a gradient."""
+    """A block has a part of the batch and some weights, of which only pixels that won have a gradient."""
     s, type = shape(w.kernel, window), STORED[_dtype(w, window)]
     images, parts = w.extent(shape_of(w.kernel, operand(window, "g"))[0]), w.axis_extent(0)
     w.emit(f"const int first = (int)((long long)blockIdx.x*{images} / {parts});")
     w.emit(f"const int last = (int)((long long)(blockIdx.x + 1)*{images} / {parts});")
-    given = f"{s.channels}, {s.made}, {s.rows}, {s.columns}, {s.pool[0]}, {s.pool[1]}, {w.schedule.threads}"
-    w.emit(f"ws_pooled_gradient<{type}, {s.text}, {given}>(first, last,")
+    own, split = w.schedule.tile
+    given = f"{s.channels}, {s.made}, {s.rows}, {s.columns}, {s.pool[0]}, {s.pool[1]}, {own}, {split}"
+    w.emit(f"ws_pooled_gradient<{type}, {s.text}, {given}, {w.schedule.threads}>(blockIdx.y*{own}, first, last,")
     w.depth += 1
     place = [f"const int y = row - {s.low[0]}, x = column - {s.low[1]};", *_inside(w, window, "image", "x")]
     _function(w, f"[&](int image, int row, int column, int channel) -> {type}", place)

@@ -177,11 +177,16 @@ def render_max_pool_grad(w: Writer, window: Window) -> None:
     with w.block(_over_pixels(w)):
         w.decompose("at", (0, 1, 2, 3))
         w.emit(f"{LOCAL[dtype]} sum = 0;")
-        with w.block(f"for (int tap = 0; tap < {tall * wide}; tap++)"):
-            w.emit(f"const int y = i1 + {top} - tap / {wide}, x = i2 + {left} - tap % {wide};")
-            w.emit(f"if (y < 0 || x < 0 || y % {down} || x % {across}) continue;")
-            w.emit(f"if (y / {down} >= {w.extent(g[1])} || x / {across} >= {w.extent(g[2])}) continue;")
-            places = ("i0", f"(y / {down})", f"(x / {across})", "i3")
+        w.emit(f"const int y = (int)i1 + {top}, x = (int)i2 + {left};")
+        rows, columns = w.extent(g[1]), w.extent(g[2])
+        w.emit(f"const int above = y < {tall} ? 0 : (y - {tall - down}) / {down};")
+        w.emit(f"const int before = x < {wide} ? 0 : (x - {wide - across}) / {across};")
+        with (
+            w.block(f"for (int row = above; row <= y / {down} && row < {rows}; row++)"),
+            w.block(f"for (int column = before; column <= x / {across} && column < {columns}; column++)"),
+        ):
+            w.emit(f"const int tap = (y - row*{down})*{wide} + x - column*{across};")
+            places = ("i0", "row", "column", "i3")
             w.emit(f"if ((int){read(w, window, 'index', *places)} == tap) sum += {read(w, window, 'g', *places)};")
         source = w.buffer_dtype(window.operands[0].load)
         give(w, level, cast_text("sum", dtype, source), None)
