@@ -169,6 +169,27 @@ def test_shapes_that_are_computed_keep_the_batch_symbolic() -> None:
         np.testing.assert_allclose(net.predict(x, device="reference"), right, atol=1e-6)
 
 
+def test_a_file_for_one_row_takes_many() -> None:
+    arrays = {"w": floats(4, 2, 1, 1), "token": floats(1, 1, 4), "v": floats(12, 3), "b": floats(3)}
+    shapes = {"tokens": np.array([1, 4, 2]), "flat": np.array([1, -1]), "one": np.array([1, 3])}
+    nodes = [
+        node("Conv", ["x", "w"], ["a"]),
+        node("Reshape", ["a", "tokens"], ["c"]),
+        node("Transpose", ["c"], ["d"], perm=[0, 2, 1]),
+        node("Concat", ["token", "d"], ["e"], axis=1),
+        node("Reshape", ["e", "flat"], ["f"]),
+        node("Reshape", ["b", "one"], ["g"]),
+        node("Gemm", ["f", "v", "g"], ["y"]),
+    ]
+    net = network_of(nodes, {"x": [1, 2, 1, 2]}, arrays | shapes)
+    x = floats(3, 2, 1, 2)
+    one_by_one = np.concatenate([net.predict(row[None], device="reference") for row in x])
+    np.testing.assert_allclose(net.predict(x, device="reference"), one_by_one, atol=1e-6)
+    c = np.einsum("oc,ncw->nwo", arrays["w"][:, :, 0, 0], x[:, :, 0])
+    whole = np.concatenate([np.repeat(arrays["token"], 3, 0), c], 1).reshape(3, 12)
+    np.testing.assert_allclose(one_by_one, whole @ arrays["v"] + arrays["b"], atol=1e-5)
+
+
 def test_an_operator_of_ones_own() -> None:
     nodes = [
         helper.make_node("Scaled", ["x"], ["a"], name="first", domain="com.example", factor=3.0),

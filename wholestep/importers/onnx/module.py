@@ -20,7 +20,7 @@ from wholestep.importers.onnx.network import Call, Network
 from wholestep.importers.onnx.reading import read_network
 from wholestep.importers.onnx.recording import Recorder, missing_operators, missing_text
 from wholestep.importers.onnx.sizes import tensor_of
-from wholestep.importers.onnx.table import row_of
+from wholestep.importers.onnx.table import Batch, row_of
 from wholestep.nn import trace
 from wholestep.nn.module import SEEN, Module
 from wholestep.nn.parameter import Buffer, Parameter
@@ -82,7 +82,8 @@ class OnnxNetwork(Module):
         for given, declared in zip(inputs, self.network.inputs, strict=True):
             wrong_kind = declared.dtype is not None and _is_other_integer(given, declared.dtype)
             values[declared.name] = given.astype(declared.dtype) if wrong_kind else given
-        outputs = [tensor_of(v) for v in Recorder(self.network, trace.graph_now()).run(self.network, values)]
+        recorder = Recorder(self.network, trace.graph_now(), _other_batch(self.network, inputs))
+        outputs = [tensor_of(v) for v in recorder.run(self.network, values)]
         if len(outputs) == 1:
             return outputs[0]
         names = self.network.outputs
@@ -121,6 +122,15 @@ class OnnxNetwork(Module):
 
     def options(self) -> str:
         return f"{', '.join(i.name for i in self.network.inputs)} -> {', '.join(self.network.outputs)}"
+
+
+def _other_batch(network: Network, inputs: Sequence[Tensor]) -> Batch | None:
+    """The rows of inputs that a file fixes and a network is given another number of; None where they are the same."""
+    for declared, given in zip(network.inputs, inputs):
+        fixed = declared.shape[0] if declared.shape else None
+        if isinstance(fixed, int) and given.ndim and given.shape[0] != fixed:
+            return Batch(fixed, given.shape[0])
+    return None
 
 
 def _class_of(network: Network) -> type[OnnxNetwork]:

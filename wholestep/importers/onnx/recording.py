@@ -15,7 +15,7 @@ from wholestep.errors import UnsupportedOpError, UsageError, WholestepError
 from wholestep.importers.onnx import sizes
 from wholestep.importers.onnx.network import Array, Call, Function, Network, Reference
 from wholestep.importers.onnx.sizes import tensor_of
-from wholestep.importers.onnx.table import Node, Row, row_of
+from wholestep.importers.onnx.table import Batch, Node, Row, row_of
 
 Value = Tensor | Array  # what is known is an array; one of sizes may hold Dims
 
@@ -23,8 +23,8 @@ Value = Tensor | Array  # what is known is an array; one of sizes may hold Dims
 class Recorder:
     """Records the nodes of a network in a graph."""
 
-    def __init__(self, network: Network, graph: Graph | None) -> None:
-        self.network, self.graph = network, graph
+    def __init__(self, network: Network, graph: Graph | None, batch: Batch | None = None) -> None:
+        self.network, self.graph, self.batch = network, graph, batch
 
     def run(self, network: Network, given: Mapping[str, Value]) -> list[Value]:
         """The outputs of a network for values of its inputs and initialisers, and of what is around it."""
@@ -89,7 +89,9 @@ class Recorder:
         options = dict(call.attributes)
         if row.takes_node:
             read = max((i + 1 for i, name in enumerate(call.outputs) if name), default=0)
-            options["node"] = Node(call.op, call.name, opset, read, self.network.ours, self.graph, self._inner(values))
+            options["node"] = Node(
+                call.op, call.name, opset, read, self.batch, self.network.ours, self.graph, self._inner(values)
+            )
         found = row.function(*given, **options)
         return [self.settled(v) for v in (found if isinstance(found, tuple | list) else (found,))]
 

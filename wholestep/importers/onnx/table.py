@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import Dim, Extent
 from wholestep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +28,20 @@ FILES = (
 
 
 @dataclass(frozen=True)
+class Batch:
+    """The number of rows that a file was exported for, and how many the network is given: another number."""
+
+    fixed: int
+    given: Extent
+
+    def is_in(self, shape: Sequence[Extent]) -> bool:
+        """Does a shape depend on the rows that are given?"""
+        if isinstance(self.given, int):
+            return self.given in shape[:1]
+        return any(isinstance(e, Dim) and self.given.symbols & e.symbols for e in shape)
+
+
+@dataclass(frozen=True)
 class Node:
     """What a row may know of the node that it records, beside inputs and attributes."""
 
@@ -34,6 +49,7 @@ class Node:
     name: str
     opset: int
     outputs: int  # how many results somebody reads, counted to the last of them
+    batch: Batch | None
     ours: bool  # was the file written by `ws.export_onnx`?
     graph: Graph | None  # that it is recorded in, for random numbers; None while constants are folded
     run: Callable[[Network, Sequence[Any]], list[Any]]  # record a graph that is an attribute, on values

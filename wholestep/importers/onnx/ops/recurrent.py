@@ -84,7 +84,10 @@ def _steps(
 
 
 def _first(given: Tensor | None, n: int, batch: Any, units: int, x: Tensor) -> list[Tensor]:
-    return [ws.zeros((batch, units), dtype=x.dtype) if given is None else given[d] for d in range(n)]
+    """The first state of each direction; one that is the same for all rows may be given once."""
+    if given is None:
+        return [ws.zeros((batch, units), dtype=x.dtype)] * n
+    return [given[d].expand(batch, units) if given.shape[1] == 1 != batch else given[d] for d in range(n)]
 
 
 def _laid_out(x: Tensor, layout: int, *states: Tensor | None) -> tuple[Any, ...]:

@@ -46,8 +46,11 @@ def cut(x: Tensor, axis: int, start: Any, stop: Any, step: int = 1) -> Tensor:
 
 
 @onnx_op("Reshape", static=("shape",))
-def reshape(x: Tensor, shape: Array, *, allowzero: int = 0) -> Tensor:
+def reshape(x: Tensor, shape: Array, *, allowzero: int = 0, node: Node) -> Tensor:
     wanted = extents(shape)
+    batch = node.batch
+    if batch is not None and shape.dtype != object and wanted[:1] == [batch.fixed] and batch.is_in(x.shape):
+        wanted[0] = batch.given  # a file for one number of rows has it in its shapes
     kept = [x.shape[i] if e == 0 and not allowzero and i < x.ndim else e for i, e in enumerate(wanted)]
     return x.reshape(tuple(kept))
 
@@ -85,8 +88,11 @@ def expand(x: Tensor, shape: Array) -> Tensor:
 
 
 @onnx_op("Concat")
-def concat(first: Tensor, *rest: Tensor, axis: int) -> Tensor:
-    return ws.concat([first, *rest], axis)
+def concat(first: Tensor, *rest: Tensor, axis: int, node: Node) -> Tensor:
+    parts, batch = [first, *rest], node.batch
+    if batch is not None and axis_of(axis, first.ndim) and any(t.shape[0] == batch.given for t in parts):
+        parts = [t.expand(batch.given, *t.shape[1:]) if t.shape[0] == batch.fixed == 1 else t for t in parts]
+    return ws.concat(parts, axis)
 
 
 @onnx_op("Split", static=("split",))
