@@ -10,7 +10,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.types import Dim, TensorType, float64
-from wholestep.compiler.passes.pixels import sum_pixels
+from wholestep.compiler.passes.pixels import sum_all_pixels, sum_pixels, variances_in_one_pass
 from wholestep.compiler.passes.remake import remake
 
 BATCH = Dim.symbol("batch")
@@ -86,3 +86,17 @@ def test_what_is_no_sum_over_its_own_columns_is_shared() -> None:
     rows = b.sub(x, b.expand_to(b.sum_axes(x, (3,)), IMAGES.shape, (0, 1, 2)))  # a row is at hand
     graph = graph_of(b.unary("exp", shifted), b.neg(shifted), b.unary("exp", rows), b.neg(rows))
     assert remake(graph) is graph
+
+
+def test_images_are_added_up_with_their_pixels_and_variances_take_one_pass() -> None:
+    """Far from zero as well: the sums are of what is left beside the first pixel."""
+    far = b.shift(b.unary("sin", leaf("x")), 1e6)
+    centred = b.sub(far, mean(far))
+    graph = graph_of(far, b.sum_axes(over_pixels(b.mul(centred, centred)), (0,)))
+    merged = sum_all_pixels(graph)
+    assert sums(merged) == [2, 2]
+    one = variances_in_one_pass(merged)
+    squares = [n for n in one.nodes if n.op == "sum"]
+    assert len(squares) == 2
+    assert not any(n is m for n in squares[1].inputs[0].inputs for m in squares)  # neither waits for the other
+    agrees(graph, one)

@@ -10,6 +10,7 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda.emulated import TARGET, Emulated
+from tests.compiler.backends.cuda.fake_gpu import fake_gpu
 from tests.compiler.backends.cuda.test_graphs import ORDERS, run, together
 from wholestep.compiler.backends.cuda.convolutions import OPS
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
@@ -30,6 +31,7 @@ from wholestep.steps.train import train_graph
 
 Array = np.ndarray[Any, Any]
 CAPACITY, BATCH = 5, 3
+UNCHECKED = CompileOptions(egraph=False, verify=False)
 # Channels, outputs, size and kernel of convolutions in networks for small images
 SMALL = ((1, 6, 28, 5), (6, 16, 14, 5), (16, 16, 32, 3), (32, 64, 16, 3), (3, 16, 224, 3))
 
@@ -128,6 +130,30 @@ def test_norms_over_pixels_read_their_images_once() -> None:
     for key, value in {**want.outputs, **want.state}.items():
         np.testing.assert_allclose(found[0][key], value, rtol=1e-3, atol=1e-4, err_msg=key)
         np.testing.assert_array_equal(found[0][key], found[1][key], err_msg="bits depend on an order")
+
+
+def test_a_session_in_half_types_trains_as_the_reference_with_any_batch() -> None:
+    """Through the driver of the tests: the library's calls are captured for each size of a batch."""
+
+    def trained(device: str) -> tuple[list[float], Any]:
+        layers = ws.nn.Conv2d(8, 16, 3, padding=1), ws.nn.BatchNorm2d(16), ws.nn.ReLU(), ws.nn.GlobalAvgPool2d()
+        g = ws.Graph()
+        x, labels = g.input("x", ("batch", 8, 5, 5)), g.input("labels", ("batch",), "int32")
+        scores = ws.nn.Sequential(*layers, ws.nn.Linear(16, 4))(x)
+        g.set_outputs({"loss": ws.losses.cross_entropy(scores, labels)})
+        session = ws.build_session(
+            g, optimizer=ws.SGD(lr=0.1), batch_size=4, precision="bfloat16", device=device, seed=1, options=UNCHECKED
+        )
+        rng = np.random.default_rng(5)
+        images, classes = rng.standard_normal((4, 8, 5, 5)).astype(np.float32), rng.integers(0, 4, 4).astype(np.int32)
+        return [float(session.step(x=images[:n], labels=classes[:n])) for n in (4, 3, 4)], session
+
+    with fake_gpu() as fake:
+        found, session = trained("cuda")
+        assert fake.graphs == 2
+        report = str(session.report())
+    np.testing.assert_allclose(found, trained("reference")[0], rtol=2e-2)
+    assert "2 convolutions and adjoints by cuDNN, channels last, adding in a fixed order" in report
 
 
 def test_large_passes_have_launches_of_their_own() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from wholestep.compiler.backends.cuda.cudnn import Array, Description, Op
 from wholestep.compiler.backends.cuda.graphs import LibraryCall, Place
 from wholestep.compiler.backends.cuda.products import start_of, stride_of
-from wholestep.compiler.backends.cuda.scheduled import GRAPH, CudaSchedule
+from wholestep.compiler.backends.cuda.scheduled import GRAPH, PRODUCT, CudaSchedule, schedule_of
 from wholestep.compiler.backends.cuda.windows import fixed, operand, shape_of
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
@@ -61,17 +61,39 @@ def takes_epilogue(convolution: Node, node: Node, alone: bool) -> bool:
 
 def takes(plan: Plan, kernel: Kernel, window: Window) -> bool:
     """Is a window kernel one that the library makes whole?"""
-    made = result_of(window) if window.op in OPS and kernel.loop is None else None
-    if made is None:
-        return False
+    return window.op in OPS and refused(plan, kernel, window) is None
+
+
+def refused(plan: Plan, kernel: Kernel, window: Window) -> str | None:
+    """Why a convolution or an adjoint is no call of the library; None: it is one."""
+    made = result_of(window)
+    if made is None or window.op not in OPS:
+        return "something follows them in their kernels"
     of = shape_of(kernel, operand(window, "weight")) if window.op != "conv2d_grad_weight" else kernel.axes[:4]
     dtypes = {plan.buffers[o.load.buffer].type.dtype for o in window.operands}
+    if not all(dtype.is_half for dtype in dtypes):
+        return f"they multiply {'/'.join(sorted(map(str, dtypes)))}"
     if len(dtypes) > 1 or plan.buffers[made[0].buffer].type.dtype not in dtypes:
-        return False  # the library has no good way to leave sums as they are
+        return "their sums are not rounded"  # the library has no good way to leave them as they are
     if not has_many_channels(min(dtypes, key=str), of[3], of[0], window.groups):
-        return False
-    loads = [(o.load, o.axes) for o in window.operands]
-    return _is_symmetric(kernel, window) and all(stride_of(load, axes[-1]) == 1 for load, axes in loads)
+        return "they have groups" if window.groups > 1 else f"channels are no multiples of {CHANNELS}"
+    if kernel.loop is not None or not _is_symmetric(kernel, window):
+        return "they stand in a loop" if kernel.loop is not None else "padding differs from side to side"
+    dense = all(stride_of(o.load, o.axes[-1]) == 1 for o in window.operands)
+    return None if dense else "their operands do not have channels last"
+
+
+def notes_of(plan: Plan) -> tuple[str, ...]:
+    """Who makes the convolutions of a plan, and why, for people."""
+    found: dict[str, int] = {}
+    for kernel in plan.kernels:
+        window = kernel.body
+        if isinstance(window, Window) and "max_pool" not in window.op:
+            why = refused(plan, kernel, window)
+            form = "products of ours" if schedule_of(kernel).form == PRODUCT else "kernels of ours"
+            who = "cuDNN, channels last, adding in a fixed order" if why is None else f"{form}: {why}"
+            found[who] = found.get(who, 0) + 1
+    return tuple(f"{count} convolutions and adjoints by {who}" for who, count in found.items())
 
 
 def _is_symmetric(kernel: Kernel, window: Window) -> bool:
