@@ -304,6 +304,9 @@ FUNCTIONAL = {
         lambda F, x, t: F.grid_sample(x, F.affine_grid(t, x.shape, align_corners=True), align_corners=True), VOLUMES,
         normal(2, 3, 4) * 0.4,
     ),
+    "F.interpolate, nearest": case(
+        lambda F, x: F.interpolate(x, (9, 4), mode="nearest-exact") + F.interpolate(x, (9, 4), mode="nearest"), IMAGES
+    ),
     "F.affine_grid": case(lambda F, t: F.affine_grid(t, (2, 3, 5, 4), align_corners=False), normal(2, 2, 3)),
     "F.unfold": case(lambda F, x: F.unfold(x, (3, 2), dilation=2, padding=(1, 0), stride=(1, 2)) * 2, IMAGES),
     "F.fold": case(

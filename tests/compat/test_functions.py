@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -71,6 +73,67 @@ SYMBOLIC = {
     "einsum over the batch": (lambda x: ws.einsum("btd,bte->de", x, x), lambda x: torch.einsum("btd,bte->de", x, x)),
     "zeros_like": (lambda x: ws.zeros_like(x) + ws.ones("time", 1, dtype="float64"), lambda x: torch.ones_like(x)),
 }
+
+
+GRID, INDEX = (
+    np.random.default_rng(1).uniform(-1, 1, (3, 4, 4, 2)),
+    np.array([[0, 5, 1], [2, 2, 3], [4, 0, 0]], np.int32),
+)
+IMAGES, ROWS = np.random.default_rng(2).normal(size=(3, 2, 6, 6)), np.random.default_rng(3).normal(size=(3, 6))
+F = torch.nn.functional
+# ours, torch's, and what they are called on; the first axis of all of them is one symbol
+BATCHES: dict[str, tuple[Any, Any, tuple[np.ndarray, ...]]] = {
+    "grid_sample": (ws.grid_sample, lambda x, g: F.grid_sample(x, g, align_corners=False), (IMAGES, GRID)),
+    "unfold, fold": (
+        lambda x: ws.fold(ws.unfold(x, 3, padding=1), (6, 6), 3, padding=1),
+        lambda x: F.fold(F.unfold(x, 3, padding=1), (6, 6), 3, padding=1), (IMAGES,),
+    ),
+    "put_along_axis": (
+        lambda x, i: ws.put_along_axis(x, i, x[:, :3], 1, "max"), lambda x, i: x.scatter_reduce(1, i, x[:, :3], "amax"),
+        (ROWS, INDEX),
+    ),
+    "one of each row": (
+        lambda x, i: x[ws.arange("b"), i[:, 0]], lambda x, i: x[torch.arange(3), i[:, 0]], (ROWS, INDEX)
+    ),
+    "index_put": (
+        lambda x, i: ws.index_put(x, (ws.arange("b"), i[:, 1]), 1.5),
+        lambda x, i: x.index_put((torch.arange(3), i[:, 1]), torch.tensor(1.5).double()), (ROWS, INDEX),
+    ),
+    "local_response_norm": (
+        lambda x: ws.local_response_norm(x, 3, 0.5), lambda x: F.local_response_norm(x, 3, 0.5), (IMAGES,)
+    ),
+    "prod": (lambda x: ws.prod(x, 1) * ws.prod(x, 0).sum(), lambda x: x.prod(1) * x.prod(0).sum(), (ROWS,)),
+    "cumsum": (lambda x: ws.cumsum(x, 1) * ws.cumsum(x, 0), lambda x: x.cumsum(1) * x.cumsum(0), (ROWS,)),
+    "sort, topk": (
+        lambda x: ws.sort(x)[:, :2] * ws.topk(x, 2)[0], lambda x: x.sort()[0][:, :2] * x.topk(2)[0], (ROWS,)
+    ),
+    "rfft": (lambda x: ws.rfft(x)[1], lambda x: torch.fft.rfft(x).imag, (ROWS,)),
+    "max_unpool2d": (
+        lambda x: ws.max_unpool2d(*ws.max_pool2d_with_indices(x, 2), (6, 6)),
+        lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), (IMAGES,),
+    ),
+    "masked_scatter": (lambda x: ws.masked_scatter(x, x > 0, x * 2), lambda x: x.masked_scatter(x > 0, x * 2), (ROWS,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_batch_may_be_a_symbol(name: str) -> None:
+    mine, theirs, arrays = BATCHES[name]
+    g = ws.Graph()
+    tensors = [g.input(f"x{i}", ("b", *a.shape[1:]), a.dtype) for i, a in enumerate(arrays)]
+    out = mine(*tensors)
+    slopes = ws.gradients((out * out).sum(), [t for t in tensors if t.dtype.is_float])
+    g.set_outputs({"out": out, **{f"slope{i}": s for i, s in enumerate(slopes)}})
+    found = run(g.to_ir(), {f"x{i}": a for i, a in enumerate(arrays)}).outputs
+    given = [
+        torch.tensor(a.astype(np.int64)) if a.dtype == np.int32 else torch.tensor(a, requires_grad=True) for a in arrays
+    ]
+    expected = theirs(*given)
+    (expected * expected).sum().backward()
+    assert_close(found["out"], expected.detach().numpy(), "float64", scale=1.0)
+    for i, t in enumerate(t for t in given if t.requires_grad):
+        assert t.grad is not None
+        assert_close(found[f"slope{i}"], t.grad.numpy(), "float64", scale=1.0)
 
 
 @pytest.mark.parametrize("name", SYMBOLIC)

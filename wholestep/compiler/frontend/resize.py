@@ -34,8 +34,9 @@ def interpolate(
     Args:
         size: of the result, a number or one for each axis; or
         scale: how many times as large, a number or one for each axis.
-        mode: "nearest", "linear" ("bilinear" and "trilinear" are the same), "cubic" ("bicubic") or "area", the mean of
-            what a pixel of the result covers.
+        mode: "nearest" (at the upper left of where a pixel lies, as in torch) or "nearest-exact" (at its middle),
+            "linear" ("bilinear" and "trilinear" are the same), "cubic" ("bicubic") or "area", the mean of what a pixel
+            of the result covers.
         align_corners: of "linear" and "cubic": the first and last pixels stand for each other, rather than the edges.
 
     Example: `ws.interpolate(images, scale=2)`.
@@ -51,8 +52,8 @@ def interpolate(
         if len(sizes) > 2:
             fail(OptionError, f"interpolate: 'area' is for signals and images; received {shape_text(x.shape)}.")
         return adaptive_avg_pool1d(x, sizes[0]) if len(sizes) == 1 else adaptive_avg_pool2d(x, sizes)
-    if kind == "nearest":
-        return _nearest(x, given, sizes, ratios)
+    if kind in ("nearest", "nearest-exact"):
+        return _nearest(x, given, sizes, ratios, 0.5 if kind == "nearest-exact" else 0.0)
     for axis, (n, m, ratio) in enumerate(zip(given, sizes, ratios, strict=True), start=2):
         if n != m or ratio != 1.0:
             x = _mixed(x, axis, _matrix(_TAPS[kind], n, m, ratio, align_corners))
@@ -60,7 +61,8 @@ def interpolate(
 
 
 _MODES = {
-    "nearest": "nearest", "linear": "linear", "bilinear": "linear", "trilinear": "linear", "cubic": "cubic",
+    "nearest": "nearest", "nearest-exact": "nearest-exact",
+    "linear": "linear", "bilinear": "linear", "trilinear": "linear", "cubic": "cubic",
     "bicubic": "cubic", "area": "area",
 }  # fmt: skip
 
@@ -97,14 +99,15 @@ def _targets(
     return sizes, ratios
 
 
-def _nearest(x: Tensor, given: Sequence[int], sizes: Sequence[int], ratios: Sequence[float]) -> Tensor:
+def _nearest(x: Tensor, given: Sequence[int], sizes: Sequence[int], ratios: Sequence[float], middle: float) -> Tensor:
     if all(m % n == 0 and ratio == n / m for n, m, ratio in zip(given, sizes, ratios, strict=True)):
         apart = [e for n in given for e in (n, 1)]
         wide = [e for n, m in zip(given, sizes, strict=True) for e in (n, m // n)]
         return x.reshape((*x.shape[:2], *apart)).expand(*x.shape[:2], *wide).reshape((*x.shape[:2], *sizes))
     for axis, (n, m, ratio) in enumerate(zip(given, sizes, ratios, strict=True), start=2):
         if n != m:
-            x = gather(x, np.minimum(np.floor(np.arange(m) * np.float32(ratio)).astype(np.int32), n - 1), axis)
+            places = np.floor((np.arange(m) + middle) * np.float32(ratio)).astype(np.int32)
+            x = gather(x, np.minimum(places, n - 1), axis)
     return x
 
 
