@@ -32,6 +32,7 @@ def graph(left: bool, right: bool) -> Graph:
 
 def test_products_beside_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middle, "LEAST_FLOPS", 0)
+    monkeypatch.setattr(middle, "FEWEST", 1)
     compiler = Compiler(CompileOptions(egraph=False))
     cases = [(graph(left, right), enough) for left in (False, True) for right in (False, True) for enough in (1, 1000)]
     plans = []

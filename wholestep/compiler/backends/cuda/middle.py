@@ -13,9 +13,10 @@ from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Kernel, Load, Plan
 
 THREADS = 256
-LEAST_FLOPS = 20_000_000  # from there on tiles of 64 or 32 rows fill a GPU
+LEAST_FLOPS = 40_000_000  # smaller ones share launches
 TILES = ((64, 64), (32, 32))  # rows and columns of a block
 ENOUGH = 96  # blocks that take a GPU
+FEWEST = 40  # blocks: of fewer tiles, chunks of k are made side by side
 DEPTH = 16  # of k, that a group of threads has of every piece
 
 
@@ -29,7 +30,8 @@ def takes(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
     most = dict(library_flops(plan.target))[float32.name]
     if not LEAST_FLOPS <= 2 * prod(extents) < most or min(extents[-3:-1]) < TILES[-1][0]:
         return False
-    return all(along(kernel, x, axis) is not None for x, axis in ((dot.a, dot.m), (dot.b, dot.n)))
+    lie = all(along(kernel, x, axis) is not None for x, axis in ((dot.a, dot.m), (dot.b, dot.n)))
+    return lie and blocks(kernel, TILES[-1], sizes) >= FEWEST
 
 
 def along(kernel: Kernel, load: Load, other: int) -> bool | None:
@@ -43,13 +45,13 @@ def along(kernel: Kernel, load: Load, other: int) -> bool | None:
 
 def schedule_middle(kernel: Kernel, sizes: Mapping[str, int]) -> CudaSchedule:
     """The largest tile of which there are enough; bits depend on it, and so on the capacity."""
+    tile = next((t for t in TILES if blocks(kernel, t, sizes) >= ENOUGH), TILES[-1])
+    return CudaSchedule(MIDDLE, THREADS, blocks(kernel, tile, sizes), tile=(*tile, DEPTH))
+
+
+def blocks(kernel: Kernel, tile: tuple[int, int], sizes: Mapping[str, int]) -> int:
+    """How many tiles there are."""
     dot = kernel.body
     assert isinstance(dot, Dot)
-    batch = prod(evaluate(kernel.axes[a], sizes) for a in dot.batch)
-
-    def blocks(tile: tuple[int, int]) -> int:
-        sides = zip((dot.m, dot.n), tile, strict=True)
-        return batch * prod(-(-evaluate(kernel.axes[a], sizes) // side) for a, side in sides)
-
-    tile = next((t for t in TILES if blocks(t) >= ENOUGH), TILES[-1])
-    return CudaSchedule(MIDDLE, THREADS, blocks(tile), tile=(*tile, DEPTH))
+    sides = [(a, 1) for a in dot.batch] + [*zip((dot.m, dot.n), tile, strict=True)]
+    return prod(-(-evaluate(kernel.axes[a], sizes) // side) for a, side in sides)
