@@ -134,7 +134,7 @@ class Dot(Levels):
 
 @dataclass(frozen=True)
 class Scatter(Levels):
-    """Rows of `updates` added into `target` at `index`, in order; the target is zero before."""
+    """Rows of `updates` added into `target` at `index`, in order; the target is zero before, or stays as it is."""
 
     kind: ClassVar[Kind] = Kind.SCATTER
     rows: ClassVar = ()  # type: ignore[misc]
@@ -145,9 +145,12 @@ class Scatter(Levels):
     index: Load
     over: tuple[int, ...]  # the kernel's axes that run over the indices
     at: int  # the dimension of the target that is indexed
+    onto: bool = False  # is the target not zero before, but what another kernel has left there?
 
     def reads(self) -> Iterator[Read]:
         yield from ((self.updates, ()), (self.index, ()))
+        if self.onto:
+            yield self.target, ()
 
     def stores(self) -> Iterator[Load]:
         yield self.target

@@ -29,6 +29,7 @@ static inline unsigned short ws_bf16_of_float(float x) {
 static inline float ws_larger(float x, float y) { return (x >= y) | (x != x) ? x : y; }
 static inline double ws_larger(double x, double y) { return (x >= y) | (x != x) ? x : y; }
 static inline float ws_tanh_half(float x) { return std::tanh(x); }
+static inline float ws_exp_half(float x) { return std::exp(x); }
 
 /* -- fibers ------------------------------------------------------------------------------------------------------- */
 struct Fiber { void *stack_pointer; bool done; };

@@ -13,6 +13,7 @@ from wholestep.compiler.backends.cuda import products, schedule
 from wholestep.compiler.backends.cuda.products import product_of
 from wholestep.compiler.backends.cuda.scheduled import LIBRARY, PRODUCT, schedule_of
 from wholestep.compiler.plan import partial_sums
+from wholestep.compiler.plan.bodies import Scatter
 from wholestep.compiler.plan.kernel import Plan, Space
 
 KEPT = (Space.STATE, Space.COPY)
@@ -41,6 +42,7 @@ def test_a_step_of_plain_products_is_that_of_the_reference(precision: str, monke
     monkeypatch.setattr(products, "least_flops", lambda target: dict.fromkeys(ALL, 1))
     monkeypatch.setattr(partial_sums, "LEAST_COLUMNS", 32)
     monkeypatch.setattr(partial_sums, "LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(schedule, "MANY_PLACES", 1)
     monkeypatch.setattr(partial_sums, "PARTS", 3)  # of which none has as many rows as it has warps
     with emulated_device("plain", PLAIN):
         ours, reference = small_gpt("plain", precision), small_gpt("reference", precision)
@@ -49,6 +51,7 @@ def test_a_step_of_plain_products_is_that_of_the_reference(precision: str, monke
             given = batch(rows, seed)
             assert float(ours.step(**given)) == pytest.approx(float(reference.step(**given)), rel=near)
         plan = ours.plan
+    assert [k.body.onto for k in plan.kernels if isinstance(k.body, Scatter)] == [True]  # the table's two gradients
     if precision == "bfloat16":
         check_half_plan(plan)
 

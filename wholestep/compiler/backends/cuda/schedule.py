@@ -13,6 +13,7 @@ from math import prod
 from wholestep.compiler.backends.cuda import chains, convolutions, middle, products, sharing, windows
 from wholestep.compiler.backends.cuda.arena import in_good_order, place
 from wholestep.compiler.backends.cuda.attention import notes_of, schedule_attention
+from wholestep.compiler.backends.cuda.onto import add_onto
 from wholestep.compiler.backends.cuda.scheduled import (
     COLUMNS,
     ELEMENTS,
@@ -67,13 +68,16 @@ def make_plan(request: PlanRequest) -> Plan:
 
 def schedule(draft: Draft) -> Plan:
     """A barrier lies between any two launches: the end of the one before."""
-    draft = in_good_order(draft)
+    sorting = [k.id for k in draft.kernels if isinstance(k.body, Scatter) and _scatter(draft, k).form == SCATTER_SORTED]
+    draft = in_good_order(add_onto(draft, sorting))
     own = scheduled_kernels(in_order.schedule(draft, place=False))
     plain = _together(draft, [[[k]] for k in own])
     large = plain.arena_bytes > LARGE or _shares_scratch(own)
     launches = sharing.updates_last(draft, own) if large else sharing.launches_of(draft, own)
     plan = _together(draft, launches) if len(launches) < len(own) else plain
-    if plan.arena_bytes > (1 + sharing.SHARE) * plain.arena_bytes + sharing.ROOM:
+    # Gradients may wait for a launch of all updates, as they do where nothing is computed early.
+    gradients = sum(b.bytes for b in plan.buffers if b.space is Space.STATE) // 3 if large else 0
+    if plan.arena_bytes > (1 + sharing.SHARE) * plain.arena_bytes + sharing.ROOM + gradients:
         plan = plain
     kernels = scheduled_kernels(plan)
     scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
@@ -130,7 +134,7 @@ def schedule_kernel(plan: Plan, kernel: Kernel) -> CudaSchedule:
     return SCHEDULE[type(kernel.body)](plan, kernel)
 
 
-def sizes_in(plan: Plan, kernel: Kernel) -> Mapping[str, int]:
+def sizes_in(plan: Draft, kernel: Kernel) -> Mapping[str, int]:
     """Capacities; inside of a loop the number of a step is one more size."""
     if kernel.loop is None:
         return plan.sizes
@@ -271,7 +275,7 @@ def _dot(plan: Plan, kernel: Kernel) -> CudaSchedule:
     return _product(sizes, batch, axes[dot.m], axes[dot.n], axes[dot.k], acc, whole_chunks=own_dtypes == {float32})
 
 
-def scatter_row(plan: Plan, kernel: Kernel, scatter: Scatter) -> int | None:
+def scatter_row(plan: Draft, kernel: Kernel, scatter: Scatter) -> int | None:
     """The elements of a row of the target where the same indices are those of all of them; None where they are not."""
     own = [i.plain for d, i in enumerate(scatter.target.index) if d != scatter.at]
     read = {a for i in scatter.index.index for a, _ in i.terms}
@@ -281,7 +285,7 @@ def scatter_row(plan: Plan, kernel: Kernel, scatter: Scatter) -> int | None:
     return row if isinstance(row, int) and fits and not read & set(own) else None
 
 
-def _scatter(plan: Plan, kernel: Kernel) -> CudaSchedule:
+def _scatter(plan: Draft, kernel: Kernel) -> CudaSchedule:
     scatter, sizes = kernel.body, sizes_in(plan, kernel)
     assert isinstance(scatter, Scatter)
     row = scatter_row(plan, kernel, scatter)
@@ -291,7 +295,7 @@ def _scatter(plan: Plan, kernel: Kernel) -> CudaSchedule:
         each = next((n for n in (8, 4) if row % n == 0), 1)
         if count * indices >= MANY_PLACES and indices <= MOST_SORTED and kernel.loop is None:
             across = -(-row // (WARP * each * SORTED_PIECES))
-            blocks = _blocks(count * across, THREADS // WARP, MOST_PACKS)
+            blocks = _blocks((indices if scatter.onto else count) * across, THREADS // WARP, MOST_PACKS)
             scratch = aligned(8 * indices)
             return CudaSchedule(SCATTER_SORTED, THREADS, blocks, width=row, vector=each, scratch=scratch)
         return CudaSchedule(SCATTER_ROWS, THREADS, _blocks(count, 1), width=row)

@@ -41,3 +41,9 @@ static __device__ __forceinline__ float ws_tanh_half(float x) {
   asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+/* To 20 bits and more. */
+static __device__ __forceinline__ float ws_exp_half(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  return y;
+}

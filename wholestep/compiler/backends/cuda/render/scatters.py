@@ -127,14 +127,21 @@ def render_sorted(w: Writer, scatter: Scatter, kept: list[int], summed: list[int
     w.emit("const long long *const sorted = (const long long *)scratch;")
     w.emit(f"const int lane = threadIdx.x % {WARP};")
     w.emit(f"const {w.int} rows = {w.extent(target.shape[scatter.at])}, indices = {w.count(summed)};")
-    w.emit(f"const {w.int} across = {-(-row // wide)}, total = rows*across;")
+    w.emit(f"const {w.int} across = {-(-row // wide)}, total = {'indices' if scatter.onto else 'rows'}*across;")
+    stride = product(target.shape[scatter.at + 1 :])
     first = f"(({w.int})blockIdx.x*blockDim.x + threadIdx.x) / {WARP}"
     with w.block(f"for ({w.int} piece = {first}; piece < total; piece += ({w.int})gridDim.x*blockDim.x / {WARP})"):
-        w.emit(f"const {w.int} place = piece / across, begin = piece % across * {wide} + lane*{each};")
-        w.emit(f"{w.int} low = 0, high = indices;")
-        with w.block("while (low < high)"):
-            w.emit(f"const {w.int} middle = (low + high) / 2;")
-            w.emit("if (sorted[middle] < (long long)place*indices) low = middle + 1; else high = middle;")
+        w.emit(f"const {w.int} begin = piece % across * {wide} + lane*{each};")
+        if scatter.onto:  # a warp has one of the indices: the first of its place has them all
+            w.emit(f"{w.int} low = piece / across;")
+            w.emit(f"const {w.int} place = ({w.int})(sorted[low] / indices);")
+            w.emit("if (low > 0 && sorted[low - 1] / indices == place) continue;")
+        else:
+            w.emit(f"const {w.int} place = piece / across;")
+            w.emit(f"{w.int} low = 0, high = indices;")
+            with w.block("while (low < high)"):
+                w.emit(f"const {w.int} middle = (low + high) / 2;")
+                w.emit("if (sorted[middle] < (long long)place*indices) low = middle + 1; else high = middle;")
         w.emit(f"{text} sum[{SORTED_PIECES}][{each}] = {{}};")
         end = "low < indices && sorted[low] < (long long)(place + 1)*indices"
         w.emit("#pragma unroll 2")
@@ -160,11 +167,11 @@ def render_sorted(w: Writer, scatter: Scatter, kept: list[int], summed: list[int
             w.emit(f"const {w.int} other = begin + p*{WARP * each};")
             with w.block(f"if (other < {row})"):
                 w.decompose("other", kept)
-                stride = product(target.shape[scatter.at + 1 :])
                 at = f"{w.params[target.buffer]} + {w.offset(target)} + {w.times('place', stride)}"
                 w.emit(f"{STORED[dtype]} q[{each}];")
                 w.emit("#pragma unroll")
-                w.emit(f"for (int e = 0; e < {each}; e++) q[e] = {cast_text('sum[p][e]', type, dtype)};")
+                held = f"ws_add({cast_text(f'({at})[e]', dtype, type)}, sum[p][e])" if scatter.onto else "sum[p][e]"
+                w.emit(f"for (int e = 0; e < {each}; e++) q[e] = {cast_text(held, type, dtype)};")
                 if dtype in PACKED and each * dtype.size >= 16:
                     w.emit(f"ws_pack<{STORED[dtype]}, {each}> pack; pack.join(q); pack.write({at});")
                 else:

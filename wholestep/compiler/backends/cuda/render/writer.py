@@ -70,6 +70,13 @@ class Writer:
         read = [self.buffer_dtype(i.load) for i in self.instrs if i.load is not None]
         return bool(stored) and all(t.is_half for t in stored) and any(t.is_half for t in read)
 
+    @cached_property
+    def reads_half(self) -> bool:
+        """Are the elements that a kernel reads along its rows half numbers?  Then 20 bits of a function are enough."""
+        moving = [i.load for i in self.instrs if i.load is not None and i.load.buffer not in self.work]
+        along = [x for x in moving if any(a == self.kernel.vector for index in x.index for a, _ in index.terms)]
+        return bool(along) and all(self.buffer_dtype(x).is_half for x in along)
+
     # -- lines -----------------------------------------------------------------------------------------------------
     def emit(self, text: str) -> None:
         self.lines.append("  " * self.depth + text)
@@ -172,6 +179,8 @@ class Writer:
             return f"({args[0]} * ({literal(1.0, i.dtype)} / {args[1]}))"  # one division a row
         if i.op == "tanh" and i.dtype == float32 and self.is_half:
             return f"ws_tanh_half({args[0]})"
+        if i.op == "exp" and i.dtype == float32 and self.reads_half:
+            return f"ws_exp_half({args[0]})"
         of = self.dtypes[i.args[1] if i.op == "where" else i.args[0]]
         return OPS[i.op](of, args)
 
