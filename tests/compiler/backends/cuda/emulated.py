@@ -109,7 +109,8 @@ def host_product(product: Product, a: int, b: int, c: int, bias: int = 0) -> Non
         whole = read(left) @ read(right)
         if product.bias is not None:
             whole += read(view(product.bias, bias, 1, product.n))
-        view(product.c, c + i * product.c.outer * product.c.dtype.size, product.m, product.n)[...] = whole
+        result = view(product.c, c + i * product.c.outer * product.c.dtype.size, product.m, product.n)
+        result[...] = whole + result if product.adds else whole
 
 
 def attended(options: Options, q: Array, k: Array, v: Array) -> tuple[Array, ...]:

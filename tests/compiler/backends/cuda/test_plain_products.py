@@ -9,7 +9,7 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda.emulated import TARGET, emulated_device
-from wholestep.compiler.backends.cuda import products, schedule
+from wholestep.compiler.backends.cuda import chunks, products, schedule
 from wholestep.compiler.backends.cuda.products import product_of
 from wholestep.compiler.backends.cuda.scheduled import LIBRARY, PRODUCT, schedule_of
 from wholestep.compiler.plan import partial_sums
@@ -43,6 +43,7 @@ def test_a_step_of_plain_products_is_that_of_the_reference(precision: str, monke
     monkeypatch.setattr(partial_sums, "LEAST_COLUMNS", 32)
     monkeypatch.setattr(partial_sums, "LEAST_ELEMENTS", 1)
     monkeypatch.setattr(schedule, "MANY_PLACES", 1)
+    monkeypatch.setattr(chunks, "LEAST_BYTES", 5 * 8 * 72 * (4 if precision == "float32" else 2))  # scores in halves
     monkeypatch.setattr(partial_sums, "PARTS", 3)  # of which none has as many rows as it has warps
     with emulated_device("plain", PLAIN):
         ours, reference = small_gpt("plain", precision), small_gpt("reference", precision)
@@ -61,7 +62,8 @@ def check_half_plan(plan: Plan) -> None:
     assert len(sums) == 2 * (4 + 2 + 1) + 2  # norms, biases before them and of the GELU; not those of attention
     assert all(len(k.levels) > 1 or k.axes[-1] == 128 for k in plan.kernels if any(v.sums for v in k.levels))
     made = [product_of(plan, k, plan.sizes) for k in plan.kernels if schedule_of(k).form == LIBRARY]
-    gradients = [p for p in made if p.k == 5 * 8]  # of weights: sums over the batch
+    assert [p.adds for p in made if (p.m, p.n) == (72, 32)] == [False, True]  # of the scores, in halves
+    gradients = [p for p in made if p.k in (5 * 8, 5 * 4)]  # of weights: sums over the batch
     assert {p.c.dtype.name for p in gradients} == {"float32"}
     assert all(p.c.buffer >= 0 for p in made)  # the library writes every result where it belongs
     named = {plan.buffers[p.bias.buffer].type.shape for p in made if p.bias is not None}

@@ -121,9 +121,9 @@ class Prepared:
         if bias:
             _set("MatmulDesc", self._desc, BIAS_POINTER, c_void_p(bias))
         first, second, result = self._layouts
-        one, zero = c_float(1.0), c_float(0.0)
+        one, before = c_float(1.0), c_float(1.0 if self.product.adds else 0.0)
         _call(
-            "cublasLtMatmul", _handle(), self._desc, byref(one), c_void_p(b), first, c_void_p(a), second, byref(zero),
+            "cublasLtMatmul", _handle(), self._desc, byref(one), c_void_p(b), first, c_void_p(a), second, byref(before),
             c_void_p(c), result, c_void_p(c), result, byref(self._found.algorithm), c_void_p(workspace),
             c_size_t(self._found.workspace), c_void_p(stream),
         )  # fmt: skip

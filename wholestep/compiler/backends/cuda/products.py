@@ -40,6 +40,7 @@ class Product:
     c: Matrix
     outer: int = 1
     bias: Matrix | None = None  # a row that is added to every row
+    adds: bool = False  # is the product added to what is there?
     tf32: bool = False  # do float32 numbers lose their last 13 bits before they are multiplied?
 
 
@@ -93,9 +94,19 @@ def is_direct(plan: Plan, dot: Dot) -> bool:
         return False
     (store,) = level.stores
     rounds = bool(rest) and rest[-1].op == "cast" and rest[-1].dtype.is_half and store.value == rest[-1].id
-    if rest and not (rounds and (len(rest) == 1 or bias_of(dot) is not None)):
+    if rest and not (rounds and (len(rest) == 1 or bias_of(dot) is not None)) and not adds_up(dot):
         return False
     return stride_of(store.load, dot.n) == 1 and all(i.value is None and i.over == 1 for i in store.load.index)
+
+
+def adds_up(dot: Dot) -> bool:
+    """Is a product added to what lies where it is stored, and nothing else?"""
+    level = dot.levels[0]
+    if [i.op for i in level.body] != ["acc", "load", "add"] or len(level.stores) != 1:
+        return False
+    acc, held, both = level.body
+    same = held.load == level.stores[0].load and not held.guards and held.dtype == acc.dtype
+    return same and set(both.args) == {acc.id, held.id} and level.stores[0].value == both.id
 
 
 def bias_of(dot: Dot) -> Load | None:
@@ -164,4 +175,4 @@ def product_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
         dtype = next(i.dtype for i in dot.levels[0].body if i.op == "acc")
         c = Matrix(-1, dtype, 0, n, 1, m * n, batch * m * n)
     a, b = matrix(dot.a, dot.m, dot.k), matrix(dot.b, dot.k, dot.n)
-    return Product(m, n, k, batch, a, b, c, outer, bias, a.dtype == float32 and uses_tf32(plan.target))
+    return Product(m, n, k, batch, a, b, c, outer, bias, adds_up(dot), a.dtype == float32 and uses_tf32(plan.target))

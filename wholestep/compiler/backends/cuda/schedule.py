@@ -13,6 +13,7 @@ from math import prod
 from wholestep.compiler.backends.cuda import chains, convolutions, middle, products, sharing, windows
 from wholestep.compiler.backends.cuda.arena import in_good_order, place
 from wholestep.compiler.backends.cuda.attention import notes_of, schedule_attention
+from wholestep.compiler.backends.cuda.chunks import in_halves
 from wholestep.compiler.backends.cuda.onto import add_onto
 from wholestep.compiler.backends.cuda.scheduled import (
     COLUMNS,
@@ -69,7 +70,7 @@ def make_plan(request: PlanRequest) -> Plan:
 def schedule(draft: Draft) -> Plan:
     """A barrier lies between any two launches: the end of the one before."""
     sorting = [k.id for k in draft.kernels if isinstance(k.body, Scatter) and _scatter(draft, k).form == SCATTER_SORTED]
-    draft = in_good_order(add_onto(draft, sorting))
+    draft = in_good_order(in_halves(add_onto(draft, sorting)))
     own = scheduled_kernels(in_order.schedule(draft, place=False))
     plain = _together(draft, [[[k]] for k in own])
     large = plain.arena_bytes > LARGE or _shares_scratch(own)

@@ -1,0 +1,201 @@
+"""The largest value of a step in two halves: one after the other has its place.
+
+The scores of a language model and their gradient are larger than everything else.  Each row of them is made of one row
+of what is before, and needed for one row of what is behind, or for a sum over rows.  So
+
+    product, loss and gradient, both gradients of the product      for the first half of the rows, then for the second
+
+where the second sum over rows is added to the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from wholestep.compiler.ir.types import Dim, Extent, TensorType
+from wholestep.compiler.plan.bodies import Dot, Nest
+from wholestep.compiler.plan.kernel import Draft, Index, Instr, Kernel, Level, Load, Space, Store
+from wholestep.compiler.plan.layout import layout_bytes
+
+LEAST_BYTES = 1 << 30  # of what is cut
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """What is made in halves: two buffers, the kernel between them, and all kernels with the axis of their rows."""
+
+    values: int
+    gradient: int
+    rows: Extent
+    half: Extent
+    axes: dict[int, int]  # kernel -> the axis that is cut, in order
+    summed: frozenset[int]  # kernels that add up over it
+
+
+def in_halves(draft: Draft) -> Draft:
+    """The draft with its largest value in halves, where it is large and everything about it goes by rows."""
+    held = [b for b in draft.buffers if b.space is Space.ARENA and b.bytes >= LEAST_BYTES and b.type.rank == 2]
+    for buffer in sorted(held, key=lambda b: -b.bytes):
+        cut = None if draft.loops else _find(draft, buffer.id)
+        if cut is not None:
+            return _cut(draft, cut)
+    return draft
+
+
+def _find(draft: Draft, values: int) -> _Cut | None:
+    writers, readers = _touching(draft, values)
+    if len(writers) != 1 or len(readers) != 1 or not isinstance(readers[0].body, Nest):
+        return None
+    product, middle = writers[0], readers[0]
+    rows = draft.buffers[values].type.shape[0]
+    half = _halved(rows)
+    same = [
+        s.load.buffer
+        for level in middle.levels
+        for s in level.stores
+        if draft.buffers[s.load.buffer].type == draft.buffers[values].type
+    ]
+    if (
+        half is None
+        or len(same) != 1
+        or not isinstance(product.body, Dot)
+        or draft.buffers[same[0]].space is not Space.ARENA
+    ):
+        return None
+    (gradient,) = same
+    made, behind = _touching(draft, gradient)
+    if [k.id for k in made] != [middle.id] or not all(isinstance(k.body, Dot) for k in behind):
+        return None
+    axes: dict[int, int] = {}
+    for kernel in (product, middle, *behind):
+        axis = _axis_of(kernel, values if kernel is product or kernel is middle else gradient)
+        if axis is None or kernel.axes[axis] != rows or not _goes_by_rows(kernel, axis, rows):
+            return None
+        axes[kernel.id] = axis
+    summed = frozenset(k.id for k in behind if isinstance(k.body, Dot) and axes[k.id] == k.body.k)
+    made_later = {x.buffer for k in _waiting(draft, axes) for x in draft.kernels[k].body.stores()}
+    needed = {x.buffer for id in axes for x, _ in draft.kernels[id].body.reads()}
+    plain = all(_is_plain(draft.kernels[k]) for k in summed)
+    return _Cut(values, gradient, rows, half, axes, summed) if plain and not made_later & needed else None
+
+
+def _touching(draft: Draft, buffer: int) -> tuple[list[Kernel], list[Kernel]]:
+    """Who writes a buffer, and who reads it."""
+    writers = [k for k in draft.kernels if any(x.buffer == buffer for x in k.body.stores())]
+    readers = [k for k in draft.kernels if any(x.buffer == buffer for x, _ in k.body.reads())]
+    return writers, readers
+
+
+def _waiting(draft: Draft, cut: Mapping[int, int]) -> set[int]:
+    """Kernels that stand among those that are cut and need one of them: they wait for both halves."""
+    made = {x.buffer for id in cut for x in draft.kernels[id].body.stores()}
+    found: set[int] = set()
+    for k in draft.kernels[min(cut) : max(cut)]:
+        if k.id not in cut and any(x.buffer in made for x, _ in k.body.reads()):
+            found.add(k.id)
+            made |= {x.buffer for x in k.body.stores()}
+    return found
+
+
+def _halved(extent: Extent) -> Extent | None:
+    if isinstance(extent, Dim):
+        even = all(c % 2 == 0 for _, c in extent.terms)
+        return Dim(tuple((names, c // 2) for names, c in extent.terms)) if even else None
+    return extent // 2 if extent % 2 == 0 else None
+
+
+def _places(kernel: Kernel) -> list[Load]:
+    return [*(x for x, _ in kernel.body.reads()), *kernel.body.stores()]
+
+
+def _axis_of(kernel: Kernel, buffer: int) -> int | None:
+    """The axis of a kernel along the rows of a buffer."""
+    found = {x.index[0].plain for x in _places(kernel) if x.buffer == buffer}
+    return found.pop() if len(found) == 1 else None
+
+
+def _goes_by_rows(kernel: Kernel, axis: int, rows: Extent) -> bool:
+    """Does a kernel use nothing but the row itself of whatever has rows?"""
+
+    def is_row(load: Load) -> bool:
+        first = load.index[0].plain == axis and load.shape[0] == rows if load.index else False
+        rest = load.index[1:] if first else load.index
+        return not any(a == axis for i in rest for a, _ in i.terms)
+
+    instrs = [i for level in kernel.levels for i in (*level.row, *level.body)]
+    counted = any(a == axis for i in instrs if i.index is not None for a, _ in i.index.terms)
+    guarded = any(a == axis for i in instrs for g in i.guards for a, _ in g.index.terms)
+    sums = any(level.sums for level in kernel.levels)
+    return all(map(is_row, _places(kernel))) and not (counted or guarded or sums)
+
+
+def _is_plain(kernel: Kernel) -> bool:
+    return isinstance(kernel.body, Dot) and kernel.body.is_direct and len(kernel.body.levels) == 1
+
+
+def _cut(draft: Draft, cut: _Cut) -> Draft:
+    ids = list(cut.axes)
+    own = [draft.kernels[id] for id in ids]
+    elsewhere: Sequence[Mapping[int, int]] = ({}, _seconds(draft, cut))
+    halves = [_half(k, cut, n, elsewhere[n]) for n in range(2) for k in sorted(own, key=lambda k: k.id)]
+    late = {*_waiting(draft, cut.axes), *range(max(ids), len(draft.kernels))}
+    others = [k for k in draft.kernels if k.id not in cut.axes]
+    ordered = [*(k for k in others if k.id not in late), *halves, *(k for k in others if k.id in late)]
+    buffers = list(draft.buffers)
+    for id, second in _seconds(draft, cut).items():
+        type = TensorType((cut.half, *buffers[id].type.shape[1:]), buffers[id].type.dtype)
+        bytes = layout_bytes(type, buffers[id].layout, draft.sizes)
+        buffers[id] = replace(buffers[id], type=type, bytes=bytes)
+        buffers.append(replace(buffers[id], id=second))
+    numbered = tuple(replace(k, id=n) for n, k in enumerate(ordered))
+    return replace(draft, kernels=numbered, buffers=tuple(buffers))
+
+
+def _seconds(draft: Draft, cut: _Cut) -> dict[int, int]:
+    """The buffers of the second half: alive when those of the first are not."""
+    return {cut.values: len(draft.buffers), cut.gradient: len(draft.buffers) + 1}
+
+
+def _half(kernel: Kernel, cut: _Cut, number: int, elsewhere: Mapping[int, int]) -> Kernel:
+    """One half of a kernel: its rows begin in the middle of whatever has all of them."""
+    axis, start = cut.axes[kernel.id], cut.half * number
+
+    def place(load: Load) -> Load:
+        if not load.index or load.index[0].plain != axis:
+            return load
+        if load.buffer in (cut.values, cut.gradient):
+            return replace(load, buffer=elsewhere.get(load.buffer, load.buffer), shape=(cut.half, *load.shape[1:]))
+        return replace(load, index=(Index(load.index[0].terms, start), *load.index[1:]))
+
+    def instr(i: Instr) -> Instr:
+        return i if i.load is None else replace(i, load=place(i.load))
+
+    def level(v: Level) -> Level:
+        return replace(
+            v,
+            row=tuple(map(instr, v.row)),
+            row_stores=tuple(replace(s, load=place(s.load)) for s in v.row_stores),
+            body=tuple(map(instr, v.body)),
+            stores=tuple(replace(s, load=place(s.load)) for s in v.stores),
+        )
+
+    body = kernel.body
+    assert isinstance(body, Nest | Dot)
+    levels = tuple(map(level, body.levels))
+    if kernel.id in cut.summed and number:
+        levels = (_added(levels[0]),)
+    if isinstance(body, Dot):
+        new: Nest | Dot = replace(body, a=place(body.a), b=place(body.b), levels=levels)
+    else:
+        new = replace(body, levels=levels)
+    axes = tuple(cut.half if a == axis else e for a, e in enumerate(kernel.axes))
+    return replace(kernel, axes=axes, body=new)
+
+
+def _added(level: Level) -> Level:
+    """A product that is added to what is there."""
+    (acc,), (store,) = level.body, level.stores
+    held = Instr(acc.id + 1, "load", acc.dtype, load=store.load)
+    both = Instr(acc.id + 2, "add", acc.dtype, (acc.id, held.id))
+    return replace(level, body=(acc, held, both), stores=(Store(store.load, both.id),))
