@@ -69,6 +69,7 @@ class FakeDriver:
         self.ends: dict[int, int] = {}  # of an allocation, in the array that holds it
         self.overrun: list[int] = []  # sizes of allocations behind whose end somebody wrote
         self.queues: dict[int, list[Op]] = {}  # by stream
+        self.inside, self.later = 0, list[int]()  # things that run now, and allocations to be freed behind them
         self.noted: dict[int, tuple[int, int]] = {}  # event -> the stream that it was put into last, and how often
         self.passed: dict[int, int] = {}  # event -> how often its stream has come there
         self.early = False  # do streams beside the first one run at once, where nothing holds them back?
@@ -105,6 +106,9 @@ class FakeDriver:
         return sum(held.size for held in self.memory.values())
 
     def cuMemFree(self, address: int) -> tuple[CUresult]:
+        if self.inside:  # collected while something runs: what stands behind it must not overtake it
+            self.later.append(address)
+            return (OK,)
         self.run()
         self.check_fence(address, self.memory.pop(address))
         return (OK,)
@@ -135,13 +139,25 @@ class FakeDriver:
         """All that stands in a stream, or in every one."""
         for each in self.queues if stream is None else (stream,):
             while self.queues[each]:
-                self.queues[each].pop(0)()
+                self.advance(each)
+
+    def advance(self, stream: int) -> None:
+        """The next that stands in a stream."""
+        op = self.queues[stream].pop(0)
+        self.inside += 1
+        try:
+            op()
+        finally:
+            self.inside -= 1
+        while self.later and not self.inside:
+            address = self.later.pop()
+            self.check_fence(address, self.memory.pop(address))
 
     def reach(self, event: int, times: int) -> None:
         """Let a stream run until it has come to an event so many times."""
         stream, _ = self.noted[event]
         while self.passed.get(event, 0) < times:
-            self.queues[stream].pop(0)()
+            self.advance(stream)
 
     def cuStreamCreate(self, flags: int) -> tuple[CUresult, int]:
         stream = self.keep(None)

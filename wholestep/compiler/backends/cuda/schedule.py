@@ -267,12 +267,12 @@ def _dot(plan: Plan, kernel: Kernel) -> CudaSchedule:
     batch, sizes = product([axes[a] for a in dot.batch]), sizes_in(plan, kernel)
     if middle.takes(plan, kernel, sizes):
         return middle.schedule_middle(kernel, sizes)
+    own_dtypes = {plan.buffers[load.buffer].type.dtype for load in (dot.a, dot.b)}
     if products.takes(plan, kernel, sizes):
         elements = prod(evaluate(axes[a], sizes) for a in (*dot.batch, dot.m, dot.n))
         scratch = 0 if products.is_direct(plan, dot) else aligned(elements * acc.size)
         blocks = _blocks(elements, THREADS)
         return CudaSchedule(LIBRARY, THREADS, blocks, scratch=scratch, workspace=products.WORKSPACE)
-    own_dtypes = {plan.buffers[load.buffer].type.dtype for load in (dot.a, dot.b)}
     return _product(sizes, batch, axes[dot.m], axes[dot.n], axes[dot.k], acc, whole_chunks=own_dtypes == {float32})
 
 

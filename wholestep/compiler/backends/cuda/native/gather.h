@@ -1,4 +1,4 @@
-/* The rows of an update, from data that lies on the GPU: a warp a row.  The order is that of `runtime/order.py`. */
+/* The rows of an update, from data that lies on the GPU: a block a row.  The order is that of `runtime/order.py`. */
 struct ws_source {
   const char *rows;
   char *input;
@@ -26,23 +26,38 @@ WS_INLINE ws_long_word ws_network(ws_long_word at, const ws_data *d) {
   return y << low | x;
 }
 
+/* COUNT pieces of a thread are on their way at once: rows of a large set are far away. */
+template <class Piece> WS_INLINE void ws_move(void *to, const void *of, long long pieces) {
+  constexpr int COUNT = 8, THREADS = 256;
+  Piece *const into = (Piece *)to;
+  const Piece *const from = (const Piece *)of;
+  for (long long first = threadIdx.x; first < pieces; first += COUNT * THREADS) {
+    Piece seen[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+      if (first + i * THREADS < pieces) seen[i] = from[first + i * THREADS];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+      if (first + i * THREADS < pieces) into[first + i * THREADS] = seen[i];
+  }
+}
+
+struct alignas(16) ws_sixteen {
+  int x[4];
+};
+
 WS_INLINE void ws_gather_rows(const ws_step *step, const ws_data *d, int block, int blocks) {
-  const int lane = threadIdx.x % 32;
-  for (long long row = block * 8 + threadIdx.x / 32; row < step->rows; row += blocks * 8) {
+  const long long rows = step->rows;
+  for (long long row = block; row < rows; row += blocks) {
     ws_long_word from = step->position + row;
     if (d->shuffled) do from = ws_network(from, d); while (from >= d->rows);
     for (int i = 0; i < d->count; i++) {
       const long long bytes = d->sources[i].row_bytes;
       const char *const source = d->sources[i].rows + (long long)from * bytes;
       char *const input = d->sources[i].input + row * bytes;
-      if (bytes % 16 == 0) {
-        struct alignas(16) Piece { int x[4]; };
-        for (long long b = lane; b < bytes / 16; b += 32) ((Piece *)input)[b] = ((const Piece *)source)[b];
-      } else if (bytes % 4 == 0) {
-        for (long long b = lane; b < bytes / 4; b += 32) ((int *)input)[b] = ((const int *)source)[b];
-      } else {
-        for (long long b = lane; b < bytes; b += 32) input[b] = source[b];
-      }
+      if (bytes % 16 == 0) ws_move<ws_sixteen>(input, source, bytes / 16);
+      else if (bytes % 4 == 0) ws_move<int>(input, source, bytes / 4);
+      else ws_move<char>(input, source, bytes);
     }
   }
 }

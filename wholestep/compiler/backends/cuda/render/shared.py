@@ -20,7 +20,7 @@ from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.plan.kernel import Kernel
 
 SHARED = re.compile(r"^(\s*)__shared__ (?:__align__\(16\) )?(.+?) (\w+)((?:\[\d+\])+);$")
-MULTIPROCESSORS, MOST_RESIDENT = 132, 4  # and blocks of one, for which registers are saved
+MULTIPROCESSORS, MOST_RESIDENT = 132, 2  # and blocks of one, for which registers are saved
 NEXT = ", const ws_step *next, const ws_data *data"  # what a launch that gathers is given besides
 SIZES = {"float": 4, "double": 8, "int": 4, "long long": 8, "ws_byte": 1, "ws_half": 2}
 # What CUDA calls a block's place, and what a kernel that has some of the blocks calls its own.
