@@ -257,6 +257,22 @@ def test_what_a_file_cannot_mean_is_said() -> None:
         ws.from_onnx(3)
 
 
+def test_files_that_lack_or_exceed_something_are_refused() -> None:
+    x = {"x": ["N", 2, 3, 3]}
+    spec = ws.Spec(("batch", 2, 3, 3))
+    for text, nodes in {
+        "its attribute 'kernel_shape' is missing": [node("MaxPool", ["x"], ["y"])],
+        "its input is missing": [node("Shape", [""], ["s"]), node("Reshape", ["x", "s"], ["y"])],
+        "it needs 2 inputs": [node("Add", ["x"], ["y"])],
+        "it takes at most 1 inputs": [node("Neg", ["x", "x"], ["y"])],
+        "windows of 1000000 x 3 elements are more than": [node("LpPool", ["x"], ["y"], kernel_shape=[10**6, 3])],
+        "LRN over 1000000 of 2 channels": [node("LRN", ["x"], ["y"], size=10**6)],
+    }.items():
+        net = network_of(nodes, x)
+        with pytest.raises(WholestepError, match=text):
+            net.summary(spec)
+
+
 def test_damaged_files_are_refused_or_read_never_worse() -> None:
     nodes = [
         node("Conv", ["x", "w", "b"], ["a"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),

@@ -81,6 +81,9 @@ class Recorder:
         unknown = call.attributes.keys() - row.attributes
         if unknown:
             raise UsageError(f"its attribute {sorted(unknown)[0]!r} is not known; known are {sorted(row.attributes)}.")
+        missing = [name for name in row.needed if name not in call.attributes]
+        if missing:
+            raise UsageError(f"its attribute {missing[0]!r} is missing; the file is not whole.")
         given = [self._argument(row, i, value) for i, value in enumerate(inputs)]
         if len([v for v in given[: row.required] if v is not None]) < row.required:
             raise UsageError(f"it needs {row.required} inputs; received {len(given)}.")
@@ -122,6 +125,8 @@ class Recorder:
         made = ir.Graph((ir.Output("value", value.node),))
         if made.symbols or self.network.ours:  # ours computes what its network computed
             return value
+        if any(t.elements > MOST for n in made.nodes for t in n.results):  # type: ignore[operator]
+            return value
         array = interpret(made).outputs["value"].astype(value.dtype.numpy)
         array.flags.writeable = False
         return array
@@ -141,6 +146,7 @@ def _with_attributes(call: Call, chosen: Mapping[str, Any]) -> Call:
 
 
 WITHOUT_ROW = {("", "If"), ("", "Shape"), ("", "Size")}  # recorded by the recorder itself, and by sizes.py
+MOST = 2**24  # elements of a constant that is computed while a network is recorded; a step computes larger ones
 REFUSED = {
     "Loop": "it runs as often as data says; a loop over the slices of a sequence is Scan",
     "NonZero": "the shape of its result depends on data",

@@ -15,7 +15,7 @@ import numpy as np
 from wholestep.compiler.frontend.functions import stack
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.ir.types import Dim, divide, product
-from wholestep.errors import ShapeError
+from wholestep.errors import ShapeError, UsageError
 from wholestep.importers.onnx.network import Array, Call
 
 SMALL = 4096  # elements; larger arrays are no sizes, and are folded by the rows of tensors
@@ -25,6 +25,8 @@ def computed(call: Call, inputs: Sequence[Any], opset: int) -> Sequence[Any] | N
     """The results of a node on sizes, None where it is about something else."""
     if call.domain or not inputs:
         return None
+    if inputs[0] is None and call.op in ("Shape", "Size"):
+        raise UsageError("its input is missing; the file is not whole.")
     if call.op in ("Shape", "Size"):
         return _shape(call, inputs[0])
     rule = RULES.get(call.op)

@@ -64,6 +64,7 @@ class Row:
     variadic: bool
     required: int
     attributes: frozenset[str]
+    needed: tuple[str, ...]  # attributes without a default
     takes_node: bool
     static: frozenset[str]  # inputs that are arrays: they must be known when the network is recorded
     raw: frozenset[str]  # inputs that are arrays where they are known, and tensors elsewhere
@@ -117,6 +118,7 @@ def _row(function: Function, static: frozenset[str], raw: frozenset[str]) -> Row
         any(p.kind is p.VAR_POSITIONAL for p in given),
         sum(p.default is p.empty for p in inputs),
         keywords - {"node"},
+        tuple(p.name for p in given if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name != "node"),
         "node" in keywords,
         static,
         raw,

@@ -8,7 +8,7 @@ import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import record
 from wholestep.compiler.ir import attrs as at
-from wholestep.errors import UsageError
+from wholestep.errors import ShapeError, UsageError
 from wholestep.importers.onnx.ops.shapes import axis_of
 from wholestep.importers.onnx.sizes import number
 from wholestep.importers.onnx.table import Array, Node, onnx_op
@@ -105,6 +105,8 @@ def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
 @onnx_op("LRN")
 def local_response(x: Tensor, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0) -> Tensor:
     channels, before = int(x.shape[1]), (size - 1) // 2
+    if not 1 <= size <= 2 * channels + 1:  # a wider one sees the same channels
+        raise ShapeError(f"LRN over {size} of {channels} channels; from 1 to {2 * channels + 1} are known.")
     around = [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)]
     squares = ws.pad(x * x, around)
     total = squares[:, 0:channels]

@@ -13,11 +13,13 @@ from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.compiler.frontend.trace import record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.types import product
-from wholestep.errors import UsageError
+from wholestep.errors import ShapeError, UsageError
 from wholestep.importers.onnx.ops.scatters import put
 from wholestep.importers.onnx.ops.windows import Ints, Window, padded, spatial, window_of
 from wholestep.importers.onnx.sizes import extents
 from wholestep.importers.onnx.table import Array, Node, onnx_op
+
+LARGEST = 2**14  # elements of a window, each of which is a node
 
 
 def counts_of(x: Tensor, w: Window, ceil_mode: int) -> list[int]:
@@ -41,6 +43,8 @@ def _framed(x: Tensor, w: Window, counts: Sequence[int], value: float) -> Tensor
 
 def _taps(frame: Tensor, w: Window, counts: Sequence[int]) -> Iterator[tuple[tuple[int, ...], Tensor]]:
     """For each place in the window, the element that every window has there."""
+    if math.prod(w.size) > LARGEST:
+        raise ShapeError(f"windows of {' x '.join(map(str, w.size))} elements are more than are recorded one by one.")
     for place in itertools.product(*map(range, w.size)):
         key = [
             slice(p * d, p * d + (c - 1) * s + 1, s)
