@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.types import float64
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.bodies import Call
+from wholestep.compiler.plan.check import check
+from wholestep.errors import PlanError
 from wholestep.options import CompileOptions
 
 Array = np.ndarray[Any, Any]
@@ -144,3 +147,23 @@ def test_a_report_says_who_computes_attention_and_why() -> None:
     ):
         assert notes(*given)[0] == f"1 x attention by a kernel of ours: {why}"  # type: ignore[arg-type]
     assert notes("float32", 384, 2) == [], "heads of 192 columns are products and rows"
+
+
+def test_a_call_that_nobody_planned_is_refused() -> None:
+    plan, _ = Compiler(CompileOptions(egraph=False)).plan(graphs()["shared keys and a mask"], CAPACITY, TARGET)
+    check(plan)
+    at = next(k.id for k in plan.kernels if isinstance(k.body, Call) and k.body.routine == "attention_grad")
+    call = plan.kernels[at].body
+    assert isinstance(call, Call)
+    turned = replace(call.operands[0], axes=call.operands[0].axes[::-1])
+    for other, text in (
+        (replace(call, routine="anything"), "is of a routine; received 'anything'"),
+        (replace(call, operands=call.operands[1:]), "has the operands q, k, v, mask, lse, gradient, out"),
+        (replace(call, results=call.results * 2), "has results of its own"),
+        (replace(call, operands=(turned, *call.operands[1:])), "takes 'q' along its axes"),
+        (replace(call, numbers=(("scale", float("inf")),)), "has a scale"),
+        (replace(call, dtype=float64), "takes 'q' as it lies"),
+    ):
+        kernels = (*plan.kernels[:at], replace(plan.kernels[at], body=other), *plan.kernels[at + 1 :])
+        with pytest.raises(PlanError, match=rf"the call of kernel {at} {text}"):
+            check(replace(plan, kernels=kernels))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wholestep.compiler.backends.cuda.layout import footprint
 from wholestep.compiler.backends.cuda.scheduled import CudaSchedule, schedule_of
+from wholestep.compiler.plan.bodies import Call
 from wholestep.compiler.plan.formats import Format
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.errors import PlanError
@@ -11,9 +12,13 @@ from wholestep.errors import PlanError
 
 def _check(plan: Plan) -> None:
     """Every grid is the one that we would choose: nothing of it is anybody's word."""
+    from wholestep.compiler.backends.cuda.check_calls import check_call
     from wholestep.compiler.backends.cuda.schedule import arena_end, scheduled_kernels
     from wholestep.compiler.backends.cuda.sharing import check_launches
 
+    for kernel in plan.kernels:
+        if isinstance(kernel.body, Call):
+            check_call(plan, kernel)
     check_launches(plan)
     for kernel, ours in zip(plan.kernels, scheduled_kernels(plan), strict=True):
         if kernel.schedule != ours.schedule:
