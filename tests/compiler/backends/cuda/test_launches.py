@@ -64,6 +64,8 @@ def test_a_step_has_fewer_launches_than_kernels_and_the_same_bits() -> None:
     plan = planned(mlp())
     launches = list(sharing.by_launch(plan.kernels))
     assert len(launches) == plan.regions < len(plan.kernels)
+    assert f"{len(plan.kernels)} kernels in {plan.regions} launches: " in plan.notes[-1]
+    assert "run one after the other in the same blocks, a row each" in plan.notes[-1]
     last = launches[-1]
     written = {plan.buffers[load.buffer].name for k in last for load in k.body.stores()}
     assert {"w1", "b1", "w2", "b2", "loss"} <= written, "all updates and the loss are one launch"

@@ -83,9 +83,8 @@ def schedule(draft: Draft) -> Plan:
     kernels = scheduled_kernels(plan)
     scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
     plan = replace(plan, kernels=kernels)
-    return replace(
-        plan, arena_bytes=arena_end(plan) + scratch, notes=(*plan.notes, *notes_of(plan), *convolutions.notes_of(plan))
-    )
+    notes = (*plan.notes, *notes_of(plan), *convolutions.notes_of(plan), *sharing.notes_of(plan))
+    return replace(plan, arena_bytes=arena_end(plan) + scratch, notes=notes)
 
 
 def _together(draft: Draft, launches: Sequence[sharing.Launch]) -> Plan:

@@ -185,6 +185,18 @@ def together(kernels: Sequence[Kernel]) -> dict[int, tuple[int, int]]:
     return {k.id: (launch[0].id, launch[-1].id) for launch in by_launch(kernels) for k in launch}
 
 
+def notes_of(plan: Plan) -> tuple[str, ...]:
+    """How many launches a step has, and why they are fewer than its kernels."""
+    launches = [parts_of(launch) for launch in by_launch(plan.kernels)]
+    beside = sum(len(part) for parts in launches if len(parts) > 1 for part in parts)
+    chained = sum(schedule_of(k).chained > 0 for k in plan.kernels)
+    if not beside and not chained:
+        return ()
+    why = [f"{beside} wait for nothing of those that they share one with"] if beside else []
+    why += [f"{chained} run one after the other in the same blocks, a row each"] if chained else []
+    return (f"{len(plan.kernels)} kernels in {len(launches)} launches: {', '.join(why)}",)
+
+
 def check_launches(plan: Plan) -> None:
     """PlanError where kernels share a launch that must wait for each other."""
     place = {b.id: (b.offset, b.offset + b.bytes) for b in plan.buffers if b.space is Space.ARENA}
