@@ -14,7 +14,10 @@ import torch
 
 import wholestep as ws
 from tests.importers.networks import flat, small_networks
+from wholestep.compiler.ir.ops import OPS
 from wholestep.errors import GraphError, OptionError, UsageError
+from wholestep.exporters.onnx.graph import ALL_ROWS
+from wholestep.exporters.onnx.values import LAZY
 from wholestep.steps.module import forward_graph
 
 NETWORKS = small_networks()
@@ -105,6 +108,21 @@ def test_numbers_in_a_second_file(tmp_path: Path) -> None:
     back = ws.from_onnx(tmp_path / "net.onnx")
     np.testing.assert_array_equal(back.state_dict()["0.weight"], net.state_dict()["0.weight"])
     np.testing.assert_allclose(run(tmp_path / "net.onnx", (x,))[0], net.predict(x, device="reference"), atol=1e-5)
+
+
+def test_every_op_has_a_row_or_a_reason() -> None:
+    """A new op gets a row in exporters/onnx, or a place here."""
+    without = {
+        *("input", "parameter", "state"),  # names of the graph
+        *("by_mode", "stop_gradient", "item", "custom_gradient", "scan"),  # written by the writer itself
+        *("gradient", "call"),  # expanded before a step is written; a network has none
+        "write_rows",  # changes a state in place; as any other value it is lowered first
+        *("pooled_grad_weight", "pooled_grad_input"),  # made by passes that no export runs
+        *(
+            name for name in OPS if name.endswith("norm_grad") or name in ("attention_lse", "attention_grad")
+        ),  # decomposed
+    }
+    assert set(OPS) == {*ALL_ROWS, *LAZY, *without}
 
 
 def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
