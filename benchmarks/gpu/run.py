@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ def run(names: Sequence[str], rounds: int, slow: bool = False, peers: Sequence[s
     for name in names:
         try:
             results["cells"][name] = one_case(CASES[name], rounds, slow, peers)
+            log_line(json.dumps({name: results["cells"][name]}))  # a run that is stopped has said so much
         except BenchmarkError as error:
             log_line(f"{name}: {error}")
             results["cells"][name] = {"error": str(error)}
