@@ -14,6 +14,7 @@ from tests.compiler.backends.cuda.fake_gpu import fake_gpu
 from tests.compiler.backends.cuda.test_graphs import ORDERS, run, together
 from wholestep.compiler.backends.cuda.convolutions import OPS
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
+from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.cuda.windows import SHARED, Shape, best_tile, schedule_weights
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import interpret
@@ -169,6 +170,26 @@ def test_large_passes_have_launches_of_their_own() -> None:
     large = [k for k in session.plan.kernels if k.bytes > 8 << 20]
     assert large
     assert all(schedule_of(k).chained == 0 for k in large)
+
+
+def test_in_tf32_convolutions_of_many_channels_are_the_librarys() -> None:
+    """Weights and what is given lie channels last for it; without tf32, float32 is multiplied by kernels of ours."""
+    g = ws.Graph()
+    layers = ws.nn.Conv2d(32, 40, 3, padding=1), ws.nn.ReLU(), ws.nn.MaxPool2d(2), ws.nn.Conv2d(40, 32, 1), ws.nn.Tanh()
+    g.set_outputs({"loss": (ws.nn.Sequential(*layers)(g.input("x", ("batch", 32, 4, 4))) ** 2).mean()})
+    graph, compiler = train_graph(g, ws.SGD(lr=0.5)), Compiler(UNCHECKED)
+    plain, _ = compiler.plan(graph, {"batch": CAPACITY}, TARGET)
+    assert "cudnn" not in windows_of(plain)
+    plan, _ = compiler.plan(graph, {"batch": CAPACITY}, TARGETS["cuda/sm_90+tf32"])
+    assert windows_of(plan) == ["cudnn"] * 5
+    (emulated,) = together([plan])
+    state = {name: first_values(plan, seed=0)(name) for name, _ in plan.states}
+    inputs = {"x": np.random.default_rng(3).standard_normal((BATCH, 32, 4, 4)).astype(np.float32)}
+    meant = strip_stop_gradients(expand_gradients(inline_calls(graph)))
+    want = interpret(meant, inputs=inputs, state=state, sizes={"batch": BATCH})
+    found = run(emulated, inputs, state, {"batch": BATCH}, 0, (0, 0))
+    for key, value in {**want.outputs, **want.state}.items():
+        np.testing.assert_allclose(found[key], value, rtol=2e-5, atol=2e-6, err_msg=key)
 
 
 def windows_of(plan: Plan) -> list[str]:

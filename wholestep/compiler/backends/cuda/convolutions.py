@@ -16,16 +16,18 @@ from wholestep.compiler.backends.cuda.cudnn import Array, Description, Op
 from wholestep.compiler.backends.cuda.graphs import LibraryCall, Place
 from wholestep.compiler.backends.cuda.products import start_of, stride_of
 from wholestep.compiler.backends.cuda.scheduled import GRAPH, PRODUCT, CudaSchedule, schedule_of
+from wholestep.compiler.backends.cuda.target import uses_tf32
 from wholestep.compiler.backends.cuda.windows import fixed, operand, shape_of
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.types import DType, Extent, evaluate
+from wholestep.compiler.ir.types import DType, Extent, evaluate, float32
 from wholestep.compiler.plan.bodies import Window
 from wholestep.compiler.plan.kernel import Instr, Kernel, Load, Plan
 
-WORKSPACE = 64 << 20  # bytes that the library may use
+WORKSPACE = 32 << 20  # bytes that the library may use
 COSTS = Path(__file__).parent / "costs"
 MANY_IMAGES = 32  # of a call: of fewer, the library knows better which algorithm is fast
+LEAST_IN_TF32 = 32  # channels and outputs: of fewer, kernels of ours are as fast
 CHANNELS = 8  # that fill 16 bytes of a half type: inputs and outputs of a group are multiples of them
 OPS = {  # op of the IR -> the library's, with what it calls operands, and the result
     "conv2d": ("conv_fprop", (("image", "x"), ("weight", "weight")), "y"),
@@ -34,29 +36,37 @@ OPS = {  # op of the IR -> the library's, with what it calls operands, and the r
 }
 
 
-def has_many_channels(dtype: DType, channels: Extent, outputs: Extent, groups: int) -> bool:
+def has_many_channels(dtype: DType, channels: Extent, outputs: Extent, groups: int, tf32: bool) -> bool:
     """Is a convolution of so many channels in each of so many groups one for the library?"""
-    if not (isinstance(channels, int) and isinstance(outputs, int)):
+    if not (isinstance(channels, int) and isinstance(outputs, int)) or groups > 1:
         return False
-    return dtype.is_half and groups == 1 and channels % CHANNELS == 0 and outputs % CHANNELS == 0
+    least = LEAST_IN_TF32 if dtype == float32 else CHANNELS
+    known = dtype.is_half or (dtype == float32 and tf32)
+    return known and channels % CHANNELS == outputs % CHANNELS == 0 and min(channels, outputs) >= least
 
 
-def is_for_library(node: Node) -> bool:
-    """Is a node a convolution or an adjoint that the library makes?"""
+def is_for_library(node: Node, tf32: bool = False) -> bool:
+    """Is a node a convolution or an adjoint that the library makes, on a target with tf32 or on one without?"""
     if node.op not in OPS:
         return False
     weight = node if node.op == "conv2d_grad_weight" else node.inputs[1]
     a = node.attrs
     assert isinstance(a, at.ConvAttrs | at.ConvGradAttrs)
     outputs, _, _, channels = weight.type.shape
-    return a.last and has_many_channels(node.inputs[0].type.dtype, channels, outputs, a.groups)
+    return a.last and has_many_channels(node.inputs[0].type.dtype, channels, outputs, a.groups, tf32)
 
 
-def takes_epilogue(convolution: Node, node: Node, alone: bool) -> bool:
+def takes_epilogue_in_tf32(convolution: Node, node: Node, alone: bool) -> bool:
+    """The same on a target with tf32."""
+    return takes_epilogue(convolution, node, alone, tf32=True)
+
+
+def takes_epilogue(convolution: Node, node: Node, alone: bool, tf32: bool = False) -> bool:
     """May a node follow a convolution in its kernel?  The library's ends with being rounded, for the only reader."""
-    if not is_for_library(convolution):
+    if not is_for_library(convolution, tf32):
         return convolution.op != "conv2d_grad_weight" and convolution.op != "pooled_grad_weight"
-    return alone and node.op == "cast" and node.type.dtype == convolution.inputs[0].type.dtype
+    half = convolution.inputs[0].type.dtype
+    return alone and node.op == "cast" and node.type.dtype == half and half.is_half
 
 
 def takes(plan: Plan, kernel: Kernel, window: Window) -> bool:
@@ -71,12 +81,14 @@ def refused(plan: Plan, kernel: Kernel, window: Window) -> str | None:
         return "something follows them in their kernels"
     of = shape_of(kernel, operand(window, "weight")) if window.op != "conv2d_grad_weight" else kernel.axes[:4]
     dtypes = {plan.buffers[o.load.buffer].type.dtype for o in window.operands}
-    if not all(dtype.is_half for dtype in dtypes):
+    tf32 = uses_tf32(plan.target)
+    if not all(dtype.is_half or (tf32 and dtype == float32) for dtype in dtypes):
         return f"they multiply {'/'.join(sorted(map(str, dtypes)))}"
     if len(dtypes) > 1 or plan.buffers[made[0].buffer].type.dtype not in dtypes:
         return "their sums are not rounded"  # the library has no good way to leave them as they are
-    if not has_many_channels(min(dtypes, key=str), of[3], of[0], window.groups):
-        return "they have groups" if window.groups > 1 else f"channels are no multiples of {CHANNELS}"
+    if not has_many_channels(min(dtypes, key=str), of[3], of[0], window.groups, tf32):
+        few = f"channels are few, or no multiples of {CHANNELS}"
+        return "they have groups" if window.groups > 1 else few
     if kernel.loop is not None or not _is_symmetric(kernel, window):
         return "they stand in a loop" if kernel.loop is not None else "padding differs from side to side"
     dense = all(stride_of(o.load, o.axes[-1]) == 1 for o in window.operands)
@@ -172,7 +184,7 @@ def algorithms(kind: str) -> Mapping[str, str]:
 
 def preferred(target: str, op: Op, arrays: Sequence[Array]) -> str:
     """The algorithm for a convolution of many images; "": the library's first."""
-    if arrays[0].shape[0] < MANY_IMAGES:
+    if arrays[0].shape[0] < MANY_IMAGES or not arrays[0].dtype.is_half:
         return ""
     shapes = [a.shape if a.name in ("weight", "dw") else a.shape[1:] for a in arrays]
     options = [f"{name} {'x'.join(map(str, value))}" for name, value in op.options[::-1] if isinstance(value, tuple)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wholestep.compiler.backends.cuda.convolutions import CHANNELS, OPS, is_for_library
+from wholestep.compiler.backends.cuda.target import uses_tf32
 from wholestep.compiler.backends.cuda.windows import fixed
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
@@ -19,6 +20,8 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update, rewrite
 from wholestep.compiler.ir.ops import LEAVES, Trait, having
 from wholestep.compiler.ir.types import DType
+from wholestep.compiler.plan.prepare import copied
+from wholestep.compiler.target import Target
 
 VIEWS = having(Trait.VIEW)
 MANY = 32  # outputs of a convolution that is worth being filled up
@@ -110,3 +113,17 @@ def _turned_first(operand: Node) -> Node:
     with b.origin(cast):
         order = attrs_of(operand, at.PermuteAttrs).order
         return b.cast(b.permute(cast.inputs[0], order), cast.type.dtype)
+
+
+def copy_operands(graph: Graph, target: Target) -> Graph:
+    """What the library multiplies in tf32 lies in its order, channels last: weights, and what a network is given."""
+    if not uses_tf32(target.name):
+        return graph
+    copies: dict[Node, Node] = {}
+
+    def rule(node: Node) -> Node:
+        if not is_for_library(node, tf32=True):
+            return node
+        return node.with_inputs([copies.setdefault(i, copied(i)) if i.op == "permute" else i for i in node.inputs])
+
+    return rewrite(graph, rule)

@@ -37,6 +37,7 @@ def uses_tf32(name: str) -> bool:
 
 def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: str = "") -> Target:
     """A GPU by its compute capability; the rest is the same for all."""
+    asked = "_in_tf32" if suffix else ""  # of functions that know which convolutions are a library's
     return Target(
         f"cuda/{kind}{suffix}",
         dtypes=DTYPES,
@@ -46,7 +47,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
         lowering=Lowering(
             windows=(
                 OwnPass(f"{PASSES}.channels_last:channels_last", needed=True),
-                OwnPass(f"{BACKEND}.pooling:through_small_pools"),
+                OwnPass(f"{BACKEND}.pooling:through_small_pools", takes_target=True),
                 OwnPass(f"{BACKEND}.images:fill_channels"),
                 OwnPass(f"{BACKEND}.images:round_images"),
             ),
@@ -58,6 +59,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
                 OwnPass(f"{PASSES}.pixels:variances_in_one_pass"),
                 OwnPass(f"{PASSES}.pixels:sum_pixels"),
                 OwnPass(f"{PASSES}.read_again:read_again"),
+                OwnPass(f"{BACKEND}.images:copy_operands", takes_target=True),
             ),
         ),
         # Our own products take any epilogue; those of a library are plain: what follows them joins the next pass.
@@ -65,8 +67,8 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
             plain_products=library_flops(suffix),
             sums_in_dots=False,
             partial_sums=True,
-            pools_in_convolutions=f"{BACKEND}.pooling:takes_pool",
-            convolution_epilogues=f"{BACKEND}.convolutions:takes_epilogue",
+            pools_in_convolutions=f"{BACKEND}.pooling:takes_pool{asked}",
+            convolution_epilogues=f"{BACKEND}.convolutions:takes_epilogue{asked}",
         ),
         limits=Limits(
             threads=multiprocessors,
