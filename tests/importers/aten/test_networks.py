@@ -395,3 +395,85 @@ def test_what_cannot_be_imported_is_told() -> None:
         ws.from_torch(nn.Linear(3, 3).bfloat16(), torch.zeros(2, 3, dtype=torch.bfloat16))
     with pytest.raises(ws.errors.UsageError, match="cannot export"):
         ws.from_torch(nn.Linear(3, 3), x[:, :2])
+
+
+# -- sizes, and networks inside others ---------------------------------------------------------------------------
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(3, 4), nn.Linear(3, 4)
+
+    def forward(self, x: Any) -> Any:
+        y = F.scaled_dot_product_attention(self.q(x), self.k(x), x + torch.arange(x.shape[1])[:, None])
+        return y, torch.cat([y[:, :1], x], 1).mean(1) / x.shape[1]
+
+
+def test_other_axes_may_be_symbols() -> None:
+    torch.manual_seed(0)
+    module = Attending()
+    net = ws.from_torch(module, _rows(5, 3)[:1], dynamic={"x": {1: "time"}})
+    for length in (2, 7):
+        x = _rows(length, 3)
+        with torch.no_grad():
+            wanted, last = module(torch.from_numpy(x))
+        given = net.predict(x, device="reference")
+        np.testing.assert_allclose(given[0], wanted.numpy(), 1e-5, 1e-6)
+        np.testing.assert_allclose(given[1], last.numpy(), 1e-5, 1e-6)
+
+
+class Twice(ws.nn.Module):
+    """An imported network as a part, called twice: it has two batches to follow, one after the other."""
+
+    def __init__(self, net: Any) -> None:
+        self.net = net
+
+    def forward(self, x: Any) -> Any:
+        return self.net(x) + 2.0 * self.net(x * x)
+
+
+def test_a_network_is_a_part_of_another() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)).double()
+    net = Twice(ws.from_torch(module, _rows(4)[:1]))
+    x, y = _rows(4).astype(np.float64), np.zeros((12, 3))
+    session = ws.build_session(
+        net, inputs=ws.Spec((12, 4), "float64"), targets=ws.Spec((12, 3), "float64"), loss="mse", device="reference",
+        optimizer=ws.SGD(lr=0.0),
+    )  # fmt: skip
+    assert {"net/2/random0.rate", "net/2/random1.rate"} <= set(session.scalars)  # two draws, each with a key of its own
+    session.step(x=x, labels=y)
+    module(torch.from_numpy(x))
+    module(torch.from_numpy(x * x))
+    for name, value in module.state_dict().items():
+        np.testing.assert_allclose(net.state_dict()[f"net.{name}"], value.numpy(), 1e-9, 1e-12, err_msg=name)
+
+
+class Frozen(nn.Module):
+    """A part that stays in evaluation while the rest trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.out = nn.BatchNorm1d(4), nn.Linear(4, 2)
+
+    def forward(self, x: Any) -> Any:
+        return self.out(self.norm(x))
+
+
+def test_what_is_frozen_stays_frozen() -> None:
+    module = Frozen()
+    module.norm.eval()
+    module.norm.running_mean.fill_(0.5)
+    module.out.bias.requires_grad_(False)
+    net = ws.from_torch(module, _rows(4)[:1])
+    assert not module.norm.training
+    assert module.training
+    before = net.state_dict()
+    ws.fit(
+        net, (_rows(4), np.zeros((12, 2), np.float32)), loss="mse", progress=False, device="reference", batch_size=12
+    )
+    after = net.state_dict()
+    for name in ("norm.running_mean", "norm.num_batches_tracked", "out.bias"):
+        np.testing.assert_array_equal(before[name], after[name])
+    assert not np.array_equal(before["out.weight"], after["out.weight"])

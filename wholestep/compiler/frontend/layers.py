@@ -119,18 +119,23 @@ def _follow_batch(x: Tensor, mean: Tensor, var: Tensor, momentum: float | Tensor
     """Record the updates of the running statistics; the same sums as the norm's own, which become one."""
     if x.graph is None:
         fail(UsageError, "batch_norm changes its running statistics, states of a graph; record x in one first.")
-    behind, count = tuple(range(2, x.ndim)), values_per_channel(x.shape)
-    average = ratio(x.sum(behind).sum(0), count)
-    centred = x - _beside(average, x)
-    variance = ratio((centred * centred).sum(behind).sum(0), count)
-    elements = as_tensor(count).astype("float64")
-    unbiased = variance * (elements / (elements - 1.0)).astype(x.dtype)
+    average, unbiased = batch_statistics(x)
     if not isinstance(momentum, Tensor) and not 0 <= momentum <= 1:
         fail(OptionError, f"batch_norm: momentum is between 0 (nothing changes) and 1; received {momentum!r}.")
     share = as_tensor(momentum).astype(x.dtype)
     for state, batch in ((mean, average), (var, unbiased)):
         # A norm that is called twice in a step follows both batches, in order, as PyTorch's does.
         x.graph.advance(state, _towards(batch, share))
+
+
+def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and unbiased variance of each channel, written as `batch_norm` computes them: the sums become one."""
+    behind, count = tuple(range(2, x.ndim)), values_per_channel(x.shape)
+    average = ratio(x.sum(behind).sum(0), count)
+    centred = x - _beside(average, x)
+    variance = ratio((centred * centred).sum(behind).sum(0), count)
+    elements = as_tensor(count).astype("float64")
+    return average, variance * (elements / (elements - 1.0)).astype(x.dtype)
 
 
 def _towards(batch: Tensor, share: Tensor) -> Callable[[Tensor], Tensor]:

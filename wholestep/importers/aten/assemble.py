@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from wholestep.compiler.ir.attrs import MatmulAttrs
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import Dim, Extent
 from wholestep.compiler.passes.cse import share_common_nodes
-from wholestep.errors import UsageError
+from wholestep.errors import TrainingWarning, UsageError
 from wholestep.importers.aten.coverage import need_covered
 from wholestep.importers.aten.export import BUFFER, CHANGE, INPUT, PARAMETER, RESULT, Call, Exported, export, warn_fixed
 from wholestep.importers.aten.numbers import Held, held_arrays
@@ -29,7 +30,7 @@ Array = np.ndarray[Any, Any]
 
 def assembled(module: Any, call: Call, modes: tuple[str, ...]) -> tuple[Program, dict[str, Holding], dict[str, Array]]:
     """A module's program, what it holds, and the numbers of that."""
-    programs = [export(module, call, mode) for mode in modes]
+    programs = [export(module, call, modes[0]), *_evaluated(module, call, modes[1:])]
     for exported in programs:
         need_covered(exported)
     held = held_arrays(module, programs)
@@ -51,6 +52,16 @@ def assembled(module: Any, call: Call, modes: tuple[str, ...]) -> tuple[Program,
     whole = share_common_nodes(graph.to_ir())
     program = Program(_joined(whole), form, type(module).__name__, f"from torch {torch.__version__.split('+')[0]}")
     return program, *_holdings(program.graph, held)
+
+
+def _evaluated(module: Any, call: Call, modes: tuple[str, ...]) -> list[Exported]:
+    """The program of the second mode; without one, what trains also predicts, and a warning says so."""
+    try:
+        return [export(module, call, mode) for mode in modes]
+    except UsageError as error:
+        reason = str(error).split("\n")[0]
+        warnings.warn(f"{reason} Predicting and evaluating compute what training does.", TrainingWarning, stacklevel=2)
+        return []
 
 
 def is_leaf(exported: Exported, kind: Any, name: str | None) -> bool:

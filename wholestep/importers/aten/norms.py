@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import wholestep as ws
+from wholestep.compiler.frontend.layers import batch_statistics
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.importers.aten.record import Recorder
 from wholestep.importers.aten.table import row
@@ -54,14 +55,7 @@ def _batch_norm_functional(
     out = _normalised(r, x, weight, bias, mean, var, training, eps)
     if not training:
         return out, None, None, mean, var
-    t = r.tensor(x)
-    axes = (0, *range(2, t.ndim))
-    count = r.graph.constant(1.0, "float64")
-    for d in axes:
-        count = count * r.tensor(t.shape[d], "float64")
-    average = t.mean(axes)
-    centred = t - _beside(average, t)
-    unbiased = (centred * centred).sum(axes) / (count - 1.0)
+    average, unbiased = batch_statistics(r.tensor(x))
     share = float(momentum)
     moved = [r.tensor(old) * (1.0 - share) + now * share for old, now in ((mean, average), (var, unbiased))]
     return out, None, None, *moved, None
