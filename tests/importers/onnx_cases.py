@@ -30,10 +30,8 @@ OPERATORS = {
     ),
     "control flow that depends on data": ("If", "Loop"),
     "shapes that depend on data": ("NonZero", "Compress", "Unique", "NonMaxSuppression"),
-    "sequences and optionals": (
-        *("SequenceMap", "SequenceInsert", "SequenceAt", "SequenceConstruct", "SequenceErase", "SequenceEmpty"),
-        *("SequenceLength", "SplitToSequence", "ConcatFromSequence", "Optional", "OptionalHasElement"),
-        *("OptionalGetElement",),
+    "sequences and optionals as inputs or outputs": (
+        *("SequenceMap", "Optional", "OptionalHasElement", "OptionalGetElement"),
     ),
     "random numbers, which are drawn otherwise": (
         *("Bernoulli", "RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike", "Multinomial"),
@@ -70,7 +68,7 @@ def out_of_scope(case: Any) -> str | None:
             return reason
     kinds = {value.type.WhichOneof("value") for value in (*graph.input, *graph.output)}
     if kinds - {"tensor_type"}:
-        return "sequences and optionals"
+        return "sequences and optionals as inputs or outputs"
     types = {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)}
     types |= {a.i for n in graph.node if n.op_type == "Cast" for a in n.attribute if a.name == "to"}
     if any(dtype_name(t) not in DTYPES for t in types if t):

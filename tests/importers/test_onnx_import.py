@@ -190,6 +190,28 @@ def test_a_file_for_one_row_takes_many() -> None:
     np.testing.assert_allclose(one_by_one, whole @ arrays["v"] + arrays["b"], atol=1e-5)
 
 
+def test_sequences_of_pieces() -> None:
+    arrays = {"two": np.array(2), "last": np.array(-1), "first": np.array(0)}
+    nodes = [
+        node("SplitToSequence", ["x", "two"], ["s"], axis=1),
+        node("SequenceAt", ["s", "last"], ["a"]),
+        node("SequenceErase", ["s", "first"], ["t"]),
+        node("SequenceInsert", ["t", "a", "first"], ["u"]),
+        node("SequenceLength", ["u"], ["n"]),
+        node("Cast", ["n"], ["m"], to=TensorProto.FLOAT),
+        node("ConcatFromSequence", ["u"], ["c"], axis=1),
+        node("Mul", ["c", "m"], ["y"]),
+    ]
+    net = network_of(nodes, {"x": ["N", 6]}, arrays)
+    x = floats(2, 6)
+    right = np.concatenate([x[:, 4:], x[:, 2:4], x[:, 4:]], 1) * 3
+    np.testing.assert_allclose(net.predict(x, device="reference"), right, atol=1e-6)
+    with pytest.raises(ShapeError, match="place 7 of a sequence of 3 tensors"):
+        network_of(nodes, {"x": ["N", 6]}, arrays | {"last": np.array(7)}).predict(x, device="reference")
+    with pytest.raises(UsageError, match="is a sequence; a tensor was expected"):
+        network_of([nodes[0], node("Neg", ["s"], ["y"])], {"x": ["N", 6]}, arrays).predict(x, device="reference")
+
+
 def test_an_operator_of_ones_own() -> None:
     nodes = [
         helper.make_node("Scaled", ["x"], ["a"], name="first", domain="com.example", factor=3.0),

@@ -15,7 +15,7 @@ from wholestep.errors import UnsupportedOpError, UsageError, WholestepError
 from wholestep.importers.onnx import sizes
 from wholestep.importers.onnx.network import Array, Call, Function, Network, Reference
 from wholestep.importers.onnx.sizes import tensor_of
-from wholestep.importers.onnx.table import Batch, Node, Row, row_of
+from wholestep.importers.onnx.table import Batch, Items, Node, Row, row_of
 
 Value = Tensor | Array  # what is known is an array; one of sizes may hold Dims
 
@@ -96,7 +96,8 @@ class Recorder:
                 call.op, call.name, opset, read, self.batch, self.network.ours, self.graph, self._inner(values)
             )
         found = row.function(*given, **options)
-        return [self.settled(v) for v in (found if isinstance(found, tuple | list) else (found,))]
+        several = isinstance(found, tuple | list) and not isinstance(found, Items)
+        return [self.settled(v) for v in (found if several else (found,))]
 
     def _argument(self, row: Row, position: int, value: Any) -> Any:
         name = row.inputs[position] if position < len(row.inputs) else ""
@@ -109,6 +110,8 @@ class Recorder:
                     "Make it an initialiser, or compute it from shapes."
                 )
             return value
+        if isinstance(value, Items):
+            raise UsageError(f"its input {name!r} is a sequence; a tensor was expected.")
         return tensor_of(value)
 
     def _inner(self, values: Mapping[str, Any]) -> Any:

@@ -22,9 +22,13 @@ Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]
 STANDARD = ("", "ai.onnx")
 FILES = (
-    *("pointwise", "shapes", "reductions", "indexing", "scatters", "windows", "pools", "resize", "norms"),
+    *("pointwise", "shapes", "reductions", "indexing", "scatters", "windows", "pools", "resize", "norms", "sequences"),
     *("attention", "recurrent", "losses", "random", "signals", "spectra", "sampled", "own"),
 )
+
+
+class Items(tuple[Any, ...]):
+    """A sequence of tensors, which is one value of a network."""
 
 
 @dataclass(frozen=True)
