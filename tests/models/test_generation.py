@@ -24,6 +24,10 @@ def llama() -> LanguageModel:
     return ws.models.llama(layers=2, width=16, heads=4, kv_heads=2, vocabulary=VOCABULARY, context=CONTEXT, tied=True)
 
 
+def lstm() -> LanguageModel:
+    return ws.models.lstm_lm(VOCABULARY, width=16, layers=2, dropout=0.3)
+
+
 def spread(model: LanguageModel) -> LanguageModel:
     """Scores that are far apart, so that rounding decides nothing."""
     model.load_state_dict({n: 8 * a if a.ndim > 1 else a for n, a in model.state_dict().items()})
@@ -40,7 +44,7 @@ def whole(model: LanguageModel, tokens: np.ndarray) -> np.ndarray:
 
 
 def test_greedy_text_is_the_argmax_of_the_whole_forward_pass(compiled: LanguageModel) -> None:
-    for model, device in ((compiled, "cpu"), (spread(gpt2()), "reference")):
+    for model, device in ((compiled, "cpu"), (spread(gpt2()), "reference"), (spread(lstm()), "reference")):
         text = model.generate(PROMPT, max_new_tokens=6, temperature=0, device=device)
         assert text.shape == (2, 72)
         assert text.dtype == np.int32

@@ -13,8 +13,9 @@ import numpy as np
 
 from wholestep.compiler.frontend.functions import arange, iota, write_rows
 from wholestep.compiler.frontend.graph import Graph
+from wholestep.compiler.frontend.layers import outside_of_training
 from wholestep.compiler.frontend.step import Spec, step
-from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.tensor import Tensor, where
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import Dim
 from wholestep.errors import DTypeError, OptionError, ShapeError
@@ -36,6 +37,7 @@ class Cache:
     def __init__(self, graph: Graph, start: Tensor, capacity: int) -> None:
         self._graph, self.start, self.capacity = graph, start, capacity
         self._calls = 0
+        self._states: dict[str, Tensor] = {}
 
     def positions(self, time: int | Dim) -> Tensor:
         """Where the tokens of this step stand in the text."""
@@ -49,6 +51,16 @@ class Cache:
         """All keys and values (batch, heads, capacity, d), with those of this step, (batch, heads, time, d)."""
         self._calls += 1
         return self._kept(f"cache.{self._calls - 1}.k", k), self._kept(f"cache.{self._calls - 1}.v", v)
+
+    def carried(self, name: str, shape: tuple[int | Dim, ...], dtype: object) -> Tensor:
+        """What `carry` kept after the tokens before these; zeros before the first of a text."""
+        state = self._graph.state(f"cache.{name}", shape, 0.0, dtype)
+        self._states[name] = state
+        return where(self.start == 0, 0.0, state)
+
+    def carry(self, name: str, value: Tensor) -> None:
+        """Keep a value for the tokens behind these."""
+        self._graph.update(self._states[name], value)
 
     def _kept(self, name: str, rows: Tensor) -> Tensor:
         batch, heads, _, width = rows.shape
@@ -201,7 +213,8 @@ def _session(model: LanguageModel, batch: int, capacity: int, device: str) -> Se
 
         @step(inputs={"tokens": Spec((batch, "time"), "int32"), "start": Spec((), "int32")})
         def read(graph: Graph, tokens: Tensor, start: Tensor) -> dict[str, Tensor]:
-            return {"scores": model(tokens, cache=Cache(graph, start, capacity))}
+            with outside_of_training():
+                return {"scores": model(tokens, cache=Cache(graph, start, capacity))}
 
         kept[key] = build_session(read, capacity={"time": min(AT_ONCE, capacity)}, device=device)
     return kept[key]

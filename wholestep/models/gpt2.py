@@ -76,15 +76,13 @@ class GPT2(LanguageModel):
         if isinstance(time, int) and time > self.context:
             fail(ShapeError, f"gpt2: {time} tokens are more than its context of {self.context}; cut the text.")
         if cache is not None:
-            x = self.wte(tokens) + self.wpe.weight[cache.positions(time)]
-            for block in self.h:
-                x = block.read(x, cache)
-            last: Tensor = self.ln_f(x[:, -1]) @ self.wte.weight.T
-            return last
-        positions = self.wpe.weight if time == self.context else self.wpe.weight[arange(time)]
+            positions = self.wpe.weight[cache.positions(time)]
+        else:
+            positions = self.wpe.weight if time == self.context else self.wpe.weight[arange(time)]
         x = self.drop(self.wte(tokens) + positions)
         for block in self.h:
-            x = block(x)
+            x = block(x, cache)
+        x = x if cache is None else x[:, -1]
         scores: Tensor = self.ln_f(x) @ self.wte.weight.T
         return scores
 
@@ -97,14 +95,9 @@ class Block(Module):
         self.attn, self.mlp = Attention(width, heads, layers, dtype), MLP(width, layers, dtype)
         self.drop1, self.drop2 = Dropout(dropout), Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.drop1(self.attn(self.ln_1(x)))
+    def forward(self, x: Tensor, cache: Cache | None = None) -> Tensor:
+        x = x + self.drop1(self.attn(self.ln_1(x), cache))
         return x + self.drop2(self.mlp(self.ln_2(x)))  # type: ignore[no-any-return]
-
-    def read(self, x: Tensor, cache: Cache) -> Tensor:
-        """The same where a text is continued: nothing is dropped."""
-        x = x + self.attn(self.ln_1(x), cache)
-        return x + self.mlp(self.ln_2(x))  # type: ignore[no-any-return]
 
 
 class Attention(Module):

@@ -8,7 +8,8 @@ from wholestep.compiler.frontend.layers import Switchable
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import ShapeError
-from wholestep.nn import LSTM, Dropout, Embedding, Linear, Module
+from wholestep.models.generation import Cache, LanguageModel
+from wholestep.nn import LSTM, Dropout, Embedding, Linear
 
 
 def lstm_lm(
@@ -32,8 +33,10 @@ def lstm_lm(
     return LSTMLanguageModel(vocabulary, width, layers, dropout, tied, dtype)
 
 
-class LSTMLanguageModel(Module):
-    """Tokens (batch, time) -> the scores of the next token, (batch, time, vocabulary)."""
+class LSTMLanguageModel(LanguageModel):
+    """Tokens (batch, time) -> the scores of the next token, (batch, time, vocabulary); with a cache, of the last."""
+
+    context = 2**20  # tokens of a text that `generate` makes: it could be any number
 
     def __init__(
         self,
@@ -51,10 +54,18 @@ class LSTMLanguageModel(Module):
         if tied:
             self.decoder.weight = self.encoder.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
         if tokens.ndim != 2:
             fail(ShapeError, f"lstm_lm takes tokens of shape (batch, time); received {tokens!r}.")
         x = self.drop(self.encoder(tokens.T))  # (time, batch, width): a step is a block of memory
+        if cache is not None:
+            shape = (self.lstm.num_layers, tokens.shape[0], self.lstm.hidden)
+            state = tuple(cache.carried(name, shape, x.dtype) for name in ("h", "c"))
+            outputs, after = self.lstm(x, state)
+            for name, value in zip(("h", "c"), after, strict=True):
+                cache.carry(name, value)
+            last: Tensor = self.decoder(self.drop_out(outputs[-1]))
+            return last
         outputs, _ = self.lstm(x)
         scores: Tensor = self.decoder(self.drop_out(outputs))
         return scores.transpose(0, 1)  # (batch, time, vocabulary)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol, runtime_checkable
 
 from wholestep.compat.arguments import take_their_words
@@ -108,7 +110,8 @@ def batch_norm(
         _channels("batch_norm", x, name, p)
         for name, p in (("running_mean", running_mean), ("running_var", running_var))
     )
-    _follow_batch(x, running_mean, running_var, momentum)
+    if not _EVALUATING.get():
+        _follow_batch(x, running_mean, running_var, momentum)
     slope = 1.0 / sqrt(var + eps)
     slope = slope * affine[0] if affine else slope
     fixed = (x - _beside(mean, x)) * _beside(slope, x)
@@ -223,7 +226,7 @@ def dropout(x: Tensor, p: float | Switchable | Tensor = 0.5) -> Tensor:
 
     Example: `ws.dropout(x, 0.1)`.
     """
-    if not isinstance(p, Tensor | Switchable) and p == 0:
+    if _EVALUATING.get() or (not isinstance(p, Tensor | Switchable) and p == 0):
         return x
     if x.graph is None:
         fail(UsageError, "dropout draws random numbers, which belong to a graph; record x in one first.")
@@ -237,6 +240,19 @@ def _rate(p: float | Switchable) -> float:
     if not 0 <= value <= 1:
         fail(OptionError, f"dropout: p is a probability, between 0 and 1; received {value}.")
     return value
+
+
+_EVALUATING: ContextVar[bool] = ContextVar("evaluating", default=False)
+
+
+@contextmanager
+def outside_of_training() -> Iterator[None]:
+    """What is recorded inside is meant as in a prediction, in a step that changes states of its own."""
+    token = _EVALUATING.set(True)
+    try:
+        yield
+    finally:
+        _EVALUATING.reset(token)
 
 
 _OUTSIDE_OF_TRAINING = {"dropout": 0, "by_mode": 1}  # op -> the input that it is
@@ -253,6 +269,8 @@ def by_mode(training: Tensor, evaluating: Tensor) -> Tensor:
 
     Example: `ws.by_mode(batch_mean, running_mean)`.
     """
+    if _EVALUATING.get():
+        return evaluating
     graph = common_graph(training, evaluating)
     return Tensor(record("by_mode", [training.node, evaluating.node]), graph)
 
