@@ -19,7 +19,7 @@ from tests.compiler.backends.cuda.test_graphs import ORDERS, STEP, run, together
 from wholestep.compiler.backends.cuda import attention as rules
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import interpret
-from wholestep.compiler.ir.types import float64
+from wholestep.compiler.ir.types import bfloat16, float64
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.bodies import Call
 from wholestep.compiler.plan.check import check
@@ -147,6 +147,30 @@ def test_a_report_says_who_computes_attention_and_why() -> None:
     ):
         assert notes(*given)[0] == f"1 x attention by a kernel of ours: {why}"  # type: ignore[arg-type]
     assert notes("float32", 384, 2) == [], "heads of 192 columns are products and rows"
+
+
+@pytest.mark.parametrize(
+    ("heads", "tokens", "width", "asked"),  # bytes that cuDNN 9.19 asked for backward on an H200
+    [
+        ((4, 12), 1024, 64, 100_860_160),
+        ((16, 4), 128, 32, 2_130_176),
+        ((16, 4), 64, 32, 1_065_216),
+        ((2, 4), 333, 64, 2_370_208),
+        ((2, 8), 512, 128, 8_421_632),
+        ((2, 8), 1000, 40, 33_618_688),
+        ((2, 8), 512, 96, 8_421_632),
+    ],
+)
+def test_the_workspace_in_a_plan_is_what_the_library_asks_for(
+    heads: tuple[int, int], tokens: int, width: int, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "LEAST_WORK", 0)
+    shape: Shape = (*heads, tokens, width)
+    graph = attention(shape, shape, shape, causal=True, dtype=bfloat16)
+    plan, _ = Compiler(CompileOptions(egraph=False)).plan(graph, {}, TARGET)
+    (found,) = [k.schedule for k in plan.kernels if isinstance(k.body, Call) and k.body.routine == "attention_grad"]
+    assert found.form == "cudnn"
+    assert asked <= found.workspace <= max(2 * asked, asked + (3 << 20))
 
 
 def test_a_call_that_nobody_planned_is_refused() -> None:

@@ -22,10 +22,8 @@ WIDEST_HEAD = 512  # bytes of a row that our kernel takes
 LEAST_WORK = 16_000_000  # floating-point operations from which on a library's attention beats ours
 STEP, MOST_WIDTH = 8, 128  # of cuDNN: heads have a multiple of it, and at most so many columns
 ALIGNMENT = 16  # bytes, of every operand
-ROWS_APART = {"cuda/sm_90": 128}  # keys whose share of a query's gradient cuDNN keeps apart, to add them in order
-FEWEST_APART = 64  # of GPUs that were not asked
-ROWS_TOGETHER, LEAST_COLUMNS = 128, 32  # of what it keeps: whole tiles, columns of a power of 2
-SPARE_WORKSPACE = 1 << 20
+SCORES_TILE = 128  # queries and keys: cuDNN keeps gradients of scores in whole tiles,
+SPARE_WORKSPACE = 1 << 20  # and may want a little more
 
 
 @dataclass(frozen=True)
@@ -134,16 +132,15 @@ def _array(plan: Plan, kernel: Kernel, item: Operand, sizes: Mapping[str, int]) 
 
 
 def _workspace(plan: Plan, kernel: Kernel) -> int:
-    """Backward, each tile of keys has a gradient of the queries of its own: they are added in order."""
+    """Backward the gradients of all scores are kept, so that what is added to what does not depend on who is first."""
     call, axes = kernel.body, Axes.of(kernel)
     assert isinstance(call, Call)
     if call.routine == "attention":
         return SPARE_WORKSPACE
     heads = prod(evaluate(kernel.axes[a], plan.sizes) for a in (*axes.lead, axes.group))
-    queries, keys, width = (evaluate(kernel.axes[a], plan.sizes) for a in (axes.queries, axes.keys, axes.width))
-    apart = -(-keys // ROWS_APART.get(plan.target.partition("+")[0], FEWEST_APART))
-    rows, columns = -(-queries // ROWS_TOGETHER) * ROWS_TOGETHER, max(LEAST_COLUMNS, 1 << (width - 1).bit_length())
-    return heads * rows * (apart * columns + 1) * call.dtype.accumulate.size + SPARE_WORKSPACE
+    extents = (evaluate(kernel.axes[a], plan.sizes) for a in (axes.queries, axes.keys))
+    queries, keys = (-(-extent // SCORES_TILE) * SCORES_TILE for extent in extents)
+    return heads * queries * (keys * call.dtype.size + call.dtype.accumulate.size) + SPARE_WORKSPACE
 
 
 FORWARD_NAMES = {"q": "q", "k": "k", "v": "v"}  # argument of the library -> operand
