@@ -13,6 +13,8 @@ from wholestep.compiler.plan.bodies import Nest
 from wholestep.compiler.plan.kernel import Instr, Level, Load, Reduce
 
 MOST_KEPT = 32  # registers of a thread for a value of its row
+# Rows that a thread has little of: more warps on a multiprocessor hide more of memory's latency than registers do.
+RESIDENT, RESIDENT_THREADS, RESIDENT_WORDS = 4, 256, 60
 MOST_PIECES = 8  # of a row, for which a loop is written out
 
 
@@ -30,6 +32,8 @@ def render_rows(w: Writer, nest: Nest) -> None:
         w.decompose("at", nest.rows)
         row.render_all()
     row.finish_sums(workers)
+    if not row.sums and w.schedule.threads == RESIDENT_THREADS and row.words <= RESIDENT_WORDS:
+        w.resident = RESIDENT
 
 
 class Row:
@@ -60,6 +64,12 @@ class Row:
         self.held: dict[Load, str] = {}
         sums = [s for level in nest.levels for s in level.sums]
         self.sums = {s: f"z{n}" for n, s in enumerate(sums)}
+
+    @property
+    def words(self) -> int:
+        """Registers of a thread for what it has read and kept."""
+        size = sum(self.w.buffer_dtype(x).size for x in self.held) + sum(self.w.dtypes[v].size for v in self.kept)
+        return self.pieces * self.count * size // 4
 
     def start_sums(self) -> None:
         """What a thread has added up so far of each of its columns."""

@@ -49,6 +49,7 @@ class Writer:
                 self.values[r.id], self.dtypes[r.id] = f"v{r.id}", r.dtype
                 self.of_rows |= {r.id} if kernel.kind is Kind.NEST else set()
         self.int = self._index_type()
+        self.resident = 0  # blocks that shall fit a multiprocessor at once; 0: as many as do
 
     def _index_type(self) -> str:
         """32 bits where every place and every element of the kernel has a number below 2^31: divisions are cheap."""
@@ -240,7 +241,8 @@ class Writer:
         step = () if self.kernel.loop is None else ("int turn",)
         scratch = ("char *scratch", "int *counters") if self.schedule.scratch else ()
         given = ["const ws_step *step", *step, *scratch, *self.parameters()]
-        head = f'extern "C" __global__ void __launch_bounds__({self.schedule.threads}) {name}({", ".join(given)}) {{'
+        bounds = f"{self.schedule.threads}{f', {self.resident}' if self.resident else ''}"
+        head = f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({", ".join(given)}) {{'
         return "\n".join([head, *self.opening(), *self.lines, "}"])
 
     def opening(self) -> list[str]:
