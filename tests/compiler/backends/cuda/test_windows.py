@@ -12,7 +12,8 @@ import wholestep as ws
 from tests.compiler.backends.cuda.emulated import TARGET, Emulated
 from tests.compiler.backends.cuda.fake_gpu import fake_gpu
 from tests.compiler.backends.cuda.test_graphs import ORDERS, run, together
-from wholestep.compiler.backends.cuda.convolutions import OPS
+from wholestep.compiler.backends.cuda.convolutions import OPS, preferred
+from wholestep.compiler.backends.cuda.cudnn import Array, Op, Prepared
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.cuda.windows import SHARED, Shape, best_tile, schedule_weights
@@ -30,7 +31,6 @@ from wholestep.options import CompileOptions
 from wholestep.steps.states import first_values
 from wholestep.steps.train import train_graph
 
-Array = np.ndarray[Any, Any]
 CAPACITY, BATCH = 5, 3
 UNCHECKED = CompileOptions(egraph=False, verify=False)
 # Channels, outputs, size and kernel of convolutions in networks for small images
@@ -170,6 +170,42 @@ def test_large_passes_have_launches_of_their_own() -> None:
     large = [k for k in session.plan.kernels if k.bytes > 8 << 20]
     assert large
     assert all(schedule_of(k).chained == 0 for k in large)
+
+
+def test_a_measured_algorithm_is_taken_where_the_library_proposes_it() -> None:
+    """Of many images on the GPU that was measured; else the first that can be built, which the library finds."""
+
+    class Proposals:
+        def __init__(self, *names: str) -> None:
+            self.names, self.built = names, list[str]()
+
+        def get_execution_plan_count(self) -> int:
+            return len(self.names)
+
+        def get_plan_name_at_index(self, number: int) -> str:
+            return self.names[number]
+
+        def build_plan_at_index(self, number: int) -> None:
+            self.built.append(self.names[number])
+
+        def build_plans(self) -> None:
+            self.built.append("first")
+
+    def wanted(images: int, target: str = "cuda/sm_90") -> str:
+        shapes = ((images, 512, 4, 4), (512, 512, 3, 3), (images, 512, 4, 4))
+        named = zip(("x", "weight", "y"), shapes, strict=True)
+        arrays = [Array(name, shape, (1, 1, 1, 1), bfloat16) for name, shape in named]
+        options = tuple((name, (1, 1)) for name in ("dilation", "padding", "stride"))
+        return preferred(target, Op("conv_fprop", (), ("y",), options), arrays)
+
+    name = wanted(256)
+    assert name.startswith("eng")
+    assert wanted(8) == wanted(256, "cuda/sm_80") == ""
+    for proposed, prefers, built in ((("a", name), name, name), (("a", "b"), name, "first"), (("a",), "", "first")):
+        prepared = Prepared.__new__(Prepared)
+        prepared._graph = Proposals(*proposed)
+        number = prepared._found(prefers)
+        assert (prepared._graph.built, number) == ([built], proposed.index(name) if built == name else None)
 
 
 def test_in_tf32_convolutions_of_many_channels_are_the_librarys() -> None:
