@@ -127,9 +127,20 @@ FOR_OTHER_STEPS = (
 # What a step from the cache loads of the folders that plans are made in: a plan is read, checked and laid out.
 FOR_PLANS_THAT_ARE_THERE: dict[str, set[str]] = {
     "passes": {"egraph", "egraph.report"},  # what the build did is kept beside the plan
-    "plan": {"bodies", "check", "first_fit", "footprint", "formats", "kernel", "layout", "serialize", "traffic"},
+    "plan": {
+        "bodies",
+        "check",
+        "first_fit",
+        "footprint",
+        "formats",
+        "kernel",
+        "layout",
+        "overwrite",
+        "serialize",
+        "traffic",
+    },
     "backends.cpu": {
-        *("check", "arena", "overwrite", "regions", "regions.touch", "windows", "windows.frames"),
+        *("check", "arena", "regions", "regions.touch", "windows", "windows.frames"),
         *("format", "layout", "scheduled", "target", "compiler", "library", "scratch", "states"),
         *("code", "device", "program", "tickets"),
     },
