@@ -104,6 +104,10 @@ static std::vector<std::vector<Copy>> &own_copies() {
   if (copies[current].empty()) copies[current].emplace_back();
   return copies[current];
 }
+template <class P> static P ws_begin(P at, int bytes) {
+  if ((uintptr_t)at % bytes) __builtin_trap();
+  return at;
+}
 template <int BYTES> static void ws_copy(void *to, const void *from, bool inside) {
   if ((uintptr_t)to % BYTES || (uintptr_t)from % BYTES) __builtin_trap();
   own_copies().back().push_back({to, from, BYTES, inside});

@@ -41,13 +41,13 @@ WS_INLINE void ws_fill(T *to, int first, int rows, F row) {
     for (int at = threadIdx.x; at < TILE * ACROSS; at += THREADS) {
       const int i = at / ACROSS, c = at % ACROSS * EACH;
       ws_piece<S, EACH> piece = {};
-      if (first + i < rows) piece = *(const ws_piece<S, EACH> *)(row(first + i) + c);
+      if (first + i < rows) piece = *ws_begin((const ws_piece<S, EACH> *)(row(first + i) + c), 16);
 #pragma unroll
       for (int f = 0; f < EACH / FOUR; f++) {
         ws_piece<T, FOUR> wide;
 #pragma unroll
         for (int l = 0; l < FOUR; l++) wide.x[l] = KIND::wide(piece.x[f * FOUR + l]);
-        *(ws_piece<T, FOUR> *)(to + i * STEP + c + f * FOUR) = wide;
+        *ws_begin((ws_piece<T, FOUR> *)(to + i * STEP + c + f * FOUR), 16) = wide;
       }
     }
   } else {
@@ -143,7 +143,7 @@ WS_INLINE void ws_hand(const T (&sum)[OWN][PIECES * 4], int first, int row, int 
         piece.x[l] = KIND::narrow(sum[i][p * 4 + l]);
         if (!ALIGNED && c + l < COLUMNS) into[c + l] = piece.x[l];
       }
-      if (ALIGNED && c < COLUMNS) *(ws_piece<S, 4> *)(into + c) = piece;
+      if (ALIGNED && c < COLUMNS) *ws_begin((ws_piece<S, 4> *)(into + c), 4 * sizeof(S)) = piece;
     }
   }
 }

@@ -148,11 +148,11 @@ template <class T, int N> struct ws_pack {
   ws_16 piece[N / EACH];
   WS_PART void read(const T *from) {
 #pragma unroll
-    for (int i = 0; i < N / EACH; i++) piece[i] = reinterpret_cast<const ws_16 *>(from)[i];
+    for (int i = 0; i < N / EACH; i++) piece[i] = ws_begin(reinterpret_cast<const ws_16 *>(from), 16)[i];
   }
   WS_PART void write(T *to) const {
 #pragma unroll
-    for (int i = 0; i < N / EACH; i++) reinterpret_cast<ws_16 *>(to)[i] = piece[i];
+    for (int i = 0; i < N / EACH; i++) ws_begin(reinterpret_cast<ws_16 *>(to), 16)[i] = piece[i];
   }
   WS_PART void split(T *to) const {
 #pragma unroll

@@ -19,7 +19,7 @@ template <class T, int COUNT> WS_INLINE void ws_pick(T *to, const T *from) {
   if constexpr (COUNT % EACH == 0) {
 #pragma unroll
     for (int i = 0; i < COUNT / EACH; i++) {
-      const Piece piece = reinterpret_cast<const Piece *>(from)[i];
+      const Piece piece = ws_begin(reinterpret_cast<const Piece *>(from), 16)[i];
 #pragma unroll
       for (int l = 0; l < EACH; l++) to[i * EACH + l] = piece.x[l];
     }

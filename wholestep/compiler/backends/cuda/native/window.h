@@ -10,7 +10,7 @@ template <class T, int COUNT> WS_INLINE void ws_near(T *to, const T *from) {
   };
 #pragma unroll
   for (int i = 0; i < COUNT / EACH; i++) {
-    const Piece piece = reinterpret_cast<const Piece *>(from)[i];
+    const Piece piece = ws_begin(reinterpret_cast<const Piece *>(from), EACH * sizeof(T))[i];
 #pragma unroll
     for (int l = 0; l < EACH; l++) to[i * EACH + l] = piece.x[l];
   }
