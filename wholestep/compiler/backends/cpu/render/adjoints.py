@@ -74,14 +74,18 @@ def _weight_of_channels(pen: Pen) -> None:
     tall, wide, _ = pen.sizes("result")
     row, width = pen.frame.row, depth_columns(outputs)
     panel = tall * wide * width
-    g_row, g_pixel, _ = pen.steps("g")
+    copied = "around" in pen.work
+    g_row, g_pixel = (columns * outputs, outputs) if copied else pen.steps("g")[:2]
     (lo, hi), last = w.span(0), outputs - width  # where the last vector begins: it may have channels of the one before
     pen.call(f"ws_clear_{pen.suffix}", f"sums + {lo}/{width}*{panel}", f"({hi} - {lo} + {width - 1})/{width}*{panel}")
     clear_frame(pen)
     batch = pen.operands["x"].axes[0]
     w.scope.axes[batch] = "n"
     with w.loop("n", "0", w.scope.extent(w.kernel.axes[batch])):
-        w.emit(f"const {pen.real} *const g = {pen.at('g', 'n')};")
+        w.emit(f"const {pen.real} *const g = {'around' if copied else pen.at('g', 'n')};")
+        if copied:  # channels last
+            source = (pen.at("g", "n"), rows, columns, outputs, g_row, *pen.steps("g"))
+            pen.call(f"ws_frame_{pen.suffix}", "around", *source)
         stage(pen, "x", "n")
         with w.loop("o", lo, hi, str(width)):
             w.emit(f"const long c = o < {last} ? o : {last};")

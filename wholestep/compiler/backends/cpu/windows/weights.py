@@ -53,7 +53,9 @@ def _plain_weight(rooms: Rooms) -> Tiles:
         for of in zip((height, width), (rows, columns), a.size, a.stride, a.low, a.dilation, strict=True)
     ]
     rooms.room("frame", area((height, width), a.low, margins) * channels + SLACK)
-    if is_depthwise(a.groups, outputs, channels // a.groups) and outputs >= NARROW and rooms.is_dense(1):
+    if is_depthwise(a.groups, outputs, channels // a.groups) and outputs >= NARROW:
+        if not rooms.is_dense(1):
+            rooms.room("around", rows * columns * outputs)
         return Tiles(granule=depth_columns(outputs), frame=rooms.frame(0, a.low, margins))  # vectors of channels
     tile = TILE_OUTPUTS
     while (outputs // a.groups) % tile and a.groups > 1:
