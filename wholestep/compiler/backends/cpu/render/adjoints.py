@@ -84,8 +84,8 @@ def _weight_of_channels(pen: Pen) -> None:
     with w.loop("n", "0", w.scope.extent(w.kernel.axes[batch])):
         w.emit(f"const {pen.real} *const g = {'around' if copied else pen.at('g', 'n')};")
         if copied:  # channels last
-            source = (pen.at("g", "n"), rows, columns, outputs, g_row, *pen.steps("g"))
-            pen.call(f"ws_frame_{pen.suffix}", "around", *source)
+            given = (pen.at("g", "n"), rows, columns, outputs, g_row, *pen.steps("g"))
+            pen.call(f"ws_frame_{pen.suffix}", "around", *given)
         stage(pen, "x", "n")
         with w.loop("o", lo, hi, str(width)):
             w.emit(f"const long c = o < {last} ? o : {last};")
