@@ -88,6 +88,7 @@ MEANING: dict[str, str] = {
     **dict.fromkeys(having(Trait.COMPARES), EXACT),
     **dict.fromkeys(("argmax", "max_pool2d_index"), EXACT),
     **dict.fromkeys(("logical_and", "logical_or", "logical_not", "iota", "random", "scalar", "size"), REFUSES),
+    **dict.fromkeys(("floor_divide", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"), REFUSES),
     "sum": ACCUMULATES,
     "max": ROUNDS,
     "scatter_add": ROUNDS,
