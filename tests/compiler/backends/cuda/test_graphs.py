@@ -145,6 +145,28 @@ def test_rows_that_are_too_long_for_registers() -> None:
         np.testing.assert_array_equal(found[0][name], found[1][name])
 
 
+def test_a_short_sum_over_columns_has_the_bits_of_warps_that_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions that are added to every row of a batch: one thread a column, or a part of it a warp."""
+    g = ws.Graph()
+    x = g.input("x", ("batch", 2, 304))
+    g.set_outputs({"loss": ((x + g.parameter("positions", (2, 304))) ** 2).sum()})
+    graph = train_graph(g, ws.SGD(lr=0.1))
+    rng, found = np.random.default_rng(0), []
+    inputs = {"x": rng.standard_normal((19, 2, 304)).astype(np.float32)}
+    for longest, width in ((32, 256), (0, 32)):
+        monkeypatch.setattr(schedule, "SHORT_SUM", longest)
+        plan, _ = Compiler(CompileOptions(egraph=False)).plan(graph, {"batch": 21}, TARGET)
+        assert [k.schedule.width for k in plan.kernels if k.schedule.form == "columns"] == [width]
+        state = {name: first_values(plan, seed=0)(name) for name, _ in plan.states}
+        (emulated,) = together([plan])
+        found.append(run(emulated, inputs, state, {"batch": 19}, 0, ORDERS[0]))
+    meant = strip_stop_gradients(expand_gradients(inline_calls(graph)))
+    want = interpret(meant, inputs=inputs, state=state, sizes={"batch": 19}, step=STEP)
+    for name, value in want.state.items():
+        np.testing.assert_allclose(found[0][name], value, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(found[0][name], found[1][name])
+
+
 @pytest.mark.parametrize("width", [1200, 42])
 def test_indices_are_sorted_where_a_table_is_large(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row of the target is written, also those that nothing is added to; a smaller batch than the capacity."""

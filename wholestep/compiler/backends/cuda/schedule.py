@@ -44,6 +44,7 @@ LONG_ROW = 1024  # threads of a block that has a longer one
 SHARED = 40 << 10  # bytes of a block
 MOST_PACKS = 1 << 20  # the same of blocks whose threads have elements side by side: none goes on
 COLUMN_CHUNK = 128  # of a sum over columns
+SHORT_SUM = 32  # of a sum over columns that one thread makes
 MANY_SUMMED = 1 << 20  # elements of a sum from which on a thread has columns side by side
 MOST_PACKED_SUMS = 5  # whose parts fit a block's shared memory
 FEW_PIXELS = 16  # of an image, or rows of something else that no call changes
@@ -191,7 +192,7 @@ def _columns(plan: Plan, kernel: Kernel) -> CudaSchedule:
     across, reduces = kernel.axes[columns.vector], columns.levels[0].reduces
     length = evaluate(kernel.axes[columns.reduced], sizes)
     lanes, each = _column_packs(across, kernel.axes[columns.reduced], length, reduces)
-    chunk = COLUMN_CHUNK if lanes == WARP else 16 * THREADS // lanes
+    chunk = COLUMN_CHUNK if lanes in (WARP, THREADS) else 16 * THREADS // lanes
     tiles = rows * -(-evaluate(across, sizes) // (lanes * each))
     if length <= chunk or any(r.op == "argmax" for r in reduces):
         return CudaSchedule(COLUMNS, THREADS, _blocks(tiles, 1), width=lanes, vector=each)
@@ -210,6 +211,8 @@ def _column_packs(across: Extent, depth: Extent, length: int, reduces: Sequence[
     plain = not any(r.op == "argmax" or r.dtype.size > 4 for r in reduces)
     if not isinstance(across, int) or across % 8 or not plain or len(reduces) > MOST_PACKED_SUMS:
         return WARP, 1
+    if across >= THREADS and length <= SHORT_SUM:
+        return THREADS, 1  # a thread adds up a column by itself, in the order that warps would
     if across >= 8 * WARP:
         return WARP, 8 if length * across >= MANY_SUMMED else 1
     pixels = evaluate(depth, dict.fromkeys(symbols_of((depth,)), 1))

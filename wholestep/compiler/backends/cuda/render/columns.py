@@ -8,6 +8,8 @@ from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.plan.bodies import Columns
 from wholestep.compiler.plan.kernel import Reduce
 
+PARTS = 8  # of a sum, where warps share it
+
 
 def render_columns(w: Writer) -> None:
     """Part p of a block, a warp or less, adds up rows p, p + parts, ... of its columns; then parts are added in order.
@@ -21,7 +23,7 @@ def render_columns(w: Writer) -> None:
     extent, parts, wide = w.axis_extent(columns.vector), w.schedule.threads // lanes, lanes * each
     w.emit(f"const int lane = threadIdx.x % {lanes}, part = threadIdx.x / {lanes};")
     w.emit(f"const {w.int} across = ({extent} + {wide - 1}) / {wide}, total = {w.count(columns.rows)} * across;")
-    for r in sums.reduces:
+    for r in sums.reduces if parts > 1 else ():
         type = STORED[w.dtypes[r.value]]
         kind = f"ws_best<{type}>" if r.op == "argmax" else type
         w.emit(f"__shared__ {kind} parts{r.id}[{parts}][{wide}];")
@@ -32,11 +34,14 @@ def render_columns(w: Writer) -> None:
         begin, end = ("first", "last") if w.schedule.chunk else ("0", w.axis_extent(columns.reduced))
         if each > 1:
             add_packs(w, columns, begin, end, parts, each)
-        else:
+        elif parts > 1:
             add_columns(w, columns, begin, end, parts)
         w.emit(f"const {w.int} column = threadIdx.x, i{columns.vector} = first_column + column;")
         w.emit(f"const bool inside = column < {wide} && i{columns.vector} < {extent};")
-        add_parts(w, sums.reduces, parts)
+        if parts > 1:
+            add_parts(w, sums.reduces, parts)
+        else:
+            add_alone(w, columns, begin, end)
         if w.schedule.chunk:
             add_chunks(w, sums.reduces, parts, wide, each)
         with w.block("if (inside)"):
@@ -44,6 +49,25 @@ def render_columns(w: Writer) -> None:
                 w.finish(r, f"t{r.id}")
             w.instructions(epilogue.body)
             w.stores(epilogue.stores)
+
+
+def add_alone(w: Writer, columns: Columns, begin: str, end: str) -> None:
+    """A thread a column, all of it: it has the parts that warps would have one after the other."""
+    sums = columns.levels[0]
+    for r in sums.reduces:
+        w.emit(f"{STORED[w.dtypes[r.value]]} t{r.id} = {{}};")
+    with w.block("if (inside)"):
+        w.emit("#pragma unroll")
+        with w.block(f"for (int p = 0; p < {PARTS}; p++)"):
+            for r in sums.reduces:
+                w.start(r)
+            with w.loop(f"i{columns.reduced}", f"{begin} + p", end, str(PARTS)):
+                w.instructions(sums.body)
+                for r in sums.reduces:
+                    w.accumulate(r, columns.reduced)
+            for r in sums.reduces:
+                join = "add" if r.op == "sum" else "max"
+                w.emit(f"t{r.id} = p == 0 ? r{r.id} : ws_{join}(t{r.id}, r{r.id});")
 
 
 def add_columns(w: Writer, columns: Columns, begin: str, end: str, parts: int) -> None:
