@@ -44,7 +44,7 @@ class Sizes:
 SIZES = {
     "cpu": Sizes((128, 256), 6, (1024, 1024), 512, 8),
     # Enough for all multiprocessors, and so many copies that memory is not what takes the time.
-    "cuda": Sizes((2048, 4096), 24, (65536, 4096), 4096, 64),
+    "cuda": Sizes((2048, 4096), 24, (16384, 4096), 4096, 64),
 }
 # Bytes and float32 operations a second by NVIDIA's data sheets: H200, A100 of 80 GB, RTX 3090, RTX 4090.
 SHEETS = {"sm_90": (4.8, 67.0), "sm_80": (2.0, 19.5), "sm_86": (0.94, 35.6), "sm_89": (1.0, 82.6)}

@@ -18,7 +18,7 @@ import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver, fake_gpu
 from tests.compiler.backends.cuda.models import MODELS, session_of
 from tests.test_cli import run
-from wholestep.compiler.backends.cuda import compiler, driver, libraries
+from wholestep.compiler.backends.cuda import compiler, cublas, driver, libraries
 from wholestep.compiler.backends.cuda.compiler import compile_text, nvrtc
 from wholestep.compiler.backends.cuda.render.language import OPS as TEXTS
 from wholestep.compiler.backends.cuda.render.source import RENDER, render, with_primitives
@@ -182,6 +182,16 @@ def test_without_the_bindings_it_is_said_what_to_install(forgotten: None, monkey
         ws.build_session(ws.Graph(), device="cuda")
     with pytest.raises(CompilerError, match=r"NVRTC, which cannot be loaded .*pip install \"wholestep\[cuda\]\""):
         compile_text("", "sm_90")
+
+
+def test_without_cublas_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> Any:
+        raise RuntimeError(f"no {name}")
+
+    monkeypatch.setattr("cuda.pathfinder.load_nvidia_dynamic_lib", refuse)
+    cublas.library.cache_clear()
+    with pytest.raises(OptionError, match=r"cuBLASLt, which cannot be loaded .*it: pip install \"wholestep\[cuda\]\""):
+        cublas.library()
 
 
 def test_a_machine_without_a_gpu_refuses_and_doctor_says_so(forgotten: None, monkeypatch: pytest.MonkeyPatch) -> None:
