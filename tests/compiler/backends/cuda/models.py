@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
@@ -16,10 +17,22 @@ Array = np.ndarray[Any, Any]
 UNCHECKED = ws.CompileOptions(verify=False, egraph=False)
 
 
+HELD: WeakSet[DeviceMemory] = WeakSet()  # all that was allocated and is not free again
+_ALLOCATE = DeviceMemory.__init__
+
+
+def _noted(self: DeviceMemory, *given: Any) -> None:
+    _ALLOCATE(self, *given)
+    HELD.add(self)
+
+
+DeviceMemory.__init__ = _noted  # type: ignore[method-assign]
+
+
 def device_bytes() -> int:
     """What this process has allocated on GPUs."""
     gc.collect()
-    return sum(found.size for found in gc.get_objects() if type(found) is DeviceMemory)
+    return sum(found.size for found in HELD)
 
 
 def images(rows: int, *shape: int) -> dict[str, Array]:
