@@ -27,6 +27,10 @@ KILLS = "tests/train/test_kills.py::test_fifty_kills_on_a_gpu"
 MATRIX = {  # these run side by side
     "Sessions, the command line": [f"{CUDA}/test_sessions.py", f"{CUDA}/test_command_line.py"],
     "Contracts, streams, tf32": [f"{CUDA}/test_contracts.py", f"{CUDA}/test_streaming.py", f"{CUDA}/test_tf32.py"],
+    "Attention by cuDNN, launches": [
+        *("-k", "cudnns or gathered or copy_ahead"),
+        *(f"{CUDA}/test_attention.py", f"{CUDA}/test_launches.py"),
+    ],
     "Ten steps beside torch and the CPU": ["-s", f"{CUDA}/test_real_sizes.py"],
     **{f"Kills, part {i + 1} of 5": [f"{KILLS}[{i}]"] for i in range(5)},
 }
