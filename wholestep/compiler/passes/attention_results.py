@@ -26,30 +26,38 @@ def with_results(graph: Graph) -> Graph:
 
 def round_results(graph: Graph) -> Graph:
     """Routines without a mask round what they make of half operands; who reads it whole widens it, behind its views."""
-    return rewrite(graph, _rounded)
+    made: set[Node] = set()  # routines that round since now; those that did before are left alone
+    early: dict[Node, Node] = {}  # operands whose cast was lifted: the same node for all routines that read one
+
+    def rule(node: Node) -> Node:
+        with b.origin(node):
+            if node.op in ROUTINES and not _is_rounded(node):
+                return _by_rounding(node, made, early)
+            if node.op == "item" and node.inputs[0] in made:
+                return b.cast(node, node.type.dtype.accumulate)
+            return _behind_views(node)
+
+    return rewrite(graph, rule)
 
 
-def _rounded(node: Node) -> Node:
-    with b.origin(node):
-        if node.op in ROUTINES:
-            return _by_rounding(node)
-        if node.op == "item" and _is_rounded(node.inputs[0]):
-            return b.cast(node, node.type.dtype.accumulate)
-        if node.op in MOVES and _is_widened(node.inputs[0]):
-            return b.cast(node.with_inputs(node.inputs[0].inputs), node.type.dtype)
-        if node.op == "concat" and all(_is_widened(i) for i in node.inputs):
-            return b.cast(node.with_inputs([i.inputs[0] for i in node.inputs]), node.type.dtype)
-        if node.op == "cast" and _is_widened(node.inputs[0]):
-            return b.cast(node.inputs[0].inputs[0], node.type.dtype)
+def _behind_views(node: Node) -> Node:
+    """What is made of a widened result by moving elements, widened afterwards; one that is rounded again as it was."""
+    if node.op in MOVES and _is_widened(node.inputs[0]):
+        return b.cast(node.with_inputs(node.inputs[0].inputs), node.type.dtype)
+    if node.op == "concat" and all(_is_widened(i) for i in node.inputs):
+        return b.cast(node.with_inputs([i.inputs[0] for i in node.inputs]), node.type.dtype)
+    if node.op == "cast" and _is_widened(node.inputs[0]):
+        return b.cast(node.inputs[0].inputs[0], node.type.dtype)
     return node
 
 
-def _by_rounding(node: Node) -> Node:
+def _by_rounding(node: Node, made: set[Node], early: dict[Node, Node]) -> Node:
     masked = node.inputs[3:] if node.op != "attention_grad" else node.inputs[3 : _at_lse(node)]
     if not node.inputs[0].type.dtype.is_half or masked:
         return node
-    inputs = [_lifted(i) for i in node.inputs]
+    inputs = [early.setdefault(i, _lifted(i)) for i in node.inputs]
     rounded = b.make(node.op, inputs, replace(attrs_of(node, at.AttentionAttrs), rounded=True))
+    made.add(rounded)
     return b.cast(rounded, node.type.dtype) if node.op == "attention" else rounded
 
 
