@@ -236,6 +236,14 @@ def test_small_sizes_are_always_checked_and_the_capacity_where_it_is_cheap() -> 
     assert verdict(ws.build_session(graph, batch_size=256, options=ALWAYS)).sizes == ({"batch": 3}, {"batch": 256})
 
 
+def test_a_check_that_takes_minutes_waits_until_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wholestep.session.check.check.TOO_LONG", 1e-9)
+    session = ws.build_session(mlp(), batch_size=16, options=ws.CompileOptions(cache=False))
+    assert not verdict(session).checked
+    assert "would take NumPy about 0 s; CompileOptions(verify=True) checks it" in note(session)
+    assert verdict(ws.build_session(mlp(), batch_size=16, options=ALWAYS)).checked
+
+
 def test_a_plan_checked_at_small_sizes_is_checked_at_capacity_when_asked(tmp_path: Path) -> None:
     graph, options = mlp(inputs=784, hidden=1024), ws.CompileOptions(cache_dir=str(tmp_path))
     assert verdict(ws.build_session(graph, batch_size=256, options=options)).sizes == ({"batch": 3},)

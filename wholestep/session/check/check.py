@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from wholestep.compiler.backend import Where
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate, product
-from wholestep.compiler.plan.bodies import Dot
+from wholestep.compiler.plan.bodies import Call, Dot, Window
 from wholestep.compiler.plan.kernel import Kernel, Plan
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import Spans
@@ -35,6 +35,9 @@ HEAVY_FLOPS = 4e9  # a step of the smallest sizes that takes more is checked wit
 # byte that the plan moves, an element of a state (drawn, converted, read), and an element of an op that NumPy has not.
 NODE, DOT_FLOP, BYTE, ELEMENT, SLOW = 40e-6, 1e-10, 1.5e-9, 0.02e-6, 0.4e-6
 SLOW_OP = "erf"
+# What the smallest check of a large step spends on a flop of a product, of a call such as attention, and of one in a
+# half type, whose roundings NumPy makes one by one; and what is too long to wait for without having asked for it.
+LARGE_FLOP, CALL_FLOP, HALF_CALL_FLOP, TOO_LONG = 2e-11, 1.5e-10, 1e-9, 60.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,21 @@ def verdict_on(subject: Subject, spans: Spans, *, new: bool) -> Verdict:
 def _reason_to_skip(subject: Subject) -> str:
     if not subject.where.device.runs:
         return f"device={subject.where.device.name!r} does not run plans"
-    return "verify=False" if subject.where.options.verify is False else ""
+    if subject.where.options.verify is False:
+        return "verify=False"
+    seconds = least_seconds(subject.plan)
+    if subject.where.options.verify is None and seconds > TOO_LONG:
+        return f"a row of this step would take NumPy about {seconds:.0f} s; CompileOptions(verify=True) checks it"
+    return ""
+
+
+def least_seconds(plan: Plan) -> float:
+    """What a check of one row will take."""
+    share = 1 / math.prod(plan.sizes.values())
+    calls = [(k.flops, k.body.dtype) for k in plan.kernels if isinstance(k.body, Call)]
+    called = sum(flops * (HALF_CALL_FLOP if dtype.is_half else CALL_FLOP) for flops, dtype in calls)
+    others = sum(k.flops for k in plan.kernels if isinstance(k.body, (Dot, Window)))
+    return share * (called + others * LARGE_FLOP + plan.bytes_moved * BYTE)
 
 
 def estimated_seconds(plan: Plan) -> float:
