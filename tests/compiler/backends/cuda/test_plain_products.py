@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +13,12 @@ import wholestep as ws
 from tests.compiler.backends.cuda.emulated import TARGET, emulated_device
 from wholestep.compiler.backends.cuda import chunks, products, schedule
 from wholestep.compiler.backends.cuda.products import product_of
-from wholestep.compiler.backends.cuda.scheduled import LIBRARY, PRODUCT, schedule_of
+from wholestep.compiler.backends.cuda.scheduled import GRAPH, LIBRARY, PRODUCT, schedule_of
 from wholestep.compiler.plan import partial_sums
 from wholestep.compiler.plan.bodies import Scatter
 from wholestep.compiler.plan.kernel import Plan, Space
 
+GOLDEN = Path(__file__).parents[3] / "golden" / "cuda_gpt2.json"
 KEPT = (Space.STATE, Space.COPY)
 ALL = ("float32", "bfloat16", "float16")
 PLAIN = replace(TARGET, fusion=replace(TARGET.fusion, plain_products=tuple((name, 1) for name in ALL)))
@@ -87,3 +90,27 @@ def test_a_large_plan_has_results_over_operands_and_updates_in_one_launch(monkey
     assert len({schedule_of(k).launch for k in written}) == 1
     products = [k.id for k in plan.kernels if schedule_of(k).form == PRODUCT]
     assert min(k.id for k in written) > max(products)
+
+
+def test_integers_of_gpt2_are_known(request: pytest.FixtureRequest) -> None:
+    """Two layers of GPT-2 124M in bfloat16 with AdamW: kernels, launches, bytes; fewer are better."""
+    found = {}
+    for sequences in (4, 16):
+        g = ws.Graph()
+        x, labels = g.input("x", ("batch", 1024), "int32"), g.input("labels", ("batch", 1024), "int32")
+        model = ws.models.gpt2(layers=2, vocabulary=50304)
+        g.set_outputs({"loss": ws.losses.cross_entropy(model(x), labels)})
+        options = ws.CompileOptions(verify=False, cache=False, egraph=False)
+        where = {"device": "null:cuda/sm_90", "precision": "bfloat16", "options": options}
+        session = ws.build_session(g, optimizer=ws.AdamW(lr=1e-4), batch_size=sequences, seed=1, **where)
+        plan = session.plan
+        passes = [k for k in plan.kernels if schedule_of(k).form not in (LIBRARY, GRAPH)]
+        found[f"{sequences} x 1024"] = {
+            "kernels": len(plan.kernels),
+            "launches": plan.regions,
+            "bytes of passes": sum(k.bytes for k in passes),
+            "peak bytes": session.peak_bytes,
+        }
+    if request.config.getoption("--update-golden"):
+        GOLDEN.write_text(json.dumps(found, indent=2) + "\n")
+    assert found == json.loads(GOLDEN.read_text()), "if that is intended: --update-golden"
