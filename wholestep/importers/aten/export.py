@@ -80,7 +80,10 @@ def export(module: Any, call: Call, mode: str) -> Exported:
         warnings.simplefilter("ignore")
         program = _exported(module, call, mode)
         _mark_stopped(program)
-        done = program.run_decompositions(_table())
+        try:
+            done = program.run_decompositions(_table())
+        except Exception as error:
+            fail(UsageError, f"torch cannot decompose {type(module).__name__} in {mode} mode: {_first_line(error)}")
     for _, kind, name in Exported(done, mode).outputs():
         if kind not in (RESULT, CHANGE):
             fail(

@@ -88,7 +88,7 @@ class Recorder:
         args = self.value(tuple(node.args))
         named = {key: self.value(value) for key, value in node.kwargs.items()}
         if not is_live([args, list(named.values())]) and not draws(node.target):
-            return _computed(node.target, args, named)
+            return self._computed(node, args, named)
         self.node, self.meta = node, meta
         place, layer = place_of(node), layer_of(node)
         with recorded_at(place), recorded_for(layer), self.graph.at_scope(tuple(filter(None, (layer,)))):
@@ -105,8 +105,17 @@ class Recorder:
                 raise
             reason = str(error).split("\n  at ")[0].rstrip(".")
             self.refuse(f"cannot be recorded: {reason}", error)
-        except (TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError) as error:
+        except Exception as error:  # whatever a row did not expect of its arguments
             self.refuse(f"has arguments that its row does not take ({type(error).__name__}: {error})", error)
+
+    def _computed(self, node: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """What depends on nothing that is given: torch computes it now."""
+        try:
+            with torch.no_grad():
+                return node.target(*args, **named)
+        except Exception as error:
+            self.node = node
+            self.refuse(f"cannot be computed while importing ({type(error).__name__}: {error})", error)
 
     def value(self, arg: Any) -> Any:
         """What an argument of an op is."""
@@ -266,11 +275,6 @@ def is_check(node: Any) -> bool:
 def draws(target: Any) -> bool:
     """Does an op draw random numbers?"""
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
-
-
-def _computed(target: Any, args: Sequence[Any], named: dict[str, Any]) -> Any:
-    with torch.no_grad():
-        return target(*args, **named)
 
 
 # -- where an op comes from --------------------------------------------------------------------------------------
