@@ -232,7 +232,7 @@ def test_a_run_in_half_precision(script: Path) -> None:
     assert "a resumed run goes on with its own script and settings" in text
     code, text = run("train", "small.py", "--precision", "half", "--folder", "runs/other")
     assert code == 1
-    assert "precision='half': expected one of 'float32', 'bfloat16', 'float16'" in text
+    assert "precision='half': expected one of 'float32', 'tf32', 'bfloat16', 'float16'" in text
 
 
 def test_train_evaluate_predict(script: Path, tmp_path: Path) -> None:

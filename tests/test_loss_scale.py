@@ -201,7 +201,7 @@ def test_a_step_of_ones_own():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"precision": "float8"}, "precision='float8': expected one of 'float32', 'bfloat16', 'float16'"),
+        ({"precision": "float8"}, "precision='float8': expected one of 'float32', 'tf32', 'bfloat16', 'float16'"),
         ({"precision": "float64"}, r"For a model of float64 write model.astype\('float64'\)"),
         ({"precision": "bfloat16", "loss_scale": ws.LossScale()}, "received it with bfloat16.*Leave it out"),
         ({"loss_scale": 1024.0}, r"loss_scale is a description, ws.LossScale\(init=1024.0\)"),

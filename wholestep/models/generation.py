@@ -24,7 +24,7 @@ from wholestep.nn.module import Module
 if TYPE_CHECKING:
     from wholestep.session.session import Session
 
-GRANULE = 64  # capacities are multiples of it, so that texts of other lengths need no compiling
+ROUNDED_TO = 64  # capacities are multiples of it, so that texts of other lengths need no compiling
 AT_ONCE = 64  # tokens of a prompt that are read in one step
 
 
@@ -181,7 +181,7 @@ def _written(
     device: str,
 ) -> np.ndarray[Any, Any]:
     rng, ended = np.random.default_rng(seed), np.zeros(len(text), bool)
-    capacity = min(-(-(text.shape[1] + count) // GRANULE) * GRANULE, model.context)
+    capacity = min(-(-(text.shape[1] + count) // ROUNDED_TO) * ROUNDED_TO, model.context)
     session = _session(model, len(text), capacity, device)
     scores = None
     for first in range(0, text.shape[1], AT_ONCE):

@@ -177,18 +177,18 @@ def make_cast(p: Pool) -> None:
     p.add(p.node("cast", x, attrs=at.CastAttrs(target)), p.bound[x], exact=True)
 
 
+BITS = ["bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"]
+
+
 def make_integer(p: Pool) -> None:
     x = p.pick(p.of(int32) or [p.constant(3, int32)])
-    op = p.pick(
-        ["add", "sub", "mul", "maximum", "minimum", "mod", "floor_divide", "bitwise_and", "neg", "abs", "sign", "less"]
-    )
+    arithmetic = ["add", "sub", "mul", "maximum", "minimum", "mod", "floor_divide", "neg", "abs", "sign", "less"]
+    op = p.pick([*arithmetic, *BITS])
     unary, a = op in ("neg", "abs", "sign"), p.bound[x]
-    y = (
-        p.full(3, x.type)
-        if op in ("mod", "floor_divide")
-        else p.pick([n for n in p.of(int32) if n.type == x.type] or [x])
-    )
-    p.add(p.node(op, x, *([] if unary else [y])), max(3.0, a * p.bound[y] if op == "mul" else 2 * max(a, p.bound[y])))
+    fixed = op in ("mod", "floor_divide", "left_shift", "right_shift")
+    y = p.full(3, x.type) if fixed else p.pick([n for n in p.of(int32) if n.type == x.type] or [x])
+    grown = {"mul": a * p.bound[y], "left_shift": 8 * a}.get(op, 2 * max(a, p.bound[y]) + (op in BITS))
+    p.add(p.node(op, x, *([] if unary else [y])), max(3.0, grown))
 
 
 def make_iota(p: Pool) -> None:

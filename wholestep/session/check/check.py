@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from wholestep.compiler.backend import Where
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate, product
-from wholestep.compiler.plan.bodies import Call, Dot, Window
+from wholestep.compiler.plan.bodies import Call, Dot
 from wholestep.compiler.plan.kernel import Kernel, Plan
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import Spans
@@ -86,7 +86,7 @@ def least_seconds(plan: Plan) -> float:
     share = 1 / math.prod(plan.sizes.values())
     calls = [(k.flops, k.body.dtype) for k in plan.kernels if isinstance(k.body, Call)]
     called = sum(flops * (HALF_CALL_FLOP if dtype.is_half else CALL_FLOP) for flops, dtype in calls)
-    others = sum(k.flops for k in plan.kernels if isinstance(k.body, (Dot, Window)))
+    others = sum(k.flops for k in plan.kernels) - sum(flops for flops, _ in calls)
     return share * (called + others * LARGE_FLOP + plan.bytes_moved * BYTE)
 
 
