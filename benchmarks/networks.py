@@ -224,13 +224,16 @@ def page(results: list[dict[str, Any]]) -> str:
     families = Counter(r["name"].split(":")[0] for r in results)
     lines = [
         "# Networks that others wrote",
-        "Made by `python -m benchmarks.networks ZOO.py --write`, a run beside torch: each network is built with random",
+        "Written by `python -m benchmarks.networks ZOO.py --write` from results beside torch: each",
+        "network is built with random",
         "weights, imported by [`ws.from_torch`](guides/from-torch.md), and trained with AdamW beside torch, dropout",
         "off, decay on all parameters. Steps are those of the interpreter, in the dtype of the column. Equal means:",
         "output, losses, running statistics and the update of all parameters together within 1e-8 of torch's in",
         "float64, 2e-3 in float32. Where a network computes parts of itself in float32 whatever its dtype, as norms",
         "and softmax of many transformers do, `--widen` had torch compute them in float64 too: compared is the",
-        "meaning, not float32's rounding. Networks without numbers were imported and not trained in this run.",
+        "meaning, not float32's rounding. Rows may be of several runs, with and without it;",
+        "a column has their steps.",
+        "Networks without numbers were imported and not trained.",
         "",
         "| | |",
         "|---|---|",
