@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -128,26 +128,22 @@ def half(name: str, batch: int) -> Cell:
     return Cell(name, batch, "adamw", "bfloat16")
 
 
-def cell_of(case: Case, name: str) -> Cell:
-    return replace(case.cell(name))
-
-
 CASES: dict[str, GpuCase] = {
     found.name: found
     for found in (
         GpuCase(GPT2, half("b16", 16), COMPILED, target=1.14, line=1.06),
         GpuCase(GPT2, half("b4", 4), COMPILED, target=1.2, line=1.1),
         GpuCase(GPT2, half("b1", 1), COMPILED, target=1.25, line=1.1),
-        GpuCase(mlp.CASE, cell_of(mlp.CASE, "b32_adam"), (*GRAPHS, "jax"), target=12, line=25, asked="us"),
-        GpuCase(mlp.CASE, cell_of(mlp.CASE, "b128_adam"), (*GRAPHS, "jax"), target=15, line=30, asked="us"),
-        GpuCase(mlp.CASE, cell_of(mlp.CASE, "b32_adam"), ("jax_scan",), 8, 15, asked="us", kind="epochs"),
-        GpuCase(mlp.CASE, cell_of(mlp.CASE, "b128_adam"), ("jax_scan",), 11, 18, asked="us", kind="epochs"),
-        GpuCase(lenet.CASE, cell_of(lenet.CASE, "b64_adam"), (*GRAPHS, "jax"), target=45, line=90, asked="us"),
-        GpuCase(gpt.CASE, cell_of(gpt.CASE, "b16_adamw"), (*GRAPHS, "jax"), target=350, line=600, asked="us"),
+        GpuCase(mlp.CASE, mlp.CASE.cell("b32_adam"), (*GRAPHS, "jax"), target=12, line=25, asked="us"),
+        GpuCase(mlp.CASE, mlp.CASE.cell("b128_adam"), (*GRAPHS, "jax"), target=15, line=30, asked="us"),
+        GpuCase(mlp.CASE, mlp.CASE.cell("b32_adam"), ("jax_scan",), 8, 15, asked="us", kind="epochs"),
+        GpuCase(mlp.CASE, mlp.CASE.cell("b128_adam"), ("jax_scan",), 11, 18, asked="us", kind="epochs"),
+        GpuCase(lenet.CASE, lenet.CASE.cell("b64_adam"), (*GRAPHS, "jax"), target=45, line=90, asked="us"),
+        GpuCase(gpt.CASE, gpt.CASE.cell("b16_adamw"), (*GRAPHS, "jax"), target=350, line=600, asked="us"),
         GpuCase(resnet_case("resnet18"), half("b256", 256), GRAPHS, target=1.05, line=0.9),
         GpuCase(resnet_case("resnet50"), half("b64", 64), GRAPHS, target=1.0, line=0.85),
         GpuCase(GPT2, half("adamw", 1), ("torch_graph",), terabytes(3.9), terabytes(3.4), asked="us", kind="update"),
-        GpuCase(lstm.CASE, cell_of(lstm.CASE, "b32_adamw"), (*GRAPHS, "jax"), target=1.2, line=0.8, tf32=True),
+        GpuCase(lstm.CASE, lstm.CASE.cell("b32_adamw"), (*GRAPHS, "jax"), target=1.2, line=0.8, tf32=True),
     )
 }
 SLOW_PEERS = {"resnet50_b64": ("torch_compile_graph",)}  # minutes of compilation: on request

@@ -353,6 +353,8 @@ def test_missing_ops_are_named() -> None:
     assert "missing: aten.special_bessel_j0.default (1x)" in str(found)
     assert found.ops["aten.linear.default"] == 1
     assert not found
+    with pytest.raises(ws.errors.UnsupportedOpError, match=r"special_bessel_j0\.default in the module '1\.0'"):
+        ws.from_torch(torch.nn.Sequential(torch.nn.Identity(), torch.nn.Sequential(module)), x)
 
 
 def test_an_op_is_registered(monkeypatch: Any) -> None:

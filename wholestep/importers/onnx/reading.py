@@ -211,7 +211,7 @@ def dtype_name(kind: int) -> str:
         return "string"
     try:
         name = np.dtype(helper.tensor_dtype_to_np_dtype(kind)).name
-    except Exception:
+    except KeyError:
         raise DTypeError(f"{kind} is no element type of ONNX.") from None
     return WIDENED.get(name, name)
 
