@@ -1,0 +1,34 @@
+/* Ranks that make one step together: processes, or threads of one process.  Every rank runs the same program over its
+   own rows, so all of them come to the same collectives in the same order.
+
+   What is added is added in one order, whatever carries it: over ranks lo .. hi-1 the sum is that of the first
+   (hi - lo + 1) / 2 of them plus that of the rest, and so on.  So all ranks have the same bits, and n ranks of any engine
+   have those of n ranks of any other. */
+#ifndef WS_GROUP_H
+#define WS_GROUP_H
+
+enum { WS_GROUP_F32, WS_GROUP_F64, WS_GROUP_I32, WS_GROUP_I64 };   /* of the elements of a collective */
+
+/* A tensor of a collective; several of them are one exchange. */
+typedef struct {
+  const void *from;
+  void *to;                                           /* may be `from` where the counts agree */
+  long count;                                         /* elements: of `from` and `to`; the larger has count * size of them
+                                                         where a collective scatters (from) or gathers (to) */
+} ws_share;
+
+typedef struct ws_group ws_group;
+typedef int (*ws_collective)(ws_group *, const ws_share *, int shares, int dtype);
+
+/* 0, or an errno: ETIMEDOUT where the others did not come, EPIPE where one of them is gone.  `failed` keeps the first of
+   them; from then on nothing is exchanged, every collective answers with it, and loops end. */
+struct ws_group {
+  int rank, size, failed;
+  double timeout;                                     /* seconds that a collective waits */
+  ws_collective all_reduce;                           /* to = sum of all ranks' from */
+  ws_collective reduce_scatter;                       /* to = this rank's part of that sum */
+  ws_collective all_gather;                           /* to = all ranks' from, one after the other */
+  ws_collective broadcast;                            /* to = rank 0's from */
+  void *engine;                                       /* of the engine's own */
+};
+#endif

@@ -1,0 +1,33 @@
+"""Ranks that make one step together.  Engines (threads, MPI, NCCL) implement a group; programs hand it to native code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Group(Protocol):
+    """The ranks of a run, seen from one of them.  All ranks call the same methods in the same order."""
+
+    engine: str  # for people: "threads", "mpi", ...
+    rank: int
+    size: int
+
+    @property
+    def address(self) -> int:
+        """Of its `ws_group` (native/group.h), which native programs call."""
+
+    def broadcast(self, data: bytes) -> bytes:
+        """Rank 0's bytes, on every rank."""
+
+    def gather(self, data: bytes) -> Sequence[bytes]:
+        """The bytes of all ranks, on every rank."""
+
+    def check(self) -> None:
+        """Raise what went wrong in a collective: WorkerError, which names the rank and its last step."""
+
+
+def rows_of_rank(rows: int, rank: int, size: int) -> tuple[int, int]:
+    """The rows of a batch that a rank takes: first, and how many.  The native loops count in the same way."""
+    first = rows * rank // size
+    return first, rows * (rank + 1) // size - first
