@@ -1,4 +1,4 @@
-"""Ranks that make one step together.  Engines (threads, MPI, NCCL) implement a group; programs hand it to native code."""
+"""Ranks that make one step together.  Engines (threads, MPI, NCCL) implement a group; native programs are given it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ OBJECT_SUFFIX = ".so"
 # Products that most programs have none of are libraries of their own: a first start would wait for them.
 PARTS = {"half": "gemm_half.c", "double": "gemm_double.c"}
 # What only the library is made of; every other header may be included by a plan and is part of its key.
-LIBRARY_HEADERS = frozenset({"runtime.h", "gemm_tile.h", "gemm_vector.h", "gemm_portable.h", "order.h", "loop.h"})
+LIBRARY_HEADERS = frozenset(
+    {"runtime.h", "gemm_tile.h", "gemm_vector.h", "gemm_portable.h", "order.h", "loop.h", "group_sums.h"}
+)
 
 # No -ffast-math: bits are a contract.  Contraction is off so that a multiply-add is fused only where it is written.
 # -fno-trapping-math and -fno-math-errno change no value; they let branch-free code be vectorised.
