@@ -143,6 +143,9 @@ from wholestep.session import (
 from wholestep.options import CompileOptions as CompileOptions
 from wholestep.session.check.differences import gradcheck as gradcheck, GradientReport as GradientReport
 
+# many machines
+from wholestep.workers.network import Network as Network
+
 # training
 from wholestep.steps.loss_scale import LossScale as LossScale
 from wholestep.train import (

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from wholestep.compiler.backend import Where
 from wholestep.compiler.devices import target_named
@@ -33,6 +33,8 @@ from wholestep.steps.states import state_of, state_with_numbers
 
 if TYPE_CHECKING:
     from wholestep.compiler.plan.report import PlanReport
+    from wholestep.workers.estimate import WorkersReport
+    from wholestep.workers.network import Network
 
 log = logging.getLogger("wholestep")
 
@@ -219,18 +221,39 @@ def compile_training_graph(
     return compiled.plan_with_report(TRAIN)
 
 
-def estimate(model_or_graph: Model, **arguments: Any) -> PlanReport:
+@overload
+def estimate(model_or_graph: Model, *, workers: None = None, **arguments: Any) -> PlanReport: ...
+@overload
+def estimate(
+    model_or_graph: Model, *, workers: int, network: str | Network = "100Gb", **arguments: Any
+) -> WorkersReport: ...
+def estimate(
+    model_or_graph: Model, *, workers: int | None = None, network: str | Network | None = None, **arguments: Any
+) -> PlanReport:
     """What a training step will do and need, before anything is compiled or mapped: kernels, flops, exact peak bytes.
 
     Takes the arguments of `build_session`; a session built with them maps `peak_bytes`, not a byte more or less.
 
+    Args:
+        workers: ranks that divide the batch.  The report is then of one of them, with the bytes that it sends in a step
+            (`wire_bytes`, exact) and predicted times: `compute_seconds` by the target's prices, `exchange_seconds` by
+            the network, `step_seconds`.
+        network: between them: "10Gb", "25Gb", "100Gb" (unless given), "400Gb", "shm", or a `ws.Network`.
+
     Example::
 
         print(ws.estimate(model, inputs=x, targets=y, loss="mse", batch_size=64).peak_bytes)
+        print(ws.estimate(model, inputs=x, targets=y, loss="mse", batch_size=4096, workers=64, network="25Gb"))
     """
     definition, where = split_arguments(model_or_graph, **arguments)
     if definition.has_micro_batches:
         raise UsageError("estimate is about one plan, and accumulate needs several; build_session(...).peak_bytes.")
+    if workers is not None:
+        from wholestep.workers.estimate import workers_report
+
+        return workers_report(definition, where, workers, "100Gb" if network is None else network)
+    if network is not None:
+        raise UsageError(f"network={network!r} is between workers: say how many, e.g. workers=64, or leave it out.")
     from wholestep.compiler.plan.report import plan_report
 
     compiled = Plans(definition, replace(where.options, cache=False), where.device.target)

@@ -1,0 +1,106 @@
+"""What a step on many ranks is told to take, before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+
+import wholestep as ws
+from wholestep.compiler.runtime.group import rows_of_rank
+from wholestep.errors import OptionError, UsageError
+from wholestep.workers.network import COLLECTIVES, NETWORKS, Exchange
+
+PARAMETERS = 12 * 64 + 64 + 64 * 4 + 4
+ABOUT = {
+    "inputs": ws.Spec(("batch", 12)),
+    "targets": ws.Spec(("batch",), "int32"),
+    "loss": "cross_entropy",
+    "optimizer": "adam",
+    "batch_size": 64,
+    "threads": 1,
+}
+
+
+def network() -> ws.nn.Module:
+    return ws.nn.Sequential(ws.nn.Linear(12, 64), ws.nn.ReLU(), ws.nn.Linear(64, 4))
+
+
+@pytest.fixture(scope="module")
+def by_workers() -> dict[int, ws.Any]:
+    return {n: ws.estimate(network(), workers=n, **ABOUT) for n in (1, 2, 4)}
+
+
+def sent(rank: int, size: int, elements: int) -> int:
+    """What a rank sends of an all-reduce, counted part by part: the others' parts, then its own sum to each of them."""
+    parts = [rows_of_rank(elements, r, size)[1] for r in range(size)]
+    return 4 * (sum(parts) - parts[rank] + (size - 1) * parts[rank])
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_bytes_on_the_wire_are_those_of_the_gradients_to_the_byte(by_workers: dict, ranks: int) -> None:
+    report = by_workers[ranks]
+    assert report.wire_bytes == 4 * PARAMETERS * 2 * (ranks - 1) // ranks
+    counted = [sent(r, ranks, PARAMETERS) for r in range(ranks)]
+    assert report.wire_bytes_of_all == sum(counted)
+    assert set(counted) == {report.wire_bytes}  # 1092 parameters divide by 4
+
+
+def test_a_rank_computes_its_rows_alone(by_workers: dict) -> None:
+    one, two, four = (by_workers[n] for n in (1, 2, 4))
+    assert [r.plan.sizes["batch"] for r in (one, two, four)] == [64, 32, 16]
+    assert one.flops > two.flops > four.flops
+    assert one.peak_bytes == ws.estimate(network(), **ABOUT).peak_bytes > four.peak_bytes
+    assert (one.wire_bytes, one.exchange_seconds, one.efficiency) == (0, 0, 1)
+    assert four.step_seconds == four.compute_seconds + four.exchange_seconds
+    assert one.compute_seconds > two.compute_seconds > four.compute_seconds > 0
+
+
+def test_seconds_follow_from_latency_and_bandwidth() -> None:
+    bucket, link = Exchange("all_reduce", 8_000_000), ws.Network(latency_us=10, gigabytes_per_second=2)
+    assert bucket.seconds(2, link) == pytest.approx(2 * 10e-6 + 8e6 / 2e9)
+    assert bucket.seconds(4, link) == pytest.approx(6 * 10e-6 + 1.5 * 8e6 / 2e9)
+    halves = [Exchange(name, 8_000_000).seconds(4, link) for name in ("reduce_scatter", "all_gather")]
+    assert sum(halves) == pytest.approx(bucket.seconds(4, link))
+    assert Exchange("broadcast", 8_000_000).seconds(8, link) == pytest.approx(3 * (10e-6 + 8e6 / 2e9))
+    assert all(Exchange(name, 100).seconds(1, link) == 0 for name in COLLECTIVES)
+
+
+def test_a_faster_network_and_a_smaller_group_take_less() -> None:
+    bucket = Exchange("all_reduce", 100_000_000)
+    times = [bucket.seconds(1024, NETWORKS[name]) for name in ("10Gb", "25Gb", "100Gb", "400Gb")]
+    assert times == sorted(times, reverse=True)
+    grown = [bucket.seconds(n, NETWORKS["100Gb"]) for n in (2, 16, 128, 1024)]
+    assert grown == sorted(grown)
+
+
+def test_the_report_shows_it() -> None:
+    report = ws.estimate(network(), workers=64, network=ws.Network(12, 3.1), **ABOUT)
+    text = str(report)
+    assert "64 workers, 12 us, 3.1 GB/s" in text
+    assert f"{report.wire_bytes:,}  bytes a step" in text
+    assert f"{report.peak_bytes:,}" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        (
+            {"workers": 2, "network": "56k"},
+            OptionError,
+            r"network='56k' is not known: expected one of 10Gb.*ws.Network",
+        ),
+        ({"workers": 0}, OptionError, "workers is a whole number of at least 1; received 0"),
+        ({"workers": 65}, OptionError, "64 is the whole batch, and 65 workers .* at least batch_size=65"),
+        ({"network": "10Gb"}, UsageError, "network='10Gb' is between workers: say how many"),
+    ],
+)
+def test_what_cannot_be_estimated_is_refused(given: dict, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        ws.estimate(network(), **given, **ABOUT)
+
+
+def test_a_network_has_a_bandwidth_and_a_batch_can_be_divided() -> None:
+    with pytest.raises(OptionError, match="a bandwidth above 0 GB/s; received 3 us and 0 GB/s"):
+        ws.Network(3, 0)
+    fixed = {**ABOUT, "inputs": ws.Spec((8, 12)), "targets": ws.Spec((8,), "int32"), "batch_size": None}
+    with pytest.raises(UsageError, match=r"workers= divides the batch.*Received a first axis of 8"):
+        ws.estimate(network(), workers=2, **fixed)

@@ -1,0 +1,130 @@
+"""What a step will take on many ranks: the report of one rank's plan, its bytes on the wire, and seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+from wholestep.compiler.backend import Where
+from wholestep.compiler.ir.types import Dim
+from wholestep.compiler.plan.formats import footprint
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.report import PlanReport
+from wholestep.compiler.plan.traffic import priced
+from wholestep.compiler.target import Target
+from wholestep.errors import OptionError, UsageError
+from wholestep.session.plans import Plans
+from wholestep.steps.definition import Definition
+from wholestep.workers.network import Exchange, Network, as_network
+
+BUCKET_BYTES = 25 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkersReport(PlanReport):
+    """The plan of one rank and what its step takes on all of them; `str()` is the table."""
+
+    workers: int
+    network: Network
+    exchanges: tuple[Exchange, ...]
+    compute_seconds: float  # of a rank's kernels, by the target's prices
+
+    @property
+    def wire_bytes(self) -> int:
+        """What a rank sends in a step, on average over ranks: 2(n - 1) / n of the bytes of gradients, rounded up."""
+        return ceil(sum(e.sent(self.workers) for e in self.exchanges))
+
+    @property
+    def wire_bytes_of_all(self) -> int:
+        """What all ranks send in a step: 2(n - 1) times the bytes of gradients, to the byte."""
+        return int(sum(self.workers * e.sent(self.workers) for e in self.exchanges))
+
+    @property
+    def exchange_seconds(self) -> float:
+        """What collectives take in a step."""
+        return sum(e.seconds(self.workers, self.network) for e in self.exchanges)
+
+    @property
+    def step_seconds(self) -> float:
+        """Computing, then exchanging: nothing is assumed to overlap."""
+        return self.compute_seconds + self.exchange_seconds
+
+    @property
+    def efficiency(self) -> float:
+        """The part of a step in which a rank computes: throughput of n ranks over n times that of one with its rows."""
+        return self.compute_seconds / self.step_seconds if self.step_seconds else 1.0
+
+    def __str__(self) -> str:
+        latency = sum(replace(e, bytes=0).seconds(self.workers, self.network) for e in self.exchanges)
+        return "\n".join(
+            [
+                super().__str__(),
+                "",
+                f"{self.workers:,} workers, {self.network}",
+                f"  {'collectives':<16}{len(self.exchanges):>14,}  of {sum(e.bytes for e in self.exchanges):,} bytes",
+                f"  {'sent by a rank':<16}{self.wire_bytes:>14,}  bytes a step",
+                f"  {'computing':<16}{1e3 * self.compute_seconds:>11,.3f} ms  by the prices of {self.plan.target}",
+                f"  {'exchanging':<16}{1e3 * self.exchange_seconds:>11,.3f} ms  {1e3 * latency:,.3f} ms of it latency",
+                f"  {'step':<16}{1e3 * self.step_seconds:>11,.3f} ms  {self.efficiency:.1%} of it computing",
+            ]
+        )
+
+
+def workers_report(definition: Definition, where: Where, workers: int, network: str | Network) -> WorkersReport:
+    """The estimate of a step whose batch is divided among ranks."""
+    network = as_network(network)
+    compiled = Plans(_of_one_rank(definition, workers), replace(where.options, cache=False), where.device.target)
+    plan, _ = compiled.plan_with_report(definition.main)
+    return WorkersReport(
+        plan,
+        where.threads,
+        footprint(plan, where.threads),
+        f"estimate of one of {workers:,} ranks",
+        workers=workers,
+        network=network,
+        exchanges=tuple(exchanges_of(plan)) if workers > 1 else (),
+        compute_seconds=compute_seconds(plan, where.device.target, where.threads),
+    )
+
+
+def compute_seconds(plan: Plan, target: Target, threads: int) -> float:
+    """What the kernels of a step take by the target's prices: of one thread on a CPU, of the whole device elsewhere."""
+    total = sum(max(priced(kernel, target.costs)) for kernel in plan.kernels)
+    return 1e-9 * total / (threads if target.family == "cpu" else 1)
+
+
+def exchanges_of(plan: Plan) -> Iterator[Exchange]:
+    """The collectives of a step: gradients of the parameters that it trains, the last first, in buckets."""
+    bucket = 0
+    for parameter, _ in reversed(plan.param_grad_pairs):
+        type_ = plan.buffers[parameter].type
+        size = type_.elements * type_.dtype.size
+        assert isinstance(size, int), "parameters have fixed shapes"
+        if bucket and bucket + size > BUCKET_BYTES:
+            yield Exchange("all_reduce", bucket)
+            bucket = 0
+        bucket += size
+    if bucket:
+        yield Exchange("all_reduce", bucket)
+
+
+def _of_one_rank(definition: Definition, workers: int) -> Definition:
+    """The same with the rows of one rank: those of the batch, divided and rounded up."""
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        raise OptionError(f"workers is a whole number of at least 1; received {workers!r}.")
+    first = next(iter(definition.graph.inputs.values()), None)
+    extent = first.shape[0] if first is not None and first.shape else None
+    symbol = str(extent)
+    if not isinstance(extent, Dim) or symbol not in definition.capacity:
+        raise UsageError(
+            "workers= divides the batch: the first axis of the first input is a symbol such as 'batch', and "
+            f"batch_size= its size over all workers. Received a first axis of {extent!r}."
+        )
+    rows = definition.capacity[symbol]
+    if rows < workers:
+        raise OptionError(
+            f"batch_size={rows:,} is the whole batch, and {workers:,} workers would not have a row each. Give at "
+            f"least batch_size={workers:,}."
+        )
+    return replace(definition, capacity={**definition.capacity, symbol: -(-rows // workers)})
