@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from wholestep.compiler.frontend.clocks import RAW, Clocks
 from wholestep.compiler.frontend.graph import Graph
-from wholestep.compiler.frontend.initializers import is_zero, materialize
+from wholestep.compiler.frontend.initializers import FirstValue, is_zero
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -44,9 +44,9 @@ def state_with_numbers(model: Module, seed: int = 0) -> State:
     """The model's state, with the first value of everything it lacks drawn from (seed, name)."""
     arrays, state = model.named_arrays(), state_of(model)
 
-    def first(name: str) -> AnyArray:
+    def first(name: str) -> FirstValue:
         owned = arrays[name]
-        return materialize(owned.init, owned.shape, owned.dtype, seed, name)
+        return FirstValue(owned.init, owned.shape, owned.dtype, seed, name)
 
     by_columns = {name for name, owned in arrays.items() if owned.by_columns}
     state.add({name: owned.type for name, owned in arrays.items()}, first, arrays, by_columns=by_columns)
@@ -67,19 +67,21 @@ def clocks_of(model: Graph | Step, count_of: Callable[[str], int] | None = None)
     return Clocks(model.clocks if isinstance(model, Graph) else None, count_of or state_of(model).updates_of)
 
 
-def nonzero_values(plan: Plan, seed: int) -> Callable[[str], AnyArray | None]:
+def nonzero_values(plan: Plan, seed: int) -> Callable[[str], FirstValue | None]:
     """The first value of each state of a plan; None where it is zero, as memory that was just mapped."""
-    zero = {name for (name, _), init in zip(plan.states, plan.initial, strict=True) if is_zero(init)}
-    value = first_values(plan, seed)
-    return lambda name: None if name in zero else value(name)
+    firsts = _firsts(plan, seed)
+    return lambda name: None if is_zero(firsts[name].init) else firsts[name]
 
 
 def first_values(plan: Plan, seed: int) -> Callable[[str], AnyArray]:
     """The first value of each state of a plan: a function of (seed, name)."""
+    firsts = _firsts(plan, seed)
+    return lambda name: firsts[name].array()
+
+
+def _firsts(plan: Plan, seed: int) -> dict[str, FirstValue]:
     how = {name: (plan.buffers[id].shown, init) for (name, id), init in zip(plan.states, plan.initial, strict=True)}
-
-    def value(name: str) -> AnyArray:
-        type, init = how[name]
-        return materialize(init, tuple(int(e) for e in type.shape), type.dtype, seed, name.removesuffix(RAW))
-
-    return value
+    return {
+        name: FirstValue(init, tuple(int(e) for e in type.shape), type.dtype, seed, name.removesuffix(RAW))
+        for name, (type, init) in how.items()
+    }

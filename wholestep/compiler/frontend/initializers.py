@@ -158,6 +158,32 @@ def outputs_first(init: Initializer, shape: StaticShape) -> Initializer:
     return uniform(-spread, spread) if init.kind.endswith("uniform") else normal(0.0, spread)
 
 
+@dataclass(frozen=True)
+class FirstValue:
+    """The first value of the state called `name`, before it is drawn."""
+
+    init: Initializer
+    shape: StaticShape
+    dtype: DType
+    seed: int
+    name: str
+
+    @property
+    def key(self) -> str:
+        """What its random numbers are a function of, beside the seed."""
+        return f"init/{self.name}"
+
+    @property
+    def formula(self) -> random.Formula | None:
+        """How each element follows from its own random number; None where that is not all."""
+        how = _FORMULAS.get(self.init.kind)
+        return None if how is None else how(fans_of(self.shape), *self.init.args)
+
+    def array(self) -> Array:
+        """The numbers."""
+        return materialize(self.init, self.shape, self.dtype, self.seed, self.name)
+
+
 def materialize(init: Initializer, shape: StaticShape, dtype: DType, seed: int, name: str) -> Array:
     """The first value of the state called `name`.
 
@@ -247,6 +273,29 @@ _SPREADS: dict[str, Callable[..., float]] = {
 }
 
 
+def fans_of(shape: StaticShape) -> Fans:
+    """Those of a weight that multiplies from the right."""
+    return Fans(max(1, math.prod(shape[:-1])), shape[-1] if shape else 1)
+
+
+def _spread_formula(kind: str) -> Callable[..., random.Formula]:
+    spread, normal = _SPREADS[kind], kind.endswith("normal")
+
+    def formula(fans: Fans, *args: float) -> random.Formula:
+        size = spread(fans, *args)
+        return random.Formula(normal, size) if normal else random.Formula(normal, 2.0 * size, lift=-0.5)
+
+    return formula
+
+
+# The kinds each of whose elements is a number that follows from a random one.
+_FORMULAS: dict[str, Callable[..., random.Formula]] = {
+    "normal": lambda fans, mean, std: random.Formula(True, std, mean),
+    "uniform": lambda fans, low, high: random.Formula(False, high - low, low),
+    **{kind: _spread_formula(kind) for kind in _SPREADS},
+}
+
+
 # -- drawing -----------------------------------------------------------------------------------------------------
 
 
@@ -261,23 +310,19 @@ class _Draw:
     def unit(self) -> Array:
         return random.uniform(self.seed, self.key, 0, self.part, self.first)
 
-    def uniform(self, bound: float) -> Array:
-        return (2.0 * self.unit() - 1.0) * bound
-
     def normal(self) -> Array:
         return random.normal(self.seed, self.key, 0, self.part, self.first)
 
-    @property
-    def fans(self) -> Fans:
-        return Fans(max(1, math.prod(self.shape[:-1])), self.shape[-1])
+    def by(self, formula: random.Formula) -> Array:
+        return formula.of(self.normal() if formula.normal else self.unit())
 
 
 def _values(d: _Draw, *args: float) -> Array:
     return np.array(args).reshape(d.shape)
 
 
-def _uniform(d: _Draw, low: float, high: float) -> Array:
-    return low + (high - low) * d.unit()
+def _by_formula(kind: str) -> Callable[..., Array]:
+    return lambda d, *args: d.by(_FORMULAS[kind](fans_of(d.shape), *args))
 
 
 def _trunc_normal(d: _Draw, mean: float, std: float, low: float, high: float) -> Array:
@@ -299,14 +344,7 @@ def _orthogonal(d: _Draw, gain: float, rows: int = -1, columns: int = -1) -> Arr
 _DRAWS: dict[str, Callable[..., Array]] = {
     "constant": lambda d, value: np.full(d.part, value),
     "values": _values,
-    "normal": lambda d, mean, std: mean + std * d.normal(),
-    "uniform": _uniform,
-    "xavier_uniform": lambda d, *args: d.uniform(_SPREADS["xavier_uniform"](d.fans, *args)),
-    "xavier_normal": lambda d, *args: d.normal() * _SPREADS["xavier_normal"](d.fans, *args),
-    "kaiming_uniform": lambda d, *args: d.uniform(_SPREADS["kaiming_uniform"](d.fans, *args)),
-    "kaiming_normal": lambda d, *args: d.normal() * _SPREADS["kaiming_normal"](d.fans, *args),
-    "lecun_uniform": lambda d: d.uniform(_SPREADS["lecun_uniform"](d.fans)),
-    "lecun_normal": lambda d: d.normal() * _SPREADS["lecun_normal"](d.fans),
+    **{kind: _by_formula(kind) for kind in _FORMULAS},
     "trunc_normal": _trunc_normal,
     "orthogonal": lambda d, gain: _orthogonal(d, gain, columns=d.shape[-1]),
     "orthogonal_rows": lambda d, gain: _orthogonal(d, gain, rows=d.shape[0]),

@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from wholestep.records import dataclass
+
 Words = np.ndarray[Any, np.dtype[np.uint64]]  # 32-bit words, held in 64 bits so that products do not overflow
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -101,3 +103,19 @@ def normal(seed: int, key: str, step: int, shape: tuple[int, ...], first: int = 
     u, v = uniform(seed, key, step, (prod(shape), 2), 2 * first).T
     normal: Floats = (np.sqrt(-2.0 * np.log1p(-u)) * np.cos(2.0 * np.pi * v)).reshape(shape)
     return normal
+
+
+@dataclass(frozen=True)
+class Formula:
+    """What becomes of a random number x, a standard normal one or one in [0, 1): shift + scale * (lift + x).
+
+    In float64, each operation rounded by itself.  -0.0 is what adds nothing, whatever the sign of a zero.
+    """
+
+    normal: bool
+    scale: float
+    shift: float = -0.0
+    lift: float = -0.0
+
+    def of(self, x: Floats) -> Floats:
+        return self.shift + self.scale * (self.lift + x)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Mapping
 from functools import partial
 
 from wholestep.compiler.frontend.clocks import RAW
+from wholestep.compiler.frontend.initializers import FirstValue
 from wholestep.compiler.ir.types import TensorType, shape_text, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
 from wholestep.compiler.runtime.counting import Counting
@@ -18,7 +19,7 @@ from wholestep.errors import GraphError, ShapeError, UnknownNameError
 MANY = 4 << 20  # bytes of states from which on their first values are worth a thread for each core
 NOBODY: Mapping[str, Owner] = {}
 
-First = Callable[[str], AnyArray | None]
+First = Callable[[str], AnyArray | FirstValue | None]
 
 
 class State(Counting):
@@ -86,7 +87,7 @@ class State(Counting):
     def _make(
         self, types: Mapping[str, TensorType], initial: First, memory: Memory, by_columns: Container[str]
     ) -> dict[str, Slot]:
-        """New slots with their first values: NumPy draws those of several at a time."""
+        """New slots with their first values: the memory draws them, or NumPy those of several at a time."""
         for name, type in types.items():
             _need_fixed_size(name, type)
         if not types:
@@ -97,14 +98,18 @@ class State(Counting):
             for name, stored in zip(types, held, strict=True)
         }
 
-        def write(name: str) -> None:
-            value = initial(name)
-            if value is not None:  # else the memory is as it should be
-                made[name].write(_fitted(made[name], value, name))
+        def write(name: str, value: AnyArray | FirstValue) -> None:
+            numbers = value.array() if isinstance(value, FirstValue) else value
+            made[name].write(_fitted(made[name], numbers, name))
 
-        largest_first = sorted(made, key=lambda name: -_bytes(types[name]))
+        firsts, waiting = {name: initial(name) for name in made}, []
+        for name in sorted(made, key=lambda name: -_bytes(types[name])):
+            first = firsts[name]  # None: the memory is as it should be
+            is_drawn = isinstance(first, FirstValue) and memory.draw(made[name].newest, first)
+            if first is not None and not is_drawn:
+                waiting.append(partial(write, name, first))
         many = sum(map(_bytes, types.values())) >= MANY
-        run_all([partial(write, name) for name in largest_first], threads=default_threads() if many else 1)
+        run_all(waiting, threads=default_threads() if many else 1)
         return made
 
     @property

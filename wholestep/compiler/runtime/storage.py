@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from wholestep.compiler.frontend.initializers import FirstValue
 from wholestep.compiler.ir.types import TensorType, transposed
 from wholestep.compiler.plan.kernel import Layout
 from wholestep.compiler.plan.layout import layout_bytes, pack, stored_shape, unpack
@@ -54,6 +55,9 @@ class Memory(Protocol):
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> Sequence[Stored]:
         """Room for some states, all zero; `by_columns` says of each whether products read it transposed."""
 
+    def draw(self, into: Any, first: FirstValue) -> bool:
+        """Give a state that it holds its first value, if that is quicker here; the same bits as `first.array()`."""
+
 
 class HostMemory:
     """States in this process, each in a layout that follows from its declaration alone: every plan over a State agrees.
@@ -80,6 +84,10 @@ class HostMemory:
             made.append(HostArray(type, layout, region, offset, size, is_so))
             offset += size
         return made
+
+    def draw(self, into: HostArray, first: FirstValue) -> bool:
+        """NumPy draws, on several threads."""
+        return False
 
 
 class HostArray:

@@ -95,6 +95,8 @@ static unsigned __ballot_sync(unsigned, bool value) {
 static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 static inline void __threadfence() {}
 static inline int atomicAdd(int *p, int n) { const int old = *p; *p += n; return old; }
+static inline double __dadd_rn(double x, double y) { return x + y; }
+static inline double __dmul_rn(double x, double y) { return x * y; }
 
 /* -- copies to shared memory: they arrive when they are waited for, as late as may be ------------------------------ */
 struct Copy { void *to; const void *from; int bytes; bool inside; };

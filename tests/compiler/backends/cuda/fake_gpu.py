@@ -327,7 +327,7 @@ def fake_compile(text: str, architecture: str) -> bytes:
     dll, path = compiled_text(body, [name for name, _ in functions])
     code = path.encode()
     meets = {name: bool(MEETS.search(found)) for name, found in texts.items()}
-    CODE[code] = dll, meets, {name: [size_of(p) for p in given.split(", ")] for name, given in functions}
+    CODE[code] = dll, meets, {name: [size_of(p) for p in re.split(r",\s+", given)] for name, given in functions}
     return code
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 
 from wholestep.compiler.backend import MicroBatchShape, Place, Program, nothing
 from wholestep.compiler.backends.cuda.compiler import compile_kernels, nvrtc_version
@@ -34,6 +34,7 @@ class CudaDevice:
         self.memory = CudaMemory(self.gpu)
         self.machine = f"{self.gpu.name}, NVRTC {nvrtc_version()}"  # what the bits of its steps depend on
         self._moves: Module | None = None
+        self._draws: Module | None = None
 
     @property
     def architecture(self) -> str:
@@ -52,6 +53,13 @@ class CudaDevice:
             self._moves = Module(self.gpu, compile_kernels(text, self.architecture, cache_of(options)))
         return self._moves
 
+    def draws(self, options: CompileOptions) -> Module:
+        """The kernel that draws first values."""
+        if self._draws is None:
+            text = native("draw.h")
+            self._draws = Module(self.gpu, compile_kernels(text, self.architecture, cache_of(options)))
+        return self._draws
+
     def prepare(self, options: CompileOptions) -> None:
         """The compiler is a library: there is nothing to begin with."""
 
@@ -61,6 +69,7 @@ class CudaDevice:
                 f"the plan is for {plan.target!r} and cannot run on {self.name!r} ({self.target.name}); plan it again "
                 f"with device={self.name!r}."
             )
+        self.memory.drawing = partial(self.draws, place.where.options)
         if is_profiled():
             from wholestep.compiler.backends.cuda.ranges import MarkedProgram  # nobody else reads ranges
 

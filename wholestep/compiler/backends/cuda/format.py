@@ -20,11 +20,12 @@ def _check(plan: Plan) -> None:
         if isinstance(kernel.body, Call):
             check_call(plan, kernel)
     check_launches(plan)
+    end = arena_end(plan)
     for kernel, ours in zip(plan.kernels, scheduled_kernels(plan), strict=True):
         if kernel.schedule != ours.schedule:
             raise PlanError(f"the plan is not sound: kernel {kernel.id} has another grid than {plan.target} gives it.")
         own = schedule_of(kernel)
-        if arena_end(plan) + own.scratch_at + own.scratch > plan.arena_bytes:
+        if end + own.scratch_at + own.scratch > plan.arena_bytes:
             raise PlanError(f"the plan is not sound: the scratch memory of kernel {kernel.id} ends behind the arena.")
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 from weakref import WeakSet
 
 import numpy as np
 
-from wholestep.compiler.backends.cuda.driver import DeviceMemory, Gpu
+from wholestep.compiler.backends.cuda.draws import draw
+from wholestep.compiler.backends.cuda.driver import DeviceMemory, Gpu, Module
 from wholestep.compiler.backends.cuda.layout import rounded
 from wholestep.compiler.backends.cuda.schedule import COUNTERS
+from wholestep.compiler.frontend.initializers import FirstValue
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.plan.kernel import Layout, Plan
 from wholestep.compiler.plan.layout import layout_bytes
@@ -21,21 +23,21 @@ class CudaArray:
     """A state in dense rows on a GPU."""
 
     def __init__(self, type: TensorType, block: DeviceMemory, offset: int) -> None:
-        self.block, self._offset, self._dtype = block, offset, type.dtype
+        self.block, self.offset, self._dtype = block, offset, type.dtype
         self._shape = tuple(int(e) for e in type.shape)
 
     @property
     def address(self) -> int:
-        return self.block.address + self._offset
+        return self.block.address + self.offset
 
     def read(self) -> AnyArray:
         """A copy, once all steps that were begun are made."""
         found = np.empty(self._shape, self._dtype.numpy)
-        self.block.read(self._offset, found)
+        self.block.read(self.offset, found)
         return found
 
     def write(self, value: AnyArray) -> None:
-        self.block.write(self._offset, np.ascontiguousarray(value))
+        self.block.write(self.offset, np.ascontiguousarray(value))
 
     def fill(self, numbers: AnyArray) -> None:
         self.write(np.resize(numbers, self._shape).astype(self._dtype.numpy))
@@ -52,6 +54,7 @@ class CudaMemory:
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu, self.kind = gpu, f"cuda:{gpu.number}"
+        self.drawing: Callable[[], Module] | None = None  # the code that draws; a program that is loaded brings it
 
     @property
     def free_bytes(self) -> int:
@@ -66,6 +69,10 @@ class CudaMemory:
             end += rounded(layout_bytes(type, Layout.ROWS, {}))
         block = DeviceMemory(self.gpu, end)
         return [CudaArray(type, block, offset) for type, offset in zip(types, offsets, strict=True)]
+
+    def draw(self, into: CudaArray, first: FirstValue) -> bool:
+        """Draw a state's first value on the GPU."""
+        return self.drawing is not None and draw(self.drawing, into.block, into.offset, first)
 
 
 class User(Protocol):
