@@ -79,6 +79,14 @@ class DeviceError(WholestepError, RuntimeError):
     """A device that failed, or refused what it was told to do."""
 
 
+class WorkerError(WholestepError, RuntimeError):
+    """A rank that was lost, or did not come in time: `rank`, and `step`, the last one that it has made."""
+
+    def __init__(self, text: str, rank: int, step: int) -> None:
+        super().__init__(text)
+        self.rank, self.step = rank, step
+
+
 class OutOfMemoryError(WholestepError, MemoryError):
     """More memory than can be had; nothing was touched.  `bytes` is what was asked for at once.
 

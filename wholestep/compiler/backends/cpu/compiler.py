@@ -19,7 +19,7 @@ from wholestep.records import dataclass
 NATIVE = Path(__file__).parent / "native"
 OBJECT_SUFFIX = ".so"
 # Products that most programs have none of are libraries of their own: a first start would wait for them.
-PARTS = {"half": "gemm_half.c", "double": "gemm_double.c"}
+PARTS = {"half": "gemm_half.c", "double": "gemm_double.c", "mpi": "group_mpi.c"}
 # What only the library is made of; every other header may be included by a plan and is part of its key.
 LIBRARY_HEADERS = frozenset(
     {"runtime.h", "gemm_tile.h", "gemm_vector.h", "gemm_portable.h", "order.h", "loop.h", "group_sums.h"}

@@ -274,7 +274,7 @@ def check(error: int, threads: int) -> None:
 def library_sources(part: str = "") -> dict[str, str]:
     """The text of every file of the library, or of a part of it, by name."""
     compiled = {PARTS[part]} if part else {path.name for path in NATIVE.glob("*.c")} - {*PARTS.values()}
-    names = compiled | LIBRARY_HEADERS | {"ws.h", "half.h"} | ({INCLUDED} if part else set())
+    names = compiled | LIBRARY_HEADERS | {"ws.h", "half.h", "group.h"} | ({INCLUDED} if part else set())
     return {name: (NATIVE / name).read_text() for name in sorted(names)}
 
 

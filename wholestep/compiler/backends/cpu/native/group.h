@@ -6,6 +6,7 @@
    have those of n ranks of any other. */
 #ifndef WS_GROUP_H
 #define WS_GROUP_H
+#include <stdint.h>
 
 enum { WS_GROUP_F32, WS_GROUP_F64, WS_GROUP_I32, WS_GROUP_I64 };   /* of the elements of a collective */
 
@@ -30,5 +31,6 @@ struct ws_group {
   ws_collective all_gather;                           /* to = all ranks' from, one after the other */
   ws_collective broadcast;                            /* to = rank 0's from */
   void *engine;                                       /* of the engine's own */
+  uint64_t step;                                      /* that is under way; loops say it, errors name it */
 };
 #endif

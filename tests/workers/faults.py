@@ -1,0 +1,46 @@
+"""Run by every rank of tests/workers/test_mpi.py: a rank that hangs, one that leaves, one that dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from wholestep.errors import WorkerError
+from wholestep.workers import native
+from wholestep.workers.mpi import MPIGroup
+
+LAST = 2  # the rank that is lost
+HOW = {
+    "hangs": lambda group: os.kill(os.getpid(), signal.SIGSTOP),
+    "leaves": lambda group: group.leave(),
+}
+
+
+def main(how: str, memory: str) -> None:
+    group = MPIGroup(MPI.COMM_WORLD, timeout=0.5 if how == "hangs" else 60.0, memory=memory == "memory")
+    numbers = np.ones(3000, np.float32)
+    assert native.sum_all(group.native, numbers) == 0
+    group.native.step = 41  # as native loops say it
+    if group.rank == LAST:
+        HOW[how](group)
+        return
+    began = time.monotonic()
+    assert native.sum_all(group.native, numbers) != 0
+    with pytest.raises(WorkerError) as caught:
+        group.check()
+    assert (caught.value.rank, caught.value.step) == (LAST, 41)
+    assert native.sum_all(group.native, numbers) != 0  # nothing is exchanged any more
+    print(f"after {time.monotonic() - began:.1f} s: {caught.value}", flush=True)
+    lost = group.ranks[LAST].pid
+    MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl([0, 1])).Barrier()  # the other one has printed, too
+    if group.rank == 0:
+        os.kill(lost, signal.SIGCONT)
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,39 @@
+"""The engine over MPI: values and bits of collectives, in memory and by messages; ranks that are lost."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.workers.ranks import mpiexec
+
+pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)])
+def test_collectives_have_the_bits_of_the_tree(count: int) -> None:
+    done = mpiexec(count, "tests.workers.collectives")
+    assert done.stdout.count("ok") == count, done.stdout + done.stderr
+
+
+def test_the_same_over_tcp() -> None:
+    done = mpiexec(2, "tests.workers.collectives", "messages", MPIR_CVAR_NOLOCAL="1", UCX_TLS="tcp,self")
+    assert done.stdout.count("ok") == 2, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("how", ["hangs", "leaves"])
+def test_a_rank_that_is_lost_is_named_with_its_last_step(how: str) -> None:
+    done = mpiexec(3, "tests.workers.faults", how, "memory")
+    said = {
+        "hangs": r"did not come within 0.5 s: it hangs, or is slower than that. Its last step was 41. Look at",
+        "leaves": r"is gone: it was killed, or an error ended it. Its last step was 41. Look at what it printed last;",
+    }
+    told = re.findall(rf"after \d+\.\d s: rank 2 of 3 \(process \d+ on [^)]+\) {said[how]}", done.stdout)
+    assert len(told) == 2, done.stdout + done.stderr
+    assert done.returncode == 0
+
+
+def test_a_rank_that_hangs_is_found_by_messages_too() -> None:
+    done = mpiexec(3, "tests.workers.faults", "hangs", "messages")
+    assert done.stdout.count("rank 2 of 3") == 2, done.stdout + done.stderr

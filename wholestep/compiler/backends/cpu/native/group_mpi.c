@@ -1,0 +1,372 @@
+/* Ranks that are processes, over MPI.  Functions of MPI come as pointers, from the library that Python has loaded: nothing
+   here needs MPI to be compiled.  Ranks of one machine read each other's memory instead (a shared window of MPI's).
+
+   Every collective is made of one thing, an exchange: each rank has a piece for each other one.  A sum of all ranks is two
+   of them, pieces of what is summed and pieces of the sum, so that each rank sends 2 (n - 1) / n of the data. */
+#define _GNU_SOURCE
+#include "group_rows.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#if defined(__x86_64__)
+#define PAUSE() __builtin_ia32_pause()
+#else
+#define PAUSE() __asm__ volatile("" ::: "memory")
+#endif
+
+/* Handles of MPI are integers or pointers: either way they travel in a register.  Requests are written into cells that
+   hold both. */
+typedef uintptr_t handle;
+typedef union { handle value; long cell; } request;
+typedef struct {
+  int (*isend)(const void *, int count, handle type, int to, int tag, handle comm, request *);
+  int (*irecv)(void *, int count, handle type, int from, int tag, handle comm, request *);
+  int (*test)(request *, int *done, void *status);
+  handle comm, byte;
+} messages;
+
+/* What a rank shows the others of its machine, in a line of its own: how often it has published, and that it has left. */
+typedef struct {
+  _Alignas(64) uint64_t published;
+  uint64_t left;
+} sign;
+
+enum {
+  ALONE = 64,                                         /* bytes: of a sign, before the slots of a window */
+  SPINS = 2000,                                       /* looks before others may have the core */
+  YIELDS = 4000,                                      /* and before we sleep between looks */
+  NAP_NS = 50000,
+  PROBES = 200,                                       /* naps between two looks whether the others live */
+  SMALL = 4096                                        /* bytes that every rank adds by itself: one exchange, not two */
+};
+
+/* A rank's engine.  A window is a sign and 2 x size slots; two sets of them take turns, so that a rank may write the
+   next pieces while others still read the last. */
+typedef struct {
+  ws_group group;
+  messages mpi;
+  char **windows;                                     /* of each rank; NULL where they have no memory in common */
+  const int *pids;                                    /* of each rank; 0 where it cannot be seen from here */
+  long slot;                                          /* bytes */
+  uint64_t published, turns;
+  char *received, *packed;                            /* size slots each, for messages */
+  request *requests;                                  /* 2 x size */
+  int spins;                                          /* none where there are more ranks than cores */
+  int missing;                                        /* the rank that did not come, or was lost */
+  uint64_t sent;                                      /* bytes that others were given */
+} engine;
+
+/* ---- waiting ---- */
+
+typedef struct { int looks; double deadline; } patience;
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* A process that is gone, or waits to be buried. */
+static int is_dead(int pid) {
+  char path[32] = "/proc/", text[512];
+  int end = 6, digits = 1;
+  for (int rest = pid; rest >= 10; rest /= 10) digits++;
+  for (int i = digits - 1, rest = pid; i >= 0; i--, rest /= 10) path[end + i] = (char)('0' + rest % 10);
+  strcpy(path + end + digits, "/stat");
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return errno == ENOENT;
+  const ssize_t length = read(file, text, sizeof text - 1);
+  close(file);
+  if (length <= 0) return 1;
+  text[length] = 0;
+  const char *state = strrchr(text, ')');             /* the name before it may hold anything */
+  return state && state[1] == ' ' && (state[2] == 'Z' || state[2] == 'X');
+}
+
+static int fail(engine *e, int error, int rank) {
+  if (!e->group.failed) e->group.failed = error, e->missing = rank;
+  return e->group.failed;
+}
+
+/* Once more without what we wait for: 0 while there is hope for `rank`, else why not. */
+static int wait_on(engine *e, patience *p, int rank) {
+  if (p->looks++ < e->spins) {
+    PAUSE();
+    return 0;
+  }
+  if (p->looks == e->spins + 1) p->deadline = now() + e->group.timeout;
+  if (p->looks < e->spins + YIELDS) {
+    sched_yield();
+    return 0;
+  }
+  nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+  if (p->looks % PROBES == 0) {
+    if (e->pids[rank] && is_dead(e->pids[rank])) return fail(e, EPIPE, rank);
+    if (now() > p->deadline) return fail(e, ETIMEDOUT, rank);
+  }
+  return 0;
+}
+
+/* ---- exchanges ---- */
+
+/* Pieces of one exchange, by rank.  `out` of a rank are bytes for it; where `same`, all are given those of the own rank.
+   `in` may say where to put what comes; afterwards it is where that is. */
+typedef struct {
+  const char **out;
+  const char **in;
+  long *out_bytes, *in_bytes;
+  int same;
+} pieces;
+
+static char *slot_of(const engine *e, int owner, int reader) {
+  return e->windows[owner] + ALONE + ((long)(e->turns % 2) * e->group.size + reader) * e->slot;
+}
+
+static int exchange_memory(engine *e, pieces *p) {
+  const int rank = e->group.rank, size = e->group.size;
+  e->turns++;
+  for (int other = 0; other < size; other++) {
+    if (p->same ? other != rank : other == rank) continue;
+    char *slot = slot_of(e, rank, p->same ? 0 : other);
+    if (p->out[other] != slot) memcpy(slot, p->out[other], (size_t)p->out_bytes[other]);
+  }
+  __atomic_store_n(&((sign *)e->windows[rank])->published, ++e->published, __ATOMIC_RELEASE);
+  patience wait = {0};
+  for (int other = 0; other < size; other++) {
+    const sign *theirs = (const sign *)e->windows[other];
+    while (__atomic_load_n(&theirs->published, __ATOMIC_ACQUIRE) < e->published) {
+      if (__atomic_load_n(&theirs->left, __ATOMIC_RELAXED)) return fail(e, EPIPE, other);
+      const int error = wait_on(e, &wait, other);
+      if (error) return error;
+    }
+    p->in[other] = slot_of(e, other, p->same ? 0 : rank);
+  }
+  return 0;
+}
+
+/* Requests of rank q are at q and size + q; the own ones are none. */
+static int finish(engine *e) {
+  const int size = e->group.size;
+  _Alignas(16) char status[256];
+  patience wait = {0};
+  for (int i = 0; i < 2 * size; i++) {
+    for (int done = i % size == e->group.rank; !done;) {
+      if (e->mpi.test(&e->requests[i], &done, status)) return fail(e, EPIPE, i % size);
+      const int error = done ? 0 : wait_on(e, &wait, i % size);
+      if (error) return error;
+    }
+  }
+  return 0;
+}
+
+static int exchange_messages(engine *e, pieces *p) {
+  const int rank = e->group.rank, size = e->group.size;
+  const messages *m = &e->mpi;
+  for (int q = 0; q < size; q++) {
+    char *to = p->in[q] ? (char *)p->in[q] : e->received + q * e->slot;
+    p->in[q] = to;
+    if (q != rank && m->irecv(to, (int)p->in_bytes[q], m->byte, q, 0, m->comm, &e->requests[q])) return fail(e, EPIPE, q);
+  }
+  for (int q = 0; q < size; q++) {
+    const int from = p->same ? rank : q;
+    if (q != rank && m->isend(p->out[from], (int)p->out_bytes[from], m->byte, q, 0, m->comm, &e->requests[size + q]))
+      return fail(e, EPIPE, q);
+  }
+  return finish(e);
+}
+
+static int exchange(engine *e, pieces *p) {
+  if (e->group.failed) return e->group.failed;
+  for (int other = 0; other < e->group.size; other++)
+    if (other != e->group.rank) e->sent += (uint64_t)p->out_bytes[p->same ? e->group.rank : other];
+  return e->windows ? exchange_memory(e, p) : exchange_messages(e, p);
+}
+
+/* to = the sum of all ranks' `in`; the own rank's are read where they are. */
+static void add(engine *e, const row *r, long first, long count, long own_block, long to_block, const char **in, int dtype) {
+  const void *from[e->group.size];
+  if (count == 0) return;
+  long done = 0;
+  for (place at = find(r, first); done < count;) {
+    const long here = together(r, at, count - done);
+    for (int other = 0; other < e->group.size; other++) from[other] = in[other] + done * r->bytes;
+    from[e->group.rank] = source(r, at, own_block);
+    ws_tree_sum(target(r, at, to_block), from, here, e->group.size, dtype);
+    done += here;
+    if (done < count) at = next(r, at, here);
+  }
+}
+
+/* Room for pieces that are not in one: the own slots of a window, where they are to be anyway, or memory of our own. */
+static char *room_of(engine *e, int reader) {
+  if (!e->windows) return e->packed + reader * e->slot;
+  e->turns++;                                         /* of the exchange that follows */
+  char *slot = slot_of(e, e->group.rank, reader);
+  e->turns--;
+  return slot;
+}
+
+/* The part of rank `part` in `count` elements, cut into steps of `length`: the elements of step `step`. */
+static long part_of(long count, int part, int size, long step, long length, long *first) {
+  const long begin = (long)((__int128)count * part / size), end = (long)((__int128)count * (part + 1) / size);
+  *first = begin + step * length < end ? begin + step * length : end;
+  return end - *first < length ? end - *first : length;
+}
+
+#define PIECES(e)                                                                                                        \
+  const int size = (e)->group.size, rank = (e)->group.rank;                                                              \
+  const char *out[size], *in[size];                                                                                      \
+  long out_bytes[size], in_bytes[size], firsts[size], counts[size];                                                      \
+  pieces p = {out, in, out_bytes, in_bytes, 0}
+
+/* ---- collectives ---- */
+
+/* Give `count` elements of the own row to all and take theirs, into block q of `to`, or into the own place of each. */
+static int share_all(engine *e, const row *r, const long *own_first, const long *own_count, int blocks, const char *mine) {
+  PIECES(e);
+  (void)firsts, (void)counts;
+  p.same = 1;
+  for (int q = 0; q < size; q++) {
+    out[q] = NULL, out_bytes[q] = 0, in_bytes[q] = own_count[q] * r->bytes;
+    in[q] = q == rank ? NULL : whole_target(r, own_first[q], own_count[q], blocks ? q : 0);
+  }
+  out[rank] = mine, out_bytes[rank] = own_count[rank] * r->bytes;
+  const int error = exchange(e, &p);
+  if (error) return error;
+  for (int q = 0; q < size; q++)
+    if (q != rank) scatter(r, own_first[q], own_count[q], blocks ? q : 0, in[q]);
+  return 0;
+}
+
+static int all_reduce_small(engine *e, const row *r, int dtype) {
+  PIECES(e);
+  (void)firsts, (void)counts;
+  p.same = 1;
+  for (int q = 0; q < size; q++) out[q] = in[q] = NULL, out_bytes[q] = 0, in_bytes[q] = r->count * r->bytes;
+  out[rank] = gather(r, 0, r->count, 0, room_of(e, 0)), out_bytes[rank] = r->count * r->bytes;
+  const int error = exchange(e, &p);
+  if (!error) add(e, r, 0, r->count, 0, 0, in, dtype);
+  return error;
+}
+
+static int all_reduce(ws_group *g, const ws_share *shares, int number, int dtype) {
+  engine *e = (engine *)g;
+  const row r = row_of(shares, number, dtype);
+  if (g->failed || r.count == 0) return g->failed;
+  if (r.count * r.bytes <= SMALL) return all_reduce_small(e, &r, dtype);
+  PIECES(e);
+  const long length = e->slot / r.bytes, longest = (r.count + size - 1) / size;
+  ws_share written[number];
+  for (int s = 0; s < number; s++) written[s] = (ws_share){shares[s].to, shares[s].to, shares[s].count};
+  const row sums = row_of(written, number, dtype);
+  for (long step = 0; step * length < longest; step++) {
+    for (int q = 0; q < size; q++) counts[q] = part_of(r.count, q, size, step, length, &firsts[q]);
+    for (int q = 0; q < size; q++) {
+      in[q] = NULL, in_bytes[q] = counts[rank] * r.bytes;
+      out_bytes[q] = counts[q] * r.bytes;
+      out[q] = q == rank ? NULL : gather(&r, firsts[q], counts[q], 0, room_of(e, q));
+    }
+    int error = exchange(e, &p);
+    if (error) return error;
+    add(e, &r, firsts[rank], counts[rank], 0, 0, in, dtype);
+    error = share_all(e, &sums, firsts, counts, 0, gather(&sums, firsts[rank], counts[rank], 0, room_of(e, 0)));
+    if (error) return error;
+  }
+  return 0;
+}
+
+static int reduce_scatter(ws_group *g, const ws_share *shares, int number, int dtype) {
+  engine *e = (engine *)g;
+  const row r = row_of(shares, number, dtype);
+  PIECES(e);
+  (void)firsts, (void)counts;
+  const long length = e->slot / r.bytes;
+  for (long first = 0; first < r.count; first += length) {
+    const long count = r.count - first < length ? r.count - first : length;
+    for (int q = 0; q < size; q++) {
+      in[q] = NULL, in_bytes[q] = out_bytes[q] = count * r.bytes;
+      out[q] = q == rank ? NULL : gather(&r, first, count, q, room_of(e, q));
+    }
+    const int error = exchange(e, &p);
+    if (error) return error;
+    add(e, &r, first, count, rank, 0, in, dtype);
+  }
+  return g->failed;
+}
+
+static int all_gather(ws_group *g, const ws_share *shares, int number, int dtype) {
+  engine *e = (engine *)g;
+  const row r = row_of(shares, number, dtype);
+  const long length = e->slot / r.bytes;
+  long firsts[g->size], counts[g->size];
+  for (long first = 0; first < r.count; first += length) {
+    const long count = r.count - first < length ? r.count - first : length;
+    for (int q = 0; q < g->size; q++) firsts[q] = first, counts[q] = count;
+    const char *mine = gather(&r, first, count, 0, room_of(e, 0));
+    const int error = share_all(e, &r, firsts, counts, 1, mine);
+    if (error) return error;
+    scatter(&r, first, count, g->rank, mine);
+  }
+  return g->failed;
+}
+
+static int broadcast(ws_group *g, const ws_share *shares, int number, int dtype) {
+  engine *e = (engine *)g;
+  const row r = row_of(shares, number, dtype);
+  const long length = e->slot / r.bytes;
+  long firsts[g->size], counts[g->size];
+  for (long first = 0; first < r.count; first += length) {
+    const long count = r.count - first < length ? r.count - first : length;
+    for (int q = 0; q < g->size; q++) firsts[q] = first, counts[q] = q == 0 ? count : 0;
+    const char *mine = gather(&r, first, counts[g->rank], 0, room_of(e, 0));
+    const int error = share_all(e, &r, firsts, counts, 0, mine);
+    if (error) return error;
+    if (g->rank == 0) scatter(&r, first, count, 0, mine);
+  }
+  return g->failed;
+}
+
+/* ---- what Python calls ---- */
+
+/* Bytes of a rank's window for slots of `slot` bytes. */
+EXPORT long ws_mpi_window(int size, long slot) { return ALONE + 2L * size * slot; }
+
+/* A rank's group; NULL where there is no memory.  `windows` and `pids` are one of each rank and are
+   copied; `crowded` says that ranks share cores. */
+EXPORT ws_group *ws_mpi_open(int rank, int size, double timeout, long slot, char *const *windows, const int *pids,
+                             const messages *mpi, int crowded) {
+  engine *e = calloc(1, sizeof *e);
+  char **seen = windows ? malloc((size_t)size * sizeof *seen) : NULL;
+  int *processes = malloc((size_t)size * sizeof *processes);
+  request *requests = calloc((size_t)(2 * size), sizeof *requests);
+  char *received = windows ? NULL : malloc((size_t)(size * slot)), *packed = windows ? NULL : malloc((size_t)(size * slot));
+  if (!e || !processes || !requests || (windows ? !seen : !received || !packed)) return NULL;
+  memcpy(processes, pids, (size_t)size * sizeof *processes);
+  if (windows) memcpy(seen, windows, (size_t)size * sizeof *seen);
+  e->group = (ws_group){.rank = rank, .size = size, .timeout = timeout, .all_reduce = all_reduce,
+                        .reduce_scatter = reduce_scatter, .all_gather = all_gather, .broadcast = broadcast, .engine = e};
+  e->mpi = *mpi, e->windows = seen, e->pids = processes, e->slot = slot, e->missing = -1, e->spins = crowded ? 0 : SPINS;
+  e->requests = requests, e->received = received, e->packed = packed;
+  return &e->group;
+}
+
+EXPORT int ws_mpi_missing(const ws_group *g) { return ((const engine *)g)->missing; }
+EXPORT uint64_t ws_mpi_sent(const ws_group *g) { return ((const engine *)g)->sent; }
+
+/* The others need not wait for this rank any longer. */
+EXPORT void ws_mpi_leave(ws_group *g) {
+  engine *e = (engine *)g;
+  if (e->windows) __atomic_store_n(&((sign *)e->windows[g->rank])->left, 1, __ATOMIC_RELAXED);
+  fail(e, EPIPE, g->rank);
+}
+
+/* Memory of the engine; the window is MPI's. */
+EXPORT void ws_mpi_close(ws_group *g) {
+  engine *e = (engine *)g;
+  free(e->windows), free((void *)e->pids), free(e->requests), free(e->received), free(e->packed), free(e);
+}

@@ -1,0 +1,214 @@
+"""The engine over MPI: mpi4py starts it and gives the communicator; native code exchanges."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from ctypes import c_void_p
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.errors import UsageError, WorkerError
+from wholestep.workers import native
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+log = logging.getLogger("wholestep")
+
+MESSAGE = 1 << 20  # bytes of a piece that is sent
+ROOM, LEAST = 1 << 22, 1 << 14  # bytes of a window, which stays in cache; and of a piece of it, at least
+LINE = 64  # bytes
+NAME = 256  # bytes of who a rank is
+
+
+class MPIGroup:
+    """The ranks of an MPI communicator.
+
+    Args:
+        comm: of mpi4py; it is copied.
+        timeout: seconds that a collective waits for the others.
+        memory: read the others' memory where all ranks are on one machine; False sends messages anyway.
+    """
+
+    engine = "mpi"
+
+    def __init__(self, comm: MPI.Intracomm, timeout: float, memory: bool = True) -> None:
+        from mpi4py import MPI
+
+        self.comm = comm.Dup()
+        self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self.rank, self.size = self.comm.rank, self.comm.size
+        self.ranks = _gathered(self.comm, _who())  # who the ranks are: machine, host, process
+        self._library = native.library()
+        self._window: MPI.Win | None = None
+        addresses = self._addresses() if memory and self._share_memory() else None
+        slot = self._slot(addresses is not None)
+        pids = (ctypes.c_int * self.size)(*self._visible())
+        mpi = _functions(self.comm)
+        crowded = sum(pid != 0 for pid in pids) > len(os.sched_getaffinity(0))
+        opened = self._library.ws_mpi_open(
+            self.rank, self.size, timeout, slot, addresses, pids, ctypes.byref(mpi), crowded
+        )
+        if not opened:
+            raise MemoryError("no memory for the buffers of a group of ranks")
+        self.native: native.NativeGroup = opened.contents
+        self.comm.Barrier()  # every window is there, and zero
+        _forget_files()
+
+    # -- how it is made ------------------------------------------------------------------------------------------
+
+    def _share_memory(self) -> bool:
+        from mpi4py import MPI
+
+        here = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+        found: bool = here.size == self.size
+        here.Free()
+        return found
+
+    def _slot(self, memory: bool) -> int:
+        return max(LEAST, ROOM // (2 * self.size) // LINE * LINE) if memory else MESSAGE
+
+    def _addresses(self) -> Any:
+        """Where each rank's window lies in this process; they are whole lines, zero at first."""
+        from mpi4py import MPI
+
+        bytes_ = self._library.ws_mpi_window(self.size, self._slot(True)) + LINE
+        window = self._window = MPI.Win.Allocate_shared(bytes_, 1, comm=self.comm)
+        found = [MPI.Get_address(window.Shared_query(rank)[0]) for rank in range(self.size)]
+        aligned = [-(-address // LINE) * LINE for address in found]  # pages are alike in all processes
+        ctypes.memset(aligned[self.rank], 0, LINE)
+        return (c_void_p * self.size)(*aligned)
+
+    def _visible(self) -> list[int]:
+        """Processes that can be looked at from here, 0 for the others and for this one."""
+        own = self.ranks[self.rank].machine
+        return [0 if r.machine != own or at == self.rank else r.pid for at, r in enumerate(self.ranks)]
+
+    # -- a group ---------------------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> int:
+        """Of its `ws_group`."""
+        return ctypes.addressof(self.native)
+
+    @property
+    def memory(self) -> bool:
+        """Do the ranks read each other's memory?  Else they send messages."""
+        return self._window is not None
+
+    @property
+    def sent(self) -> int:
+        """Bytes that the others were given so far."""
+        return int(self._library.ws_mpi_sent(self.native))
+
+    def broadcast(self, data: bytes) -> bytes:
+        """Rank 0's bytes, on every rank."""
+        words = np.array([len(data)], np.int64)
+        self._run("broadcast", words, words, 1)
+        length = int(words[0])
+        words = _words(data if self.rank == 0 else b"", length)
+        self._run("broadcast", words, words, words.size)
+        return words.tobytes()[:length]
+
+    def gather(self, data: bytes) -> Sequence[bytes]:
+        """The bytes of all ranks, on every rank."""
+        lengths = np.zeros(self.size, np.int64)
+        self._run("all_gather", np.array([len(data)], np.int64), lengths, 1)
+        words = _words(data, int(lengths.max()))
+        found = np.zeros((self.size, words.size), np.int64)
+        self._run("all_gather", words, found, words.size)
+        return [row.tobytes()[: int(length)] for row, length in zip(found, lengths)]
+
+    def _run(self, collective: str, source: AnyArray, to: AnyArray, count: int) -> None:
+        if native.run(self.native, collective, [(source, to, count)]):
+            self.check()
+
+    def check(self) -> None:
+        """Raise what went wrong in a collective: WorkerError, which names the rank and its last step."""
+        error = self.native.failed
+        if not error:
+            return
+        missing, step = int(self._library.ws_mpi_missing(self.native)), int(self.native.step)
+        named = self.ranks[missing].named(missing, self.size)
+        if error == errno.ETIMEDOUT:
+            what = f"{named} did not come within {self.native.timeout:g} s: it hangs, or is slower than that"
+            how = "Look at what it printed last, or wait longer: ws.Workers(timeout=...)."
+        else:
+            what = f"{named} is gone: it was killed, or an error ended it"
+            how = "Look at what it printed last; checkpoint= and `wholestep launch --restarts 3` go on by themselves."
+        raise WorkerError(f"{what}. Its last step was {step}. {how}", missing, step)
+
+    def leave(self) -> None:
+        """Tell the others not to wait for this rank any longer."""
+        self._library.ws_mpi_leave(self.native)
+
+
+class _Rank:
+    """Who a rank is: the machine and its view of processes, the host by name, the process."""
+
+    def __init__(self, text: str) -> None:
+        self.machine, self.host, pid = text.split("\n")
+        self.pid = int(pid)
+
+    def named(self, rank: int, size: int) -> str:
+        return f"rank {rank} of {size} (process {self.pid} on {self.host})"
+
+
+def _who() -> str:
+    """A kernel's boot and its namespace of processes say whose process numbers can be compared."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        machine = f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        machine = ""
+    return f"{machine}\n{socket.gethostname()[:100]}\n{os.getpid()}"
+
+
+def _gathered(comm: MPI.Intracomm, own: str) -> list[_Rank]:
+    found = np.zeros((comm.size, NAME), np.uint8)
+    comm.Allgather(np.frombuffer(own.encode().ljust(NAME, b"\0"), np.uint8), found)
+    return [_Rank(row.tobytes().rstrip(b"\0").decode()) for row in found]
+
+
+def _words(data: bytes, length: int) -> AnyArray:
+    """Bytes as whole numbers of 64 bits, at least one, as many as `length` bytes need."""
+    return np.frombuffer(data.ljust(max(8, -(-length // 8) * 8), b"\0"), np.int64).copy()
+
+
+def _functions(comm: MPI.Intracomm) -> native.Messages:
+    """Addresses of MPI's functions in the library that mpi4py has loaded, and handles as they are in C."""
+    from mpi4py import MPI
+
+    dll = ctypes.CDLL(_loaded())
+    named = {name: getattr(dll, f"MPI_{name.capitalize()}") for name in ("isend", "irecv", "test")}
+    found = {name: ctypes.cast(function, c_void_p).value for name, function in named.items()}
+    handles = {"comm": MPI._handleof(comm), "byte": MPI._handleof(MPI.BYTE)}
+    return native.Messages(**found, **handles)
+
+
+def _mapped() -> set[str]:
+    """Files that this process has in its memory."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {words[5] for line in lines if len(words := line.split(maxsplit=5)) == 6}
+
+
+def _loaded() -> str:
+    found = sorted(path for path in _mapped() if Path(path).name.startswith(("libmpi.so", "libmpi_abi.so")))
+    if not found:
+        raise UsageError("mpi4py has loaded no libmpi.so: install one with it, pip install 'wholestep[mpi]'.")
+    return found[0]
+
+
+def _forget_files() -> None:
+    """Memory that ranks share has names until MPI ends; without them nothing is left where ranks are killed."""
+    for path in _mapped():
+        if path.startswith("/dev/shm/mpich_"):
+            Path(path).unlink(missing_ok=True)
