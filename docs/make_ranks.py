@@ -1,0 +1,150 @@
+"""Writes the tables of docs/thousand-ranks.md from the model behind `ws.estimate`: `python docs/make_ranks.py`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import ceil, log2, sqrt
+from pathlib import Path
+
+import wholestep as ws
+from wholestep.workers.estimate import WorkersReport
+from wholestep.workers.network import NETWORKS, Exchange, Network
+
+PAGE = Path(__file__).with_name("thousand-ranks.md")
+RANKS = (8, 64, 256, 1024)
+ROWS, TOKENS = 8, 1024  # of a rank
+NODE = 8  # ranks that share a machine
+INSIDE = Network(latency_us=2, gigabytes_per_second=300)  # between the GPUs of a machine
+TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the tables need to know of a rank's step; `told()` says it of the plan, and a test holds this to it."""
+
+    compute_seconds: float
+    parameters: int
+    buckets: int
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """Buckets of one size: what they cost is linear in their bytes."""
+        return [Exchange("all_reduce", 4 * self.parameters // self.buckets)] * self.buckets
+
+    @property
+    def state_bytes(self) -> int:
+        """Weights and both moments of AdamW."""
+        return 12 * self.parameters
+
+
+GPT2 = Step(compute_seconds=0.134, parameters=124_439_808, buckets=17)
+
+
+def told(ranks: int) -> WorkersReport:
+    """The estimate that GPT2 is taken from."""
+    tokens = ws.Spec(("batch", TOKENS), "int32")
+    return ws.estimate(
+        ws.models.gpt2(),
+        inputs=tokens,
+        targets=tokens,
+        loss="cross_entropy",
+        optimizer="adamw",
+        batch_size=ROWS * ranks,
+        workers=ranks,
+        network="400Gb",
+        device="null:cuda/sm_90",
+    )
+
+
+# -- ways to add over many ranks -----------------------------------------------------------------------------------
+
+
+def direct(exchanges: Iterable[Exchange], ranks: int, network: Network) -> float:
+    """As our engines do: every part straight to whose it is."""
+    return sum(e.seconds(ranks, network) for e in exchanges)
+
+
+def halving(exchanges: Iterable[Exchange], ranks: int, network: Network) -> float:
+    """Half of what is left goes to a partner, then a quarter, ...; and back: 2 log2 n messages, the same bytes."""
+    wire = 1e9 * network.gigabytes_per_second
+    return sum(2 * ceil(log2(ranks)) * 1e-6 * network.latency_us + float(e.sent(ranks)) / wire for e in exchanges)
+
+
+def two_levels(exchanges: Iterable[Exchange], ranks: int, network: Network) -> float:
+    """Inside machines, then by halving between ranks of the same place in each, which share the machine's parts."""
+    total = 0.0
+    for e in exchanges:
+        inside = 2 * Exchange("reduce_scatter", e.bytes).seconds(NODE, INSIDE)
+        total += inside + halving([Exchange("all_reduce", e.bytes // NODE)], ranks // NODE, network)
+    return total
+
+
+WAYS: dict[str, Callable[[Iterable[Exchange], int, Network], float]] = {
+    "direct, as now": direct,
+    "direct, one bucket": lambda exchanges, n, net: direct(
+        [Exchange("all_reduce", sum(e.bytes for e in exchanges))], n, net
+    ),
+    "halving": halving,
+    "two levels": two_levels,
+}
+
+
+# -- tables --------------------------------------------------------------------------------------------------------
+
+
+def table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    first, *rest = [[str(c) for c in row] for row in (head, *rows)]
+    lines = [first, ["---", *["--:"] * (len(first) - 1)], *rest]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def exchange_table() -> str:
+    """Milliseconds of one step's all-reduces."""
+    rows = [
+        (f"{way}, {name}", *(f"{1e3 * spent(GPT2.exchanges, n, NETWORKS[name]):.1f}" for n in RANKS))
+        for way, spent in WAYS.items()
+        for name in ("100Gb", "400Gb")
+    ]
+    return table(["all-reduce of 498 MB, ms", *(f"{n:,} ranks" for n in RANKS)], rows)
+
+
+def step_table() -> str:
+    """The step, and what part of it computes, where nothing overlaps and where everything does."""
+    rows = []
+    for way, spent in WAYS.items():
+        exchange = spent(GPT2.exchanges, 1024, NETWORKS["400Gb"])
+        after = GPT2.compute_seconds + exchange
+        beside = max(GPT2.compute_seconds, exchange)
+        shares = [f"{1e3 * t:.0f} ms, {GPT2.compute_seconds / t:.0%}" for t in (after, beside)]
+        rows.append((way, f"{1e3 * exchange:.1f} ms", *shares))
+    return table(["1,024 ranks, 400Gb", "exchange", "step, of it computing", "overlapped"], rows)
+
+
+HOURS_OF_A_GPU = 54 * 24 * 16_384 / 419  # between two failures, of a published run
+COPY, WRITE, RESTART = 10e9, 1e9, 60.0  # bytes a second to memory and to storage, from one rank; seconds
+
+
+def failure_table() -> str:
+    """How often a run fails, how often to save, and what both cost."""
+    rows = []
+    for n in RANKS:
+        between = 3600 * HOURS_OF_A_GPU / n
+        pause = GPT2.state_bytes / COPY
+        every = max(sqrt(2 * pause * between), GPT2.state_bytes / WRITE)  # Young; no faster than it is written
+        lost = pause / every + (every / 2 + RESTART) / between
+        rows.append((f"{n:,}", f"{between / 3600:,.0f} h", f"{every / 60:.1f} min", f"{lost:.3%}"))
+    return table(["ranks", "between failures", "a checkpoint every", "time lost to both"], rows)
+
+
+TABLES = {"exchange": exchange_table, "step": step_table, "failures": failure_table}
+
+
+def render(text: str) -> str:
+    """The page with its tables made anew."""
+    return TABLE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}{found[3]}", text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(PAGE.read_text()))
