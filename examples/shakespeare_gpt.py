@@ -30,7 +30,7 @@ def sample(
         scores = model.predict(np.array([tokens[-len(prompt) :]], np.int32), device=device)[0, -1]
         # The largest of scores plus Gumbel noise is a draw from their softmax.
         tokens.append(int((scores / temperature + rng.gumbel(size=scores.shape)).argmax()))
-    return np.array(tokens[len(prompt) :])
+    return np.array(tokens[len(prompt) :], np.int32)
 
 
 def options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -40,13 +40,14 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--context", type=int, default=64, help="characters that the model sees")
+    parser.add_argument("--dropout", type=float, default=0.0, help="0.2 or so where the model is large for its text")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--lr", type=float, default=2e-3, help="the peak of the schedule")
     parser.add_argument("--warmup", type=int, default=100, help="steps until the peak")
     parser.add_argument("--precision", default="float32", help="bfloat16: products in half precision")
     parser.add_argument("--device", default="cpu", help="cuda: on an NVIDIA GPU")
-    parser.add_argument("--sample", type=int, default=500, help="characters to write at the end")
+    parser.add_argument("--sample", type=int, default=500, help="characters to write at the end; 0: none")
     parser.add_argument("--temperature", type=float, default=0.8, help="below 1: safer words")
     parser.add_argument("--save", type=Path, help="where to write the weights (safetensors)")
     return parser.parse_args(arguments)
@@ -62,7 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> float:
     held = windows(tokens[cut:], given.context, given.context)
 
     model = ws.models.gpt2(
-        layers=given.layers, width=given.width, heads=given.heads, vocabulary=len(alphabet), context=given.context
+        layers=given.layers,
+        width=given.width,
+        heads=given.heads,
+        vocabulary=len(alphabet),
+        context=given.context,
+        dropout=given.dropout,
     )
     began = time.perf_counter()
     history = ws.fit(
@@ -80,8 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> float:
     )
     loss = history.last["val_loss"]
     print(f"validation loss {loss:.4f} after {time.perf_counter() - began:.0f} s")
-    written = sample(model, held[0][0], given.sample, given.temperature, device=given.device)
-    print("".join(alphabet[held[0][0]]) + "|" + "".join(alphabet[written]))
+    if given.sample:
+        written = sample(model, held[0][0], given.sample, given.temperature, device=given.device)
+        print("".join(alphabet[held[0][0]]) + "|" + "".join(alphabet[written]))
     if given.save:
         model.save(given.save)
     return loss

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("wholestep")
 
+OURS = __name__.partition(".")[0]  # the package
+
 
 class CallbackList:
     """Calls several callbacks in order, in our loops or in one's own.
@@ -67,6 +69,11 @@ class CallbackList:
     def watches_steps(self) -> bool:
         """Does any of them define `on_step`?"""
         return any(type(c).on_step is not Callback.on_step for c in self.callbacks)
+
+    @property
+    def are_ours(self) -> bool:
+        """Is every one of them a class of the library, none written by somebody else?"""
+        return all(type(c).__module__.startswith(f"{OURS}.") for c in self.callbacks)
 
     def begin(self, run: Run) -> None:
         """Hand the run to everyone, then say that training starts."""

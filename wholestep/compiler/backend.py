@@ -181,11 +181,13 @@ class Epoch:
         return self.sizes if self.symbol is None or rows == self.batch else {**self.sizes, self.symbol: rows}
 
     def inputs_of(self, update: int) -> dict[str, AnyArray]:
-        """What an update is given, its rows gathered."""
+        """What an update is given, its rows gathered; those that lie side by side are seen where they are."""
+        first, end = update * self.batch, update * self.batch + self.rows_of(update)
+        if self.order is None:
+            return {**{name: source[first:end] for name, source in self.sources.items()}, **self.whole}
         from wholestep.compiler.runtime.order import epoch_order  # a native loop knows by itself
 
-        at = np.arange(update * self.batch, update * self.batch + self.rows_of(update))
-        rows = at if self.order is None else epoch_order(self.seed, self.order, self.rows, at)
+        rows = epoch_order(self.seed, self.order, self.rows, np.arange(first, end))
         return {**{name: source[rows] for name, source in self.sources.items()}, **self.whole}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -120,6 +121,26 @@ class Look:
         return replace(epoch, most=ahead if epoch.most is None else min(epoch.most, ahead))
 
 
+class Unchanged:
+    """Data of which a caller says that it stays as it is from run to run: it is validated once, and on a GPU it stays.
+
+    Other arrays, or another program, begin anew.
+    """
+
+    def __init__(self) -> None:
+        self._of: tuple[object, ...] = ()
+        self._data: DataSet | None = None
+        self.kept: dict[object, Any] = {}  # by programs, as in an Epoch
+
+    def prepared(self, entry: EntryPoint, rows: Rows, arrays: Mapping[str, object]) -> DataSet:
+        """What `prepare` gives, and gave."""
+        now = (entry, *arrays, *arrays.values())
+        if self._data is None or len(now) != len(self._of) or any(a is not b for a, b in zip(now, self._of)):
+            self.kept = {}
+            self._data, self._of = prepare(entry.inputs, rows, arrays, entry.plan.sizes), now
+        return self._data
+
+
 @dataclass(frozen=True)
 class RunOptions:
     epochs: int
@@ -134,6 +155,7 @@ class RunOptions:
     most: int | None = None  # updates of an epoch
     pause: int | None = None  # a slice ends at each of an epoch's updates that is a multiple of it
     look: Look | None = None
+    unchanged: Unchanged | None = None
 
 
 def batches(entry: EntryPoint, arrays: Mapping[str, object]) -> Iterator[dict[str, AnyArray]]:
@@ -153,7 +175,8 @@ def run_in_slices(
     if not entry.has_loss:
         raise UsageError("run needs a scalar loss as the program's first output; call step in a loop instead.")
     rows = rows_of(inputs, plan)
-    data = prepare(inputs, rows, arrays, plan.sizes)
+    unchanged = options.unchanged or Unchanged()
+    data = unchanged.prepared(entry, rows, arrays)
     batch = batch_rows(rows, plan.sizes, options.batch_size, data.rows)
     whole = -(-data.rows // batch)
     updates = whole if options.most is None else min(whole, options.most)
@@ -169,6 +192,7 @@ def run_in_slices(
         symbol=rows.symbol,
         seed=options.seed,
         every=options.every,
+        kept=unchanged.kept,
     )
     for number in range(options.epochs):
         done = 0 if number else options.start

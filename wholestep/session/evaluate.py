@@ -16,7 +16,7 @@ from wholestep.session.entries import Programs
 from wholestep.session.epochs import batches as cut
 from wholestep.session.epochs import evaluate_rows
 from wholestep.session.metrics import Measurements
-from wholestep.session.results import StepResult
+from wholestep.session.results import EntryPoint, StepResult
 from wholestep.steps.evaluate import EVALUATE
 from wholestep.steps.module import only_module
 
@@ -98,11 +98,25 @@ class Evaluation:
 
     def _measured(self, named: Mapping[str, object]) -> StepResult:
         """The loss, outputs and metrics; of more rows than the capacity batch by batch."""
-        programs = self._programs
-        fits = programs.need("the entry point 'evaluate'").definition.fits(named)
-        entry = programs.entry(EVALUATE) if fits else programs.entry_for_all_rows()
+        entry, fits = self._entry_for(named)
         self._measurements.reset_metrics(EVALUATE)
         return entry(named) if fits else evaluate_rows(entry, named)
+
+    def _entry_for(self, named: Mapping[str, object]) -> tuple[EntryPoint, bool]:
+        """What measures so many rows, and whether it takes all of them at once."""
+        programs = self._programs
+        fits = programs.need("the entry point 'evaluate'").definition.fits(named)
+        return programs.entry(EVALUATE) if fits else programs.entry_for_all_rows(), fits
+
+    def prepare(self, arrays: Mapping[str, object]) -> None:
+        """Compile what `evaluate_all` runs, before anybody waits for it."""
+        if not self._takes_batches("evaluate_all"):
+            try:
+                self._entry_for(arrays)
+            except GraphError as error:
+                self._take_batches(error)
+        if self._averages:
+            self._programs.entry(EVALUATE)
 
     def evaluate_all(self, arrays: Mapping[str, object]) -> dict[str, Any]:
         """The loss over all rows of data sets of any length, and the metrics, with nothing changed.
@@ -111,16 +125,22 @@ class Evaluation:
 
         Example: `session.evaluate_all({"x": X, "labels": Y})["loss"]`.
         """
-        has_fixed_batch = self._programs.need("evaluate_all").definition.has_fixed_batch
-        self._averages = self._averages or has_fixed_batch
-        if not self._averages:
+        if not self._takes_batches("evaluate_all"):
             try:
                 return {"loss": self._measured(arrays).loss, **self._measurements.metrics(EVALUATE)}
             except GraphError as error:
-                log.warning("the loss over all rows is the mean of the losses of batches, by rows: %s", error)
-                self._averages = True
+                self._take_batches(error)
         loss = self._mean_of_batches(arrays)
         return {"loss": loss, **self._measurements.metrics(EVALUATE)}
+
+    def _takes_batches(self, what: str) -> bool:
+        """Is the loss that of batches one by one?"""
+        self._averages = self._averages or self._programs.need(what).definition.has_fixed_batch
+        return self._averages
+
+    def _take_batches(self, why: GraphError) -> None:
+        log.warning("the loss over all rows is the mean of the losses of batches, by rows: %s", why)
+        self._averages = True
 
     def evaluate_batches(self, batches: Iterable[Mapping[str, object]]) -> dict[str, Any]:
         """The metrics over batches of any number, each of which is forgotten before the next is asked for."""

@@ -12,7 +12,7 @@ from wholestep.compiler.backend import Slice
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import UsageError
 from wholestep.session.entries import Programs
-from wholestep.session.epochs import Look, RunOptions, run_in_slices
+from wholestep.session.epochs import Look, RunOptions, Unchanged, run_in_slices
 from wholestep.session.inspect.inspect import Inspect
 from wholestep.session.metrics import Measurements
 
@@ -73,12 +73,13 @@ class Training:
         order_seed: int | None = None,
         most: int | None = None,
         pause: int | None = None,
+        unchanged: Unchanged | None = None,
     ) -> Iterator[Slice]:
         """`run`, handing over the losses of every slice as it is done: about 50 ms of steps, `every` of them at most.
 
         `order_seed` keys the order of the rows; None: the session's own seed does.  An epoch has `most` updates, and no
-        slice goes past a multiple of `pause`.  Between two slices the session may be read, saved, evaluated; whoever
-        stops iterating stops training there.
+        slice goes past a multiple of `pause`.  Runs with the same `unchanged` find arrays as they were.  Between two
+        slices the session may be read, saved, evaluated; whoever stops iterating stops training there.
 
         Example: `for part in session.run_in_slices({"x": X, "labels": Y}): print(part.losses[-1])`.
         """
@@ -94,7 +95,20 @@ class Training:
                 raise UsageError("the session was compiled anew between two slices of a run; start the run again.")
 
         raises = programs.raises
-        options = RunOptions(epochs, shuffle, start, batch_size, reset, begin_slice, raises, every, seed, most, pause)
+        options = RunOptions(
+            epochs,
+            shuffle,
+            start,
+            batch_size,
+            reset,
+            begin_slice,
+            raises,
+            every,
+            seed,
+            most,
+            pause,
+            unchanged=unchanged,
+        )
         if programs.observer is not None:
             every_look = max(1, getattr(programs.observer, "every", 1))
             options = replace(options, look=Look(every_look, self._inspect.observe))

@@ -12,6 +12,7 @@ from wholestep.data.loader import DataLoader
 from wholestep.data.table import Batch, Table
 from wholestep.errors import UsageError
 from wholestep.session import Session
+from wholestep.session.epochs import Unchanged
 from wholestep.train.config import TrainConfig
 
 
@@ -30,6 +31,7 @@ class Steps:
 
     def __init__(self, session: Session, config: TrainConfig) -> None:
         self.session, self.config = session, config
+        self.unchanged: Unchanged | None = None  # of a run whose data nobody changes between its epochs
 
     def of_epoch(
         self, loader: Loader, epoch: int, start: int, every: int | None, pause: int | None = None
@@ -50,6 +52,7 @@ class Steps:
             order_seed=loader.seed,
             most=len(loader),
             pause=pause,
+            unchanged=self.unchanged,
         )
         self.session.state.epoch = epoch
         return slices

@@ -19,6 +19,7 @@ from wholestep.data.table import Table
 from wholestep.errors import NonFiniteError, OptionError, UsageError
 from wholestep.session import Session
 from wholestep.session.delegate import delegate
+from wholestep.session.epochs import Unchanged
 from wholestep.steps.loss_scale import LOSS_SCALE
 from wholestep.steps.recipe import GRAD_NORM
 from wholestep.train.checkpoint import Checkpoint
@@ -86,6 +87,10 @@ class Trainer:
         run = self._run = self._new_run(loader, epochs, begin)
         self._resumed = None
         self._watch = Watch(self, loader, self._watch.policy)
+        # Between epochs callbacks act.  Ours leave data alone; what somebody else's does to it, the next epoch sees.
+        self.feed.unchanged = Unchanged() if self.callbacks.are_ours else None
+        if self.validation is not None:  # its time is no epoch's, and what is wrong with it is told before the first
+            self.session.prepare_to_evaluate(self.feed.named_table(self.validation))
         with finish_before_exit(run):
             try:
                 self.callbacks.begin(run)
@@ -105,7 +110,7 @@ class Trainer:
                 raise
             finally:
                 self.history.stopped_by = run.stopped_by
-                self._run = None
+                self._run = self.feed.unchanged = None
             self.callbacks.on_train_end()
         return self.history
 

@@ -18,7 +18,7 @@ from sessions import data, mlp
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import TOTAL, FakeDriver, fake_compile, fake_gpu
 from tests.compiler.backends.cuda.models import MODELS, UNCHECKED, device_bytes, session_of
-from wholestep.compiler.backends.cuda import compiler, products
+from wholestep.compiler.backends.cuda import compiler, epochs, products
 from wholestep.compiler.backends.cuda.exchange import FETCHED_TURNS
 from wholestep.errors import InputError, OptionError, OutOfMemoryError
 
@@ -137,6 +137,26 @@ def test_data_that_changes_between_two_runs_is_seen() -> None:
         return [*before, *session.run(**rows, epochs=2)]
 
     np.testing.assert_allclose(trained("cuda"), trained("reference"), rtol=1e-5)
+
+
+class Spoiler(ws.Callback):
+    """Changes the data between two epochs, in place."""
+
+    def on_epoch_end(self, epoch: int, logs: Any) -> None:
+        assert self.run is not None
+        self.run.loader.arrays().columns["x"][5, 1] += 40.0
+
+
+def test_fit_takes_data_to_the_gpu_once_unless_a_callback_may_change_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[int] = []
+    copy = epochs.copy_sources
+    monkeypatch.setattr(epochs, "copy_sources", lambda gpu, sources: copies.append(1) or copy(gpu, sources))
+    fit("cuda", epochs=3, callbacks=[ws.LossHistory()])
+    assert len(copies) == 1
+    ours, _ = fit("cuda", epochs=2, callbacks=[Spoiler()])
+    assert len(copies) == 3
+    others, _ = fit("reference", epochs=2, callbacks=[Spoiler()])
+    np.testing.assert_allclose(ours["loss"], others["loss"], rtol=1e-5)
 
 
 def test_a_run_goes_on_with_its_bits_and_from_another_devices_checkpoint(tmp_path: Path) -> None:
