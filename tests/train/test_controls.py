@@ -13,6 +13,7 @@ import torch
 from compilers import quick
 
 import wholestep as ws
+from wholestep.session.plans import Plans
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(22, 3)).astype(np.float32)
@@ -185,6 +186,22 @@ def test_who_watches_hears_of_validations_inside_epochs(tmp_path: Path) -> None:
     best = ws.load_checkpoint(tmp_path / "run", best="val_loss")
     assert (best.position.epoch, best.position.step) == (1, 2)
     assert best.logs["val_loss"] == min(v.logs["val_loss"] for v in history.validations)
+
+
+def test_what_validates_is_compiled_before_the_first_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch's time is its own, and what is wrong with validation is told before hours of training."""
+    heard: list[str] = []
+    plan = Plans.plan
+    monkeypatch.setattr(Plans, "plan", lambda self, entry: heard.append(entry) or plan(self, entry))
+
+    class Hears(ws.Callback):
+        def on_epoch_begin(self, epoch: int) -> None:
+            heard.append(f"epoch {epoch}")
+
+    history = fit(validation=(XV, YV), epochs=2, callbacks=[Hears()], device="reference")
+    assert len(history["val_loss"]) == 2
+    assert heard[-2:] == ["epoch 0", "epoch 1"]
+    assert {name.partition(".")[0] for name in heard[:-2]} == {"evaluate"}
 
 
 def test_a_limit_of_the_validation_data() -> None:
