@@ -157,6 +157,8 @@ REDUCTIONS: dict[str, Case] = {
     "var correction": (lambda x: torch.var(x, 1, correction=0, keepdim=True), [some(*M)]),
     "var biased": (lambda x: torch.var(x, 1, unbiased=False), [some(*M)]),
     "std": (lambda x: x.std(), [some(*M)]),
+    "var keepdim": (lambda x: A.var.dim(x, [1], False, True) + A.std.dim(x, [0, 2], True, True), [some(*M)]),
+    "var_mean keepdim": (lambda x: sum(A.var_mean.dim(x, [1], True, True)), [some(*M)]),
     "var_mean": (lambda x: sum(torch.var_mean(x, 1)), [some(*M)]),
     "std_mean": (lambda x: sum(torch.std_mean(x, (0, 2))), [some(*M)]),
     **{f"norm {p}": (lambda x, p=p: torch.linalg.vector_norm(x, p, dim=1), [some(*X)]) for p in (0, 1, 2, 3, 2.5, math.inf, -math.inf)},

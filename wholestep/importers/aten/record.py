@@ -99,7 +99,7 @@ class Recorder:
         if found is None:
             self.refuse("has no row here")
         try:
-            return found.record(self, *args, **named)
+            return self._checked(found.record(self, *args, **named))
         except WholestepError as error:
             if isinstance(error, UnsupportedOpError):
                 raise
@@ -107,6 +107,23 @@ class Recorder:
             self.refuse(f"cannot be recorded: {reason}", error)
         except Exception as error:  # whatever a row did not expect of its arguments
             self.refuse(f"has arguments that its row does not take ({type(error).__name__}: {error})", error)
+
+    def _checked(self, value: Any) -> Any:
+        """What a row gave, if it has the shapes that torch says: a row that misreads its arguments gives others."""
+        whole = isinstance(self.meta, tuple | list) and isinstance(value, tuple | list)
+        for meta, one in zip(self.meta, value) if whole else [(self.meta, value)]:
+            if isinstance(meta, torch.Tensor) and isinstance(one, Tensor | Pair):
+                sizes = [self._known(size) for size in meta.shape]
+                if len(sizes) != one.ndim or any(s is not None and s != e for s, e in zip(sizes, one.shape)):
+                    self.refuse(f"was recorded with the shape {one.shape}, and torch's is {tuple(meta.shape)}")
+        return value
+
+    def _known(self, size: Any) -> Extent | None:
+        """A size, unless torch knows it when it sees the data."""
+        if not isinstance(size, torch.SymInt):
+            return int(size)
+        named = all(str(symbol) in self.symbols for symbol in size.node.expr.free_symbols)
+        return extent_of(size.node.expr, self.symbols) if named else None
 
     def _computed(self, node: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """What depends on nothing that is given: torch computes it now."""

@@ -124,7 +124,7 @@ def _index(r: Recorder, x: Any, dim: int | None, keepdim: bool, least: bool) -> 
 
 @row("var")
 def _var(
-    r: Recorder, x: Any, dim: Any = None, unbiased: Any = None, *_: Any, correction: Any = None, keepdim: bool = False
+    r: Recorder, x: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None
 ) -> Tensor:
     if isinstance(dim, bool):  # var(x, unbiased)
         dim, unbiased = None, dim
@@ -144,11 +144,10 @@ def _std(r: Recorder, *args: Any, **named: Any) -> Tensor:
 
 @row("var_mean")
 def _var_mean(
-    r: Recorder, x: Any, dim: Any = None, *args: Any, keepdim: bool = False, **named: Any
+    r: Recorder, x: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **named: Any
 ) -> tuple[Tensor, Tensor]:
-    return _var(r, x, dim, *args, keepdim=keepdim, **named), _mean(
-        r, x, None if isinstance(dim, bool) else dim, keepdim
-    )
+    over = None if isinstance(dim, bool) else dim
+    return _var(r, x, dim, unbiased, keepdim, **named), _mean(r, x, over, keepdim)
 
 
 @row("std_mean")

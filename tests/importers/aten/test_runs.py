@@ -1,0 +1,113 @@
+"""Imported networks in runs: from the command line, resumed with every bit, evaluated; and what a mode lacks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import wholestep as ws
+from wholestep.cli import app
+
+SCRIPT = """
+import numpy as np
+import torch
+from torch import nn
+
+import wholestep as ws
+
+
+def build(width: int = 6) -> ws.Experiment:
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(24, 4)).astype(np.float32), np.arange(24) % 3
+    module = nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.3), nn.Linear(width, 3))
+    return ws.Experiment(
+        model=ws.from_torch(module, x[:1]),
+        data=(x, y), test=(x, y), loss="cross_entropy", metrics=["accuracy"], batch_size=8, epochs=2,
+        optimizer=ws.AdamW(lr=0.01), device="reference",
+    )
+"""
+
+
+def _run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_an_imported_network_is_trained_resumed_and_evaluated_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(SCRIPT)
+    _run("train", "own.py", "--epochs", "2", "--folder", "whole", "--set", "width=5", "--no-progress")
+    _run("train", "own.py", "--epochs", "1", "--folder", "parts", "--set", "width=5", "--no-progress")
+    _run("train", "--resume", "parts", "--epochs", "2", "--exact", "--no-progress")
+    whole, parts = (ws.load_checkpoint(folder) for folder in ("whole", "parts"))
+    assert parts.position.epoch == 2
+    assert whole.arrays.keys() == parts.arrays.keys()
+    assert {"0.weight", "1.running_var"} <= {name.removeprefix("model.") for name in parts.arrays}
+    for name, value in whole.arrays.items():  # dropout went on with its draws, statistics with their counts
+        np.testing.assert_array_equal(parts.arrays[name], value, err_msg=name)
+    said = [_run("evaluate", folder) for folder in ("whole", "parts")]
+    assert re.search(r"accuracy +[01]\.\d+", said[0])
+    assert said[0].replace("whole", "parts") == said[1]
+
+
+def test_a_network_that_was_read_from_a_file_goes_on_where_the_imported_one_stopped(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
+    x = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
+    ws.from_torch(module, x[:1]).save(tmp_path / "net.safetensors")
+
+    def trained(net: Any, epochs: int, **given: Any) -> Any:
+        ws.fit(
+            net, (x, np.arange(12) % 3), loss="cross_entropy", optimizer="adam", batch_size=4, epochs=epochs,
+            progress=False, device="reference", **given,
+        )  # fmt: skip
+        return net.state_dict()
+
+    wanted = trained(ws.from_torch(module, x[:1]), 3)
+    trained(ws.from_torch(module, x[:1]), 1, checkpoint=tmp_path / "run")
+    found = trained(ws.load_network(tmp_path / "net.safetensors"), 3, checkpoint=tmp_path / "run", resume=True)
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+class Deciding(nn.Linear):
+    """In evaluation it branches on data, which nothing can export."""
+
+    def forward(self, x: Any) -> Any:
+        y = super().forward(x)
+        return y if self.training or float(y.sum()) > 0.0 else -y
+
+
+def test_a_mode_that_cannot_be_exported_is_told() -> None:
+    x = np.ones((2, 3), np.float32)
+    with pytest.warns(ws.errors.TrainingWarning, match=r"cannot export Deciding in eval mode.*compute what training"):
+        net = ws.from_torch(Deciding(3, 2), x)
+    state = net.state_dict()
+    np.testing.assert_allclose(net.predict(x, device="reference"), x @ state["weight"].T + state["bias"], 1e-5)
+    with pytest.raises(ws.errors.UsageError, match="cannot export Deciding in eval mode"):
+        ws.from_torch(Deciding(3, 2), x, mode="eval")
+
+
+def test_a_row_that_gives_another_shape_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from wholestep.importers.aten import table
+
+    monkeypatch.setattr(table, "OWN", {})
+    ws.torch_op("aten.cosh")(lambda x: x.sum(1))
+    with pytest.raises(ws.errors.UnsupportedOpError, match=r"aten\.cosh\.default was recorded with the shape \(batch,"):
+        ws.from_torch(_Cosh(), np.ones((2, 3), np.float32))
+
+
+class _Cosh(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return torch.cosh(x)
