@@ -222,32 +222,19 @@ static void ws_k6(const ws_call *call, long lo, long hi, float *restrict x0, flo
   const float s7 = (float)call->derived[7];
   const float s8 = (float)call->derived[8];
   for (long p = lo; p < hi; p += 16) {
-    const long w = hi - p < 16 ? hi - p : 16;
     float r1[16][16];
     __builtin_memset(r1, 0, sizeof r1);
-    if (w == 16) {
-      for (long i1 = 0; i1 < d0; i1++) {
-        float *const lane1 = r1[i1 & 15];
-        #pragma omp simd
-        for (long l = 0; l < 16; l++) {
-          const float v0 = x0[i1*16 + (p/16)*16*d0 + l];
-          lane1[l] = (lane1[l] + v0);
-        }
-      }
-    }
-    else {
-      for (long i1 = 0; i1 < d0; i1++) {
-        float *const lane1 = r1[i1 & 15];
-        #pragma omp simd
-        for (long l = 0; l < w; l++) {
-          const float v0 = x0[i1*16 + (p/16)*16*d0 + l];
-          lane1[l] = (lane1[l] + v0);
-        }
+    for (long i1 = 0; i1 < d0; i1++) {
+      float *const lane1 = r1[i1 & 15];
+      #pragma omp simd
+      for (long l = 0; l < 16; l++) {
+        const float v0 = x0[i1*16 + (p/16)*16*d0 + l];
+        lane1[l] = (lane1[l] + v0);
       }
     }
     ws_columns_sum_f32(r1);
     #pragma omp simd
-    for (long l = 0; l < w; l++) {
+    for (long l = 0; l < 16; l++) {
       const float v3 = (s2 * r1[0][l]);
       const float v5 = x1[(p + l)];
       const float v6 = (s3 * v5);
@@ -323,6 +310,52 @@ static void ws_k7(const ws_call *call, long lo, long hi, float *restrict x0, flo
           for (long l = 0; l < w; l++) x5[(i/16)*3*16 + j*16 + l] = x2[(i + l)*3 + j];
         }
       }
+    }
+  }
+}
+
+static void ws_k8(const ws_call *call, long lo, long hi, float *restrict x0, float *restrict x1, float *restrict x2, float *restrict x3) {
+  const long d0 = call->dims[0];
+  const float s2 = (float)call->derived[2];
+  const float s3 = (float)call->derived[3];
+  const float s4 = (float)call->derived[4];
+  const float s5 = (float)call->derived[5];
+  const float s6 = (float)call->derived[6];
+  const float s7 = (float)call->derived[7];
+  const float s8 = (float)call->derived[8];
+  for (long p = lo; p < hi; p += 16) {
+    float r1[16][16];
+    __builtin_memset(r1, 0, sizeof r1);
+    for (long i1 = 0; i1 < d0; i1++) {
+      float *const lane1 = r1[i1 & 15];
+      #pragma omp simd
+      for (long l = 0; l < 3; l++) {
+        const float v0 = x0[i1*16 + (p/16)*16*d0 + l];
+        lane1[l] = (lane1[l] + v0);
+      }
+    }
+    ws_columns_sum_f32(r1);
+    #pragma omp simd
+    for (long l = 0; l < 3; l++) {
+      const float v3 = (s2 * r1[0][l]);
+      const float v5 = x1[(p + l)];
+      const float v6 = (s3 * v5);
+      const float v7 = (v6 + v3);
+      const float v9 = (s4 * r1[0][l]);
+      const float v10 = (v9 * r1[0][l]);
+      const float v12 = x2[(p + l)];
+      const float v13 = (s5 * v12);
+      const float v14 = (v13 + v10);
+      const float v16 = (s6 * v7);
+      const float v17 = ws_sqrt_f32(v14);
+      const float v19 = (v17 * s7);
+      const float v21 = (v19 + s8);
+      const float v22 = (v16 / v21);
+      const float v23 = x3[(p + l)];
+      const float v24 = (v23 - v22);
+      x1[(p + l)] = v7;
+      x2[(p + l)] = v14;
+      x3[(p + l)] = v24;
     }
   }
 }
@@ -409,7 +442,7 @@ WS_EXPORT void ws_entry(const ws_call *call, int id, int threads) {
   ws_own(20, 16, id, threads, &lo, &hi); if (lo < hi) ws_k5(call, lo, hi, b6, b7, b2, b0, b19, b25);
   ws_own(16, 16, id, threads, &lo, &hi); if (lo < hi) ws_k6(call, lo, hi, b19, b8, b9, b3);
   ws_own(16, 16, id, threads, &lo, &hi); if (lo < hi) ws_k7(call, lo, hi, b10, b11, b4, b16, b18, b20, b26);
-  ws_own(3, 16, id, threads, &lo, &hi); if (lo < hi) ws_k6(call, lo, hi, b18, b12, b13, b5);
+  ws_own(3, 16, id, threads, &lo, &hi); if (lo < hi) ws_k8(call, lo, hi, b18, b12, b13, b5);
 }
 
 WS_EXPORT void ws_refresh(const ws_call *call) {

@@ -26,6 +26,7 @@ from wholestep.compiler.backends.cpu.library import (
     default_threads,
     load_plan_object,
 )
+from wholestep.compiler.ir import random
 from wholestep.compiler.runtime import threads as threads_module
 from wholestep.compiler.runtime.cache import Cache
 from wholestep.compiler.runtime.order import epoch_order
@@ -227,6 +228,22 @@ def test_the_structures_have_the_sizes_of_c(tmp_path: Path) -> None:
     object_file = ctypes.CDLL(str(compile_c(f'#include "runtime.h"\n{body}\n', cache=Cache(tmp_path))))
     for name, structure in names.items():
         assert object_file[f"size_{name}"]() == ctypes.sizeof(structure)
+
+
+@pytest.mark.parametrize("first", [0, 3, 4 * 2**32 - 7])  # the number of a block has more than 32 bits in the last
+def test_first_values_are_drawn_natively_to_the_bit(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    count, drawn = random.MANY + 5, list[tuple[int, ...]]()
+    library = load_library()
+
+    def native(*given: int) -> random.Floats:
+        drawn.append(given)
+        return library.uniforms(*given)
+
+    monkeypatch.setattr(random, "_native", None)
+    wanted = random.uniform(7, "key", 2**33 + 5, (count,), first)
+    random.draw_by(native)
+    assert np.array_equal(random.uniform(7, "key", 2**33 + 5, (count,), first), wanted)
+    assert len(drawn) == 1
 
 
 def test_the_api_table_is_the_library_s_own() -> None:

@@ -49,9 +49,6 @@ EXPORT uint64_t node_key(uint64_t seed, uint64_t key) { return ws_philox_key(see
 EXPORT void words(uint64_t seed, uint64_t step, uint64_t key, uint64_t first, long n, uint32_t *out) {
   _Pragma("omp simd") for (long i = 0; i < n; i++) out[i] = ws_philox_u32(seed, step, key, first + (uint64_t)i);
 }
-EXPORT void fill(uint64_t seed, uint64_t step, uint64_t key, uint64_t first, long n, uint32_t *out) {
-  ws_philox_fill(seed, step, key, first, n, out);
-}
 EXPORT float uniform_f32(uint64_t s, uint64_t t, uint64_t k, uint64_t e) { return ws_uniform_f32(s, t, k, e); }
 EXPORT double uniform_f64(uint64_t s, uint64_t t, uint64_t k, uint64_t e) { return ws_uniform_f64(s, t, k, e); }
 """
@@ -262,9 +259,9 @@ def test_philox_known_answers(native: ctypes.CDLL, counter: str, key: str, expec
     assert np.array_equal(out, hexadecimal(expected))
 
 
-def words(native: ctypes.CDLL, seed: int, step: int, key: int, first: int, count: int, how: str = "words") -> Array:
+def words(native: ctypes.CDLL, seed: int, step: int, key: int, first: int, count: int) -> Array:
     out = np.empty(count, np.uint32)
-    native[how](*[ctypes.c_uint64(v) for v in (seed, step, key, first)], ctypes.c_long(count), pointer(out))
+    native.words(*[ctypes.c_uint64(v) for v in (seed, step, key, first)], ctypes.c_long(count), pointer(out))
     return out
 
 
@@ -278,7 +275,6 @@ def test_a_random_word_belongs_to_its_element(native: ctypes.CDLL) -> None:
         out = np.empty(4, np.uint32)
         native.philox(pointer(counter), pointer(np.array([mixed & 0xFFFFFFFF, mixed >> 32], np.uint32)), pointer(out))
         assert got[element] == out[element % 4]
-    assert np.array_equal(words(native, seed, step, key, 8, 21, "fill"), got[8:29])
     assert np.array_equal(words(native, seed, step, key, 3, 30), got[3:33])
 
 

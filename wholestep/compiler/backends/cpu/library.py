@@ -9,6 +9,8 @@ import threading
 from ctypes import POINTER, Structure, c_double, c_int, c_long, c_uint64, c_void_p
 from pathlib import Path
 
+import numpy as np
+
 from wholestep.compiler.backend import IndexRefusedError
 from wholestep.compiler.backends.cpu.compiler import (
     EVERY_FLAG,
@@ -22,6 +24,7 @@ from wholestep.compiler.backends.cpu.compiler import (
     flags_of,
     run_compiler,
 )
+from wholestep.compiler.ir import random
 from wholestep.compiler.runtime.cache import Cache, key_of
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 
@@ -208,6 +211,7 @@ class Library:
         self.parts: dict[str, Part] = {}  # once a plan needs them
         self.barrier = self._function("ws_barrier", None)
         self.order = self._function("ws_order", c_uint64, c_uint64, c_uint64, c_uint64, c_uint64)
+        self._uniforms = self._function("ws_uniforms", None, c_uint64, c_uint64, c_uint64, c_long, c_void_p)
         self._pool_run = self._function("ws_pool_run", c_int, c_void_p, c_void_p, c_int)
         self.step = self.dll.ws_step  # of byref(Step); without types to convert to, a call is quickest
         # Runs steps until `loop.steps`, the end of the epoch or the time limit; returns how many were done.
@@ -229,6 +233,12 @@ class Library:
     def pool_run(self, body: int | ctypes._CFunctionType, argument: int | None, threads: int) -> None:
         """Call `body(argument, id, threads)` on every thread of the pool and wait for all of them."""
         check(self._pool_run(ctypes.cast(body, c_void_p), argument, threads), threads)
+
+    def uniforms(self, key: int, step: int, block: int, count: int) -> random.Floats:
+        """Four uniform numbers for each of `count` blocks of Philox."""
+        out = np.empty(4 * count)
+        self._uniforms(key, step, block, count, out.ctypes.data)
+        return out
 
 
 # What the parts of the library have, with the structure that each function takes; dtype -> the part with its products.
@@ -274,7 +284,7 @@ def check(error: int, threads: int) -> None:
 def library_sources(part: str = "") -> dict[str, str]:
     """The text of every file of the library, or of a part of it, by name."""
     compiled = {PARTS[part]} if part else {path.name for path in NATIVE.glob("*.c")} - {*PARTS.values()}
-    names = compiled | LIBRARY_HEADERS | {"ws.h", "half.h", "group.h"} | ({INCLUDED} if part else set())
+    names = compiled | LIBRARY_HEADERS | {"ws.h", "half.h", "philox.h", "group.h"} | ({INCLUDED} if part else set())
     return {name: (NATIVE / name).read_text() for name in sorted(names)}
 
 
@@ -314,6 +324,7 @@ def load_library(target: str, cache: Cache | None = None, compiler: Compiler | N
     with _loading:
         if target not in _loaded:
             _loaded[target] = Library(build_library(cache or Cache(), compiler or find_compiler(), target))
+            random.draw_by(_loaded[target].uniforms)
         return _loaded[target]
 
 

@@ -12,7 +12,7 @@ import pytest
 import wholestep as ws
 from tests.lenet import lenet
 from wholestep.compiler.backends.cpu import code as cpu
-from wholestep.compiler.backends.cpu.compiler import compile_c
+from wholestep.compiler.backends.cpu.compiler import ENTRY_FILE, compile_c
 from wholestep.compiler.backends.cpu.render.c import KERNELS_OF_A_FILE, source
 
 
@@ -26,8 +26,8 @@ def test_every_kernel_is_in_one_file_and_all_are_declared_where_they_are_called(
     }
     assert sorted(n for found in defined.values() for n in found) == sorted(names)
     assert all(len(found) <= KERNELS_OF_A_FILE for found in defined.values())
-    assert defined["plan.c"] == []
-    assert re.findall(r"void (ws_k\d+)\(.*\);$", files["plan.c"], re.M) == names
+    assert defined[ENTRY_FILE] == []
+    assert re.findall(r"void (ws_k\d+)\(.*\);$", files[ENTRY_FILE], re.M) == names
 
 
 def test_several_files_compute_the_bits_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

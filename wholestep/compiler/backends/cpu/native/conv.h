@@ -3,8 +3,6 @@
 #define WS_CONV_H
 #include "ws.h"
 
-/* Not worth a copy for every shape. */
-#define WS_APART static __attribute__((noinline, unused))
 #define WS_TILE static inline __attribute__((always_inline))
 #ifdef __AVX512F__
 #define WS_WIDE 64

@@ -38,16 +38,4 @@ WS_PHILOX uint32_t ws_philox_u32(uint64_t seed, uint64_t step, uint64_t key, uin
   const uint32_t low = element & 1 ? w.x[1] : w.x[0], high = element & 1 ? w.x[3] : w.x[2];
   return element & 2 ? high : low;
 }
-
-/* `count` consecutive words from element `first` (a multiple of 4): a quarter of the work of one word at a time. */
-static inline __attribute__((unused)) void
-ws_philox_fill(uint64_t seed, uint64_t step, uint64_t key, uint64_t first, long count, uint32_t *out) {
-  const long whole = count / 4;
-#pragma omp simd
-  for (long i = 0; i < whole; i++) {
-    const ws_words w = ws_philox_block(seed, step, key, first / 4 + (uint64_t)i);
-    out[4 * i] = w.x[0], out[4 * i + 1] = w.x[1], out[4 * i + 2] = w.x[2], out[4 * i + 3] = w.x[3];
-  }
-  for (long i = 4 * whole; i < count; i++) out[i] = ws_philox_u32(seed, step, key, first + (uint64_t)i);
-}
 #endif

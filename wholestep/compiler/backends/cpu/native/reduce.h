@@ -36,16 +36,19 @@ WS_INLINE long ws_clamp(long i, long last) { return i < 0 ? 0 : i > last ? last 
     }                                                                                                             \
     return best < 0 ? 0 : best;                                                                                   \
   }                                                                                                               \
-  /* x[lane][column] -> x[0][column], in the same order. */                                                       \
-  WS_INLINE void ws_columns_sum_##name(type x[16][16]) {                                                          \
+  /* x[lane][column] -> x[0][column], in the same order.  A function of its own: gcc takes longer for a copy of it     \
+     than for the loop before it.  Where that is unrolled, x is in registers, and `few` is for it. */                 \
+  WS_INLINE void ws_few_columns_sum_##name(type x[16][16]) {                                                      \
     for (int half = 8; half; half /= 2)                                                                           \
       for (int k = 0; k < half; k++)                                                                              \
         for (int l = 0; l < 16; l++) x[k][l] = (type)(word)((word)x[k][l] + (word)x[k + half][l]);                \
   }                                                                                                               \
-  WS_INLINE void ws_columns_max_##name(type x[16][16]) {                                                          \
+  WS_INLINE void ws_few_columns_max_##name(type x[16][16]) {                                                      \
     for (int k = 1; k < 16; k++)                                                                                  \
       for (int l = 0; l < 16; l++) { type m = x[0][l], y = x[k][l]; x[0][l] = maximum; }                          \
-  }
+  }                                                                                                               \
+  WS_APART void ws_columns_sum_##name(type x[16][16]) { ws_few_columns_sum_##name(x); }                           \
+  WS_APART void ws_columns_max_##name(type x[16][16]) { ws_few_columns_max_##name(x); }
 WS_REDUCTIONS(f32, float, float, int32_t, ws_max_f32(m, y))
 WS_REDUCTIONS(f64, double, double, int64_t, ws_max_f64(m, y))
 WS_REDUCTIONS(i32, int32_t, uint32_t, int32_t, (m > y ? m : y))

@@ -4,6 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Not worth a copy for every shape. */
+#define WS_APART static __attribute__((noinline, unused))
+
 /* Pieces of memory that are needed soon: `count` of them, each of `bytes`, `step` bytes apart. */
 typedef struct { const void *from; long count, bytes, step; } ws_ahead;
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from wholestep.compiler.backends.cpu.compiler import ENTRY_FILE
 from wholestep.compiler.backends.cpu.layout import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.call import headers
 from wholestep.compiler.backends.cpu.render.kernels import RENDER
@@ -22,7 +23,8 @@ PRELUDE = """\
 #define WS_EXPORT __attribute__((visibility("default")))
 """
 
-KERNELS_OF_A_FILE = 6  # each of them takes gcc about 0.1 s, reading the headers 0.03 s
+KERNELS_OF_A_FILE = 12  # each of them takes gcc about 0.04 s, reading the headers and what they share 0.1 s
+KERNELS_BESIDE_ENTRY = 6  # so few are one file with their entry point
 BARRIER = -1  # in the place of a kernel's number, where times are noted
 
 
@@ -32,24 +34,29 @@ class Source:
 
     prelude: str
     kernels: tuple[str, ...]  # static functions
-    entry: str  # and everything else that is exported
+    entry: str  # and the scalar prologue
+    refresh: str
 
     @property
     def text(self) -> str:
         """One file."""
-        return "\n\n".join([self.prelude, *self.kernels, self.entry]) + "\n"
+        return "\n\n".join([self.prelude, *self.kernels, self.entry, self.refresh]) + "\n"
 
     @property
     def files(self) -> dict[str, str]:
-        """The same program as several files of a few kernels each, which compilers may work on side by side."""
-        count = -(-len(self.kernels) // KERNELS_OF_A_FILE)
-        if count < 2:
+        """The same program as several files of a few kernels each, which compilers may work on side by side.
+
+        The entry point is last, in a file of its own name: it calls kernels and computes nothing.
+        """
+        if len(self.kernels) <= KERNELS_BESIDE_ENTRY:
             return {"plan.c": self.text}
+        count = max(2, -(-len(self.kernels) // KERNELS_OF_A_FILE))
         shared = [kernel.removeprefix("static ") for kernel in self.kernels]
         heads = [kernel.partition(" {\n")[0] + ";" for kernel in shared]
         # Dealt out in turn: neighbours resemble each other, so each file gets its part of what takes long.
         parts = {f"kernels{i}.c": shared[i::count] for i in range(count)}
-        parts["plan.c"] = [*heads, self.entry]
+        parts["kernels0.c"].append(self.refresh)
+        parts[ENTRY_FILE] = [*heads, self.entry]
         return {name: "\n\n".join([self.prelude, *part]) + "\n" for name, part in parts.items()}
 
 
@@ -80,8 +87,7 @@ def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> Source:
     notes = ['#include "profile.h"\n'] if profile else []
     barrier = noted("call->api->barrier();", BARRIER, profile)
     body = entry(plan, calls, prefix, barrier)
-    exported = [prologue(plan, prefix), body, refresh(plan, prefix)]
-    return Source(prelude, tuple(texts), "\n\n".join([*notes, *exported]))
+    return Source(prelude, tuple(texts), "\n\n".join([*notes, prologue(plan, prefix), body]), refresh(plan, prefix))
 
 
 def call_text(kernel: Kernel, function: str, writer: Writer) -> str:

@@ -19,6 +19,8 @@ from wholestep.compiler.ir.types import Extent, product
 from wholestep.compiler.plan.bodies import Columns, Dot, Scatter
 from wholestep.compiler.plan.kernel import Kind, Level, Load, Reduce
 
+UNROLLED = 16  # rounds of a loop that gcc may write out
+
 
 def render_nest(w: Writer) -> None:
     k = w.kernel
@@ -81,41 +83,64 @@ def column_panels(w: Writer, sums: Level, epilogue: Level, along: int, lo: str, 
     """The columns from `lo` to `hi` of the vector axis, summed along the axis `along`, and what follows the sums."""
     vector = w.kernel.vector
     assert vector is not None
+    width = panel_width(w)
     with w.loop("p", lo, hi, str(LANES)):
-        w.emit(f"const long w = {hi} - p < {LANES} ? {hi} - p : {LANES};")
+        if width == "w":
+            w.emit(f"const long w = {hi} - p < {LANES} ? {hi} - p : {LANES};")
         outside, w.scope.axes[vector] = w.scope.axes[vector], "(p + l)"
         if isinstance(w.kernel.axes[vector], int):
             w.scope.panels[vector] = (f"(p/{LANES})", "l")
-        reduce_columns(w, sums, along)
+        reduce_columns(w, sums, along, width)
         w.emit("#pragma omp simd")
-        with w.block("for (long l = 0; l < w; l++)"):
+        with w.block(f"for (long l = 0; l < {width}; l++)"):
             w.instructions(epilogue.body)
             w.stores(epilogue.stores)
         w.scope.axes[vector] = outside
         w.scope.panels.clear()
 
 
-def reduce_columns(w: Writer, level: Level, along: int) -> None:
+def panel_width(w: Writer) -> str:
+    """The columns of every panel where threads, and blocks of a product, own whole ones; else `w`, of each its own."""
+    extent, granule = w.kernel.axes[w.kernel.vector or 0], w.schedule.granule
+    blocks = blocks_of(w.kernel).columns if isinstance(w.kernel.body, Dot) else LANES
+    pieces = (blocks, granule if w.schedule.split == w.kernel.vector else LANES)
+    if not isinstance(extent, int) or any(n % LANES for n in pieces) or (extent > LANES and extent % LANES):
+        return "w"
+    return str(min(extent, LANES))
+
+
+def reduce_columns(w: Writer, level: Level, along: int, width: str) -> None:
     """16 lanes of 16 columns, each lane a row of `r`; then the lanes are combined in the order of a row's."""
     for r in level.reduces:
         start_columns(w, r)
-    for width in (str(LANES), "w"):  # whole panels have a constant width
-        loop = w.loop(f"i{along}", "0", w.scope.extent(w.kernel.axes[along]))
-        with w.block(f"if (w == {LANES})" if width != "w" else "else"), loop:
-            for r in level.reduces:  # argmax has one running maximum a column: the first of equals wins in any order
-                lane = "0" if r.op == "argmax" else f"i{along} & {LANES - 1}"
-                w.emit(f"{STORED[w.dtypes[r.value]]} *const lane{r.id} = r{r.id}[{lane}];")
-            w.emit("#pragma omp simd")
-            with w.block(f"for (long l = 0; l < {width}; l++)"):
-                w.instructions(level.body)
-                for r in level.reduces:
-                    add_to_column(w, r, along)
+    if width == "w":  # whole panels have a constant width
+        with w.block(f"if (w == {LANES})"):
+            add_columns(w, level, along, str(LANES))
+        with w.block("else"):
+            add_columns(w, level, along, width)
+    else:
+        add_columns(w, level, along, width)
+    extent = w.kernel.axes[along]
+    few = "few_" if isinstance(extent, int) and extent <= UNROLLED else ""
     for r in level.reduces:
         if r.op == "argmax":
             w.values[r.id] = f"a{r.id}[l]"
         else:
-            w.emit(f"ws_columns_{r.op}_{REDUCE_SUFFIX[w.dtypes[r.value]]}(r{r.id});")
+            w.emit(f"ws_{few}columns_{r.op}_{REDUCE_SUFFIX[w.dtypes[r.value]]}(r{r.id});")
             w.values[r.id] = f"r{r.id}[0][l]"
+
+
+def add_columns(w: Writer, level: Level, along: int, width: str) -> None:
+    """Every row of some columns to the lane it belongs to."""
+    with w.loop(f"i{along}", "0", w.scope.extent(w.kernel.axes[along])):
+        for r in level.reduces:  # argmax has one running maximum a column: the first of equals wins in any order
+            lane = "0" if r.op == "argmax" else f"i{along} & {LANES - 1}"
+            w.emit(f"{STORED[w.dtypes[r.value]]} *const lane{r.id} = r{r.id}[{lane}];")
+        w.emit("#pragma omp simd")
+        with w.block(f"for (long l = 0; l < {width}; l++)"):
+            w.instructions(level.body)
+            for r in level.reduces:
+                add_to_column(w, r, along)
 
 
 def start_columns(w: Writer, r: Reduce) -> None:
