@@ -144,6 +144,7 @@ from wholestep.options import CompileOptions as CompileOptions
 from wholestep.session.check.differences import gradcheck as gradcheck, GradientReport as GradientReport
 
 # many machines
+from wholestep.workers.workers import Workers as Workers
 from wholestep.workers.network import Network as Network
 
 # training

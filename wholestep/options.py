@@ -98,3 +98,53 @@ def thread_count(threads: int | None, default: int, most: int) -> int:
             f"{origin}={shown!r}: expected a whole number from 1 to {most}; leave it out to use {default}."
         )
     return wanted
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a launcher has told this process: it is one of several ranks."""
+
+    rank: int
+    count: int | None  # of ranks; None where MPI alone knows
+    ours: bool  # by `wholestep launch`, whose processes train together even where a script does not say so
+    watched: bool  # not by MPI's own launcher: whoever has started this process sees it end, and tells the others
+    attempt: int = 0  # starts of the same job before this one
+    restarts: int = 0  # that there may be
+    since: float = 0.0  # seconds since 1970, when the first of them was: checkpoints from before are not the job's
+
+
+# Variables with the rank and the number of ranks: of MPICH and its kin, of its port, of Open MPI, of Slurm.
+LAUNCHERS = (
+    ("PMI_RANK", "PMI_SIZE"),
+    ("PMI_ID", "WHOLESTEP_RANKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMIX_RANK", "SLURM_NTASKS"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+
+
+def launched() -> Launch | None:
+    """What a launcher has said; None in a process that was started alone."""
+    told = os.environ.get
+    for rank, count in LAUNCHERS:
+        if (text := told(rank, "")).isdecimal():
+            size = told(count, "")
+            return Launch(
+                int(text),
+                int(size) if size.isdecimal() else None,
+                bool(told("WHOLESTEP_RANKS")),
+                bool(told("PMI_PORT")),
+                int(told("WHOLESTEP_ATTEMPT") or 0),
+                int(told("WHOLESTEP_RESTARTS") or 0),
+                float(told("WHOLESTEP_SINCE") or 0),
+            )
+    return None
+
+
+def launch_variables(count: int, attempt: int, restarts: int, since: float, threads: int | None) -> dict[str, str]:
+    """What `wholestep launch` tells the ranks of a job; `threads` is for each, unless the user has said otherwise."""
+    said = {"WHOLESTEP_RANKS": count, "WHOLESTEP_ATTEMPT": attempt, "WHOLESTEP_RESTARTS": restarts}
+    found = {**{name: str(value) for name, value in said.items()}, "WHOLESTEP_SINCE": repr(since)}
+    if threads is not None and not os.environ.get("WHOLESTEP_THREADS"):
+        found["WHOLESTEP_THREADS"] = str(threads)
+    return found

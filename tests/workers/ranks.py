@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -13,7 +14,14 @@ ROOT = Path(__file__).parent.parent.parent
 def mpiexec(count: int, module: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """`mpiexec -n count python -m module arguments`, with MPI's own program of this Python."""
     program = Path(sys.executable).parent / "mpiexec"
-    command = [os.fspath(program), "-n", str(count), sys.executable, "-m", module, *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
-    )
+    return run([os.fspath(program), "-n", str(count), sys.executable, "-m", module, *arguments], environment)
+
+
+def launch(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`wholestep launch arguments`"""
+    return run([sys.executable, "-m", "wholestep.cli", "launch", *arguments], environment)
+
+
+def run(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, "PYTHONPATH": os.fspath(ROOT), **environment}
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120, check=False)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import wholestep
-from wholestep.cli import doctor, plans, running, timing
+from wholestep.cli import doctor, launch, plans, running, timing
 
 app = typer.Typer(
     help="Wholestep: a whole training step as one native call.",
@@ -17,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(running.train)
+app.command(context_settings=launch.PASSED_ON)(launch.launch)
 app.command()(running.evaluate)
 app.command()(running.predict)
 app.command()(timing.trace)

@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import socket
+import time
 from collections.abc import Sequence
 from ctypes import c_void_p
 from pathlib import Path
@@ -27,6 +28,7 @@ MESSAGE = 1 << 20  # bytes of a piece that is sent
 ROOM, LEAST = 1 << 22, 1 << 14  # bytes of a window, which stays in cache; and of a piece of it, at least
 LINE = 64  # bytes
 NAME = 256  # bytes of who a rank is
+POLL = 0.001  # seconds
 
 
 class MPIGroup:
@@ -45,6 +47,7 @@ class MPIGroup:
 
         self.comm = comm.Dup()
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self._end = self.comm.Dup()  # what was exchanged before is no matter to those who leave
         self.rank, self.size = self.comm.rank, self.comm.size
         self.ranks = _gathered(self.comm, _who())  # who the ranks are: machine, host, process
         self._library = native.library()
@@ -149,6 +152,16 @@ class MPIGroup:
     def leave(self) -> None:
         """Tell the others not to wait for this rank any longer."""
         self._library.ws_mpi_leave(self.native)
+
+    def leave_together(self, seconds: float) -> bool:
+        """Leave, and wait for the others to; False where they have not by then."""
+        self.leave()
+        everyone, deadline = self._end.Ibarrier(), time.monotonic() + seconds
+        while not everyone.Test():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL)
+        return True
 
 
 class _Rank:

@@ -1,0 +1,25 @@
+"""A script for `wholestep launch` in tests/workers/test_launch.py: ranks that meet, and one of them that is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import wholestep as ws
+
+workers = ws.Workers()
+group = workers.join()
+assert group is not None
+assert [int(rank) for rank in group.gather(str(workers.rank).encode())] == list(range(group.size))
+print("threads", os.environ["WHOLESTEP_THREADS"], "arguments", *sys.argv[1:], flush=True)
+how, attempt = sys.argv[1], os.environ["WHOLESTEP_ATTEMPT"]
+if group.rank == 1:
+    if how == "killed" or (how == "once" and attempt == "0"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "error":
+        raise ValueError("a mistake of the script")
+    if how == "exit":
+        sys.exit(4)
+group.gather(b"once more")
+print("end of", group.rank, flush=True)

@@ -1,0 +1,111 @@
+"""`wholestep launch`: ranks on this machine, their output, how they end, restarts; and what `ws.Workers` refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wholestep as ws
+from tests.workers.ranks import launch
+from wholestep.errors import OptionError, UsageError
+from wholestep.workers import launching
+
+JOB = str(Path(__file__).parent / "job.py")
+
+
+def test_ranks_of_other_numbers_than_0_are_named_before_their_lines() -> None:
+    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
+    done = launch("-n", "2", JOB, "nothing", "--flag", "3", WHOLESTEP_THREADS="")
+    assert done.returncode == 0, done.stderr
+    threads = max(1, len(os.sched_getaffinity(0)) // 2)
+    lines = [f"threads {threads} arguments nothing --flag 3", "end of 0"]
+    assert sorted(done.stdout.splitlines()) == sorted([*lines, f"[1] {lines[0]}", "[1] end of 1"])
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "told"),
+    [
+        ("killed", 137, "wholestep: rank 1 of 2 was killed by SIGKILL"),
+        ("error", 1, "[1] ValueError: a mistake of the script"),
+        ("exit", 4, "wholestep: rank 1 of 2 ended with exit code 4"),
+    ],
+)
+def test_a_lost_rank_ends_the_job_and_is_named(how: str, code: int, told: str) -> None:
+    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
+    done = launch("-n", "2", JOB, how)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert told in done.stderr.splitlines()
+    assert "error: rank 1 of 2 (process " in done.stderr  # so says rank 0
+    assert "end of" not in done.stdout
+
+
+def test_a_job_is_started_again_where_a_rank_was_lost_and_not_where_the_script_failed() -> None:
+    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
+    done = launch("-n", "2", "--restarts", "2", JOB, "once")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("starting again from the last checkpoint (1 of 2 restarts)") == 1
+    done = launch("-n", "2", "--restarts", "2", JOB, "error")
+    assert (done.returncode, "starting again" in done.stderr) == (1, False)
+
+
+def test_a_process_that_was_started_alone_is_told_how_to_start_several() -> None:
+    with pytest.raises(
+        UsageError, match=r"Start them: wholestep launch -n 4 .*To make their steps in this process.*sh"
+    ):
+        ws.Workers(4).join()
+    assert ws.Workers(1).join() is None
+    assert ws.Workers(4).rank == 0
+
+
+def test_another_number_of_processes_than_were_started_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    with pytest.raises(UsageError, match=r"ws.Workers\(4\), and 2 processes were started. Start as many: wholestep"):
+        ws.Workers(4).join()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"count": 0}, "count is a whole number of at least 1; received 0"),
+        ({"count": True}, "count is a whole number of at least 1; received True"),
+        ({"restarts": -1}, "restarts is a whole number of at least 0; received -1"),
+        ({"engine": "gloo"}, "engine='gloo'; expected one of 'mpi', 'ray'"),
+        ({"shard": "all"}, "shard='all'; expected 'optimizer', or None"),
+        ({"timeout": 0}, "timeout is a number of seconds above 0; received 0"),
+        ({"count": 4, "data": 3, "model": 2}, "count=4 is not data=3 times model=2, 6; leave one of them out"),
+        ({"count": 5, "model": 2}, "count=5 is not data=1 times model=2, 2; leave one of them out"),
+    ],
+)
+def test_what_means_nothing_is_refused(given: dict[str, object], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        ws.Workers(**given)  # type: ignore[arg-type]
+
+
+def test_the_number_of_workers_follows_from_its_axes() -> None:
+    assert ws.Workers(data=2, model=3).count == 6
+    assert ws.Workers(6, model=3).data == 2
+    assert ws.Workers(6, data=3).model == 2
+
+
+def test_mpiexec_is_told_what_each_library_wants(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    job = launching.Job(4, ("python", "train.py"), hosts=("a", "b"))
+    for library, expected in {
+        "HYDRA build details": "-prepend-rank -hosts a,b -ppn 2 -genvlist X -n 4 python train.py",
+        "mpirun (Open MPI) 5.0.11": "--oversubscribe --host a:2,b:2 -x X -n 4 python train.py",
+    }.items():
+        program = tmp_path / "mpiexec"
+        program.write_text(f"#!/bin/sh\necho '{library}'\n")
+        program.chmod(0o755)
+        command = launching.mpiexec_command(program, job, {"X": "1"})
+        assert " ".join(word for word in command[1:] if word != "--allow-run-as-root") == expected
+
+
+def test_the_package_does_without_mpi() -> None:
+    said = "import wholestep, sys; wholestep.Workers(2); print('mpi4py' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

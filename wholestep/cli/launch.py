@@ -1,0 +1,49 @@
+"""`wholestep launch`: a script on several processes, or machines, that train together."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wholestep.cli.shared import told
+from wholestep.errors import UsageError
+
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@told
+def launch(
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(help="A Python file that calls ws.fit; what follows it are its arguments.")],
+    count: Annotated[int, typer.Option("-n", min=1, help="How many processes.")],
+    hosts: Annotated[
+        str | None, typer.Option(help="Machines, by commas, that ssh reaches and that have the same folders.")
+    ] = None,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="Start again, from the last checkpoint, where a process is lost: so often.")
+    ] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of each process; else cores are divided.")] = None,
+) -> None:
+    """Run a script on several processes that make each step together."""
+    if not script.is_file():
+        raise UsageError(
+            f"there is no script {script}; name a Python file that calls ws.fit(..., workers=ws.Workers())."
+        )
+    start((sys.executable, str(script), *context.args), count, hosts, restarts, threads)
+
+
+def start(command: tuple[str, ...], count: int, hosts: str | None, restarts: int, threads: int | None = None) -> None:
+    """Run a command as ranks to its end, and exit as it did."""
+    from wholestep.workers.launching import Job, run_job
+
+    named = tuple(host.strip() for host in hosts.split(",") if host.strip()) if hosts else ()
+    code = run_job(Job(count, command, named, restarts, threads), _say)
+    if code:
+        raise typer.Exit(code)
+
+
+def _say(text: str) -> None:
+    print(f"wholestep: {text}", file=sys.stderr, flush=True)

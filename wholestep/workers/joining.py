@@ -1,0 +1,121 @@
+"""How a process becomes a rank: it finds what a launcher has told it, and joins MPI, once."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from wholestep.errors import UsageError, WorkerError
+from wholestep.options import Launch, launched
+
+if TYPE_CHECKING:
+    from wholestep.workers.mpi import MPIGroup
+    from wholestep.workers.workers import Workers
+
+log = logging.getLogger("wholestep")
+
+FAILED, LOST = 1, 75  # exit codes: an error of the script's own; a rank was lost, and a restart may go on (EX_TEMPFAIL)
+# Seconds that a process which ends waits for the others: MPI's own launcher takes one that does not for lost.
+FINISH, FINISH_WATCHED = 60.0, 2.0
+INSTALL = "pip install 'wholestep[mpi]'"
+
+_joined: MPIGroup | None = None
+
+
+def join(workers: Workers) -> MPIGroup | None:
+    """The group that this process is a rank of; None where it is alone and need not be more."""
+    launch = launched()
+    if launch is None:
+        if workers.count == 1:
+            return None
+        raise UsageError(_started_alone(workers))
+    _need_count(workers.count, launch.count)
+    group = _joined or _join(launch, workers.timeout)
+    group.native.timeout = workers.timeout
+    _need_count(workers.count, group.size)
+    return group if group.size > 1 else None
+
+
+def _started_alone(workers: Workers) -> str:
+    shown, count = "" if workers.count is None else workers.count, workers.count or 2
+    script = sys.argv[0] if sys.argv and sys.argv[0].endswith(".py") else "train.py"
+    return (
+        f"workers=ws.Workers({shown}): this process is to be one of several, and it was started alone. Start them: "
+        f"wholestep launch -n {count} {script}. To make their steps in this process, to the same bits: shards={count}."
+    )
+
+
+def _need_count(wanted: int | None, there: int | None) -> None:
+    if wanted is not None and there is not None and wanted != there:
+        raise UsageError(
+            f"workers=ws.Workers({wanted}), and {there} processes were started. Start as many: wholestep launch -n "
+            f"{wanted} ...; or leave the number out, ws.Workers(), to take those that there are."
+        )
+
+
+def _join(launch: Launch, timeout: float) -> MPIGroup:
+    global _joined
+    try:
+        import mpi4py
+    except ImportError as error:
+        raise UsageError(f"workers= needs mpi4py and an MPI library, which are not installed: {INSTALL}.") from error
+    mpi4py.rc.finalize, mpi4py.rc.thread_level = False, "serialized"  # we end it, within bounds: see `_leave`
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise UsageError(f"mpi4py found no MPI library to load: {INSTALL} brings one. It said: {error}") from error
+    world = MPI.COMM_WORLD
+    if launch.count is not None and world.size != launch.count:
+        library = MPI.Get_library_version().splitlines()[0].strip()
+        raise UsageError(
+            f"{launch.count} processes were started, and MPI knows of {world.size}: what has started them and the "
+            f"library of mpi4py ({library}) are not of one kind. Start them by `wholestep launch`, or with that "
+            "library's own mpiexec."
+        )
+    from wholestep.workers.mpi import MPIGroup
+
+    _joined = MPIGroup(world, timeout)
+    atexit.register(_leave, _joined, launch)
+    sys.excepthook = _Hook(_joined, launch)
+    return _joined
+
+
+class _Hook:
+    """An error that nobody catches ends this rank and, where others wait for it, them."""
+
+    def __init__(self, group: MPIGroup, launch: Launch) -> None:
+        self.group, self.launch, self.before = group, launch, sys.excepthook
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, WorkerError):
+            sys.stderr.write(f"error: {error}\n")
+        else:
+            self.before(kind, error, trace)
+        _abort(self.group, self.launch, LOST if isinstance(error, WorkerError) else FAILED)
+
+
+def _abort(group: MPIGroup, launch: Launch, code: int) -> None:
+    """End this process at once and, where MPI's own launcher has started them, all."""
+    from mpi4py import MPI
+
+    atexit.unregister(_leave)
+    group.leave()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if launch.watched:
+        os._exit(code)
+    MPI.COMM_WORLD.Abort(code)
+
+
+def _leave(group: MPIGroup, launch: Launch) -> None:
+    """At the end of a process: MPI is ended with the others; where they do not come, this process ends without."""
+    if group.native.failed:
+        _abort(group, launch, LOST)
+    if group.leave_together(FINISH_WATCHED if launch.watched else FINISH):
+        from mpi4py import MPI
+
+        MPI.Finalize()

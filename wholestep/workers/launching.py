@@ -1,0 +1,196 @@
+"""Starting the ranks of a job: on this machine as our own processes, on several through `mpiexec`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from wholestep.compiler.runtime.threads import default_threads
+from wholestep.errors import UsageError
+from wholestep.options import launch_variables
+from wholestep.workers.joining import INSTALL, LOST
+from wholestep.workers.ranks import Ended, close_port, open_port, start_rank
+
+GRACE = 5.0  # seconds that the others have to end by themselves once a rank has failed
+POLL = 0.02
+FORWARDED = (signal.SIGINT, signal.SIGTERM)
+FINISHED = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)  # the last two: steps were finished and saved, then it ended
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program that several ranks run."""
+
+    count: int
+    command: tuple[str, ...]  # of each rank
+    hosts: tuple[str, ...] = ()  # this machine, unless given
+    restarts: int = 0
+    threads: int | None = None  # of each rank; None: the cores are divided among those of a machine
+
+
+def run_job(job: Job, say: Callable[[str], None]) -> int:
+    """Run a job to its end, starting it again where a rank was lost; the exit code.  `say` tells what happens."""
+    since = time.time()
+    for attempt in range(job.restarts + 1):
+        per_host = -(-job.count // max(1, len(job.hosts)))
+        threads = job.threads or max(1, default_threads() // per_host)
+        variables = launch_variables(job.count, attempt, job.restarts, since, threads)
+        code, is_lost = _run_once(job, variables, say)
+        if not is_lost or attempt == job.restarts:
+            return code
+        say(f"starting again from the last checkpoint ({attempt + 1} of {job.restarts} restarts)")
+    raise AssertionError("the last attempt returns")
+
+
+def _run_once(job: Job, variables: Mapping[str, str], say: Callable[[str], None]) -> tuple[int, bool]:
+    """One attempt: the exit code, and whether another one may go on where it ended."""
+    if job.hosts or _library_of(find_mpiexec()) == "Open MPI":
+        code = run_through_mpiexec(job, variables)
+        return code, code not in (*FINISHED, 1, 2)
+    ended = run_here(job, variables, say)
+    if all(rank.code in FINISHED for rank in ended):
+        return ended[0].code, False
+    by_error = [rank for rank in ended if not rank.is_lost and rank.code not in (*FINISHED, LOST)]
+    told = min(by_error or [rank for rank in ended if rank.is_lost] or ended, key=lambda rank: rank.when)
+    say(f"rank {told.rank} of {job.count} {told.how}")
+    return told.code, not by_error
+
+
+# -- on this machine -----------------------------------------------------------------------------------------------
+
+
+def run_here(job: Job, variables: Mapping[str, str], say: Callable[[str], None]) -> list[Ended]:
+    """Run all ranks as processes of ours; how each ended."""
+    server, port = open_port(find_mpiexec(), job.count)
+    started: list[subprocess.Popen[bytes]] = []
+    readers: list[threading.Thread] = []
+    try:
+        with forwarded(started):
+            for rank in range(job.count):
+                child = start_rank(
+                    job.command, {**os.environ, **variables, "PMI_PORT": port, "PMI_ID": str(rank)}, rank
+                )
+                started.append(child)
+                readers += prefixed(child, rank)
+            return _watch(started)
+    finally:
+        for child in started:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+        for reader in readers:
+            reader.join()
+        close_port(server)
+
+
+def _watch(started: Sequence[subprocess.Popen[bytes]]) -> list[Ended]:
+    """Wait for all; once one has failed, for `GRACE` seconds more."""
+    ended: dict[int, Ended] = {}
+    deadline = float("inf")
+    while len(ended) < len(started) and time.monotonic() < deadline:
+        for rank, child in enumerate(started):
+            if rank not in ended and (code := child.poll()) is not None:
+                ended[rank] = Ended.by(rank, code)
+                if ended[rank].code not in FINISHED:
+                    deadline = min(deadline, time.monotonic() + GRACE)
+        time.sleep(POLL)
+    left = set(range(len(started))) - ended.keys()
+    hung = [Ended(rank, LOST, 0.0, how="hung, or was left behind, and was killed") for rank in left]
+    return [*ended.values(), *hung]
+
+
+@contextmanager
+def forwarded(started: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM go to every rank: they finish the steps at hand together, save, and end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def forward(number: int, frame: object) -> None:
+        for child in started:
+            if child.poll() is None:
+                child.send_signal(number)
+
+    before = {each: signal.signal(each, forward) for each in FORWARDED}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def prefixed(child: subprocess.Popen[bytes], rank: int) -> list[threading.Thread]:
+    """What a rank other than the first writes, line by line behind its number."""
+    pairs = [(child.stdout, sys.stdout), (child.stderr, sys.stderr)]
+    made = [threading.Thread(target=_copy, args=(pipe, to, f"[{rank}] ")) for pipe, to in pairs if pipe is not None]
+    for each in made:
+        each.start()
+    return made
+
+
+def _copy(pipe: IO[bytes], to: IO[str], prefix: str) -> None:
+    for line in pipe:
+        to.write(prefix + line.decode(errors="replace").rstrip("\n") + "\n")
+        to.flush()
+
+
+# -- through mpiexec -------------------------------------------------------------------------------------------------
+
+
+def run_through_mpiexec(job: Job, variables: Mapping[str, str]) -> int:
+    """MPI's own launcher starts the ranks, on other machines by ssh, and ends all of them where one fails."""
+    command = mpiexec_command(find_mpiexec(), job, variables)
+    child = subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pairs = [(child.stdout, sys.stdout), (child.stderr, sys.stderr)]
+    readers = [threading.Thread(target=_unprefix_first, args=pair) for pair in pairs]
+    for reader in readers:
+        reader.start()
+    with forwarded([child]):
+        code = child.wait()
+    for reader in readers:
+        reader.join()
+    return code if code >= 0 else 128 - code
+
+
+def _unprefix_first(pipe: IO[bytes], to: IO[str]) -> None:
+    """Lines of rank 0 as they are: the launcher puts `[0] ` before them."""
+    for line in pipe:
+        to.write(line.decode(errors="replace").removeprefix("[0] "))
+        to.flush()
+
+
+def mpiexec_command(program: Path, job: Job, variables: Mapping[str, str]) -> list[str]:
+    """The command line, as the library's own launcher wants it."""
+    named, hosts = sorted(variables), ",".join(job.hosts)
+    if _library_of(program) == "Open MPI":
+        root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+        where = ["--host", ",".join(f"{host}:{-(-job.count // len(job.hosts))}" for host in job.hosts)] if hosts else []
+        said = [word for name in named for word in ("-x", name)]
+        return [os.fspath(program), *root, "--oversubscribe", *where, *said, "-n", str(job.count), *job.command]
+    where = ["-hosts", hosts, "-ppn", str(-(-job.count // len(job.hosts)))] if hosts else []
+    said = ["-genvlist", ",".join(named)]
+    return [os.fspath(program), "-prepend-rank", *where, *said, "-n", str(job.count), *job.command]
+
+
+def find_mpiexec() -> Path:
+    """The program of the wheel in this Python, else the one on the PATH."""
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = os.fspath(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise UsageError(f"there is no mpiexec, neither beside {sys.executable} nor on the PATH: {INSTALL} brings one.")
+    return Path(found)
+
+
+def _library_of(program: Path) -> str:
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    return "Open MPI" if "open mpi" in said.lower() or "openrte" in said.lower() or "prte" in said.lower() else "MPICH"

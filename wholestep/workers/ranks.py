@@ -1,0 +1,83 @@
+"""Processes that become ranks of MPI although others have started them.
+
+Independent processes cannot connect over MPI.  But MPICH's launcher can be asked for its port: `mpiexec -pmi-port` runs
+placeholders, which say where their ranks would meet, and a process that is told that joins in a placeholder's stead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wholestep.errors import UsageError
+
+SECONDS = 5.0  # that a launcher has to end
+DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl
+# Says where ranks meet.  The first placeholder ends with its standard input, which ends with the process that opened
+# the port; the launcher then ends the others.
+PLACEHOLDER = 'echo "$PMI_PORT"; if [ "$PMI_ID" = 0 ]; then cat > /dev/null; exit 1; else exec sleep 1000000; fi'
+
+
+def open_port(program: Path, count: int) -> tuple[subprocess.Popen[bytes], str]:
+    """A launcher that waits for `count` ranks, and where they reach it."""
+    server = subprocess.Popen(
+        [os.fspath(program), "-pmi-port", "-n", str(count), "sh", "-c", PLACEHOLDER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # it complains about ranks that are killed, which we tell better
+        start_new_session=True,  # Ctrl-C is not for it
+    )
+    assert server.stdout is not None
+    said = server.stdout.readline().decode().strip()
+    if ":" not in said:
+        server.kill()
+        raise UsageError(f"{program} -pmi-port opened no port for {count} ranks; it said {said!r}. Is it MPICH's?")
+    return server, said
+
+
+def close_port(server: subprocess.Popen[bytes]) -> None:
+    """End a launcher and its placeholders."""
+    server.terminate()
+    try:
+        server.wait(SECONDS)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
+
+
+def start_rank(command: Sequence[str], variables: Mapping[str, str], rank: int) -> subprocess.Popen[bytes]:
+    """A process of ours that is a rank; it ends with us.  The first one writes to our output, the others to pipes."""
+    pipe = None if rank == 0 else subprocess.PIPE
+    libc = ctypes.CDLL(None)
+    return subprocess.Popen(
+        command,
+        env=dict(variables),
+        stdin=None if rank == 0 else subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        start_new_session=True,  # we hand Ctrl-C on
+        preexec_fn=lambda: libc.prctl(DIES_WITH_PARENT, signal.SIGTERM),
+    )
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A rank that has ended: its exit code (128 + signal where one killed it), when, and how, for people."""
+
+    rank: int
+    code: int
+    when: float
+    how: str
+    is_lost: bool = False  # killed by a signal
+
+    @staticmethod
+    def by(rank: int, code: int) -> Ended:
+        """From what Python calls an exit code: negative where a signal has killed a process."""
+        how = f"ended with exit code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+        return Ended(rank, code if code >= 0 else 128 - code, time.monotonic(), how, code < 0)

@@ -1,0 +1,93 @@
+"""`ws.Workers`: the processes that make each step together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from wholestep.errors import OptionError
+from wholestep.options import launched
+
+if TYPE_CHECKING:
+    from wholestep.compiler.runtime.group import Group
+
+ENGINES = ("mpi", "ray")
+SHARDS = (None, "optimizer")
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Processes that make each step together: every one of them runs the same script, over its own rows of each batch.
+
+    Args:
+        count: how many; None is as many as were started, `wholestep launch -n 4`.
+        engine: "mpi": processes that `wholestep launch`, `mpiexec` or `srun` has started.  "ray": this process asks Ray
+            for them, which starts them again where one is lost.
+        shard: "optimizer": each process keeps a part of the optimizer's state, and updates its part of the weights.
+        data: of `count = data * model`: how many parts a batch is cut into.
+        model: and how many processes layers with `split=` are divided among.
+        checkpoint: of "ray": the folder that its restarts go on from; `fit` keeps its checkpoints there.
+        restarts: of "ray": how often; `wholestep launch --restarts 3` says it for MPI.
+        timeout: seconds that a process waits for the others before the run ends with a `WorkerError`.
+
+    Example: `ws.fit(model, (x, y), loss="cross_entropy", workers=ws.Workers(4))`.
+    """
+
+    count: int | None = None
+    engine: str = "mpi"
+    shard: str | None = None
+    data: int | None = None
+    model: int | None = None
+    checkpoint: str | PathLike[str] | None = None
+    restarts: int = 0
+    timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise OptionError(f"Workers: engine={self.engine!r}; expected one of {', '.join(map(repr, ENGINES))}.")
+        if self.shard not in SHARDS:
+            raise OptionError(
+                f"Workers: shard={self.shard!r}; expected 'optimizer', or None to keep all of it in each."
+            )
+        for name, least in (("count", 1), ("data", 1), ("model", 1), ("restarts", 0)):
+            value = getattr(self, name)
+            if (value is None and name != "restarts") or _is_whole(value, least):
+                continue
+            raise OptionError(f"Workers: {name} is a whole number of at least {least}; received {value!r}.")
+        if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not self.timeout > 0:
+            raise OptionError(f"Workers: timeout is a number of seconds above 0; received {self.timeout!r}.")
+        self._need_axes()
+
+    def _need_axes(self) -> None:
+        """`count` follows from `data` and `model` where it is not given."""
+        if self.data is None and self.model is None:
+            return
+        product = (self.data or 1) * (self.model or 1)
+        if self.count is None:
+            object.__setattr__(self, "count", product)
+        elif self.data is None and self.count % product == 0:
+            object.__setattr__(self, "data", self.count // product)
+        elif self.model is None and self.count % product == 0:
+            object.__setattr__(self, "model", self.count // product)
+        elif self.count != product:
+            raise OptionError(
+                f"Workers: count={self.count} is not data={self.data or 1} times model={self.model or 1}, {product}; "
+                "leave one of them out."
+            )
+
+    @property
+    def rank(self) -> int:
+        """Of this process, from 0; 0 too where it was started alone."""
+        found = launched()
+        return 0 if found is None else found.rank
+
+    def join(self) -> Group | None:
+        """The group that this process is a rank of; None where it is alone."""
+        from wholestep.workers.joining import join  # most run alone
+
+        return join(self)
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
