@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import wholestep as ws
-from tests.workers.ranks import launch
+from tests.workers.ranks import launch, run
 from wholestep.errors import OptionError, UsageError
 from wholestep.workers import launching
 
@@ -50,6 +51,16 @@ def test_a_job_is_started_again_where_a_rank_was_lost_and_not_where_the_script_f
     assert done.stderr.count("starting again from the last checkpoint (1 of 2 restarts)") == 1
     done = launch("-n", "2", "--restarts", "2", JOB, "error")
     assert (done.returncode, "starting again" in done.stderr) == (1, False)
+
+
+def test_the_doctor_adds_numbers_on_several_processes_and_times_them() -> None:
+    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
+    done = run([sys.executable, "-m", "wholestep.cli", "doctor", "--workers", "2"], {})
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = (
+        r"\nworkers +2 over mpi on 1 machine, by memory that they share: a sum of 4 bytes takes [\d.]+ us, of 16 MiB "
+    )
+    assert re.search(said + r"[\d.]+ ms \([\d.]+ GB/s\)\n", done.stdout)
 
 
 def test_a_process_that_was_started_alone_is_told_how_to_start_several() -> None:

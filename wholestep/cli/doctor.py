@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
+import tempfile
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
+from typing import Annotated
 
 import typer
 
@@ -14,10 +18,16 @@ from wholestep.errors import OptionError, WholestepError
 OTHERS = ("egglog", "safetensors", "matplotlib", "rich", "typer")
 
 
-def doctor() -> None:
+def doctor(
+    workers: Annotated[
+        int | None, typer.Option(min=2, help="Also start so many processes, which add numbers together, and time them.")
+    ] = None,
+    hosts: Annotated[str | None, typer.Option(help="Machines that they are on, by commas.")] = None,
+) -> None:
     """Say what Wholestep finds on this machine, and train two steps to see that it works."""
     failed = False
-    for name, probe in rows():
+    asked = [("workers", partial(_workers, workers, hosts))] if workers is not None else []
+    for name, probe in [*rows(), *asked]:
         try:
             found = probe()
         except (WholestepError, OSError) as error:
@@ -116,6 +126,21 @@ def _cache() -> str:
     files = [f for f in folder.rglob("*") if f.is_file()]
     writable = "" if os.access(folder if folder.exists() else folder.parent, os.W_OK) else ", NOT WRITABLE"
     return f"{folder} ({len(files)} files, {sum(f.stat().st_size for f in files):,} bytes{writable})"
+
+
+def _workers(count: int, hosts: str | None) -> str:
+    """What the processes said; their errors stand above."""
+    from wholestep.workers.launching import Job, named_hosts, run_job
+
+    said: list[str] = []
+    command = (sys.executable, "-m", "wholestep.workers.probe")
+    with tempfile.TemporaryFile("w+") as output:
+        code = run_job(Job(count, command, named_hosts(hosts), output=output), said.append)
+        output.seek(0)
+        found = output.read().strip()
+    if code or not found:
+        raise WholestepError("; ".join(said) or f"{count} processes ended with exit code {code}")
+    return found
 
 
 def _self_test() -> str:

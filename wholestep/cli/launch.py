@@ -37,10 +37,9 @@ def launch(
 
 def start(command: tuple[str, ...], count: int, hosts: str | None, restarts: int, threads: int | None = None) -> None:
     """Run a command as ranks to its end, and exit as it did."""
-    from wholestep.workers.launching import Job, run_job
+    from wholestep.workers.launching import Job, named_hosts, run_job
 
-    named = tuple(host.strip() for host in hosts.split(",") if host.strip()) if hosts else ()
-    code = run_job(Job(count, command, named, restarts, threads), _say)
+    code = run_job(Job(count, command, named_hosts(hosts), restarts, threads), _say)
     if code:
         raise typer.Exit(code)
 

@@ -36,6 +36,12 @@ class Job:
     hosts: tuple[str, ...] = ()  # this machine, unless given
     restarts: int = 0
     threads: int | None = None  # of each rank; None: the cores are divided among those of a machine
+    output: IO[str] | None = None  # where rank 0 writes to; None: where we do
+
+
+def named_hosts(text: str | None) -> tuple[str, ...]:
+    """`"a, b"` as names."""
+    return tuple(host.strip() for host in (text or "").split(",") if host.strip())
 
 
 def run_job(job: Job, say: Callable[[str], None]) -> int:
@@ -56,6 +62,8 @@ def _run_once(job: Job, variables: Mapping[str, str], say: Callable[[str], None]
     """One attempt: the exit code, and whether another one may go on where it ended."""
     if job.hosts or _library_of(find_mpiexec()) == "Open MPI":
         code = run_through_mpiexec(job, variables)
+        if code not in FINISHED:
+            say(f"mpiexec ended with exit code {code}: what it said is above")
         return code, code not in (*FINISHED, 1, 2)
     ended = run_here(job, variables, say)
     if all(rank.code in FINISHED for rank in ended):
@@ -77,9 +85,8 @@ def run_here(job: Job, variables: Mapping[str, str], say: Callable[[str], None])
     try:
         with forwarded(started):
             for rank in range(job.count):
-                child = start_rank(
-                    job.command, {**os.environ, **variables, "PMI_PORT": port, "PMI_ID": str(rank)}, rank
-                )
+                told = {**os.environ, **variables, "PMI_PORT": port, "PMI_ID": str(rank)}
+                child = start_rank(job.command, told, rank, job.output)
                 started.append(child)
                 readers += prefixed(child, rank)
             return _watch(started)
@@ -151,7 +158,7 @@ def run_through_mpiexec(job: Job, variables: Mapping[str, str]) -> int:
     """MPI's own launcher starts the ranks, on other machines by ssh, and ends all of them where one fails."""
     command = mpiexec_command(find_mpiexec(), job, variables)
     child = subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    pairs = [(child.stdout, sys.stdout), (child.stderr, sys.stderr)]
+    pairs = [(child.stdout, job.output or sys.stdout), (child.stderr, sys.stderr)]
     readers = [threading.Thread(target=_unprefix_first, args=pair) for pair in pairs]
     for reader in readers:
         reader.start()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from wholestep.errors import UsageError
 
@@ -51,7 +52,9 @@ def close_port(server: subprocess.Popen[bytes]) -> None:
         server.wait()
 
 
-def start_rank(command: Sequence[str], variables: Mapping[str, str], rank: int) -> subprocess.Popen[bytes]:
+def start_rank(
+    command: Sequence[str], variables: Mapping[str, str], rank: int, output: IO[str] | None = None
+) -> subprocess.Popen[bytes]:
     """A process of ours that is a rank; it ends with us.  The first one writes to our output, the others to pipes."""
     pipe = None if rank == 0 else subprocess.PIPE
     libc = ctypes.CDLL(None)
@@ -59,7 +62,7 @@ def start_rank(command: Sequence[str], variables: Mapping[str, str], rank: int) 
         command,
         env=dict(variables),
         stdin=None if rank == 0 else subprocess.DEVNULL,
-        stdout=pipe,
+        stdout=pipe or output,
         stderr=pipe,
         start_new_session=True,  # we hand Ctrl-C on
         preexec_fn=lambda: libc.prctl(DIES_WITH_PARENT, signal.SIGTERM),

@@ -1,0 +1,40 @@
+"""Ranks on two machines that are namespaces of this one: MPI over TCP, and the bytes that went over the cable."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.workers.hosts import ADDRESSES, Hosts, reason_against, two_hosts
+from tests.workers.ranks import run
+
+pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    if reason := reason_against():
+        pytest.skip(reason)
+    with two_hosts(tmp_path_factory.mktemp("hosts")) as made:
+        yield made
+
+
+def launch_on(hosts: Hosts, script: str, *arguments: str) -> str:
+    """`wholestep launch -n 2 --hosts ... script`, run on the first of them; what it wrote."""
+    path = os.fspath(Path(__file__).parent / script)
+    launch = [sys.executable, "-m", "wholestep.cli", "launch", "-n", "2", "--hosts", ",".join(ADDRESSES), path]
+    done = run(["ip", "netns", "exec", hosts.names[0], *launch, *arguments], hosts.variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_sums_over_a_cable_have_the_bits_of_the_tree_and_its_bytes(hosts: Hosts) -> None:
+    before = hosts.sent()
+    said = launch_on(hosts, "exchange.py").split()
+    sent = int(said[said.index("sent") + 1])
+    assert sent == 4 * 4 * (1 << 20)  # 4 sums of 4 MiB, 2 (n - 1) / n of each
+    assert sent <= hosts.sent() - before <= 1.1 * sent + 200_000  # and headers; and what it takes to start

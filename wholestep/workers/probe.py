@@ -1,0 +1,52 @@
+"""What `wholestep doctor --workers 2` runs in every worker: real sums, checked and timed."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+
+import numpy as np
+
+from wholestep.errors import WorkerError
+from wholestep.workers import native
+from wholestep.workers.mpi import MPIGroup
+from wholestep.workers.workers import Workers
+
+SMALL, LARGE = 1, 1 << 22  # elements of 4 bytes
+REPEATS = {SMALL: 200, LARGE: 10}
+TIMEOUT = 60.0
+
+
+def main() -> None:
+    """Rank 0 says what was found."""
+    group = Workers(timeout=TIMEOUT).join()
+    assert isinstance(group, MPIGroup), "the command starts at least two"
+    small, large = (seconds_of_sum(group, count) for count in (SMALL, LARGE))
+    if group.rank == 0:
+        how = "memory that they share" if group.memory else "messages"
+        hosts = len({rank.host for rank in group.ranks})
+        sys.stdout.write(
+            f"{group.size} over {group.engine} on {hosts} {'machine' if hosts == 1 else 'machines'}, by {how}: a sum of "
+            f"{4 * SMALL} bytes takes {1e6 * small:.1f} us, of {4 * LARGE >> 20} MiB {1e3 * large:.2f} ms "
+            f"({4e-9 * LARGE / large:.1f} GB/s)\n"
+        )
+
+
+def seconds_of_sum(group: MPIGroup, count: int) -> float:
+    """The median time of an all-reduce; WorkerError where its sum is wrong."""
+    times, own = [], np.arange(group.rank, group.rank + count, dtype=np.float32) % 1024
+    expected = sum(np.arange(rank, rank + count, dtype=np.float32) % 1024 for rank in range(group.size))
+    found = np.zeros_like(own)
+    for _ in range(REPEATS[count]):
+        began = time.perf_counter()
+        native.run(group.native, "all_reduce", [(own, found, count)])
+        times.append(time.perf_counter() - began)
+        group.check()
+    if not np.array_equal(found, expected):
+        raise WorkerError(f"rank {group.rank} was given a wrong sum of {count} numbers", group.rank, 0)
+    return statistics.median(times)
+
+
+if __name__ == "__main__":
+    main()
