@@ -26,8 +26,10 @@ def doctor(
 ) -> None:
     """Say what Wholestep finds on this machine, and train two steps to see that it works."""
     failed = False
-    asked = [("workers", partial(_workers, workers, hosts))] if workers is not None else []
-    for name, probe in [*rows(), *asked]:
+    asked = rows()
+    if workers is not None:
+        asked.append(("workers", partial(_workers, workers, hosts)))
+    for name, probe in asked:
         try:
             found = probe()
         except (WholestepError, OSError) as error:
