@@ -28,8 +28,9 @@ def main() -> None:
         hosts = len({rank.host for rank in group.ranks})
         machines = "1 machine" if hosts == 1 else f"{hosts} machines"
         sys.stdout.write(
-            f"{group.size} over {group.engine} on {machines}, by {how}: a sum of {4 * SMALL} bytes takes {1e6 * small:.1f} us, "
-            f"of {4 * LARGE >> 20} MiB {1e3 * large:.2f} ms ({4e-9 * LARGE / large:.1f} GB/s)\n"
+            f"{group.size} over {group.engine} on {machines}, by {how}: a sum of {4 * SMALL} bytes "
+            f"takes {1e6 * small:.1f} us, of {4 * LARGE >> 20} MiB {1e3 * large:.2f} ms "
+            f"({4e-9 * LARGE / large:.1f} GB/s)\n"
         )
 
 
