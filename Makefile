@@ -27,6 +27,7 @@ test: check
 	$(PY) -m pytest -n 2 --dist worksteal -q
 
 test-all: check
+	$(PIP) --editable ".[test,ray]"
 	$(PY) -m pytest -n 2 --dist worksteal -q -m "long or not long"
 
 test-cuda: $(VENV)/.test

@@ -80,9 +80,9 @@ class DeviceError(WholestepError, RuntimeError):
 
 
 class WorkerError(WholestepError, RuntimeError):
-    """A rank that was lost, or did not come in time: `rank`, and `step`, the last one that it has made."""
+    """A rank that was lost, or did not come in time: `rank`, and `step`, the last one that it has made, if known."""
 
-    def __init__(self, text: str, rank: int, step: int) -> None:
+    def __init__(self, text: str, rank: int | None = None, step: int | None = None) -> None:
         super().__init__(text)
         self.rank, self.step = rank, step
 

@@ -1,0 +1,165 @@
+"""Ray Train as supervisor: it places the ranks, starts them again where one is lost, and ends them.
+
+What ranks exchange goes over MPI.  Each worker of Ray starts this program once more, as it was started here, as a rank:
+the script travels by its path, nothing of it is pickled, and a rank has a main thread of its own for signals.
+What ranks write goes into files beside the checkpoints, which this process reads.  `ray_backend.py` has what runs
+inside Ray's processes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wholestep.errors import TrainingInterrupted, UsageError, WorkerError
+
+if TYPE_CHECKING:
+    from wholestep.workers.workers import Workers
+
+INSTALL = "pip install 'wholestep[ray]'"
+FOLDER = "ray"  # in the folder of the checkpoints: what Ray keeps, and what ranks wrote
+SETTINGS = {
+    # Ray looks after its workers every two seconds unless told: a lost rank is noticed then, and a finished one.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",  # a busy machine takes longer than its minute
+    # Its tokens are on by default, but only where the cluster was started: nodes that join must say so too.
+    "RAY_AUTH_MODE": "token",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # the coming default; without it every start warns
+}
+LOOK = 0.1  # seconds between two looks at what ranks have written
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that is run as ranks: its command line, where it runs, how often it may be started again."""
+
+    command: tuple[str, ...]
+    folder: str
+    logs: str  # the folder for what ranks write
+    restarts: int
+    since: float  # when the run began, seconds since 1970
+
+
+def run_on_ray(workers: Workers) -> None:
+    """Run this program as ranks on Ray's workers, to its end; WorkerError where it fails once more than it may.
+
+    A cluster that this process is connected to, or that RAY_ADDRESS names, is used; else one is started here.
+    """
+    program = this_program(workers)
+    assert workers.count is not None, "checked with the program"
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    own = not ray.is_initialized()
+    if own:
+        ray.init(logging_level="error", log_to_driver=False)
+    try:
+        with shown(Path(program.logs)):
+            _supervise(program, workers.count)
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def this_program(workers: Workers) -> Program:
+    """The program that runs here, to be started again; UsageError where it cannot be, or where something is missing."""
+    missing = [name for name in ("ray", "mpi4py") if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"engine='ray' needs {' and '.join(missing)}, which is not installed: {INSTALL}.")
+    if workers.count is None:
+        raise UsageError("engine='ray' asks for workers, and has to know how many: ws.Workers(4, engine='ray', ...).")
+    if workers.checkpoint is None:
+        raise UsageError(
+            "engine='ray' starts workers again from the last checkpoint: name a folder that all machines see, "
+            "ws.Workers(4, engine='ray', checkpoint='runs/a')."
+        )
+    if getattr(sys.modules.get("__main__"), "__file__", None) is None:
+        raise UsageError(
+            "engine='ray' starts this program's script again on every worker, and there is none: it was typed in, or "
+            "given by -c. Write it into a file and run that: python train.py."
+        )
+    logs = Path(workers.checkpoint).resolve() / FOLDER
+    command = (sys.executable, *sys.orig_argv[1:])
+    return Program(command, os.fspath(Path.cwd()), os.fspath(logs), workers.restarts, time.time())
+
+
+def _supervise(program: Program, count: int) -> None:
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+    from ray.train.v2.api.exceptions import TrainingFailedError
+
+    from wholestep.workers.ray_backend import MPIConfig, run_rank
+
+    trainer = DataParallelTrainer(
+        run_rank,
+        train_loop_config={"program": program},
+        backend_config=MPIConfig(program),
+        scaling_config=ScalingConfig(num_workers=count),
+        run_config=RunConfig(
+            name=f"run-{program.since:.0f}",
+            storage_path=program.logs,
+            failure_config=FailureConfig(max_failures=program.restarts),
+        ),
+    )
+    try:
+        result = trainer.fit()
+    except TrainingFailedError as error:
+        raise WorkerError(
+            f"the run failed on Ray's workers, after {program.restarts} restarts. What ranks wrote is in "
+            f"{program.logs}/rank-*.log. {error}"
+        ) from error
+    code = int((result.metrics or {}).get("code", 0))
+    if code:  # asked to end, ranks have saved
+        raise TrainingInterrupted(code)
+
+
+# -- what ranks write ------------------------------------------------------------------------------------------------
+
+
+def log_of(folder: Path, rank: int) -> Path:
+    """The file that a rank writes to."""
+    return folder / f"rank-{rank}.log"
+
+
+@contextmanager
+def shown(folder: Path) -> Iterator[None]:
+    """Meanwhile show what ranks write: that of the first as it is, that of the others behind their number."""
+    folder.mkdir(parents=True, exist_ok=True)
+    seen = {path: path.stat().st_size for path in folder.glob("rank-*.log")}
+    done = threading.Event()
+
+    def follow() -> None:
+        while not done.wait(LOOK):
+            _show(folder, seen)
+
+    reader = threading.Thread(target=follow, daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        done.set()
+        reader.join()
+        _show(folder, seen)
+
+
+def _show(folder: Path, seen: dict[Path, int]) -> None:
+    for path in sorted(folder.glob("rank-*.log")):
+        with path.open("rb") as file:
+            file.seek(seen.get(path, 0))
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]  # the rest of a line may still come
+        seen[path] = seen.get(path, 0) + len(whole)
+        rank = path.stem.removeprefix("rank-")
+        prefix = "" if rank == "0" else f"[{rank}] "
+        for line in whole.decode(errors="replace").splitlines():
+            sys.stdout.write(f"{prefix}{line}\n")
+        sys.stdout.flush()

@@ -1,0 +1,97 @@
+"""Inside Ray's processes: the controller opens a port for ranks, and each worker starts a rank that joins there."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ray.train import get_context, report
+from ray.train.backend import Backend, BackendConfig
+from ray.util import get_node_ip_address
+
+from wholestep.compiler.runtime.threads import default_threads
+from wholestep.options import launch_variables, launched
+from wholestep.workers.launching import FINISHED, find_mpiexec
+from wholestep.workers.ranks import DIES_WITH_PARENT, Ended, close_port, open_port
+from wholestep.workers.ray import Program, log_of
+
+KEPT_LINES = 20  # of what a rank wrote last, in the error about it
+# The launcher takes all ranks for processes of its own machine.  On several, they must not look for shared memory.
+ACROSS_MACHINES = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"}
+
+
+class MPIConfig(BackendConfig):
+    """Workers that become ranks of MPI."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return MPIBackend
+
+
+class MPIBackend(Backend):
+    """In Ray's controller: a port for every start of the workers."""
+
+    server: subprocess.Popen[bytes] | None = None
+    starts = 0
+
+    def on_start(self, worker_group: Any, backend_config: MPIConfig) -> None:
+        """Tell each worker where its rank meets the others."""
+        self.on_shutdown(worker_group, backend_config)
+        workers, program = worker_group.get_workers(), backend_config.program
+        self.server, port = open_port(find_mpiexec(), len(workers))
+        nodes = Counter(w.metadata.node_id for w in workers)
+        port = f"{get_node_ip_address()}:{port.rpartition(':')[2]}"  # names need not be known everywhere
+        told = ACROSS_MACHINES if len(nodes) > 1 else {}
+        for rank, worker in enumerate(workers):
+            own = {**told, "PMI_PORT": port, "PMI_ID": str(rank)}
+            started = (len(workers), self.starts, program.restarts, program.since)
+            worker_group.execute_single(rank, set_variables, own, started, nodes[worker.metadata.node_id])
+        self.starts += 1
+
+    def on_shutdown(self, worker_group: Any, backend_config: MPIConfig) -> None:
+        """Close the port."""
+        if self.server is not None:
+            close_port(self.server)
+            self.server = None
+
+
+def set_variables(own: Mapping[str, str], started: tuple[int, int, int, float], beside: int) -> None:
+    """On a worker: what its rank will find in its environment; those of a machine share its cores."""
+    os.environ.update({**launch_variables(*started, max(1, default_threads() // beside)), **own})
+
+
+def run_rank(config: Mapping[str, Program]) -> None:
+    """On a worker: the program as one of the ranks, to its end.  It ends when the worker does."""
+    program, rank = config["program"], get_context().get_world_rank()
+    path, libc = log_of(Path(program.logs), rank), ctypes.CDLL(None)
+    launch = launched()
+    assert launch is not None, "the backend has said so"
+    with path.open("ab") as log:
+        if launch.attempt and rank == 0:
+            again = f"starting again from the last checkpoint ({launch.attempt} of {launch.restarts} restarts)"
+            log.write(f"wholestep: {again}\n".encode())
+            log.flush()
+        child = subprocess.Popen(
+            program.command,
+            cwd=program.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            preexec_fn=lambda: libc.prctl(DIES_WITH_PARENT, signal.SIGKILL),
+        )
+        ended = Ended.by(rank, child.wait())
+        if ended.code not in FINISHED:
+            log.write(f"wholestep: rank {rank} of {launch.count} {ended.how}\n".encode())
+    if ended.code not in FINISHED:
+        last = path.read_text(errors="replace").splitlines()[-KEPT_LINES:]
+        raise RuntimeError(f"rank {rank} {ended.how}. It wrote last:\n" + "\n".join(last))
+    report({"code": ended.code})
