@@ -16,7 +16,7 @@ from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.types import Dim, DType, TensorType, Type, float64, int32
 from wholestep.compiler.passes.egraph.encode import Tables
 from wholestep.compiler.passes.egraph.rules import INSTANCE_LAWS
-from wholestep.compiler.passes.egraph.rules.composites import INSTANCES, naming_rules
+from wholestep.compiler.passes.egraph.rules.composites import INSTANCES, rules_of_instance
 from wholestep.compiler.passes.egraph.rules.from_nodes import leaf
 from wholestep.compiler.passes.egraph.rules.profile import Profile, Scores
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule
@@ -86,7 +86,7 @@ def names(exactness: Exactness = Exactness.REASSOCIATING) -> Iterator[Made]:
         for instance in of(EVERYTHING):
             leaves = [n for n in toposort([instance.node]) if n.op == "input"]
             types = {i.attrs.name: i.type for i in leaves}  # type: ignore[attr-defined]
-            for rule in naming_rules(op, instance, exactness, tables):
+            for rule in rules_of_instance(op, instance, exactness, tables):
                 yield Made(rule, tables, types)
 
 

@@ -13,9 +13,10 @@ from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.types import TupleType, float32, float64
 from wholestep.compiler.passes.decompose import DECOMPOSITIONS, decompose
-from wholestep.compiler.passes.egraph.encode import encode
+from wholestep.compiler.passes.egraph.encode import Tables, encode
 from wholestep.compiler.passes.egraph.rules import INSTANCE_LAWS, LAWS
-from wholestep.compiler.passes.egraph.rules.composites import INSTANCES, UNNAMED
+from wholestep.compiler.passes.egraph.rules.composites import INSTANCES, UNNAMED, naming_rules, rules_of_instance
+from wholestep.compiler.passes.egraph.rules.emit import emit
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 
 MADE = {m.rule.name: m for m in (*MADE_INSTANCES, *MADE_NAMES)}
@@ -85,3 +86,16 @@ def test_a_made_rule_is_for_its_types_alone() -> None:
     for made in MADE_INSTANCES:
         told = dict(made.rule.types)
         assert set(made.types) <= set(told), made.rule.name
+
+
+def test_rules_that_are_kept_are_those_that_a_program_would_write() -> None:
+    kept = 0
+    for op, instances in INSTANCES.items():
+        for instance in instances(EVERYTHING):
+            tables = Tables()
+            rules = [list(naming_rules(op, instance, Exactness.REASSOCIATING, Tables())) for _ in range(2)]
+            written = list(rules_of_instance(op, instance, Exactness.REASSOCIATING, tables))
+            laws = [[(emit(r, 7).text, r.exactness, r.replaces, r.scope) for r in some] for some in (*rules, written)]
+            assert laws[0] == laws[1] == laws[2]
+            kept += bool(rules[0]) and all(a is b for a, b in zip(*rules, strict=True))
+    assert kept > 10

@@ -24,6 +24,8 @@ from wholestep.options import CompileOptions
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cpu.render.c import Source
 
+KERNELS_OF_A_QUICK_FILE = 48  # 10 ms each: a process for a few of them would take longer than they do
+
 
 class PlanCode:
     """A plan's functions in this process, by address."""
@@ -69,7 +71,9 @@ class PlanCode:
         if found is not None:
             return found
         source, target = self.source, self._plan.target
-        compiled = compile_c(source.text, files=source.files, cache=store, compiler=compiler, target=target)
+        few = len(source.kernels) <= KERNELS_OF_A_QUICK_FILE and compiler.is_quick
+        files = None if few else source.files
+        compiled = compile_c(source.text, files=files, cache=store, compiler=compiler, target=target)
         return store.put(key, compiled.read_bytes(), OBJECT_SUFFIX)
 
     def _find_or_build(self, part: str) -> Path:

@@ -79,6 +79,11 @@ class Compiler:
         levelled = any(word.startswith("-O") for word in self.command)
         return tuple(flag for flag in FLAGS if not (levelled and flag.startswith("-O")))
 
+    @property
+    def is_quick(self) -> bool:
+        """Does the command line ask for a level that takes little time?"""
+        return not {"-O0", "-O1", "-Og"}.isdisjoint(self.command)
+
     def call(self, target: str, name: str) -> list[str]:
         """How it is called for a file of a target; what to do, and what to write, is to be added."""
         flags = [ENTRY_LEVEL if name == ENTRY_FILE and flag.startswith("-O") else flag for flag in self.flags]

@@ -20,7 +20,7 @@ def reachable_rules(rules: Sequence[Rule], terms: Sequence[ENode], equal: Sequen
     edges = _Edges(terms)
     for e in equal:
         edges.same(terms[e.left].head, terms[e.right].head)
-    patterns = {rule.name: _Pattern(rule) for rule in rules}
+    patterns = {rule.name: _pattern(rule) for rule in rules}
     kept: dict[str, None] = {}
     changed = True
     while changed:
@@ -49,15 +49,17 @@ class _Edges:
         self.heads = {t.head for t in terms}
         self.read: dict[tuple[str, int], set[str]] = {}
         self.numbers: set[float] | None = {float(t.slots[0]) for t in terms if t.head == FULL}
-        self.equal: set[tuple[str, str]] = set()
+        self.equal: dict[str, set[str]] = {}
         for t in terms:
             for i, child in enumerate(t.children):
                 self.read.setdefault((t.head, i), set()).add(terms[child].head)
 
     def same(self, a: str, b: str) -> bool:
-        before = len(self.equal)
-        self.equal |= {(a, b), (b, a)}
-        return len(self.equal) > before
+        if b in self.equal.get(a, ()):
+            return False
+        self.equal.setdefault(a, set()).add(b)
+        self.equal.setdefault(b, set()).add(a)
+        return True
 
     def add(self, head: str, position: int, children: Iterable[str]) -> bool:
         known = self.read.setdefault((head, position), set())
@@ -69,9 +71,9 @@ class _Edges:
         """Where one of two equal ops is read, the other may be."""
         grew = False
         for known in self.read.values():
-            more = {b for a, b in self.equal if a in known} - known
-            known |= more
-            grew |= bool(more)
+            before = len(known)
+            known.update(*[self.equal[a] for a in known if a in self.equal])
+            grew |= len(known) > before
         return grew
 
     def has_number(self, number: Number) -> bool:
@@ -91,6 +93,7 @@ class _Pattern:
         self.needs = [edge for tree in looked_for for edge in _edges(tree)]
         self.heads = {t.head for tree in looked_for for t in subtrees(tree) if isinstance(t, Apply)}
         self.gives = list(_edges(rule.right))
+        self.makes_numbers = any(isinstance(t, Number) for t in subtrees(rule.right))
         self.where = {c.name: (head, i) for head, i, c in self.needs if isinstance(c, Variable)}
 
     def fits(self, edges: _Edges) -> bool:
@@ -113,7 +116,7 @@ class _Pattern:
             grew |= head not in edges.heads
             edges.heads.add(head)
             grew |= edges.add(head, i, self._may_be(edges, child))
-        if edges.numbers is not None and any(isinstance(t, Number) for t in subtrees(self.rule.right)):
+        if edges.numbers is not None and self.makes_numbers:
             edges.numbers, grew = None, True
         root = self.rule.left
         assert isinstance(root, Apply)
@@ -129,6 +132,21 @@ class _Pattern:
             place = self.where.get(tree.name)
             return set(edges.heads) if place is None else set(edges.read.get(place, ()))
         return {FULL} if isinstance(tree, Number) else {tree.head}
+
+
+_MOST_KNOWN = 4096
+_known: dict[int, _Pattern] = {}  # by the id of its rule, which it keeps: laws are the same in every program
+
+
+def _pattern(rule: Rule) -> _Pattern:
+    found = _known.get(id(rule))
+    if found is None:
+        found = _Pattern(rule)
+        if not rule.types:  # else it is of one program
+            if len(_known) >= _MOST_KNOWN:
+                _known.clear()
+            _known[id(rule)] = found
+    return found
 
 
 def _edges(tree: Tree) -> Iterator[tuple[str, int, Tree]]:

@@ -261,16 +261,21 @@ def saturate(encoded: Encoded, rules: Sequence[Rule], budget: Budget, process: W
 
 
 _LAW_NUMBERS = {id(law): i for i, law in enumerate(LAWS)}
-_EMITTED_LAWS: dict[int, EmittedRule] = {}  # laws are the same in every program: written once per process
+_MOST_KNOWN = 4096
+_known: dict[tuple[int, int], tuple[Rule, EmittedRule]] = {}  # by id and number; what has an id is kept with it
 
 
 def _emitted(rule: Rule, number: int) -> EmittedRule:
-    law = _LAW_NUMBERS.get(id(rule))
-    if law is None:
+    """A rule as text; what is the same in every program is written once for each number that it had in one."""
+    number = _LAW_NUMBERS.get(id(rule), number)
+    if rule.types:
         return emit(rule, number, ruleset=f"only-by{number}")
-    if law not in _EMITTED_LAWS:
-        _EMITTED_LAWS[law] = emit(rule, law, ruleset=f"only-by{law}")
-    return _EMITTED_LAWS[law]
+    key = id(rule), number
+    if key not in _known:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[key] = rule, emit(rule, number, ruleset=f"only-by{number}")
+    return _known[key][1]
 
 
 def constructors_of(terms: Sequence[ENode]) -> list[Constructor]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import wholestep as ws
+from tests.compilers import QUICK
 from tests.lenet import lenet
 from wholestep.compiler.backends.cpu import code as cpu
 from wholestep.compiler.backends.cpu.compiler import ENTRY_FILE, compile_c
@@ -58,3 +59,16 @@ def test_a_few_kernels_are_one_file() -> None:
     plan, _ = ws.compile_training_graph(g, batch_size=8)
     parts = source(plan)
     assert parts.files == {"plan.c": parts.text}
+
+
+def test_a_quick_compiler_is_called_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[Any] = []
+
+    def compiled(text: str, files: Any, **rest: Any) -> Path:
+        called.append(files)
+        return compile_c(text, files=files, **rest)
+
+    monkeypatch.setattr(cpu, "compile_c", compiled)
+    options = ws.CompileOptions(cache_dir=str(tmp_path), verify=False, egraph=False, compiler=QUICK)
+    ws.build_session(lenet(), optimizer=ws.Adam(), batch_size=8, options=options)
+    assert called == [None]

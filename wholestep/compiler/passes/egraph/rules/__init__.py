@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.passes.egraph.encode import FULL, Tables
@@ -33,7 +32,7 @@ def rules_for(
     seen = profile(graph)
     named = [r for op in INSTANCES for r in _rules(f"name-{op}", composite_rules(op, seen, exactness, tables), dropped)]
     if before_autodiff:  # a name decides the formula of the gradient: what the forward pass costs is not the point
-        named = [replace(rule, replaces=True) for rule in named]
+        named = [rule.taken for rule in named]
     laws = [law for law in INSTANCE_LAWS if law.exactness <= exactness]
     instances = [rule for law in laws for rule in _rules(law.name, law.rules(graph, tables), dropped)]
     return [

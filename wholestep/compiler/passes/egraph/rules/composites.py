@@ -257,8 +257,28 @@ def defined_composites(exactness: Exactness) -> frozenset[str]:
     return frozenset(INSTANCES) - _NEVER_WRITTEN_OUT - (_OWN_KERNEL if exactness is Exactness.BITWISE else frozenset())
 
 
+_MOST_KNOWN = 4096
+_known: dict[
+    object, tuple[Rule, ...]
+] = {}  # rules that are the same in every program; none where a program numbers some
+
+
 def naming_rules(op: str, instance: Instance, exactness: Exactness, tables: Tables) -> Iterator[Rule]:
-    """The rules of one instance: one for each result and each spelling that tells all inputs."""
+    """The rules of one instance; those that speak of no type or attribute by its number are written once."""
+    node = instance.node
+    key = op, instance.label, exactness, repr(node.attrs), tuple(leaf.attrs for leaf in node.inputs)
+    if not instance.exact and key not in _known:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        apart = Tables()
+        rules = tuple(rules_of_instance(op, instance, exactness, apart))
+        _known[key] = () if apart.attributes else rules
+    known = () if instance.exact else _known[key]
+    return iter(known or rules_of_instance(op, instance, exactness, tables))
+
+
+def rules_of_instance(op: str, instance: Instance, exactness: Exactness, tables: Tables) -> Iterator[Rule]:
+    """One for each result and each spelling that tells all inputs."""
     node = instance.node
     several = isinstance(node.result, TupleType)
     spelled = [*(() if op in SPELT_OTHERWISE else (decomposition_of(node),)), *SPELLINGS.get(op, lambda _: ())(node)]

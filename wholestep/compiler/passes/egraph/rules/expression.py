@@ -6,6 +6,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, lru_cache
 from typing import Any
 
 from wholestep.compiler.passes.egraph.terms import IDENTITY, NOWHERE, RANK
@@ -31,12 +32,12 @@ class Expression:
     def __hash__(self) -> int:
         return hash(self._text)
 
-    @property
+    @cached_property
     def variable(self) -> str | None:
         """Its name, where it is nothing but a variable."""
         return self._tree.id if isinstance(self._tree, ast.Name) and self._tree.id not in CONSTANTS else None
 
-    @property
+    @cached_property
     def literal(self) -> Value | None:
         """Its value, where it has no variables."""
         return None if list(self.variables()) else self.evaluate({})
@@ -58,6 +59,12 @@ class Expression:
         """As conditions of an egglog rule: the parts of a conjunction."""
         parts = self._tree.values if isinstance(self._tree, ast.BoolOp) else [self._tree]
         return [_egglog(p, name) for p in parts]
+
+
+@lru_cache(maxsize=4096, typed=True)
+def constant(value: Value) -> Expression:
+    """A number; -0 is 0."""
+    return Expression(ast.Constant(value))
 
 
 CONSTANTS: dict[str, int] = {"IDENTITY": IDENTITY, "NOWHERE": NOWHERE}

@@ -7,7 +7,6 @@ any other the types are variables, equal where the nodes' are.
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.graph import Graph, Node, Output, toposort
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.egraph.encode import Tables, full_value, is_opaque, slots_of
-from wholestep.compiler.passes.egraph.rules.expression import Expression
+from wholestep.compiler.passes.egraph.rules.expression import constant
 from wholestep.compiler.passes.egraph.rules.rule import Exactness, Rule, Scope
 from wholestep.compiler.passes.egraph.rules.tree import Apply, Number, Tree, Variable, subtrees
 from wholestep.compiler.passes.fold import fold
@@ -90,10 +89,10 @@ def _tree(node: Node, trees: dict[Node, Tree], tables: Tables, tolerance: float)
     value = full_value(node)
     if value is not None:
         plain = math.isinf(value) or float(value * 8).is_integer()  # 0.5, 1, 2 are written as they are
-        return Number(Expression(ast.Constant(value)), 0.0 if plain else tolerance, type)
+        return Number(constant(value), 0.0 if plain else tolerance, type)
     opaque = is_opaque(node)
     numbers = (tables.attribute_id(node.op, node.attrs),) if opaque else slots_of(node.op, node.attrs, tables)
-    slots = tuple(Expression(ast.Constant(s)) for s in numbers)
+    slots = tuple(map(constant, numbers))
     return Apply(node.op, tuple(trees[i] for i in node.inputs), slots, type, opaque)
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import total_ordering
+from dataclasses import dataclass, field, replace
+from functools import cached_property, total_ordering
 
 from wholestep.compiler.passes.egraph.rules.expression import Expression
 from wholestep.compiler.passes.egraph.rules.tree import Tree, parse, tree_text
@@ -70,6 +70,11 @@ class Rule:
     types: tuple[tuple[str, int], ...] = ()  # exact types, by id: of type names, and of tensors (lower case)
     beside: Tree | None = None  # a term that must be there as well; it tells tensors that the left side does not
     scaled: Scaled | None = None  # what must stay in range
+
+    @cached_property
+    def taken(self) -> Rule:
+        """The same, whose right side is taken whatever it costs."""
+        return replace(self, replaces=True)
 
     @property
     def law(self) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from wholestep.compiler.ir.ops import OPS
 from wholestep.compiler.passes.egraph.encode import FULL, OPAQUE, head_of
@@ -50,7 +51,14 @@ class Apply:
     type: str = ""
     opaque: bool = False
 
-    @property
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.op, self.children, self.slots, self.type, self.opaque))
+
+    def __hash__(self) -> int:
+        return self._hash  # of its subtrees' own: looked up again and again while a rule is written
+
+    @cached_property
     def head(self) -> str:
         return f"{OPAQUE}_{len(self.children)}" if self.opaque else head_of(self.op, len(self.children))
 
