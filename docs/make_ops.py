@@ -63,6 +63,7 @@ FAMILIES = {
     Family.COMPOSITE: "Composites",
     Family.CONTROL: "Control",
     Family.LOOP: "Loops",
+    Family.COLLECTIVE: "Collectives",
 }
 WORDS = {  # of a cell
     "all": tuple(DTYPES.values()),

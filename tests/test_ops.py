@@ -145,6 +145,9 @@ def test_plain_uniform_draws_have_the_bits_of_the_interpreter() -> None:
 UNTESTED = {
     "call": "nothing that users call records one yet; inlined before planning, tests/compiler/passes/test_inline",
     "by_mode": "has two values, by the entry point: tests/test_dropout",
+    **dict.fromkeys(
+        ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "exchange"), "of several ranks: tests/workers"
+    ),
     "max_pool2d_pick": "only second derivatives have it: tests/test_second_order, group windows",
     "pooled_grad_input": "made by a pass: tests/compiler/passes/test_pooling, tests/test_windows",
     "pooled_grad_weight": "made by a pass: tests/compiler/passes/test_pooling, tests/test_windows",

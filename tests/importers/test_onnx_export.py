@@ -116,6 +116,7 @@ def test_every_op_has_a_row_or_a_reason() -> None:
         *("input", "parameter", "state"),  # names of the graph
         *("by_mode", "stop_gradient", "item", "custom_gradient", "scan"),  # written by the writer itself
         *("gradient", "call"),  # expanded before a step is written; a network has none
+        *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "exchange"),  # of several ranks; a file has one
         "write_rows",  # changes a state in place; as any other value it is lowered first
         *("pooled_grad_weight", "pooled_grad_input"),  # made by passes that no export runs
         *(

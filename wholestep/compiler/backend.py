@@ -13,6 +13,7 @@ import numpy as np
 from wholestep.compiler.ir.types import Dim, Shape, TensorType, evaluate
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.group import Group
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.storage import Memory
 from wholestep.compiler.target import Target
@@ -57,6 +58,12 @@ class Where:
     threads: int
     seed: int
     options: CompileOptions
+    group: Group | None = None  # the ranks that make a step together; None: this one alone
+
+    @property
+    def ranks(self) -> int:
+        """How many make a step together; 0 where it is made as it is."""
+        return 0 if self.group is None else self.group.size
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,8 @@ class Place:
     state: State
     scratch: Scratch  # of the backend's own making
     profile: bool = False  # kernels note when they begin and end; the bits are the same
+    memory: Memory | None = None  # where states are, unless in the device's own
+    apart: bool = False  # does a program run on its caller's thread, beside the others of this process?
 
 
 # -- programs ----------------------------------------------------------------------------------------------------

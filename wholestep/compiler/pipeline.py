@@ -15,10 +15,12 @@ from wholestep.compiler.passes.autodiff.reverse import expand_gradients
 from wholestep.compiler.passes.cse import share_common_nodes
 from wholestep.compiler.passes.dead_code import drop_dead_code
 from wholestep.compiler.passes.decompose import decompose_for, lower_ratio, lower_reductions
+from wholestep.compiler.passes.divide import divide
 from wholestep.compiler.passes.egraph.optimize import optimize
 from wholestep.compiler.passes.egraph.report import EGraphReport, described
 from wholestep.compiler.passes.egraph.rules.rule import Exactness
 from wholestep.compiler.passes.egraph.saturate import Budget, Worker, shared_worker
+from wholestep.compiler.passes.exchange import bucket
 from wholestep.compiler.passes.flatten import flatten
 from wholestep.compiler.passes.fold import fold
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
@@ -54,8 +56,9 @@ FLATTEN = with_target(flatten)
 STAGES = (
     # Named ops stand where the user wrote out their definition, steady formulas where he did not.
     Stage("optimize_forward", (), egraph=True),
-    # No gradients, calls or stops are left: the step is one graph of ordinary nodes.
-    Stage("autodiff", (*BEFORE_GRADIENTS, expand_gradients, merge_scans, strip_stop_gradients)),
+    # No gradients, calls or stops are left: the step is one graph of ordinary nodes.  Where several ranks make it
+    # together, it is that of one of them, with their collectives.
+    Stage("autodiff", (*BEFORE_GRADIENTS, expand_gradients, merge_scans, strip_stop_gradients, divide)),
     # Constants are folded, equal nodes are one node, and every node is needed.
     Stage("simplify", SIMPLIFY),
     # The cheapest equal program was chosen for the whole step.  Skipped by optimize=False.
@@ -64,7 +67,8 @@ STAGES = (
     # Only primitives and composites with kernels on the target are left; reductions have one axis, ratios are
     # divisions, and what follows a product of flattened rows is flat as well; parts that fill a whole are put side by
     # side, not added.  Images have their channels last.  What follows a norm element by element is computed in its
-    # rows.  Rows are written into a state in place, or else into a copy of it.  The target's own passes are done.
+    # rows.  Rows are written into a state in place, or else into a copy of it.  The target's own passes are done,
+    # and collectives are in buckets.
     Stage(
         "lower",
         (
@@ -80,6 +84,7 @@ STAGES = (
             keep_rows,
             *SIMPLIFY,
             own("primitives"),
+            bucket,
         ),
     ),
 )

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from wholestep.compiler.plan.report import PlanReport
     from wholestep.workers.estimate import WorkersReport
     from wholestep.workers.network import Network
+    from wholestep.workers.workers import Workers
 
 log = logging.getLogger("wholestep")
 
@@ -64,6 +65,8 @@ def build_session(
     seed: int = 0,
     device: str = "cpu",
     threads: int | None = None,
+    shards: int | None = None,
+    workers: Workers | None = None,
     options: CompileOptions | None = None,
 ) -> Session:
     """Compile a whole training step and load it.
@@ -105,13 +108,15 @@ def build_session(
             "reference" to run in NumPy, slowly, without a C compiler; "null" to plan and report only, for this CPU or,
             "null:cuda/sm_90", for a target that need not be here.
         threads: None uses the cores that this process may run on.
+        shards: make each step as so many workers would, on threads of this process, with their bits.
+        workers: the processes that make each step together; started by `wholestep launch`.
 
     Example::
 
         session = ws.build_session(g, optimizer=ws.Adam(lr=1e-3), batch_size=32)
         print(float(session.step(x=xb, labels=yb)))
     """
-    where = _prepared(where_to(device, threads, seed, options, precision))
+    where = _prepared(where_to(device, threads, seed, options, precision, shards, workers))
     recipe = Recipe(
         clip_norm,
         clip_value,
@@ -126,7 +131,7 @@ def build_session(
         gradient_norm,
     )
     model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
-    session, report = build(defined(model, optimizer, batch_size, capacity, recipe), where)
+    session, report = build(defined(model, optimizer, batch_size, capacity, recipe, where.ranks), where)
     log.info("%s", report)
     return session
 
@@ -279,6 +284,8 @@ def split_arguments(
     seed: int = 0,
     device: str = "cpu",
     threads: int | None = None,
+    shards: int | None = None,
+    workers: Workers | None = None,
     options: CompileOptions | None = None,
     inputs: Inputs | None = None,
     targets: Inputs | None = None,
@@ -292,12 +299,12 @@ def split_arguments(
 ) -> tuple[Definition, Where]:
     """The arguments of `build_session`, sorted: what is trained, and where."""
     _refuse_unknown(recipe)
-    where = where_to(device, threads, seed, options, precision)
+    where = where_to(device, threads, seed, options, precision, shards, workers)
     half, scale = precision_of(model_or_graph, precision, loss_scale)
     recipe |= {"schedules": as_schedules(schedule), "precision": half, "loss_scale": scale}
     known = Recipe(measures=as_measures(metrics), **recipe)
     model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
-    return defined(model, optimizer, batch_size, capacity, known), where
+    return defined(model, optimizer, batch_size, capacity, known, where.ranks), where
 
 
 def _refuse_unknown(recipe: Mapping[str, Any]) -> None:

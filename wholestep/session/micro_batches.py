@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wholestep.compiler.backend import MicroBatchShape
+from wholestep.compiler.ir.collectives import OWN, ROWS
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.steps.capacity import FIRST, MICRO_BATCH_DIMS, PARTS, ROWS
+from wholestep.steps.capacity import FIRST, MICRO_BATCH_DIMS, PARTS
 from wholestep.steps.definition import TRAIN, Definition
 
 
 def shape_of(definition: Definition, kind: str) -> MicroBatchShape:
     """How a batch is split."""
     batch = definition.micro_batches(kind).batch
-    dims = {"batch_dim": batch, "first_dim": FIRST, "rows_dim": ROWS, "parts_dim": PARTS}
+    dims = {"batch_dim": batch, "first_dim": FIRST, "rows_dim": ROWS, "parts_dim": PARTS, "own_dim": OWN}
     return MicroBatchShape(batch, definition.capacity[batch], dims)
 
 
@@ -22,7 +23,7 @@ def seen_from_outside(definition: Definition, kind: str, part: Plan, update: Pla
     parts = definition.recipe.accumulate if kind == TRAIN else 1
     batch = definition.micro_batches(kind).batch
     sizes = {s: n for s, n in part.sizes.items() if s not in MICRO_BATCH_DIMS}
-    rows = sizes[batch]
+    rows = definition.capacity[batch] if definition.ranks else sizes[batch]
     sizes[batch] = rows * parts
     notes = (
         f"accumulate={parts}: these kernels run for each of up to {parts} batches of {rows}; the update, "

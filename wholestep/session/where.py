@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from wholestep.compiler.backend import Where
+from typing import TYPE_CHECKING
+
+from wholestep.compiler.backend import Device, Where
 from wholestep.compiler.devices import device_named
 from wholestep.compiler.frontend.precision import TF32
+from wholestep.compiler.runtime.group import Group
+from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.errors import OptionError
 from wholestep.options import CompileOptions, thread_count
+
+if TYPE_CHECKING:
+    from wholestep.workers.workers import Workers
 
 
 def where_to(
@@ -16,10 +23,29 @@ def where_to(
     seed: int = 0,
     options: CompileOptions | None = None,
     precision: object = "float32",
+    shards: int | None = None,
+    workers: Workers | None = None,
 ) -> Where:
     """What the arguments of `build_session` mean; an OptionError says which one means nothing."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
         raise OptionError(f"seed={seed!r}: expected a whole number from 0 to 2**64 - 1.")
     count = thread_count(threads, default_threads(), MAX_THREADS)
     found = device_named(device, TF32 if precision == TF32 else "")
-    return Where(found, count, seed, options or CompileOptions())
+    return Where(found, count, seed, options or CompileOptions(), group_of(shards, workers, found))
+
+
+def group_of(shards: int | None, workers: Workers | None, device: Device) -> Group | None:
+    """The ranks that make a step together."""
+    if workers is not None and shards is not None:
+        raise OptionError("shards= makes the steps of workers in one process, and workers= has them; give one of both.")
+    if workers is not None:
+        return workers.join()
+    if shards is None:
+        return None
+    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= MAX_THREADS:
+        raise OptionError(f"shards={shards!r}: expected a whole number from 1 to {MAX_THREADS}.")
+    if device.runs and not device.name.startswith("cpu"):
+        raise OptionError(
+            f"shards={shards}: ranks of one process are threads of a CPU; device={device.name!r} has none."
+        )
+    return Shards(shards)

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.ir.collectives import OWN, ROWS
 from wholestep.compiler.ir.types import Dim, shape_text, symbols_of
 from wholestep.errors import GraphError, OptionError
 
 # Of a micro-batch: the rows before it, and the rows and micro-batches of the whole step.
-FIRST, ROWS, PARTS = "micro_batch.first", "micro_batch.rows", "micro_batch.count"
-MICRO_BATCH_DIMS = (FIRST, ROWS, PARTS)
+FIRST, PARTS = "micro_batch.first", "micro_batch.count"
+MICRO_BATCH_DIMS = (FIRST, ROWS, PARTS, OWN)
 PREFIX = "accumulate/"  # of states that add up over micro-batches and mean nothing between steps
 
 
-def batch_symbol(graph: Graph) -> str:
+def batch_symbol(graph: Graph, what: str = "accumulate") -> str:
     """The symbolic dimension that is cut: the first axis of the first input, and of every input that has it."""
     first = next(iter(graph.inputs.values()), None)
     extent = first.shape[0] if first is not None and first.shape else None
@@ -25,13 +26,13 @@ def batch_symbol(graph: Graph) -> str:
         shown = "no input" if first is None else f"{first.name!r} of shape {shape_text(first.shape)}"
         fail(
             GraphError,
-            "accumulate needs a first input whose first axis is the batch, e.g. g.input('x', ('batch', 4)); received "
+            f"{what} needs a first input whose first axis is the batch, e.g. g.input('x', ('batch', 4)); received "
             f"{shown}.",
         )
     for name, tensor in graph.inputs.items():
         if symbol in symbols_of(tensor.shape) and (tensor.shape[0] != extent or symbol in symbols_of(tensor.shape[1:])):
             shape = shape_text(tensor.shape)
-            fail(GraphError, f"accumulate cuts inputs along {symbol!r}, their first axis; {name!r} has shape {shape}.")
+            fail(GraphError, f"{what} cuts inputs along {symbol!r}, their first axis; {name!r} has shape {shape}.")
     return symbol
 
 

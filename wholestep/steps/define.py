@@ -59,6 +59,7 @@ def defined(
     batch_size: int | None,
     capacity: Mapping[str, int] | None,
     recipe: Recipe = PLAIN,
+    ranks: int = 0,
 ) -> Definition:
     """What is trained: a graph by an optimizer (SGD unless given), or a step, which has its own."""
     if isinstance(model, Step):
@@ -69,7 +70,7 @@ def defined(
                 "a @ws.step function records its own clipping and makes one update of each batch "
                 "(ws.optim.clip_by_global_norm); of these options it takes metrics=, schedule= and precision= alone."
             )
-        return sized(Definition(model, None, {}, recipe), batch_size, capacity)
+        return sized(Definition(model, None, {}, recipe, ranks=ranks), batch_size, capacity)
     need_graph(model, "build_session")
     model.need_penalties()
     recipe = with_parts(recipe, model)
@@ -77,7 +78,7 @@ def defined(
         from wholestep.optim.names import get  # most give an optimizer
 
         optimizer = get(optimizer)
-    return sized(Definition(model, optimizer or SGD(), {}, recipe), batch_size, capacity)
+    return sized(Definition(model, optimizer or SGD(), {}, recipe, ranks=ranks), batch_size, capacity)
 
 
 def need_graph(model: object, what: str) -> None:

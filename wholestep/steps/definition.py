@@ -10,6 +10,7 @@ from wholestep.compiler.frontend.clocks import Clocks
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.ir.collectives import OWN, ROWS
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UsageError
@@ -18,7 +19,8 @@ from wholestep.records import dataclass
 from wholestep.schedules import Schedule
 from wholestep.schedules.bind import with_schedules
 from wholestep.steps.by_hand import apply_graph, backward_graph, clip_graph, gradient_graph, observe_graph
-from wholestep.steps.capacity import FIRST, MICRO_BATCH_DIMS, PARTS, ROWS, batch_symbol, capacity_of
+from wholestep.steps.capacity import FIRST, MICRO_BATCH_DIMS, PARTS, batch_symbol, capacity_of
+from wholestep.steps.divided import divided, is_divided
 from wholestep.steps.evaluate import EVALUATE, evaluate_graph, forward_only, predict_graph, record_metrics
 from wholestep.steps.recipe import PLAIN, Recipe
 from wholestep.steps.states import clocks_of, first_values
@@ -51,6 +53,7 @@ class Definition:
     recipe: Recipe = PLAIN
     measures_only: bool = False  # is `evaluate` what `step` runs?
     clocks: Clocks = field(default_factory=Clocks)  # what its programs count
+    ranks: int = 0  # that make a step together, each with rows of its own; 0: one, as it is
     # What was recorded so far, once: of a step function its graph, of entry points theirs.
     recorded: list[Graph] = field(default_factory=list)
     traced: dict[str, ir.Graph] = field(default_factory=dict)
@@ -87,17 +90,29 @@ class Definition:
             from wholestep.steps.micro_batches import split_step  # it brings autodiff along; most steps do without
 
             assert kind != TRAIN or isinstance(self.model, Graph), "a step written by hand is not split"
-            self.splits[kind] = split_step(self._recording, self.optimizer if kind == TRAIN else None, self.recipe)
+            self.splits[kind] = split_step(
+                self._recording,
+                self.optimizer if kind == TRAIN else None,
+                self.recipe,
+                self.ranks if kind == TRAIN else 0,
+            )
         return self.splits[kind]
 
     # -- sizes ---------------------------------------------------------------------------------------------------
 
     def sizes_of(self, graph: ir.Graph) -> dict[str, int]:
         """The capacity of every symbol of an entry point; those of micro-batches follow from the batch's."""
-        if not set(MICRO_BATCH_DIMS) & set(graph.symbols):
+        divided = self.ranks and is_divided(graph)
+        if not divided and not set(MICRO_BATCH_DIMS) & set(graph.symbols):
             return capacity_of(graph, self.capacity)
-        rows = self.capacity.get(batch_symbol(self.graph), 1) * self.recipe.accumulate
-        return capacity_of(graph, {**self.capacity, FIRST: rows, ROWS: rows, PARTS: self.recipe.accumulate})
+        batch = batch_symbol(self.graph)
+        rows = self.capacity.get(batch, 1) * self.recipe.accumulate
+        known = {**self.capacity, FIRST: rows, ROWS: rows, PARTS: self.recipe.accumulate}
+        if not divided:
+            return capacity_of(graph, known)
+        # A rank has its part of the rows; what it needs to know of the others appears when the step is divided.
+        own = {batch: -(-self.capacity.get(batch, 1) // self.ranks)}
+        return {**capacity_of(graph, {**known, **own}), ROWS: rows, OWN: rows}
 
     @property
     def has_fixed_batch(self) -> bool:
@@ -141,6 +156,8 @@ class Definition:
                 from wholestep.compiler.passes.precision import lower_precision
 
                 traced = lower_precision(traced, self.recipe.precision)
+            if self.ranks and entry.partition(".")[0] == TRAIN:
+                traced = divided(traced, batch_symbol(self.graph, "a step of several workers"))
             if self._trains(entry):
                 from wholestep.optim.averages import showing_averages  # few average
 

@@ -21,16 +21,18 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.ir.collectives import ROWS
 from wholestep.compiler.ir.graph import Node, rewrite, toposort
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import Dim, divide, product
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
+from wholestep.compiler.passes.divide import SHARES
 from wholestep.compiler.passes.inline import drop_custom_gradients, inline_calls
 from wholestep.compiler.passes.precision import lower_precision
 from wholestep.compiler.passes.separate import Separation, Term
 from wholestep.errors import GraphError
 from wholestep.optim import Optimizer
-from wholestep.steps.capacity import FIRST, PREFIX, ROWS, batch_symbol
+from wholestep.steps.capacity import FIRST, PREFIX, batch_symbol
 from wholestep.steps.evaluate import EVALUATE, loss_of, record_metrics
 from wholestep.steps.loss_scale import scaled, unscaled
 from wholestep.steps.recipe import Recipe
@@ -54,12 +56,13 @@ class MicroBatches:
         return {name: graph for name, graph in found.items() if graph is not None}
 
 
-def split_step(graph: Graph, optimizer: Optimizer | None, recipe: Recipe) -> MicroBatches:
+def split_step(graph: Graph, optimizer: Optimizer | None, recipe: Recipe, ranks: int = 0) -> MicroBatches:
     """The programs of a step over a user's graph; an error names the node that keeps the loss from being split.
 
-    Without an optimizer they evaluate: the last one gives the loss and changes nothing.
+    Without an optimizer they evaluate: the last one gives the loss and changes nothing.  Of several ranks, each adds up
+    shares of its own, and the update adds those of all.
     """
-    return _Splitter(graph, optimizer, recipe).split()
+    return _Splitter(graph, optimizer, recipe, SHARES if ranks else PREFIX).split()
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class _Sum:
 
 
 class _Splitter:
-    def __init__(self, graph: Graph, optimizer: Optimizer | None, recipe: Recipe) -> None:
+    def __init__(self, graph: Graph, optimizer: Optimizer | None, recipe: Recipe, prefix: str) -> None:
+        self.prefix = prefix  # of the states that add up what ranks have shares of
         self.graph, self.optimizer, self.recipe = graph, optimizer, recipe
         self.what = f"accumulate={recipe.accumulate}" if optimizer else "evaluating more rows than the capacity"
         self.batch = batch_symbol(graph)
@@ -137,10 +141,10 @@ class _Splitter:
         return node if rest is None else b.make("size", (), at.SizeAttrs(rest * Dim.symbol(ROWS)))
 
     def _add_up(self, name: str, value: Tensor) -> _Sum:
-        return self._add_up_in(self.step.state(PREFIX + name, value.shape, 0.0, value.dtype), value.node)
+        return self._add_up_in(self.step.state(self.prefix + name, value.shape, 0.0, value.dtype), value.node)
 
     def _add_up_slope(self, w: Tensor, slope: Tensor) -> _Sum:
-        return self._add_up_in(self.step.state_like(w, f"{PREFIX}grad/{w.name}"), slope.node)
+        return self._add_up_in(self.step.state_like(w, f"{self.prefix}grad/{w.name}"), slope.node)
 
     def _add_up_in(self, state: Tensor, value: Node) -> _Sum:
         """The sum over the parts so far; the first one starts it, whatever was there before."""

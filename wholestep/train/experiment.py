@@ -39,6 +39,7 @@ from wholestep.train.trainer import Trainer, check_epochs
 
 if TYPE_CHECKING:
     from wholestep.data.encoder import Encoder
+    from wholestep.workers.workers import Workers
 
 SECONDS = 60.0  # between two checkpoints of a long epoch
 LOOP = ("nonfinite", "validate_every", "validate_every_steps", "min_epochs")  # what the loop itself is told
@@ -98,6 +99,8 @@ class Experiment:
         precision: "float32", "bfloat16" or "float16", on a GPU "tf32" too, as of `ws.build_session`.
         loss_scale: of float16, `ws.LossScale()` unless given; history and progress show the scale.
         device: what runs the steps, as of `ws.build_session`.
+        shards: make each step as so many workers would, on threads of this process: their run, with its bits.
+        workers: the processes that make each step together, `ws.Workers(4)`; `wholestep launch -n 4` starts them.
         observer: sees the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are unchanged.
         checkpoint: a folder to keep the run in: the last two and the best epoch, and every minute inside an epoch.
             Ctrl-C and SIGTERM then finish the steps at hand, save, and exit.
@@ -148,6 +151,8 @@ class Experiment:
     seed: int = 0
     device: str = "cpu"
     threads: int | None = None
+    shards: int | None = None
+    workers: Workers | None = None
     callbacks: Iterable[Callback] | Callback = ()
     observer: Observer | None = None
     checkpoint: str | PathLike[str] | None = None
@@ -250,6 +255,8 @@ class Experiment:
             seed=self.seed,
             device=self.device,
             threads=self.threads,
+            shards=self.shards,
+            workers=self.workers,
             options=self.options,
         )
 

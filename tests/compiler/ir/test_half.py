@@ -89,6 +89,7 @@ MEANING: dict[str, str] = {
     **dict.fromkeys(("argmax", "max_pool2d_index"), EXACT),
     **dict.fromkeys(("logical_and", "logical_or", "logical_not", "iota", "random", "scalar", "size"), REFUSES),
     **dict.fromkeys(("floor_divide", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"), REFUSES),
+    **dict.fromkeys((name for name, op in OPS.items() if op.family.value == "collective"), REFUSES),
     "sum": ACCUMULATES,
     "max": ROUNDS,
     "scatter_add": ROUNDS,
@@ -112,6 +113,8 @@ def of_half(op: str, half: DType) -> Node:
     lse = Node("attention_lse", [x, x, x], attend)
     norm, group = at.NormAttrs(1e-5), at.GroupNormAttrs(1, 1e-5)
     made: dict[str, tuple[list[Node], at.Attrs]] = {
+        **{op: ([x], at.GroupAttrs(1)) for op in ("all_reduce", "reduce_scatter", "all_gather", "broadcast")},
+        "exchange": ([x], at.ExchangeAttrs("all_reduce")),
         "where": ([leaf("c", (2, 3), boolean), x, y], at.NONE),
         "cast": ([leaf("f", (2, 3), float32)], at.CastAttrs(half)),
         "sum": ([x], at.SumAttrs((1,), float32)),

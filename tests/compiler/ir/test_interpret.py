@@ -10,7 +10,7 @@ import window_values
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.interpret import VALUES, infer_sizes, interpret
-from wholestep.compiler.ir.ops import OPS
+from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.ir.random import uniform
 from wholestep.compiler.ir.types import (
     Dim,
@@ -37,6 +37,7 @@ ROW, ROW2, IMAGES = RNG.normal(size=4), RNG.normal(size=4), RNG.normal(size=(2, 
 NO = at.NONE
 LEAVES = {"input", "parameter", "state", "constant", "scalar", "size", "iota", "random"}
 CONTROL = {"stop_gradient", "by_mode", "gradient", "item", "call", "scan", "custom_gradient"}
+COLLECTIVES = {name for name, op in OPS.items() if op.family is Family.COLLECTIVE}  # tests/workers has their values
 
 
 def leaf(name: str, shape: object = (), dtype=float32) -> Node:
@@ -169,7 +170,7 @@ CASES |= window_values.CASES
 
 def test_every_op_has_a_row_and_a_case():
     assert set(VALUES) == set(OPS)
-    assert set(CASES) | set(GRADIENTS) | LEAVES | CONTROL == set(OPS)
+    assert set(CASES) | set(GRADIENTS) | LEAVES | CONTROL | COLLECTIVES == set(OPS)
 
 
 @pytest.mark.parametrize("op", CASES)

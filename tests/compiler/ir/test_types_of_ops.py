@@ -23,7 +23,7 @@ from wholestep.compiler.ir.types import (
     int64,
     uint8,
 )
-from wholestep.errors import DTypeError, OptionError, ShapeError
+from wholestep.errors import DTypeError, GraphError, OptionError, ShapeError
 
 B, T = Dim.symbol("batch"), Dim.symbol("time")
 
@@ -102,6 +102,11 @@ GOOD = {
     "call": (call(), (t(3),), TupleType((t(3), t(3)))),
     "custom_gradient": (taught(), (t(3), t(3), t(3)), TupleType((t(3),))),
     "scan": (loop("time"), (X, t("time", "batch", 4)), TupleType((t(T + 1, "batch", 4), t("time", "batch", 4)))),
+    "all_reduce": (at.GroupAttrs(), (X,), X),
+    "broadcast": (at.GroupAttrs(), (X,), X),
+    "reduce_scatter": (at.GroupAttrs(1), (t(6, 4),), t(6, 4)),
+    "all_gather": (at.GroupAttrs(1), (t(3, 4),), t(3, 4)),
+    "exchange": (at.ExchangeAttrs("all_reduce"), (X, t(3)), TupleType((X, t(3)))),
     **dict.fromkeys(("relu", "sigmoid", "tanh", "silu", "softplus"), (NO, (X,), X)),
     "gelu": (at.GeluAttrs(True), (X,), X),
     "bce_with_logits": (NO, (X, X), X),
@@ -251,6 +256,14 @@ BAD = {
         (loop(5), (X, t(6, "batch", 4)), ShapeError, "a sequence of 5 steps was expected"),
         (loop(5), (X, t(5, "batch", 3)), ShapeError, "do not fit the parameters"),
         (loop(5, wide=6), (X, t(5, "batch", 4)), ShapeError, r"carry 0 begins as .*4\] and is .*6\] after a step"),
+    ],
+    "all_reduce": [(at.GroupAttrs(), (t(3, dtype=boolean),), DTypeError, "ranks exchange float32, .*; received bool")],
+    "broadcast": [(at.GroupAttrs(), (t(3, dtype=boolean),), DTypeError, "ranks exchange float32, .*; received bool")],
+    "reduce_scatter": [(at.GroupAttrs(4), (t(6, 4),), ShapeError, "no first axis that divides into 4 parts")],
+    "all_gather": [(at.GroupAttrs(2), (t(),), ShapeError, "needs a first axis")],
+    "exchange": [
+        (at.ExchangeAttrs("gossip"), (X,), GraphError, "'gossip' is no collective"),
+        (at.ExchangeAttrs("all_reduce"), (X, N), DTypeError, "have one dtype"),
     ],
     "gelu": [(at.GeluAttrs(False), (N,), DTypeError, "gelu needs a float tensor")],
     "bce_with_logits": [

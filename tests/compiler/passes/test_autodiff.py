@@ -529,6 +529,7 @@ TESTED_BY_NAME = {"gelu", "where", "cast", "sum", "max", "reshape", "permute", "
 TESTED_BY_NAME |= {"gather", "scatter_add", "matmul", "softmax", "log_softmax", "cross_entropy", "relu", "item"}
 TESTED_BY_NAME |= {"write_rows", "dropout", "logsumexp", "bce_with_logits", "by_mode", "attention_lse"}
 TESTED_BY_NAME |= {"scan", "custom_gradient"}
+TESTED_BY_NAME |= {"all_reduce", "reduce_scatter", "all_gather"}  # in tests/workers/test_collectives.py
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -73,7 +73,7 @@ class MicroBatches:
         for name, _ in program.plan.inputs:
             given = self._given[name]
             program.bind(name, given[first : first + count] if name in self._cut else given)
-        numbers = {"batch_dim": count, "first_dim": first, "rows_dim": rows, "parts_dim": parts}
+        numbers = {"batch_dim": count, "first_dim": first, "rows_dim": rows, "parts_dim": parts, "own_dim": 0}
         own = {self._shape.dims[name]: number for name, number in numbers.items()}
         return program.launch({**sizes, **own})
 

@@ -49,6 +49,7 @@ class Array:
 class InputAttrs(Attrs):
     name: str
     type: TensorType
+    divided: bool = False  # does each of several ranks have rows of its own along the first axis?
 
 
 @dataclass(frozen=True)
@@ -277,6 +278,21 @@ class AttentionAttrs(Attrs):
     causal: bool
     scale: float
     rounded: bool = False
+
+
+@dataclass(frozen=True)
+class GroupAttrs(Attrs):
+    """Of a collective: among how many ranks, where its type depends on that; 0 among however many there are."""
+
+    ranks: int = 0
+
+
+@dataclass(frozen=True)
+class ExchangeAttrs(Attrs):
+    """Several collectives of one kind at once."""
+
+    kind: str
+    ranks: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from wholestep.compiler.ir import arithmetic, layers, movement, scan, windows
+from wholestep.compiler.ir import arithmetic, collectives, layers, movement, scan, windows
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.attrs import Attrs
 from wholestep.compiler.ir.require import need, need_axis, need_float, need_same
@@ -32,6 +32,7 @@ class Family(enum.Enum):
     RATIO = "ratio"
     CONTROL = "control"  # gradient, item, stop_gradient, by_mode, call, custom_gradient: gone before planning
     LOOP = "loop"  # holds a graph that runs once per step
+    COLLECTIVE = "collective"  # what ranks that make a step together tell each other
     COMPOSITE = "composite"  # has a decomposition into the others
 
 
@@ -228,6 +229,8 @@ _ROWS = [
     Op("call", C, None, at.CallAttrs, _call),
     Op("custom_gradient", C, None, at.CustomGradientAttrs, _custom_gradient),
     Op("scan", Family.LOOP, None, at.ScanAttrs, scan.scan),
+    *(Op(n, Family.COLLECTIVE, 1, at.GroupAttrs, rule) for n, rule in collectives.RULES.items()),
+    Op("exchange", Family.COLLECTIVE, None, at.ExchangeAttrs, collectives.exchange),
     *(Op(n, Family.COMPOSITE, 1, Attrs, arithmetic.float_unary(n)) for n in _ACTIVATIONS),
     Op("gelu", Family.COMPOSITE, 1, at.GeluAttrs, arithmetic.float_unary("gelu")),
     Op("bce_with_logits", Family.COMPOSITE, 2, Attrs, arithmetic.binary("bce_with_logits", floats_only=True)),

@@ -145,11 +145,17 @@ def _read_node(r: _Reader, nodes: dict[str, Node]) -> Node:
     return node
 
 
+UNSAID = frozenset({"divided"})  # fields that a text has where they are true, and older texts do not
+
+
 def _read_attrs(r: _Reader, kind: type[Attrs]) -> Attrs:
     fields = dataclasses.fields(kind)
     values: dict[str, Any] = {}
     for i, field in enumerate(fields):
-        r.expect("," if i else "{")
+        if field.name in UNSAID and not r.skip(","):
+            continue
+        if field.name not in UNSAID:
+            r.expect("," if i else "{")
         r.expect(field.name)
         r.expect("=")
         values[field.name] = READERS[str(field.type)](r)

@@ -27,7 +27,7 @@ import numpy as np
 
 from wholestep.compiler.ir.attrs import Array, Initializer
 from wholestep.compiler.ir.graph import Graph, Node
-from wholestep.compiler.ir.parse import parse_graph
+from wholestep.compiler.ir.parse import UNSAID, parse_graph
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, TupleType, Type
 
 __all__ = ["PRINTERS", "parse_graph", "print_graph"]
@@ -53,7 +53,7 @@ def _graph_lines(graph: Graph) -> list[str]:
 
 
 def _node_text(node: Node, inputs: Iterable[str]) -> str:
-    fields = dataclasses.fields(node.attrs)
+    fields = [f for f in dataclasses.fields(node.attrs) if f.name not in UNSAID or getattr(node.attrs, f.name)]
     shown = ", ".join(f"{f.name}={PRINTERS[str(f.type)](getattr(node.attrs, f.name))}" for f in fields)
     text = f"{node.op}({', '.join(inputs)})" + (f" {{{shown}}}" if fields else "") + f" : {_result_text(node.result)}"
     text += f"  {json.dumps(node.name)}" if node.name else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,6 +25,13 @@ Array = np.ndarray[Any, Any]
 Value = Array | tuple[Array, ...]
 
 
+class Ranks(Protocol):
+    """Ranks that are interpreted side by side, seen from one of them."""
+
+    def exchange(self, kind: str, given: Array) -> Array:
+        """What this rank has after a collective."""
+
+
 @dataclass(frozen=True)
 class Run:
     """What the leaves read: one step of one entry point."""
@@ -35,6 +42,7 @@ class Run:
     sizes: Mapping[str, int]
     seed: int
     step: int
+    ranks: Ranks | None = None  # the others, where several make a step together
 
     def shape(self, shape: tuple[Extent, ...]) -> tuple[int, ...]:
         return tuple(evaluate(e, self.sizes) for e in shape)
@@ -83,6 +91,15 @@ def _settle(node: Node, type: TensorType, value: Array, run: Run) -> Array:
 # -- one row per op ----------------------------------------------------------------------------------------------
 
 Row = Callable[..., Any]  # (run, attrs, *values of the inputs) -> value
+
+
+def _collective(kind: str) -> Callable[..., Any]:
+    return lambda run, a, x: _exchanged(run, kind, x)
+
+
+def _exchanged(run: Run, kind: str, x: Array) -> Array:
+    """Alone, a rank has what it gave."""
+    return x if run.ranks is None else run.ranks.exchange(kind, x)
 
 
 def _plain(function: Callable[..., Any]) -> Row:
@@ -308,6 +325,11 @@ VALUES: dict[str, Row] = {
     "call": _call,
     "custom_gradient": lambda run, a, *xs: xs[: a.results],
     "scan": _scan,
+    "all_reduce": _collective("all_reduce"),
+    "reduce_scatter": _collective("reduce_scatter"),
+    "all_gather": _collective("all_gather"),
+    "broadcast": _collective("broadcast"),
+    "exchange": lambda run, a, *xs: tuple(_exchanged(run, a.kind, x) for x in xs),
     "relu": _plain(lambda x: np.maximum(x, 0.0)),
     "sigmoid": _plain(_sigmoid),
     "tanh": _plain(np.tanh),

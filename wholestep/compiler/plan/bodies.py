@@ -186,6 +186,34 @@ class Call(Levels):
 
 
 @dataclass(frozen=True)
+class Exchange(Levels):
+    """Tensors that ranks exchange at once, each from end to end: operand i along axis i, results along the axes behind.
+
+    One thread runs it; the others wait where they need what it brings.
+    """
+
+    kind: ClassVar[Kind] = Kind.EXCHANGE
+    rows: ClassVar = ()  # type: ignore[misc]
+    vector: ClassVar = None  # type: ignore[misc]
+    levels: ClassVar = ()  # type: ignore[misc]
+    collective: str  # all_reduce, ...
+    dtype: DType
+    operands: tuple[Load, ...]
+    results: tuple[Load, ...]
+
+    def reads(self) -> Iterator[Read]:
+        yield from ((load, ()) for load in self.operands)
+
+    def stores(self) -> Iterator[Load]:
+        yield from self.results
+
+    def flops(self, extents: Sequence[int]) -> int:
+        """What is added, with one other rank: the number of them is no part of a plan."""
+        adds = self.collective in ("all_reduce", "reduce_scatter")
+        return sum(extents[len(self.operands) :]) if adds else 0
+
+
+@dataclass(frozen=True)
 class Window(Levels):
     """A convolution, a pool or an adjoint of one: an op of the IR with channels as the last axis.
 
@@ -233,5 +261,5 @@ class Window(Levels):
         return super().flops(extents) + self.work
 
 
-Body = Nest | Columns | Dot | Scatter | Call | Window
-BODIES: dict[Kind, type[Body]] = {c.kind: c for c in (Nest, Columns, Dot, Scatter, Call, Window)}
+Body = Nest | Columns | Dot | Scatter | Call | Exchange | Window
+BODIES: dict[Kind, type[Body]] = {c.kind: c for c in (Nest, Columns, Dot, Scatter, Call, Exchange, Window)}

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from wholestep.compiler.ir.attrs import InputAttrs
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.collectives import ROWS
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.plan.beside import laid
@@ -51,6 +54,7 @@ def make_draft(request: PlanRequest, operands: Operands | None = None) -> Draft:
     leaves = prepared.states()
     parameters = [buffers.states[n] for n in prepared.leaves("parameter")]
     updated = tuple(dict.fromkeys(u.name for u in updates))
+    divided = next((str(i.type.shape[0]) for i in graph.inputs if attrs_of(i, InputAttrs).divided), "")
     return Draft(
         version=VERSION,
         target=target.name,
@@ -76,6 +80,8 @@ def make_draft(request: PlanRequest, operands: Operands | None = None) -> Draft:
         param_buffers=tuple(parameters),
         loops=tuple(opened.loops),
         least=request.least,
+        divided=divided,
+        whole=request.capacity[ROWS] if divided else 0,
         notes=half_notes(kernels, buffers.all, target),
     )
 

@@ -20,6 +20,7 @@ ROUTINES: Mapping[str, str] = {
     "attention": "attention",
     "attention_lse": "attention",
     "attention_grad": "attention_grad",
+    "exchange": "exchange",
 }
 # Operands and results that a routine walks with a step of its own; of all others the last axis is consecutive elements.
 STEPPED = frozenset({"lse"})
@@ -115,7 +116,7 @@ class _Finder:
 
     def trace(self, node: Node) -> tuple[Node, Indices] | None:
         """The result that a node is another view of, and where each of its elements is in the node."""
-        if is_result(node):
+        if is_result(node) and node.inputs[0].op != "exchange":  # its tensors go from end to end
             return (node, identity(node.type.rank))
         if node.op not in ("permute", "reshape") or node.inputs[0] not in self.read_once:
             return None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wholestep.compiler.plan.bodies import Body
 
 POOL_AXES = (4, 5)  # of a kernel with a pool behind a convolution: row and column in the pool's window
-VERSION = 4  # of plans: changes whenever an older one cannot be read
+VERSION = 5  # of plans: changes whenever an older one cannot be read
 
 
 class Space(enum.Enum):
@@ -184,6 +184,7 @@ class Kind(enum.Enum):
     SCATTER = "scatter"
     CALL = "call"  # an op with a native routine of its own
     WINDOW = "window"  # a convolution, a pool or an adjoint, and a pointwise epilogue
+    EXCHANGE = "exchange"  # a collective: what ranks tell each other
     LOOP = "loop"  # while planning only: its kernels take its place
 
 
@@ -323,6 +324,8 @@ class Draft:
     param_buffers: tuple[int, ...] = ()
     loops: tuple[Loop, ...] = ()
     least: tuple[Least, ...] = ()
+    divided: str = ""  # the symbol whose rows ranks divide; its capacity is that of one of them
+    whole: int = 0  # and that of all of them together
     notes: tuple[str, ...] = field(default=())  # what a reader of the report should know
 
     @property

@@ -160,6 +160,10 @@ class _Preparer:
             return node.with_inputs([self.window_operand(node.op, i, x) for i, x in enumerate(node.inputs)])
         if node.op in ("pad", "concat"):
             return node.with_inputs([self.operand(i) for i in node.inputs])
+        if node.op == "exchange":  # whole tensors in dense rows
+            return node.with_inputs(
+                [_copy(i) if is_state(i) or i.op == "input" else self.stored(i) for i in node.inputs]
+            )
         return node.with_inputs([self.call_operand(i) for i in node.inputs]) if is_call(node) else node
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from wholestep.compiler.plan.bodies import Body, Call, Dot, Scatter, Window
+from wholestep.compiler.plan.bodies import Body, Call, Dot, Exchange, Scatter, Window
 from wholestep.compiler.plan.kernel import Instr, Level, Load, Operand, Store
 
 Change = Callable[[Load], Load]
@@ -20,6 +20,8 @@ def with_loads(body: Body, change: Change) -> Body:
         return replace(body, target=change(body.target), updates=change(body.updates), index=change(body.index))
     if isinstance(body, Call):
         return replace(body, operands=_operands(body.operands, change), results=_operands(body.results, change))
+    if isinstance(body, Exchange):
+        return replace(body, operands=tuple(map(change, body.operands)), results=tuple(map(change, body.results)))
     if isinstance(body, Window):
         operands, results = _operands(body.operands, change), _operands(body.results, change)
         return replace(body, operands=operands, results=results, levels=levels)

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 
+class GroupFailedError(Exception):
+    """A collective did not come to its end; `Group.check` tells why."""
+
+
 class Group(Protocol):
     """The ranks of a run, seen from one of them.  All ranks call the same methods in the same order."""
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.backend import Where
+from wholestep.compiler.ir.collectives import OWN, ROWS
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate, product
 from wholestep.compiler.plan.bodies import Call, Dot
@@ -154,7 +155,15 @@ def _sizes_to_try(subject: Subject, graph: Graph) -> list[dict[str, int]]:
         if flops * math.prod(small.values()) <= HEAVY_FLOPS:
             break
     wanted = subject.where.options.verify or estimated_seconds(plan) <= CHEAP_SECONDS
-    return [small, capacity] if wanted and small != capacity else [small]
+    every = [small, capacity] if wanted and small != capacity else [small]
+    return [_of_one_rank(plan, sizes) for sizes in every]
+
+
+def _of_one_rank(plan: Plan, sizes: dict[str, int]) -> dict[str, int]:
+    """A rank that runs alone has all rows."""
+    if not plan.divided:
+        return sizes
+    return {s: sizes[plan.divided] if s == ROWS else n for s, n in sizes.items() if s != OWN}
 
 
 def _complaint(comparison: Comparison, sizes: Sizes) -> str:

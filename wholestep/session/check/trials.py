@@ -111,7 +111,7 @@ class TrialSession:
         """`meanwhile` is called while the plan is compiled; it may use everything but `run`."""
         device = subject.where.device
         self._state, self._scratch = State(), device.scratch()
-        place = Place(replace(subject.where, seed=SEED), self._state, self._scratch)
+        place = Place(replace(subject.where, seed=SEED, group=None), self._state, self._scratch)
 
         def get_ready() -> None:
             self._make_room(subject)

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import Any
 
-from wholestep.compiler.backend import MicroBatchShape, Place, nothing
+from wholestep.compiler.backend import MicroBatchShape, Place, Program, nothing
 from wholestep.compiler.backends.cpu import library as native
 from wholestep.compiler.backends.cpu.code import PlanCode, compiler_of, program_key
 from wholestep.compiler.backends.cpu.program import CpuProgram
 from wholestep.compiler.backends.cpu.scratch import Scratch
 from wholestep.compiler.backends.cpu.states import MEMORY
 from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_available
+from wholestep.compiler.backends.ranks import takes_part
 from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.runtime.together import Background
 from wholestep.compiler.target import Target
 from wholestep.errors import PlanError
 from wholestep.options import CompileOptions
-
-if TYPE_CHECKING:
-    from wholestep.compiler.backends.cpu.micro_batches import MicroBatchProgram
 
 
 class CpuDevice:
@@ -53,7 +52,7 @@ class CpuDevice:
             coming.wait()
         return load_library(self.name, options)
 
-    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> CpuProgram:
+    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> Program:
         """The program of a plan, compiled for the target that the plan was made for."""
         if plan.target != self.name:
             if plan.target not in TARGETS:
@@ -66,13 +65,30 @@ class CpuDevice:
         device.prepare(options)  # a cold start compiles the library and the plan side by side
         library = partial(device.library, options)
         code = PlanCode(plan, options, key=key, profile=place.profile, library=library, meanwhile=meanwhile)
+        if isinstance(place.where.group, Shards) and takes_part(plan):
+            from wholestep.compiler.backends.cpu.shards import ShardedProgram, team_of
+
+            team = team_of(place.where.group, code.library)
+            return ShardedProgram([CpuProgram(plan, own, code) for own in team.places(place, plan)], team)
         return CpuProgram(plan, place, code)
 
-    def load_micro_batches(
-        self, plan: Plan, programs: Sequence[CpuProgram], place: Place, shape: MicroBatchShape
-    ) -> MicroBatchProgram:
+    def load_micro_batches(self, plan: Plan, programs: Sequence[Any], place: Place, shape: MicroBatchShape) -> Program:
         from wholestep.compiler.backends.cpu.micro_batches import MicroBatchProgram  # most steps have none
 
+        if isinstance(place.where.group, Shards):
+            from wholestep.compiler.backends.cpu.shards import ShardedProgram, team_of
+
+            team = team_of(place.where.group, self.library(place.where.options))
+            of_ranks: list[list[Any]] = [
+                [p.programs[r] if isinstance(p, ShardedProgram) else p for p in programs]
+                for r in range(len(team.members))
+            ]
+            if any(isinstance(p, ShardedProgram) for p in programs):
+                own = [
+                    MicroBatchProgram(plan, o, w, shape)
+                    for o, w in zip(of_ranks, team.places(place, plan), strict=True)
+                ]
+                return ShardedProgram(own, team)
         return MicroBatchProgram(plan, programs, place, shape)
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:

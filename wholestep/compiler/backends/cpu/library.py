@@ -26,6 +26,7 @@ from wholestep.compiler.backends.cpu.compiler import (
 )
 from wholestep.compiler.ir import random
 from wholestep.compiler.runtime.cache import Cache, key_of
+from wholestep.compiler.runtime.group import GroupFailedError
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 
 __all__ = [
@@ -52,6 +53,8 @@ __all__ = [
 ]
 
 SEQUENTIAL, SHUFFLED, EXPLICIT = range(3)
+APART = 1 << 16  # as a number of threads: one that is none of the pool's
+GROUP_FAILED = (errno.ETIMEDOUT, errno.EPIPE)
 INCLUDED = "gemm.c"  # by the parts, which are its products of other elements
 Body = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_int)
 
@@ -107,6 +110,7 @@ class Call(Structure):
         ("derived", POINTER(c_double)),
         ("seed", c_uint64),
         ("step", c_uint64),
+        ("group", c_void_p),
     ]
 
 
@@ -154,6 +158,8 @@ class Loop(Structure):
         *[(name, c_long) for name in ("rows", "capacity", "position", "steps")],
         ("seconds", c_double),
         *[(name, c_int) for name in ("input_count", "order_kind", "loss_is_double", "stop_on_refusal", "threads")],
+        ("own_dim", c_void_p),
+        ("rows_dim", c_void_p),
     ]
 
 
@@ -179,7 +185,7 @@ class Phase(Structure):
         ("prologue", c_void_p),
         ("entry", c_void_p),
         ("call", POINTER(Call)),
-        *[(name, c_void_p) for name in ("batch_dim", "first_dim", "rows_dim", "parts_dim", "step_scalar")],
+        *[(name, c_void_p) for name in ("batch_dim", "first_dim", "rows_dim", "parts_dim", "own_dim", "step_scalar")],
         ("inputs", POINTER(LoopInput)),
         ("copies", POINTER(Copy)),
         *[(name, c_int) for name in ("input_count", "copy_count", "once")],
@@ -276,6 +282,8 @@ def check(error: int, threads: int) -> None:
         raise ValueError(f"threads={threads}: expected 1 to {MAX_THREADS}")
     if error == errno.EINVAL:
         raise ValueError("a loop without a batch dimension needs rows that are a multiple of its capacity")
+    if error in GROUP_FAILED:
+        raise GroupFailedError(error)
     if error == errno.EDEADLK:
         raise RuntimeError("a step was started from inside a step of the same process; run them one after the other")
     raise OSError(error, f"could not start {threads} threads: {os.strerror(error)}; use fewer with threads=")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import addressof, c_void_p
 from dataclasses import dataclass
 from functools import partial
 
-from wholestep.compiler.backend import SLICE_SECONDS, Epoch, MicroBatchShape, Place
+from wholestep.compiler.backend import Epoch, MicroBatchShape, Place
 from wholestep.compiler.backends.cpu import library as native
 from wholestep.compiler.backends.cpu.program import CpuProgram, bounds_of
 from wholestep.compiler.backends.cpu.tickets import CpuEpoch, Kept
+from wholestep.compiler.backends.ranks import Pace
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import Region
@@ -34,7 +35,10 @@ class MicroBatchProgram:
 
     def __init__(self, plan: Plan, programs: Sequence[CpuProgram], place: Place, shape: MicroBatchShape) -> None:
         self.plan, self.shape, self._place, self._state = plan, shape, place, place.state
-        self._library = programs[0].library
+        self._library, self.threads = programs[0].library, programs[0].threads
+        group = place.where.group
+        ranks = group if group is not None and any(p.ranks > 1 for p in programs) else None
+        self._group, self._pace = ranks, Pace(ranks)
         types = {name: plan.buffers[id].type for name, id in plan.inputs}
         self._cut = {name for name, type in types.items() if shape.is_cut(type.shape)}
         self._types = types
@@ -95,6 +99,11 @@ class MicroBatchProgram:
 
     def launch(self, sizes: Mapping[str, int]) -> MicroBatchProgram:
         """One step, to its end."""
+        self.count(self._pace.timed(self.prepare(sizes)))
+        return self
+
+    def prepare(self, sizes: Mapping[str, int]) -> Callable[[], int]:
+        """All of a step that comes before its native call, which is given back."""
         if sizes is not self._bounded:
             self._bounds = bounds_of(self.plan, sizes, self._addresses, self._slots)
             self._bounded = sizes
@@ -108,8 +117,11 @@ class MicroBatchProgram:
         loop = self._loop_over(rows, rows)
         loop.steps, loop.bounds, loop.bound_count = 1, addressof(self._bounds), len(self._bounds)
         loop.step = self._state.step
-        self._count(loop, self._library.run_micro_batches(loop))
-        return self
+        self._running = loop
+        return partial(self._library.run_micro_batches, loop)
+
+    def show(self) -> None:
+        """Each phase refreshes its copies itself."""
 
     def wait(self) -> None:
         """A step is done when it returns."""
@@ -136,21 +148,30 @@ class MicroBatchProgram:
     def _loop(self, epoch: Epoch) -> native.MicroBatchLoop:
         """What the native loop needs to know of an epoch, but for where a slice begins."""
         loop = self._loop_over(epoch.rows, epoch.batch)
-        loop.seconds = SLICE_SECONDS
+        loop.seconds = self._pace.seconds
         if epoch.order is not None:
             loop.order_kind, loop.order_epoch, loop.order_seed = native.SHUFFLED, epoch.order, epoch.seed
         return loop
 
     def _run_slice(self, epoch: Epoch, loop: native.MicroBatchLoop, losses: AnyArray, done: int) -> int:
         """Some steps of an epoch; returns how many.  Whoever looked before may have made steps of other rows."""
+        made = self._pace.timed(self.prepare_slice(epoch, loop, losses, done, self._pace.steps(len(losses) - done)))
+        self.count_slice(made)
+        return made
+
+    def prepare_slice(
+        self, epoch: Epoch, loop: native.MicroBatchLoop, losses: AnyArray, done: int, most: int
+    ) -> Callable[[], int]:
+        """All of a slice that comes before its native call."""
         self._place_sources(epoch)
         loop.position, loop.steps = (
             (epoch.first + done) * epoch.batch,
-            min(len(losses) - done, epoch.every or len(losses)),
+            min(most, epoch.every or len(losses)),
         )
         loop.losses = losses.ctypes.data + done * losses.itemsize
         loop.step = self._state.step
-        return self._count(loop, self._library.run_micro_batches(loop))
+        self._running = loop
+        return partial(self._library.run_micro_batches, loop)
 
     def _place_sources(self, epoch: Epoch) -> None:
         for name, array in epoch.whole.items():
@@ -178,13 +199,13 @@ class MicroBatchProgram:
             order_kind=native.SEQUENTIAL,
             loss_is_double=loss.type.dtype.size == 8,
             stop_on_refusal=self._stops,
-            threads=self._place.where.threads,
+            threads=self.threads,
         )
 
-    def _count(self, loop: native.MicroBatchLoop, done: int) -> int:
-        """Let the state know of the steps that were made; their number."""
-        state = self._state
+    def count(self, done: int) -> None:
+        """Let the state know of the steps that were made."""
         if self._advances:
-            state.step = loop.step
-            state.family.version += max(done, 1)
-        return done
+            self._state.step = self._running.step
+            self._state.family.version += max(done, 1)
+
+    count_slice = count

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from wholestep.compiler.backends.cpu.layout import PANELS, state_layout
 from wholestep.compiler.backends.cpu.operands import keeps_panels
 from wholestep.compiler.ir.types import Shape, TensorType, symbols_of
-from wholestep.compiler.plan.bodies import Call, Columns, Dot, Nest, Scatter, Window
+from wholestep.compiler.plan.bodies import Call, Columns, Dot, Exchange, Nest, Scatter, Window
 from wholestep.compiler.plan.kernel import Buffer, Draft, Index, Kernel, Layout, Level, Load, Space, Store
 from wholestep.compiler.plan.layout import layout_bytes
 from wholestep.compiler.plan.rewrite import with_loads, with_stores
@@ -67,6 +67,8 @@ class Choice:
             self.look_at_product(kernel, body)
         elif isinstance(body, Scatter):
             self.refused |= {Value(x.buffer) for x in (body.target, body.updates, body.index)}
+        elif isinstance(body, Exchange):
+            self.refused |= {self.value(kernel, load) for load in (*body.operands, *body.results)}
         elif isinstance(body, Window):
             self.refused |= {self.value(kernel, o.load) for o in body.operands}
         elif isinstance(body, Call):

@@ -7,24 +7,28 @@ import errno
 import math
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import addressof, byref, c_char, c_double, c_long, c_void_p
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, Place
+from wholestep.compiler.backend import Epoch, IndexRefusedError, Place, check_indices
 from wholestep.compiler.backends.cpu import library as native
 from wholestep.compiler.backends.cpu.code import PlanCode
 from wholestep.compiler.backends.cpu.layout import PANELS
 from wholestep.compiler.backends.cpu.scratch import Scratch
 from wholestep.compiler.backends.cpu.states import MEMORY
 from wholestep.compiler.backends.cpu.tickets import CpuEpoch, Kept, Outlet
-from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.backends.ranks import Pace, of_all_ranks, of_rank, takes_part
+from wholestep.compiler.ir.collectives import OWN, ROWS
+from wholestep.compiler.ir.types import Dim, TensorType, evaluate
 from wholestep.compiler.plan.footprint import pages_of, staging_bytes
 from wholestep.compiler.plan.kernel import Buffer, Plan, Space
 from wholestep.compiler.plan.layout import aligned
 from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.group import rows_of_rank
 from wholestep.compiler.runtime.memory import Region
 from wholestep.compiler.runtime.storage import HostArray
 
@@ -41,7 +45,15 @@ class CpuProgram:
     synchronous = True
 
     def __init__(self, plan: Plan, place: Place, code: PlanCode) -> None:
-        self.plan, self._place, self._state = plan, place, place.state
+        group = place.where.group if takes_part(plan) else None
+        self.rank, self.ranks = (group.rank, group.size) if group is not None and plan.divided else (0, 1)
+        if self.ranks > 1:  # callers give all rows
+            plan = of_all_ranks(plan)
+        self.plan, self._place, self._state, self._group = plan, place, place.state, group
+        self._memory, self.threads = place.memory or MEMORY, native.APART if place.apart else place.where.threads
+        divided = [name for name, id in plan.inputs if plan.buffers[id].type.shape[:1] == (Dim.symbol(plan.divided),)]
+        self._cut = frozenset(divided if self.ranks > 1 else ())
+        self._given: dict[str, AnyArray] = {}  # of ranks: all rows, whose indices each of them looks at
         assert isinstance(place.scratch, Scratch), "programs of the CPU share its scratch memory"
         self._scratch, self._code, self.library = place.scratch, code, code.library
         self.recorder = _recorder(code.path, place.where.threads) if place.profile else None
@@ -74,7 +86,7 @@ class CpuProgram:
             size, dtype = staging_bytes(plan, plan.buffers[id]), plan.buffers[id].type.dtype
             self._staging[name] = self._region.view(end, size // dtype.size, dtype.numpy)
             end += size
-        self.outputs = {name: plan.buffers[id].type for name, id in plan.outputs}
+        self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
         self._outlets = {name: self._outlet(plan.buffers[id]) for name, id in plan.outputs}
         first = next(iter(self._outlets.values()), None)
         # The bound method of a one-element view: reading the loss costs one call.
@@ -93,7 +105,7 @@ class CpuProgram:
 
     def _held(self, state: str) -> AnyArray:
         """A state's numbers as they are stored, flat."""
-        found = self._state.slot(state).on(MEMORY)
+        found = self._state.slot(state).on(self._memory)
         assert isinstance(found, HostArray), "the CPU's memory is the host's"
         return found.flat
 
@@ -123,16 +135,18 @@ class CpuProgram:
             scalars=self._scalars,
             derived=self._derived,
             seed=self._place.where.seed,
+            group=None if self._group is None else self._group.address,
         )
         self._call_reference = byref(self._call)
         self._step = native.Step(
             prologue=self._code.prologue,
             entry=self._code.entry,
             call=ctypes.pointer(self._call),
-            threads=self._place.where.threads,
+            threads=self.threads,
         )
         self._run, self._step_reference = self.library.step, byref(self._step)
         self.count_steps(bool(plan.updated))
+        self._pace = Pace(self._group if self.ranks > 1 else None)
 
     def place_scratch(self) -> None:
         """Read the scratch memory's addresses again."""
@@ -158,16 +172,47 @@ class CpuProgram:
 
     def bind(self, name: str, array: AnyArray) -> None:
         """Let the next step read an input where it lies."""
+        if name in self._cut:
+            self._given[name] = array
+            array = array[rows_of_rank(len(array), self.rank, self.ranks)[0] :]
         try:
             # A quarter of the time of array.ctypes.data; the stubs do not know that arrays are buffers.
             self._addresses[self._slots[name]] = addressof(c_char.from_buffer(array))  # type: ignore[arg-type]
         except (TypeError, ValueError):  # of what is read-only
             self._addresses[self._slots[name]] = array.ctypes.data
 
+    def prepare(self, sizes: Mapping[str, int]) -> Callable[[], int]:
+        """All of a step that comes before its native call, which is given back: ranks of one process call together."""
+        if sizes is not self._sizes:
+            self._resize(sizes)
+        if self.ranks > 1:
+            check_indices(self.plan, self._given, sizes)
+        if self._state.family.version != self._seen:
+            self._refresh()
+        self._call.step = self._state.step
+        if self._step_index is not None:
+            self._scalars[self._step_index] = self._state.step
+        self.set_epoch()
+        return partial(self._run, self._step_reference)
+
+    def count(self, error: int) -> None:
+        """What comes behind the native call of a step."""
+        if error:
+            self._refuse(error)
+        if self._advances:
+            self._state.step += self._refused is None or not self._refused[0]
+            self._state.family.version += 1
+
+    def show(self) -> None:
+        """Its copies of states are those of now: ranks of one process have made the same steps."""
+        self._seen = self._state.family.version
+
     def launch(self, sizes: Mapping[str, int]) -> CpuProgram:
         """One step, to its end."""
         if sizes is not self._sizes:
             self._resize(sizes)
+        if self.ranks > 1:
+            check_indices(self.plan, self._given, sizes)
         state = self._state
         family = state.family
         if family.version != self._seen:
@@ -189,13 +234,19 @@ class CpuProgram:
     def _refuse(self, error: int) -> NoReturn:
         if error == errno.EDOM:
             raise IndexRefusedError
-        native.check(error, self._place.where.threads)
+        if self._group is not None:
+            self._group.check()
+        native.check(error, self.threads)
         raise AssertionError(f"error {error} of a step means nothing")
 
     def _resize(self, sizes: Mapping[str, int]) -> None:
         """Write the sizes of the next steps, and how many indices of theirs are below what."""
-        self._dims[: len(self.plan.symbols)] = [sizes[s] for s in self.plan.symbols]
-        self._bounds = bounds_of(self.plan, sizes, self._addresses, self._slots)
+        divided = self.plan.divided
+        own = {**sizes, **of_rank(divided, sizes, self.rank, self.ranks)} if divided else sizes
+        self._dims[: len(self.plan.symbols)] = [own[s] for s in self.plan.symbols]
+        # A rank that refused its own rows alone would leave the others waiting: all of them look at all rows.
+        bounded = self.plan if self.ranks == 1 else replace(self.plan, bounds=())
+        self._bounds = bounds_of(bounded, own, self._addresses, self._slots)
         self._step.bounds, self._step.bound_count = self._bounds, len(self._bounds)
         self._sizes = sizes
 
@@ -203,7 +254,8 @@ class CpuProgram:
         """Rewrite the second layouts of states that someone else has changed, perhaps on another device."""
         if self._state.family.spread:
             for name, _ in self.plan.states:
-                self._state.slot(name).bring(MEMORY.kind, name in self.plan.updated)
+                own = self._memory is MEMORY  # the others of this process change theirs alike
+                self._state.slot(name).bring(self._memory.kind, own and name in self.plan.updated)
         if self._code.refresh is not None:
             self._code.refresh(self._call_reference)
         self._seen = self._state.family.version
@@ -232,6 +284,16 @@ class CpuProgram:
 
     def _run_slice(self, epoch: Epoch, loop: native.Loop, losses: AnyArray, done: int) -> int:
         """Some steps of an epoch; returns how many.  All that a call reads is set anew: others may have made steps."""
+        run = self.prepare_slice(epoch, loop, losses, done, self._pace.steps(len(losses) - done))
+        made = self._pace.timed(run)
+        self.count_slice(made)
+        self.show()
+        return made
+
+    def prepare_slice(
+        self, epoch: Epoch, loop: native.Loop, losses: AnyArray, done: int, most: int
+    ) -> Callable[[], int]:
+        """All of a slice that comes before its native call."""
         self.set_sizes(epoch.sizes)
         for name, array in epoch.whole.items():
             self.bind(name, array)
@@ -241,15 +303,16 @@ class CpuProgram:
         self._call.step = self._state.step
         loop.position, loop.steps = (
             (epoch.first + done) * epoch.batch,
-            min(len(losses) - done, epoch.every or len(losses)),
+            min(most, epoch.every or len(losses)),
         )
         loop.losses = losses.ctypes.data + done * losses.itemsize
-        made: int = self.library.run_loop(loop)
+        return partial(self.library.run_loop, loop)
+
+    def count_slice(self, made: int) -> None:
+        """What comes behind the native call of a slice."""
         if self._advances:
             self._state.step = self._call.step
             self._state.family.version += made
-            self._seen = self._state.family.version
-        return made
 
     def rows_of_inputs(self, names: Sequence[str]) -> ctypes.Array[native.LoopInput]:
         """What the native loop needs to know to take these inputs row by row, but for where their rows are."""
@@ -342,11 +405,13 @@ class CpuProgram:
             order_seed=epoch.seed,
             rows=epoch.rows,
             capacity=epoch.batch,
-            seconds=SLICE_SECONDS,
+            seconds=self._pace.seconds,
             input_count=len(epoch.sources),
             loss_is_double=loss.type.dtype.size == 8,
             stop_on_refusal=self._stops,
-            threads=self._place.where.threads,
+            threads=self.threads,
+            own_dim=self._dim(OWN),
+            rows_dim=self._dim(ROWS),
         )
 
 

@@ -11,7 +11,7 @@ from wholestep.compiler.backends.host import Memory
 from wholestep.compiler.backends.reference.calls import run_call
 from wholestep.compiler.backends.reference.values import Array, Values, accumulator
 from wholestep.compiler.backends.reference.windows import run_window
-from wholestep.compiler.plan.bodies import Call, Columns, Dot, Nest, Scatter, Window
+from wholestep.compiler.plan.bodies import Call, Columns, Dot, Exchange, Nest, Scatter, Window
 from wholestep.compiler.plan.kernel import Kernel, Level
 
 
@@ -77,11 +77,18 @@ def run_scatter(scatter: Scatter, values: Values) -> None:
     np.add.at(whole, tuple(np.broadcast_to(p, values.extents) for p in places), updates)
 
 
+def run_exchange(exchange: Exchange, values: Values) -> None:
+    """One rank alone: it has what it gave."""
+    for i, (source, to) in enumerate(zip(exchange.operands, exchange.results, strict=True)):
+        values.put(to, (len(exchange.operands) + i,), values.over(source, (i,)))
+
+
 RUN: Mapping[type, Callable[[Any, Values], None]] = {
     Nest: run_nest,
     Columns: run_columns,
     Dot: run_dot,
     Scatter: run_scatter,
     Call: run_call,
+    Exchange: run_exchange,
     Window: run_window,
 }

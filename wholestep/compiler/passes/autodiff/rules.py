@@ -138,6 +138,11 @@ GRADIENTS: dict[str, Row] = {
     "call": _gone_by_now,
     "scan": _read_through_items,  # by scan.py, for all of them together
     "custom_gradient": _read_through_items,  # by reverse.py, for all of them together
+    "all_reduce": structural.all_reduce_rule,
+    "reduce_scatter": structural.reduce_scatter_rule,
+    "all_gather": structural.all_gather_rule,
+    "broadcast": Blocked("is the same whatever the other ranks have"),
+    "exchange": _gone_by_now,
     "relu": composites.relu_rule,
     "sigmoid": composites.sigmoid_rule,
     "tanh": composites.tanh_rule,

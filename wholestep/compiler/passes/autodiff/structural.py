@@ -26,6 +26,21 @@ def max_rule(y: Node, g: Node) -> Gradients:
     return (b.where(winners, b.restore_axes(share, axes, x.type.shape), b.zeros_like(x)),)
 
 
+# -- collectives: what every rank has been given comes back from every rank --------------------------------------
+
+
+def all_reduce_rule(y: Node, g: Node) -> Gradients:
+    return (b.make("all_reduce", (g,), y.attrs),)
+
+
+def reduce_scatter_rule(y: Node, g: Node) -> Gradients:
+    return (b.make("all_gather", (g,), y.attrs),)
+
+
+def all_gather_rule(y: Node, g: Node) -> Gradients:
+    return (b.make("reduce_scatter", (g,), y.attrs),)
+
+
 # -- movement: each is linear, its gradient is its adjoint -------------------------------------------------------
 
 

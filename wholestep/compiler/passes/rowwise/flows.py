@@ -31,11 +31,12 @@ def kinds_of(roots: Iterable[Node], batch: str, known: Mapping[Node, Kind] | Non
     kinds: dict[Node, Kind] = dict(known or {})
     for node in toposort(roots):
         if node not in kinds:
-            kinds[node] = _kind(node, [kinds[i] for i in node.inputs], batch)
+            kinds[node] = kind_of(node, [kinds[i] for i in node.inputs], batch)
     return kinds
 
 
-def _kind(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+def kind_of(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """The kind of a node over inputs of these kinds."""
     for kind in inputs:
         if isinstance(kind, Mixed):
             return kind
@@ -64,6 +65,16 @@ def _item(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
     (several,) = inputs
     assert isinstance(several, Several), f"{node.inputs[0]!r} must be gone before the batch is analysed"
     return several.kinds[attrs_of(node, at.ItemAttrs).index]
+
+
+# -- collectives -------------------------------------------------------------------------------------------------
+
+
+def _told(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
+    """What all ranks have been told is the same for all of them."""
+    if any(isinstance(kind, Rows) for kind in inputs):
+        return Mixed(node, "adds up rows of the batch by their place")
+    return Free() if isinstance(node.result, TensorType) else Several(tuple(Free() for _ in inputs))
 
 
 # -- loops ----------------------------------------------------------------------------------------------------
@@ -172,6 +183,7 @@ FLOWS: dict[str, Flow] = {
     "attention_lse": _like_its_decomposition,
     "attention_grad": _like_its_decomposition,
     "scan": _scan,
+    **dict.fromkeys(("all_reduce", "broadcast", "reduce_scatter", "all_gather", "exchange"), _told),
     "custom_gradient": _custom_gradient,
     "item": _item,
     "reshape": movement.reshaped,

@@ -16,12 +16,12 @@
 #define WS_LEAST(a, b) ((a) < (b) ? (a) : (b))
 
 /* What one product of a call fetches ahead: the queries' share of all that the next call needs. */
-typedef struct { const ws_ahead *from; long count; } ws_share;
-#define WS_NOTHING ((ws_share){0, 0})
+typedef struct { const ws_ahead *from; long count; } ws_ahead_share;
+#define WS_NOTHING ((ws_ahead_share){0, 0})
 #define WS_SHARE(a, first, rows) ws_share_of((a)->ahead, (a)->aheads, first, rows, (a)->group * (a)->queries)
-WS_INLINE ws_share ws_share_of(const ws_ahead *ahead, long aheads, long first, long rows, long all) {
+WS_INLINE ws_ahead_share ws_share_of(const ws_ahead *ahead, long aheads, long first, long rows, long all) {
   const long from = aheads * first / all;
-  return (ws_share){ahead + from, aheads * (first + rows) / all - from};
+  return (ws_ahead_share){ahead + from, aheads * (first + rows) / all - from};
 }
 
 WS_INLINE long ws_lanes(long n) { return (n + 15) / 16 * 16; }

@@ -31,7 +31,7 @@ WS_INLINE NAME(ws_matrix) NAME(ws_shared)(const ws_view *v) {
 
 /* c = a b */
 WS_INLINE void NAME(ws_product)(const ws_api *api, NAME(ws_matrix) a, NAME(ws_matrix) b, NAME(ws_matrix) c, long m,
-                                long n, long k, ws_share ahead) {
+                                long n, long k, ws_ahead_share ahead) {
   const ws_gemm g = {m, n, k, a.at, a.row, 1, a.panel, b.at, b.row, b.panel, c.at, c.row, c.panel, 0,
                      ahead.from, ahead.count};
   NAME(api->gemm)(&g);

@@ -6,7 +6,8 @@
    have those of n ranks of any other. */
 #ifndef WS_GROUP_H
 #define WS_GROUP_H
-#include <stdint.h>
+#include "ws.h"
+#include <string.h>
 
 enum { WS_GROUP_F32, WS_GROUP_F64, WS_GROUP_I32, WS_GROUP_I64 };   /* of the elements of a collective */
 
@@ -18,7 +19,6 @@ typedef struct {
                                                          where a collective scatters (from) or gathers (to) */
 } ws_share;
 
-typedef struct ws_group ws_group;
 typedef int (*ws_collective)(ws_group *, const ws_share *, int shares, int dtype);
 
 /* 0, or an errno: ETIMEDOUT where the others did not come, EPIPE where one of them is gone.  `failed` keeps the first of
@@ -33,4 +33,19 @@ struct ws_group {
   void *engine;                                       /* of the engine's own */
   uint64_t step;                                      /* that is under way; loops say it, errors name it */
 };
+
+/* What a plan calls.  Without a group, a rank is alone: it has what it gave. */
+enum { WS_ALL_REDUCE, WS_REDUCE_SCATTER, WS_ALL_GATHER, WS_BROADCAST };
+static inline void ws_exchange(ws_group *group, int kind, const ws_share *shares, int count, int dtype) {
+  if (!group || group->size == 1) {
+    const size_t bytes = dtype == WS_GROUP_F32 || dtype == WS_GROUP_I32 ? 4 : 8;
+    for (int i = 0; i < count; i++)
+      if (shares[i].to != shares[i].from) memcpy(shares[i].to, shares[i].from, shares[i].count * bytes);
+    return;
+  }
+  if (group->failed) return;
+  const ws_collective calls[] = {group->all_reduce, group->reduce_scatter, group->all_gather, group->broadcast};
+  const int error = calls[kind](group, shares, count, dtype);
+  if (error) group->failed = error;
+}
 #endif

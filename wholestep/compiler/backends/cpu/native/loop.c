@@ -12,8 +12,10 @@ int ws_step(const ws_step_call *s) {
   if (!ws_in_bounds(s->bounds, s->bound_count)) return EDOM;
   unsigned mode = ws_flush_denormals();
   if (s->prologue) s->prologue(s->call);
+  ws_tell_step(s->call, s->call->step);
   ws_restore_denormals(mode);
-  return ws_pool_run(step_body, (void *)s, s->threads);
+  const int error = ws_pool_run(step_body, (void *)s, s->threads);
+  return error ? error : ws_failure(s->call);
 }
 
 typedef struct {
@@ -29,11 +31,14 @@ static long batch_at(const ws_loop *l, long position) {
   return left < l->capacity ? left : l->capacity;
 }
 
-static void prepare_step(ws_loop *l, long position, long batch) {
+static void prepare_step(ws_loop *l, long position, long first, long batch, long rows) {
   if (l->batch_dim) *l->batch_dim = batch;
+  if (l->own_dim) *l->own_dim = first;
+  if (l->rows_dim) *l->rows_dim = rows;
   ws_place_inputs(l->inputs, l->input_count, l->order_kind, position);
   if (l->step_scalar) *l->step_scalar = (double)l->call->step;
   if (l->prologue) l->prologue(l->call);
+  ws_tell_step(l->call, l->call->step);
 }
 
 static void finish_step(loop_job *j) {
@@ -42,7 +47,7 @@ static void finish_step(loop_job *j) {
   l->losses[j->done] = ws_number(l->loss, l->loss_is_double);
   if (!refused) l->call->step++;
   j->done++;
-  j->stop = ws_seconds() >= j->deadline || (refused && l->stop_on_refusal);
+  j->stop = ws_seconds() >= j->deadline || (refused && l->stop_on_refusal) || ws_failure(l->call);
 }
 
 static void loop_body(void *job, int id, int threads) {
@@ -50,15 +55,17 @@ static void loop_body(void *job, int id, int threads) {
   ws_loop *l = j->loop;
   long position = l->position;
   for (long step = 0; step < l->steps && position < l->rows; step++) {
-    const long batch = batch_at(l, position);
-    if (id == 0 && !j->stop) prepare_step(l, position, batch);
-    ws_gather(l->inputs, l->input_count, &j->order, position, batch, id, threads);
+    const long rows = batch_at(l, position);
+    long first;
+    const long batch = ws_share_of(l->call, rows, &first);
+    if (id == 0 && !j->stop) prepare_step(l, position + first, first, batch, rows);
+    ws_gather(l->inputs, l->input_count, &j->order, position + first, batch, id, threads);
     ws_barrier();
     if (j->stop) break;
     l->entry(l->call, id, threads);
     ws_barrier();
     if (id == 0) finish_step(j);
-    position += batch;
+    position += rows;
   }
 }
 
@@ -68,7 +75,7 @@ long ws_run_loop(ws_loop *l) {
   loop_job job = {.loop = l, .deadline = ws_seconds() + l->seconds};
   job.order = ws_row_order_of(l->order_kind, l->order, l->order_seed, l->order_epoch, l->rows);
   int error = ws_pool_run(loop_body, &job, l->threads);
-  if (error) return -error;
+  if (error || ws_failure(l->call)) return error ? -error : -ws_failure(l->call);
   for (long step = 0; step < job.done; step++) l->position += batch_at(l, l->position);
   return job.done;
 }

@@ -1,6 +1,7 @@
 /* What the loop over batches and the loop over micro-batches share: time, indices in range, rows in the order of an epoch. */
 #ifndef WS_LOOP_H
 #define WS_LOOP_H
+#include "group.h"
 #include "order.h"
 #include "runtime.h"
 #include <string.h>
@@ -35,6 +36,21 @@ static inline int ws_in_bounds(const ws_bound *bounds, int count) {
   }
   return 1;
 }
+
+/* The rows of a batch that a rank takes; runtime/group.py counts in the same way. */
+static inline long ws_share_of(const ws_call *call, long rows, long *first) {
+  const long rank = call->group ? call->group->rank : 0, size = call->group ? call->group->size : 1;
+  *first = rows * rank / size;
+  return rows * (rank + 1) / size - *first;
+}
+
+/* Errors name the step that was under way. */
+static inline void ws_tell_step(const ws_call *call, uint64_t step) {
+  if (call->group) call->group->step = step;
+}
+
+/* What a group of ranks failed with, or 0. */
+static inline int ws_failure(const ws_call *call) { return call->group ? call->group->failed : 0; }
 
 /* Which row stands at a position of the epoch. */
 typedef struct {

@@ -60,14 +60,17 @@ static void refresh(const ws_phase *phase, int id, int threads) {
   }
 }
 
-static void prepare(const micro_batch_job *j, ws_phase *phase, long position, long first, long rows, long batch) {
+static void prepare(const micro_batch_job *j, ws_phase *phase, long position, long first, long own, long rows,
+                    long batch) {
   const ws_micro_batch_loop *l = j->loop;
   if (phase->batch_dim) *phase->batch_dim = batch;
   if (phase->first_dim) *phase->first_dim = first;
+  if (phase->own_dim) *phase->own_dim = own;
   if (phase->rows_dim) *phase->rows_dim = rows;
   if (phase->parts_dim) *phase->parts_dim = (rows + l->part - 1) / l->part;
-  ws_place_inputs(phase->inputs, phase->input_count, l->order_kind, position + first);
+  ws_place_inputs(phase->inputs, phase->input_count, l->order_kind, position + first + own);
   phase->call->step = l->step;
+  ws_tell_step(phase->call, l->step);
   if (phase->step_scalar) *phase->step_scalar = (double)l->step;
   if (phase->prologue) phase->prologue(phase->call);
 }
@@ -77,9 +80,10 @@ static void run_phase(const micro_batch_job *j, ws_phase *phase, long position, 
   const long end = phase->once ? 1 : rows;
   refresh(phase, id, threads);
   for (long first = 0; first < end; first += l->part) {
-    const long batch = least(l->part, rows - first);
-    if (id == 0) prepare(j, phase, position, first, rows, batch);
-    ws_gather(phase->inputs, phase->input_count, &j->order, position + first, batch, id, threads);
+    long own;
+    const long batch = ws_share_of(phase->call, least(l->part, rows - first), &own);
+    if (id == 0) prepare(j, phase, position, first, own, rows, batch);
+    ws_gather(phase->inputs, phase->input_count, &j->order, position + first + own, batch, id, threads);
     ws_barrier();
     phase->entry(phase->call, id, threads);
     ws_barrier();
@@ -92,7 +96,7 @@ static void finish_step(micro_batch_job *j) {
   l->losses[j->done] = ws_number(l->loss, l->loss_is_double);
   if (!refused) l->step++;
   j->done++;
-  j->stop = ws_seconds() >= j->deadline || (refused && l->stop_on_refusal);
+  j->stop = ws_seconds() >= j->deadline || (refused && l->stop_on_refusal) || ws_failure(l->phases[0].call);
 }
 
 static void micro_batch_body(void *job, int id, int threads) {
@@ -115,6 +119,7 @@ long ws_run_micro_batches(ws_micro_batch_loop *l) {
   micro_batch_job job = {.loop = l, .deadline = ws_seconds() + l->seconds};
   job.order = ws_row_order_of(l->order_kind, l->order, l->order_seed, l->order_epoch, l->rows);
   int error = ws_pool_run(micro_batch_body, &job, l->threads);
+  if (!error) error = ws_failure(l->phases[0].call);
   if (error) return -error;
   for (long step = 0; step < job.done; step++) l->position += least(l->batch, l->rows - l->position);
   return job.done;

@@ -53,6 +53,7 @@ static struct {
 } pool = {.callers = PTHREAD_MUTEX_INITIALIZER};
 
 static __thread int inside_run;
+static __thread int apart;                            /* runs alone, beside the pool */
 static __thread int own_id;
 
 static int load(const counter *c) { return __atomic_load_n(&c->value, __ATOMIC_ACQUIRE); }
@@ -210,9 +211,19 @@ static void run_locked(ws_body body, void *argument, int threads) {
   for (int done; (done = load(&pool.done)) < threads - 1;) wait_while(&pool.done, done, spins_now(), BUSY_YIELDS);
 }
 
+static int run_apart(ws_body body, void *argument) {
+  unsigned mode = ws_flush_denormals();
+  inside_run = apart = 1;
+  body(argument, 0, 1);
+  inside_run = apart = 0;
+  ws_restore_denormals(mode);
+  return 0;
+}
+
 int ws_pool_run(ws_body body, void *argument, int threads) {
-  if (threads < 1 || threads > WS_MAX_THREADS) return EINVAL;
+  if (threads != WS_BESIDE && (threads < 1 || threads > WS_MAX_THREADS)) return EINVAL;
   if (inside_run) return EDEADLK;
+  if (threads == WS_BESIDE) return run_apart(body, argument);
   pthread_mutex_lock(&pool.callers);
   if (!pool.cores) pool.cores = available_cores(), pool.spins = spins_in(SPIN_NS);
   int error = start_workers(threads - 1);
@@ -223,7 +234,7 @@ int ws_pool_run(ws_body body, void *argument, int threads) {
 
 void ws_barrier(void) {
   int threads = team();
-  if (threads == 1) return;
+  if (threads == 1 || apart) return;
   int phase = load(&pool.phase);
   if (__atomic_add_fetch(&pool.arrived, 1, __ATOMIC_ACQ_REL) == threads) {
     __atomic_store_n(&pool.arrived, 0, __ATOMIC_RELAXED);

@@ -10,7 +10,9 @@ typedef void (*ws_body)(void *argument, int id, int threads);
 
 /* Run body(argument, id, threads) for id = 0 .. threads-1 and wait for all; the caller is id 0.
    0, or an errno: EINVAL (threads outside 1 .. WS_MAX_THREADS), EDEADLK (called from inside a run), or why a thread
-   could not be started.  On an error nothing has run. */
+   could not be started.  On an error nothing has run.  With WS_BESIDE as `threads` the caller runs it alone, whatever the
+   pool does meanwhile: ranks that are threads of one process make a step side by side. */
+enum { WS_BESIDE = 1 << 16 };
 WS_EXPORT int ws_pool_run(ws_body body, void *argument, int threads);
 /* Wait until every thread of the current run is here. */
 WS_EXPORT void ws_barrier(void);
@@ -53,7 +55,7 @@ typedef struct {
   int bound_count, threads;
 } ws_step_call;
 
-/* 0 or an errno: EDOM, with nothing run, where an index is out of its bound. */
+/* 0 or an errno: EDOM, with nothing run, where an index is out of its bound; what a group of ranks failed with. */
 WS_EXPORT int ws_step(const ws_step_call *);
 
 /* An input whose batches the loop takes from `source`, row by row, in the order of the epoch. */
@@ -66,7 +68,7 @@ typedef struct {
 
 enum { WS_SEQUENTIAL, WS_SHUFFLED, WS_EXPLICIT };
 
-/* Many steps of one epoch in one call. */
+/* Many steps of one epoch in one call.  Of a batch that a group of ranks makes together, each takes rows of its own. */
 typedef struct {
   ws_prologue_fn prologue;
   ws_entry_fn entry;
@@ -84,6 +86,7 @@ typedef struct {
   long steps;                                         /* at most; the end of the epoch ends the call too */
   double seconds;                                     /* no new step is begun after so long */
   int input_count, order_kind, loss_is_double, stop_on_refusal, threads;
+  long *own_dim, *rows_dim;                           /* of a rank: the rows of the batch before its own, and all; or NULL */
 } ws_loop;
 
 /* The number of steps done (at least one unless steps or rows are used up), or a negative errno. */
@@ -106,6 +109,7 @@ typedef struct {
   ws_entry_fn entry;
   ws_call *call;
   long *batch_dim, *first_dim, *rows_dim, *parts_dim; /* rows of the part, before it, of the step; its parts */
+  long *own_dim;                                      /* of a rank: the rows of the part before its own */
   double *step_scalar;
   ws_input *inputs;
   const ws_copy *copies;

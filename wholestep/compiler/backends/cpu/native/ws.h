@@ -41,6 +41,8 @@ typedef struct {
   void (*pair_rows)(const ws_pairs *);
 } ws_api;
 
+typedef struct ws_group ws_group;       /* ranks that make a step together: group.h */
+
 /* One call of an entry point. */
 typedef struct {
   const ws_api *api;
@@ -52,6 +54,7 @@ typedef struct {
   double *derived;                      /* what the scalar prologue computes from them, once a step */
   uint64_t seed;                        /* keys random nodes ... */
   uint64_t step;                        /* ... together with the index of the step */
+  ws_group *group;                      /* NULL: alone */
 } ws_call;
 
 /* What a plan's object exports: `ws_prologue` (one thread, before each step) and `ws_entry` (every thread). */

@@ -10,18 +10,21 @@ from wholestep.compiler.backends.cpu.render.ahead import ahead_of_next
 from wholestep.compiler.backends.cpu.render.language import SUFFIX
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.backends.cpu.scheduled import queries_of
-from wholestep.compiler.plan.bodies import Call, Window
+from wholestep.compiler.ir.types import evaluate, symbols_of
+from wholestep.compiler.plan.bodies import Call, Exchange, Window
 from wholestep.compiler.plan.kernel import Operand, Plan
 
 # Where each routine is defined.
 HEADERS = {"attention": "attention.h", "attention_grad": "attention.h"}
+GROUP_DTYPES = {"float32": "WS_GROUP_F32", "float64": "WS_GROUP_F64", "int32": "WS_GROUP_I32", "int64": "WS_GROUP_I64"}
 
 
 def headers(plan: Plan) -> list[str]:
     """The native headers that a plan's calls and casts need."""
     windows = {"conv.h" for k in plan.kernels if isinstance(k.body, Window)}
     half = {"pair.h"} if has_half(plan) else set[str]()
-    return sorted(windows | half | {HEADERS[k.body.routine] for k in plan.kernels if isinstance(k.body, Call)})
+    group = {"group.h"} if any(isinstance(k.body, Exchange) for k in plan.kernels) else set[str]()
+    return sorted(windows | half | group | {HEADERS[k.body.routine] for k in plan.kernels if isinstance(k.body, Call)})
 
 
 def has_half(plan: Plan) -> bool:
@@ -55,6 +58,20 @@ def render_call(w: Writer) -> None:
         w.emit("};")
         w.emit(f"ws_call_{call.routine}_{suffix}(call->api, &arguments);")
         w.scope.axes.update(outside)
+
+
+def render_exchange(w: Writer) -> None:
+    """Every tensor from end to end; one thread calls the group."""
+    body, symbols = w.kernel.body, {"all_reduce", "reduce_scatter", "all_gather", "broadcast"}
+    assert isinstance(body, Exchange)
+    assert body.collective in symbols
+    w.emit("const ws_share shares[] = {")
+    for source, to in zip(body.operands, body.results, strict=True):
+        count = min((source.shape[0], to.shape[0]), key=lambda e: evaluate(e, dict.fromkeys(symbols_of([e]), 1)))
+        w.emit(f"  {{{w.params[source.buffer]}, {w.params[to.buffer]}, {w.scope.extent(count)}}},")
+    w.emit("};")
+    carried = GROUP_DTYPES[body.dtype.name]
+    w.emit(f"ws_exchange(call->group, WS_{body.collective.upper()}, shares, {len(body.operands)}, {carried});")
 
 
 def view_text(w: Writer, item: Operand) -> str:

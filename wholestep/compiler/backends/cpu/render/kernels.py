@@ -9,7 +9,7 @@ from dataclasses import replace
 from wholestep.compiler.backends.cpu.layout import LANES, PAIRS, PANELS
 from wholestep.compiler.backends.cpu.render.address import axis_stride
 from wholestep.compiler.backends.cpu.render.ahead import ahead_of_epilogue, operand_start
-from wholestep.compiler.backends.cpu.render.call import render_call
+from wholestep.compiler.backends.cpu.render.call import render_call, render_exchange
 from wholestep.compiler.backends.cpu.render.language import LOWEST, OPS, STORED, SUFFIX
 from wholestep.compiler.backends.cpu.render.transposes import render_transpose, transposes
 from wholestep.compiler.backends.cpu.render.windows import render_window
@@ -313,5 +313,6 @@ RENDER: Mapping[Kind, Callable[[Writer], None]] = {
     Kind.DOT: render_dot,
     Kind.SCATTER: render_scatter,
     Kind.CALL: render_call,
+    Kind.EXCHANGE: render_exchange,
     Kind.WINDOW: render_window,
 }

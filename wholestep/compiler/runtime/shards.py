@@ -1,0 +1,29 @@
+"""`shards=n`: the steps of n workers in one process.  A backend makes ranks of its threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class Shards:
+    """A group whose ranks are all here; `team` is what a backend has made of it for a session."""
+
+    engine = "threads"
+    rank = 0
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.team: object | None = None
+
+    @property
+    def address(self) -> int:
+        raise AssertionError("each of the threads has an address of its own")
+
+    def broadcast(self, data: bytes) -> bytes:
+        return data
+
+    def gather(self, data: bytes) -> Sequence[bytes]:
+        return [data] * self.size
+
+    def check(self) -> None:
+        """What goes wrong is raised where it happens."""
