@@ -166,3 +166,29 @@ def test_a_part_is_what_the_lookup_reads(name: str) -> None:
 def interpreted(out: ws.Tensor, numbers: np.ndarray) -> np.ndarray:
     graph = Graph((Output("y", out.node),))
     return interpret(graph, inputs={"x": numbers}).outputs["y"]
+
+
+class Typed(ws.nn.Module):
+    """A table that is read at one row only, known while compiling, beside a product over its columns."""
+
+    def __init__(self) -> None:
+        self.table, self.out = ws.nn.Embedding(2, 32), ws.nn.Linear(4, 32)
+
+    def forward(self, x: Any) -> Any:
+        y = self.out(x)
+        return (y + self.table(ws.zeros_like(y[:, 0], "int64"))) * 2.0
+
+
+def test_an_index_that_is_a_number_is_written_as_one() -> None:
+    net = Typed()
+    session = ws.build_session(
+        net, inputs=ws.Spec((4, 4)), targets=ws.Spec((4, 32)), loss="mse", optimizer=ws.SGD(lr=0.1),
+        options=ws.CompileOptions(compiler="cc -O0", verify=False),
+    )  # fmt: skip
+    x, state = np.linspace(-1.0, 1.0, 16, dtype=np.float32).reshape(4, 4), net.state_dict()
+    weight, bias, first = (np.array(state[n]) for n in ("out.weight", "out.bias", "table.weight"))
+    wanted = ((x @ weight.T + bias + first[0]) * 2.0) ** 2
+    assert session.step(x=x, labels=np.zeros((4, 32), np.float32)).loss == pytest.approx(wanted.mean(), rel=1e-5)
+    after = net.state_dict()["table.weight"]
+    np.testing.assert_array_equal(after[1], first[1])
+    assert not np.array_equal(after[0], first[0])

@@ -20,7 +20,18 @@ from wholestep.compiler.ir.types import Dim, Extent
 from wholestep.compiler.passes.cse import share_common_nodes
 from wholestep.errors import TrainingWarning, UsageError
 from wholestep.importers.aten.coverage import need_covered
-from wholestep.importers.aten.export import BUFFER, CHANGE, INPUT, PARAMETER, RESULT, Call, Exported, export, warn_fixed
+from wholestep.importers.aten.export import (
+    BUFFER,
+    CHANGE,
+    INPUT,
+    PARAMETER,
+    RESULT,
+    TOKEN,
+    Call,
+    Exported,
+    export,
+    warn_fixed,
+)
 from wholestep.importers.aten.numbers import Held, held_arrays
 from wholestep.importers.aten.record import Pair, Recorder
 from wholestep.nn.recorded import Holding, Program
@@ -136,9 +147,11 @@ def _recorded(
         else:
             values[node] = None
     recorder = Recorder(graph, symbols)
-    recorder.run(exported.nodes, values)
+    recorder.run(exported.needed(), values)
     outputs, changes = [], {}
     for value, kind, name in exported.outputs():
+        if kind is TOKEN:
+            continue
         found = values[value] if isinstance(value, torch.fx.Node) else value
         if kind is RESULT and isinstance(found, Tensor | torch.Tensor | Pair):
             outputs.append(_output(recorder, value, found))

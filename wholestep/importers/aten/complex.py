@@ -196,7 +196,7 @@ def _abs(r: Recorder, x: Any) -> Tensor:
 
 @row("complex.complex")
 def _complex(r: Recorder, real: Any, imag: Any) -> Pair:
-    return Pair(r.tensor(real, _kind(r)), r.tensor(imag, _kind(r)))
+    return Pair(r.tensor(real, _kind(r)).expand(*r.shape), r.tensor(imag, _kind(r)).expand(*r.shape))
 
 
 @row("complex.view_as_complex", "complex.view_as_complex_copy")

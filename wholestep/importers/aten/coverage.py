@@ -49,10 +49,11 @@ def live_nodes(exported: Exported) -> list[Any]:
     from wholestep.importers.aten.record import draws
 
     live = {node for node, kind, name in exported.placeholders() if is_leaf(exported, kind, name)}
-    for node in exported.nodes:
+    needed = exported.needed()
+    for node in needed:
         if node.op == "call_function" and (draws(node.target) or any(i in live for i in node.all_input_nodes)):
             live.add(node)
-    return [n for n in exported.nodes if n in live and n.op == "call_function" and n.target is not operator.getitem]
+    return [n for n in needed if n in live and n.op == "call_function" and n.target is not operator.getitem]
 
 
 def coverage_of(exported: Exported) -> Coverage:

@@ -50,6 +50,16 @@ class Exported:
         for value, spec in zip(last.args[0], self.program.graph_signature.output_specs, strict=True):
             yield value, spec.kind, spec.target
 
+    def needed(self) -> list[Any]:
+        """The nodes that a result or a change depends on: what is computed for a check alone is left out."""
+        found, todo = set(), [v for v, kind, _ in self.outputs() if isinstance(v, torch.fx.Node) and kind is not TOKEN]
+        while todo:
+            node = todo.pop()
+            if node not in found:
+                found.add(node)
+                todo += node.all_input_nodes
+        return [n for n in self.nodes if n in found]
+
     def number(self, name: str) -> Any:
         """The tensor of a parameter, buffer or constant."""
         held = self.program.state_dict
@@ -63,6 +73,7 @@ class Exported:
 
 INPUT, PARAMETER, BUFFER = InputKind.USER_INPUT, InputKind.PARAMETER, InputKind.BUFFER
 RESULT, CHANGE = OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION
+TOKEN = OutputKind.TOKEN  # orders the checks that torch would make; they are left out
 
 
 @dataclass(frozen=True)
@@ -85,7 +96,7 @@ def export(module: Any, call: Call, mode: str) -> Exported:
         except Exception as error:
             fail(UsageError, f"torch cannot decompose {type(module).__name__} in {mode} mode: {_first_line(error)}")
     for _, kind, name in Exported(done, mode).outputs():
-        if kind not in (RESULT, CHANGE):
+        if kind not in (RESULT, CHANGE, TOKEN):
             fail(
                 UsageError,
                 f"the module changes {name!r} ({kind.name.lower().replace('_', ' ')}) in its forward; only buffers may "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.ir.types import Dim, Extent, Shape, product
+from wholestep.compiler.ir.types import Dim, Extent, Shape, divide, product
 from wholestep.importers.aten.record import Recorder
 from wholestep.importers.aten.table import row
 
@@ -23,29 +24,47 @@ def _embedding(r: Recorder, weight: Any, index: Any, padding_idx: Any = -1, *_: 
     return ws.where(padded, ws.stop_gradient(out), out)
 
 
-@row("_embedding_bag", "_embedding_bag_forward_only", refuses="bags that depend on the data, and the maximum of bags")
+@row("_embedding_bag", "_embedding_bag_forward_only", refuses="an index that is left out of the maximum of bags")
 def _embedding_bag(
     r: Recorder, weight: Any, index: Any, offsets: Any, scale: bool = False, mode: int = 0, sparse: bool = False,
     weights: Any = None, last: bool = False, padding_idx: int = -1,
 ) -> tuple[Any, ...]:  # fmt: skip
     w, i = r.tensor(weight), r.tensor(index)
-    if mode == 2 or padding_idx >= 0:
-        r.refuse("takes the maximum of each bag, or leaves out an index")
-    count, bags = i.shape[0], r.extent(r.result.shape[0])
-    from wholestep.compiler.ir.types import divide
-
-    each = divide(count, bags)
-    if each is None or (isinstance(offsets, torch.Tensor) and not _equal(offsets, int(each))):
-        r.refuse("has bags of different sizes")
-    rows = ws.gather(w, i)
+    rows, one = ws.gather(w, i), (*i.shape, 1)
+    if mode == 2 and padding_idx >= 0:
+        r.refuse("takes the maximum of each bag, and leaves out an index")
     if weights is not None:
-        rows = rows * r.tensor(weights).reshape((*i.shape, 1))
-    apart = rows.reshape((bags, each, w.shape[1]))
-    return (apart.sum(1) if mode == 0 else apart.mean(1)), None, None, None
+        rows = rows * r.tensor(weights).reshape(one)
+    kept = ws.ones_like(rows[:, :1]) if padding_idx < 0 else (i != padding_idx).astype(w.dtype).reshape(one)
+    if padding_idx >= 0:
+        rows = rows * kept
+    out = _by_bag(r, rows, offsets, "max" if mode == 2 else "sum")
+    if mode == 1:
+        out = out / ws.maximum(_by_bag(r, kept, offsets, "sum"), 1.0)
+    return out, None, None, None
 
 
-def _equal(offsets: Any, each: int) -> bool:
-    return bool((offsets == torch.arange(len(offsets)) * each).all())
+def _by_bag(r: Recorder, rows: Tensor, offsets: Any, how: str) -> Tensor:
+    """The sum, or the maximum, of the rows of each bag; 0 of one without rows."""
+    bags, width = r.extent(r.result.shape[0]), rows.shape[1]
+    each = divide(rows.shape[0], bags)
+    if each is not None and _are_equal(r, offsets, each):
+        apart = rows.reshape((bags, each, width))
+        return apart.max(1) if how == "max" else apart.sum(1)
+    begins = r.tensor(offsets, "int64")[:bags]
+    bag = ws.searchsorted(begins, ws.iota(rows.shape[:1], 0, "int64"), True) - 1
+    places = bag.reshape((rows.shape[0], 1)).expand(*rows.shape)
+    empty = ws.full_like(rows[:1], -math.inf if how == "max" else 0.0).expand(bags, width)
+    out = ws.put_along_axis(empty, places, rows, 0, how)
+    return ws.where(out == -math.inf, 0.0, out) if how == "max" else out
+
+
+def _are_equal(r: Recorder, offsets: Any, each: Extent) -> bool:
+    """Are all bags of one size?  Those of a matrix of indices begin at a range of torch's."""
+    if isinstance(offsets, torch.Tensor):
+        return isinstance(each, int) and bool((offsets == torch.arange(len(offsets)) * each).all())
+    made = r.node.args[2]
+    return "arange" in str(made.target) and len(made.args) == 3 and r.value(made.args[2]) == each
 
 
 @row("index_select", "index_select_backward")
@@ -95,6 +114,16 @@ def linear(r: Recorder, indices: list[Any], used: list[int], shape: Shape) -> An
         else:
             total = total * shape[d] + part
     return total
+
+
+@row("masked_select", refuses="masks that depend on the data")
+def _masked_select(r: Recorder, x: Any, mask: Any) -> Tensor:
+    t = r.tensor(x)
+    if not isinstance(mask, torch.Tensor):
+        r.refuse("selects by a mask that depends on the data: the shape of its result is not known")
+    shape = torch.broadcast_shapes(mask.shape, tuple(r.fixed(e, "a size") for e in t.shape))
+    kept = mask.expand(shape).reshape(-1).nonzero().reshape(-1)
+    return ws.gather(t.expand(*shape).reshape(-1), r.tensor(kept))
 
 
 @row("index", "_unsafe_index", "_unsafe_masked_index", refuses="masks that depend on the data")

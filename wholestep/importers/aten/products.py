@@ -6,6 +6,7 @@ from typing import Any
 
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.ir.types import Extent, Shape
 from wholestep.importers.aten.logic import truth
 from wholestep.importers.aten.record import Recorder
 from wholestep.importers.aten.reductions import _rooted
@@ -19,7 +20,7 @@ def _product(r: Recorder, a: Any, b: Any) -> Tensor:
     return ws.round(ws.matmul(x.astype("float64"), y.astype("float64"))).astype(r.dtype)
 
 
-@row("mm", "bmm", "matmul", "mv", "dot", "vdot", "inner", "linalg_vecdot")
+@row("mm", "bmm", "matmul", "mv", "dot", "vdot", "linalg_vecdot")
 def _matmul(r: Recorder, a: Any, b: Any) -> Tensor:
     if "vecdot" in str(r.node.target):
         return (r.tensor(a, r.dtype) * r.tensor(b, r.dtype)).sum(-1)
@@ -75,14 +76,20 @@ def _attention(
 ) -> Any:  # fmt: skip
     query, key, value = r.tensor(q), r.tensor(k), r.tensor(v)
     mask = None if attn_mask is None else r.tensor(attn_mask)
-    lead = query.shape[:-2]
-    grouped = query.ndim > 2 and key.ndim == query.ndim and key.shape[:-3] == query.shape[:-3]
-    if not grouped or (key.shape[-3] != query.shape[-3] and not enable_gqa):
-        key, value = key.expand(*lead, *key.shape[-2:]), value.expand(*lead, *value.shape[-2:])
+    ends = -3 if enable_gqa else -2  # groups of heads share keys and values
+    lead = _broadcast(query.shape[:ends], key.shape[:ends], value.shape[:ends])
+    query, key, value = (t.expand(*lead, *t.shape[ends:]) for t in (query, key, value))
     if mask is not None and mask.dtype.name not in ("bool", query.dtype.name):
         mask = mask.astype(query.dtype) if mask.dtype.is_float else truth(r, mask)
     out = ws.attention(query, key, value, causal=is_causal, scale=scale, mask=mask, dropout=float(dropout_p))
     return (out, None) if isinstance(r.meta, tuple | list) else out
+
+
+def _broadcast(*shapes: Shape) -> list[Extent]:
+    """The shape of all of them together, aligned at the right."""
+    rank = max(map(len, shapes))
+    aligned = zip(*((*(1,) * (rank - len(s)), *s) for s in shapes))
+    return [next((e for e in extents if e != 1), 1) for extents in aligned]
 
 
 @row("_weight_norm_interface")

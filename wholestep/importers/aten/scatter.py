@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,15 +18,21 @@ from wholestep.importers.aten.table import row
 @row("index_put", "_unsafe_index_put", refuses="several values at a mask that depends on the data")
 def _index_put(r: Recorder, x: Any, indices: Any, values: Any, accumulate: bool = False) -> Tensor:
     t = r.tensor(x, r.dtype)
-    if len(indices) == 1 and isinstance(indices[0], Tensor) and indices[0].dtype.name == "bool":
-        mask = indices[0]
-        if len(values.shape) and math.prod(map(int, values.shape)) != 1:
-            r.refuse("puts several values at a mask that depends on the data")
-        wide = mask.reshape((*mask.shape, *[1] * (t.ndim - mask.ndim)))
-        value = r.tensor(values, r.dtype).reshape(())
-        return ws.where(wide, t + value if accumulate else value, t)
+    used = [(at, i) for at, i in enumerate(indices) if i is not None]
+    if len(used) == 1 and isinstance(used[0][1], Tensor) and used[0][1].dtype.name == "bool":
+        return _put_at_mask(r, t, used[0][1], used[0][0], r.tensor(values, r.dtype), accumulate)
     given = [None if i is None else r.tensor(i) for i in spread(r, indices)]
     return _numbers(t, lambda n, kind: ws.index_put(n, given, r.tensor(values, r.dtype).astype(kind), accumulate))
+
+
+def _put_at_mask(r: Recorder, t: Tensor, mask: Tensor, at: int, value: Tensor, accumulate: bool) -> Tensor:
+    """Where the mask holds, one value, or one for each place along the axes behind it."""
+    behind = t.ndim - at - mask.ndim
+    lead = value.shape[: max(value.ndim - behind, 0)]
+    if any(e != 1 for e in lead):
+        r.refuse("puts several values at a mask that depends on the data")
+    value = value.reshape(value.shape[len(lead) :])
+    return ws.where(mask.reshape((*mask.shape, *[1] * behind)), t + value if accumulate else value, t)
 
 
 def _numbers(t: Tensor, function: Callable[[Tensor, str], Tensor]) -> Tensor:

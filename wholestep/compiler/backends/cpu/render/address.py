@@ -15,12 +15,14 @@ from wholestep.compiler.plan.kernel import Buffer, Index, Layout, Load
 class Scope:
     """How the axes of a kernel are written at some point of its loops.
 
-    `panels` gives, for an axis that is looped in panels, the text of (axis / 16, axis % 16).
+    `panels` gives, for an axis that is looped in panels, the text of (axis / 16, axis % 16); `written` gives values
+    that are written where they are used, as numbers are.
     """
 
     symbols: tuple[str, ...]
     axes: dict[int, str] = field(default_factory=dict)
     panels: dict[int, tuple[str, str]] = field(default_factory=dict)
+    written: Mapping[int, str] = field(default_factory=dict)
 
     def extent(self, e: Extent) -> str:
         return extent_text(e, self.symbols)
@@ -39,7 +41,8 @@ class Scope:
         if i.offset != 0:
             terms.append(self.extent(i.offset * scale))
         if i.value is not None:
-            place = f"v{i.value}" if i.is_behind_start else f"ws_clamp(v{i.value}, {self.extent(extent - 1)})"
+            value = self.written.get(i.value, f"v{i.value}")
+            place = value if i.is_behind_start else f"ws_clamp({value}, {self.extent(extent - 1)})"
             terms.append(self.times(place, scale))
         return [t for t in terms if t != "0"]
 

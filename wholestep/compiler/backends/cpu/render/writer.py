@@ -57,7 +57,8 @@ class Writer:
         for level in kernel.levels:
             for r in level.reduces:
                 self.values[r.id], self.dtypes[r.id] = f"v{r.id}", r.dtype
-        self.scope = Scope(symbols, {a: f"i{a}" for a in range(len(kernel.axes))})
+        written = {i.id: self.values[i.id] for i in self.instrs if i.op in ("const", "scalar")}
+        self.scope = Scope(symbols, {a: f"i{a}" for a in range(len(kernel.axes))}, written=written)
 
     # -- lines -----------------------------------------------------------------------------------------------------
     def emit(self, text: str) -> None:
