@@ -157,15 +157,19 @@ def test_launches_of_small_networks_are_known(request: pytest.FixtureRequest) ->
     assert found == json.loads(GOLDEN.read_text()), "if that is intended: --update-golden"
 
 
-@pytest.mark.parametrize(("batch", "inner"), [(20, 292), (9, 290)])
-def test_products_that_copy_ahead_are_as_exact_as_others(batch: int, inner: int, gpu: FakeDriver | None) -> None:
-    """Sizes that are whole fours and that are not; tiles behind the end of a smaller batch."""
+@pytest.mark.parametrize(
+    ("batch", "inner", "outer", "turned"), [(20, 292, 64, False), (9, 290, 66, False), (20, 292, 66, True)]
+)
+def test_products_that_copy_ahead_are_as_exact_as_others(
+    batch: int, inner: int, outer: int, turned: bool, gpu: FakeDriver | None
+) -> None:
+    """Sizes that are whole fours and that are not; weights that lie either way; tiles behind the end of a smaller batch."""
 
     def build(device: str) -> ws.Session:
         g = ws.Graph()
         x = g.input("x", ("batch", inner))
-        w, b = g.parameter("w", (inner, 66)), g.parameter("b", (66,))
-        g.set_outputs({"loss": ((x @ w + b) ** 2).mean()})
+        w, b = g.parameter("w", (outer, inner) if turned else (inner, outer)), g.parameter("b", (outer,))
+        g.set_outputs({"loss": ((x @ (w.T if turned else w) + b) ** 2).mean()})
         return ws.build_session(g, optimizer=ws.SGD(lr=0.1), batch_size=batch, device=device, options=PLAIN, seed=1)
 
     ours, other = build("cuda"), build("reference")

@@ -176,14 +176,17 @@ WS_INLINE void ws_product(
 }
 
 /* A tile of a product of a fixed DEPTH by one block, for products of so few tiles that the chunks of k would be most of
-   the blocks: a(i, k) and b(k, j) are places, from which pieces of k are copied to shared memory ahead, BYTES at a time.
-   What is added to what is as above. */
+   the blocks: a(i, k) and b(k, j) are places, from which pieces of k are copied to shared memory ahead, so many bytes at
+   a time, b along k or along columns.  What is added to what is as above. */
 template <
-    class T, int TM, int TN, int TK, int GROUPS, int DEPTH, int CHUNK, int BYTES, class A, class B, class P, class E>
+    class T, int TM, int TN, int TK, int GROUPS, int DEPTH, int CHUNK, int A_BYTES, int B_BYTES, bool B_ALONG_K, class A,
+    class B, class P, class E>
 WS_INLINE void ws_whole_product(T *memory, int m, int n, int m0, int n0, A a, B b, P early, E e) {
   constexpr int THREADS = 256, EACH = THREADS / GROUPS, OWN = TM * TN / EACH, STAGES = 3, PIECE = TK * GROUPS;
-  constexpr int RN = OWN >= 2 ? 2 : 1, RM = OWN / RN, CHUNKS = (DEPTH + CHUNK - 1) / CHUNK, ROWS = TM + TN;
-  constexpr int PIECES = (DEPTH + PIECE - 1) / PIECE, APART = PIECE + 4, SIDE = BYTES / sizeof(T), LINE = PIECE / SIDE;
+  constexpr int RN = OWN >= 2 ? 2 : 1, RM = OWN / RN, CHUNKS = (DEPTH + CHUNK - 1) / CHUNK;
+  constexpr int PIECES = (DEPTH + PIECE - 1) / PIECE, APART = PIECE + 4, STAGE = (TM + TN) * APART;
+  constexpr int A_SIDE = A_BYTES / sizeof(T), B_SIDE = B_BYTES / sizeof(T), A_LINE = PIECE / A_SIDE;
+  constexpr int B_LINE = (B_ALONG_K ? PIECE : TN) / B_SIDE, B_LINES = B_ALONG_K ? TN : PIECE, B_APART = B_ALONG_K ? APART : TN;
   const int t = threadIdx.x, group = t / EACH, own = t % EACH, row = own / (TN / RN) * RM, column = own % (TN / RN) * RN;
   T acc[CHUNKS][RM][RN];
 #pragma unroll
@@ -193,17 +196,22 @@ WS_INLINE void ws_whole_product(T *memory, int m, int n, int m0, int n0, A a, B 
 #pragma unroll
       for (int j = 0; j < RN; j++) acc[c][i][j] = 0;
   auto fetch = [&](int piece) {
-    T *const to = memory + piece % STAGES * (ROWS * APART);
-    if (piece < PIECES)
+    T *const left = memory + piece % STAGES * STAGE, *const right = left + TM * APART;
+    if (piece < PIECES) {
 #pragma unroll
-      for (int at = t; at < ROWS * LINE; at += THREADS) {
-        const int of = at / LINE, k = piece * PIECE + at % LINE * SIDE;
-        const bool left = of < TM;
-        const int i = left ? m0 + of : n0 + of - TM;
-        const bool inside = i < (left ? m : n) && k < DEPTH;
-        const T *const from = left ? a(inside ? i : m0, inside ? k : 0) : b(inside ? k : 0, inside ? i : n0);
-        ws_copy<BYTES>(to + of * APART + at % LINE * SIDE, from, inside);
+      for (int at = t; at < TM * A_LINE; at += THREADS) {
+        const int line = at / A_LINE, side = at % A_LINE * A_SIDE, i = m0 + line, k = piece * PIECE + side;
+        const bool inside = i < m && k < DEPTH;
+        ws_copy<A_BYTES>(left + line * APART + side, a(inside ? i : m0, inside ? k : 0), inside);
       }
+#pragma unroll
+      for (int at = t; at < B_LINES * B_LINE; at += THREADS) {
+        const int line = at / B_LINE, side = at % B_LINE * B_SIDE;
+        const int k = piece * PIECE + (B_ALONG_K ? side : line), j = n0 + (B_ALONG_K ? line : side);
+        const bool inside = j < n && k < DEPTH;
+        ws_copy<B_BYTES>(right + line * B_APART + side, b(inside ? k : 0, inside ? j : n0), inside);
+      }
+    }
     ws_copy_commit();
   };
   auto seen = early(m0 + t / TN % TM < m ? m0 + t / TN % TM : m0, n0 + t % TN < n ? n0 + t % TN : n0);
@@ -214,14 +222,20 @@ WS_INLINE void ws_whole_product(T *memory, int m, int n, int m0, int n0, A a, B 
     ws_copy_wait<1>();
     __syncthreads();
     fetch(piece + 2);
-    const T *const from = memory + piece % STAGES * (ROWS * APART) + group * TK;
+    const T *const left = memory + piece % STAGES * STAGE + group * TK, *const right = memory + piece % STAGES * STAGE + TM * APART;
 #pragma unroll
     for (int k = 0; k < TK; k += 4) {
       T x[RM][4], y[RN][4];
 #pragma unroll
-      for (int i = 0; i < RM; i++) ws_pick<T, 4>(x[i], from + (row + i) * APART + k);
+      for (int i = 0; i < RM; i++) ws_pick<T, 4>(x[i], left + (row + i) * APART + k);
 #pragma unroll
-      for (int j = 0; j < RN; j++) ws_pick<T, 4>(y[j], from + (TM + column + j) * APART + k);
+      for (int j = 0; j < RN; j++)
+        if constexpr (B_ALONG_K) {
+          ws_pick<T, 4>(y[j], right + (column + j) * APART + group * TK + k);
+        } else {
+#pragma unroll
+          for (int l = 0; l < 4; l++) y[j][l] = right[(group * TK + k + l) * TN + column + j];
+        }
 #pragma unroll
       for (int l = 0; l < 4; l++)
 #pragma unroll

@@ -124,9 +124,10 @@ def product_call(
         assert isinstance(dot, Dot), "windows have no such tiles"
         depth, chunk = w.kernel.axes[dot.k], w.schedule.chunk
         assert isinstance(depth, int), "its chunks are known"
-        bytes = 16 if all(lies_in_fours(load, dot.k) for load in (dot.a, dot.b)) else 4
+        bytes = [16 if along[0] and fours[0] else 4, 16 if fours[1] else 4]
         count = max(3 * (tall + wide) * (DEPTH * groups + 4), -(-depth // chunk) * groups * tall * wide)
-        head = f"ws_whole_product<{type}, {tall}, {wide}, {DEPTH}, {groups}, {depth}, {chunk}, {bytes}>("
+        head = f"ws_whole_product<{type}, {tall}, {wide}, {DEPTH}, {groups}, {depth}, {chunk}, "
+        head += f"{bytes[0]}, {bytes[1]}, {'true' if along[1] else 'false'}>("
         arguments = "operands, m, n, m0, n0,"
     else:
         count = max(DEPTH * groups * (tall + wide + 8), groups * tall * wide)  # rows are 4 apart from the next
