@@ -28,6 +28,7 @@ MEETS = re.compile(
     r"|ws_is_last"
 )
 TOTAL = 1 << 30  # bytes of its memory
+MOST_SHARED = 227 << 10  # of a block
 FENCE, UNTOUCHED = 256, 0xAB  # bytes behind every allocation that nobody may write, and what they hold
 
 
@@ -60,11 +61,14 @@ class FakeDriver:
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
     CUevent_flags = SimpleNamespace(CU_EVENT_DEFAULT=0, CU_EVENT_DISABLE_TIMING=2)
     CUdevice_attribute = SimpleNamespace(
-        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR="major", CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR="minor"
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR="major",
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR="minor",
+        CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT="multiprocessors",
     )
+    CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared")
 
     def __init__(self, capability: tuple[int, int] = (9, 0)) -> None:
-        self.capability = capability
+        self.capability, self.multiprocessors = capability, 132
         self.memory: dict[int, Any] = {}
         self.ends: dict[int, int] = {}  # of an allocation, in the array that holds it
         self.overrun: list[int] = []  # sizes of allocations behind whose end somebody wrote
@@ -75,7 +79,7 @@ class FakeDriver:
         self.early = False  # do streams beside the first one run at once, where nothing holds them back?
         self.captured: list[Op] = []  # what a library puts into a stream
         self.objects: list[Any] = []  # graphs, modules and functions by number
-        self.launched, self.graphs = 0, 0
+        self.launched, self.graphs, self.together = 0, 0, 0
 
     # -- memory ----------------------------------------------------------------------------------------------------
     def cuMemAlloc(self, size: int) -> tuple[CUresult, int]:
@@ -262,17 +266,44 @@ class FakeDriver:
         return SimpleNamespace()
 
     def kernel(self, params: Any) -> Op:
-        run, meets, sizes = params.func
-        given = (ctypes.c_void_p * len(sizes)).from_address(params.kernelParams)
+        geometry = params.gridDimX, params.gridDimY, params.blockDimX
+        return self.call(params.func, geometry, params.kernelParams)
+
+    def call(self, function: Any, geometry: tuple[int, int, int], parameters: int, together: bool = False) -> Op:
+        """A kernel with its arguments as they are now; are all of its blocks there at once?"""
+        run, meets, sizes = function
+        given = (ctypes.c_void_p * len(sizes)).from_address(parameters)
         values = [ctypes.create_string_buffer(ctypes.string_at(p, size)) for p, size in zip(given, sizes, strict=True)]
         pointers = (ctypes.c_void_p * len(sizes))(*map(ctypes.addressof, values))
-        geometry = (ctypes.c_int * 6)(params.gridDimX, params.gridDimY, params.blockDimX, meets, 0, 0)
+        shape = (ctypes.c_int * 6)(*geometry, 2 if together else meets, 0, 0)
 
         def launch() -> None:
             assert values is not None  # the pointers point into it
-            assert run(geometry, pointers) == 0, "threads wait for ever"
+            assert run(shape, pointers) == 0, "threads wait for ever"
 
         return launch
+
+    def cuFuncSetAttribute(self, function: Any, attribute: str, value: int) -> tuple[CUresult]:
+        assert value <= MOST_SHARED, f"a block has {value} bytes of shared memory"
+        return (OK,)
+
+    def cuLaunchCooperativeKernel(
+        self,
+        function: Any,
+        x: int,
+        y: int,
+        z: int,
+        threads: int,
+        ty: int,
+        tz: int,
+        shared: int,
+        stream: Any,
+        given: int,
+    ) -> tuple[CUresult]:
+        assert (y, z, ty, tz) == (1, 1, 1, 1)
+        assert x <= self.multiprocessors, "blocks of that size are not all there at once"
+        self.together += 1
+        return self.put(self.call(function, (x, 1, threads), given, together=True), stream)
 
     def multiply(self, product: Product, a: int, b: int, c: int, workspace: int, stream: int, bias: int = 0) -> None:
         """What cuBLASLt would put into a stream that is captured."""
@@ -304,6 +335,8 @@ class FakeDriver:
         return (OK,)
 
     def cuDeviceGetAttribute(self, attribute: str, device: int) -> tuple[CUresult, int]:
+        if attribute == "multiprocessors":
+            return OK, self.multiprocessors
         return OK, self.capability[attribute == "minor"]
 
     def cuDeviceGetName(self, size: int, device: int) -> tuple[CUresult, bytes]:

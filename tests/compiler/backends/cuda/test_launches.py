@@ -163,7 +163,7 @@ def test_launches_of_small_networks_are_known(request: pytest.FixtureRequest) ->
 def test_products_that_copy_ahead_are_as_exact_as_others(
     batch: int, inner: int, outer: int, turned: bool, gpu: FakeDriver | None
 ) -> None:
-    """Sizes that are whole fours and that are not; weights that lie either way; tiles behind the end of a smaller batch."""
+    """Sizes that are whole fours and that are not; weights either way; tiles behind the end of a smaller batch."""
 
     def build(device: str) -> ws.Session:
         g = ws.Graph()

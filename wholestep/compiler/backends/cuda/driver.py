@@ -80,6 +80,8 @@ class Gpu:
             int(call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, self._handle)),
             int(call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, self._handle)),
         )
+        count = call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, self._handle)
+        self.multiprocessors = int(count)
         self.name: str = call("cuDeviceGetName", 128, self._handle).partition(b"\0")[0].decode().strip()
 
     def enter(self) -> None:
@@ -246,6 +248,21 @@ class Module:
 
     def function(self, name: str) -> Any:
         return call("cuModuleGetFunction", self._handle, name.encode())
+
+
+class Together:
+    """A kernel whose blocks are all there at once, so that they can wait for each other."""
+
+    def __init__(self, owner: Gpu, function: Any, blocks: int, threads: int, shared: int) -> None:
+        self._gpu, self._function, self._geometry = owner, function, (blocks, 1, 1, threads, 1, 1, shared)
+        attribute = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        call("cuFuncSetAttribute", function, attribute, shared)
+
+    def launch(self, arguments: Sequence[Any]) -> None:
+        """Queue it; arguments are ctypes values."""
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
+        given = ctypes.addressof(pointers)
+        call("cuLaunchCooperativeKernel", self._function, *self._geometry, self._gpu.stream, given)
 
 
 class Nodes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, Slice, check_indices
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, Nodes, PinnedMemory
-from wholestep.compiler.backends.cuda.launches import Order, Resource, in_second_place
+from wholestep.compiler.backends.cuda.launches import Gathering, Order, Resource, in_second_place
 from wholestep.compiler.backends.cuda.layout import record_words
 from wholestep.compiler.backends.cuda.streaming import Streamed
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -29,10 +29,12 @@ MOST_SOURCES = 8  # of `ws_data` in native/gather.h
 SHARE = 0.5  # of the free memory that data may take
 NODES = 512  # launches of one graph, about
 MOST_STEPS = 32  # of one graph
+PERSISTENT_STEPS = 128  # of one kernel
 IN_FLIGHT = 3  # graphs that are queued
 LOSS_BYTES = 16  # where each step leaves its loss
 GATHER_BLOCKS = 132
-DATA_BYTES = 8 * (5 + ROUNDS + 3 * MOST_SOURCES)  # of `ws_data`
+DATA_BYTES = 8 * (3 + ROUNDS + 3 * MOST_SOURCES)  # of `ws_data`
+PLACES = 3  # of inputs: two in turn, and where a kernel of many steps has those that it reads where they are
 ROW_ALIGNMENT = 256
 
 
@@ -61,19 +63,24 @@ class Epochs:
 
     def __init__(self, program: CudaProgram, gpu: Gpu, gather: Any, data: Module) -> None:
         self._program, self._gpu, self._gather, self._module = program, gpu, gather, data
-        self.steps = max(1, min(MOST_STEPS, NODES // max(1, program.launches)))
+        self._persistent = program.persistent()
+        graph_steps = max(1, min(MOST_STEPS, NODES // max(1, program.launches)))
+        self.steps = graph_steps if self._persistent is None else PERSISTENT_STEPS
+        self._graph_steps = graph_steps
         self._words = record_words(program.plan)
         self._records = DeviceMemory(gpu, 8 * self._words * self.steps)
         self._losses = DeviceMemory(gpu, LOSS_BYTES * self.steps)
-        self._data = DeviceMemory(gpu, 2 * DATA_BYTES)
+        self._data = DeviceMemory(gpu, PLACES * DATA_BYTES)
         self._second = self._second_inputs()
-        self._gathering = program.gathering(GATHER_BLOCKS)
+        self._gathering: Gathering | None = None
+        self._looked = False  # for a launch that may gather
         size = 8 * self._words * self.steps + LOSS_BYTES * self.steps
         self._pinned = [PinnedMemory(gpu, size) for _ in range(IN_FLIGHT + 1)]
         self._events = [Event(gpu) for _ in self._pinned]
         self._graphs: dict[tuple[int, frozenset[int], tuple[int, ...]], Graph] = {}
         self._resident: Resident | Streamed | None = None
         self.mapped_bytes = self._records.size + self._losses.size + self._data.size + self._inputs.size
+        self.mapped_bytes += 0 if self._persistent is None else self._persistent.mapped_bytes
 
     def _second_inputs(self) -> dict[int, int]:
         """A second place for every input: rows are gathered there while the step before still reads the first."""
@@ -87,6 +94,8 @@ class Epochs:
     def forget_graphs(self) -> None:
         """Addresses have changed."""
         self._graphs = {}
+        if self._persistent is not None:
+            self._persistent.forget()
 
     def takes(self, epoch: Epoch) -> bool:
         """Can the epoch run here: arrays, and indices that may all be used?"""
@@ -100,7 +109,7 @@ class Epochs:
             except IndexRefusedError:
                 return False  # step by step the session finds out which one
             if size > SHARE * self._gpu.free_bytes:
-                words = 2 * DATA_BYTES // 8
+                words = PLACES * DATA_BYTES // 8
                 self._resident = Streamed(self._gpu, epoch.sources, epoch.batch, self.steps, words)
             else:
                 self._resident = copy_sources(self._gpu, epoch.sources)
@@ -124,7 +133,7 @@ class Epochs:
         self._program.begin_slice(epoch)
         self._resident = epoch.kept[self]  # by takes()
         self._elsewhere = frozenset(dict(self._program.plan.inputs)[name] for name in epoch.sources)
-        most = self._resident.updates if isinstance(self._resident, Streamed) else self.steps
+        most = self._most_steps()
         if isinstance(self._resident, Resident):
             start, offsets = self._resident.memory.address, self._resident.offsets
             self._data.write(0, self._described(epoch, {name: start + at for name, at in offsets.items()}))
@@ -133,7 +142,9 @@ class Epochs:
         begun: deque[tuple[int, int]] = deque()
         update, turn = first, 0
         while update < end and (update == first or time.monotonic() < deadline):
-            count = min(most, 1 << (end - update).bit_length() - 1)  # so that few graphs serve every number
+            count = min(most, end - update)
+            if not self._persists():
+                count = 1 << count.bit_length() - 1  # so that few graphs serve every number
             if self._program.has_library and epoch.rows_of(update + count - 1) < epoch.batch:
                 count = 1  # the steps of a graph that a library has part in have one size
             self._launch(epoch, update, count, turn)
@@ -146,36 +157,62 @@ class Epochs:
         self._program.end_slice(epoch.sizes_of(update - 1), float(found[-1]))
         return found
 
+    def _persists(self) -> bool:
+        """Does one kernel make the steps of this epoch?"""
+        return self._persistent is not None and self._persistent.input in self._elsewhere
+
+    def _most_steps(self) -> int:
+        """Of one launch."""
+        most = self.steps if self._persists() else self._graph_steps
+        return min(most, self._resident.updates) if isinstance(self._resident, Streamed) else most
+
     def _described(self, epoch: Epoch, begins: Mapping[str, int]) -> AnyArray:
-        """Where rows are and in which order they come, for both places of inputs: `ws_data` of native/gather.h."""
+        """Where rows are and in which order they come: `ws_data` of native/gather.h.
+
+        It is that of the first place of inputs, of the second, and of those that a kernel reads where they are.
+        """
+        inputs, first, second = dict(self._program.plan.inputs), self._program.address, self._second.__getitem__
+        direct = {name for name in epoch.sources if self._persists() and inputs[name] == self._persistent_input}
+        gathered = [name for name in epoch.sources if name not in direct]
+        places = ((gathered, first), (gathered, second), (sorted(direct), first))
+        return np.concatenate([self._words_of(epoch, begins, names, place) for names, place in places])
+
+    @property
+    def _persistent_input(self) -> int:
+        return -1 if self._persistent is None else self._persistent.input
+
+    def _words_of(
+        self, epoch: Epoch, begins: Mapping[str, int], names: Sequence[str], place: Callable[[int], int]
+    ) -> AnyArray:
         words = np.zeros(DATA_BYTES // 8, np.uint64)
         words[0] = epoch.rows
         shuffled = epoch.order is not None and isinstance(self._resident, Resident)  # a chunk is in order
         bits = max(2, (epoch.rows - 1).bit_length())
-        words[1:3] = np.array([shuffled, bits // 2, bits - bits // 2, len(epoch.sources)], np.int32).view(np.uint64)
+        words[1:3] = np.array([shuffled, bits // 2, bits - bits // 2, len(names)], np.int32).view(np.uint64)
         if epoch.order is not None:
             words[3 : 3 + ROUNDS] = _round_keys(epoch.seed, epoch.order)
-        inputs = dict(self._program.plan.inputs)
-        found = []
-        for place in (self._program.address, self._second.__getitem__):
-            at = 3 + ROUNDS
-            for name, array in epoch.sources.items():
-                words[at : at + 3] = begins[name], place(inputs[name]), array.nbytes // len(array)
-                at += 3
-            found.append(words.copy())
-        return np.concatenate(found)
+        inputs, at = dict(self._program.plan.inputs), 3 + ROUNDS
+        for name in names:
+            array = epoch.sources[name]
+            words[at : at + 3] = begins[name], place(inputs[name]), array.nbytes // len(array)
+            at += 3
+        return words
 
     def _launch(self, epoch: Epoch, update: int, count: int, turn: int) -> None:
-        """Write the records of some updates ahead, queue their graph, and have their losses brought back."""
+        """Write the records of some updates ahead, queue their steps, and have their losses brought back."""
         program, pinned = self._program, self._pinned[turn]
         records = pinned.view(0, self._words * count, np.dtype(np.uint64)).reshape(count, self._words)
         program.write_records(records, epoch, update)
-        graph = self._ready_graph(count, epoch.sizes_of(update))
+        graph = None if self._persists() else self._ready_graph(count, epoch.sizes_of(update))
         if isinstance(self._resident, Streamed):
             begins = self._resident.bring(epoch, update, count)
             self._resident.write(self._data.address, self._described(epoch, begins))
         self._gpu.copy_in(self._records.address, pinned.address, records.nbytes)
-        graph.launch()
+        if graph is not None:
+            graph.launch()
+        elif self._persistent is not None:
+            at, data, losses = self._records.address, self._data.address, self._losses.address
+            self._persistent.launch(at, count, data, losses, self._second.__getitem__, self._elsewhere)
         if isinstance(self._resident, Streamed):
             self._resident.launched()
         to = pinned.address + 8 * self._words * self.steps
@@ -184,6 +221,8 @@ class Epochs:
 
     def _ready_graph(self, count: int, sizes: Mapping[str, int]) -> Graph:
         key = count, self._elsewhere, self._program.graph_key(sizes)
+        if not self._looked:
+            self._gathering, self._looked = self._program.gathering(GATHER_BLOCKS), True
 
         def build(nodes: Nodes) -> None:
             order = Order(nodes, self._program.plan)

@@ -29,6 +29,7 @@ from wholestep.compiler.backends.cuda.exchange import Exchange, Records, Turn
 from wholestep.compiler.backends.cuda.launches import Gathering, Launches, Order, Placed
 from wholestep.compiler.backends.cuda.layout import HEAD, is_small, lay_out
 from wholestep.compiler.backends.cuda.memory import CudaArray, CudaMemory, CudaScratch
+from wholestep.compiler.backends.cuda.persistent import Persistent, persistent_of
 from wholestep.compiler.backends.cuda.prologue import Scalars
 from wholestep.compiler.backends.cuda.render.source import Source, gathering, native, render
 from wholestep.compiler.backends.cuda.schedule import arena_end
@@ -267,6 +268,10 @@ class CudaProgram:
         code = compile_kernels(body, self._device.architecture, cache_of(self._place.where.options))
         self._modules.append(Module(self._gpu, code))
         return Gathering(number, launch, self._modules[-1].function(launch.function))
+
+    def persistent(self) -> Persistent | None:
+        """The kernel of many steps, where the plan has one; it is compiled when epochs first ask for it."""
+        return persistent_of(self, self._gpu, self._device.architecture, cache_of(self._place.where.options))
 
     def replay(self, steps: int) -> float:
         """Launch the step over the inputs that lie on the GPU again; the seconds that it took by the GPU's clock."""

@@ -92,7 +92,12 @@ TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target
 
 def kind_of(target: Target) -> str:
     """What NVIDIA calls it: "sm_90"."""
-    return target.name.partition("/")[2].removesuffix(TF32)
+    return kind_of_name(target.name)
+
+
+def kind_of_name(target: str) -> str:
+    """The same of a target's name."""
+    return target.partition("/")[2].removesuffix(TF32)
 
 
 def target_of(capability: tuple[int, int]) -> Target:

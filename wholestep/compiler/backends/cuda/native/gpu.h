@@ -50,3 +50,22 @@ static __device__ __forceinline__ float ws_exp_half(float x) {
 
 /* A place where a piece of so many bytes begins: a GPU faults where it does not, and the emulation too. */
 template <class P> static __device__ __forceinline__ P ws_begin(P at, int) { return at; }
+
+/* All of the shared memory that a launch was given. */
+static __device__ __forceinline__ char *ws_shared_memory() {
+  extern __shared__ __align__(16) char ws_all_shared[];
+  return ws_all_shared;
+}
+/* Blocks that are all there at once meet: each says that it has come, and waits until so many have. */
+static __device__ __forceinline__ void ws_arrive(int *come) {
+  __syncthreads();
+  if (threadIdx.x == 0) asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(come) : "memory");
+}
+static __device__ __forceinline__ void ws_await(const int *come, int count) {
+  if (threadIdx.x == 0) {
+    int seen;
+    do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(seen) : "l"(come) : "memory");
+    while (seen < count);
+  }
+  __syncthreads();
+}

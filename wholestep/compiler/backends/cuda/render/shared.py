@@ -114,7 +114,15 @@ def launch_text(name: str, parts: Sequence[Part], threads: int, gathers: int = 0
         f"  __shared__ __align__(16) char memory[{max(16, *(c.body.bytes for part in parts for c in part))}];",
         "  int block = blockIdx.x;",
     ]
-    at = 0
+    lines += dispatch(parts, step, "given.at")
+    if gathers:
+        lines.append(f"  ws_gather_rows(next, data, block, {gathers});")
+    return "\n".join([*lines, "}"])
+
+
+def dispatch(parts: Sequence[Part], step: str, given: str) -> list[str]:
+    """Who a block belongs to."""
+    lines, at = list[str](), 0
     for run in in_runs(parts):
         schedule, each = schedule_of(run[0][0].kernel), sum(call.given for call in run[0])
         blocks = schedule.blocks * schedule.chunks
@@ -126,13 +134,11 @@ def launch_text(name: str, parts: Sequence[Part], threads: int, gathers: int = 0
         for call in run[0]:
             if place > at:
                 lines.append("    __syncthreads();")
-            lines.append(f"    {call.function}({step}, memory, {own}, given.at + {place}{which});")
+            lines.append(f"    {call.function}({step}, memory, {own}, {given} + {place}{which});")
             place += call.given
         lines += ["    return;", "  }", f"  block -= {blocks * len(run)};"]
         at += each * len(run)
-    if gathers:
-        lines.append(f"  ws_gather_rows(next, data, block, {gathers});")
-    return "\n".join([*lines, "}"])
+    return lines
 
 
 def in_runs(parts: Sequence[Part]) -> list[list[Part]]:

@@ -158,7 +158,7 @@ def shared_text(plan: Plan, kernels: Sequence[Kernel], gathers: int = 0) -> tupl
     """Kernels that share a launch: those whose blocks have most to do have the first of them."""
     names: dict[str, str] = {}
     texts, parts = [], []
-    for part in sorted(parts_of(kernels), key=_work_of_a_block, reverse=True):
+    for part in sorted(parts_of(kernels), key=work_of_a_block, reverse=True):
         calls = []
         for kernel in part:
             body = body_of(written(plan, kernel))
@@ -192,7 +192,8 @@ def gathering(plan: Plan, source: Source, blocks: int) -> tuple[int, str, Render
     return number, text.replace("NAME", GATHERING), Rendered(GATHERING, kernels, shares=True, gathers=blocks)
 
 
-def _work_of_a_block(part: Sequence[Kernel]) -> float:
+def work_of_a_block(part: Sequence[Kernel]) -> float:
+    """What orders parts of a launch."""
     own = schedule_of(part[0])
     return sum(k.flops + k.bytes for k in part) / own.blocks / own.chunks
 
