@@ -350,3 +350,26 @@ def test_a_cpu_session_loads_nothing_of_nvidias() -> None:
         "assert not own, own\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_results_that_are_held_do_not_stop_the_next_step(gpu: FakeDriver | None) -> None:
+    """Outputs that the next step writes over are on their way meanwhile, however many are held."""
+
+    def build(device: str) -> ws.Session:
+        g = ws.Graph()
+        x = g.input("x", ("batch", 700))
+        w = g.parameter("w", (700,))
+        g.set_outputs({"loss": (x * w).mean(), "scaled": x * w})
+        return ws.build_session(g, optimizer=ws.SGD(lr=0.1), batch_size=8, device=device, options=UNCHECKED, seed=1)
+
+    ours, other = build("cuda"), build("reference")
+    given = [np.random.default_rng(i).standard_normal((8 - i % 2, 700)).astype(np.float32) for i in range(6)]
+    first = ours.step(x=given[0])
+    waiting = 0 if gpu is None else len(gpu.queues[min(gpu.queues)])
+    held = [first, ours.step(x=given[1])]
+    assert gpu is None or len(gpu.queues[min(gpu.queues)]) > waiting, "nobody has waited"
+    held += [ours.step(x=x) for x in given[2:]]
+    for result, x in zip(held, given, strict=True):
+        expected = other.step(x=x)
+        np.testing.assert_allclose(result["scaled"], expected["scaled"], rtol=1e-6, atol=1e-7)
+        assert float(result) == pytest.approx(float(expected), rel=1e-4)

@@ -7,7 +7,9 @@ and the inputs of its turn from pinned memory, and small outputs are written the
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 from weakref import ref
 
@@ -28,8 +30,9 @@ STAGING = 64 << 20  # bytes of pinned memory for inputs
 FETCHED = 1 << 20  # bytes of inputs that a kernel fetches, whatever of them is used
 FETCH_BYTES = 16 * 256  # that one block fetches at a time
 FETCH_BLOCKS = 132
+MOST_LANDINGS = 3  # outputs of one size on their way to places of their own
 NEVER = 1 << 62  # the number of a launch that is still to come
-AHEAD = 32  # steps whose records are made at once
+FEW_AHEAD, AHEAD = 8, 256  # steps whose records are made at once: the more, the longer nothing changes
 
 
 class Records:
@@ -40,6 +43,7 @@ class Records:
         self._rows: list[AnyArray] = []
         self._one = np.zeros(record_words(plan), np.uint64)
         self._first, self._made = 0, -1  # the step of the first row, and the scalars' version that they are of
+        self._ahead = FEW_AHEAD
         self._sizes: Mapping[str, int] | None = None
 
     def row(self, sizes: Mapping[str, int], step: int, epoch: int) -> AnyArray:
@@ -47,7 +51,7 @@ class Records:
         scalars, at = self._scalars, step - self._first
         scalars.set("epoch", float(epoch))
         if scalars.version != self._made:  # perhaps in every step
-            self._made, self._rows = scalars.version, []
+            self._made, self._rows, self._ahead = scalars.version, [], FEW_AHEAD
             head = (self._seed, step, 0, 0)
             write_record(self._one, self._plan, sizes, scalars.slots(sizes, step), head)
             return self._one
@@ -57,12 +61,73 @@ class Records:
         return self._rows[at]
 
     def _make(self, sizes: Mapping[str, int], step: int) -> None:
-        steps = range(step, step + AHEAD)
-        rows = np.zeros((AHEAD, record_words(self._plan)), np.uint64)
+        steps, self._ahead = range(step, step + self._ahead), min(AHEAD, 4 * self._ahead)
+        rows = np.zeros((len(steps), record_words(self._plan)), np.uint64)
         rows[:, 0], rows[:, 1] = self._seed, steps
         rows[:, 4 : 4 + len(self._plan.symbols)] = [sizes[s] for s in self._plan.symbols]
         rows[:, HEAD : HEAD + self._plan.slots].view(np.float64)[:] = self._scalars.table(sizes, steps)
         self._rows, self._first, self._sizes = list(rows), step, sizes
+
+
+class Landing:
+    """Room on the host for outputs of one size."""
+
+    def __init__(self, gpu: Gpu, size: int) -> None:
+        self.pinned, self.event = PinnedMemory(gpu, size), Event(gpu)
+
+
+class Kept:
+    """An output that the next launch writes over, on its way to the host."""
+
+    def __init__(self, landing: Landing, free: list[Landing], shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+        self._landing: Landing | None = landing
+        self._free, self._shape, self._dtype = free, shape, dtype
+        self._array: AnyArray | None = None
+
+    def read(self) -> AnyArray:
+        """A copy, when it is there."""
+        return self.settled().copy()
+
+    def settled(self) -> AnyArray:
+        """Wait for it, and give back the room that it came through."""
+        if self._array is None:
+            assert self._landing is not None, "it is on its way"
+            self._landing.event.wait()
+            self._array = self._landing.pinned.view(0, prod(self._shape), self._dtype).reshape(self._shape).copy()
+            self.__del__()
+        return self._array
+
+    def __del__(self) -> None:
+        if self._landing is not None:
+            self._free.append(self._landing)  # what is copied there next stands behind it in the stream
+            self._landing = None
+
+
+class Landings:
+    """Rooms of one size; of those who have one and want more than there are, the oldest settles."""
+
+    def __init__(self, gpu: Gpu, size: int) -> None:
+        self._gpu, self._size, self._free = gpu, size, [Landing(gpu, size)]
+        self._left, self._users = MOST_LANDINGS - 1, deque[ref[Kept]]()
+
+    def keep(self, address: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Kept:
+        """Have an output brought, in the stream's order."""
+        while not self._free and self._left == 0:
+            oldest = self._users.popleft()()
+            if oldest is not None:
+                oldest.settled()
+        if not self._free:
+            self._left -= 1
+            self._free.append(Landing(self._gpu, self._size))
+        landing = self._free.pop()
+        if self._size:
+            self._gpu.copy_out(landing.pinned.address, address, self._size)
+        landing.event.record()
+        kept = Kept(landing, self._free, shape, dtype)
+        if len(self._users) == MOST_LANDINGS:
+            self._users.popleft()  # it has none any more
+        self._users.append(ref(kept))
+        return kept
 
 
 class Turn:
@@ -112,6 +177,7 @@ class Exchange:
         self._pinned = PinnedMemory(gpu, count * size)
         self._turns = [Turn(gpu, plan, layout, self._pinned, i * size) for i in range(count)]
         self._turn, self._launch = 0, 0
+        self._landings: dict[int, Landings] = {}  # by size
         self._begun_memory = PinnedMemory(gpu, 8)  # the number of the last launch that has begun: its fetch says so
         self._begun = self._begun_memory.view(0, 1, np.dtype(np.int64))
         read = {load.buffer for k in plan.kernels for load, _ in k.body.reads()} if self.fetches else set()
@@ -158,6 +224,13 @@ class Exchange:
                 offset = self._layout.offsets[id]
                 if inputs[name].nbytes:
                     self._gpu.copy_in(self._own.address + offset, turn.address + offset, inputs[name].nbytes)
+
+    def keep(self, address: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Kept:
+        """Have an output brought to a place of its own, in the stream's order."""
+        size = prod(shape) * dtype.itemsize
+        if size not in self._landings:
+            self._landings[size] = Landings(self._gpu, size)
+        return self._landings[size].keep(address, shape, dtype)
 
     def take(self, turn: Turn, everything: bool = False) -> None:
         """Have small outputs brought back that are not written to the host by themselves, and note when it is done."""

@@ -13,7 +13,7 @@ from wholestep.compiler.plan.layout import layout_bytes
 ALIGNMENT = 256  # bytes: where a state, an input or an output begins
 DIMS = 16  # of `ws_step` in native/device.h
 HEAD = 4 + DIMS  # words before the slots
-SMALL = 4096  # bytes of an output that every launch brings back to the host
+SMALL = 16 << 10  # bytes of an output that every launch brings back to the host
 
 
 def rounded(size: int) -> int:

@@ -25,7 +25,7 @@ from wholestep.compiler.backend import (
 from wholestep.compiler.backends.cuda.compiler import compile_kernels, compile_source
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, Nodes
 from wholestep.compiler.backends.cuda.epochs import Epochs
-from wholestep.compiler.backends.cuda.exchange import Exchange, Records, Turn
+from wholestep.compiler.backends.cuda.exchange import Exchange, Kept, Records, Turn
 from wholestep.compiler.backends.cuda.launches import Gathering, Launches, Order, Placed
 from wholestep.compiler.backends.cuda.layout import HEAD, is_small, lay_out
 from wholestep.compiler.backends.cuda.memory import CudaArray, CudaMemory, CudaScratch
@@ -93,6 +93,7 @@ class CudaProgram:
             functions |= {name: self._modules[-1].function(name) for name in names}
         self._launches = Launches(self._gpu, plan, self._rendered, functions)
         self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
+        self.large_outputs = [name for name, id in plan.outputs if not is_small(plan.buffers[id])]
         self.has_library = calls_library(plan)
         self._scalars = Scalars(plan)
         self._records = Records(plan, self._scalars, place.where.seed)
@@ -219,7 +220,7 @@ class CudaProgram:
 
     def graph_key(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """What a graph is for: any sizes, but where a library is told them."""
-        return tuple(sizes[s] for s in self.plan.symbols) if self.has_library else ()
+        return tuple([sizes[s] for s in self.plan.symbols]) if self.has_library else ()
 
     def _new_graph(self, key: tuple[int | None, tuple[int, ...]], sizes: Mapping[str, int]) -> Graph:
         """The graph of a turn, which begins with fetching what it is given, or of inputs that are there."""
@@ -299,6 +300,13 @@ class CudaProgram:
         found = np.empty(shape, buffer.type.dtype.numpy)
         self._own.read(self._offsets[buffer.id], found)
         return found
+
+    def keep_output(self, name: str, sizes: Mapping[str, int]) -> Kept:
+        """Have a large output of the last launch brought, before another one writes over it."""
+        self._gpu.enter()
+        buffer = self.plan.buffers[dict(self.plan.outputs)[name]]
+        shape = [evaluate(e, sizes) for e in self.outputs[name].shape]
+        return self._exchange.keep(self.address(buffer.id), shape, buffer.type.dtype.numpy)
 
     def is_latest(self, ticket: CudaTicket) -> bool:
         return ticket is self._last

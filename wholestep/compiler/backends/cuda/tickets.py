@@ -9,7 +9,7 @@ from wholestep.compiler.backends.cuda.layout import is_small
 from wholestep.compiler.runtime.arrays import AnyArray
 
 if TYPE_CHECKING:
-    from wholestep.compiler.backends.cuda.exchange import Turn
+    from wholestep.compiler.backends.cuda.exchange import Kept, Turn
     from wholestep.compiler.backends.cuda.program import CudaProgram
 
 
@@ -21,6 +21,7 @@ class CudaTicket:
     ) -> None:
         self._program, self._turn, self._sizes = program, turn, sizes
         self._kept = dict(kept or {})
+        self._coming: dict[str, Kept] = {}  # large outputs on their way
         self._resolved = False
 
     def wait(self) -> None:
@@ -36,17 +37,17 @@ class CudaTicket:
         """A copy of an output."""
         if name in self._kept:
             return self._kept[name].copy()
+        if name in self._coming:
+            return self._coming[name].read()
         self.wait()
         return self._program.output(name, self._turn, self._sizes, self._program.is_latest(self))
 
     def keep(self) -> CudaTicket:
-        """Bring what the next launch writes over; small outputs have places of their own for some launches."""
+        """Have what the next launch writes over brought; small outputs have places of their own for some launches."""
         if self._program.is_latest(self):
-            plan = self._program.plan
-            for name, id in plan.outputs:
-                buffer = plan.buffers[id]
-                if name not in self._kept and not is_small(buffer):
-                    self._kept[name] = self.read(name)
+            for name in self._program.large_outputs:
+                if name not in self._kept and name not in self._coming:
+                    self._coming[name] = self._program.keep_output(name, self._sizes)
         return self
 
     def resolve(self) -> None:
