@@ -13,11 +13,11 @@ from sessions import data, mlp
 import wholestep as ws
 from tests.compiler.backends.cuda.emulated import Emulated
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
-from wholestep.compiler.backends.cuda import epochs, schedule, sharing
+from wholestep.compiler.backends.cuda import epochs, middle, schedule, sharing
 from wholestep.compiler.backends.cuda.program import CudaProgram
 from wholestep.compiler.backends.cuda.render.source import render
 from wholestep.compiler.backends.cuda.schedule import arena_end, scheduled_kernels
-from wholestep.compiler.backends.cuda.scheduled import schedule_of
+from wholestep.compiler.backends.cuda.scheduled import MIDDLE, schedule_of
 from wholestep.compiler.backends.host import Memory, prologue
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan, Schedule, Space
@@ -43,7 +43,7 @@ def alone(plan: Plan) -> Plan:
     return replace(plan, kernels=kernels, arena_bytes=arena_end(plan) + scratch)
 
 
-def stepped(plan: Plan, orders: tuple[int, int]) -> dict[int, np.ndarray]:
+def stepped(plan: Plan, orders: tuple[int, int], given: dict[str, np.ndarray] | None = None) -> dict[int, np.ndarray]:
     """All states and outputs after one step over arrays that are the same each time."""
     rng = np.random.default_rng(0)
     arrays = {}
@@ -52,7 +52,7 @@ def stepped(plan: Plan, orders: tuple[int, int]) -> dict[int, np.ndarray]:
         arrays[b.id] = np.zeros(shape, b.type.dtype.numpy)
         if b.space is Space.STATE:
             arrays[b.id][...] = np.abs(rng.standard_normal(shape)) * 0.1
-    given = data(plan.sizes["batch"])
+    given = given or data(plan.sizes["batch"])
     for name, id in plan.inputs:
         arrays[id][...] = given[name]
     slots = prologue(plan, plan.sizes, [1.0 if s.name == "step" else s.default for s in plan.scalars])
@@ -86,6 +86,26 @@ def test_kernels_that_wait_for_each_other_cannot_share_a_launch() -> None:
     swapped = (plan.kernels[-1], *plan.kernels[1:-1], plan.kernels[0])
     with pytest.raises(PlanError, match="not in order"):
         sharing.check_launches(replace(plan, kernels=swapped))
+
+
+def test_gradients_of_weights_of_a_middle_size_share_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each alone has too few tiles for a GPU; together they have the same bits."""
+    monkeypatch.setattr(middle, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(middle, "FEWEST", 1)
+    g = ws.Graph()
+    x, labels = g.input("x", ("batch", 36)), g.input("labels", ("batch",), "int32")
+    hidden = ws.relu(x @ g.parameter("w1", (36, 40)))
+    logits = hidden @ g.parameter("w2", (40, 32))
+    g.set_outputs({"loss": ws.losses.cross_entropy(logits, labels)})
+    plan = planned(g, 40)
+    updates = [k for k in plan.kernels if schedule_of(k).form == MIDDLE and sharing.is_late_product(plan, k)]
+    assert len(updates) == 2
+    assert len({schedule_of(k).launch for k in updates}) == 1
+    given = {"x": np.random.default_rng(1).standard_normal((40, 36)), "labels": np.arange(40) % 32}
+    found = stepped(plan, (0, 0), given)
+    for other in (stepped(alone(plan), (0, 0), given), stepped(plan, (1, 1), given)):
+        for id, value in other.items():
+            np.testing.assert_array_equal(value, found[id], err_msg=plan.buffers[id].name)
 
 
 def test_equal_kernels_of_a_launch_are_one_function() -> None:

@@ -15,6 +15,7 @@ from wholestep.compiler.backends.cuda import chains
 from wholestep.compiler.backends.cuda.scheduled import (
     COLUMNS,
     ELEMENTS,
+    MIDDLE,
     PRODUCT,
     ROWS,
     SCATTER,
@@ -26,6 +27,7 @@ from wholestep.errors import PlanError
 
 FORMS = frozenset({ELEMENTS, ROWS, COLUMNS, PRODUCT, SCATTER, SCATTER_ROWS})
 MOST_BLOCKS = 2112  # of a launch: sixteen for each multiprocessor
+FEW_TILES = 264  # of a product of a middle size: two for each multiprocessor
 MOST_GIVEN = 500  # addresses: 4 KB of arguments
 ROOM = 16 << 20  # bytes of the arena, and this share of it, that standing later may cost
 SHARE = 0.1
@@ -75,6 +77,8 @@ def as_late_as_may_be(parts: Sequence[Part], before: Mapping[int, set[int]]) -> 
 
 def may_share(draft: Draft, kernel: Kernel) -> bool:
     """Is a kernel one of ours, and small, or an update?"""
+    if schedule_of(kernel).form == MIDDLE:
+        return is_late_product(draft, kernel)
     return (is_small(kernel) or is_update(draft, kernel)) and schedule_of(kernel).form in FORMS
 
 
@@ -93,6 +97,15 @@ def is_update(draft: Draft, kernel: Kernel) -> bool:
     return schedule_of(kernel).form == ELEMENTS and kernel.loop is None and written <= {Space.STATE, Space.COPY}
 
 
+def is_late_product(draft: Draft, kernel: Kernel) -> bool:
+    """Is it a gradient of weights of a middle size, with their update?  Its tiles alone leave half of a GPU idle."""
+    written = {draft.buffers[load.buffer].space for load in kernel.body.stores()}
+    own = schedule_of(kernel)
+    return (
+        own.form == MIDDLE and own.blocks <= FEW_TILES and kernel.loop is None and written <= {Space.STATE, Space.COPY}
+    )
+
+
 def given_count(kernel: Kernel) -> int:
     """Addresses that a kernel is given, at most."""
     reads, writes = touched(kernel)
@@ -109,13 +122,13 @@ def blocks_of(draft: Draft, part: Part) -> int:
 def side_by_side(draft: Draft, parts: Sequence[Part]) -> list[list[Part]]:
     """Parts without a path between any two, as launches: small ones with blocks of one size together."""
     launches: list[list[Part]] = []
-    open: dict[tuple[int, bool], list[Part]] = {}
+    open: dict[tuple[int, bool, bool], list[Part]] = {}
     for part in parts:
         if not all(may_share(draft, k) for k in part):
             launches.append([part])
             continue
         updates = not all(map(is_small, part))
-        kind = (schedule_of(part[0]).threads, updates)
+        kind = (schedule_of(part[0]).threads, updates, schedule_of(part[0]).form == MIDDLE)
         group = open.get(kind, [])
         blocks = 0 if updates else sum(blocks_of(draft, p) for p in (*group, part))
         given = sum(given_count(k) for p in (*group, part) for k in p)
@@ -146,7 +159,7 @@ def updates_last(draft: Draft, kernels: Sequence[Kernel]) -> list[list[Part]]:
     if any(k.loop is not None for k in kernels):
         return [[[k]] for k in kernels]
     wanted = set[int]().union(*waits(kernels, work).values())
-    first = [k for k in kernels if k.id in wanted or not may_share(draft, k)]
+    first = [k for k in kernels if k.id in wanted or not may_share(draft, k) or is_late_product(draft, k)]
     ends = {k.id for k in kernels} - {k.id for k in first}
     found: list[list[Part]] = [[[k]] for k in first]
     return found + side_by_side(draft, [[k] for k in kernels if k.id in ends])
