@@ -7,7 +7,7 @@ import pytest
 
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
-from wholestep.compiler.backends.cuda import driver, epochs, resident
+from wholestep.compiler.backends.cuda import driver, epochs, staying
 from wholestep.compiler.backends.cuda.program import CudaProgram
 
 PLAIN = ws.CompileOptions(verify=False, egraph=False)
@@ -58,7 +58,7 @@ def test_steps_of_one_kernel_have_the_bits_of_those_of_a_graph(
     batch: int, turned: bool, gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shuffled epochs with a smaller last batch; several launches; blocks that have more than one row."""
-    monkeypatch.setitem(resident.MULTIPROCESSORS, "sm_90", 28)
+    monkeypatch.setitem(staying.MULTIPROCESSORS, "sm_90", 28)
     monkeypatch.setattr(epochs, "PERSISTENT_STEPS", 3)
     data, before = rows(3 * batch + 7), counted(gpu)
     found = trained(batch, turned, data)
@@ -72,7 +72,7 @@ def test_steps_of_one_kernel_have_the_bits_of_those_of_a_graph(
 def test_data_that_is_streamed_and_launches_of_one_kernel(
     gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(resident.MULTIPROCESSORS, "sm_90", 28)
+    monkeypatch.setitem(staying.MULTIPROCESSORS, "sm_90", 28)
     data = rows(43)
     found = trained(20, False, data)
     monkeypatch.setattr(epochs, "SHARE", 0.0)

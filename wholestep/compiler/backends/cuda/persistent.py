@@ -1,4 +1,4 @@
-"""The kernel of many steps on a GPU: `resident.py` says which plans have one."""
+"""The kernel of many steps on a GPU: `staying.py` says which plans have one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 from wholestep.compiler.backends.cuda.compiler import compile_kernels
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Gpu, Module, Together
-from wholestep.compiler.backends.cuda.render.resident import NAME, render_resident
 from wholestep.compiler.backends.cuda.render.source import native
-from wholestep.compiler.backends.cuda.resident import THREADS, Resident, find_resident
+from wholestep.compiler.backends.cuda.render.staying import NAME, render_staying
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
+from wholestep.compiler.backends.cuda.staying import THREADS, Staying, find_staying
 from wholestep.compiler.runtime.cache import Cache
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 class Persistent:
     """A kernel that runs some steps over data on the GPU in one launch."""
 
-    def __init__(self, program: CudaProgram, gpu: Gpu, found: Resident, architecture: str, cache: Cache) -> None:
+    def __init__(self, program: CudaProgram, gpu: Gpu, found: Staying, architecture: str, cache: Cache) -> None:
         self._program, self._gpu, self.input = program, gpu, found.input
-        self._text = render_resident(program.plan, found)
-        body = "\n".join([native("gather.h"), native("resident.h"), self._text.text])
+        self._text = render_staying(program.plan, found)
+        body = "\n".join([native("gather.h"), native("staying.h"), self._text.text])
         self._module = Module(gpu, compile_kernels(body, architecture, cache))
         self._kernel = Together(gpu, self._module.function(NAME), found.blocks, THREADS, self._text.bytes)
         self._partial = DeviceMemory(gpu, found.partial_bytes)
@@ -70,7 +70,7 @@ class Persistent:
 
 def persistent_of(program: CudaProgram, gpu: Gpu, architecture: str, cache: Cache) -> Persistent | None:
     """The kernel of a program's steps, where its plan has one and the GPU has room for all blocks at once."""
-    found = find_resident(program.plan)
+    found = find_staying(program.plan)
     if isinstance(found, str) or found.blocks > gpu.multiprocessors:
         return None
     return Persistent(program, gpu, found, architecture, cache)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from wholestep.compiler.backends.cuda import chains, convolutions, middle, products, resident, sharing, windows
+from wholestep.compiler.backends.cuda import chains, convolutions, middle, products, sharing, staying, windows
 from wholestep.compiler.backends.cuda.arena import in_good_order, place
 from wholestep.compiler.backends.cuda.attention import notes_of, schedule_attention
 from wholestep.compiler.backends.cuda.chunks import in_halves
@@ -89,7 +89,7 @@ def schedule(draft: Draft) -> Plan:
     kernels = scheduled_kernels(plan)
     scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
     plan = replace(plan, kernels=kernels)
-    own_notes = (*notes_of(plan), *convolutions.notes_of(plan), *resident.notes_of(plan), *sharing.notes_of(plan))
+    own_notes = (*notes_of(plan), *convolutions.notes_of(plan), *staying.notes_of(plan), *sharing.notes_of(plan))
     notes = (*plan.notes, *own_notes)
     return replace(plan, arena_bytes=arena_end(plan) + scratch, notes=notes)
 

@@ -19,7 +19,7 @@ from wholestep.compiler.ir.types import evaluate, float32
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Kernel, Load, Plan, Space
 
-DEEP, WIDE, APART = 128, 8, 132  # features and columns of a block, and from one row of features to the next: resident.h
+DEEP, WIDE, APART = 128, 8, 132  # features and columns of a block, and from one row of features to the next: staying.h
 THREADS = 256
 MOST_ROWS = 128  # of a batch, sixteen of which are added up at a time
 MOST_KEPT = 4  # states of a weight
@@ -31,7 +31,7 @@ FEW_LAUNCHES = 8  # of a step that the report says this of
 
 
 @dataclass(frozen=True)
-class Resident:
+class Staying:
     """What stays, and who works on it."""
 
     forward: Kernel  # an input times the weights
@@ -74,7 +74,7 @@ def others_blocks(kernels: Sequence[Kernel]) -> int:
     return sum(schedule_of(part[0]).blocks * schedule_of(part[0]).chunks for part in parts_of(kernels))
 
 
-def find_resident(plan: Plan) -> Resident | str:
+def find_staying(plan: Plan) -> Staying | str:
     """What stays on the multiprocessors while steps run, or why nothing does."""
     launches = list(by_launch(plan.kernels))
     if len(launches) < 3 or len(launches[0]) > 1:
@@ -111,7 +111,7 @@ def find_resident(plan: Plan) -> Resident | str:
     if tiles + 2 > most:
         return f"the weights would take {tiles} of {most} multiprocessors"
     middle = tuple(launches[1:-1])
-    return Resident(
+    return Staying(
         forward, gradient, middle, beside, dot.a.buffer, dot.b.buffer, kept, features, columns, rows, min(wanted, most)
     )
 
@@ -220,7 +220,7 @@ def notes_of(plan: Plan) -> tuple[str, ...]:
     """How epochs over data on a GPU run, and why; of networks whose step is a few launches."""
     if not plan.updated or plan.regions > FEW_LAUNCHES:
         return ()
-    found = find_resident(plan)
+    found = find_staying(plan)
     if isinstance(found, str):
         return (f"epochs over data on the GPU are the launches of several steps in one graph: {found}",)
     states = prod((found.features, found.columns, len(found.kept), 4))

@@ -1,4 +1,4 @@
-"""The kernel of many steps whose weights stay: `native/resident.h` around what follows products.
+"""The kernel of many steps whose weights stay: `native/staying.h` around what follows products.
 
 for each step:
   a chunk of the sums of all rows and eight columns                     | blocks meet
@@ -11,23 +11,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wholestep.compiler.backends.cuda import resident
+from wholestep.compiler.backends.cuda import staying
 from wholestep.compiler.backends.cuda.layout import record_words
 from wholestep.compiler.backends.cuda.render.language import LOCAL, STORED
 from wholestep.compiler.backends.cuda.render.shared import Body, Called, body_of, dispatch, in_runs
 from wholestep.compiler.backends.cuda.render.source import work_of_a_block, written
 from wholestep.compiler.backends.cuda.render.writer import Writer
-from wholestep.compiler.backends.cuda.resident import APART, DEEP, RECORDS, WIDE, Resident
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.backends.cuda.sharing import parts_of
+from wholestep.compiler.backends.cuda.staying import APART, DEEP, RECORDS, WIDE, Staying
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Kernel, Load, Plan
 
-NAME = "resident"
+NAME = "many_steps"
 
 
 @dataclass(frozen=True)
-class ResidentText:
+class StayingText:
     """Its text, the bytes of shared memory of a block, and the addresses that it is given, in order."""
 
     text: str
@@ -35,7 +35,7 @@ class ResidentText:
     calls: tuple[tuple[Kernel, tuple[int, ...], bool], ...]  # kernels, their buffers; does it have scratch memory?
 
 
-class Staying(Writer):
+class UpdateWriter(Writer):
     """A writer of an update whose states are a thread's own."""
 
     kept: tuple[int, ...] = ()
@@ -60,7 +60,7 @@ def buffers_of(w: Writer) -> tuple[int, ...]:
     return tuple(b for b in w.params if b not in w.work)
 
 
-def assembling(plan: Plan, found: Resident) -> tuple[str, Writer]:
+def assembling(plan: Plan, found: Staying) -> tuple[str, Writer]:
     """A row of the first product: its chunks are added, and what follows it is done."""
     w, dot = Writer(plan, found.forward), found.forward.body
     assert isinstance(dot, Dot)
@@ -81,17 +81,17 @@ def assembling(plan: Plan, found: Resident) -> tuple[str, Writer]:
     return function(w, head), w
 
 
-def updating(plan: Plan, found: Resident) -> tuple[str, Staying]:
+def updating(plan: Plan, found: Staying) -> tuple[str, UpdateWriter]:
     """An element of the weights: the slope of a column in a row, and what is done with the sum of all."""
     dot = found.gradient.body
     assert isinstance(dot, Dot)
-    feature, _, slopes = resident.feature_axis(found.forward, found.gradient)
+    feature, _, slopes = staying.feature_axis(found.forward, found.gradient)
     column = dot.n if feature == dot.m else dot.m
-    w = Staying(plan, found.gradient)
+    w = UpdateWriter(plan, found.gradient)
     w.axes |= {dot.k: "row", column: "column"}
     w.emit(f"return row < {w.axis_extent(dot.k)} && column < {found.columns} ? {w.element(slopes)} : 0.0f;")
     slope = function(w, f"float {NAME}_slope(const ws_step *step, const int row, const int column, void *const *given)")
-    w = Staying(plan, found.gradient)
+    w = UpdateWriter(plan, found.gradient)
     w.kept = found.kept
     (level,) = dot.levels
     acc = next(i for i in level.body if i.op == "acc")
@@ -132,11 +132,11 @@ def phase(plan: Plan, kernels: Sequence[Kernel], name: str) -> Phase:
     given = "const ws_step *step, char *memory, int block, void *const *given"
     head = f"static __device__ __forceinline__ void {name}({given}) {{"
     text = "\n".join([*texts, head, *dispatch(ordered, "step", "given"), "}"])
-    return Phase(name, resident.others_blocks(kernels), tuple(c for part in ordered for c in part), text)
+    return Phase(name, staying.others_blocks(kernels), tuple(c for part in ordered for c in part), text)
 
 
-def render_resident(plan: Plan, found: Resident) -> ResidentText:
-    """The kernel, under the name `resident`."""
+def render_staying(plan: Plan, found: Staying) -> StayingText:
+    """The kernel, under the name `many_steps`."""
     row, first = assembling(plan, found)
     update, last = updating(plan, found)
     between = [phase(plan, kernels, f"{NAME}_{n}") for n, kernels in enumerate(found.between)]
@@ -180,7 +180,7 @@ def render_resident(plan: Plan, found: Resident) -> ResidentText:
         records=RECORDS,
     )
     texts = [row, update, *(each.text for each in (*between, beside)), main]
-    return ResidentText("\n".join(texts), bytes, tuple(calls))
+    return StayingText("\n".join(texts), bytes, tuple(calls))
 
 
 def count_of(calls: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> int:
@@ -192,11 +192,11 @@ def addresses(calls: Sequence[tuple[Kernel, tuple[int, ...], bool]]) -> list[int
     return [b for _, buffers, scratch in calls for b in (*((-1, -1) if scratch else ()), *buffers)]
 
 
-def _place(found: Resident) -> str:
+def _place(found: Staying) -> str:
     """The number of an element of the weights in memory."""
     dot = found.forward.body
     assert isinstance(dot, Dot)
-    along, across = resident.strides(dot.b, dot.k, dot.n) or (0, 0)
+    along, across = staying.strides(dot.b, dot.k, dot.n) or (0, 0)
     return f"(first + feature)*{along} + (n0 + column)*{across}"
 
 
