@@ -18,6 +18,7 @@ from wholestep.compiler.backend import SLICE_SECONDS, Epoch, IndexRefusedError, 
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, Nodes, PinnedMemory
 from wholestep.compiler.backends.cuda.launches import Gathering, Order, Resource, in_second_place
 from wholestep.compiler.backends.cuda.layout import record_words
+from wholestep.compiler.backends.cuda.staying import MOST_DATA
 from wholestep.compiler.backends.cuda.streaming import Streamed
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.order import ROUNDS, _round_keys
@@ -133,6 +134,7 @@ class Epochs:
         self._program.begin_slice(epoch)
         self._resident = epoch.kept[self]  # by takes()
         self._elsewhere = frozenset(dict(self._program.plan.inputs)[name] for name in epoch.sources)
+        self._is_long = epoch.rows > MOST_DATA
         most = self._most_steps()
         if isinstance(self._resident, Resident):
             start, offsets = self._resident.memory.address, self._resident.offsets
@@ -142,9 +144,9 @@ class Epochs:
         begun: deque[tuple[int, int]] = deque()
         update, turn = first, 0
         while update < end and (update == first or time.monotonic() < deadline):
-            count = min(most, end - update)
-            if not self._persists():
-                count = 1 << count.bit_length() - 1  # so that few graphs serve every number
+            left = end - update
+            # Few graphs serve every number; one kernel takes any.
+            count = min(most, left if self._persists() else 1 << left.bit_length() - 1)
             if self._program.has_library and epoch.rows_of(update + count - 1) < epoch.batch:
                 count = 1  # the steps of a graph that a library has part in have one size
             self._launch(epoch, update, count, turn)
@@ -159,7 +161,7 @@ class Epochs:
 
     def _persists(self) -> bool:
         """Does one kernel make the steps of this epoch?"""
-        return self._persistent is not None and self._persistent.input in self._elsewhere
+        return self._persistent is not None and self._persistent.input in self._elsewhere and not self._is_long
 
     def _most_steps(self) -> int:
         """Of one launch."""

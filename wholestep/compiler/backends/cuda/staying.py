@@ -22,6 +22,7 @@ from wholestep.compiler.plan.kernel import Kernel, Load, Plan, Space
 DEEP, WIDE, APART = 128, 8, 132  # features and columns of a block, and from one row of features to the next: staying.h
 THREADS = 256
 MOST_ROWS = 128  # of a batch, sixteen of which are added up at a time
+MOST_DATA = 1 << 31  # rows of all data: their numbers have 32 bits
 MOST_KEPT = 4  # states of a weight
 MULTIPROCESSORS = {"sm_80": 108, "sm_86": 84, "sm_89": 128, "sm_90": 132}
 SHARED = {"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10}  # bytes of a block

@@ -4,29 +4,31 @@
 constexpr int WS_DEEP = 128, WS_WIDE = 8, WS_APART = WS_DEEP + 4;
 
 /* Where in the data the rows of a step are. */
-WS_INLINE void ws_find_rows(long long *places, const ws_step *step, const ws_data *d) {
+WS_INLINE void ws_find_rows(int *places, const ws_step *step, const ws_data *d) {
   for (int row = threadIdx.x; row < step->rows; row += 256) {
     ws_long_word from = step->position + row;
     if (d->shuffled) do from = ws_network(from, d); while (from >= d->rows);
-    places[row] = (long long)from;
+    places[row] = (int)from;
   }
 }
 
-/* Of each row the features of a block, and zeros behind the last row and the last feature. */
+/* Of each row the features of a block, and zeros behind the last row and the last feature: a warp a row. */
 template <int ROWS, int FEATURES>
-WS_INLINE void ws_bring_rows(float *to, const long long *places, const ws_step *step, const ws_data *d, int first) {
-  const long long count = step->rows;
-  const char *const rows = d->sources[0].rows;
-#pragma unroll 4
-  for (int at = threadIdx.x; at < ROWS * (WS_DEEP / 4); at += 256) {
-    const int row = at / (WS_DEEP / 4), k = at % (WS_DEEP / 4) * 4;
-    const bool inside = row < count && first + k < FEATURES;
-    ws_copy<16>(to + row * WS_APART + k, inside ? rows + (places[row] * FEATURES + first + k) * 4 : rows, inside);
+WS_INLINE void ws_bring_rows(float *to, const int *places, const ws_step *step, const ws_data *d, int first) {
+  const int k = threadIdx.x % 32 * 4, start = threadIdx.x / 32;
+  const int count = first + k < FEATURES ? (int)step->rows : 0;
+  const char *const rows = d->sources[0].rows + (long long)(first + k) * 4;
+  to += start * WS_APART + k;
+#pragma unroll
+  for (int i = 0; i < ROWS / 8; i++) {
+    const bool inside = start + i * 8 < count;
+    const long long from = inside ? (long long)places[start + i * 8] * (FEATURES * 4) : 0;
+    ws_copy<16>(to + i * (8 * WS_APART), rows + from, inside);
   }
 }
 
 /* The rows of other inputs, which are short: a thread a row. */
-WS_INLINE void ws_bring_others(const long long *places, const ws_step *step, const ws_data *d) {
+WS_INLINE void ws_bring_others(const int *places, const ws_step *step, const ws_data *d) {
   for (int row = threadIdx.x; row < step->rows; row += 256)
     for (int i = 0; i < d->count; i++) {
       const long long bytes = d->sources[i].row_bytes;
@@ -39,72 +41,85 @@ WS_INLINE void ws_bring_others(const long long *places, const ws_step *step, con
     }
 }
 
-/* A chunk of the sums of all rows and 8 columns: e(row, column, sum). */
-template <int ROWS, class E> WS_INLINE void ws_chunk_of_rows(const float *x, const float *w, E e) {
-  constexpr int RN = ROWS > 32 ? 2 : 1, RM = ROWS > 64 ? 2 : 1, ACROSS = WS_WIDE / RN, DOWN = 32 / ACROSS;
-  const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * (DOWN * RM) + lane / ACROSS, column = lane % ACROSS;
-  float sum[RM][RN];
+/* A chunk of the sums of all rows and 8 columns: e(row, column, sum).  A team of threads has sixteen indices of k at a
+   time, of some rows and four columns each; what the eight sixteens give is added in order. */
+template <int ROWS, class E> WS_INLINE void ws_chunk_of_rows(float *memory, const float *x, const float *w, E e) {
+  constexpr int RM = ROWS > 32 ? 4 : 2, DOWN = ROWS / RM, TEAM = 2 * DOWN, TEAMS = 256 / TEAM, TILE = ROWS * WS_WIDE;
+  struct alignas(16) Piece { float x[4]; };
+  const int t = threadIdx.x, row = t % TEAM / 2, column = t % 2 * 4;
 #pragma unroll
-  for (int group = 0; group < 8; group++) {
-    float acc[RM][RN];
+  for (int group = t / TEAM; group < 8; group += TEAMS) {
+    float acc[RM][4];
 #pragma unroll
     for (int i = 0; i < RM; i++)
 #pragma unroll
-      for (int j = 0; j < RN; j++) acc[i][j] = 0;
+      for (int j = 0; j < 4; j++) acc[i][j] = 0;
 #pragma unroll
-    for (int k = group * 16; k < group * 16 + 16; k += 4) {
-      float a[RM][4], b[RN][4];
+    for (int l = 0; l < 16; l += 4) {
+      float a[RM][4], b[4][4];
 #pragma unroll
-      for (int i = 0; i < RM; i++) ws_pick<float, 4>(a[i], x + (row + i * DOWN) * WS_APART + k);
+      for (int i = 0; i < RM; i++) ws_pick<float, 4>(a[i], x + (row + i * DOWN) * WS_APART + group * 16 + l);
 #pragma unroll
-      for (int j = 0; j < RN; j++) ws_pick<float, 4>(b[j], w + (column + j * ACROSS) * WS_APART + k);
+      for (int j = 0; j < 4; j++) ws_pick<float, 4>(b[j], w + (column + j) * WS_APART + group * 16 + l);
 #pragma unroll
-      for (int l = 0; l < 4; l++)
+      for (int k = 0; k < 4; k++)
 #pragma unroll
         for (int i = 0; i < RM; i++)
 #pragma unroll
-          for (int j = 0; j < RN; j++) acc[i][j] += a[i][l] * b[j][l];
+          for (int j = 0; j < 4; j++) acc[i][j] += a[i][k] * b[j][k];
     }
 #pragma unroll
     for (int i = 0; i < RM; i++)
-#pragma unroll
-      for (int j = 0; j < RN; j++) sum[i][j] = group ? sum[i][j] + acc[i][j] : acc[i][j];
+      *(Piece *)(memory + group * TILE + (row + i * DOWN) * WS_WIDE + column) =
+          {{acc[i][0], acc[i][1], acc[i][2], acc[i][3]}};
   }
+  __syncthreads();
 #pragma unroll
-  for (int i = 0; i < RM; i++)
+  for (int at = t; at < TILE; at += 256) {
+    float sum = memory[at];
 #pragma unroll
-    for (int j = 0; j < RN; j++) e(row + i * DOWN, column + j * ACROSS, sum[i][j]);
+    for (int group = 1; group < 8; group++) sum += memory[group * TILE + at];
+    e(at / WS_WIDE, at % WS_WIDE, sum);
+  }
 }
 
-/* The gradient of a block's weights: d(row, column) is that of the columns.  Sixteen rows at a time are added up by 64
-   threads, 4 x 4 weights each; e(feature, column, sum, which) takes the four of a thread. */
+/* The gradient of a block's weights: d(row, column) is that of the columns.  A team of threads adds up sixteen rows, of
+   some features and four columns each; e(feature, column, sum, which) takes the four of a thread. */
 template <int ROWS, class D, class E> WS_INLINE void ws_gradient_of_weights(float *memory, const float *x, D d, E e) {
-  constexpr int PARTS = ROWS / 16, TILE = WS_DEEP * WS_WIDE;
+  constexpr int PARTS = ROWS / 16, TILE = WS_DEEP * WS_WIDE, FOURS = PARTS > 4 ? 2 : 1, TEAM = 64 / FOURS;
+  struct alignas(16) Piece { float x[4]; };
   float *const parts = memory, *const slopes = memory + PARTS * TILE;
-  const int t = threadIdx.x, quad = t % 32, half = t / 32 % 2;
+  const int t = threadIdx.x, feature = t % TEAM / 2 * 4, column = t % 2 * 4;
+#pragma unroll
   for (int at = t; at < ROWS * WS_WIDE; at += 256) slopes[at] = d(at / WS_WIDE, at % WS_WIDE);
   __syncthreads();
-  for (int part = t / 64; part < PARTS; part += 4) {
-    float acc[4][4];
+  for (int part = t / TEAM; part < PARTS; part += 256 / TEAM) {
+    float acc[4][FOURS][4];
 #pragma unroll
     for (int c = 0; c < 4; c++)
 #pragma unroll
-      for (int f = 0; f < 4; f++) acc[c][f] = 0;
+      for (int q = 0; q < FOURS; q++)
 #pragma unroll
-    for (int row = 0; row < 16; row++) {
-      float a[4], b[4];
-      ws_pick<float, 4>(a, x + (part * 16 + row) * WS_APART + quad * 4);
-      ws_pick<float, 4>(b, slopes + (part * 16 + row) * WS_WIDE + half * 4);
+        for (int f = 0; f < 4; f++) acc[c][q][f] = 0;
+#pragma unroll 8
+    for (int row = part * 16; row < part * 16 + 16; row++) {
+      float a[FOURS][4], b[4];
+#pragma unroll
+      for (int q = 0; q < FOURS; q++) ws_pick<float, 4>(a[q], x + row * WS_APART + q * 64 + feature);
+      ws_pick<float, 4>(b, slopes + row * WS_WIDE + column);
 #pragma unroll
       for (int c = 0; c < 4; c++)
 #pragma unroll
-        for (int f = 0; f < 4; f++) acc[c][f] += a[f] * b[c];
+        for (int q = 0; q < FOURS; q++)
+#pragma unroll
+          for (int f = 0; f < 4; f++) acc[c][q][f] += a[q][f] * b[c];
     }
 #pragma unroll
-    for (int c = 0; c < 4; c++) {
-      struct alignas(16) Piece { float x[4]; };
-      *(Piece *)(parts + part * TILE + (half * 4 + c) * WS_DEEP + quad * 4) = {{acc[c][0], acc[c][1], acc[c][2], acc[c][3]}};
-    }
+    for (int c = 0; c < 4; c++)
+#pragma unroll
+      for (int q = 0; q < FOURS; q++)
+        *(Piece *)(parts + part * TILE + (column + c) * WS_DEEP + q * 64 + feature) =
+            {{acc[c][q][0], acc[c][q][1], acc[c][q][2], acc[c][q][3]}};
   }
   __syncthreads();
 #pragma unroll

@@ -151,7 +151,7 @@ def render_staying(plan: Plan, found: Staying) -> StayingText:
         calls += [(c.kernel, c.body.buffers, bool(schedule_of(c.kernel).scratch)) for c in each.calls]
     work = max([found.work_bytes, *(c.body.bytes for each in (*between, beside) for c in each.calls)])
     count, record = count_of(calls), 8 * record_words(plan)
-    bytes = found.own_bytes + work + 16 * count + RECORDS * record + 8 * found.rows
+    bytes = found.own_bytes + work + 16 * count + RECORDS * record + 4 * found.rows
     loss = plan.outputs[0][1]
     places = [i for i, b in enumerate(addresses(calls)) if b == loss]
     at = len(buffers_of(first))
@@ -220,7 +220,7 @@ const ws_data *data, float *partial, char *losses, int *come) {{
   char *const memory = (char *)(w + {wide}*{apart});
   void **const table = (void **)(memory + {work});
   char *const told = (char *)(table + 2*{count});
-  long long *const places = (long long *)(told + {records}*{record});
+  int *const places = (int *)(told + {records}*{record});
   const int t = threadIdx.x, chunk = blockIdx.x / {across}, first = chunk * {deep}, n0 = blockIdx.x % {across} * {wide};
   const bool owns = blockIdx.x < {tiles};
   const int states[{states}] = {{{kept}}};
@@ -262,7 +262,7 @@ const ws_data *data, float *partial, char *losses, int *come) {{
     ws_copy_wait<0>();
     __syncthreads();
     if (owns)
-      ws_chunk_of_rows<{rows}>(x + s % 2*{rows}*{apart}, w, [&](int row, int column, float sum) {{
+      ws_chunk_of_rows<{rows}>((float *)memory, x + s % 2*{rows}*{apart}, w, [&](int row, int column, float sum) {{
         if (row < step->rows && n0 + column < {columns})
           partial[(chunk*{rows} + row)*{columns} + n0 + column] = sum;
       }});
