@@ -6,18 +6,21 @@ random bits are exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Barrier
 from typing import Any
 
 import numpy as np
 
+from wholestep.compiler.ir.collectives import value_on
 from wholestep.compiler.ir.graph import Graph, Node, held_graph
 from wholestep.compiler.ir.types import Dim, Extent, evaluate, letter_of
-from wholestep.compiler.ir.values import VALUES, Array, Run, computed_dtype, evaluate_graph, rounded
+from wholestep.compiler.ir.values import VALUES, Array, Ranks, Run, computed_dtype, evaluate_graph, rounded
 from wholestep.errors import InputError, UnknownNameError
 
-__all__ = ["VALUES", "Result", "infer_sizes", "interpret"]
+__all__ = ["VALUES", "Result", "infer_sizes", "interpret", "interpret_on_ranks"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ def interpret(
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
     step: int = 0,
+    ranks: Ranks | None = None,
 ) -> Result:
     """Run one step of a graph whose gradients are expanded.
 
@@ -53,12 +57,43 @@ def interpret(
         sizes,
         seed,
         step,
+        ranks,
     )
     with np.errstate(all="ignore"):  # infinities and NaN are values like others
         values = evaluate_graph(graph, run)
     updated = {u.name: np.array(values[u.node]) for u in graph.updates}
     kept = {name: np.array(run.state.get(name, value)) for name, value in held.items()}
     return Result({o.name: np.array(values[o.node]) for o in graph.outputs}, {**kept, **updated})
+
+
+class _Rank:
+    """A rank among others that are interpreted beside it: each brings what it has, and all go on together."""
+
+    def __init__(self, rank: int, brought: list[Array], meeting: Barrier) -> None:
+        self._rank, self._brought, self._meeting = rank, brought, meeting
+
+    def exchange(self, kind: str, given: Array) -> Array:
+        """What this rank has after a collective."""
+        self._brought[self._rank] = given
+        self._meeting.wait()
+        found = np.array(value_on(self._rank, kind, self._brought))
+        self._meeting.wait()
+        return found
+
+
+def interpret_on_ranks(graph: Graph, of_ranks: Sequence[Mapping[str, Any]], **shared: Any) -> list[Result]:
+    """Run one step on several ranks, side by side: what `interpret` takes, of each of them and of all."""
+    brought, meeting = [np.zeros(0)] * len(of_ranks), Barrier(len(of_ranks))
+
+    def run(rank: int) -> Result:
+        try:
+            return interpret(graph, **shared, **of_ranks[rank], ranks=_Rank(rank, brought, meeting))
+        except BaseException:
+            meeting.abort()  # nobody waits for this one
+            raise
+
+    with ThreadPoolExecutor(len(of_ranks)) as threads:
+        return list(threads.map(run, range(len(of_ranks))))
 
 
 def infer_sizes(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, int]:
