@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 import wholestep as ws
+from tests.workers.ranks import launch
 from wholestep.compiler.runtime.group import rows_of_rank
 from wholestep.errors import OptionError, UsageError
 from wholestep.workers.network import COLLECTIVES, NETWORKS, Exchange
 
 PARAMETERS = 12 * 64 + 64 + 64 * 4 + 4
+LOSS = 4  # bytes of a float32
 ABOUT = {
     "inputs": ws.Spec(("batch", 12)),
     "targets": ws.Spec(("batch",), "int32"),
@@ -38,10 +43,20 @@ def sent(rank: int, size: int, elements: int) -> int:
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_bytes_on_the_wire_are_those_of_the_gradients_to_the_byte(by_workers: dict, ranks: int) -> None:
     report = by_workers[ranks]
-    assert report.wire_bytes == 4 * PARAMETERS * 2 * (ranks - 1) // ranks
-    counted = [sent(r, ranks, PARAMETERS) for r in range(ranks)]
-    assert report.wire_bytes_of_all == sum(counted)
-    assert set(counted) == {report.wire_bytes}  # 1092 parameters divide by 4
+    assert report.gradient_bytes == 4 * PARAMETERS
+    assert [(e.collective, e.bytes) for e in report.exchanges] == [("all_reduce", 4 * PARAMETERS + LOSS)]
+    assert report.wire_bytes_of_all == 2 * (ranks - 1) * (4 * PARAMETERS + LOSS)
+    assert report.wire_bytes == 4 * PARAMETERS * 2 * (ranks - 1) // ranks + LOSS * 2 * (ranks - 1) // ranks
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_send_what_was_estimated(by_workers: dict, ranks: int) -> None:
+    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
+    done = launch("-n", str(ranks), str(Path(__file__).with_name("counted.py")))
+    assert done.returncode == 0, done.stderr
+    counted = sorted(int(n) for n in re.findall(r"sent (\d+)", done.stdout))
+    assert counted == sorted(sent(r, ranks, PARAMETERS + 1) for r in range(ranks))
+    assert sum(counted) == by_workers[ranks].wire_bytes_of_all
 
 
 def test_a_rank_computes_its_rows_alone(by_workers: dict) -> None:

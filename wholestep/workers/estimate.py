@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
 from wholestep.compiler.backend import Where
-from wholestep.compiler.ir.types import Dim
+from wholestep.compiler.ir.types import Dim, evaluate
+from wholestep.compiler.passes.exchange import BUCKET_BYTES
+from wholestep.compiler.plan import bodies
 from wholestep.compiler.plan.formats import footprint
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.kernel import Load, Plan
 from wholestep.compiler.plan.report import PlanReport
 from wholestep.compiler.plan.traffic import priced
 from wholestep.compiler.target import Target
@@ -18,7 +20,7 @@ from wholestep.session.plans import Plans
 from wholestep.steps.definition import Definition
 from wholestep.workers.network import Exchange, Network, as_network
 
-BUCKET_BYTES = 25 << 20
+WITHOUT = ("cuda",)  # families of targets whose plans have no collectives
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +34,22 @@ class WorkersReport(PlanReport):
 
     @property
     def wire_bytes(self) -> int:
-        """What a rank sends in a step, on average over ranks: 2(n - 1) / n of the bytes of gradients, rounded up."""
+        """What a rank sends in a step, on average over ranks, rounded up: 2(n - 1) / n of what it reduces.
+
+        That is its gradients, the loss and what metrics count.
+        """
         return ceil(sum(e.sent(self.workers) for e in self.exchanges))
 
     @property
     def wire_bytes_of_all(self) -> int:
-        """What all ranks send in a step: 2(n - 1) times the bytes of gradients, to the byte."""
+        """What all ranks send in a step, to the byte: 2(n - 1) times what each reduces."""
         return int(sum(self.workers * e.sent(self.workers) for e in self.exchanges))
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of the parameters that it trains: most of what is exchanged."""
+        types = [self.plan.buffers[parameter].type for parameter, _ in self.plan.param_grad_pairs]
+        return sum(evaluate(t.elements, self.plan.sizes) * t.dtype.size for t in types)
 
     @property
     def exchange_seconds(self) -> float:
@@ -73,9 +84,12 @@ class WorkersReport(PlanReport):
 
 def workers_report(definition: Definition, where: Where, workers: int, network: str | Network) -> WorkersReport:
     """The estimate of a step whose batch is divided among ranks."""
-    network = as_network(network)
-    compiled = Plans(_of_one_rank(definition, workers), replace(where.options, cache=False), where.device.target)
-    plan, _ = compiled.plan_with_report(definition.main)
+    network, target = as_network(network), where.device.target
+    alone = _of_one_rank(definition, workers)
+    has_collectives = workers > 1 and target.family not in WITHOUT
+    ranked = replace(definition, ranks=workers, traced={}, splits={}) if has_collectives else alone
+    plan, _ = Plans(ranked, replace(where.options, cache=False), target).plan_with_report(definition.main)
+    found = exchanges_of(plan) if has_collectives else exchanges_without_plan(plan) if workers > 1 else ()
     return WorkersReport(
         plan,
         where.threads,
@@ -83,8 +97,8 @@ def workers_report(definition: Definition, where: Where, workers: int, network: 
         f"estimate of one of {workers:,} ranks",
         workers=workers,
         network=network,
-        exchanges=tuple(exchanges_of(plan)) if workers > 1 else (),
-        compute_seconds=compute_seconds(plan, where.device.target, where.threads),
+        exchanges=tuple(found),
+        compute_seconds=compute_seconds(plan, target, where.threads),
     )
 
 
@@ -95,16 +109,29 @@ def compute_seconds(plan: Plan, target: Target, threads: int) -> float:
 
 
 def exchanges_of(plan: Plan) -> Iterator[Exchange]:
-    """The collectives of a step: gradients of the parameters that it trains, the last first, in buckets."""
+    """The collectives of a rank's plan, in the order in which it runs them."""
+    for kernel in plan.kernels:
+        if isinstance(kernel.body, bodies.Exchange):
+            larger = max(kernel.body.operands, kernel.body.results, key=lambda side: _bytes(side, plan))
+            yield Exchange(kernel.body.collective, _bytes(larger, plan))
+
+
+def _bytes(loads: Sequence[Load], plan: Plan) -> int:
+    types = [plan.buffers[load.buffer].type for load in loads]
+    return sum(evaluate(t.elements, plan.sizes) * t.dtype.size for t in types)
+
+
+def exchanges_without_plan(plan: Plan) -> Iterator[Exchange]:
+    """Of a target without collectives: gradients of the parameters that it trains, the last first, in buckets."""
     bucket = 0
     for parameter, _ in reversed(plan.param_grad_pairs):
         type_ = plan.buffers[parameter].type
         size = type_.elements * type_.dtype.size
         assert isinstance(size, int), "parameters have fixed shapes"
-        if bucket and bucket + size > BUCKET_BYTES:
+        bucket += size
+        if bucket >= BUCKET_BYTES:
             yield Exchange("all_reduce", bucket)
             bucket = 0
-        bucket += size
     if bucket:
         yield Exchange("all_reduce", bucket)
 

@@ -1,0 +1,23 @@
+"""A script for tests/workers/test_estimate.py: what ranks send in a step, as their engine counts it."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+import wholestep as ws
+from tests.workers.test_estimate import ABOUT, network
+
+STEPS = 3
+workers = ws.Workers()
+session = ws.build_session(network(), **ABOUT, workers=workers)
+group = workers.join()
+batch = {"x": np.ones((64, 12), np.float32), "labels": np.zeros(64, np.int32)}
+session.step(**batch)
+before = group.sent
+for _ in range(STEPS):
+    session.step(**batch)
+each, rest = divmod(group.sent - before, STEPS)
+assert rest == 0, "every step sends the same"
+sys.stdout.write(f"sent {each}\n")  # at once: other ranks write too
