@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from benchmarks import adamw, epochs, estimators, harness, kernels, metrics, optimizers, overhead, tables, zoo
+from benchmarks import adamw, epochs, estimators, harness, kernels, metrics, optimizers, overhead, tables, workers, zoo
 from benchmarks.case import Case
 from benchmarks.cases import CASES
 from benchmarks.cases.optimizers import UPDATES
@@ -79,6 +79,11 @@ def parser() -> argparse.ArgumentParser:
     imported.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
     imported.add_argument("--threads", type=int, default=2, help="threads of each contender (default: %(default)s)")
     imported.add_argument("--peers", nargs="+", choices=zoo.PEERS, default=zoo.PEERS, metavar="PEER")
+    ranked = commands.add_parser("workers", help="two ranks against one process of two threads and torch's DDP")
+    ranked.add_argument("cases", nargs="*", metavar="CASE", help=f"of {tuple(workers.GOALS)} (default: all)")
+    ranked.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    ranked.add_argument("--rounds", type=int, default=FEWEST_ROUNDS, help="interleaved rounds (default: %(default)s)")
+    ranked.add_argument("--peers", nargs="*", choices=workers.PEERS, default=workers.PEERS, metavar="PEER")
     profile = commands.add_parser("kernels", help="every kernel of the cases' plans beside what the machine allows")
     profile.add_argument("cases", nargs="*", metavar="CASE", help=f"of {tuple(CASES)} (default: all)")
     profile.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
@@ -137,6 +142,14 @@ def main() -> int:
                 raise BenchmarkError(f"no network {strangers[0]!r}; expected some of {', '.join(ZOO)}")
             result = zoo.run(arguments.networks or list(ZOO), arguments.rounds, arguments.threads, arguments.peers)
             show = zoo.show
+        elif arguments.command == "workers":
+            check_threads(workers.RANKS)
+            if strangers := [name for name in arguments.cases if name not in workers.GOALS]:
+                raise BenchmarkError(
+                    f"no case {strangers[0]!r} of workers; expected some of {', '.join(workers.GOALS)}"
+                )
+            result = workers.run(arguments.cases or list(workers.GOALS), arguments.rounds, arguments.peers)
+            show = workers.show
         elif arguments.command == "kernels":
             check_threads(arguments.threads)
             result = kernels.run_all(arguments.cases, arguments.threads, arguments.precision)

@@ -59,10 +59,11 @@ class Contender:
         worker: str = "benchmarks.worker",
         more: Sequence[str] = (),
         variables: Mapping[str, str] = MappingProxyType({}),
+        launcher: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.process = subprocess.Popen(
-            [sys.executable, "-m", worker, case, name, "--threads", str(threads), *more],
+            [*(launcher or (sys.executable, "-m", worker)), case, name, "--threads", str(threads), *more],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -75,9 +76,8 @@ class Contender:
     def ask(self, do: str, **request: Any) -> dict[str, Any]:
         """One request, one answer."""
         self._came_back()
-        assert self.process.stdin is not None
         assert self.process.stdout is not None
-        print(json.dumps({"do": do, **request}), file=self.process.stdin, flush=True)
+        self.send(json.dumps({"do": do, **request}))
         line = self.process.stdout.readline()
         if not line:
             raise BenchmarkError(f"{self.name}: the worker ended with exit code {self.process.wait()}")
@@ -87,14 +87,23 @@ class Contender:
             hint = "\nPeers are installed by: pip install -e '.[bench]'" if missing else ""
             raise BenchmarkError(f"{self.name}: {answer['error']}{hint}")
         time.sleep(SETTLE_SECONDS)
-        self.left_at = (time.perf_counter(), cpu_seconds(self.process.pid))
+        self.left_at = (time.perf_counter(), self.cpu_seconds())
         return answer
+
+    def send(self, line: str) -> None:
+        """Hands a request over."""
+        assert self.process.stdin is not None
+        print(line, file=self.process.stdin, flush=True)
+
+    def cpu_seconds(self) -> float:
+        """Processor time that it has used."""
+        return cpu_seconds(self.process.pid)
 
     def _came_back(self) -> None:
         if self.left_at is not None:
             wall, cpu = self.left_at
             self.idle_wall += time.perf_counter() - wall
-            self.idle_cpu += cpu_seconds(self.process.pid) - cpu
+            self.idle_cpu += self.cpu_seconds() - cpu
 
     @property
     def idle_share(self) -> float:
@@ -104,9 +113,16 @@ class Contender:
     def close(self) -> None:
         """Ends the worker."""
         assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.close()
-        try:
-            self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end(self.process)
+        self.process.stdout.close()
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Waits for a process that has been told to end, and kills it if it does not."""
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 OURS = "wholestep"
+OURS_RANKS = "wholestep_ranks"  # ourselves as several processes
 OURS_FLOAT32 = "wholestep_float32"  # beside a half precision: ourselves without it
 
 # contender -> the module under benchmarks.frameworks that has `start(contender, case, cell, threads) -> Trainer`
 MODULES: dict[str, str] = {
     OURS: "with_wholestep",
     OURS_FLOAT32: "with_wholestep",
+    OURS_RANKS: "with_wholestep",
     "torch_eager": "with_torch",
     "torch_compile": "with_torch",
     "torch_channels_last": "with_torch",
+    "torch_ddp": "with_torch_ddp",
+    "torch_ddp_compile": "with_torch_ddp",
     "jax": "with_jax",
     "sklearn": "with_sklearn",
 }
-PEERS: tuple[str, ...] = tuple(name for name in MODULES if name not in (OURS, OURS_FLOAT32))
+RANKS = (OURS_RANKS, "torch_ddp", "torch_ddp_compile")  # those that run as several processes
+PEERS: tuple[str, ...] = tuple(name for name in MODULES if name not in (OURS, OURS_FLOAT32, *RANKS))
 HALF_PEERS = tuple(name for name in PEERS if MODULES[name] == "with_torch")  # with autocast
 
 # contender -> the entry of `Case.models` that it trains

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import wholestep as ws
 from benchmarks.case import LEARNING_RATES, WEIGHT_DECAY, Case, Cell
-from benchmarks.frameworks import OURS_FLOAT32
+from benchmarks.frameworks import OURS_FLOAT32, OURS_RANKS
 
 OPTIMIZERS = {  # an optimizer is loaded when it is named: a first step is timed with the one it uses
     "sgd": lambda lr: ws.SGD(lr=lr),
@@ -24,7 +24,9 @@ def optimizer_of(cell: Cell) -> ws.Optimizer:
 class WholestepTrainer:
     """Steps through NumPy batches; the session reads them in place."""
 
-    def __init__(self, case: Case, cell: Cell, threads: int, precision: str = "float32") -> None:
+    def __init__(
+        self, case: Case, cell: Cell, threads: int, precision: str = "float32", workers: ws.Workers | None = None
+    ) -> None:
         self.session = ws.build_session(
             case.models["wholestep"](),
             optimizer=optimizer_of(cell),
@@ -32,6 +34,7 @@ class WholestepTrainer:
             seed=0,
             threads=threads,
             precision=precision,
+            workers=workers,
         )
         for name, value in case.weights().items():
             self.session.set(name, value)
@@ -56,4 +59,5 @@ class WholestepTrainer:
 
 def start(contender: str, case: Case, cell: Cell, threads: int) -> WholestepTrainer:
     """A session ready for its first step."""
-    return WholestepTrainer(case, cell, threads, "float32" if contender == OURS_FLOAT32 else cell.precision)
+    precision = "float32" if contender == OURS_FLOAT32 else cell.precision
+    return WholestepTrainer(case, cell, threads, precision, ws.Workers() if contender == OURS_RANKS else None)
