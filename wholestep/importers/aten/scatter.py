@@ -135,5 +135,5 @@ def _as_strided_scatter(r: Recorder, x: Any, src: Any, size: Any, stride: Any, o
 
 @row("masked_scatter")
 def _masked_scatter(r: Recorder, x: Any, mask: Any, source: Any) -> Tensor:
-    t = r.tensor(x, r.dtype)
-    return ws.masked_scatter(t, truth(r, mask).expand(*t.shape), r.tensor(source, r.dtype))
+    t = r.tensor(x, r.dtype).expand(*r.shape)
+    return ws.masked_scatter(t, truth(r, mask).expand(*r.shape), r.tensor(source, r.dtype))
