@@ -75,6 +75,7 @@ class Fusion:
     convolution_epilogues: bool | str = True
     partial_sums: bool = False  # kernels over rows leave parts of sums over columns, which small ones add
     most_buffers: int = 16  # that one loop reads and writes
+    most_operands: int | None = None  # of a kernel over rows, whatever its ops have in common; None: any number
     most_sums: int = 8  # that one loop makes
     least_columns: int = 64  # of a contraction that makes sums: it is partitioned along them
 

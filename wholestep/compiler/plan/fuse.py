@@ -118,6 +118,7 @@ class Fuser:
         self.deferred: set[Node] = set()
         self.calls: dict[object, Cluster] = {}  # what several results of one call have in common -> its cluster
         self.position: dict[Cluster, int] = {}
+        self.operands: dict[Cluster, set[Node]] = {}  # what comes from outside
         self.reach = Reach[Cluster]()
         self.summed = only_in_column_sums(graph) if fuse else set()
         self.readers = graph.consumers()
@@ -154,7 +155,7 @@ class Fuser:
             cluster = self.calls.get(call, cluster)
         if cluster is None:
             cluster = new_cluster(node)
-            self.position[cluster] = len(self.clusters)
+            self.position[cluster], self.operands[cluster] = len(self.clusters), set()
             self.clusters.append(cluster)
             self.reach.add(cluster)
         if call is not None:
@@ -220,9 +221,19 @@ class Fuser:
     def choose(self, node: Node, waiting: list[Node], producers: dict[Cluster, None]) -> Cluster | None:
         for cluster in sorted(producers, key=self.position.__getitem__, reverse=True):
             fits = self.fits(node, accesses(node), cluster) and self.is_acyclic(cluster, producers)
+            fits = fits and not self.is_full(cluster, node, waiting)
             if fits and self.is_read_from_inside_only(cluster, node, waiting):
                 return cluster
         return None
+
+    def is_full(self, cluster: Cluster, node: Node, waiting: list[Node]) -> bool:
+        """Would a kernel have too many operands?"""
+        most = self.fusion.most_operands
+        if most is None or cluster.kind is not Kind.NEST:
+            return False
+        ops = {*waiting, node}
+        added = {a.base for n in ops for a in accesses(n)} - ops
+        return len(self.operands[cluster] | {base for base in added if self.of.get(base) is not cluster}) > most
 
     def is_read_from_inside_only(self, cluster: Cluster, node: Node, waiting: list[Node]) -> bool:
         """No deferred op that must stay outside reads the cluster: it would have to run before and after it."""
@@ -235,6 +246,7 @@ class Fuser:
         if node.op in POOLS:  # what follows is as small as the pool's result
             cluster.rows, cluster.vector = node.type.shape[:-1], node.type.shape[-1]
         needed = [a.base for n in (*cluster.prologue, node) for a in accesses(n)]
+        self.operands[cluster].update(base for base in needed if self.of.get(base) is not cluster)
         found = {self.of[base] for base in needed if base in self.of} - {cluster}
         self.reach.link(cluster, found - cluster.reads)
         cluster.reads |= found

@@ -80,3 +80,15 @@ def test_integers_of_a_plan_are_the_golden_ones(name: str, request: pytest.Fixtu
         GOLDEN.write_text(json.dumps({**known, name: ours}, indent=2) + "\n")
         return
     assert ours == known[name], "the plan has changed: --update-golden, and read the diff"
+
+
+def test_updates_that_wait_for_one_norm_are_kernels_of_their_own() -> None:
+    """As one kernel, which has all of their operands, they would keep NVRTC busy for half a minute."""
+    layers = [layer for _ in range(12) for layer in (ws.nn.Linear(16, 16), ws.nn.Tanh())]
+    kinds = {"inputs": ws.Spec(("batch", 16)), "targets": ws.Spec(("batch", 16)), "loss": "mse"}
+    how = {"optimizer": ws.AdamW(lr=1e-3), "clip_norm": 1.0, "batch_size": 8, "device": "null:cuda/sm_90"}
+    options = ws.CompileOptions(egraph=False)
+    plan = ws.build_session(ws.nn.Sequential(*layers), **kinds, **how, options=options).plan
+    touched = [len({load.buffer for load, _ in kernel.body.reads()}) for kernel in plan.kernels]
+    assert max(touched) <= 40
+    assert launches(plan) < len(plan.kernels)

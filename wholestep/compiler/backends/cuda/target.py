@@ -67,6 +67,7 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
             plain_products=library_flops(suffix),
             sums_in_dots=False,
             partial_sums=True,
+            most_operands=32,  # NVRTC takes half a minute for a kernel of hundreds; as many small ones share a launch
             pools_in_convolutions=f"{BACKEND}.pooling:takes_pool{asked}",
             convolution_epilogues=f"{BACKEND}.convolutions:takes_epilogue{asked}",
         ),
