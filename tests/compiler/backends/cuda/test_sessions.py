@@ -81,7 +81,8 @@ def test_products_of_a_library_stand_among_our_kernels(
         batch = MODELS[name][1](rows)
         near = {"rel": 1e-5 if precision == "float32" else 1e-2}
         assert float(ours.step(**batch)) == pytest.approx(float(other.step(**batch)), **near)
-    assert gpu is None or gpu.graphs <= before + 2
+    renewing = precision != "float32"  # half forms of states, once
+    assert gpu is None or gpu.graphs <= before + 2 + renewing
     losses = [s.run(MODELS[name][1](8)) for s in (ours, other)]
     np.testing.assert_allclose(*losses, rtol=near["rel"])
 

@@ -33,8 +33,7 @@ class CudaDevice:
         self.name = f"cuda:{number}"
         self.memory = CudaMemory(self.gpu)
         self.machine = f"{self.gpu.name}, NVRTC {nvrtc_version()}"  # what the bits of its steps depend on
-        self._moves: Module | None = None
-        self._draws: Module | None = None
+        self._modules: dict[str, Module] = {}  # what every program shares, by file
 
     @property
     def architecture(self) -> str:
@@ -48,17 +47,21 @@ class CudaDevice:
 
     def moves(self, options: CompileOptions) -> Module:
         """The kernels that fetch what a launch is given, and the rows of an update."""
-        if self._moves is None:
-            text = native("gather.h")
-            self._moves = Module(self.gpu, compile_kernels(text, self.architecture, cache_of(options)))
-        return self._moves
+        return self._module("gather.h", options)
 
     def draws(self, options: CompileOptions) -> Module:
         """The kernel that draws first values."""
-        if self._draws is None:
-            text = native("draw.h")
-            self._draws = Module(self.gpu, compile_kernels(text, self.architecture, cache_of(options)))
-        return self._draws
+        return self._module("draw.h", options)
+
+    def copies(self, options: CompileOptions) -> Module:
+        """The kernel that makes half forms of states."""
+        return self._module("copies.h", options)
+
+    def _module(self, file: str, options: CompileOptions) -> Module:
+        if file not in self._modules:
+            code = compile_kernels(native(file), self.architecture, cache_of(options))
+            self._modules[file] = Module(self.gpu, code)
+        return self._modules[file]
 
     def prepare(self, options: CompileOptions) -> None:
         """The compiler is a library: there is nothing to begin with."""

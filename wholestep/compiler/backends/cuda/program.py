@@ -23,6 +23,7 @@ from wholestep.compiler.backend import (
     nothing,
 )
 from wholestep.compiler.backends.cuda.compiler import compile_kernels, compile_source
+from wholestep.compiler.backends.cuda.copies import Copies
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, Nodes
 from wholestep.compiler.backends.cuda.epochs import Epochs
 from wholestep.compiler.backends.cuda.exchange import Exchange, Kept, Records, Turn
@@ -72,6 +73,9 @@ class Holder(Protocol):
 
     def moves(self, options: CompileOptions) -> Module:
         """The kernels that fetch what a launch is given, and the rows of an update."""
+
+    def copies(self, options: CompileOptions) -> Module:
+        """The kernel that makes half forms of states."""
 
 
 class CudaProgram:
@@ -138,6 +142,7 @@ class CudaProgram:
         self._inputs: dict[str, AnyArray] = {}
         self._bounds = bounds_of(plan)
         self._states = {id: self._held(name) for name, id in plan.states}
+        self._copies = Copies(self._gpu, plan, self._own, self._offsets, self._states)
 
     def _held(self, name: str) -> CudaArray:
         found = self._state.slot(name).on(self._device.memory)
@@ -210,12 +215,7 @@ class CudaProgram:
         if family.spread:
             for name, _ in self.plan.states:
                 self._state.slot(name).bring(self._device.memory.kind, name in self.plan.updated)
-        for buffer in self.plan.buffers:
-            if buffer.space is Space.COPY:
-                assert buffer.source is not None, "a copy is one of a state"
-                state = self._states[buffer.source].read()
-                turned = state.T if buffer.turned else state
-                self._own.write(self._offsets[buffer.id], np.ascontiguousarray(turned.astype(buffer.type.dtype.numpy)))
+        self._copies.renew(lambda: self._device.copies(self._place.where.options))
         self._seen = family.version
 
     def graph_key(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
