@@ -36,7 +36,10 @@ FEW_AHEAD, AHEAD = 8, 256  # steps whose records are made at once: the more, the
 
 
 class Records:
-    """What steps are told; while nothing but the step changes, the records of several are made at once."""
+    """What steps are told; while nothing but the step changes, the records of several are made at once.
+
+    Sizes are the same while they are one mapping.
+    """
 
     def __init__(self, plan: Plan, scalars: Scalars, seed: int) -> None:
         self._plan, self._scalars, self._seed = plan, scalars, seed % 2**64
@@ -50,12 +53,12 @@ class Records:
         """The words of one step's record."""
         scalars, at = self._scalars, step - self._first
         scalars.set("epoch", float(epoch))
-        if scalars.version != self._made:  # perhaps in every step
-            self._made, self._rows, self._ahead = scalars.version, [], FEW_AHEAD
+        if scalars.version != self._made or sizes is not self._sizes:  # perhaps in every step
+            self._made, self._rows, self._sizes, self._ahead = scalars.version, [], sizes, FEW_AHEAD
             head = (self._seed, step, 0, 0)
             write_record(self._one, self._plan, sizes, scalars.slots(sizes, step), head)
             return self._one
-        if sizes is not self._sizes or not 0 <= at < len(self._rows):
+        if not 0 <= at < len(self._rows):
             self._make(sizes, step)
             at = 0
         return self._rows[at]
@@ -66,7 +69,7 @@ class Records:
         rows[:, 0], rows[:, 1] = self._seed, steps
         rows[:, 4 : 4 + len(self._plan.symbols)] = [sizes[s] for s in self._plan.symbols]
         rows[:, HEAD : HEAD + self._plan.slots].view(np.float64)[:] = self._scalars.table(sizes, steps)
-        self._rows, self._first, self._sizes = list(rows), step, sizes
+        self._rows, self._first = list(rows), step
 
 
 class Landing:

@@ -12,7 +12,7 @@ from itertools import starmap
 import numpy as np
 
 from wholestep.compiler.backends.host import pointwise, prologue
-from wholestep.compiler.ir.types import evaluate, float32, float64
+from wholestep.compiler.ir.types import DType, boolean, evaluate, float32, float64, int32, int64
 from wholestep.compiler.plan.kernel import HostValue, Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 
@@ -60,14 +60,35 @@ def _single(x: float) -> float:
     return ctypes.c_float(x).value
 
 
+def _whole(x: float) -> float:
+    """As a whole number; a ValueError for what int32 does not hold."""
+    if not -MOST < x < MOST:
+        raise ValueError(x)
+    return float(math.trunc(x))
+
+
+MOST = 2.0**31
+CASTS: Mapping[DType, Function] = {int32: _whole, int64: _whole, boolean: lambda x: float(x != 0)}
+
+
 @dataclass(frozen=True)
 class Value:
     """One instruction: an op over values before it, by their positions, perhaps rounded to float32."""
 
     op: str
     args: tuple[int, ...]
-    single: bool
+    dtype: DType | None
     slot: int | None
+
+    @property
+    def single(self) -> bool:
+        return self.dtype is float32
+
+    @property
+    def function(self) -> Function:
+        """What it computes of plain floats."""
+        cast = CASTS.get(self.dtype) if self.op == "cast" and self.dtype is not None else None
+        return cast or FUNCTIONS[self.op]
 
 
 class Prologue:
@@ -85,7 +106,7 @@ class Prologue:
                 self._given.append((i, v))
             else:
                 args = tuple(position[a] for a in v.args)
-                self._computed.append((i, Value(v.op, args, v.dtype is float32, v.slot)))
+                self._computed.append((i, Value(v.op, args, v.dtype, v.slot)))
         self._known = [0.0] * len(plan.host)
         self._slots = [0.0] * plan.slots
 
@@ -139,10 +160,11 @@ class Prologue:
 
 def _one(value: Value, args: Sequence[float]) -> float:
     try:
-        x = FUNCTIONS[value.op](*args)
+        x = value.function(*args)
     except (ArithmeticError, ValueError):  # infinities and NaN are values like others: NumPy knows them
+        dtype = value.dtype if value.op == "cast" and value.dtype is not None else float64
         with np.errstate(all="ignore"):
-            x = float(pointwise(value.op, float64, [np.array(a, np.float64) for a in args]))
+            x = float(pointwise(value.op, dtype, [np.array(a, np.float64) for a in args]))
     return _single(x) if value.single else x
 
 
@@ -151,12 +173,12 @@ def _several(value: Value, args: Sequence[float | AnyArray], count: int) -> floa
     arrays = [a for a in args if isinstance(a, np.ndarray)]
     if not arrays:
         return _one(value, [float(a) for a in args])
-    if value.op in EXACT:
+    if value.op in EXACT and value.function is FUNCTIONS[value.op]:
         x: AnyArray = EXACT[value.op](*args)
         return x.astype(np.float32).astype(np.float64) if value.single else x
     rows = list(zip(*(a.tolist() if isinstance(a, np.ndarray) else [a] * count for a in args), strict=True))
     try:
-        found = np.array(list(starmap(FUNCTIONS[value.op], rows)))
+        found = np.array(list(starmap(value.function, rows)))
     except (ArithmeticError, ValueError):
         return np.array([_one(value, row) for row in rows])
     return found.astype(np.float32).astype(np.float64) if value.single else found
@@ -176,11 +198,15 @@ EXACT: Mapping[str, Callable[..., AnyArray]] = {
     "cast": np.asarray,
 }
 GIVEN = ("const", "scalar", "size")
+TRUTHS = ("less", "less_equal", "equal", "not_equal", "logical_and", "logical_or", "logical_not")
 
 
 def _is_plain(value: HostValue) -> bool:
-    known = value.op in FUNCTIONS or value.op in GIVEN
-    return known and value.dtype in (None, float32, float64)
+    if value.op == "cast" and value.dtype in CASTS:
+        return True
+    if value.op in TRUTHS:
+        return value.dtype in (None, boolean)
+    return (value.op in FUNCTIONS or value.op in GIVEN) and value.dtype in (None, float32, float64)
 
 
 class Scalars:
