@@ -118,6 +118,18 @@ def test_every_gradient_crosses_once_and_in_one_exchange() -> None:
     assert (plan.divided, plan.whole, plan.sizes["batch"]) == ("batch", 8, 2)
 
 
+def test_a_report_counts_what_crosses_and_a_profile_has_it() -> None:
+    model = perceptron()
+    session = planned(model, shards=2, device="cpu", options=quick())
+    parameters = sum(value.size for value in model.state_dict().values())
+    report = session.report()
+    assert report.wire_bytes == 4 * (parameters + 1) * 2 * (2 - 1) // 2
+    assert f"of which each sends {report.wire_bytes:,} a step" in str(report)
+    names = [i for i, _ in session.plan.inputs]
+    profile = session.profile(**dict(zip(names, (VECTORS[:8], LABELS[:8]), strict=True)))
+    assert "exchange" in str(profile)
+
+
 def test_a_plan_of_shards_is_read_back_and_checked(tmp_path: Any) -> None:
     from wholestep.compiler.plan.serialize import dump, load
 

@@ -9,9 +9,11 @@ from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.plan.footprint import Footprint
 from wholestep.compiler.plan.formats import footprint
 from wholestep.compiler.plan.kernel import Kernel, Plan, Space
-from wholestep.compiler.plan.traffic import stores
+from wholestep.compiler.plan.traffic import exchanged, stores
 
 NAMES_WIDTH = 56
+# How often the bytes of a collective cross, for all ranks but one: a sum is scattered, then gathered.
+MESSAGES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1}
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class PlanReport:
     threads: int
     footprint: Footprint
     heading: str = ""
+    ranks: int = 0  # that make the step together, each with this plan
     verdict: str = ""  # whether the plan was checked against the interpreter, and what came of it
 
     @property
@@ -33,6 +36,16 @@ class PlanReport:
     def bytes_moved(self) -> int:
         """Per kernel, each distinct region read plus written once, at capacity."""
         return self.plan.bytes_moved
+
+    @property
+    def wire_bytes(self) -> int:
+        """What a rank sends in a step: of a sum over n of them 2(n - 1)/n of its bytes, rounded up."""
+        return -(-sum(n * MESSAGES[kind] * (self.ranks - 1) for kind, n in self.collectives) // max(1, self.ranks))
+
+    @property
+    def collectives(self) -> tuple[tuple[str, int], ...]:
+        """The collectives of a step, in order, and the bytes of each: those of all ranks' parts together."""
+        return tuple(exchanged(self.plan))
 
     @property
     def peak_bytes(self) -> int:
@@ -55,7 +68,16 @@ class PlanReport:
         title = f"{self.heading or 'plan'}: {sizes}, target {self.plan.target}, {self.threads} threads"
         shared = [f"in one kernel: {names}: {count}" for names, count in self.fusions.items()]
         notes = [f"note: {n}" for n in self.notes]
-        return "\n".join([title, "", *self._kernels(), *shared, "", *self._memory(), *notes])
+        return "\n".join([title, "", *self._kernels(), *shared, "", *self._memory(), *self._wire(), *notes])
+
+    def _wire(self) -> list[str]:
+        if not self.ranks:
+            return []
+        rounds, total = len(self.collectives), sum(n for _, n in self.collectives)
+        return [
+            f"{self.ranks} ranks, each with {self.plan.whole // self.ranks} rows or one more: {rounds} exchanges of "
+            f"{total:,} bytes, of which each sends {self.wire_bytes:,} a step"
+        ]
 
     def _kernels(self) -> list[str]:
         own = next((k.schedule.heading for k in self.plan.kernels), "")
@@ -99,6 +121,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text).replace("*/", "*\\/")
 
 
-def plan_report(plan: Plan, threads: int, heading: str = "", verdict: str = "") -> PlanReport:
-    """The report of a plan on `threads` threads."""
-    return PlanReport(plan, threads, footprint(plan, threads), heading, verdict)
+def plan_report(plan: Plan, threads: int, heading: str = "", verdict: str = "", ranks: int = 0) -> PlanReport:
+    """The report of a plan on `threads` threads; of one of several ranks, where these make a step together."""
+    return PlanReport(plan, threads, footprint(plan, threads), heading, ranks, verdict)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.bodies import Read, Scatter
-from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Kernel, Kind, Load, Space
+from wholestep.compiler.plan.bodies import Exchange, Read, Scatter
+from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Kernel, Kind, Load, Plan, Space
 from wholestep.compiler.target import CostTable
 
 
@@ -40,6 +40,15 @@ def bytes_moved(kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, i
         for b, regions in _regions(accesses, kernel, buffers, sizes).items()
         if buffers[b].space is not Space.WORK
     )
+
+
+def exchanged(plan: Plan) -> Iterator[tuple[str, int]]:
+    """The collectives of a step, in order, and the bytes of each: those of all ranks' parts together."""
+    for kernel in plan.kernels:
+        if isinstance(kernel.body, Exchange):
+            pairs = zip(kernel.body.operands, kernel.body.results, strict=True)
+            counts = [max(evaluate(load.shape[0], plan.sizes) for load in pair) for pair in pairs]
+            yield kernel.body.collective, sum(counts) * kernel.body.dtype.size
 
 
 def priced(kernel: Kernel, costs: CostTable) -> tuple[float, float]:

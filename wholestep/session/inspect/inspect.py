@@ -74,7 +74,8 @@ class Inspect:
 
         plan = self._programs.main.plan
         heading = "train" if plan.updated else "inference"
-        return plan_report(plan, self._programs.where.threads, heading, self._verdict())
+        where = self._programs.where
+        return plan_report(plan, where.threads, heading, self._verdict(), where.ranks)
 
     def _verdict(self) -> str:
         """Whether the main plan was checked against the interpreter."""

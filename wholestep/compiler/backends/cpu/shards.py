@@ -59,19 +59,20 @@ class Team:
         weakref.finalize(self, free, first)
         self.members = [Member(first + rank * ctypes.sizeof(GroupStruct), rank, size) for rank in range(size)]
         self.threads = ThreadPoolExecutor(size - 1, "shard") if size > 1 else None
-        self._places: list[Place] = []
+        self._places: dict[bool, list[Place]] = {}  # of programs that are profiled, and of others
 
     def places(self, place: Place, plan: Plan) -> list[Place]:
         """Where the programs of each rank are loaded; the first has the session's own states."""
-        if not self._places:
+        found = self._places.setdefault(place.profile, [])
+        if not found:
             for rank, member in enumerate(self.members):
                 where = replace(place.where, group=member, threads=1)
                 memory = HostMemory(f"cpu, shard {rank}", state_layout, is_turned) if rank else None
                 scratch = place.scratch if rank == 0 else Scratch()
-                self._places.append(Place(where, place.state, scratch, place.profile, memory, apart=True))
-        for own in self._places[1:]:
+                found.append(Place(where, place.state, scratch, place.profile, memory, apart=True))
+        for own in found[1:]:
             own.scratch.reserve(plan, 1)
-        return self._places
+        return found
 
     def together(self, runs: Sequence[Callable[[], int]]) -> list[int]:
         """What the native calls of all ranks return."""
@@ -106,6 +107,7 @@ class ShardedProgram:
         self.programs, self.team, self._first = tuple(programs), team, programs[0]
         self.plan, self.outputs, self.source = self._first.plan, self._first.outputs, self._first.source
         self.loss, self.staging, self.wait = self._first.loss, self._first.staging, self._first.wait
+        self.recorder = getattr(self._first, "recorder", None)
         self.mapped_bytes = sum(p.mapped_bytes for p in programs)
         self._pace = Pace(team.members[0])
         self.count_steps(bool(self.plan.updated))
