@@ -7,6 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+# Before NumPy and torch are loaded.  Threads of theirs wait for each other, and where two processes of pytest share two
+# cores, for a core: products of a few milliseconds took a hundred, and the tests twice their time.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 from hypothesis import HealthCheck, settings
 

@@ -196,11 +196,13 @@ def run_compiler(compiler: Compiler, target: str, sources: Mapping[str, str]) ->
     """
     import tempfile
 
+    from wholestep.compiler.runtime.products import on_one_thread
+
     with tempfile.TemporaryDirectory(prefix="wholestep-cc-") as folder:
         for name, text in sources.items():
             Path(folder, name).write_text(text)
         names = [name for name in sources if name.endswith(".c")]
-        with inner_span("gcc"):
+        with inner_span("gcc"), on_one_thread():  # whoever evaluates the step meanwhile
             if len(names) == 1:
                 _run([*compiler.call(target, names[0]), *LINK, names[0], "-o", "out.so", *LIBRARIES], folder)
             else:
