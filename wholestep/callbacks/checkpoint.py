@@ -100,6 +100,8 @@ class ModelCheckpoint(Callback):
         if self._asks:
             said = self.run.modes.get(self.monitor) if self.run is not None else None
             self.mode = said or self.mode or mode_of("ModelCheckpoint", self.monitor)
+        if self.run is not None and not self.run.writes:
+            return
         self._need_folder()
         sweep(self.folder)
         self._superseded = [f for f in checkpoints_in(self.folder) if f.step > session.state.step]
@@ -140,8 +142,17 @@ class ModelCheckpoint(Callback):
         self._values = better[: self.best]
         return found
 
+    @property
+    def due(self) -> bool:
+        """Is a checkpoint to be taken at the next safe point?"""
+        return self._due or (self.run is not None and self.run.interrupted)
+
+    def decide(self, due: bool) -> None:
+        """What the first of several workers has decided."""
+        self._due = due
+
     def on_safe_point(self) -> None:
-        if self._due or (self.run is not None and self.run.interrupted):
+        if self.due:
             self.save()
 
     def on_train_end(self) -> None:
@@ -156,6 +167,8 @@ class ModelCheckpoint(Callback):
         run = self.run
         assert run is not None, "training has begun"
         self._due, self._since, self._written = False, 0, time.monotonic()
+        if not run.writes:
+            return
         taken = capture(
             run.session,
             position=run.position,

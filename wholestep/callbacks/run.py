@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wholestep.callbacks.list import CallbackList
+    from wholestep.compiler.runtime.group import Group
     from wholestep.session import Session
     from wholestep.train.history import TrainHistory
 
@@ -66,6 +67,7 @@ class Run:
     schedules: str = ""  # what they count, for people
     stopped_by: str = ""
     interrupted: bool = False  # by a signal: whoever saves does so at the next safe point
+    signal: int = 0  # that was received, here or by another worker
     # What a checkpoint is made of, beside the session:
     position: Position = field(default_factory=Position)
     began: Position = field(default_factory=Position)  # where this run took over
@@ -75,6 +77,16 @@ class Run:
     loader: Any = None
     config: Mapping[str, Any] = field(default_factory=dict)  # what the run was started with
     numbers: Callable[[], Logs] | None = None  # reads metrics and rates of the epoch so far
+
+    @property
+    def group(self) -> Group | None:
+        """The workers that make the steps together; None where this process is alone."""
+        return self.session.group if self.session is not None else None
+
+    @property
+    def writes(self) -> bool:
+        """Does this process write the run's files?  Of several workers the first one does."""
+        return self.group is None or self.group.rank == 0
 
     def stop(self, reason: str) -> None:
         """End training after the current step or epoch."""

@@ -10,7 +10,14 @@ import typer
 
 from wholestep.cli.shared import told
 from wholestep.errors import UsageError
+from wholestep.options import launched
 
+Hosts = Annotated[
+    str | None, typer.Option(help="Machines, by commas, that ssh reaches and that have the same folders.")
+]
+Restarts = Annotated[
+    int, typer.Option(min=0, help="Start again, from the last checkpoint, where a process is lost: so often.")
+]
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
@@ -19,12 +26,8 @@ def launch(
     context: typer.Context,
     script: Annotated[Path, typer.Argument(help="A Python file that calls ws.fit; what follows it are its arguments.")],
     count: Annotated[int, typer.Option("-n", min=1, help="How many processes.")],
-    hosts: Annotated[
-        str | None, typer.Option(help="Machines, by commas, that ssh reaches and that have the same folders.")
-    ] = None,
-    restarts: Annotated[
-        int, typer.Option(min=0, help="Start again, from the last checkpoint, where a process is lost: so often.")
-    ] = 0,
+    hosts: Hosts = None,
+    restarts: Restarts = 0,
     threads: Annotated[int | None, typer.Option(min=1, help="Of each process; else cores are divided.")] = None,
 ) -> None:
     """Run a script on several processes that make each step together."""
@@ -42,6 +45,24 @@ def start(command: tuple[str, ...], count: int, hosts: str | None, restarts: int
     code = run_job(Job(count, command, named_hosts(hosts), restarts, threads), _say)
     if code:
         raise typer.Exit(code)
+
+
+def is_first() -> bool:
+    """Is this the process that speaks and writes for all?"""
+    found = launched()
+    return found is None or found.rank == 0
+
+
+def is_started_again() -> bool:
+    """Was this job started before?  It goes on with what it has kept."""
+    found = launched()
+    return found is not None and found.attempt > 0
+
+
+def say(what: object) -> None:
+    """Print, once for all processes."""
+    if is_first():
+        print(what, flush=True)
 
 
 def _say(text: str) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from wholestep.cli.config_file import naming_later, read_config
+from wholestep.cli.launch import Hosts, Restarts, is_first, is_started_again, say, start
 from wholestep.cli.shared import Device, Precision, experiment_in, experiment_of, parse_settings, told
 from wholestep.errors import CheckpointError, TrainingInterrupted, UsageError
+from wholestep.options import launched
 
 if TYPE_CHECKING:
     from wholestep.train import Experiment
@@ -42,8 +45,16 @@ def train(
     folds: Annotated[
         int | None, typer.Option(help="Train so many times, each time without one part of the data.")
     ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Train on so many processes together.")] = None,
+    engine: Annotated[str, typer.Option(help="Of --workers: mpi, or ray, which places them on its cluster.")] = "mpi",
+    hosts: Hosts = None,
+    restarts: Restarts = 0,
 ) -> None:
     """Train what a script describes, keeping checkpoints; or go on where a run stopped."""
+    if workers is not None and launched() is None:
+        place = resume or folder or (Path("runs") / script.stem if script is not None else Path("runs"))
+        _start_workers(workers, engine, hosts, restarts, place)
+        return
     settings = parse_settings(set or [], device if resume is None else None, precision)
     if resume is not None:
         if script is not None or settings or config is not None:
@@ -66,6 +77,19 @@ def train(
         _start(experiment, script, settings, target, folds, exact, progress)
 
 
+def _start_workers(count: int, engine: str, hosts: str | None, restarts: int, folder: Path) -> None:
+    """Run this command once more, on several processes."""
+    from wholestep.workers.workers import Workers
+
+    asked = Workers(count, engine, checkpoint=folder, restarts=restarts)
+    if engine == "ray":
+        from wholestep.workers.ray import run_on_ray
+
+        run_on_ray(asked)
+    else:
+        start((sys.executable, "-m", "wholestep.cli", *sys.argv[1:]), count, hosts, restarts)
+
+
 def _start(
     experiment: Experiment,
     script: Path,
@@ -77,13 +101,14 @@ def _start(
 ) -> None:
     """Train in a folder that holds no run yet: in full, in folds, or a few batches to see that all of it runs."""
     if experiment.fast_dev_run is not False:
-        print(f"{experiment.fit(progress=progress)}\neverything runs; nothing was kept")
+        say(f"{experiment.fit(progress=progress)}\neverything runs; nothing was kept")
         return
-    _refuse_used(target)
+    if not is_started_again():
+        _refuse_used(target)
     if folds is not None:
         from wholestep.train.cross_validation import train_folds
 
-        print(train_folds(experiment.having({"checkpoint": target, "progress": progress, "validation": None}), folds))
+        say(train_folds(experiment.having({"checkpoint": target, "progress": progress, "validation": None}), folds))
         return
     _fit(experiment, script, settings, target, None, exact, progress)
 
@@ -103,7 +128,7 @@ def _resume(
     own_settings |= parse_settings([], device)
     asked = epochs if epochs is not None else stored.config.get("epochs", 0)
     if stored.position.epoch >= asked:
-        print(f"all {asked} epochs are done; to go on give more: --resume {run} --epochs {2 * asked}")
+        say(f"all {asked} epochs are done; to go on give more: --resume {run} --epochs {2 * asked}")
     target = run.parent if is_checkpoint(run) else run
     _fit(experiment_of(own_script, own_settings), own_script, own_settings, target, run, exact, progress)
 
@@ -131,18 +156,20 @@ def _fit(
     from wholestep.train.checkpoint.folder import checkpoints_in
 
     config = {"script": str(script.resolve()), "settings": settings}
-    note_start(folder, script.resolve(), settings)
+    if is_first():
+        note_start(folder, script.resolve(), settings)
     try:
         history = experiment.fit(checkpoint=folder, resume=resume, exact=exact, progress=progress, config=config)
     except TrainingInterrupted:
         kept = checkpoints_in(folder)
-        print(f"saved; go on with: wholestep train --resume {folder}" if kept else "nothing could be saved")
+        say(f"saved; go on with: wholestep train --resume {folder}" if kept else "nothing could be saved")
         raise
-    print(history)
+    say(history)
     kept = checkpoints_in(folder)
-    if not kept:
+    if not kept and is_first():  # the others may look before it has written
         raise CheckpointError(f"no checkpoint of this run could be written to {folder}: see the errors above.")
-    print(f"checkpoints: {folder}, the newest {kept[-1].path.name}")
+    if kept:
+        say(f"checkpoints: {folder}, the newest {kept[-1].path.name}")
 
 
 @told

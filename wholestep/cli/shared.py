@@ -157,7 +157,7 @@ def experiment_in(
     stored = load_checkpoint(run, best=which, mode=mode)
     assert stored.path is not None
     own_script, settings = started_as(stored.config, run, stored.path.parent, script)
-    experiment = experiment_of(own_script, {**settings, **parse_settings([], device)})
+    experiment = experiment_of(own_script, {**settings, **parse_settings([], device)}).having({"workers": None})
     if isinstance(experiment.model, Module):  # a step's numbers are its session's: see `evaluate`
         experiment.model.load(stored.path / WEIGHTS)
     return experiment, stored.path

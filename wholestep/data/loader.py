@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from wholestep.data.sources import RowSource, Stream, as_source
 from wholestep.data.table import Array, Batch, Table
 from wholestep.data.transforms import Draw, Transform
 from wholestep.errors import InputError, OptionError, UsageError, WholestepError
+
+if TYPE_CHECKING:
+    from wholestep.data.own_rows import OwnRows
 
 
 class DataLoader:
@@ -67,6 +70,7 @@ class DataLoader:
         self._order: tuple[int, Rows] | None = None
         self._stream: Iterator[Batch] | None = None
         self._passed = 0  # rows of a stream that were handed out in this epoch
+        self.own: OwnRows | None = None  # of several workers: the rows that this one reads
         if isinstance(self.source, Stream) and (sampler is not None or drop_last):
             raise UsageError("DataLoader: an iterable decides its own order and batches; leave out sampler, drop_last.")
 
@@ -184,7 +188,13 @@ class DataLoader:
     def _make(self, position: int, epoch: int) -> Batch:
         source: Table | RowSource = self.source  # type: ignore[assignment]
         rows = self._rows(epoch)[position * self.batch_size : (position + 1) * self.batch_size]
-        return self.transformed(source.take(rows), rows, epoch)
+        if self.own is None:
+            return self.transformed(source.take(rows), rows, epoch)
+        from wholestep.data.own_rows import spread
+
+        places = self.own.of(len(rows))
+        read = rows[places] if len(places) else rows[:1]  # a worker without any still needs their shape
+        return spread(self.transformed(source.take(read), read, epoch), places, len(rows))
 
     def _changed(self, batch: Batch, passed: int, epoch: int) -> Batch:
         """A batch of an iterable: rows are numbered as they come."""

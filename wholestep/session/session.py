@@ -21,6 +21,7 @@ from weakref import WeakSet
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.precision import TF32
 from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.group import Group
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.spans import Span
 from wholestep.compiler.target import Target
@@ -302,6 +303,12 @@ class Session:
     @property
     def threads(self) -> int:
         return self._programs.where.threads
+
+    @property
+    def group(self) -> Group | None:
+        """The processes that make its steps together; None where this one makes them alone."""
+        group = self._programs.where.group
+        return None if group is None or group.engine == "threads" else group
 
     @property
     def seed(self) -> int:

@@ -24,6 +24,7 @@ from wholestep.options import CompileOptions
 from wholestep.session import Session, build_session
 from wholestep.steps.loss_scale import LossScale
 from wholestep.steps.recipe import as_measures, modes_of
+from wholestep.train.agreement import as_launched, begin_together
 from wholestep.train.checkpoint import Checkpoint, load_checkpoint
 from wholestep.train.checkpoint.folder import checkpoints_in
 from wholestep.train.class_weight import with_class_weight
@@ -178,7 +179,7 @@ class Experiment:
 
         Example: `experiment.fit(epochs=10, checkpoint="runs/digits", resume=True)`.
         """
-        run = trial_of(self.having(settings))
+        run = as_launched(trial_of(self.having(settings)))
         trainer, loader = run.trainer()
         trainer.started_with = {**trainer.started_with, **(config or {})}
         if run.progress is not False:
@@ -189,6 +190,7 @@ class Experiment:
         stored = run._stored()
         if stored is not None:
             trainer.resume(stored, loader, exact=run.exact)
+        begin_together(trainer, loader, run.accumulate)
         return trainer.train(loader, run.epochs)
 
     def _stored(self) -> Checkpoint | None:

@@ -23,14 +23,23 @@ def finish_before_exit(run: Run) -> Iterator[None]:
 
     Nothing changes where no callback saves anything, or outside the main thread, which alone receives signals.
     """
-    if not (run.callbacks and run.callbacks.saves) or threading.current_thread() is not threading.main_thread():
+    saves = run.callbacks is not None and run.callbacks.saves
+    if saves and threading.current_thread() is threading.main_thread():
+        with _handled(run):
+            yield
+    else:
         yield
-        return
+    if run.signal:  # perhaps another worker's
+        raise TrainingInterrupted(128 + run.signal)
+
+
+@contextmanager
+def _handled(run: Run) -> Iterator[None]:
     received: list[int] = []
 
     def ask_to_stop(number: int, frame: FrameType | None) -> None:
         received.append(number)
-        run.interrupted = True
+        run.interrupted, run.signal = True, number
         run.stop(f"{signal.Signals(number).name} was received")
         for each, handler in before.items():
             signal.signal(each, handler)
@@ -43,5 +52,3 @@ def finish_before_exit(run: Run) -> Iterator[None]:
         if not received:
             for each, handler in before.items():
                 signal.signal(each, handler)
-    if received:
-        raise TrainingInterrupted(128 + received[0])

@@ -22,6 +22,7 @@ from wholestep.session.delegate import delegate
 from wholestep.session.epochs import Unchanged
 from wholestep.steps.loss_scale import LOSS_SCALE
 from wholestep.steps.recipe import GRAD_NORM
+from wholestep.train.agreement import agree
 from wholestep.train.checkpoint import Checkpoint
 from wholestep.train.config import TrainConfig
 from wholestep.train.history import TrainHistory
@@ -105,7 +106,8 @@ class Trainer:
                     self._end_epoch(run, stats)
             except BaseException as error:
                 run.stop(f"{type(error).__name__}: {error}")
-                worth_keeping = isinstance(error, Exception) and not isinstance(error, NonFiniteError)
+                # A worker that fails cannot ask the others whether their states are of the same step.
+                worth_keeping = isinstance(error, Exception) and not isinstance(error, NonFiniteError) and not run.group
                 self.callbacks.fail(run, error, save=worth_keeping and run.position != run.began)
                 raise
             finally:
@@ -155,6 +157,7 @@ class Trainer:
         log.info("epoch %d: avg_loss = %.4f (%d steps)", stats.epoch, stats.avg_loss, stats.steps)
         self.callbacks.on_epoch_end(stats.epoch, dict(stats.logs))
         self.callbacks.on_epoch(stats)
+        agree(run)
         self.callbacks.on_safe_point()
 
     def train_epoch(self, loader: Loader, epoch: int, start: int = 0) -> EpochStats:
@@ -174,6 +177,7 @@ class Trainer:
                     at = self._watch.judged(before, at, part.losses, part.rows)
                 run.position = at
                 self._tell(run, epoch, before.step, part.losses)
+                agree(run)
                 self.callbacks.on_safe_point()
                 if self._validates_at(run, at):
                     self._validate_inside(run, at, skipped)
@@ -206,6 +210,7 @@ class Trainer:
         self.history.validations.append(stats)
         run.logs = stats.logs
         self.callbacks.on_validation(at.epoch, at.step, dict(stats.logs))
+        agree(run)
         self.callbacks.on_safe_point()
         run.logs = {}
 

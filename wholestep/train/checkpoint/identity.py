@@ -30,6 +30,7 @@ REASONS = {
     "machine": "another kind of GPU, or another version of NVIDIA's libraries, may add in another order",
     "seed": "random numbers and the order of the data differ",
     "plan": "the step is planned otherwise, so sums may be made in another order",
+    "shards": "sums are made over another number of workers",
     "data": "the rows or their order differ",
 }
 
@@ -45,6 +46,7 @@ def identity_of(session: Session, loader: Any = None) -> dict[str, Any]:
         "target": session.target.name,
         "seed": session.seed,
         "plan": [plan_digest(p) for p in session.plans],
+        "shards": session._programs.where.ranks or None,
         "data": describe_data(loader),
     }
 

@@ -1,0 +1,55 @@
+"""A script for `wholestep launch` in tests/workers/test_faults.py: a run that takes a while and keeps checkpoints.
+
+`long_run.py folder [timeout]`; the weights that it ends with are in `folder/end-<rank>`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import wholestep as ws
+from tests.compilers import quick
+from tests.workers.training import fingerprint
+
+EPOCHS, ROWS, BATCH = 20, 600, 20
+
+
+class Slowly(ws.Callback):
+    """A tiny network's epochs would be over before anybody could disturb them."""
+
+    every = 10
+
+    def on_slice(self, steps: int, loss: float) -> None:
+        import time
+
+        time.sleep(0.01)
+
+
+def main(folder: Path, timeout: float = 60.0, **where: object) -> str:
+    x, y = ws.datasets.digits()
+    model = ws.nn.Sequential(ws.nn.Linear(64, 16), ws.nn.ReLU(), ws.nn.Dropout(0.1), ws.nn.Linear(16, 10))
+    ws.fit(
+        model,
+        (x[:ROWS], y[:ROWS]),
+        loss="cross_entropy",
+        epochs=EPOCHS,
+        batch_size=BATCH,
+        seed=5,
+        threads=1,
+        progress=False,
+        callbacks=[Slowly(), ws.CSVLogger(folder / "log.csv")],
+        checkpoint=folder / "run",
+        options=quick(),
+        **(where or {"workers": ws.Workers(timeout=timeout), "resume": True}),
+    )
+    return fingerprint(model)
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    found = main(place, *map(float, sys.argv[2:]))
+    (place / f"end-{ws.Workers().rank}").write_text(found)
+    np.testing.assert_equal(len((place / "log.csv").read_text().splitlines()), EPOCHS + 1)

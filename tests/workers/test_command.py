@@ -1,0 +1,70 @@
+"""`wholestep train --workers 2`: one progress bar, one run in one folder, gone on with by any number of workers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import wholestep as ws
+from tests.workers.experiment import build
+from tests.workers.ranks import run
+from tests.workers.training import fingerprint
+from wholestep.errors import CheckpointError, UsageError
+
+pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
+SCRIPT = os.fspath(Path(__file__).parent / "experiment.py")
+
+
+def train(*arguments: str) -> tuple[str, str]:
+    done = run([sys.executable, "-m", "wholestep.cli", "train", *arguments], {})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, done.stderr
+
+
+def weights_in(folder: Path) -> str:
+    experiment = build()
+    assert isinstance(experiment.model, ws.nn.Module)
+    newest = ws.load_checkpoint(folder).path
+    assert newest is not None
+    experiment.model.load(newest / "weights.safetensors")
+    return fingerprint(experiment.model)
+
+
+def test_workers_make_one_run_that_goes_on_with_as_many_to_the_same_bits_and_with_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    output, progress = train(SCRIPT, "--workers", "2", "--folder", str(folder))
+    assert output.count("checkpoints: ") == 1  # said once
+    assert progress.count("epoch 2/2  loss ") == 1
+    assert "[1]" not in output + progress
+    expected = build()
+    history = expected.fit(shards=2, progress=False)
+    assert weights_in(folder) == fingerprint(expected.model)  # type: ignore[arg-type]
+    assert ws.load_checkpoint(folder).identity["shards"] == 2
+    assert [e.logs for e in ws.load_checkpoint(folder).history.epochs] == [e.logs for e in history.epochs]
+
+    train("--resume", str(folder), "--workers", "2", "--epochs", "3")
+    longer = build()
+    longer.fit(shards=2, progress=False, epochs=3)
+    assert weights_in(folder) == fingerprint(longer.model)  # type: ignore[arg-type]
+
+    with pytest.raises(
+        CheckpointError, match=r"shards: the checkpoint has 2, this run 3; sums are made over another n"
+    ):
+        build().fit(shards=3, progress=False, epochs=4, resume=folder, exact=True)
+    with caplog.at_level(logging.WARNING, "wholestep"):
+        other = build().fit(shards=3, progress=False, epochs=4, resume=folder)
+    assert len(other.epochs) == 4
+    assert "bits may differ from an uninterrupted run: shards: the checkpoint has 2, this run 3" in caplog.text
+
+
+def test_restarts_need_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"PMI_ID": "0", "WHOLESTEP_RANKS": "2", "WHOLESTEP_RESTARTS": "3"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=r"restarts=3 go on from checkpoints, and this run keeps none: give ws.fit"):
+        build().fit(progress=False)

@@ -1,0 +1,31 @@
+"""Workers that would not train the same are told before the first step, in every one of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.workers.ranks import launch
+
+pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
+
+
+def test_what_differs_between_workers_is_named_with_its_rank() -> None:
+    done = launch("-n", "2", os.fspath(Path(__file__).parent / "unlike.py"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    own = [line for line in done.stdout.splitlines() if not line.startswith("[1] ")]
+    assert own == [line.removeprefix("[1] ") for line in done.stdout.splitlines() if line.startswith("[1] ")]
+    differs = "the workers do not train the same: rank 1 differs from rank 0 in"
+    expected = [
+        "trained",
+        f"{differs} data.seed, which is 1 there and 0 on rank 0. All workers are given all rows, in the same order;",
+        f"{differs} data.rows, which is 41 there and 40 on rank 0. All workers are given all rows,",
+        f"{differs} weights of '2.weight', which is ",
+        f"{differs} settings.optimizer.lr, which is 0.2 there and 0.1 on rank 0. Start all of them alike.",
+        f"{differs} plan, which is ",
+        "trained",
+    ]
+    for line, text in zip(own, expected, strict=True):
+        assert line.startswith(text)

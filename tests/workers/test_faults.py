@@ -1,0 +1,122 @@
+"""Workers that are killed, hang or are told to stop: what the others say, and that a run goes on to the same bits."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.workers import long_run
+from tests.workers.ranks import ROOT
+
+pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
+SCRIPT = os.fspath(Path(long_run.__file__))
+SECONDS = 90.0
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the weights are in the end."""
+    return long_run.main(tmp_path_factory.mktemp("undisturbed"), shards=2)
+
+
+@contextmanager
+def job(folder: Path, *options: str, timeout: str = "60") -> Iterator[subprocess.Popen[str]]:
+    """`wholestep launch -n 2 ...` under way."""
+    command = [sys.executable, "-m", "wholestep.cli", "launch", "-n", "2", *options, SCRIPT, os.fspath(folder), timeout]
+    variables = {**os.environ, "PYTHONPATH": os.fspath(ROOT)}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as launcher:
+        try:
+            yield launcher
+        finally:
+            launcher.kill()
+
+
+def workers_of(launcher: subprocess.Popen[str]) -> list[int]:
+    """The processes that train, by rank."""
+    pids = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    named = [(pid, Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")) for pid in pids]
+    return sorted(int(pid) for pid, words in named if SCRIPT.encode() in words)
+
+
+def wait_for_checkpoint(folder: Path, steps: int = 1) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not any(int(path.name[5:13]) >= steps for path in (folder / "run").glob("step-*")):
+        assert time.monotonic() < deadline, "no checkpoint was written"
+        time.sleep(0.01)
+
+
+def ended(launcher: subprocess.Popen[str]) -> tuple[int, str]:
+    output, errors = launcher.communicate(timeout=SECONDS)
+    return launcher.returncode, output + errors
+
+
+def weights(folder: Path) -> list[str]:
+    return [(folder / f"end-{rank}").read_text() for rank in range(2)]
+
+
+@pytest.mark.parametrize("seed", [*range(2), *[pytest.param(n, marks=pytest.mark.long) for n in range(2, 20)]])
+def test_a_worker_is_killed_at_any_moment_and_the_run_ends_with_the_same_bits(
+    seed: int, tmp_path: Path, undisturbed: str
+) -> None:
+    generator = random.Random(seed)
+    with job(tmp_path, "--restarts", "1") as launcher:
+        if seed % 4 != 3:  # else while they start
+            wait_for_checkpoint(tmp_path)
+        time.sleep(generator.uniform(0.0, 0.4))
+        rank = generator.randrange(2)
+        while len(found := workers_of(launcher)) < 2:
+            time.sleep(0.01)
+        os.kill(found[rank], signal.SIGKILL)
+        code, said = ended(launcher)
+    assert code == 0, said
+    assert f"rank {rank} of 2 was killed by SIGKILL" in said
+    assert "starting again from the last checkpoint (1 of 1 restarts)" in said
+    assert weights(tmp_path) == [undisturbed] * 2
+
+
+def test_a_worker_that_hangs_is_named_with_its_last_step(tmp_path: Path) -> None:
+    with job(tmp_path, timeout="1") as launcher:
+        wait_for_checkpoint(tmp_path, long_run.ROWS // long_run.BATCH)
+        os.kill(workers_of(launcher)[1], signal.SIGSTOP)
+        code, said = ended(launcher)
+    assert code == 75, said
+    told = re.search(
+        r"error: rank 1 of 2 \(process \d+ on .*\) did not come within 1 s: it hangs.* last step was (\d+)", said
+    )
+    assert told is not None, said
+    assert int(told[1]) >= long_run.ROWS // long_run.BATCH
+    assert "wholestep: rank 1 of 2 hung, or was left behind, and was killed" in said
+
+
+def test_sigterm_to_one_worker_saves_and_stops_all_and_the_run_goes_on_to_the_same_bits(
+    tmp_path: Path, undisturbed: str
+) -> None:
+    with job(tmp_path) as launcher:
+        wait_for_checkpoint(tmp_path)
+        os.kill(workers_of(launcher)[1], signal.SIGTERM)
+        code, said = ended(launcher)
+    assert code == 128 + signal.SIGTERM, said
+    assert not (tmp_path / "end-0").exists()
+    with job(tmp_path) as launcher:
+        code, said = ended(launcher)
+    assert (code, weights(tmp_path)) == (0, [undisturbed] * 2), said
+
+
+def test_sigint_to_the_launcher_does_too(tmp_path: Path) -> None:
+    with job(tmp_path) as launcher:
+        wait_for_checkpoint(tmp_path)
+        launcher.send_signal(signal.SIGINT)
+        code, said = ended(launcher)
+    assert code == 128 + signal.SIGINT, said

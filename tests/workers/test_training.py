@@ -1,0 +1,43 @@
+"""Workers train to the bits of `shards=n` in one process, whatever carries their sums."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.workers.ranks import launch
+from tests.workers.training import CASES, Numbers, trained
+
+pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
+SCRIPT = os.fspath(Path(__file__).parent / "training.py")
+
+
+def launched(count: int, *cases: str, **environment: str) -> list[dict[str, Numbers]]:
+    """What each worker says has become of the runs."""
+    done = launch("-n", str(count), SCRIPT, ",".join(cases), **environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line.removeprefix(f"[{rank}] ") for rank in range(1, count) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in dict.fromkeys(lines) if line.startswith("{")]
+
+
+@pytest.mark.parametrize(
+    ("count", "cases"),
+    [
+        (2, [*CASES]),
+        (3, ["batch_norm", "accumulate"]),
+        (4, ["digits"]),
+        pytest.param(3, [*CASES], marks=pytest.mark.long),
+        pytest.param(4, [*CASES], marks=pytest.mark.long),
+    ],
+)
+def test_workers_train_to_the_bits_of_shards(count: int, cases: list[str]) -> None:
+    (found,) = launched(count, *cases)  # all workers say the same
+    assert found == {case: trained(case, shards=count) for case in cases}
+
+
+def test_so_they_do_over_tcp() -> None:
+    (found,) = launched(2, "digits", MPIR_CVAR_NOLOCAL="1", UCX_TLS="tcp,self")
+    assert found == {case: trained(case, shards=2) for case in ("digits",)}

@@ -1,0 +1,37 @@
+"""A script for `wholestep launch` in tests/workers/test_digest.py: workers that would not train the same."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+import wholestep as ws
+from tests.compilers import quick
+from tests.workers.training import drawn
+
+rank = ws.Workers().rank
+
+
+def fit(weight: float = 0.1, rows: int = 40, **settings: Any) -> str:
+    model = ws.nn.Sequential(ws.nn.Linear(4, 3), ws.nn.Tanh(), ws.nn.Linear(3, 1))
+    model.load_state_dict({**model.state_dict(), "2.weight": np.full((1, 3), weight, np.float32)})
+    common = {"loss": "mse", "progress": False, "batch_size": 8, "options": quick(), "workers": ws.Workers()}
+    try:
+        ws.fit(model, (drawn(rows, 4), drawn(rows, 1)), **{**common, **settings})
+    except ws.errors.UsageError as error:
+        return str(error)
+    return "trained"
+
+
+said = [
+    fit(),
+    fit(seed=rank),
+    fit(rows=40 + rank),
+    fit(weight=0.1 + rank),
+    fit(optimizer=ws.SGD(lr=0.1 * (rank + 1))),
+    fit(clip_norm=1.0 if rank else None),
+    fit(),
+]
+sys.stdout.write("".join(f"{text}\n" for text in said))

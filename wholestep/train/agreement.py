@@ -1,0 +1,101 @@
+"""What workers agree on.
+
+Each of them runs the same loop.  What one decides by itself (by the clock, by a signal, in a callback of the user's) is
+told to all at safe points, where they have made the same steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from signal import Signals
+from typing import TYPE_CHECKING
+
+from wholestep.callbacks.base import Callback
+from wholestep.callbacks.checkpoint import ModelCheckpoint
+from wholestep.callbacks.list import CallbackList
+from wholestep.callbacks.progress import Progress
+from wholestep.callbacks.run import Run
+from wholestep.errors import UsageError
+from wholestep.options import Launch, launched
+from wholestep.train.checkpoint.folder import checkpoints_in
+
+if TYPE_CHECKING:
+    from wholestep.data.loader import DataLoader
+    from wholestep.train.experiment import Experiment
+    from wholestep.train.trainer import Trainer
+
+
+def agree(run: Run) -> None:
+    """Stop where any worker wants to; save where the first one does."""
+    group = run.group
+    if group is None:
+        return
+    savers = [c for c in run.callbacks or () if isinstance(c, ModelCheckpoint)]
+    told = group.gather(bytes([run.signal, bool(run.stopped_by), *[c.due for c in savers]]))
+    if any(one[1] for one in told):
+        reasons = [reason.decode() for reason in group.gather(run.stopped_by.encode())]
+        run.stopped_by = next(reason for reason in reasons if reason)
+    rank, number = next(((rank, one[0]) for rank, one in enumerate(told) if one[0]), (0, 0))
+    if number:
+        run.interrupted, run.signal = True, number
+        run.stopped_by = f"worker {rank} received {Signals(number).name}"
+    for saver, due in zip(savers, told[0][2:], strict=True):
+        saver.decide(bool(due))
+
+
+class Quiet(Callback):
+    """In the place of one that writes or shows something, in all workers but the first; slices are as long."""
+
+    def __init__(self, of: Callback) -> None:
+        self.every = of.every
+
+
+def quieten(callbacks: CallbackList) -> None:
+    """Leave writing to the first worker.  One that saves stays: it says when, and all of them take part."""
+    found = callbacks.callbacks
+    found[:] = [Quiet(c) if (c.writes and not c.saves) or isinstance(c, Progress) else c for c in found]
+
+
+def as_launched(run: Experiment) -> Experiment:
+    """A run in a process that a launcher has started trains with the others, and goes on where they were stopped."""
+    launch = launched()
+    if launch is None:
+        return run
+    if run.workers is None and run.shards is None and launch.ours and launch.count != 1:
+        from wholestep.workers.workers import Workers
+
+        run = replace(run, workers=Workers())
+    if run.workers is None:
+        return run
+    if run.checkpoint is None:
+        run = replace(run, checkpoint=run.workers.checkpoint)
+    if run.checkpoint is None and launch.restarts:
+        raise UsageError(
+            f"restarts={launch.restarts} go on from checkpoints, and this run keeps none: give ws.fit(..., "
+            "checkpoint='runs/name')."
+        )
+    if run.checkpoint is not None and launch.attempt:
+        run = replace(run, resume=_of_this_job(run.checkpoint, launch) or run.resume)
+    return run
+
+
+def _of_this_job(folder: str | PathLike[str], launch: Launch) -> Path | None:
+    """The newest checkpoint since a job was started for the first time; those from before are another run's."""
+    there = [found.path for found in checkpoints_in(folder)] if Path(folder).is_dir() else []
+    return next((path for path in reversed(there) if path.stat().st_mtime >= launch.since - 1.0), None)
+
+
+def begin_together(trainer: Trainer, loader: DataLoader, accumulate: int) -> None:
+    """Before the first step: the workers train the same, and the first one alone writes and shows anything."""
+    group = trainer.session.group
+    if group is None:
+        return
+    from wholestep.data.own_rows import OwnRows
+    from wholestep.workers.digest import need_same
+
+    need_same(group, trainer.session, loader, trainer.started_with)
+    loader.own = OwnRows(group.rank, group.size, loader.batch_size // accumulate)
+    if group.rank != 0:
+        quieten(trainer.callbacks)
