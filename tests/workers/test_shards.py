@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import wholestep as ws
 from tests.compilers import quick
@@ -94,6 +95,31 @@ def test_shards_make_the_steps_of_one_process(case: str) -> None:
         first = first or weights
     again, _ = trained(case, 2, threads=1)
     assert all(np.array_equal(again[name], first[name]) for name in alone), "the same bits in every run"
+
+
+def test_a_batch_norm_of_each_workers_rows_is_torchs_that_is_not_synchronised() -> None:
+    norm = ws.nn.Sequential(ws.nn.Linear(6, 5), ws.nn.BatchNorm1d(5, per_worker=True), ws.nn.Linear(5, 3))
+    theirs = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 3))
+    inputs, targets = ws.Spec(("batch", 6)), ws.Spec(("batch",), "int32")
+    session = ws.build_session(
+        norm, inputs=inputs, targets=targets, loss="cross_entropy", optimizer=ws.SGD(lr=0.5), batch_size=8, shards=2,
+        options=quick(),
+    )  # fmt: skip
+    names = ("0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias")
+    with torch.no_grad():
+        for name in names:
+            theirs.get_parameter(name).copy_(torch.from_numpy(np.array(norm.state_dict()[name])))
+    given = dict(zip((i for i, _ in session.plan.inputs), (VECTORS[:8], LABELS[:8]), strict=True))
+    session.step(**given)
+    halves = [slice(0, 4), slice(4, 8)]
+    x, y = torch.from_numpy(VECTORS), torch.from_numpy(LABELS).long()
+    loss = sum(torch.nn.functional.cross_entropy(theirs(x[h]), y[h], reduction="sum") for h in halves) / 8
+    loss.backward()
+    for name in names:
+        ours, parameter = norm.state_dict()[name], theirs.get_parameter(name)
+        expected = (parameter - 0.5 * parameter.grad).detach().numpy()
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert "per_worker=True are over each rank's own rows" in str(session.report())
 
 
 # -- plans -------------------------------------------------------------------------------------------------------

@@ -29,9 +29,10 @@ class _BatchNorm(Module):
         affine: bool = True,
         track_running_stats: bool = True,
         dtype: object = "float32",
+        per_worker: bool = False,
     ) -> None:
         positive(type(self).__name__, channels=channels)
-        self.channels, self.eps, self.momentum = channels, eps, momentum
+        self.channels, self.eps, self.momentum, self.per_worker = channels, eps, momentum, per_worker
         self.weight = parameter((channels,), 1.0, dtype) if affine else None
         self.bias = parameter((channels,), 0.0, dtype) if affine else None
         self.running_mean = buffer((channels,), 0.0, dtype) if track_running_stats else None
@@ -41,9 +42,8 @@ class _BatchNorm(Module):
         if x.ndim not in [text.count(",") + 1 for text in self.takes] or x.shape[1] != self.channels:
             shapes = " or ".join(text.replace("C", str(self.channels)) for text in self.takes)
             fail(ShapeError, f"{self!r} takes {self.channels} channels, {shapes}; received {shape_text(x.shape)}.")
-        return batch_norm(
-            x, self.weight, self.bias, self.running_mean, self.running_var, momentum=self.momentum, eps=self.eps
-        )
+        running = self.running_mean, self.running_var
+        return batch_norm(x, self.weight, self.bias, *running, self.momentum, self.eps, self.per_worker)
 
     def options(self) -> str:
         return f"{self.channels}, eps={self.eps:g}, momentum={self.momentum:g}"
@@ -55,6 +55,9 @@ class BatchNorm1d(_BatchNorm):
     Steps that train use mean and variance of the batch and move running_mean and running_var towards them by
     `momentum`; evaluation and prediction use those.  So they do where weight and bias are frozen, as in PyTorch (Keras
     keeps them): `momentum=0.0` leaves the running statistics as they are.  Names and defaults are PyTorch's.
+
+    Of several workers the batch is that of all of them; `per_worker=True` normalises each one's rows by themselves, as
+    PyTorch does unless it is told to synchronise: nothing crosses for it, and the result depends on their number.
 
     Example: `ws.nn.BatchNorm1d(64)`.
     """

@@ -81,6 +81,7 @@ def batch_norm(
     running_var: Tensor | None = None,
     momentum: float | Tensor = 0.1,
     eps: float = 1e-5,
+    per_worker: bool = False,
 ) -> Tensor:
     """(x - mean) / √(variance + eps) · weight + bias, mean and variance of each channel over the batch and the axes
     behind the channels (arXiv:1502.03167).
@@ -92,15 +93,16 @@ def batch_norm(
         x: (N, C) or (N, C, ...), with more than one value for each channel.
         weight, bias: (C,); left out, they are 1 and 0.
         running_mean, running_var: states (C,), both or none: without them the batch's own are used everywhere.
+        per_worker: of several workers, normalise the rows of each by themselves; the running ones are of all rows.
 
     Example: `ws.batch_norm(x, gain, shift)`.
     """
     if weight is None and bias is not None:
         shift = _channels("batch_norm", x, "bias", bias)
-        return batch_norm(x, None, None, running_mean, running_var, momentum, eps) + _beside(shift, x)
+        return batch_norm(x, None, None, running_mean, running_var, momentum, eps, per_worker) + _beside(shift, x)
     named = (("weight", weight), ("bias", bias))
     affine = [_channels("batch_norm", x, name, p) for name, p in named if p is not None]
-    out = _record("batch_norm", [x, *affine], at.NormAttrs(float(eps)))
+    out = _record("batch_norm", [x, *affine], at.NormAttrs(float(eps), per_worker))
     if running_mean is None and running_var is None:
         return out
     if running_mean is None or running_var is None:

@@ -247,6 +247,7 @@ class NormAttrs(Attrs):
     but the second, and of their gradients."""
 
     eps: float
+    per_worker: bool = False  # of `batch_norm`: over the rows of one rank, not over the batch of all
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ def _read_node(r: _Reader, nodes: dict[str, Node]) -> Node:
     return node
 
 
-UNSAID = frozenset({"divided"})  # fields that a text has where they are true, and older texts do not
+UNSAID = frozenset({"divided", "per_worker"})  # fields that a text has where they are true, and older texts do not
 
 
 def _read_attrs(r: _Reader, kind: type[Attrs]) -> Attrs:

@@ -102,6 +102,13 @@ class _Divider:
     def kind(self, node: Node) -> Kind:
         if node.op == "size":
             return Free()  # of the whole batch by now
+        if getattr(node.attrs, "per_worker", False) and isinstance(self.kinds[node.inputs[0]], Rows):
+            rows = self.kinds[node.inputs[0]]  # the gradients of its weight and bias are shares, as all are
+            return (
+                rows
+                if isinstance(node.result, TensorType)
+                else Several((rows, *[Additive()] * (len(node.results) - 1)))
+            )
         return Additive() if _is_share(node) else kind_of(node, [self.kinds[i] for i in node.inputs], self.batch)
 
     def stands(self, node: Node, kind: Kind) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,14 @@ class Inspect:
         plan = self._programs.main.plan
         heading = "train" if plan.updated else "inference"
         where = self._programs.where
+        if where.ranks and self._norms_per_worker():
+            plan = replace(plan, notes=(*plan.notes, "batch norms with per_worker=True are over each rank's own rows"))
         return plan_report(plan, where.threads, heading, self._verdict(), where.ranks)
+
+    def _norms_per_worker(self) -> bool:
+        compiled = self._programs.compiled
+        nodes = () if compiled is None else compiled.definition.trace(compiled.definition.main).nodes
+        return any(getattr(node.attrs, "per_worker", False) for node in nodes)
 
     def _verdict(self) -> str:
         """Whether the main plan was checked against the interpreter."""

@@ -212,6 +212,8 @@ def is_opaque(node: Node) -> bool:
     family = OPS[node.op].family
     if (family is Family.LEAF and node.op != "iota") or family is Family.CONTROL:
         return True
+    if getattr(node.attrs, "per_worker", False):
+        return True  # its rows are a rank's own: no law about the whole batch holds of it
     if not isinstance(node.result, TensorType) or max(t.rank for t in _types(node)) > RANK:
         return True
     if family is not Family.MOVEMENT and any(t.dtype.is_half for t in _types(node)):
