@@ -218,6 +218,7 @@ def test_shakespeare_gpt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     said = capsys.readouterr().out
     assert f"validation loss {loss:.4f}" in said
     assert " gently down the stream. row, row" in said.partition("|")[2]
+    assert shakespeare_gpt.sample(ws.nn.Linear(1, 1), np.zeros(4, np.int32), 0, 1.0).dtype == np.int32
 
 
 def test_finetuning_beats_training_from_scratch(capsys: pytest.CaptureFixture[str]) -> None:

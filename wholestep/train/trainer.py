@@ -85,13 +85,13 @@ class Trainer:
         need_monitors(self.session, self._names())
         check_horizons(self.session, epochs, length(loader))
         self._need_pauses(length(loader))
+        if self.validation is not None and begin.epoch < epochs:  # its time is no epoch's; what is wrong is told now
+            self.session.prepare_to_evaluate(self.feed.named_table(self.validation))
         run = self._run = self._new_run(loader, epochs, begin)
         self._resumed = None
         self._watch = Watch(self, loader, self._watch.policy)
         # Between epochs callbacks act.  Ours leave data alone; what somebody else's does to it, the next epoch sees.
         self.feed.unchanged = Unchanged() if self.callbacks.are_ours else None
-        if self.validation is not None:  # its time is no epoch's, and what is wrong with it is told before the first
-            self.session.prepare_to_evaluate(self.feed.named_table(self.validation))
         with finish_before_exit(run):
             try:
                 self.callbacks.begin(run)

@@ -44,8 +44,8 @@ def test_a_script_trains_and_goes_on_on_a_gpu(tmp_path: Path, monkeypatch: pytes
 def test_the_small_gpt_learns_on_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "song.txt"
     text.write_text("row, row, row your boat, gently down the stream. " * 12, encoding="utf-8")
-    size = ["--layers", "1", "--width", "8", "--heads", "2", "--context", "8", "--batch", "16", "--sample", "4"]
-    how = ["--epochs", "2", "--lr", "0.03", "--warmup", "4", "--device", "cuda"]
+    size = ["--layers", "1", "--width", "8", "--heads", "2", "--context", "8", "--batch", "16", "--sample", "0"]
+    how = ["--epochs", "2", "--lr", "0.03", "--warmup", "4", "--dropout", "0.05", "--device", "cuda"]
     loss = shakespeare_gpt.main(["--text", str(text), *size, *how])
     assert loss < 2.6  # guessing among its 18 characters: 2.9
     assert f"validation loss {loss:.4f}" in capsys.readouterr().out
