@@ -4,6 +4,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 
+# Tests start hundreds of processes, which would each compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # make fuzz SECONDS=600 SEED=7 MODE=networks,graphs JOBS=1 DEVICE=reference
 SECONDS ?= 60
 SEED ?= 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from tests.compiler.targets import HERE
@@ -65,13 +68,23 @@ def build(source: str, main: str, folder: Path) -> Path:
     (folder / "plan.c").write_text(source)
     (folder / "main.c").write_text(main)
     program = folder / "step"
-    files = [folder / "plan.c", folder / "main.c", *sorted(NATIVE.glob("*.c"))]
-    command = [*find_compiler().command, *FLAGS, *flags_of(HERE.name), f"-iquote{NATIVE}"]
-    done = subprocess.run(
-        [*command, *map(str, files), "-o", str(program), "-lm", "-pthread"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    compile_in(folder, "plan.c", "main.c", *runtime_objects(), "-o", str(program), "-lm", "-pthread")
     return program
+
+
+@cache
+def runtime_objects() -> tuple[str, ...]:
+    """The library, compiled once for all programs: it is most of their source."""
+    folder = Path(tempfile.mkdtemp(prefix="wholestep-races-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    compile_in(folder, "-c", *map(str, sorted(NATIVE.glob("*.c"))))
+    return tuple(map(str, sorted(folder.glob("*.o"))))
+
+
+def compile_in(folder: Path, *arguments: str) -> None:
+    command = [*find_compiler().command, *FLAGS, *flags_of(HERE.name), f"-iquote{NATIVE}", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def races(program: Path, limit_s: float = 120) -> int:

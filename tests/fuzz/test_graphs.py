@@ -13,7 +13,7 @@ import pytest
 from tests.fuzz import graphs
 from tests.fuzz.cases import GRAPHS
 
-COUNT, TOGETHER, OPERATIONS = 200, 10, 5
+COUNT, LONG, TOGETHER, OPERATIONS = 120, 200, 10, 5  # so many of `make test`, and of `make test-all`
 SIZES = ({"batch": 5, "time": 3}, {"batch": 1, "time": 2}, {"batch": 17, "time": 1}, {"batch": 2, "time": 7})
 
 
@@ -41,7 +41,9 @@ def alone(program: graphs.Program) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-@pytest.mark.parametrize("index", range(COUNT))
+@pytest.mark.parametrize(
+    "index", [*range(COUNT), *(pytest.param(i, marks=pytest.mark.long) for i in range(COUNT, LONG))]
+)
 def test_drawn(index: int) -> None:
     wrong = failures(index // TOGETHER).get(f"g{index}")
     assert wrong is None, f"{wrong}\n{graphs.text(drawn(index))}"

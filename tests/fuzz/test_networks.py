@@ -12,10 +12,12 @@ import pytest
 from tests.fuzz import networks
 from tests.fuzz.cases import NETWORKS
 
-COUNT, LAYERS = 120, 3
+COUNT, LONG, LAYERS = 60, 120, 3  # of `make test`, and of `make test-all`
 
 
-@pytest.mark.parametrize("index", range(COUNT))
+@pytest.mark.parametrize(
+    "index", [*range(COUNT), *(pytest.param(i, marks=pytest.mark.long) for i in range(COUNT, LONG))]
+)
 def test_drawn(index: int) -> None:
     network = networks.draw(Random(f"make test {index}"), LAYERS)
     try:
