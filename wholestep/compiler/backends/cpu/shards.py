@@ -157,9 +157,10 @@ class ShardedProgram:
     def _run_slice(self, epoch: Epoch, losses: AnyArray, done: int) -> int:
         """Some steps of an epoch; returns how many."""
         most = self._pace.steps(len(losses) - done)
+        # The loops know addresses alone: each rank's losses are held here until they are done.
+        held = [losses, *(np.zeros_like(losses) for _ in self.programs[1:])]
         runs: list[Callable[[], int]] = []
-        for program in self.programs:
-            own = losses if program is self._first else np.zeros_like(losses)
+        for program, own in zip(self.programs, held, strict=True):
             runs.append(program.prepare_slice(epoch, program._loop(epoch), own, done, most))  # type: ignore[arg-type]
         return self._pace.timed(lambda: self._run(runs, lambda program, made: program.count_slice(made)))
 
