@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 import wholestep as ws
 from wholestep.compiler.runtime.order import epoch_order
 from wholestep.data import Balanced, DataLoader, Sequential, Subset, Weighted
+from wholestep.data.own_rows import OwnRows
 
 X = np.arange(20, dtype=np.float32).reshape(10, 2)
 Y = np.arange(10, dtype=np.int32)
@@ -239,3 +241,32 @@ def test_prefetching_a_stream_changes_no_number(slow: bool) -> None:
     again = plain.next_batch()
     assert again is not None
     np.testing.assert_array_equal(again.inputs, wanted[2])
+
+
+def test_a_worker_reads_its_own_rows_of_every_micro_batch_alone() -> None:
+    class Items:
+        read: ClassVar[list[int]] = []
+
+        def __len__(self) -> int:
+            return 11
+
+        def __getitem__(self, row: int) -> tuple[Any, Any]:
+            Items.read.append(row)
+            return np.full(3, row, np.float32), row
+
+    whole = list(DataLoader(Items(), batch_size=8, shuffle=True, seed=1, transform=ws.data.Noise(0.5)))
+    read: list[int] = []
+    for rank in range(3):
+        loader = DataLoader(Items(), batch_size=8, shuffle=True, seed=1, transform=ws.data.Noise(0.5))
+        loader.own = OwnRows(rank, 3, 4)
+        Items.read.clear()
+        for made, expected in zip(loader, whole, strict=True):
+            places = loader.own.of(expected.rows)
+            assert made.rows == expected.rows
+            np.testing.assert_array_equal(made.inputs[places], expected.inputs[places])
+            np.testing.assert_array_equal(made.targets[places], expected.targets[places])
+            assert not np.delete(made.inputs, places, axis=0).any()
+        read += Items.read
+    assert sorted(read) == list(range(11))
+    assert OwnRows(0, 3, 4).of(7).tolist() == [0, 4]
+    assert OwnRows(2, 3, 4).of(7).tolist() == [2, 3, 6]

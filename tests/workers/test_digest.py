@@ -26,6 +26,8 @@ def test_what_differs_between_workers_is_named_with_its_rank() -> None:
         f"{differs} settings.optimizer.lr, which is 0.2 there and 0.1 on rank 0. Start all of them alike.",
         f"{differs} plan, which is ",
         "trained",
+        # They look at what spoilt a loss together, from a copy that they made at the same step.
+        "the loss of step 1 of epoch 0 (both counted from 0) is inf: the outputs of all layers are finite",
     ]
     for line, text in zip(own, expected, strict=True):
         assert line.startswith(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from tests.workers.hosts import ADDRESSES, Hosts, reason_against, two_hosts
 from tests.workers.ranks import run
+from tests.workers.training import trained
 
 pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
 
@@ -30,6 +32,15 @@ def launch_on(hosts: Hosts, script: str, *arguments: str) -> str:
     done = run(["ip", "netns", "exec", hosts.names[0], *launch, *arguments], hosts.variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_workers_on_two_machines_train_to_the_bits_of_shards(hosts: Hosts) -> None:
+    before = hosts.sent()
+    said = launch_on(hosts, "training.py", "digits")
+    first = next(line for line in said.splitlines() if line.startswith("{"))
+    assert json.loads(first) == {"digits": trained("digits", shards=2)}
+    steps, parameters = 2 * 11, 64 * 32 + 32 + 32 * 10 + 10
+    assert hosts.sent() - before >= steps * 4 * parameters  # half of the gradients, and half of their sums
 
 
 def test_sums_over_a_cable_have_the_bits_of_the_tree_and_its_bytes(hosts: Hosts) -> None:

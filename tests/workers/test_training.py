@@ -38,6 +38,11 @@ def test_workers_train_to_the_bits_of_shards(count: int, cases: list[str]) -> No
     assert found == {case: trained(case, shards=count) for case in cases}
 
 
+def test_all_stop_where_one_of_them_does() -> None:
+    (found,) = launched(2, "stopped")
+    assert found["stopped"]["stopped"] == "worker 1 is tired"
+
+
 def test_so_they_do_over_tcp() -> None:
     (found,) = launched(2, "digits", MPIR_CVAR_NOLOCAL="1", UCX_TLS="tcp,self")
     assert found == {case: trained(case, shards=2) for case in ("digits",)}

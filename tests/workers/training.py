@@ -94,6 +94,23 @@ def read_rows(**where: Any) -> tuple[ws.nn.Module, ws.TrainHistory]:
     return model, fit(model, data, loss="mse", accumulate=2, **where)
 
 
+class Tired(ws.Callback):
+    """Ends a run by itself, in one of the workers."""
+
+    every = 2
+
+    def on_slice(self, steps: int, loss: float) -> None:
+        if self.run is not None and ws.Workers().rank == 1 and self.run.position.epoch == 1:
+            self.run.stop("worker 1 is tired")
+
+
+def stopped(**where: Any) -> tuple[ws.nn.Module, ws.TrainHistory]:
+    x, y = ws.datasets.digits()
+    model = ws.nn.Sequential(ws.nn.Linear(64, 10))
+    callbacks = [Tired(), ws.TimeBudget(600.0)]
+    return model, fit(model, (x, y), loss="cross_entropy", batch_size=100, epochs=50, callbacks=callbacks, **where)
+
+
 CASES: dict[str, Callable[..., tuple[ws.nn.Module, ws.TrainHistory]]] = {
     made.__name__: made for made in (digits, pixels, batch_norm, lstm, gpt, accumulate, read_rows)
 }
@@ -111,7 +128,7 @@ def fingerprint(model: ws.nn.Module) -> str:
 
 def trained(case: str, **where: Any) -> Numbers:
     """What became of a run."""
-    model, history = CASES[case](**where)
+    model, history = (stopped if case == "stopped" else CASES[case])(**where)
     return {"weights": fingerprint(model), "logs": dict(history.epochs[-1].logs), "stopped": history.stopped_by}
 
 

@@ -20,7 +20,7 @@ def fit(weight: float = 0.1, rows: int = 40, **settings: Any) -> str:
     common = {"loss": "mse", "progress": False, "batch_size": 8, "options": quick(), "workers": ws.Workers()}
     try:
         ws.fit(model, (drawn(rows, 4), drawn(rows, 1)), **{**common, **settings})
-    except ws.errors.UsageError as error:
+    except (ws.errors.UsageError, ws.errors.NonFiniteError) as error:
         return str(error)
     return "trained"
 
@@ -33,5 +33,6 @@ said = [
     fit(optimizer=ws.SGD(lr=0.1 * (rank + 1))),
     fit(clip_norm=1.0 if rank else None),
     fit(),
+    fit(optimizer=ws.SGD(lr=1e30), epochs=3),
 ]
 sys.stdout.write("".join(f"{text}\n" for text in said))

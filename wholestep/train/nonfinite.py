@@ -57,11 +57,16 @@ class Watch:
 
     def keep(self, at: Position) -> None:
         """Copy the state as it is at a position, if it is time to."""
-        if not self._keeps or (began := time.monotonic()) < self._next:
+        if not self._keeps or not self._is_time(began := time.monotonic()):
             return
         self._kept, self._kept_at = self.trainer.session.state_dict(), at
         ended = time.monotonic()
         self._next = ended + max(PAUSE, (ended - began) / SHARE)
+
+    def _is_time(self, now: float) -> bool:
+        """By the clock of the first of several workers: they make the same steps again, or none."""
+        due, group = now >= self._next, self.trainer.session.group
+        return due if group is None else group.broadcast(bytes([due])) == bytes([True])
 
     def judged(self, before: Position, after: Position, losses: Any, rows: Any) -> Position:
         """The position after steps of which one has a loss that is not finite, if training goes on."""

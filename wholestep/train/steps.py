@@ -72,8 +72,15 @@ class Steps:
         session.state.epoch = epoch + 1
 
     def batch_at(self, loader: Loader, epoch: int, step: int) -> Mapping[str, Any]:
-        """The inputs of one step."""
-        return self.named_batch(next(_batches(loader, epoch, step)))
+        """The inputs of one step, those of all workers."""
+        own = getattr(loader, "own", None)
+        if own is not None and isinstance(loader, DataLoader):
+            loader.own = None
+        try:
+            return self.named_batch(next(_batches(loader, epoch, step)))
+        finally:
+            if isinstance(loader, DataLoader):
+                loader.own = own
 
     def named_batch(self, batch: Any) -> Mapping[str, Any]:
         """A batch under the names of the session's inputs."""
