@@ -180,6 +180,10 @@ class Experiment:
         Example: `experiment.fit(epochs=10, checkpoint="runs/digits", resume=True)`.
         """
         run = as_launched(trial_of(self.having(settings)))
+        if run.workers is not None and run.workers.engine == "ray":
+            from wholestep.workers.ray import fit_on_ray  # few have a cluster
+
+            return fit_on_ray(run, config)
         trainer, loader = run.trainer()
         trainer.started_with = {**trainer.started_with, **(config or {})}
         if run.progress is not False:

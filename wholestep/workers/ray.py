@@ -12,20 +12,24 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wholestep.errors import TrainingInterrupted, UsageError, WorkerError
+from wholestep.options import launched
 
 if TYPE_CHECKING:
+    from wholestep.train.experiment import Experiment
+    from wholestep.train.history import TrainHistory
     from wholestep.workers.workers import Workers
 
 INSTALL = "pip install 'wholestep[ray]'"
 FOLDER = "ray"  # in the folder of the checkpoints: what Ray keeps, and what ranks wrote
+FINISHED, FAILED = "finished", "failed"  # files there: a run has ended well; a script's own mistake has ended it
 SETTINGS = {
     # Ray looks after its workers every two seconds unless told: a lost rank is noticed then, and a finished one.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
@@ -48,6 +52,40 @@ class Program:
     since: float  # when the run began, seconds since 1970
 
 
+def fit_on_ray(experiment: Experiment, config: Mapping[str, Any] | None) -> TrainHistory:
+    """Train on Ray's workers; then the model and its session's state here are as they left them.
+
+    In a worker it is a rank's own training, with which its script ends: what follows `fit` happens once, here.  Of a
+    script that fits several times, those that have finished are read there as they are here.
+    """
+    workers = experiment.workers
+    assert workers is not None
+    if workers.checkpoint is None and experiment.checkpoint is not None:
+        workers = replace(workers, checkpoint=experiment.checkpoint)
+    program, is_rank = this_program(workers), launched() is not None
+    finished = Path(program.logs) / FINISHED
+    if is_rank and not finished.exists():
+        own = replace(workers, engine="mpi", checkpoint=None, restarts=0)
+        experiment.fit(workers=own, checkpoint=workers.checkpoint, config=config)
+        raise SystemExit(0)
+    if not is_rank:
+        finished.unlink(missing_ok=True)
+        run_on_ray(workers)
+        finished.touch()
+    return _collected(experiment, workers)
+
+
+def _collected(experiment: Experiment, workers: Workers) -> TrainHistory:
+    """What a run has left in its folder, given to the model."""
+    from wholestep.train.checkpoint import load_checkpoint
+
+    assert workers.checkpoint is not None
+    stored = load_checkpoint(workers.checkpoint)
+    trainer, loader = experiment.having({"workers": None, "shards": workers.count}).trainer()
+    stored.restore(trainer.session, loader=loader)
+    return stored.history
+
+
 def run_on_ray(workers: Workers) -> None:
     """Run this program as ranks on Ray's workers, to its end; WorkerError where it fails once more than it may.
 
@@ -55,6 +93,7 @@ def run_on_ray(workers: Workers) -> None:
     """
     program = this_program(workers)
     assert workers.count is not None, "checked with the program"
+    (Path(program.logs) / FAILED).unlink(missing_ok=True)
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     import ray
@@ -117,6 +156,9 @@ def _supervise(program: Program, count: int) -> None:
             f"the run failed on Ray's workers, after {program.restarts} restarts. What ranks wrote is in "
             f"{program.logs}/rank-*.log. {error}"
         ) from error
+    failed = Path(program.logs) / FAILED
+    if failed.exists():
+        raise WorkerError(f"the run failed on Ray's workers: {failed.read_text()}")
     code = int((result.metrics or {}).get("code", 0))
     if code:  # asked to end, ranks have saved
         raise TrainingInterrupted(code)

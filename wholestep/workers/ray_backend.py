@@ -17,9 +17,10 @@ from ray.util import get_node_ip_address
 
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.options import launch_variables, launched
+from wholestep.workers.joining import LOST
 from wholestep.workers.launching import FINISHED, find_mpiexec
 from wholestep.workers.ranks import DIES_WITH_PARENT, Ended, close_port, open_port
-from wholestep.workers.ray import Program, log_of
+from wholestep.workers.ray import FAILED, Program, log_of
 
 KEPT_LINES = 20  # of what a rank wrote last, in the error about it
 # The launcher takes all ranks for processes of its own machine.  On several, they must not look for shared memory.
@@ -73,8 +74,11 @@ def run_rank(config: Mapping[str, Program]) -> None:
     """On a worker: the program as one of the ranks, to its end.  It ends when the worker does."""
     program, rank = config["program"], get_context().get_world_rank()
     path, libc = log_of(Path(program.logs), rank), ctypes.CDLL(None)
-    launch = launched()
+    launch, failed = launched(), Path(program.logs) / FAILED
     assert launch is not None, "the backend has said so"
+    if failed.exists():  # Ray knows no errors that starting again does not mend
+        report({"code": 1})
+        return
     with path.open("ab") as log:
         if launch.attempt and rank == 0:
             again = f"starting again from the last checkpoint ({launch.attempt} of {launch.restarts} restarts)"
@@ -89,9 +93,12 @@ def run_rank(config: Mapping[str, Program]) -> None:
             preexec_fn=lambda: libc.prctl(DIES_WITH_PARENT, signal.SIGKILL),
         )
         ended = Ended.by(rank, child.wait())
+        how = f"rank {rank} of {launch.count} {ended.how}"
         if ended.code not in FINISHED:
-            log.write(f"wholestep: rank {rank} of {launch.count} {ended.how}\n".encode())
-    if ended.code not in FINISHED:
-        last = path.read_text(errors="replace").splitlines()[-KEPT_LINES:]
-        raise RuntimeError(f"rank {rank} {ended.how}. It wrote last:\n" + "\n".join(last))
+            log.write(f"wholestep: {how}\n".encode())
+    last = "\n".join(path.read_text(errors="replace").splitlines()[-KEPT_LINES:])
+    if ended.code not in FINISHED and ended.code != LOST and not ended.is_lost:  # the script's own mistake
+        failed.write_text(f"{how}. It wrote last:\n{last}")
+    elif ended.code not in FINISHED and not failed.exists():
+        raise RuntimeError(f"{how}. It wrote last:\n{last}")
     report({"code": ended.code})
