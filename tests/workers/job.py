@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 
 import wholestep as ws
 
@@ -22,4 +23,6 @@ if group.rank == 1:
     if how == "exit":
         sys.exit(4)
 group.gather(b"once more")
+if how == "late" and group.rank == 1:
+    time.sleep(2.5)  # longer than the others wait
 print("end of", group.rank, flush=True)

@@ -20,10 +20,10 @@ JOB = str(Path(__file__).parent / "job.py")
 
 def test_ranks_of_other_numbers_than_0_are_named_before_their_lines() -> None:
     pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
-    done = launch("-n", "2", JOB, "nothing", "--flag", "3", WHOLESTEP_THREADS="")
+    done = launch("-n", "2", JOB, "late", "--flag", "3", WHOLESTEP_THREADS="")
     assert done.returncode == 0, done.stderr
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
-    lines = [f"threads {threads} arguments nothing --flag 3", "end of 0"]
+    lines = [f"threads {threads} arguments late --flag 3", "end of 0"]
     assert sorted(done.stdout.splitlines()) == sorted([*lines, f"[1] {lines[0]}", "[1] end of 1"])
 
 

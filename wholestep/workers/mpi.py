@@ -46,6 +46,7 @@ class MPIGroup:
         from mpi4py import MPI
 
         self.comm = comm.Dup()
+        _forget_files(self.comm)
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self._end = self.comm.Dup()  # what was exchanged before is no matter to those who leave
         self.rank, self.size = self.comm.rank, self.comm.size
@@ -63,8 +64,7 @@ class MPIGroup:
         if not opened:
             raise MemoryError("no memory for the buffers of a group of ranks")
         self.native: native.NativeGroup = opened.contents
-        self.comm.Barrier()  # every window is there, and zero
-        _forget_files()
+        _forget_files(self.comm)
 
     # -- how it is made ------------------------------------------------------------------------------------------
 
@@ -220,8 +220,12 @@ def _loaded() -> str:
     return found[0]
 
 
-def _forget_files() -> None:
-    """Memory that ranks share has names until MPI ends; without them nothing is left where ranks are killed."""
+def _forget_files(comm: MPI.Intracomm) -> None:
+    """Memory that ranks share has names until MPI ends; without them nothing is left where ranks are killed.
+
+    All ranks have it by then: windows are there, and zero.
+    """
+    comm.Barrier()
     for path in _mapped():
         if path.startswith("/dev/shm/mpich_"):
             Path(path).unlink(missing_ok=True)
