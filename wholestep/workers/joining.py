@@ -114,8 +114,8 @@ def _abort(group: MPIGroup, launch: Launch, code: int) -> None:
 def _leave(group: MPIGroup, launch: Launch) -> None:
     """At the end of a process: what it has sent is taken by the others, or they do not come and it ends without them.
 
-    MPI is ended where its own launcher wants that.  Where ours watches, a rank that came late would wait for a server that
-    is gone, and crash: whoever has left the last exchange is done.
+    MPI is ended where its own launcher wants that.  Where ours watches, a rank that came late would wait for a server
+    that is gone, and crash.
     """
     if group.native.failed:
         _abort(group, launch, LOST)
