@@ -49,6 +49,13 @@ def test_bytes_on_the_wire_are_those_of_the_gradients_to_the_byte(by_workers: di
     assert report.wire_bytes == 4 * PARAMETERS * 2 * (ranks - 1) // ranks + LOSS * 2 * (ranks - 1) // ranks
 
 
+def test_a_session_reports_what_was_estimated(by_workers: dict) -> None:
+    report = ws.build_session(network(), **ABOUT, shards=4, device="null").report()
+    told = by_workers[4]
+    assert (report.wire_bytes, report.flops, report.peak_bytes) == (told.wire_bytes, told.flops, told.peak_bytes)
+    assert report.collectives == tuple((e.collective, e.bytes) for e in told.exchanges)
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_send_what_was_estimated(by_workers: dict, ranks: int) -> None:
     pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")

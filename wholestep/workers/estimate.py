@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
 from wholestep.compiler.backend import Where
 from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.passes.exchange import BUCKET_BYTES
-from wholestep.compiler.plan import bodies
 from wholestep.compiler.plan.formats import footprint
-from wholestep.compiler.plan.kernel import Load, Plan
+from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.report import PlanReport
-from wholestep.compiler.plan.traffic import priced
+from wholestep.compiler.plan.traffic import exchanged, priced
 from wholestep.compiler.target import Target
 from wholestep.errors import OptionError, UsageError
 from wholestep.session.plans import Plans
@@ -110,15 +109,7 @@ def compute_seconds(plan: Plan, target: Target, threads: int) -> float:
 
 def exchanges_of(plan: Plan) -> Iterator[Exchange]:
     """The collectives of a rank's plan, in the order in which it runs them."""
-    for kernel in plan.kernels:
-        if isinstance(kernel.body, bodies.Exchange):
-            larger = max(kernel.body.operands, kernel.body.results, key=lambda side: _bytes(side, plan))
-            yield Exchange(kernel.body.collective, _bytes(larger, plan))
-
-
-def _bytes(loads: Sequence[Load], plan: Plan) -> int:
-    types = [plan.buffers[load.buffer].type for load in loads]
-    return sum(evaluate(t.elements, plan.sizes) * t.dtype.size for t in types)
+    return (Exchange(collective, size) for collective, size in exchanged(plan))
 
 
 def exchanges_without_plan(plan: Plan) -> Iterator[Exchange]:
