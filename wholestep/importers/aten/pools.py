@@ -151,11 +151,11 @@ def _adaptive_max_pool(r: Recorder, x: Any, size: Any) -> tuple[Tensor, Any]:
 
 @row("max_unpool2d", "max_unpool3d")
 def _max_unpool(r: Recorder, x: Any, indices: Any, size: Any, *_: Any) -> Tensor:
-    t, i = r.tensor(x), r.tensor(indices, "int64")
-    axes = _axes(r)
-    lead = t.shape[: t.ndim - axes]
-    count, room = product(t.shape[-axes:]), product(r.shape[-axes:])
-    rows = product(lead)
-    first = (ws.arange(rows, dtype="int64") * r.operand(room, "int64")).reshape((rows, 1))
-    place = (i.reshape((rows, count)) + first).reshape(-1)
-    return ws.scatter_add(t.reshape(-1), place, rows * room, 0).reshape(r.shape)
+    t, i, axes = r.tensor(x), r.tensor(indices, "int64"), _axes(r)
+    rows, count = product(t.shape[: t.ndim - axes]), product(t.shape[-axes:])
+    values, places = t.reshape((rows, count)), i.reshape((rows, count))
+    room = ws.zeros_like(values[:, :1]).expand(rows, product(r.shape[-axes:]))
+    # One of several windows with the same maximum writes it; all of them have its gradient.
+    added = ws.put_along_axis(room, places, values, 1, "sum")
+    written = ws.put_along_axis(room, places, values, 1, "replace")
+    return (added + ws.stop_gradient(written - added)).reshape(r.shape)
