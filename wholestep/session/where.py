@@ -39,7 +39,13 @@ def group_of(shards: int | None, workers: Workers | None, device: Device) -> Gro
     if workers is not None and shards is not None:
         raise OptionError("shards= makes the steps of workers in one process, and workers= has them; give one of both.")
     if workers is not None:
-        return workers.join()
+        group = workers.join()
+        if group is not None and device.runs and not device.name.startswith("cpu"):
+            raise OptionError(
+                f"workers=: processes exchange what their CPUs have computed; device={device.name!r} has collectives "
+                "of one rank alone. Train with device='cpu', or in one process."
+            )
+        return group
     if shards is None:
         return None
     if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= MAX_THREADS:

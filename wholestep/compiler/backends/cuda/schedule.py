@@ -29,12 +29,12 @@ from wholestep.compiler.backends.cuda.scheduled import (
 )
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, float64, product, symbols_of
 from wholestep.compiler.plan import in_order
-from wholestep.compiler.plan.bodies import Call, Columns, Dot, Exchange, Nest, Scatter, Window
+from wholestep.compiler.plan.bodies import Call, Columns, Dot, Nest, Scatter, Window
 from wholestep.compiler.plan.build import make_draft
 from wholestep.compiler.plan.kernel import Draft, Kernel, Plan, Reduce, Space
 from wholestep.compiler.plan.layout import aligned
 from wholestep.compiler.plan.request import PlanRequest
-from wholestep.errors import GraphError, PlanError
+from wholestep.errors import PlanError
 
 THREADS = 256  # of a block, but of rows that one block has for itself
 MOST_BLOCKS = 4096  # of a grid whose blocks go on to further elements
@@ -70,11 +70,6 @@ def make_plan(request: PlanRequest) -> Plan:
 
 def schedule(draft: Draft) -> Plan:
     """A barrier lies between any two launches: the end of the one before."""
-    if any(isinstance(k.body, Exchange) for k in draft.kernels):
-        raise GraphError(
-            f"workers exchange nothing on {draft.target} yet: their collectives are of CPUs. Train on the CPUs of "
-            "several machines, or on one GPU."
-        )
     sorting = [k.id for k in draft.kernels if isinstance(k.body, Scatter) and _scatter(draft, k).form == SCATTER_SORTED]
     draft = in_good_order(in_halves(add_onto(draft, sorting)))
     own = scheduled_kernels(in_order.schedule(draft, place=False))
