@@ -98,6 +98,7 @@ static unsigned __ballot_sync(unsigned, bool value) {
 }
 static inline int __ffs(unsigned v) { return __builtin_ffs((int)v); }
 static inline void __threadfence() {}
+static inline void ws_wait_for_others() {}
 static inline int atomicAdd(int *p, int n) { const int old = *p; *p += n; return old; }
 static inline double __dadd_rn(double x, double y) { return x + y; }
 static inline double __dmul_rn(double x, double y) { return x * y; }

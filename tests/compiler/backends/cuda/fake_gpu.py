@@ -65,6 +65,9 @@ class FakeDriver:
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR="minor",
         CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT="multiprocessors",
     )
+    CUgraphDependencyType = SimpleNamespace(CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC=1)
+    CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC = 1
+    CUgraphEdgeData = SimpleNamespace
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared")
 
     def __init__(self, capability: tuple[int, int] = (9, 0)) -> None:
@@ -188,6 +191,17 @@ class FakeDriver:
         assert len(before) == count
         graph.append((self.kernel(params), tuple(before)))
         return OK, len(graph) - 1
+
+    def cuGraphAddDependencies(
+        self, graph: list[Node], before: list[int], to: list[int], edges: list[Any], count: int
+    ) -> tuple[CUresult]:
+        assert len(before) == len(to) == len(edges) == count
+        assert self.capability >= (9, 0), "kernels of older GPUs cannot wait by themselves"
+        for first, then, edge in zip(before, to, edges, strict=True):
+            assert (edge.from_port, edge.type) == (1, 1), "kernels wait for the end of those before"
+            op, others = graph[then]
+            graph[then] = op, (*others, first)
+        return (OK,)
 
     def cuStreamBeginCapture(self, stream: Any, mode: Any) -> tuple[CUresult]:
         self.captured = []
@@ -344,6 +358,7 @@ class FakeDriver:
 
 
 CODE: dict[bytes, Any] = {}
+ALONE = {"ws_draw", "many_steps"}  # stand in no graph behind others
 
 
 def size_of(parameter: str) -> int:
@@ -357,6 +372,7 @@ def fake_compile(text: str, architecture: str) -> bytes:
     body = text[text.index("// ---- kernels") :]
     functions = re.findall(r'extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)\(([^)]*)\)', body)
     texts = {name: next(t for t in body.split("\n\n") if f" {name}(" in t) for name, _ in functions}
+    assert all("ws_wait_for_others();" in texts[name] for name in texts if name not in ALONE), "who waits for others?"
     dll, path = compiled_text(body, [name for name, _ in functions])
     code = path.encode()
     meets = {name: bool(MEETS.search(found)) for name, found in texts.items()}

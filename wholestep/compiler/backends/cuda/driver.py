@@ -266,12 +266,16 @@ class Together:
 
 
 class Nodes:
-    """A graph while it is built: kernels, each behind those that it must wait for."""
+    """A graph while it is built: kernels, each behind those that it must wait for.
 
-    def __init__(self, owner: Gpu) -> None:
-        self._gpu, self._driver = owner, bindings()
+    Where kernels wait by themselves, their launches may begin `early`, while others end.
+    """
+
+    def __init__(self, owner: Gpu, early: bool = False) -> None:
+        self._gpu, self._driver, self._early = owner, bindings(), early
         self.handle = call("cuGraphCreate", 0)
         self._nodes: list[Any] = []
+        self._kernels: set[int] = set()  # of their numbers
         self._kept: list[Any] = []  # arguments, until the graph is whole
 
     def kernel(
@@ -285,9 +289,18 @@ class Nodes:
         params.blockDimX, params.blockDimY, params.blockDimZ = threads, 1, 1
         params.sharedMemBytes, params.extra = 0, 0
         params.kernelParams = ctypes.addressof(pointers)
-        before = [self._nodes[i] for i in after]
-        self._nodes.append(call("cuGraphAddKernelNode", self.handle, before, len(before), params))
+        ending = [i for i in after if i in self._kernels] if self._early else []
+        before = [self._nodes[i] for i in after if i not in ending]
+        node = call("cuGraphAddKernelNode", self.handle, before, len(before), params)
+        if ending:
+            edge = self._driver.CUgraphEdgeData()
+            edge.from_port = int(self._driver.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC)
+            edge.type = int(self._driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+            others, count = [self._nodes[i] for i in ending], len(ending)
+            call("cuGraphAddDependencies", self.handle, others, [node] * count, [edge] * count, count)
+        self._nodes.append(node)
         self._kept.append((arguments, pointers))
+        self._kernels.add(len(self._nodes) - 1)
         return len(self._nodes) - 1
 
     def event(self, event: Event, after: Sequence[int]) -> int:
@@ -318,10 +331,10 @@ class Nodes:
 class Graph:
     """Kernels and what each waits for, as one launch."""
 
-    def __init__(self, owner: Gpu, build: Callable[[Nodes], None]) -> None:
+    def __init__(self, owner: Gpu, build: Callable[[Nodes], None], early: bool = False) -> None:
         driver = bindings()
         owner.enter()
-        nodes = Nodes(owner)
+        nodes = Nodes(owner, early)
         build(nodes)
         self._handle = call("cuGraphInstantiate", nodes.handle, 0)
         call("cuGraphDestroy", nodes.handle)

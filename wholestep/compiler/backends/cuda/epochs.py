@@ -232,7 +232,7 @@ class Epochs:
                 self._add_step(order, i, i + 1 == count, sizes)
 
         if key not in self._graphs:
-            self._graphs[key] = Graph(self._gpu, build)
+            self._graphs[key] = Graph(self._gpu, build, self._program.begins_early)
         return self._graphs[key]
 
     def _add_step(self, order: Order, i: int, is_last: bool, sizes: Mapping[str, int]) -> None:

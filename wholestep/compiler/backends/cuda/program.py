@@ -35,6 +35,7 @@ from wholestep.compiler.backends.cuda.prologue import Scalars
 from wholestep.compiler.backends.cuda.render.source import Source, gathering, native, render
 from wholestep.compiler.backends.cuda.schedule import arena_end
 from wholestep.compiler.backends.cuda.scheduled import calls_library
+from wholestep.compiler.backends.cuda.target import begins_early
 from wholestep.compiler.backends.cuda.tickets import CudaTicket
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.kernel import Plan, Space
@@ -98,7 +99,7 @@ class CudaProgram:
         self._launches = Launches(self._gpu, plan, self._rendered, functions)
         self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
         self.large_outputs = [name for name, id in plan.outputs if not is_small(plan.buffers[id])]
-        self.has_library = calls_library(plan)
+        self.has_library, self.begins_early = calls_library(plan), begins_early(device.architecture)
         self._scalars = Scalars(plan)
         self._records = Records(plan, self._scalars, place.where.seed)
         self._lay_out()
@@ -237,7 +238,7 @@ class CudaProgram:
                 exchange.add_fetch(order, turn, module.function("ws_fetch"))
             self._launches.add(order, self.placed(address, self._own.address), sizes)
 
-        graph = self._graphs[key] = Graph(self._gpu, build)
+        graph = self._graphs[key] = Graph(self._gpu, build, self.begins_early)
         return graph
 
     def _order(self, nodes: Nodes) -> Order:

@@ -10,6 +10,7 @@ from wholestep.compiler.target import Fusion, Limits, Lowering, OwnPass, Target,
 from wholestep.errors import OptionError
 
 COSTS = Path(__file__).parent / "costs"
+FIRST_EARLY = 90  # the first kind of GPU whose kernels can wait for others
 TF32 = "+tf32"  # behind the name of a target whose products of float32 numbers multiply in tf32
 PASSES, BACKEND = "wholestep.compiler.passes", "wholestep.compiler.backends.cuda"
 
@@ -100,6 +101,11 @@ def kind_of(target: Target) -> str:
 def kind_of_name(target: str) -> str:
     """The same of a target's name."""
     return target.partition("/")[2].removesuffix(TF32)
+
+
+def begins_early(architecture: str) -> bool:
+    """Does code for "sm_90" wait by itself for launches before it, so that it may begin while they end?"""
+    return int(architecture.partition("_")[2]) >= FIRST_EARLY
 
 
 def target_of(capability: tuple[int, int]) -> Target:

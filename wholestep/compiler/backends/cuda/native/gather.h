@@ -63,12 +63,14 @@ WS_INLINE void ws_gather_rows(const ws_step *step, const ws_data *d, int block, 
 }
 
 extern "C" __global__ void __launch_bounds__(256) ws_gather(const ws_step *step, const ws_data *d) {
+  ws_wait_for_others();
   ws_gather_rows(step, d, blockIdx.x, gridDim.x);
 }
 
 /* What a launch is given, from memory of the host: pieces of 16 bytes.  Launches follow each other, so that the host
    learns from the number of this one, which stands in the place of a position, that those before it are done. */
 extern "C" __global__ void __launch_bounds__(256) ws_fetch(char *to, const char *of, long long pieces, long long *begun) {
+  ws_wait_for_others();
   struct alignas(16) Piece { int x[4]; };
   for (long long i = blockIdx.x * 256 + threadIdx.x; i < pieces; i += gridDim.x * 256)
     ((Piece *)to)[i] = ((const Piece *)of)[i];

@@ -10,6 +10,13 @@ static __device__ __forceinline__ unsigned short ws_f16_of_float(float x) {
   return y;
 }
 
+/* A launch may begin while those that it waits for still end: from here on they have. */
+static __device__ __forceinline__ void ws_wait_for_others() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* BYTES to shared memory, which arrive when they are waited for; zeros where nothing is `inside`. */
 template <int BYTES> static __device__ __forceinline__ void ws_copy(void *to, const void *from, bool inside) {
   const unsigned at = (unsigned)__cvta_generic_to_shared(to);

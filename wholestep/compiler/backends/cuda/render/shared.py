@@ -112,6 +112,7 @@ def launch_text(name: str, parts: Sequence[Part], threads: int, gathers: int = 0
         f'extern "C" __global__ void __launch_bounds__({threads}, {resident}) {name}(const ws_step *step{loop}, '
         f"const __grid_constant__ ws_given<{count}> given{NEXT if gathers else ''}) {{",
         f"  __shared__ __align__(16) char memory[{max(16, *(c.body.bytes for part in parts for c in part))}];",
+        "  ws_wait_for_others();",
         "  int block = blockIdx.x;",
     ]
     lines += dispatch(parts, step, "given.at")

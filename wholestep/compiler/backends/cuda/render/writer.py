@@ -243,7 +243,7 @@ class Writer:
         given = ["const ws_step *step", *step, *scratch, *self.parameters()]
         bounds = f"{self.schedule.threads}{f', {self.resident}' if self.resident else ''}"
         head = f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({", ".join(given)}) {{'
-        return "\n".join([head, *self.opening(), *self.lines, "}"])
+        return "\n".join([head, "  ws_wait_for_others();", *self.opening(), *self.lines, "}"])
 
     def opening(self) -> list[str]:
         """What its lines use of a step's record."""
