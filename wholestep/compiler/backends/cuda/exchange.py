@@ -30,6 +30,7 @@ STAGING = 64 << 20  # bytes of pinned memory for inputs
 FETCHED = 1 << 20  # bytes of inputs that a kernel fetches, whatever of them is used
 FETCH_BYTES = 16 * 256  # that one block fetches at a time
 FETCH_BLOCKS = 132
+MOST_LEFT = 4  # small outputs that kernels leave where the host reads them, each by a launch
 MOST_LANDINGS = 3  # outputs of one size on their way to places of their own
 NEVER = 1 << 62  # the number of a launch that is still to come
 FEW_AHEAD, AHEAD = 8, 256  # steps whose records are made at once: the more, the longer nothing changes
@@ -186,9 +187,12 @@ class Exchange:
         read = {load.buffer for k in plan.kernels for load, _ in k.body.reads()} if self.fetches else set()
         # Where no kernel reads them, kernels write small outputs where the host reads them.
         self._direct = {b.id for b in layout.small if b.id not in read} if self.fetches else set()
-        self._copied = [(layout.offsets[b.id], b.bytes) for b in layout.small if b.id not in self._direct]
-        if not self._direct and self._copied:
-            self._copied = [(layout.given_end, layout.small_bytes)]
+        others = [b for b in layout.small if b.id not in self._direct]
+        # Those that kernels read are left there by a kernel of their own, where they are few.
+        self._left = others if self.fetches and len(others) <= MOST_LEFT else []
+        self._copied = [(layout.given_end, layout.small_bytes)] if others and not self.fetches else []
+        if others and self.fetches and not self._left:
+            self._copied = [(layout.offsets[b.id], b.bytes) for b in others]
 
     def next(self) -> tuple[int, Turn]:
         """The next turn, and its number."""
@@ -214,6 +218,15 @@ class Exchange:
         more = [ctypes.c_longlong(bytes // 16), ctypes.c_void_p(self._begun_memory.address)]
         order.kernel(fetch, grid, 256, [*given, *more], set(), writes)
 
+    def add_leave(self, order: Order, number: int, leave: Any) -> None:
+        """End a graph with small outputs that kernels read: they are written where the host reads them."""
+        order.current = ()
+        for b in self._left:
+            at = self._layout.offsets[b.id]
+            given = [ctypes.c_void_p(start + at) for start in (self._turns[number].address, self._own.address)]
+            grid = (min(FETCH_BLOCKS, -(-b.bytes // FETCH_BYTES)), 1)
+            order.kernel(leave, grid, 256, [*given, ctypes.c_longlong(-(-b.bytes // 16))], {b.id}, set())
+
     def give(self, turn: Turn, row: AnyArray, inputs: Mapping[str, AnyArray]) -> None:
         """The record and the inputs of a launch: a kernel fetches them, or they are copied piece by piece."""
         np.copyto(turn.record, row)
@@ -237,7 +250,7 @@ class Exchange:
 
     def take(self, turn: Turn, everything: bool = False) -> None:
         """Have small outputs brought back that are not written to the host by themselves, and note when it is done."""
-        all = [(self._layout.given_end, self._layout.small_bytes)]
-        for at, size in all if everything and self._direct else self._copied:
+        all = [(self._layout.given_end, self._layout.small_bytes)] if self._layout.small else []
+        for at, size in all if everything else self._copied:
             self._gpu.copy_out(turn.address + at, self._own.address + at, size)
         turn.event.record()

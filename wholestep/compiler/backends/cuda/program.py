@@ -234,12 +234,16 @@ class CudaProgram:
         def build(nodes: Nodes) -> None:
             order = self._order(nodes)
             if turn is not None:
-                module = self._device.moves(self._place.where.options)
-                exchange.add_fetch(order, turn, module.function("ws_fetch"))
+                exchange.add_fetch(order, turn, self._moving("ws_fetch"))
             self._launches.add(order, self.placed(address, self._own.address), sizes)
+            if turn is not None:
+                exchange.add_leave(order, turn, self._moving("ws_leave"))
 
         graph = self._graphs[key] = Graph(self._gpu, build, self.begins_early)
         return graph
+
+    def _moving(self, name: str) -> Any:
+        return self._device.moves(self._place.where.options).function(name)
 
     def _order(self, nodes: Nodes) -> Order:
         if self.recorder is None:

@@ -76,3 +76,10 @@ extern "C" __global__ void __launch_bounds__(256) ws_fetch(char *to, const char 
     ((Piece *)to)[i] = ((const Piece *)of)[i];
   if (blockIdx.x == 0 && threadIdx.x == 0) *begun = ((const ws_step *)of)->position;
 }
+
+/* What a launch leaves in memory of the host. */
+extern "C" __global__ void __launch_bounds__(256) ws_leave(char *to, const char *of, long long pieces) {
+  ws_wait_for_others();
+  for (long long i = blockIdx.x * 256 + threadIdx.x; i < pieces; i += gridDim.x * 256)
+    ((ws_sixteen *)to)[i] = ((const ws_sixteen *)of)[i];
+}
