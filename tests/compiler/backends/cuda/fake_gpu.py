@@ -200,6 +200,7 @@ class FakeDriver:
         for first, then, edge in zip(before, to, edges, strict=True):
             assert (edge.from_port, edge.type) == (1, 1), "kernels wait for the end of those before"
             op, others = graph[then]
+            assert op.waits, "a kernel that does not wait by itself would begin early"  # type: ignore[attr-defined]
             graph[then] = op, (*others, first)
         return (OK,)
 
@@ -272,8 +273,9 @@ class FakeDriver:
         return OK, CODE[ctypes.string_at(address)]
 
     def cuModuleGetFunction(self, module: Any, name: bytes) -> tuple[CUresult, Any]:
-        dll, meets, sizes = module
-        return OK, (dll[f"run_{name.decode()}"], meets[name.decode()], sizes[name.decode()])
+        dll, meets, waiting, sizes = module
+        known = name.decode()
+        return OK, (dll[f"run_{known}"], meets[known], known in waiting, sizes[known])
 
     @staticmethod
     def CUDA_KERNEL_NODE_PARAMS() -> Any:
@@ -285,7 +287,7 @@ class FakeDriver:
 
     def call(self, function: Any, geometry: tuple[int, int, int], parameters: int, together: bool = False) -> Op:
         """A kernel with its arguments as they are now; are all of its blocks there at once?"""
-        run, meets, sizes = function
+        run, meets, waits, sizes = function
         given = (ctypes.c_void_p * len(sizes)).from_address(parameters)
         values = [ctypes.create_string_buffer(ctypes.string_at(p, size)) for p, size in zip(given, sizes, strict=True)]
         pointers = (ctypes.c_void_p * len(sizes))(*map(ctypes.addressof, values))
@@ -295,6 +297,7 @@ class FakeDriver:
             assert values is not None  # the pointers point into it
             assert run(shape, pointers) == 0, "threads wait for ever"
 
+        launch.waits = waits  # type: ignore[attr-defined]
         return launch
 
     def cuFuncSetAttribute(self, function: Any, attribute: str, value: int) -> tuple[CUresult]:
@@ -358,7 +361,6 @@ class FakeDriver:
 
 
 CODE: dict[bytes, Any] = {}
-ALONE = {"ws_draw", "many_steps"}  # stand in no graph behind others
 
 
 def size_of(parameter: str) -> int:
@@ -372,11 +374,16 @@ def fake_compile(text: str, architecture: str) -> bytes:
     body = text[text.index("// ---- kernels") :]
     functions = re.findall(r'extern "C" __global__ void __launch_bounds__\([^)]*\) (\w+)\(([^)]*)\)', body)
     texts = {name: next(t for t in body.split("\n\n") if f" {name}(" in t) for name, _ in functions}
-    assert all("ws_wait_for_others();" in texts[name] for name in texts if name not in ALONE), "who waits for others?"
     dll, path = compiled_text(body, [name for name, _ in functions])
     code = path.encode()
     meets = {name: bool(MEETS.search(found)) for name, found in texts.items()}
-    CODE[code] = dll, meets, {name: [size_of(p) for p in re.split(r",\s+", given)] for name, given in functions}
+    waiting = {name for name, found in texts.items() if "ws_wait_for_others();" in found}
+    CODE[code] = (
+        dll,
+        meets,
+        waiting,
+        {name: [size_of(p) for p in re.split(r",\s+", given)] for name, given in functions},
+    )
     return code
 
 
