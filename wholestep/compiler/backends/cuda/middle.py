@@ -10,10 +10,11 @@ from wholestep.compiler.backends.cuda.scheduled import MIDDLE, CudaSchedule
 from wholestep.compiler.backends.cuda.target import library_flops, uses_tf32
 from wholestep.compiler.ir.types import evaluate, float32
 from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import Kernel, Load, Plan
+from wholestep.compiler.plan.kernel import Kernel, Load, Plan, Space
 
 THREADS = 256
 LEAST_FLOPS = 40_000_000  # smaller ones share launches
+LEAST_LATE_FLOPS, MANY_TILES = 12_000_000, 264  # of an update, and tiles of all: two for each multiprocessor
 TILES = ((64, 64), (32, 32))  # rows and columns of a block
 ENOUGH = 96  # blocks that take a GPU
 FEWEST = 40  # blocks: of fewer tiles, chunks of k are made side by side
@@ -26,12 +27,36 @@ def takes(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
     assert isinstance(dot, Dot)
     if uses_tf32(plan.target) or any(plan.buffers[x.buffer].type.dtype != float32 for x in (dot.a, dot.b)):
         return False
-    extents = [evaluate(axes[a], sizes) for a in (*dot.batch, dot.m, dot.n, dot.k)]
     most = dict(library_flops(plan.target))[float32.name]
-    if not LEAST_FLOPS <= 2 * prod(extents) < most or min(extents[-3:-1]) < TILES[-1][0]:
+    flops = flops_of(kernel, sizes)
+    if (
+        not min(LEAST_FLOPS, LEAST_LATE_FLOPS) <= flops < most
+        or min(evaluate(axes[a], sizes) for a in (dot.m, dot.n)) < TILES[-1][0]
+    ):
         return False
-    lie = all(along(kernel, x, axis) is not None for x, axis in ((dot.a, dot.m), (dot.b, dot.n)))
-    return lie and blocks(kernel, TILES[-1], sizes) >= FEWEST
+    if any(along(kernel, x, axis) is None for x, axis in ((dot.a, dot.m), (dot.b, dot.n))):
+        return False
+    return (flops >= LEAST_FLOPS and blocks(kernel, TILES[-1], sizes) >= FEWEST) or is_one_of_many(plan, kernel, sizes)
+
+
+def flops_of(kernel: Kernel, sizes: Mapping[str, int]) -> int:
+    assert isinstance(kernel.body, Dot)
+    dot = kernel.body
+    return 2 * prod(evaluate(kernel.axes[a], sizes) for a in (*dot.batch, dot.m, dot.n, dot.k))
+
+
+def is_update(plan: Plan, kernel: Kernel) -> bool:
+    """Is it a gradient of weights with their update, which nobody waits for?"""
+    written = {plan.buffers[load.buffer].space for load in kernel.body.stores()}
+    return isinstance(kernel.body, Dot) and kernel.loop is None and written <= {Space.STATE, Space.COPY}
+
+
+def is_one_of_many(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
+    """Is it an update among so many that their tiles together take a GPU?  They share a launch."""
+    if not is_update(plan, kernel):
+        return False
+    many = [k for k in plan.kernels if is_update(plan, k) and flops_of(k, sizes) >= LEAST_LATE_FLOPS]
+    return sum(blocks(k, TILES[-1], sizes) for k in many) >= MANY_TILES
 
 
 def along(kernel: Kernel, load: Load, other: int) -> bool | None:

@@ -128,7 +128,8 @@ def side_by_side(draft: Draft, parts: Sequence[Part]) -> list[list[Part]]:
             launches.append([part])
             continue
         updates = not all(map(is_small, part))
-        kind = (schedule_of(part[0]).threads, updates, schedule_of(part[0]).form == MIDDLE)
+        late = schedule_of(part[0]).form == MIDDLE
+        kind = (schedule_of(part[0]).threads, updates or late, late)
         group = open.get(kind, [])
         blocks = 0 if updates else sum(blocks_of(draft, p) for p in (*group, part))
         given = sum(given_count(k) for p in (*group, part) for k in p)

@@ -41,85 +41,81 @@ WS_INLINE void ws_bring_others(const int *places, const ws_step *step, const ws_
     }
 }
 
-/* A chunk of the sums of all rows and 8 columns: e(row, column, sum).  A team of threads has sixteen indices of k at a
-   time, of some rows and four columns each; what the eight sixteens give is added in order. */
+/* A chunk of the sums of all rows and 8 columns: e(row, column, sum).  A team of threads has sixteen indices of k, of some
+   rows and columns each: of many rows 8 x 8, since shared memory is what it waits for.  What the eight teams find is added
+   in order. */
 template <int ROWS, class E> WS_INLINE void ws_chunk_of_rows(float *memory, const float *x, const float *w, E e) {
-  constexpr int RM = ROWS > 32 ? 4 : 2, DOWN = ROWS / RM, TEAM = 2 * DOWN, TEAMS = 256 / TEAM, TILE = ROWS * WS_WIDE;
+  constexpr int RM = ROWS > 64 ? 8 : ROWS / 16, RN = ROWS > 64 ? 8 : 4, ACROSS = WS_WIDE / RN, DOWN = ROWS / RM;
+  constexpr int TEAM = DOWN * ACROSS, TILE = ROWS * WS_WIDE;
+  static_assert(8 * TEAM <= 256, "all teams are there");
   struct alignas(16) Piece { float x[4]; };
-  const int t = threadIdx.x, row = t % TEAM / 2, column = t % 2 * 4;
-#pragma unroll
-  for (int group = t / TEAM; group < 8; group += TEAMS) {
-    float acc[RM][4];
+  const int t = threadIdx.x, group = t / TEAM, row = t % TEAM / ACROSS, column = t % ACROSS * RN;
+  if (group < 8) {
+    float acc[RM][RN];
 #pragma unroll
     for (int i = 0; i < RM; i++)
 #pragma unroll
-      for (int j = 0; j < 4; j++) acc[i][j] = 0;
+      for (int j = 0; j < RN; j++) acc[i][j] = 0;
 #pragma unroll
     for (int l = 0; l < 16; l += 4) {
-      float a[RM][4], b[4][4];
+      float a[RM][4], b[RN][4];
 #pragma unroll
       for (int i = 0; i < RM; i++) ws_pick<float, 4>(a[i], x + (row + i * DOWN) * WS_APART + group * 16 + l);
 #pragma unroll
-      for (int j = 0; j < 4; j++) ws_pick<float, 4>(b[j], w + (column + j) * WS_APART + group * 16 + l);
+      for (int j = 0; j < RN; j++) ws_pick<float, 4>(b[j], w + (column + j) * WS_APART + group * 16 + l);
 #pragma unroll
       for (int k = 0; k < 4; k++)
 #pragma unroll
         for (int i = 0; i < RM; i++)
 #pragma unroll
-          for (int j = 0; j < 4; j++) acc[i][j] += a[i][k] * b[j][k];
+          for (int j = 0; j < RN; j++) acc[i][j] += a[i][k] * b[j][k];
     }
 #pragma unroll
     for (int i = 0; i < RM; i++)
-      *(Piece *)(memory + group * TILE + (row + i * DOWN) * WS_WIDE + column) =
-          {{acc[i][0], acc[i][1], acc[i][2], acc[i][3]}};
+#pragma unroll
+      for (int j = 0; j < RN; j += 4)
+        *(Piece *)(memory + group * TILE + (row + i * DOWN) * WS_WIDE + column + j) =
+            {{acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]}};
   }
   __syncthreads();
 #pragma unroll
   for (int at = t; at < TILE; at += 256) {
     float sum = memory[at];
 #pragma unroll
-    for (int group = 1; group < 8; group++) sum += memory[group * TILE + at];
+    for (int other = 1; other < 8; other++) sum += memory[other * TILE + at];
     e(at / WS_WIDE, at % WS_WIDE, sum);
   }
 }
 
-/* The gradient of a block's weights: d(row, column) is that of the columns.  A team of threads adds up sixteen rows, of
-   some features and four columns each; e(feature, column, sum, which) takes the four of a thread. */
+/* The gradient of a block's weights: d(row, column) is that of the columns.  Sixteen rows at a time are added up by 64
+   threads, 4 x 4 weights each; e(feature, column, sum, which) takes the four of a thread. */
 template <int ROWS, class D, class E> WS_INLINE void ws_gradient_of_weights(float *memory, const float *x, D d, E e) {
-  constexpr int PARTS = ROWS / 16, TILE = WS_DEEP * WS_WIDE, FOURS = PARTS > 4 ? 2 : 1, TEAM = 64 / FOURS;
+  constexpr int PARTS = ROWS / 16, TILE = WS_DEEP * WS_WIDE;
   struct alignas(16) Piece { float x[4]; };
   float *const parts = memory, *const slopes = memory + PARTS * TILE;
-  const int t = threadIdx.x, feature = t % TEAM / 2 * 4, column = t % 2 * 4;
+  const int t = threadIdx.x, feature = t % 32 * 4, column = t / 32 % 2 * 4;
 #pragma unroll
   for (int at = t; at < ROWS * WS_WIDE; at += 256) slopes[at] = d(at / WS_WIDE, at % WS_WIDE);
   __syncthreads();
-  for (int part = t / TEAM; part < PARTS; part += 256 / TEAM) {
-    float acc[4][FOURS][4];
+  for (int part = t / 64; part < PARTS; part += 4) {
+    float acc[4][4];
 #pragma unroll
     for (int c = 0; c < 4; c++)
 #pragma unroll
-      for (int q = 0; q < FOURS; q++)
+      for (int f = 0; f < 4; f++) acc[c][f] = 0;
 #pragma unroll
-        for (int f = 0; f < 4; f++) acc[c][q][f] = 0;
-#pragma unroll 8
-    for (int row = part * 16; row < part * 16 + 16; row++) {
-      float a[FOURS][4], b[4];
-#pragma unroll
-      for (int q = 0; q < FOURS; q++) ws_pick<float, 4>(a[q], x + row * WS_APART + q * 64 + feature);
-      ws_pick<float, 4>(b, slopes + row * WS_WIDE + column);
+    for (int row = 0; row < 16; row++) {
+      float a[4], b[4];
+      ws_pick<float, 4>(a, x + (part * 16 + row) * WS_APART + feature);
+      ws_pick<float, 4>(b, slopes + (part * 16 + row) * WS_WIDE + column);
 #pragma unroll
       for (int c = 0; c < 4; c++)
 #pragma unroll
-        for (int q = 0; q < FOURS; q++)
-#pragma unroll
-          for (int f = 0; f < 4; f++) acc[c][q][f] += a[q][f] * b[c];
+        for (int f = 0; f < 4; f++) acc[c][f] += a[f] * b[c];
     }
 #pragma unroll
     for (int c = 0; c < 4; c++)
-#pragma unroll
-      for (int q = 0; q < FOURS; q++)
-        *(Piece *)(parts + part * TILE + (column + c) * WS_DEEP + q * 64 + feature) =
-            {{acc[c][q][0], acc[c][q][1], acc[c][q][2], acc[c][q][3]}};
+      *(Piece *)(parts + part * TILE + (column + c) * WS_DEEP + feature) = {{acc[c][0], acc[c][1], acc[c][2], acc[c][3]}};
   }
   __syncthreads();
 #pragma unroll

@@ -8,24 +8,22 @@ for each step:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from wholestep.compiler.backends.cuda import staying
 from wholestep.compiler.backends.cuda.layout import record_words
 from wholestep.compiler.backends.cuda.render.language import LOCAL, STORED
-from wholestep.compiler.backends.cuda.render.shared import Body, Called, body_of, dispatch, in_runs, size_of
+from wholestep.compiler.backends.cuda.render.shared import Body, Called, body_of, dispatch, in_runs
 from wholestep.compiler.backends.cuda.render.source import work_of_a_block, written
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
-from wholestep.compiler.backends.cuda.sharing import parts_of, touched
+from wholestep.compiler.backends.cuda.sharing import parts_of
 from wholestep.compiler.backends.cuda.staying import APART, DEEP, RECORDS, WIDE, Staying
 from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import Kernel, Load, Plan, Space
+from wholestep.compiler.plan.kernel import Kernel, Load, Plan
 
 NAME = "many_steps"
-MOST_OF_ROW = 4096  # bytes of a buffer's row in shared memory
 
 
 @dataclass(frozen=True)
@@ -108,40 +106,6 @@ def updating(plan: Plan, found: Staying) -> tuple[str, UpdateWriter]:
 
 
 @dataclass(frozen=True)
-class RowBuffer:
-    """What rows leave for each other: a row of it lies in shared memory while a block has that row."""
-
-    buffer: int
-    type: str
-    offset: int  # bytes
-    elements: int  # of a row
-    is_wanted: bool  # by others, in its own place
-
-
-def row_buffers(plan: Plan, found: Staying) -> list[RowBuffer]:
-    """The buffers that the first product and the rows behind it write whole rows of."""
-    kernels, end, rows = (found.forward, *found.between[0]), 0, list[RowBuffer]()
-    outside = set[int]().union(*(touched(k)[0] for k in plan.kernels if k not in kernels))
-    for kernel in kernels:
-        for load in kernel.body.stores():
-            own, size = (
-                plan.buffers[load.buffer],
-                prod(e if isinstance(e, int) else MOST_OF_ROW for e in load.shape[1:]),
-            )
-            whole = all(
-                i.plain is not None and kernel.axes[i.plain] == e for i, e in zip(load.index, load.shape, strict=True)
-            )
-            if own.space is Space.WORK or not whole or size * own.type.dtype.size > MOST_OF_ROW:
-                continue
-            if load.buffer in {r.buffer for r in rows}:
-                continue
-            wanted = load.buffer in outside or own.space is not Space.ARENA
-            rows.append(RowBuffer(load.buffer, STORED[own.type.dtype], end, size, wanted))
-            end += -(-size * own.type.dtype.size // 16) * 16
-    return rows
-
-
-@dataclass(frozen=True)
 class Phase:
     """Some blocks' work between two meetings."""
 
@@ -181,26 +145,20 @@ def render_staying(plan: Plan, found: Staying) -> StayingText:
         (found.forward, buffers_of(first), False),
         (found.gradient, buffers_of(last), False),
     ]
-    starts, at = [], len(buffers_of(first))
+    starts = []
     for each in (*between, beside):
         starts.append(count_of(calls))
         calls += [(c.kernel, c.body.buffers, bool(schedule_of(c.kernel).scratch)) for c in each.calls]
-    rows = row_buffers(plan, found)
-    chain = range(starts[0], starts[1])
-    held = {i: r for i, b in enumerate(addresses(calls)) for r in rows if b == r.buffer and (i in chain or i < at)}
-    outside = count_of(calls)
-    calls.append((found.forward, tuple(r.buffer for r in rows), False))
-    row_bytes = sum(-(-r.elements * size_of(r.type) // 16) * 16 for r in rows)
     work = max([found.work_bytes, *(c.body.bytes for each in (*between, beside) for c in each.calls)])
     count, record = count_of(calls), 8 * record_words(plan)
-    bytes = found.own_bytes + work + row_bytes + 16 * count + RECORDS * record + 4 * found.rows
+    bytes = found.own_bytes + work + 16 * count + RECORDS * record + 4 * found.rows
     loss = plan.outputs[0][1]
-    places = [i for i, b in enumerate(addresses(calls)) if b == loss and i not in held]
+    places = [i for i, b in enumerate(addresses(calls)) if b == loss]
+    at = len(buffers_of(first))
     main = MAIN.format(
         name=NAME,
         rows=found.rows,
         work=work,
-        row_bytes=row_bytes,
         count=count,
         record=record,
         tiles=found.tiles,
@@ -213,8 +171,7 @@ def render_staying(plan: Plan, found: Staying) -> StayingText:
         kept=", ".join(str(at + buffers_of(last).index(b)) for b in found.kept),
         place=_place(found),
         losses=" ".join(f"given[{i}] = losses + 16*s;" for i in places),
-        middle=_rows(between[0], starts[0], held, rows, outside)
-        + "".join(_middle(each, start) for each, start in zip(between[1:], starts[1:], strict=False)),
+        middle="".join(_middle(n, each, start) for n, (each, start) in enumerate(zip(between, starts, strict=False))),
         others=beside.blocks,
         beside=f"{beside.function}(step, memory, block, given + {starts[-1]});" if beside.calls else "",
         deep=DEEP,
@@ -243,39 +200,15 @@ def _place(found: Staying) -> str:
     return f"(first + feature)*{along} + (n0 + column)*{across}"
 
 
-def _rows(each: Phase, start: int, held: Mapping[int, RowBuffer], rows: Sequence[RowBuffer], outside: int) -> str:
-    """Rows that need each other: what they leave is in shared memory, and others find it in its place behind them."""
-    points, leaves = [], []
-    for n, (i, r) in enumerate(held.items()):  # where its own row lies as row `block` of a whole buffer would
-        place = f"(ws_long_word)own_row + {r.offset} - (ws_long_word)block*{r.elements * size_of(r.type)}"
-        points.append(f"      if (t == {n % 8 * 32}) given[{i}] = (void *)({place});\n")
-    for n, r in enumerate(rows):
-        if r.is_wanted:
-            to, of = f"(({r.type} *)given[{outside + n}])", f"(({r.type} *)(own_row + {r.offset}))"
-            walk = f"for (int j = t; j < {r.elements}; j += 256)"
-            leaves.append(f"        {walk} {to}[block*{r.elements} + j] = {of}[j];\n")
+def _middle(number: int, each: Phase, start: int) -> str:
+    """A phase of blocks; the rows of the first one begin with what follows the first product."""
+    row = "" if number else f"{NAME}_row(step, partial, block, given);\n      __syncthreads();\n      "
     return f"""    for (int block = blockIdx.x; block < {each.blocks}; block += gridDim.x) {{
-{"".join(points)}      __syncthreads();
-      {NAME}_row(step, partial, block, given);
-      __syncthreads();
-      {each.function}(step, memory, block, given + {start});
-      __syncthreads();
-      if (block < step->rows) {{
-{"".join(leaves)}      }}
-    }}
-    ws_arrive(come);
-    bring(s + 1);
-    ws_await(come, ++met * gridDim.x);
-"""
-
-
-def _middle(each: Phase, start: int) -> str:
-    """A phase of blocks between two meetings."""
-    return f"""    for (int block = blockIdx.x; block < {each.blocks}; block += gridDim.x) {{
-      {each.function}(step, memory, block, given + {start});
+      {row}{each.function}(step, memory, block, given + {start});
       __syncthreads();
     }}
     ws_arrive(come);
+    {"" if number else "bring(s + 1);"}
     ws_await(come, ++met * gridDim.x);
 """
 
@@ -285,8 +218,7 @@ extern "C" __global__ void __launch_bounds__(256) {name}(const char *records, in
 const ws_data *data, float *partial, char *losses, int *come) {{
   float *const x = (float *)ws_shared_memory(), *const w = x + 2*{rows}*{apart};
   char *const memory = (char *)(w + {wide}*{apart});
-  char *const own_row = memory + {work};
-  void **const table = (void **)(own_row + {row_bytes});
+  void **const table = (void **)(memory + {work});
   char *const told = (char *)(table + 2*{count});
   int *const places = (int *)(told + {records}*{record});
   const int t = threadIdx.x, chunk = blockIdx.x / {across}, first = chunk * {deep}, n0 = blockIdx.x % {across} * {wide};
