@@ -8,7 +8,10 @@ import pytest
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from wholestep.compiler.backends.cuda import driver, epochs, staying
+from wholestep.compiler.backends.cuda.compiler import compile_text
 from wholestep.compiler.backends.cuda.program import CudaProgram
+from wholestep.compiler.backends.cuda.render.source import native, with_primitives
+from wholestep.compiler.backends.cuda.render.staying import render_staying
 
 PLAIN = ws.CompileOptions(verify=False, egraph=False)
 FEATURES, COLUMNS, CLASSES = 852, 20, 5  # more than 64 KB of weights, and the last of each does not fill its block
@@ -102,3 +105,16 @@ def test_the_report_says_how_epochs_run_and_why() -> None:
     ):
         found = build("null:cuda/sm_90", batch, features=features).report()
         assert f"epochs over data on the GPU are the launches of several steps in one graph: {why}" in str(found)
+    found = build("null:cuda/sm_80", 128).report()
+    assert "in one graph: a block would need 196,736 bytes of shared memory" in str(found)
+
+
+@pytest.mark.parametrize("kind", ["sm_80", "sm_90"])
+def test_the_kernel_becomes_machine_code(kind: str) -> None:
+    plan = build(f"null:cuda/{kind}", 40).plan
+    found = staying.find_staying(plan)
+    assert not isinstance(found, str)
+    rendered = render_staying(plan, found)
+    assert rendered.bytes <= found.most_bytes
+    body = "\n".join([native("gather.h"), native("staying.h"), rendered.text])
+    assert b"many_steps" in compile_text(with_primitives(body), kind)

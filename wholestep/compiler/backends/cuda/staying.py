@@ -27,6 +27,7 @@ MOST_KEPT = 4  # states of a weight
 MULTIPROCESSORS = {"sm_80": 108, "sm_86": 84, "sm_89": 128, "sm_90": 132}
 SHARED = {"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10, "sm_90": 227 << 10}  # bytes of a block
 MOST_OTHERS = 64  # bytes of a row of the other inputs, which a thread brings
+MOST_OF_KERNEL, MOST_TOLD = 48 << 10, 8 << 10  # bytes of shared memory
 RECORDS = 4  # of steps, in shared memory
 FEW_LAUNCHES = 8  # of a step that the report says this of
 
@@ -63,11 +64,17 @@ class Staying:
 
     @property
     def own_bytes(self) -> int:
-        """Shared memory for rows, weights, and what their gradient needs at a time."""
+        """Shared memory for rows and weights."""
         return 4 * (2 * self.rows * APART + WIDE * APART)
 
     @property
+    def most_bytes(self) -> int:
+        """Shared memory of a block, at most: with that of any other kernel, and with what steps are told."""
+        return self.own_bytes + max(self.work_bytes, MOST_OF_KERNEL) + MOST_TOLD
+
+    @property
     def work_bytes(self) -> int:
+        """For what the gradient needs at a time."""
         return 4 * (self.rows // 16 * DEEP * WIDE + self.rows * WIDE)
 
 
@@ -112,9 +119,12 @@ def find_staying(plan: Plan) -> Staying | str:
     if tiles + 2 > most:
         return f"the weights would take {tiles} of {most} multiprocessors"
     middle = tuple(launches[1:-1])
-    return Staying(
+    found = Staying(
         forward, gradient, middle, beside, dot.a.buffer, dot.b.buffer, kept, features, columns, rows, min(wanted, most)
     )
+    if found.most_bytes > SHARED[kind_of_name(plan.target)]:
+        return f"a block would need {found.most_bytes:,} bytes of shared memory"
+    return found
 
 
 def _refused_forward(plan: Plan, kernel: Kernel) -> str:
