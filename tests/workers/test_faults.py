@@ -114,6 +114,7 @@ def test_sigterm_to_one_worker_saves_and_stops_all_and_the_run_goes_on_to_the_sa
     assert (code, weights(tmp_path)) == (0, [undisturbed] * 2), said
 
 
+@pytest.mark.long
 def test_sigint_to_the_launcher_does_too(tmp_path: Path) -> None:
     with job(tmp_path) as launcher:
         wait_for_checkpoint(tmp_path)

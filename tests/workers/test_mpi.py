@@ -17,6 +17,7 @@ def test_collectives_have_the_bits_of_the_tree(count: int) -> None:
     assert done.stdout.count("ok") == count, done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_the_same_over_tcp() -> None:
     done = mpiexec(2, "tests.workers.collectives", "messages", MPIR_CVAR_NOLOCAL="1", UCX_TLS="tcp,self")
     assert done.stdout.count("ok") == 2, done.stdout + done.stderr

@@ -57,7 +57,7 @@ class MPIGroup:
         slot = self._slot(addresses is not None)
         pids = (ctypes.c_int * self.size)(*self._visible())
         mpi = _functions(self.comm)
-        crowded = sum(pid != 0 for pid in pids) > len(os.sched_getaffinity(0))
+        crowded = 1 + sum(pid != 0 for pid in pids) > len(os.sched_getaffinity(0))
         opened = self._library.ws_mpi_open(
             self.rank, self.size, timeout, slot, addresses, pids, ctypes.byref(mpi), crowded
         )
