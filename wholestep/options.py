@@ -148,3 +148,8 @@ def launch_variables(count: int, attempt: int, restarts: int, since: float, thre
     if threads is not None and not os.environ.get("WHOLESTEP_THREADS"):
         found["WHOLESTEP_THREADS"] = str(threads)
     return found
+
+
+def ray_address() -> str | None:
+    """The cluster of Ray that the user has named; None where there is none."""
+    return os.environ.get("RAY_ADDRESS") or None

@@ -19,8 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wholestep.compiler.runtime.threads import default_threads
 from wholestep.errors import TrainingInterrupted, UsageError, WorkerError
-from wholestep.options import launched
+from wholestep.options import launched, ray_address
 
 if TYPE_CHECKING:
     from wholestep.train.experiment import Experiment
@@ -98,9 +99,10 @@ def run_on_ray(workers: Workers) -> None:
         os.environ.setdefault(name, value)
     import ray
 
-    own = not ray.is_initialized()
+    own, address = not ray.is_initialized(), ray_address()
     if own:
-        ray.init(logging_level="error", log_to_driver=False)
+        room = {} if address else {"num_cpus": max(default_threads(), workers.count)}  # workers may share cores
+        ray.init(address=address or "local", logging_level="error", log_to_driver=False, **room)
     try:
         with shown(Path(program.logs)):
             _supervise(program, workers.count)
