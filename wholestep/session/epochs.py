@@ -183,17 +183,7 @@ def run_in_slices(
     _check_options(options, updates)
     for size in (min(batch, data.rows), min(batch, data.rows - (updates - 1) * batch)):
         inputs.check_least({**data.sizes, **({} if rows.symbol is None else {rows.symbol: size})})
-    epoch = Epoch(
-        sources=data.sources,
-        whole=data.whole,
-        sizes=data.sizes if rows.symbol is None else {**data.sizes, rows.symbol: batch},
-        rows=data.rows,
-        batch=batch,
-        symbol=rows.symbol,
-        seed=options.seed,
-        every=options.every,
-        kept=unchanged.kept,
-    )
+    epoch = replace(_epoch_over(data, rows, batch, unchanged), seed=options.seed, every=options.every)
     for number in range(options.epochs):
         done = 0 if number else options.start
         if not done:
@@ -217,6 +207,28 @@ def run_in_slices(
                 if plan.updated and done == updates:
                     state.epoch += 1
                 yield part
+
+
+def prepare_run(entry: EntryPoint, arrays: Mapping[str, object], batch_size: int | None, unchanged: Unchanged) -> None:
+    """Let a GPU compile what epochs over data need, and take the data, before the time of the first epoch."""
+    if entry.program.synchronous or not entry.has_loss:
+        return
+    rows = rows_of(entry.inputs, entry.plan)
+    data = unchanged.prepared(entry, rows, arrays)
+    batch = batch_rows(rows, entry.plan.sizes, batch_size, data.rows)
+    entry.program.epoch(_epoch_over(data, rows, batch, unchanged))  # nothing runs until it is asked for
+
+
+def _epoch_over(data: DataSet, rows: Rows, batch: int, unchanged: Unchanged) -> Epoch:
+    return Epoch(
+        sources=data.sources,
+        whole=data.whole,
+        sizes=data.sizes if rows.symbol is None else {**data.sizes, rows.symbol: batch},
+        rows=data.rows,
+        batch=batch,
+        symbol=rows.symbol,
+        kept=unchanged.kept,
+    )
 
 
 def _until(done: int, updates: int, pause: int | None) -> int:

@@ -124,6 +124,7 @@ class Session:
 
     run = delegate("_training", Training.run)
     run_in_slices = delegate("_training", Training.run_in_slices)
+    prepare_to_run = delegate("_training", Training.prepare_to_run)
 
     predict = delegate_overloaded("_evaluation", Evaluation.predict)
     evaluate = delegate_overloaded("_evaluation", Evaluation.evaluate)

@@ -12,7 +12,7 @@ from wholestep.compiler.backend import Slice
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import UsageError
 from wholestep.session.entries import Programs
-from wholestep.session.epochs import Look, RunOptions, Unchanged, run_in_slices
+from wholestep.session.epochs import Look, RunOptions, Unchanged, prepare_run, run_in_slices
 from wholestep.session.inspect.inspect import Inspect
 from wholestep.session.metrics import Measurements
 
@@ -60,6 +60,10 @@ class Training:
         for target, schedule in called.items():
             if odd := unlike(programs.scalars.schedule(target, schedule), updates, "step"):
                 warnings.warn(f"the schedule of {target}, {odd}", stacklevel=4)
+
+    def prepare_to_run(self, arrays: Mapping[str, object], batch_size: int | None, unchanged: Unchanged) -> None:
+        """What runs with this `unchanged` would otherwise do first: their time is that of steps."""
+        prepare_run(self._programs.main, arrays, batch_size, unchanged)
 
     def run_in_slices(
         self,

@@ -33,6 +33,12 @@ class Steps:
         self.session, self.config = session, config
         self.unchanged: Unchanged | None = None  # of a run whose data nobody changes between its epochs
 
+    def prepare(self, loader: Loader) -> None:
+        """Before the first epoch: what is compiled or copied for all of them is no time of one."""
+        table = arrays_of(loader)
+        if table is not None and isinstance(loader, DataLoader) and self.unchanged is not None:
+            self.session.prepare_to_run(self.named_table(table), loader.batch_size, self.unchanged)
+
     def of_epoch(
         self, loader: Loader, epoch: int, start: int, every: int | None, pause: int | None = None
     ) -> Iterator[Slice]:

@@ -95,6 +95,8 @@ class Trainer:
         with finish_before_exit(run):
             try:
                 self.callbacks.begin(run)
+                if begin.epoch < epochs:
+                    self.feed.prepare(loader)
                 for epoch in range(begin.epoch, epochs):
                     if self._stops(run):
                         break

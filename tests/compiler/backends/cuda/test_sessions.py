@@ -152,8 +152,10 @@ def test_fit_takes_data_to_the_gpu_once_unless_a_callback_may_change_it(monkeypa
     copies: list[int] = []
     copy = epochs.copy_sources
     monkeypatch.setattr(epochs, "copy_sources", lambda gpu, sources: copies.append(1) or copy(gpu, sources))
+    begun: list[int] = []
+    monkeypatch.setattr(ws.LossHistory, "on_epoch_begin", lambda self, epoch: begun.append(len(copies)))
     fit("cuda", epochs=3, callbacks=[ws.LossHistory()])
-    assert len(copies) == 1
+    assert begun == [1, 1, 1], "before the first epoch's time begins"
     ours, _ = fit("cuda", epochs=2, callbacks=[Spoiler()])
     assert len(copies) == 3
     others, _ = fit("reference", epochs=2, callbacks=[Spoiler()])
