@@ -97,6 +97,18 @@ def test_what_means_nothing_is_refused(given: dict[str, object], told: str) -> N
         ws.Workers(**given)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"shard": "optimizer"}, "shard='optimizer'.: states cannot be divided among workers yet; leave it out"),
+        ({"model": 2}, "model=2.: layers cannot be divided among workers yet; divide batches alone, ws.Workers.4."),
+    ],
+)
+def test_what_is_not_built_is_refused_when_workers_join(given: dict[str, object], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        ws.Workers(4, **given).join()  # type: ignore[arg-type]
+
+
 def test_the_number_of_workers_follows_from_its_axes() -> None:
     assert ws.Workers(data=2, model=3).count == 6
     assert ws.Workers(6, model=3).data == 2

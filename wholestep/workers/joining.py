@@ -28,6 +28,7 @@ _joined: MPIGroup | None = None
 
 def join(workers: Workers) -> MPIGroup | None:
     """The group that this process is a rank of; None where it is alone and need not be more."""
+    _refuse_axes(workers)
     launch = launched()
     if launch is None:
         if workers.count == 1:
@@ -38,6 +39,20 @@ def join(workers: Workers) -> MPIGroup | None:
     group.native.timeout = workers.timeout
     _need_count(workers.count, group.size)
     return group if group.size > 1 else None
+
+
+def _refuse_axes(workers: Workers) -> None:
+    """What is not built is not passed over in silence."""
+    if workers.shard is not None:
+        raise UsageError(
+            f"ws.Workers(shard={workers.shard!r}): states cannot be divided among workers yet; leave it out, and each "
+            "keeps all of them."
+        )
+    if (workers.model or 1) > 1:
+        raise UsageError(
+            f"ws.Workers(model={workers.model}): layers cannot be divided among workers yet; divide batches alone, "
+            f"ws.Workers({workers.count})."
+        )
 
 
 def _started_alone(workers: Workers) -> str:

@@ -24,9 +24,9 @@ class Workers:
         count: how many; None is as many as were started, `wholestep launch -n 4`.
         engine: "mpi": processes that `wholestep launch`, `mpiexec` or `srun` has started.  "ray": this process asks Ray
             for them, which starts them again where one is lost.
-        shard: "optimizer": each process keeps a part of the optimizer's state, and updates its part of the weights.
+        shard: "optimizer" will divide the optimizer's state among processes; it is refused so far.
         data: of `count = data * model`: how many parts a batch is cut into.
-        model: and how many processes layers with `split=` are divided among.
+        model: and how many processes layers are divided among; more than one is refused so far.
         checkpoint: of "ray": the folder that its restarts go on from; `fit` keeps its checkpoints there.
         restarts: of "ray": how often; `wholestep launch --restarts 3` says it for MPI.
         timeout: seconds that a process waits for the others before the run ends with a `WorkerError`.
