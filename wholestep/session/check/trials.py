@@ -72,18 +72,20 @@ class Trials:
     def settled(self, sizes: Sizes) -> Comparison:
         """The comparison at one choice of sizes; it has mismatches where every draw has some.
 
-        A draw after the first also finds out what rounding alone does to the step: near a jump, or where large
-        numbers cancel, float32 may be far from float64 and right.
+        Where one has some, it is found out what rounding alone does to the step: near a jump, or where large numbers
+        cancel, float32 may be far from float64 and right.
         """
         for attempt in range(ATTEMPTS):
             trial = self.draw.trial(sizes, SEED + attempt)
             self._session.place(trial)
             before = self._session.looked_at()
             wanted = self._evaluated(self.graph, trial, before).result(self.graph, before)
-            noise = self._noise(trial, before, attempt) if attempt else None
-            comparison = compared(
-                self._session.shapes, before, self._session.run(trial), wanted, self._tolerance, noise
-            )
+            got, shapes = self._session.run(trial), self._session.shapes
+            comparison = compared(shapes, before, got, wanted, self._tolerance)
+            if comparison.mismatches:
+                self._session.place(trial)  # the step has changed the states
+                noise = self._noise(trial, before, attempt)
+                comparison = compared(shapes, before, got, wanted, self._tolerance, noise)
             if not comparison.mismatches:
                 return comparison
         return comparison
