@@ -100,6 +100,14 @@ class OutOfMemoryError(WholestepError, MemoryError):
         self.bytes, self.what, self.free, self.where = bytes, text, free, where
 
 
+class LimitError(OutOfMemoryError):
+    """No plan of a step takes as few bytes as `memory=` allows: `bytes` is the least, `limit` what is allowed."""
+
+    def __init__(self, text: str, bytes: int, advice: str = "", *, limit: int) -> None:
+        super().__init__(text, bytes, advice)
+        self.limit = limit
+
+
 class CacheError(WholestepError, OSError):
     """Compiled code could be kept nowhere: neither in the cache folder nor in a temporary one."""
 

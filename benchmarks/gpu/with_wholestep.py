@@ -29,6 +29,7 @@ class Stepper:
             seed=0,
             device="cuda",
             precision="tf32" if found.tf32 else found.cell.precision,
+            memory=found.memory,
         )
 
     def losses(self, count: int) -> list[float]:

@@ -10,7 +10,7 @@ import typer
 
 from wholestep.cli.config_file import naming_later, read_config
 from wholestep.cli.launch import Hosts, Restarts, is_first, is_started_again, say, start
-from wholestep.cli.shared import Device, Precision, experiment_in, experiment_of, parse_settings, told
+from wholestep.cli.shared import Device, Memory, Precision, experiment_in, experiment_of, parse_settings, told
 from wholestep.errors import CheckpointError, TrainingInterrupted, UsageError
 from wholestep.options import launched
 
@@ -40,6 +40,7 @@ def train(
     trusted: Script = None,
     device: Device = None,
     precision: Precision = None,
+    memory: Memory = None,
     exact: Annotated[bool, typer.Option("--exact", help="Refuse to resume where bits could differ.")] = False,
     progress: Annotated[bool, typer.Option(help="Show how training goes.")] = True,
     folds: Annotated[
@@ -55,7 +56,7 @@ def train(
         place = resume or folder or (Path("runs") / script.stem if script is not None else Path("runs"))
         _start_workers(workers, engine, hosts, restarts, place)
         return
-    settings = parse_settings(set or [], device if resume is None else None, precision)
+    settings = parse_settings(set or [], device if resume is None else None, precision, memory)
     if resume is not None:
         if script is not None or settings or config is not None:
             raise UsageError(

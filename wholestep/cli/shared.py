@@ -36,6 +36,10 @@ Precision = Annotated[
     typer.Option(help="What products are computed in: float32, bfloat16 or float16; on a GPU tf32 too."),
 ]
 
+Memory = Annotated[
+    str | None, typer.Option(help="The most that a step may take: 5.5GB, or 0.7 of what it takes without a limit.")
+]
+
 
 def told(command: Callable[P, R]) -> Callable[P, R]:
     """An error of ours, or of a file, is one line and exit code 1; anything else is a bug and keeps its traceback."""
@@ -62,11 +66,13 @@ def _without_own_lines(text: str) -> str:
     )
 
 
-def parse_settings(given: Sequence[str], device: str | None = None, precision: str | None = None) -> dict[str, Any]:
-    """`["optimizer.lr=3e-4", "name=x"]` by name, `--device` and `--precision` too; values are JSON, else text."""
-    settings: dict[str, Any] = {} if device is None else {"device": device}
-    if precision is not None:
-        settings["precision"] = precision
+def parse_settings(
+    given: Sequence[str], device: str | None = None, precision: str | None = None, memory: str | None = None
+) -> dict[str, Any]:
+    """`["optimizer.lr=3e-4", "name=x"]` by name, `--device`, `--precision` and `--memory` too; values are JSON, else
+    text."""
+    options = {"device": device, "precision": precision, "memory": memory}
+    settings: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     for item in given:
         name, equals, text = item.partition("=")
         if not equals or not name.strip():

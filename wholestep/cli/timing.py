@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wholestep.cli.shared import Device, Precision, experiment_of, parse_settings, told
+from wholestep.cli.shared import Device, Memory, Precision, experiment_of, parse_settings, told
 from wholestep.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,9 +28,10 @@ def trace(
     set: Set = None,
     device: Device = None,
     precision: Precision = None,
+    memory: Memory = None,
 ) -> None:
     """Time a build, an epoch and every kernel; the file opens in ui.perfetto.dev and chrome://tracing."""
-    trainer, loader = experiment_of(script, parse_settings(set or [], device, precision)).trainer()
+    trainer, loader = experiment_of(script, parse_settings(set or [], device, precision, memory)).trainer()
     batch = _first_batch(trainer, loader)
     trainer.train(loader, 1)
     found = trainer.session.profile(batch, steps=steps)
@@ -57,11 +58,12 @@ def bench(
     set: Set = None,
     device: Device = None,
     precision: Precision = None,
+    memory: Memory = None,
 ) -> None:
     """Train for some seconds and say how fast."""
     if not seconds > 0:
         raise UsageError(f"--seconds is above 0; received {seconds:g}.")
-    experiment = experiment_of(script, parse_settings(set or [], device, precision))
+    experiment = experiment_of(script, parse_settings(set or [], device, precision, memory))
     trainer, loader = experiment.trainer()
     trainer.train(loader, 1)  # pages are touched, processors awake
     steps, rates, begun = 0, [], time.perf_counter()

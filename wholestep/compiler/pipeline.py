@@ -35,12 +35,14 @@ from wholestep.compiler.passes.unroll import unroll_inner_loops
 from wholestep.compiler.plan.bounds import index_bounds, least_sizes
 from wholestep.compiler.plan.check import check
 from wholestep.compiler.plan.dtypes import need_dtypes
+from wholestep.compiler.plan.footprint import Limit
 from wholestep.compiler.plan.formats import footprint
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.request import PlanRequest, called
 from wholestep.compiler.spans import Integers, OptimizeReport, Spans
 from wholestep.compiler.stage import ForTarget, Pass, Stage, own, own_pass, passes_at, with_target
 from wholestep.compiler.target import Target
+from wholestep.compiler.within import plan_within
 from wholestep.errors import GraphError
 from wholestep.options import CompileOptions
 
@@ -194,8 +196,11 @@ class Compiler:
             log.warning("%s: %s", stage.name, report)
         return rewritten
 
-    def plan(self, graph: Graph, capacity: Mapping[str, int], target: Target) -> tuple[Plan, OptimizeReport]:
-        """The plan of one entry point for a target and what was done to get it."""
+    def plan(
+        self, graph: Graph, capacity: Mapping[str, int], target: Target, limit: Limit | None = None
+    ) -> tuple[Plan, OptimizeReport]:
+        """The plan of one entry point for a target and what was done to get it; where there is a limit, one that keeps
+        it."""
         log.info("traced graph: %d nodes", len(graph.nodes))
         if log.isEnabledFor(logging.DEBUG):
             log.debug("traced graph:\n%s", print_graph(graph))
@@ -207,8 +212,11 @@ class Compiler:
         lowered = self.run_stages(graph, target)
         need_dtypes(lowered, target)  # passes make tensors as well: masks, indices, copies in other types
         with self.spans.span(PLAN):
-            request = PlanRequest(lowered, capacity, target, self.options.fuse, tuple(bounds), tuple(least), self.label)
-            plan = planner_of(target)(request)
+            request = PlanRequest(
+                lowered, capacity, target, self.options.fuse, tuple(bounds), tuple(least), label=self.label
+            )
+            planner = planner_of(target)
+            plan = planner(request) if limit is None else plan_within(request, planner, limit)
             check(plan)
             _need_room(plan, target)
         log.info("plan: %d nodes, %d buffers, %d dispatches", len(lowered.nodes), len(plan.buffers), len(plan.kernels))

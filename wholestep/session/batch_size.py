@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,27 +14,13 @@ from wholestep.compiler.plan.formats import footprint
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.layout import aligned
 from wholestep.compiler.runtime.memory import free_bytes, largest_tensors
-from wholestep.errors import OptionError, OutOfMemoryError, UsageError, WholestepError
+from wholestep.errors import OutOfMemoryError, UsageError, WholestepError
 from wholestep.steps.capacity import batch_symbol
 from wholestep.steps.define import Model, as_graph
 from wholestep.steps.definition import TRAIN, Definition
+from wholestep.steps.memory import bytes_of
 
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 MOST = 1 << 24  # rows; a model for which these fit is not short of memory
-
-
-def bytes_of(memory: object) -> int:
-    """`"2GB"`, `"512 MiB"` or a number as bytes."""
-    if isinstance(memory, int) and not isinstance(memory, bool) and memory > 0:
-        return memory
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?I?)B?\s*", memory.upper()) if isinstance(memory, str) else None
-    try:
-        size = int(float(found[1]) * UNITS[found[2]]) if found is not None else 0
-    except (ValueError, KeyError):
-        size = 0
-    if size < 1:
-        raise OptionError(f"memory={memory!r}: expected a number of bytes, or a text such as '2GB' or '512MiB'.")
-    return size
 
 
 def largest_batch(definition: Definition, where: Where, memory: object, most: int) -> int:

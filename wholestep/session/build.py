@@ -16,7 +16,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.memory import recycled
 from wholestep.compiler.spans import OptimizeReport
-from wholestep.errors import OutOfMemoryError, UsageError
+from wholestep.errors import LimitError, OutOfMemoryError, UsageError
 from wholestep.nn.module import Module
 from wholestep.optim import Optimizer
 from wholestep.options import CompileOptions
@@ -27,6 +27,7 @@ from wholestep.session.where import where_to
 from wholestep.steps.define import Model, as_graph, defined, need_graph, precision_of, sized
 from wholestep.steps.definition import TRAIN, Definition
 from wholestep.steps.loss_scale import LossScale
+from wholestep.steps.memory import as_memory
 from wholestep.steps.module import Inputs, forward_graph, training_graph
 from wholestep.steps.recipe import Recipe, as_measures, as_schedules, with_parts
 from wholestep.steps.states import state_of, state_with_numbers
@@ -62,6 +63,7 @@ def build_session(
     unused: Sequence[str] = (),
     precision: str = "float32",
     loss_scale: LossScale | None = None,
+    memory: int | float | str | None = None,
     seed: int = 0,
     device: str = "cpu",
     threads: int | None = None,
@@ -103,6 +105,10 @@ def build_session(
             a library makes read float32 numbers with 10 bits behind the point.
         loss_scale: of float16: how the loss is scaled, `ws.LossScale()` unless given.  A step whose gradients are not
             finite lowers the scale and changes nothing else.  `session.loss_scale` is the scale.
+        memory: the most bytes that the step may take: a number, a text such as "5.5GB", or 0.7, a part of what it takes
+            without a limit.  Values that the backward pass reads are then computed again instead of being kept, as few
+            as the limit asks for; where that is not enough, the batch is cut into parts, as of `accumulate`.  Losses
+            and updates are the same up to rounding.  The report says what was done and what it costs.
         seed: keys initial values, random nodes and the order of epochs.
         device: "cpu", as the best target that this machine has, or "cpu/portable" and the like, as that one;
             "reference" to run in NumPy, slowly, without a C compiler; "null" to plan and report only, for this CPU or,
@@ -129,6 +135,7 @@ def build_session(
         tuple(unused),
         *precision_of(model_or_graph, precision, loss_scale),
         gradient_norm,
+        as_memory(memory),
     )
     model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
     session, report = build(defined(model, optimizer, batch_size, capacity, recipe, where.ranks), where)
@@ -212,16 +219,20 @@ def compile_training_graph(
     optimizer: Optimizer | str | None = None,
     batch_size: int | None = None,
     capacity: Mapping[str, int] | None = None,
+    memory: int | float | str | None = None,
     device: str = "cpu",
     options: CompileOptions | None = None,
 ) -> tuple[Plan, OptimizeReport]:
     """The plan of a training step and what was done to get it; needs neither the device nor a C compiler.
 
+    `memory=` is that of `build_session`, on a CPU for one thread.
+
     Example::
 
         plan, report = ws.compile_training_graph(g, batch_size=32, device="null:cuda/sm_90")
     """
-    definition = defined(as_graph(graph, inputs, targets, loss), optimizer, batch_size, capacity)
+    recipe = Recipe(memory=as_memory(memory))
+    definition = defined(as_graph(graph, inputs, targets, loss), optimizer, batch_size, capacity, recipe)
     compiled = Plans(definition, replace(options or CompileOptions(), cache=False), target_named(device))
     return compiled.plan_with_report(TRAIN)
 
@@ -261,7 +272,7 @@ def estimate(
         raise UsageError(f"network={network!r} is between workers: say how many, e.g. workers=64, or leave it out.")
     from wholestep.compiler.plan.report import plan_report
 
-    compiled = Plans(definition, replace(where.options, cache=False), where.device.target)
+    compiled = Plans(definition, replace(where.options, cache=False), where.device.target, threads=where.threads)
     plan, _ = compiled.plan_with_report(definition.main)
     return plan_report(plan, where.threads, "estimate")
 
@@ -295,13 +306,14 @@ def split_arguments(
     schedule: Any = None,
     precision: str = "float32",
     loss_scale: LossScale | None = None,
+    memory: int | float | str | None = None,
     **recipe: Any,
 ) -> tuple[Definition, Where]:
     """The arguments of `build_session`, sorted: what is trained, and where."""
     _refuse_unknown(recipe)
     where = where_to(device, threads, seed, options, precision, shards, workers)
     half, scale = precision_of(model_or_graph, precision, loss_scale)
-    recipe |= {"schedules": as_schedules(schedule), "precision": half, "loss_scale": scale}
+    recipe |= {"schedules": as_schedules(schedule), "precision": half, "loss_scale": scale, "memory": as_memory(memory)}
     known = Recipe(measures=as_measures(metrics), **recipe)
     model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
     return defined(model, optimizer, batch_size, capacity, known, where.ranks), where
@@ -324,13 +336,24 @@ def build(definition: Definition, where: Where) -> tuple[Session, OptimizeReport
     compiled = Plans.made_for(definition, where)
     try:
         with compiled.spans.span("build_session"), told_to_wait(compiled.spans), recycled():
-            plan, report = compiled.plan_with_report(definition.main)
+            compiled, plan, report = _planned(compiled)
             session = load(compiled, plan)
+    except LimitError:
+        raise
     except OutOfMemoryError as error:
         from wholestep.session.batch_size import with_solution
 
         raise with_solution(error, definition, where) from None
     return session, replace(report, spans=tuple(compiled.spans.all))
+
+
+def _planned(compiled: Plans) -> tuple[Plans, Plan, OptimizeReport]:
+    """The main plan; where no plan keeps the limit of `memory=`, that of a part of the batch, as small as it asks."""
+    if compiled.definition.recipe.memory is None:
+        return (compiled, *compiled.plan_with_report(compiled.definition.main))
+    from wholestep.session.memory import planned_within
+
+    return planned_within(compiled)
 
 
 def load(compiled: Plans, plan: Plan) -> Session:

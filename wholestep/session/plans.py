@@ -7,6 +7,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.backend import Where
+from wholestep.compiler.plan.footprint import Limit
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.plans import find_plan, find_report, plan_key, store_plan, store_report
 from wholestep.compiler.runtime.store import cache_of
@@ -30,6 +31,7 @@ class Plans:
     options: CompileOptions
     target: Target  # what the plans are made for
     where: Where | None = None
+    threads: int = 1  # that limits of memory are about where there is no `where`
     spans: Spans = field(default_factory=Spans)
     verdicts: dict[str, Verdict] = field(default_factory=dict)  # entry point -> what is known of its plan's numbers
     reports: dict[str, OptimizeReport] = field(default_factory=dict)  # entry point -> what its build did
@@ -39,9 +41,9 @@ class Plans:
         """Those that will run, and are checked, where a session is to run."""
         return Plans(definition, where.options, where.device.target, where)
 
-    def of(self, definition: Definition) -> Plans:
+    def of(self, definition: Definition, spans: Spans | None = None) -> Plans:
         """Those of another definition, compiled in the same way for the same place."""
-        return Plans(definition, self.options, self.target, self.where)
+        return Plans(definition, self.options, self.target, self.where, self.threads, spans or Spans())
 
     def with_room(self, given: Mapping[str, object]) -> Plans:
         """The same for as many rows as are given; itself where they fit."""
@@ -51,7 +53,24 @@ class Plans:
     def key(self, entry: str) -> str:
         """The key of an entry point's plan, from its trace."""
         graph = self.definition.trace(entry)
-        return plan_key(graph, self.definition.sizes_of(graph), self.options, self.target)
+        return plan_key(graph, self.definition.sizes_of(graph), self.options, self.target, self.limit(entry))
+
+    def limit(self, entry: str) -> Limit | None:
+        """The most bytes that an entry point may take: `memory=` is about the step that trains."""
+        memory = self.definition.recipe.memory
+        if memory is None or entry != self.definition.main:
+            return None
+        beside = 0
+        if self.definition.has_micro_batches:
+            from wholestep.session.memory import bytes_beside
+
+            beside = bytes_beside(self)
+        return Limit(memory, self.thread_count, beside)
+
+    @property
+    def thread_count(self) -> int:
+        """Threads of the session that a limit of memory is about."""
+        return self.threads if self.where is None else self.where.threads
 
     def plan(self, entry: str) -> tuple[Plan, str]:
         """The plan of an entry point, from the cache or compiled, and its key."""
@@ -72,7 +91,7 @@ class Plans:
         from wholestep.compiler.pipeline import Compiler  # a hit needs no pass: it starts without loading them
 
         compiler = Compiler(self.options, self.spans)
-        plan, report = compiler.plan(graph, self.definition.sizes_of(graph), self.target)
+        plan, report = compiler.plan(graph, self.definition.sizes_of(graph), self.target, self.limit(entry))
         self.check(entry, plan, new=True)
         self.reports[entry] = report
         if store is not None and report.complete:

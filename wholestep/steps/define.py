@@ -65,10 +65,12 @@ def defined(
     if isinstance(model, Step):
         if optimizer is not None:
             raise UsageError("a @ws.step function applies its own optimizers; leave optimizer= out.")
-        if recipe != Recipe(measures=recipe.measures, schedules=recipe.schedules, precision=recipe.precision):
+        taken = {name: getattr(recipe, name) for name in ("measures", "schedules", "precision", "memory")}
+        if recipe != Recipe(**taken):
             raise UsageError(
                 "a @ws.step function records its own clipping and makes one update of each batch "
-                "(ws.optim.clip_by_global_norm); of these options it takes metrics=, schedule= and precision= alone."
+                "(ws.optim.clip_by_global_norm); of these options it takes metrics=, schedule=, precision= and memory= "
+                "alone."
             )
         return sized(Definition(model, None, {}, recipe, ranks=ranks), batch_size, capacity)
     need_graph(model, "build_session")

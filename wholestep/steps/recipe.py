@@ -48,6 +48,7 @@ class Recipe:
     precision: DType = float32  # what products are computed in
     loss_scale: LossScale | None = None
     gradient_norm: bool = False  # is it measured?
+    memory: int | float | None = None  # the most bytes that it may take, or a part of what it takes otherwise
 
     def __post_init__(self) -> None:
         for name in ("clip_norm", "clip_value", "clip_each"):

@@ -99,6 +99,8 @@ class Experiment:
             steps out and counts them; "ignore" trains on.
         precision: "float32", "bfloat16" or "float16", on a GPU "tf32" too, as of `ws.build_session`.
         loss_scale: of float16, `ws.LossScale()` unless given; history and progress show the scale.
+        memory: the most bytes that a step may take, "5.5GB", or a part of what it takes otherwise, 0.7, as of
+            `ws.build_session`.
         device: what runs the steps, as of `ws.build_session`.
         shards: make each step as so many workers would, on threads of this process: their run, with its bits.
         workers: the processes that make each step together, `ws.Workers(4)`; `wholestep launch -n 4` starts them.
@@ -148,6 +150,7 @@ class Experiment:
     nonfinite: str = "raise"
     precision: str = "float32"
     loss_scale: LossScale | None = None
+    memory: int | float | str | None = None
     shuffle: bool = True
     seed: int = 0
     device: str = "cpu"
@@ -258,6 +261,7 @@ class Experiment:
             nonfinite="skip" if self.nonfinite == "skip" else "ignore",  # losses are looked at where they come back
             precision=self.precision,
             loss_scale=self.loss_scale,
+            memory=self.memory,
             seed=self.seed,
             device=self.device,
             threads=self.threads,

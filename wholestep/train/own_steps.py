@@ -118,6 +118,7 @@ def build_step(run: Experiment, step: Step, loader: DataLoader, held: Table | No
         schedule=resolved(run.schedule, run.epochs, length(loader), modes_of(as_measures(asked))),
         capacity=capacity_for(step, batch, names, loader.batch_size),
         precision=run.precision,
+        memory=run.memory,
         seed=run.seed,
         device=run.device,
         threads=run.threads,

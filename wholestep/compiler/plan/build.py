@@ -10,6 +10,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.collectives import ROWS
 from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.types import Dim, evaluate
+from wholestep.compiler.plan.again import join_recomputed, just_in_time
 from wholestep.compiler.plan.beside import laid
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.buffers import Buffers
@@ -45,8 +46,11 @@ def make_draft(request: PlanRequest, operands: Operands | None = None) -> Draft:
         clusters = join_parts(clusters)
         clusters = merge_maps(clusters, prepared.updates, fusion)  # an update is one pass over its buffers
         clusters = join_column_sums(clusters, prepared.updates, fusion)  # sums stand where what they add is read anyway
+        clusters = join_recomputed(clusters, fusion)  # what is made again, where what it is made of is read anyway
     updates = place_updates(prepared, clusters)  # states are overwritten only after everyone has read them
-    opened = open_loops(topological(clusters), fusion, rules, fused)  # the kernels of a body stand in its loop's place
+    opened = open_loops(
+        topological(just_in_time(clusters)), fusion, rules, fused
+    )  # the kernels of a body stand in its loop's place
     ordered = opened.clusters
     buffers = Buffers(prepared, ordered, updates, sizes, graph.outputs, opened)  # what is in memory
     kernels = [emit(i, c, buffers, request.label) for i, c in enumerate(ordered)]

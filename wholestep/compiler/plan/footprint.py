@@ -15,6 +15,27 @@ def page_rounded(size: int) -> int:
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
+ADVICE = "Raise memory=, or lower batch_size."
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The most bytes that a step may take: a number, or a part of what it takes without a limit."""
+
+    memory: int | float
+    threads: int = 1  # of the session: each has a workspace
+    beside: int = 0  # bytes that a session takes which are not of this plan
+
+    def bytes_of(self, unlimited: int) -> int:
+        """In bytes, of a step that takes so many without a limit."""
+        return self.memory if isinstance(self.memory, int) else int(self.memory * unlimited)
+
+    @property
+    def key(self) -> str:
+        """What stands for it in caches."""
+        return f"memory={self.memory!r} threads={self.threads} beside={self.beside}"
+
+
 @dataclass(frozen=True)
 class Segments:
     """The scratch memory of a session: one arena, then one workspace per thread."""

@@ -17,6 +17,7 @@ from wholestep.compiler.ir.graph import Graph, Node
 from wholestep.compiler.ir.ops import LEAVES, OPS, Family, Trait, having
 from wholestep.compiler.ir.types import Extent, Shape, boolean, evaluate
 from wholestep.compiler.passes.read_again import Again
+from wholestep.compiler.passes.recompute import Recomputed, Repeated
 from wholestep.compiler.plan.access import VIEWS, Access, identity, resolve
 from wholestep.compiler.plan.call import ROUTINES, call_of
 from wholestep.compiler.plan.kernel import Kind
@@ -220,6 +221,8 @@ class Fuser:
 
     def choose(self, node: Node, waiting: list[Node], producers: dict[Cluster, None]) -> Cluster | None:
         for cluster in sorted(producers, key=self.position.__getitem__, reverse=True):
+            if isinstance(node, Recomputed | Repeated) and not makes_again(cluster):
+                continue  # it would be made, and kept, with what it is made of
             fits = self.fits(node, accesses(node), cluster) and self.is_acyclic(cluster, producers)
             fits = fits and not self.is_full(cluster, node, waiting)
             if fits and self.is_read_from_inside_only(cluster, node, waiting):
@@ -344,6 +347,11 @@ class Fuser:
             and not cluster.is_row(access.base)
             and self.reads_in_place(access, False, cluster)
         )
+
+
+def makes_again(cluster: Cluster) -> bool:
+    """Does a cluster make nothing new?"""
+    return all(isinstance(n, Recomputed | Repeated) for n in cluster.nodes)
 
 
 def says(asked: bool | str, *given: object) -> bool:

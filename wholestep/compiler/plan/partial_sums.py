@@ -108,11 +108,11 @@ def join_parts(clusters: list[Cluster]) -> list[Cluster]:
         return clusters
     reach, gone = reach_of(clusters), set[Cluster]()
     for guest in alone:
-        wanted = _read(guest)
+        wanted = read_whole(guest)
         for home in clusters:
             if home is guest or home in gone or home.kind is not Kind.NEST or home.shape != guest.shape:
                 continue
-            if not wanted & _read(home) or _sums(home) + _sums(guest) > MOST_SUMS or home.loop != guest.loop:
+            if not wanted & read_whole(home) or _sums(home) + _sums(guest) > MOST_SUMS or home.loop != guest.loop:
                 continue
             if reach.depends(home, guest) or reach.depends(guest, home):
                 continue
@@ -131,7 +131,7 @@ def _only_for_parts(node: Node, cluster: Cluster) -> bool:
     return node.op == PARTIAL_SUM or (node.op not in REDUCTIONS and node.is_elementwise)
 
 
-def _read(cluster: Cluster) -> set[Node]:
+def read_whole(cluster: Cluster) -> set[Node]:
     """What a cluster reads of its own shape."""
     inside = set(cluster.nodes)
     return {a.base for n in cluster.nodes for a in accesses(n) if a.shape == cluster.shape} - inside

@@ -25,4 +25,6 @@ class PlanRequest:
     fused: bool = True  # may ops share kernels?
     bounds: tuple[Bound, ...] = ()  # of inputs that are indices
     least: tuple[Least, ...] = ()  # sizes that a step may not be smaller than
+    frugal: bool = False  # do fewer bytes matter more than time?
+    halvings: int = 0  # of the largest value, beyond what a backend does anyway: to save memory, where it can
     label: Callable[[Node], str] = called  # what a kernel's origin says of a node

@@ -15,6 +15,7 @@ import numpy as np
 from wholestep.compiler.ir.fingerprint import fingerprint
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.plan import serialize
+from wholestep.compiler.plan.footprint import Limit
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.cache import Cache, CacheWarning, key_of
 from wholestep.compiler.spans import OptimizeReport, parse_report
@@ -26,11 +27,15 @@ SUFFIX = ".plan"
 REPORT, BEFORE = ".report", ".before"  # what the build did; the same with the integers of the plan without the e-graph
 
 
-def plan_key(graph: Graph, capacity: Mapping[str, int], options: CompileOptions, target: Target) -> str:
+def plan_key(
+    graph: Graph, capacity: Mapping[str, int], options: CompileOptions, target: Target, limit: Limit | None = None
+) -> str:
     """The key of a build, from the traced graph alone."""
     sizes = [text for symbol in sorted(capacity) for text in (symbol, str(capacity[symbol]))]
     egglog = [f"egglog {egglog_version()}"] if options.uses_egraph else []  # it decides what the e-graph finds
-    return key_of("plan", fingerprint(graph), *sizes, options.plan_key(), target.key, compiler_version(), *egglog)
+    limited = [] if limit is None else [limit.key]
+    version = compiler_version()
+    return key_of("plan", fingerprint(graph), *sizes, options.plan_key(), target.key, version, *egglog, *limited)
 
 
 @cache

@@ -57,6 +57,9 @@ def with_prefetches(kernels: Sequence[Kernel], buffers: Sequence[Buffer], arena:
 
 def make_plan(request: PlanRequest, settings: Settings | None = None) -> Plan:
     """The plan of one entry point on a CPU."""
+    settings = settings or settings_of(request.target)
+    if request.frugal:
+        settings = replace(settings, frugal=True)
     stored, turned = turn_states(request.graph)
     draft = mark_turned(make_draft(replace(request, graph=stored), CpuOperands()), turned)
-    return schedule(draft, settings or settings_of(request.target))
+    return schedule(draft, settings)

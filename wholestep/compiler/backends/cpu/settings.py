@@ -29,6 +29,7 @@ class Settings:
     relief: int = 1 << 20  # of the arena, for which a barrier more pays: less stays in the caches
     delay: int = 1 << 20  # that a pass in between may drive out of the caches
     overwrite: bool = True  # may a kernel write a result over an operand that nobody reads after it?
+    frugal: bool = False  # does a kernel run as late as it can where that keeps fewer bytes?
     # A row from which on a product down the columns is faster over panels (512 columns: 4.9 -> 3.3 ms).
     long_row: int = 2048
     # In steps of so many bytes a column lies in a few sets of the caches, and the product copies its blocks (gemm.c).

@@ -109,8 +109,8 @@ class _Turner:
             (x, flip_x), (y, flip_y) = (self._operand(i) for i in node.inputs)
             a = attrs_of(node, at.MatmulAttrs)
             flags = at.MatmulAttrs(not (a.transpose_b ^ flip_y), not (a.transpose_a ^ flip_x), a.accumulate)
-            return Node(node.op, (y, x), flags, node.name, node.line)
-        return Node(node.op, [self._of_turned(i) for i in node.inputs], node.attrs, node.name, node.line)
+            return type(node)(node.op, (y, x), flags, node.name, node.line)
+        return type(node)(node.op, [self._of_turned(i) for i in node.inputs], node.attrs, node.name, node.line)
 
     def _operand(self, node: Node) -> tuple[Node, bool]:
         """What a product reads in a node's place, and whether that is its transpose."""
@@ -121,7 +121,7 @@ class _Turner:
             (x, flip_x), (y, flip_y) = (self._operand(i) for i in node.inputs)
             a = attrs_of(node, at.MatmulAttrs)
             flags = at.MatmulAttrs(a.transpose_a ^ flip_x, a.transpose_b ^ flip_y, a.accumulate)
-            return Node(node.op, (x, y), flags, node.name, node.line)
+            return type(node)(node.op, (x, y), flags, node.name, node.line)
         if node.op in REDUCTIONS and (node.inputs[0] in self.sideways or self._is_of_all(node)):
             return self._reduction(node)
         if node.op == "permute" and node.inputs[0] in self.sideways:

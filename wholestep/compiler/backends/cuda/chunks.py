@@ -1,16 +1,17 @@
-"""The largest value of a step in two halves: one after the other has its place.
+"""The largest value of a step in two halves, or more parts: one after the other has its place.
 
 The scores of a language model and their gradient are larger than everything else.  Each row of them is made of one row
 of what is before, and needed for one row of what is behind, or for a sum over rows.  So
 
     product, loss and gradient, both gradients of the product      for the first half of the rows, then for the second
 
-where the second sum over rows is added to the first.
+where the second sum over rows is added to the first.  Where memory is short, quarters or less take the place of halves:
+each adds a pass over that sum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from wholestep.compiler.ir.types import Dim, Extent, TensorType
@@ -23,33 +24,39 @@ LEAST_BYTES = 1 << 30  # of what is cut
 
 @dataclass(frozen=True)
 class _Cut:
-    """What is made in halves: two buffers, the kernel between them, and all kernels with the axis of their rows."""
+    """What is made in parts: two buffers, the kernel between them, and all kernels with the axis of their rows."""
 
     values: int
     gradient: int
     rows: Extent
-    half: Extent
+    part: Extent  # rows of one
+    parts: int
     axes: dict[int, int]  # kernel -> the axis that is cut, in order
     summed: frozenset[int]  # kernels that add up over it
 
 
-def in_halves(draft: Draft) -> Draft:
-    """The draft with its largest value in halves, where it is large and everything about it goes by rows."""
-    held = [b for b in draft.buffers if b.space is Space.ARENA and b.bytes >= LEAST_BYTES and b.type.rank == 2]
+def in_parts(draft: Draft, halvings: int = 0) -> Draft:
+    """The draft with its largest value in parts, where it is large and everything about it goes by rows.
+
+    Args:
+        halvings: of the parts, to save memory; then smaller values are cut as well.
+    """
+    least, parts = LEAST_BYTES >> 6 * halvings, 2 << halvings
+    held = [b for b in draft.buffers if b.space is Space.ARENA and b.bytes >= least and b.type.rank == 2]
     for buffer in sorted(held, key=lambda b: -b.bytes):
-        cut = None if draft.loops else _find(draft, buffer.id)
+        cut = None if draft.loops else _find(draft, buffer.id, parts)
         if cut is not None:
             return _cut(draft, cut)
     return draft
 
 
-def _find(draft: Draft, values: int) -> _Cut | None:
+def _find(draft: Draft, values: int, parts: int) -> _Cut | None:
     writers, readers = _touching(draft, values)
     if len(writers) != 1 or len(readers) != 1 or not isinstance(readers[0].body, Nest):
         return None
     product, middle = writers[0], readers[0]
     rows = draft.buffers[values].type.shape[0]
-    half = _halved(rows)
+    part = _divided(rows, parts)
     same = [
         s.load.buffer
         for level in middle.levels
@@ -57,7 +64,7 @@ def _find(draft: Draft, values: int) -> _Cut | None:
         if draft.buffers[s.load.buffer].type == draft.buffers[values].type
     ]
     if (
-        half is None
+        part is None
         or len(same) != 1
         or not isinstance(product.body, Dot)
         or draft.buffers[same[0]].space is not Space.ARENA
@@ -77,7 +84,7 @@ def _find(draft: Draft, values: int) -> _Cut | None:
     made_later = {x.buffer for k in _waiting(draft, axes) for x in draft.kernels[k].body.stores()}
     needed = {x.buffer for id in axes for x, _ in draft.kernels[id].body.reads()}
     plain = all(_is_plain(draft.kernels[k]) for k in summed)
-    return _Cut(values, gradient, rows, half, axes, summed) if plain and not made_later & needed else None
+    return _Cut(values, gradient, rows, part, parts, axes, summed) if plain and not made_later & needed else None
 
 
 def _touching(draft: Draft, buffer: int) -> tuple[list[Kernel], list[Kernel]]:
@@ -88,7 +95,7 @@ def _touching(draft: Draft, buffer: int) -> tuple[list[Kernel], list[Kernel]]:
 
 
 def _waiting(draft: Draft, cut: Mapping[int, int]) -> set[int]:
-    """Kernels that stand among those that are cut and need one of them: they wait for both halves."""
+    """Kernels that stand among those that are cut and need one of them: they wait for all parts."""
     made = {x.buffer for id in cut for x in draft.kernels[id].body.stores()}
     found: set[int] = set()
     for k in draft.kernels[min(cut) : max(cut)]:
@@ -98,11 +105,11 @@ def _waiting(draft: Draft, cut: Mapping[int, int]) -> set[int]:
     return found
 
 
-def _halved(extent: Extent) -> Extent | None:
+def _divided(extent: Extent, parts: int) -> Extent | None:
     if isinstance(extent, Dim):
-        even = all(c % 2 == 0 for _, c in extent.terms)
-        return Dim(tuple((names, c // 2) for names, c in extent.terms)) if even else None
-    return extent // 2 if extent % 2 == 0 else None
+        even = all(c % parts == 0 for _, c in extent.terms)
+        return Dim(tuple((names, c // parts) for names, c in extent.terms)) if even else None
+    return extent // parts if extent % parts == 0 else None
 
 
 def _places(kernel: Kernel) -> list[Load]:
@@ -137,35 +144,38 @@ def _is_plain(kernel: Kernel) -> bool:
 def _cut(draft: Draft, cut: _Cut) -> Draft:
     ids = list(cut.axes)
     own = [draft.kernels[id] for id in ids]
-    elsewhere: Sequence[Mapping[int, int]] = ({}, _seconds(draft, cut))
-    halves = [_half(k, cut, n, elsewhere[n]) for n in range(2) for k in sorted(own, key=lambda k: k.id)]
+    elsewhere = _further(draft, cut)
+    parts = [_part(k, cut, n, elsewhere[n]) for n in range(cut.parts) for k in sorted(own, key=lambda k: k.id)]
     late = {*_waiting(draft, cut.axes), *range(max(ids), len(draft.kernels))}
     others = [k for k in draft.kernels if k.id not in cut.axes]
-    ordered = [*(k for k in others if k.id not in late), *halves, *(k for k in others if k.id in late)]
+    ordered = [*(k for k in others if k.id not in late), *parts, *(k for k in others if k.id in late)]
     buffers = list(draft.buffers)
-    for id, second in _seconds(draft, cut).items():
-        type = TensorType((cut.half, *buffers[id].type.shape[1:]), buffers[id].type.dtype)
-        bytes = layout_bytes(type, buffers[id].layout, draft.sizes)
-        buffers[id] = replace(buffers[id], type=type, bytes=bytes)
-        buffers.append(replace(buffers[id], id=second))
+    for id in (cut.values, cut.gradient):
+        type = TensorType((cut.part, *buffers[id].type.shape[1:]), buffers[id].type.dtype)
+        buffers[id] = replace(buffers[id], type=type, bytes=layout_bytes(type, buffers[id].layout, draft.sizes))
+    for further in elsewhere[1:]:
+        buffers += [replace(buffers[id], id=other) for id, other in further.items()]
     numbered = tuple(replace(k, id=n) for n, k in enumerate(ordered))
     return replace(draft, kernels=numbered, buffers=tuple(buffers))
 
 
-def _seconds(draft: Draft, cut: _Cut) -> dict[int, int]:
-    """The buffers of the second half: alive when those of the first are not."""
-    return {cut.values: len(draft.buffers), cut.gradient: len(draft.buffers) + 1}
+def _further(draft: Draft, cut: _Cut) -> list[dict[int, int]]:
+    """The buffers of each part, by those of the first: alive when no other part's are."""
+    count = len(draft.buffers)
+    return [
+        {cut.values: count + 2 * n, cut.gradient: count + 2 * n + 1} if n >= 0 else {} for n in range(-1, cut.parts - 1)
+    ]
 
 
-def _half(kernel: Kernel, cut: _Cut, number: int, elsewhere: Mapping[int, int]) -> Kernel:
-    """One half of a kernel: its rows begin in the middle of whatever has all of them."""
-    axis, start = cut.axes[kernel.id], cut.half * number
+def _part(kernel: Kernel, cut: _Cut, number: int, elsewhere: Mapping[int, int]) -> Kernel:
+    """One part of a kernel: its rows begin somewhere in whatever has all of them."""
+    axis, start = cut.axes[kernel.id], cut.part * number
 
     def place(load: Load) -> Load:
         if not load.index or load.index[0].plain != axis:
             return load
         if load.buffer in (cut.values, cut.gradient):
-            return replace(load, buffer=elsewhere.get(load.buffer, load.buffer), shape=(cut.half, *load.shape[1:]))
+            return replace(load, buffer=elsewhere.get(load.buffer, load.buffer), shape=(cut.part, *load.shape[1:]))
         return replace(load, index=(Index(load.index[0].terms, start), *load.index[1:]))
 
     def instr(i: Instr) -> Instr:
@@ -189,7 +199,7 @@ def _half(kernel: Kernel, cut: _Cut, number: int, elsewhere: Mapping[int, int]) 
         new: Nest | Dot = replace(body, a=place(body.a), b=place(body.b), levels=levels)
     else:
         new = replace(body, levels=levels)
-    axes = tuple(cut.half if a == axis else e for a, e in enumerate(kernel.axes))
+    axes = tuple(cut.part if a == axis else e for a, e in enumerate(kernel.axes))
     return replace(kernel, axes=axes, body=new)
 
 

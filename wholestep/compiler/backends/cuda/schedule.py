@@ -13,7 +13,7 @@ from math import prod
 from wholestep.compiler.backends.cuda import chains, convolutions, middle, products, sharing, staying, windows
 from wholestep.compiler.backends.cuda.arena import in_good_order, place
 from wholestep.compiler.backends.cuda.attention import notes_of, schedule_attention
-from wholestep.compiler.backends.cuda.chunks import in_halves
+from wholestep.compiler.backends.cuda.chunks import in_parts
 from wholestep.compiler.backends.cuda.onto import add_onto
 from wholestep.compiler.backends.cuda.scheduled import (
     COLUMNS,
@@ -54,6 +54,7 @@ MANY_PLACES = 1 << 24  # rows of a scatter's target times indices from which on 
 MOST_SORTED = 1 << 15  # but no more indices than this: each is compared with each
 SORTED_PIECES = 4  # pieces of 16 bytes of a row that a thread has
 LARGE = 256 << 20  # bytes of an arena from which on kernels run as early as they can, not as late
+LITTLE = 0.01  # of an arena that may be larger for fewer launches, where memory is short
 SCRATCH = 64 << 20  # bytes in which kernels have scratch memory side by side
 COUNTERS = 1 << 16  # of the blocks that share a sum; all zero between kernels
 TINY_BLOCKS = 1056  # eight for each multiprocessor
@@ -65,21 +66,22 @@ WHOLE_TILES, DEEPEST = ((16, 8, 8), (8, 8, 8), (8, 4, 8)), 1024
 
 def make_plan(request: PlanRequest) -> Plan:
     """The plan of one entry point."""
-    return schedule(make_draft(request))
+    return schedule(make_draft(request), request.frugal, request.halvings)
 
 
-def schedule(draft: Draft) -> Plan:
+def schedule(draft: Draft, frugal: bool = False, halvings: int = 0) -> Plan:
     """A barrier lies between any two launches: the end of the one before."""
     sorting = [k.id for k in draft.kernels if isinstance(k.body, Scatter) and _scatter(draft, k).form == SCATTER_SORTED]
-    draft = in_good_order(in_halves(add_onto(draft, sorting)))
+    draft = in_good_order(in_parts(add_onto(draft, sorting), halvings))
     own = scheduled_kernels(in_order.schedule(draft, place=False))
     plain = _together(draft, [[[k]] for k in own])
-    large = plain.arena_bytes > LARGE or _shares_scratch(own)
+    large = frugal or plain.arena_bytes > LARGE or _shares_scratch(own)
     launches = sharing.updates_last(draft, own) if large else sharing.launches_of(draft, own)
     plan = _together(draft, launches) if len(launches) < len(own) else plain
     # Gradients may wait for a launch of all updates, as they do where nothing is computed early.
     gradients = sum(b.bytes for b in plan.buffers if b.space is Space.STATE) // 3 if large else 0
-    if plan.arena_bytes > (1 + sharing.SHARE) * plain.arena_bytes + sharing.ROOM + gradients:
+    most = (1 + sharing.SHARE) * plain.arena_bytes + sharing.ROOM + gradients
+    if plan.arena_bytes > (most if not frugal else (1 + LITTLE) * plain.arena_bytes):
         plan = plain
     kernels = scheduled_kernels(plan)
     scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)

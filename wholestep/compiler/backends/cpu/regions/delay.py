@@ -8,12 +8,12 @@ no barrier.  It computes much for each byte, so that cold operands do not slow i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.plan.bodies import Window
-from wholestep.compiler.plan.kernel import Kernel, Kind
+from wholestep.compiler.plan.kernel import Kernel, Kind, Space
 from wholestep.compiler.plan.window_ops import WEIGHTS
 
 if TYPE_CHECKING:
@@ -43,6 +43,38 @@ def hold_back(splitter: Splitter, split: Sequence[int | None], regions: Sequence
             schedule.regions[i] += 1
             schedule.behind[i] = second
     return schedule
+
+
+def put_off(splitter: Splitter, split: Sequence[int | None], schedule: Schedule) -> None:
+    """Where memory is short: what fills more bytes than it is the last to read runs as late as its readers let it.
+
+    Without it, what is made again for the backward pass would be made as soon as it can be, and be kept after all.
+    """
+    regions = schedule.regions
+    last: dict[int, int] = {}  # the region of the last kernel that touches a buffer
+    for i, touch in enumerate(splitter.touches):
+        for b in touch.by_buffer:
+            last[b] = max(last.get(b, 0), regions[i])
+    for i in reversed(range(len(regions))):
+        readers = splitter.edges_to[i]
+        latest = min(
+            (regions[j] - (not splitter.free(i, split[i], j, split[j], b)) for j, b in readers), default=regions[i]
+        )
+        written, read = (
+            _passing(splitter, ids) for ids in (splitter.touches[i].written_ids, splitter.touches[i].read_ids)
+        )
+        made = sum(splitter.buffers[b].bytes for b in written)
+        if made <= sum(splitter.buffers[b].bytes for b in read if last[b] < latest):
+            latest = min([latest, *(last[b] for b in read)])  # as long as they are there anyway
+        if made and latest > regions[i]:
+            regions[i] = latest
+            for b in read:
+                last[b] = max(last[b], latest)
+
+
+def _passing(splitter: Splitter, buffers: Iterable[int]) -> list[int]:
+    """Those that share their bytes with others over time."""
+    return [b for b in buffers if splitter.buffers[b].space is Space.ARENA]
 
 
 def _can_wait(kernel: Kernel) -> bool:

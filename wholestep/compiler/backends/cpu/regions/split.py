@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache
 from heapq import heappop, heappush
 
-from wholestep.compiler.backends.cpu.regions.delay import hold_back
+from wholestep.compiler.backends.cpu.regions.delay import hold_back, put_off
 from wholestep.compiler.backends.cpu.regions.relief import relieve
 from wholestep.compiler.backends.cpu.regions.touch import Touch, free, kernel_granule
 from wholestep.compiler.backends.cpu.scheduled import shared
@@ -189,6 +189,8 @@ class Splitter:
     def search(self) -> list[Kernel]:
         split = self.best_split()
         schedule = hold_back(self, split, relieve(self, split))
+        if self.settings.frugal:
+            put_off(self, split, schedule)
         chosen = [
             shared(k, s, 1 if s is None else kernel_granule(k, s), r)
             for k, s, r in zip(self.kernels, split, schedule.regions, strict=True)

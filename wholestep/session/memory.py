@@ -1,0 +1,106 @@
+"""Sessions that keep `memory=`: where making values again is not enough, a batch is cut into micro-batches.
+
+Twice as many parts are tried until a plan keeps the limit.  The number is kept in the cache, so that a later process
+goes straight there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+from wholestep.compiler.frontend.step import Step
+from wholestep.compiler.plan.footprint import ADVICE, page_rounded
+from wholestep.compiler.plan.formats import footprint
+from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.layout import aligned
+from wholestep.compiler.runtime.store import cache_of
+from wholestep.compiler.spans import OptimizeReport
+from wholestep.errors import GraphError, LimitError
+from wholestep.session.plans import Plans
+from wholestep.steps.capacity import batch_symbol
+from wholestep.steps.definition import PART, TRAIN, Definition
+
+SUFFIX = ".parts"  # of a step that keeps its limit in so many parts: their number, and the limit in bytes
+
+
+def planned_within(compiled: Plans) -> tuple[Plans, Plan, OptimizeReport]:
+    """The main plan of a session that keeps its limit, and the plans it is one of."""
+    known = _known(compiled)
+    if known is not None:
+        parts, limit = known
+        cut = compiled.of(_in_parts(compiled.definition, parts, limit), compiled.spans)
+        return (cut, *cut.plan_with_report(cut.definition.main))
+    try:
+        return (compiled, *compiled.plan_with_report(compiled.definition.main))
+    except LimitError as error:
+        return _cut(compiled, error)
+
+
+def _cut(compiled: Plans, error: LimitError) -> tuple[Plans, Plan, OptimizeReport]:
+    """The same of the fewest micro-batches that keep it."""
+    definition = compiled.definition
+    if isinstance(definition.model, Step) or definition.optimizer is None or definition.has_fixed_batch:
+        raise error
+    rows, parts, least = definition.capacity[batch_symbol(definition.graph)], 2, error
+    while parts <= rows:
+        cut = compiled.of(_in_parts(definition, parts, error.limit), compiled.spans)
+        try:
+            found = cut.plan_with_report(cut.definition.main)
+        except LimitError as other:
+            least = min(least, other, key=lambda e: e.bytes)
+        except GraphError as why:
+            advice = f"{ADVICE} Its batch cannot be cut: {why}"
+            raise LimitError(error.what, error.bytes, advice, limit=error.limit) from None
+        else:
+            _keep(compiled, parts, error.limit)
+            return (cut, *found)
+        parts *= 2
+    raise least from None
+
+
+def _in_parts(definition: Definition, parts: int, limit: int) -> Definition:
+    """The same step over so many parts of its batch."""
+    symbol = batch_symbol(definition.graph)
+    recipe = replace(definition.recipe, accumulate=definition.recipe.accumulate * parts, memory=limit)
+    capacity = {**definition.capacity, symbol: -(-definition.capacity[symbol] // parts)}
+    return replace(definition.with_recipe(recipe), capacity=capacity)
+
+
+def bytes_beside(compiled: Plans) -> int:
+    """What a session over micro-batches takes beside the plan of one: the update's, and room for all inputs."""
+    definition = compiled.definition
+    part = definition.trace(PART)
+    seen, total = {*part.states()}, 0
+    for phase in definition.micro_batches(TRAIN).phases:
+        entry = f"{TRAIN}.{phase}"
+        if entry == PART:
+            continue
+        plan = compiled.plan_with_report(entry)[0]
+        names = {name for name, _ in plan.states} - seen
+        seen |= names
+        own = footprint(plan, compiled.thread_count, names)
+        total += own.rounded(own.state) + own.private_mapped
+    sizes = {**definition.sizes_of(part)}
+    sizes[definition.micro_batches(TRAIN).batch] *= definition.recipe.accumulate
+    return total + page_rounded(sum(aligned(i.type.bytes(sizes)) for i in part.inputs))
+
+
+def _known(compiled: Plans) -> tuple[int, int] | None:
+    if not compiled.options.cache:
+        return None
+    path = cache_of(compiled.options).get(compiled.key(compiled.definition.main), SUFFIX)
+    if path is None:
+        return None
+    try:
+        parts, limit = path.read_text().split()
+        return int(parts), int(limit)
+    except (OSError, ValueError):
+        return None
+
+
+def _keep(compiled: Plans, parts: int, limit: int) -> None:
+    if compiled.options.cache:
+        with contextlib.suppress(OSError):
+            key = compiled.key(compiled.definition.main)
+            cache_of(compiled.options).put(key, f"{parts} {limit}".encode(), SUFFIX)
