@@ -27,7 +27,6 @@ from wholestep.session.where import where_to
 from wholestep.steps.define import Model, as_graph, defined, need_graph, precision_of, sized
 from wholestep.steps.definition import TRAIN, Definition
 from wholestep.steps.loss_scale import LossScale
-from wholestep.steps.memory import as_memory
 from wholestep.steps.module import Inputs, forward_graph, training_graph
 from wholestep.steps.recipe import Recipe, as_measures, as_schedules, with_parts
 from wholestep.steps.states import state_of, state_with_numbers
@@ -135,7 +134,7 @@ def build_session(
         tuple(unused),
         *precision_of(model_or_graph, precision, loss_scale),
         gradient_norm,
-        as_memory(memory),
+        _limit_of(memory),
     )
     model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
     session, report = build(defined(model, optimizer, batch_size, capacity, recipe, where.ranks), where)
@@ -231,7 +230,7 @@ def compile_training_graph(
 
         plan, report = ws.compile_training_graph(g, batch_size=32, device="null:cuda/sm_90")
     """
-    recipe = Recipe(memory=as_memory(memory))
+    recipe = Recipe(memory=_limit_of(memory))
     definition = defined(as_graph(graph, inputs, targets, loss), optimizer, batch_size, capacity, recipe)
     compiled = Plans(definition, replace(options or CompileOptions(), cache=False), target_named(device))
     return compiled.plan_with_report(TRAIN)
@@ -313,10 +312,19 @@ def split_arguments(
     _refuse_unknown(recipe)
     where = where_to(device, threads, seed, options, precision, shards, workers)
     half, scale = precision_of(model_or_graph, precision, loss_scale)
-    recipe |= {"schedules": as_schedules(schedule), "precision": half, "loss_scale": scale, "memory": as_memory(memory)}
+    recipe |= {"schedules": as_schedules(schedule), "precision": half, "loss_scale": scale, "memory": _limit_of(memory)}
     known = Recipe(measures=as_measures(metrics), **recipe)
     model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
     return defined(model, optimizer, batch_size, capacity, known, where.ranks), where
+
+
+def _limit_of(memory: object) -> int | float | None:
+    """What `memory=` says."""
+    if memory is None:
+        return None
+    from wholestep.steps.memory import as_memory  # most have no limit
+
+    return as_memory(memory)
 
 
 def _refuse_unknown(recipe: Mapping[str, Any]) -> None:

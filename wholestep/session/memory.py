@@ -40,7 +40,8 @@ def planned_within(compiled: Plans) -> tuple[Plans, Plan, OptimizeReport]:
 def _cut(compiled: Plans, error: LimitError) -> tuple[Plans, Plan, OptimizeReport]:
     """The same of the fewest micro-batches that keep it."""
     definition = compiled.definition
-    if isinstance(definition.model, Step) or definition.optimizer is None or definition.has_fixed_batch:
+    has_one_batch = isinstance(definition.model, Step) or definition.optimizer is None or definition.has_fixed_batch
+    if has_one_batch or definition.ranks:  # whose batch is cut among workers already
         raise error
     rows, parts, least = definition.capacity[batch_symbol(definition.graph)], 2, error
     while parts <= rows:

@@ -60,8 +60,8 @@ KERAS = Names(
         "device": "the device belongs to the session: ws.build_session(..., device='cpu')",
         "StatelessScope": "a model's numbers are model.state_dict(); a step has its own: @ws.step",
         "SymbolicScope": "a program is recorded by ws.Graph, @ws.step, or the call of a model",
-        "RematScope": "the planner decides what is kept; session.report() says what it took",
-        "remat": "the planner decides what is kept; session.report() says what it took",
+        "RematScope": "memory=0.7: the planner decides what is kept and what is computed again; session.report() says it",
+        "remat": "memory=0.7: the planner decides what is kept and what is computed again; session.report() says it",
         "version": "write ws.__version__",
     },
 )  # fmt: skip
