@@ -218,6 +218,16 @@ def test_folds(script: Path) -> None:
     assert ws.load_checkpoint("runs/small/fold-1").position.epoch == 1
 
 
+def test_a_run_with_a_limit_of_memory(script: Path) -> None:
+    code, text = run("train", "small.py", "--memory", "1kB", "--set", "hidden=8", "--device", "null")
+    assert code == 1
+    assert "bytes at least" in text
+    assert "memory= allows 1,000" in text
+    code, text = run("train", "small.py", "--memory", "much")
+    assert code == 1
+    assert "memory='much': expected a number of bytes, a text such as '5.5GB' or '512 MiB', or a part" in text
+
+
 def test_a_run_in_half_precision(script: Path) -> None:
     code, text = run("train", "small.py", "--precision", "float16", "--epochs", "1", "--set", "hidden=8")
     assert code == 0, text
