@@ -141,6 +141,7 @@ def page(results: list[dict[str, Any]]) -> str:
     symbolic = [r for r in imported if r.get("symbolic")]
     share = lambda part, whole: f"{len(part)} of {len(whole)}, {100 * len(part) / max(len(whole), 1):.0f} %"  # noqa: E731
     families = Counter(name.split(":")[0] for name in best)
+    versions = Counter(r["torch"] for r in best.values() if "torch" in r)
     lines = [
         "| | |",
         "|---|---|",
@@ -151,6 +152,7 @@ def page(results: list[dict[str, Any]]) -> str:
         f"| of the exported, trained to the end | {share(tried, exported)} |",
         f"| of the exported, equal to torch | {share(equal, exported)} |",
         *_by_dtype(rows, share),
+        f"| torch | {', '.join(f'{name} ({n})' for name, n in versions.most_common())} |",
         "",
         "| network | batch | float64: output, losses, update | float32: output, losses, update, torch's own | |",
         "|---|---|---|---|---|",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ FEWER = 100.0  # times the limit, for the loss of a smaller batch behind all ste
 def examine(zoo: Any, name: str, dtype: str, steps: int, mode: str = "both") -> dict[str, Any]:
     """What becomes of a network: the stage that it reached, and how far its numbers are from torch's."""
     out: dict[str, Any] = {"name": name, "dtype": dtype, "steps": steps, "mode": mode, "stage": "build"}
+    out["torch"] = version("torch").split("+")[0]
     try:
         net, module, args = _imported(zoo, name, dtype, out) if dtype == "float32" else _in_float64(zoo, name, out)
         if any(node.op == "random" for node in net._program.graph.nodes):

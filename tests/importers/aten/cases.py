@@ -290,6 +290,7 @@ PRODUCTS: dict[str, Case] = {
     "solve": (lambda x, y: torch.linalg.solve(x, y[0, 0]) + torch.linalg.solve(x, y, left=False).sum(-2), [some(2, 3, 3), some(2, 4, 3)]),
     "cholesky": (lambda x: sum(torch.linalg.cholesky(x @ x.mT + torch.eye(3, dtype=x.dtype), upper=u) for u in (False, True)), [some(2, 3, 3)]),
     "triangles": (lambda x, y: torch.linalg.solve_triangular(x, y, upper=True) + torch.linalg.solve_triangular(x, y, upper=False, left=False, unitriangular=True), [some(2, 3, 3), some(2, 3, 3)]),
+    "distances": (lambda x, y: torch.cdist(x, y, p=3.0).sum() + torch.dist(x, y, 1) + F.pdist(x).sum(), [some(*X), some(*X) * 0.7]),
     "inner": (lambda x, y: torch.inner(x, y).sum(-1) + torch.inner(x[0], y).sum(-1, keepdim=True), [some(3, 3), some(3, 3)]),
     "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), [some(2, 2, 3, 4), some(2, 2, 3, 4), some(2, 2, 3, 4)]),
     "attention mask": (lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m, scale=0.3), [some(1, 2, 3, 4), some(1, 2, 5, 4), some(1, 2, 5, 4), some(3, 5)]),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.ir.types import Extent, Shape
 from wholestep.importers.aten.logic import truth
 from wholestep.importers.aten.record import Recorder
-from wholestep.importers.aten.reductions import _rooted
+from wholestep.importers.aten.reductions import norm_of
 from wholestep.importers.aten.table import row
 
 
@@ -100,17 +102,23 @@ def _weight_norm(r: Recorder, v: Any, g: Any, dim: int = 0) -> tuple[Tensor, Ten
     return t * (r.tensor(g) / norm), norm
 
 
-@row("_cdist_forward", "cdist", refuses="orders other than 1, 2 and infinity")
+@row("_cdist_forward", "cdist")
 def _cdist(r: Recorder, a: Any, b: Any, p: float = 2.0, *_: Any) -> Tensor:
     x, y = r.tensor(a), r.tensor(b)
     apart = x.reshape((*x.shape[:-1], 1, x.shape[-1])) - y.reshape((*y.shape[:-2], 1, *y.shape[-2:]))
-    if p == 2:
-        return _rooted((apart * apart).sum(-1), 0.5)
-    if p == 1:
-        return ws.abs(apart).sum(-1)
-    if p != float("inf"):
-        r.refuse(f"measures distances of order {p}")
-    return ws.abs(apart).max(-1)
+    return norm_of(r, apart, p, -1)
+
+
+@row("dist")
+def _dist(r: Recorder, a: Any, b: Any, p: float = 2.0) -> Tensor:
+    return norm_of(r, r.tensor(a, r.dtype) - r.tensor(b, r.dtype), p)
+
+
+@row("_pdist_forward", "pdist")
+def _pdist(r: Recorder, a: Any, p: float = 2.0) -> Tensor:
+    x = r.tensor(a)
+    first, second = np.triu_indices(r.fixed(x.shape[0], "the number of rows"), 1)
+    return norm_of(r, ws.gather(x, first.astype(np.int32)) - ws.gather(x, second.astype(np.int32)), p, -1)
 
 
 @row("linalg_cross", "cross")

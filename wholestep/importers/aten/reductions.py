@@ -160,11 +160,12 @@ def _std_mean(r: Recorder, *args: Any, **named: Any) -> tuple[Tensor, Tensor]:
 def _vector_norm(
     r: Recorder, x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Tensor:
-    return _norm(r, x, order, dim, keepdim)
+    return norm_of(r, x, order, dim, keepdim)
 
 
 @row("norm")
-def _norm(r: Recorder, x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+def norm_of(r: Recorder, x: Any, order: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
+    """The norm of vectors, of an order."""
     t = r.tensor(x, r.dtype)
     axes, p = axes_of(t, dim), 2.0 if order is None else float(order)
     size = ws.abs(t)
