@@ -100,7 +100,6 @@ def test_what_means_nothing_is_refused(given: dict[str, object], told: str) -> N
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"shard": "optimizer"}, "shard='optimizer'.: states cannot be divided among workers yet; leave it out"),
         ({"model": 2}, "model=2.: layers cannot be divided among workers yet; divide batches alone, ws.Workers.4."),
     ],
 )

@@ -168,6 +168,7 @@ class ModelCheckpoint(Callback):
         assert run is not None, "training has begun"
         self._due, self._since, self._written = False, 0, time.monotonic()
         if not run.writes:
+            run.session.share_parts()
             return
         taken = capture(
             run.session,

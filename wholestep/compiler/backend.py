@@ -59,6 +59,7 @@ class Where:
     seed: int
     options: CompileOptions
     group: Group | None = None  # the ranks that make a step together; None: this one alone
+    shard: str | None = None  # "optimizer": of its state each has a part
 
     @property
     def ranks(self) -> int:

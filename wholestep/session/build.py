@@ -23,7 +23,7 @@ from wholestep.options import CompileOptions
 from wholestep.session.plans import Plans
 from wholestep.session.session import Session
 from wholestep.session.waiting import told_to_wait
-from wholestep.session.where import where_to
+from wholestep.session.where import need_shard, where_to
 from wholestep.steps.define import Model, as_graph, defined, need_graph, precision_of, sized
 from wholestep.steps.definition import TRAIN, Definition
 from wholestep.steps.loss_scale import LossScale
@@ -67,6 +67,7 @@ def build_session(
     device: str = "cpu",
     threads: int | None = None,
     shards: int | None = None,
+    shard: str | None = None,
     workers: Workers | None = None,
     options: CompileOptions | None = None,
 ) -> Session:
@@ -114,6 +115,7 @@ def build_session(
             "null:cuda/sm_90", for a target that need not be here.
         threads: None uses the cores that this process may run on.
         shards: make each step as so many workers would, on threads of this process, with their bits.
+        shard: "optimizer": each of the shards holds a part of the optimizer's state, as `ws.Workers(4, shard=...)` do.
         workers: the processes that make each step together; started by `wholestep launch`.
 
     Example::
@@ -121,7 +123,7 @@ def build_session(
         session = ws.build_session(g, optimizer=ws.Adam(lr=1e-3), batch_size=32)
         print(float(session.step(x=xb, labels=yb)))
     """
-    where = _prepared(where_to(device, threads, seed, options, precision, shards, workers))
+    where = _prepared(where_to(device, threads, seed, options, precision, shards, workers, shard))
     recipe = Recipe(
         clip_norm,
         clip_value,
@@ -137,7 +139,7 @@ def build_session(
         _limit_of(memory),
     )
     model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
-    session, report = build(defined(model, optimizer, batch_size, capacity, recipe, where.ranks), where)
+    session, report = build(defined(model, optimizer, batch_size, capacity, recipe, where.ranks, where.shard), where)
     log.info("%s", report)
     return session
 
@@ -240,10 +242,15 @@ def compile_training_graph(
 def estimate(model_or_graph: Model, *, workers: None = None, **arguments: Any) -> PlanReport: ...
 @overload
 def estimate(
-    model_or_graph: Model, *, workers: int, network: str | Network = "100Gb", **arguments: Any
+    model_or_graph: Model, *, workers: int, network: str | Network = "100Gb", shard: str | None = None, **arguments: Any
 ) -> WorkersReport: ...
 def estimate(
-    model_or_graph: Model, *, workers: int | None = None, network: str | Network | None = None, **arguments: Any
+    model_or_graph: Model,
+    *,
+    workers: int | None = None,
+    network: str | Network | None = None,
+    shard: str | None = None,
+    **arguments: Any,
 ) -> PlanReport:
     """What a training step will do and need, before anything is compiled or mapped: kernels, flops, exact peak bytes.
 
@@ -253,6 +260,7 @@ def estimate(
         workers: ranks that divide the batch.  The report is then of one of them, with the bytes that it sends in a step
             (`wire_bytes`, exact) and predicted times: `compute_seconds` by the target's prices, `exchange_seconds` by
             the network, `step_seconds`.
+        shard: "optimizer": each of them holds a part of the optimizer's state; `peak_bytes` are those of one.
         network: between them: "10Gb", "25Gb", "100Gb" (unless given), "400Gb", "shm", or a `ws.Network`.
 
     Example::
@@ -260,13 +268,15 @@ def estimate(
         print(ws.estimate(model, inputs=x, targets=y, loss="mse", batch_size=64).peak_bytes)
         print(ws.estimate(model, inputs=x, targets=y, loss="mse", batch_size=4096, workers=64, network="25Gb"))
     """
+    if workers is None:
+        arguments["shard"] = shard
     definition, where = split_arguments(model_or_graph, **arguments)
     if definition.has_micro_batches:
         raise UsageError("estimate is about one plan, and accumulate needs several; build_session(...).peak_bytes.")
     if workers is not None:
         from wholestep.workers.estimate import workers_report
 
-        return workers_report(definition, where, workers, "100Gb" if network is None else network)
+        return workers_report(definition, where, workers, "100Gb" if network is None else network, need_shard(shard))
     if network is not None:
         raise UsageError(f"network={network!r} is between workers: say how many, e.g. workers=64, or leave it out.")
     from wholestep.compiler.plan.report import plan_report
@@ -295,6 +305,7 @@ def split_arguments(
     device: str = "cpu",
     threads: int | None = None,
     shards: int | None = None,
+    shard: str | None = None,
     workers: Workers | None = None,
     options: CompileOptions | None = None,
     inputs: Inputs | None = None,
@@ -310,12 +321,12 @@ def split_arguments(
 ) -> tuple[Definition, Where]:
     """The arguments of `build_session`, sorted: what is trained, and where."""
     _refuse_unknown(recipe)
-    where = where_to(device, threads, seed, options, precision, shards, workers)
+    where = where_to(device, threads, seed, options, precision, shards, workers, shard)
     half, scale = precision_of(model_or_graph, precision, loss_scale)
     recipe |= {"schedules": as_schedules(schedule), "precision": half, "loss_scale": scale, "memory": _limit_of(memory)}
     known = Recipe(measures=as_measures(metrics), **recipe)
     model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
-    return defined(model, optimizer, batch_size, capacity, known, where.ranks), where
+    return defined(model, optimizer, batch_size, capacity, known, where.ranks, where.shard), where
 
 
 def _limit_of(memory: object) -> int | float | None:

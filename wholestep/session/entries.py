@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -15,6 +15,7 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.counting import Counting, Turn
 from wholestep.compiler.runtime.memory import explained
 from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.storage import HostMemory, Memory
 from wholestep.errors import UsageError
 from wholestep.schedules.bind import scalar_name
 from wholestep.session.metrics import Measured
@@ -271,8 +272,23 @@ class Programs:
         kept = [name for name in types if (owners[name].slot is not None if name in owners else name in self.state)]
         if kept:
             log.info("%d states are the model's own and keep their numbers: %s", len(kept), ", ".join(kept))
-        self.state.add(types, nonzero_values(plan, self.where.seed), owners, self.where.device.memory, by_columns)
+        first = nonzero_values(plan, self.where.seed)
+        for names, memory in memories(plan, self.where):
+            self.state.add({name: types[name] for name in names}, first, owners, memory, by_columns)
         self.place.scratch.reserve(plan, self.where.threads)
+
+
+def memories(plan: Plan, where: Where) -> Iterator[tuple[list[str], Memory]]:
+    """Where the states of a plan are: in the device's memory, but for those that ranks have divided."""
+    divided = [name for name, id in plan.states if plan.buffers[id].parts]
+    yield [name for name, id in plan.states if not plan.buffers[id].parts], where.device.memory
+    if divided:
+        from wholestep.compiler.runtime.parts import PartsMemory  # most have none
+
+        group, memory = where.group, where.device.memory
+        assert group is not None, "ranks divide a state"
+        assert isinstance(memory, HostMemory), "on CPUs"
+        yield divided, PartsMemory(memory, group)
 
 
 def refuse_closed() -> NoReturn:

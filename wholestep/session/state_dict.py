@@ -49,6 +49,13 @@ class Numbers:
         self._programs.need_averages("state_dict")
         return state_dict(self._programs)
 
+    def share_parts(self) -> None:
+        """Of states that workers have divided, bring this one's parts where another one reads them: `state_dict`."""
+        state = self._programs.state
+        for name in _lasting(state):
+            if state.is_divided(name):
+                state.get(name)
+
     def prepare_to_load(self, values: Mapping[str, object]) -> None:
         """Compile the program that `values` were made by, where counts of updates differ that are one here."""
         self._programs.count_apart(counts_in(values))

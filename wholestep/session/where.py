@@ -8,10 +8,11 @@ from wholestep.compiler.backend import Device, Where
 from wholestep.compiler.devices import device_named
 from wholestep.compiler.frontend.precision import TF32
 from wholestep.compiler.runtime.group import Group
-from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.errors import OptionError
 from wholestep.options import CompileOptions, thread_count
+
+SHARDS = (None, "optimizer")
 
 if TYPE_CHECKING:
     from wholestep.workers.workers import Workers
@@ -25,13 +26,30 @@ def where_to(
     precision: object = "float32",
     shards: int | None = None,
     workers: Workers | None = None,
+    shard: str | None = None,
 ) -> Where:
     """What the arguments of `build_session` mean; an OptionError says which one means nothing."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
         raise OptionError(f"seed={seed!r}: expected a whole number from 0 to 2**64 - 1.")
     count = thread_count(threads, default_threads(), MAX_THREADS)
     found = device_named(device, TF32 if precision == TF32 else "")
-    return Where(found, count, seed, options or CompileOptions(), group_of(shards, workers, found))
+    divided = shard_of(shard, shards, workers, found)
+    return Where(found, count, seed, options or CompileOptions(), group_of(shards, workers, found), divided)
+
+
+def shard_of(shard: str | None, shards: int | None, workers: Workers | None, device: Device) -> str | None:
+    """What is divided among ranks beside the batch."""
+    need_shard(shard)
+    if shard is not None and workers is not None:
+        raise OptionError(
+            f"shard={shard!r} beside workers=: workers say it themselves, ws.Workers(4, shard={shard!r})."
+        )
+    if shard is not None and shards is None:
+        raise OptionError(f"shard={shard!r} divides among workers, and there are none: give shards=4, or workers=.")
+    found = shard if workers is None else workers.shard
+    if found is not None and device.runs and not device.name.startswith("cpu"):
+        raise OptionError(f"shard={found!r}: states are divided on CPUs; device={device.name!r} keeps them whole.")
+    return found
 
 
 def group_of(shards: int | None, workers: Workers | None, device: Device) -> Group | None:
@@ -54,4 +72,13 @@ def group_of(shards: int | None, workers: Workers | None, device: Device) -> Gro
         raise OptionError(
             f"shards={shards}: ranks of one process are threads of a CPU; device={device.name!r} has none."
         )
+    from wholestep.compiler.runtime.shards import Shards  # most are alone
+
     return Shards(shards)
+
+
+def need_shard(shard: str | None) -> str | None:
+    """What `shard=` says; an OptionError where it means nothing."""
+    if shard not in SHARDS:
+        raise OptionError(f"shard={shard!r}: expected 'optimizer', or None to keep all of its state in each worker.")
+    return shard

@@ -10,7 +10,7 @@ from wholestep.compiler.frontend.clocks import Clocks
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir import graph as ir
-from wholestep.compiler.ir.collectives import OWN, ROWS
+from wholestep.compiler.ir.collectives import OWN, RANK, ROWS
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UsageError
@@ -20,7 +20,6 @@ from wholestep.schedules import Schedule
 from wholestep.schedules.bind import with_schedules
 from wholestep.steps.by_hand import apply_graph, backward_graph, clip_graph, gradient_graph, observe_graph
 from wholestep.steps.capacity import FIRST, MICRO_BATCH_DIMS, PARTS, batch_symbol, capacity_of
-from wholestep.steps.divided import divided, is_divided
 from wholestep.steps.evaluate import EVALUATE, evaluate_graph, forward_only, predict_graph, record_metrics
 from wholestep.steps.recipe import PLAIN, Recipe
 from wholestep.steps.states import clocks_of, first_values
@@ -54,6 +53,7 @@ class Definition:
     measures_only: bool = False  # is `evaluate` what `step` runs?
     clocks: Clocks = field(default_factory=Clocks)  # what its programs count
     ranks: int = 0  # that make a step together, each with rows of its own; 0: one, as it is
+    shard: str | None = None  # "optimizer": each has a part of the optimizer's state
     # What was recorded so far, once: of a step function its graph, of entry points theirs.
     recorded: list[Graph] = field(default_factory=list)
     traced: dict[str, ir.Graph] = field(default_factory=dict)
@@ -102,17 +102,21 @@ class Definition:
 
     def sizes_of(self, graph: ir.Graph) -> dict[str, int]:
         """The capacity of every symbol of an entry point; those of micro-batches follow from the batch's."""
-        divided = self.ranks and is_divided(graph)
+        divided, numbered = False, dict[str, int]()
+        if self.ranks:
+            from wholestep.steps.divided import has_parts, is_divided
+
+            divided, numbered = is_divided(graph), {RANK: self.ranks - 1} if has_parts(graph) else {}
         if not divided and not set(MICRO_BATCH_DIMS) & set(graph.symbols):
-            return capacity_of(graph, self.capacity)
+            return {**capacity_of(graph, self.capacity), **numbered}
         batch = batch_symbol(self.graph)
         rows = self.capacity.get(batch, 1) * self.recipe.accumulate
         known = {**self.capacity, FIRST: rows, ROWS: rows, PARTS: self.recipe.accumulate}
         if not divided:
-            return capacity_of(graph, known)
+            return {**capacity_of(graph, known), **numbered}
         # A rank has its part of the rows; what it needs to know of the others appears when the step is divided.
         own = {batch: -(-self.capacity.get(batch, 1) // self.ranks)}
-        return {**capacity_of(graph, {**known, **own}), ROWS: rows, OWN: rows}
+        return {**capacity_of(graph, {**known, **own}), ROWS: rows, OWN: rows, **numbered}
 
     @property
     def has_fixed_batch(self) -> bool:
@@ -157,7 +161,11 @@ class Definition:
 
                 traced = lower_precision(traced, self.recipe.precision)
             if self.ranks and entry.partition(".")[0] == TRAIN:
+                from wholestep.steps.divided import divided, with_divided_states  # most are alone
+
                 traced = divided(traced, batch_symbol(self.graph, "a step of several workers"))
+                if self.shard is not None and self.ranks > 1:
+                    traced = with_divided_states(traced, self.ranks)
             if self._trains(entry):
                 from wholestep.optim.averages import showing_averages  # few average
 

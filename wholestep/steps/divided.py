@@ -1,13 +1,20 @@
-"""A step that several ranks make together: which inputs hold rows of their own.  What follows is `passes/divide.py`."""
+"""A step that several ranks make together: which inputs hold rows of their own, and which states parts.
+
+What follows is `passes/divide.py` and `passes/shard.py`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from wholestep.compiler.frontend.clocks import AVERAGE, RAW
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
 from wholestep.compiler.ir.types import Dim, symbols_of
+from wholestep.errors import UsageError
+
+KEPT = (RAW, AVERAGE)  # how the names of weights end, beside those that are shown
 
 
 def divided(graph: Graph, batch: str) -> Graph:
@@ -29,3 +36,30 @@ def divided(graph: Graph, batch: str) -> Graph:
 def is_divided(graph: Graph) -> bool:
     """Does a rank have rows of its own?"""
     return any(attrs_of(n, at.InputAttrs).divided for n in graph.inputs)
+
+
+def with_divided_states(graph: Graph, ranks: int) -> Graph:
+    """The graph with the states marked of which each rank may hold a part: those of an optimizer, beside a weight."""
+    weights = {name: node.type for name, node in graph.leaves("parameter").items()}
+    found = {
+        node
+        for name, node in graph.leaves("state").items()
+        if node.type.rank and not name.endswith(KEPT) and any(name.startswith(f"{w}.") for w in weights)
+    }
+    if not found and any(u.name in weights for u in graph.updates):
+        raise UsageError(
+            "shard='optimizer' divides the optimizer's state among workers, and this optimizer keeps none beside a "
+            "weight. Leave shard= out, or train with momentum, Adam, AdamW, Lion or RMSprop."
+        )
+
+    def marked(node: Node) -> Node:
+        if node not in found:
+            return node
+        return Node(node.op, (), replace(attrs_of(node, at.StateAttrs), parts=ranks), node.name, node.line)
+
+    return rewrite(graph, marked)
+
+
+def has_parts(graph: Graph) -> bool:
+    """Are there states of which each rank may hold a part?"""
+    return any(attrs_of(n, at.StateAttrs).parts for n in graph.states().values())

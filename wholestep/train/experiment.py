@@ -103,6 +103,7 @@ class Experiment:
             `ws.build_session`.
         device: what runs the steps, as of `ws.build_session`.
         shards: make each step as so many workers would, on threads of this process: their run, with its bits.
+        shard: "optimizer": each of the shards holds a part of the optimizer's state; `ws.Workers` has it as well.
         workers: the processes that make each step together, `ws.Workers(4)`; `wholestep launch -n 4` starts them.
         observer: sees the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are unchanged.
         checkpoint: a folder to keep the run in: the last two and the best epoch, and every minute inside an epoch.
@@ -156,6 +157,7 @@ class Experiment:
     device: str = "cpu"
     threads: int | None = None
     shards: int | None = None
+    shard: str | None = None
     workers: Workers | None = None
     callbacks: Iterable[Callback] | Callback = ()
     observer: Observer | None = None
@@ -266,6 +268,7 @@ class Experiment:
             device=self.device,
             threads=self.threads,
             shards=self.shards,
+            shard=self.shard,
             workers=self.workers,
             options=self.options,
         )

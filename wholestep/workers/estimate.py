@@ -81,12 +81,16 @@ class WorkersReport(PlanReport):
         )
 
 
-def workers_report(definition: Definition, where: Where, workers: int, network: str | Network) -> WorkersReport:
+def workers_report(
+    definition: Definition, where: Where, workers: int, network: str | Network, shard: str | None = None
+) -> WorkersReport:
     """The estimate of a step whose batch is divided among ranks."""
     network, target = as_network(network), where.device.target
     alone = _of_one_rank(definition, workers)
     has_collectives = workers > 1 and target.family not in WITHOUT
-    ranked = replace(definition, ranks=workers, traced={}, splits={}) if has_collectives else alone
+    if shard is not None and workers > 1 and not has_collectives:
+        raise OptionError(f"shard={shard!r}: states are divided on CPUs; plans for {target.name} keep them whole.")
+    ranked = replace(definition, ranks=workers, shard=shard, traced={}, splits={}) if has_collectives else alone
     plan, _ = Plans(ranked, replace(where.options, cache=False), target).plan_with_report(definition.main)
     found = exchanges_of(plan) if has_collectives else exchanges_without_plan(plan) if workers > 1 else ()
     return WorkersReport(

@@ -43,11 +43,6 @@ def join(workers: Workers) -> MPIGroup | None:
 
 def _refuse_axes(workers: Workers) -> None:
     """What is not built is not passed over in silence."""
-    if workers.shard is not None:
-        raise UsageError(
-            f"ws.Workers(shard={workers.shard!r}): states cannot be divided among workers yet; leave it out, and each "
-            "keeps all of them."
-        )
     if (workers.model or 1) > 1:
         raise UsageError(
             f"ws.Workers(model={workers.model}): layers cannot be divided among workers yet; divide batches alone, "

@@ -24,7 +24,7 @@ class Workers:
         count: how many; None is as many as were started, `wholestep launch -n 4`.
         engine: "mpi": processes that `wholestep launch`, `mpiexec` or `srun` has started.  "ray": this process asks Ray
             for them, which starts them again where one is lost.
-        shard: "optimizer" will divide the optimizer's state among processes; it is refused so far.
+        shard: "optimizer": each process keeps a part of the optimizer's state, and updates its part of the weights.
         data: of `count = data * model`: how many parts a batch is cut into.
         model: and how many processes layers are divided among; more than one is refused so far.
         checkpoint: of "ray": the folder that its restarts go on from; `fit` keeps its checkpoints there.

@@ -149,6 +149,8 @@ class Graph:
                 found |= symbols_of([n.attrs.extent])  # type: ignore[attr-defined]
             if n.op in DRAWS:
                 found |= symbols_of([n.attrs.first])  # type: ignore[attr-defined]
+            if n.op == "slice":
+                found |= symbols_of(n.attrs.starts)  # type: ignore[attr-defined]
         return tuple(sorted(found))
 
     def leaves(self, op: str) -> dict[str, Node]:

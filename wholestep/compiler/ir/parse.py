@@ -145,7 +145,8 @@ def _read_node(r: _Reader, nodes: dict[str, Node]) -> Node:
     return node
 
 
-UNSAID = frozenset({"divided", "per_worker"})  # fields that a text has where they are true, and older texts do not
+# Fields that a text has where they are true, and older texts do not.
+UNSAID = frozenset({"divided", "parts", "per_worker", "whole"})
 
 
 def _read_attrs(r: _Reader, kind: type[Attrs]) -> Attrs:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from wholestep.compiler.ir.attrs import StateAttrs
+from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.types import DType, Extent, TensorType
 from wholestep.compiler.plan.access import identity, resolve
@@ -60,8 +62,8 @@ class Buffers:
                 name = node.attrs.name  # type: ignore[attr-defined]
                 if name not in self.states:
                     self.states[name] = self.new(name, node.type, Space.STATE)
-                    by_columns = node.attrs.by_columns  # type: ignore[attr-defined]
-                    self.all[-1] = replace(self.all[-1], by_columns=by_columns)
+                    a = attrs_of(node, StateAttrs)
+                    self.all[-1] = replace(self.all[-1], by_columns=a.by_columns, parts=a.parts, whole=a.whole)
                 self.stored[node] = self.states[name]
             elif node.op == "input":
                 self.stored[node] = self.new(node.attrs.name, node.type, Space.INPUT)  # type: ignore[attr-defined]

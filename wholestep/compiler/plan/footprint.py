@@ -57,7 +57,7 @@ class Segments:
 class Footprint:
     """Where each byte of a loaded plan goes.  Three mappings of whole pages: the state, the scratch, the rest.
 
-    The memory of a device has no pages: `page` is 1 there.
+    Parts of states have one more.  The memory of a device has no pages: `page` is 1 there.
     """
 
     state: int
@@ -67,6 +67,7 @@ class Footprint:
     outputs: int
     constants: int
     staging: int  # inputs that are gathered or converted
+    parts: int = 0  # of states that ranks have divided among them: those of one rank
     records: int = 0  # what a device is told of a step, and what its kernels count
     page: int = mmap.PAGESIZE
 
@@ -85,19 +86,20 @@ class Footprint:
     @property
     def peak_bytes(self) -> int:
         """All of it, in whole pages."""
-        return self.rounded(self.state) + self.scratch_mapped + self.private_mapped
+        return self.rounded(self.state) + self.rounded(self.parts) + self.scratch_mapped + self.private_mapped
 
     def rows(self) -> tuple[tuple[str, int], ...]:
         """Name and bytes of each part, then what rounding to whole pages adds."""
-        parts = tuple((name, size) for name, size in vars(self).items() if name != "page")
-        return (*parts, ("page rounding", self.peak_bytes - sum(size for _, size in parts)))
+        shown = [(name, size) for name, size in vars(self).items() if name != "page" and (size or name != "parts")]
+        return (*shown, ("page rounding", self.peak_bytes - sum(size for _, size in shown)))
 
 
 def pages_of(plan: Plan, threads: int, states: Collection[str] | None = None) -> Footprint:
     """The bytes that a session maps on a CPU to run `plan` on `threads` threads, with these of its states alone."""
     scratch = Segments().grown(plan.arena_bytes, plan.work_bytes, threads)
     return Footprint(
-        state=sum(aligned(b.bytes) for b in states_in(plan, states)),
+        state=sum(aligned(b.bytes) for b in states_in(plan, states) if not b.parts),
+        parts=sum(aligned(b.bytes) for b in states_in(plan, states) if b.parts),
         arena=scratch.arena,
         workspace=scratch.work * threads,
         copies=aligned(plan.copy_bytes),

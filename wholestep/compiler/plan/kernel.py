@@ -59,12 +59,16 @@ class Buffer:
     source: int | None = None  # of a COPY: its state
     turned: bool = False  # is a COPY its state's transpose, a STATE that of what the user sees?
     by_columns: bool = False  # of a STATE: was it declared so, wherever it is stored?
+    parts: int = 0  # of a STATE: how many ranks hold a part of it each; `type` is that of a part, and
+    whole: Shape = ()  # the shape is this one as the user sees it
     first: int = 0  # the first and last kernel that touches it
     last: int = 0
 
     @property
     def shown(self) -> TensorType:
-        """The type as the user sees it, who does not see that a state is turned."""
+        """The type as the user sees it, who does not see that a state is turned, or divided among ranks."""
+        if self.parts:
+            return TensorType(self.whole, self.type.dtype)
         return transposed(self.type) if self.turned and self.space is Space.STATE else self.type
 
 

@@ -142,6 +142,12 @@ class State(Counting):
             known = ", ".join(map(repr, self._slots)) or "none"
             raise UnknownNameError(f"there is no state named {name!r}; there are: {known}.") from None
 
+    def is_divided(self, name: str) -> bool:
+        """Has each of several processes a part of it?  Then all of them read it together."""
+        from wholestep.compiler.runtime.parts import Parts  # most are alone
+
+        return isinstance(found := self.slot(name).newest, Parts) and not found.all_here
+
     def get(self, name: str) -> AnyArray:
         """A copy of a state, as the user sees it: rows contiguous."""
         return self.slot(name).read()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.backend import Where
-from wholestep.compiler.ir.collectives import OWN, ROWS
+from wholestep.compiler.ir.collectives import OWN, RANK, ROWS
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate, product
 from wholestep.compiler.plan.bodies import Call, Dot
@@ -76,6 +76,8 @@ def _reason_to_skip(subject: Subject) -> str:
         return f"device={subject.where.device.name!r} does not run plans"
     if subject.where.options.verify is False:
         return "verify=False"
+    if parts_of(subject.plan) and not subject.plan.divided:
+        return "it adds shares that ranks have made before"
     seconds = least_seconds(subject.plan)
     if subject.where.options.verify is None and seconds > TOO_LONG:
         return f"a row of this step would take NumPy about {seconds:.0f} s; CompileOptions(verify=True) checks it"
@@ -162,8 +164,17 @@ def _sizes_to_try(subject: Subject, graph: Graph) -> list[dict[str, int]]:
 def _of_one_rank(plan: Plan, sizes: dict[str, int]) -> dict[str, int]:
     """A rank that runs alone has all rows."""
     if not plan.divided:
-        return sizes
-    return {s: sizes[plan.divided] if s == ROWS else n for s, n in sizes.items() if s != OWN}
+        return {s: n for s, n in sizes.items() if s != RANK}
+    rows = sizes[plan.divided]
+    if parts := parts_of(plan):  # all ranks run, each with a row
+        rows = plan.whole if sizes == plan.sizes else max(rows, parts)
+    known = {plan.divided: rows, ROWS: rows}
+    return {s: known.get(s, n) for s, n in sizes.items() if s not in (OWN, RANK)}
+
+
+def parts_of(plan: Plan) -> int:
+    """How many ranks have divided states of a plan among them; 0: none."""
+    return max((plan.buffers[id].parts for _, id in plan.states), default=0)
 
 
 def _complaint(comparison: Comparison, sizes: Sizes) -> str:

@@ -15,12 +15,14 @@ from wholestep.compiler.passes.decompose import decompose
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import explained
+from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.slot import Slot
 from wholestep.compiler.runtime.state import State
-from wholestep.session.check.check import Subject
+from wholestep.session.check.check import Subject, parts_of
 from wholestep.session.check.compare import Comparison, compared, distances, shaking, tolerance_of
 from wholestep.session.check.draw import SEED, STEP, Draw, Tile, Trial, all_finite, changed_by_suiting, suited
 from wholestep.session.check.meaning import Evaluation, Settle, demand_of, depending_on, evaluation, grid, is_large
+from wholestep.session.entries import memories
 from wholestep.session.results import EntryPoint
 from wholestep.session.turns import Turns
 from wholestep.steps.capacity import MICRO_BATCH_DIMS
@@ -113,7 +115,9 @@ class TrialSession:
         """`meanwhile` is called while the plan is compiled; it may use everything but `run`."""
         device = subject.where.device
         self._state, self._scratch = State(), device.scratch()
-        place = Place(replace(subject.where, seed=SEED, group=None), self._state, self._scratch)
+        parts = parts_of(subject.plan)  # of a state: ranks that have them are threads here
+        self._where = replace(subject.where, seed=SEED, group=Shards(parts) if parts else None)
+        place = Place(self._where, self._state, self._scratch)
 
         def get_ready() -> None:
             self._make_room(subject)
@@ -126,8 +130,9 @@ class TrialSession:
         with explained(plan, subject.where.threads):
             buffers = {n: plan.buffers[id] for n, id in plan.states}
             by_columns = {n for n, b in buffers.items() if b.by_columns}
-            types, memory = {n: b.shown for n, b in buffers.items()}, subject.where.device.memory
-            self._state.add(types, lambda name: None, memory=memory, by_columns=by_columns)
+            for names, memory in memories(plan, self._where):
+                types = {name: buffers[name].shown for name in names}
+                self._state.add(types, lambda name: None, memory=memory, by_columns=by_columns)
             scratch.reserve(plan, subject.where.threads)
         scratch.spoil()
 

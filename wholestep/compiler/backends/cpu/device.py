@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from wholestep.compiler.backend import MicroBatchShape, Place, Program, nothing
 from wholestep.compiler.backends.cpu import library as native
@@ -16,12 +16,15 @@ from wholestep.compiler.backends.cpu.states import MEMORY
 from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_available
 from wholestep.compiler.backends.ranks import takes_part
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.compiler.runtime.shards import Shards
+from wholestep.compiler.runtime.group import Group
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.runtime.together import Background
 from wholestep.compiler.target import Target
 from wholestep.errors import PlanError
 from wholestep.options import CompileOptions
+
+if TYPE_CHECKING:
+    from wholestep.compiler.runtime.shards import Shards
 
 
 class CpuDevice:
@@ -65,7 +68,7 @@ class CpuDevice:
         device.prepare(options)  # a cold start compiles the library and the plan side by side
         library = partial(device.library, options)
         code = PlanCode(plan, options, key=key, profile=place.profile, library=library, meanwhile=meanwhile)
-        if isinstance(place.where.group, Shards) and takes_part(plan):
+        if _are_threads(place.where.group) and takes_part(plan):
             from wholestep.compiler.backends.cpu.shards import ShardedProgram, team_of
 
             team = team_of(place.where.group, code.library)
@@ -75,7 +78,7 @@ class CpuDevice:
     def load_micro_batches(self, plan: Plan, programs: Sequence[Any], place: Place, shape: MicroBatchShape) -> Program:
         from wholestep.compiler.backends.cpu.micro_batches import MicroBatchProgram  # most steps have none
 
-        if isinstance(place.where.group, Shards):
+        if _are_threads(place.where.group):
             from wholestep.compiler.backends.cpu.shards import ShardedProgram, team_of
 
             team = team_of(place.where.group, self.library(place.where.options))
@@ -93,6 +96,11 @@ class CpuDevice:
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         return program_key(plan, options, key)
+
+
+def _are_threads(group: Group | None) -> TypeGuard[Shards]:
+    """Are the ranks of a step threads of this process?"""
+    return group is not None and group.engine == "threads"
 
 
 def load_library(target: str, options: CompileOptions) -> native.Library:

@@ -10,7 +10,7 @@ from ctypes import addressof, byref, c_char, c_double, c_long, c_void_p
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from wholestep.compiler.backends.cpu.scratch import Scratch
 from wholestep.compiler.backends.cpu.states import MEMORY
 from wholestep.compiler.backends.cpu.tickets import CpuEpoch, Kept, Outlet
 from wholestep.compiler.backends.ranks import Pace, of_all_ranks, of_rank, takes_part
-from wholestep.compiler.ir.collectives import OWN, ROWS
+from wholestep.compiler.ir.collectives import OWN, RANK, ROWS
 from wholestep.compiler.ir.types import Dim, TensorType, evaluate
 from wholestep.compiler.plan.footprint import pages_of, staging_bytes
 from wholestep.compiler.plan.kernel import Buffer, Plan, Space
@@ -30,7 +30,7 @@ from wholestep.compiler.plan.layout import aligned
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.group import rows_of_rank
 from wholestep.compiler.runtime.memory import Region
-from wholestep.compiler.runtime.storage import HostArray
+from wholestep.compiler.runtime.storage import HostArray, Memory
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cpu.recorder import Recorder
@@ -47,12 +47,20 @@ class CpuProgram:
     def __init__(self, plan: Plan, place: Place, code: PlanCode) -> None:
         group = place.where.group if takes_part(plan) else None
         self.rank, self.ranks = (group.rank, group.size) if group is not None and plan.divided else (0, 1)
+        self._number = 0 if group is None else group.rank  # which of the ranks it is, rows or none
         if self.ranks > 1:  # callers give all rows
             plan = of_all_ranks(plan)
         self.plan, self._place, self._state, self._group = plan, place, place.state, group
         self._memory, self.threads = place.memory or MEMORY, native.APART if place.apart else place.where.threads
         divided = [name for name, id in plan.inputs if plan.buffers[id].type.shape[:1] == (Dim.symbol(plan.divided),)]
         self._cut = frozenset(divided if self.ranks > 1 else ())
+        self._parts = frozenset(b.name for b in plan.buffers if b.space is Space.STATE and b.parts)
+        self._divided_among: Memory = self._memory
+        if self._parts:
+            from wholestep.compiler.runtime.parts import PartsMemory  # most have none
+
+            assert group is not None, "a rank that is alone has no parts"
+            self._divided_among = PartsMemory(MEMORY, group)
         self._given: dict[str, AnyArray] = {}  # of ranks: all rows, whose indices each of them looks at
         assert isinstance(place.scratch, Scratch), "programs of the CPU share its scratch memory"
         self._scratch, self._code, self.library = place.scratch, code, code.library
@@ -105,9 +113,14 @@ class CpuProgram:
 
     def _held(self, state: str) -> AnyArray:
         """A state's numbers as they are stored, flat."""
-        found = self._state.slot(state).on(self._memory)
+        found: Any = self._state.slot(state).on(self._memory_of(state))
+        if state in self._parts:
+            found = found.of[self._number]
         assert isinstance(found, HostArray), "the CPU's memory is the host's"
         return found.flat
+
+    def _memory_of(self, state: str) -> Memory:
+        return self._divided_among if state in self._parts else self._memory
 
     def _make_call(self) -> None:
         plan = self.plan
@@ -121,7 +134,8 @@ class CpuProgram:
                 self._addresses[i] = self._region.address + self._offset[buffer.id]
         place_of = {buffer.id: i for i, buffer in enumerate(pointers)}
         self._slots = {name: place_of[id] for name, id in plan.inputs}
-        self._dims = (c_long * max(1, len(plan.symbols)))(*plan.capacity)
+        known = {**plan.sizes, RANK: self._number}
+        self._dims = (c_long * max(1, len(plan.symbols)))(*[known[s] for s in plan.symbols])
         self._sizes: Mapping[str, int] | None = None  # those that the call has; None: an epoch has changed them
         self._scalars = (c_double * max(1, len(plan.scalars)))(*(s.default for s in plan.scalars))
         self._scalar_index = {s.name: i for i, s in enumerate(plan.scalars)}
@@ -243,6 +257,7 @@ class CpuProgram:
         """Write the sizes of the next steps, and how many indices of theirs are below what."""
         divided = self.plan.divided
         own = {**sizes, **of_rank(divided, sizes, self.rank, self.ranks)} if divided else sizes
+        own = {**own, RANK: self._number} if self._parts else own
         self._dims[: len(self.plan.symbols)] = [own[s] for s in self.plan.symbols]
         # A rank that refused its own rows alone would leave the others waiting: all of them look at all rows.
         bounded = self.plan if self.ranks == 1 else replace(self.plan, bounds=())
@@ -255,7 +270,7 @@ class CpuProgram:
         if self._state.family.spread:
             for name, _ in self.plan.states:
                 own = self._memory is MEMORY  # the others of this process change theirs alike
-                self._state.slot(name).bring(self._memory.kind, own and name in self.plan.updated)
+                self._state.slot(name).bring(self._memory_of(name).kind, own and name in self.plan.updated)
         if self._code.refresh is not None:
             self._code.refresh(self._call_reference)
         self._seen = self._state.family.version
@@ -364,7 +379,8 @@ class CpuProgram:
         """Sizes of some symbols, past `launch`."""
         self._sizes = None
         for i, symbol in enumerate(self.plan.symbols):
-            self._dims[i] = sizes.get(symbol, self._dims[i])
+            if symbol != RANK:
+                self._dims[i] = sizes.get(symbol, self._dims[i])
 
     def bind_address(self, name: str, address: int | None) -> None:
         """An input where somebody else found it."""

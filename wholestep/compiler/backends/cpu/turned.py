@@ -25,11 +25,15 @@ OTHER = (1, 0)  # the order of a matrix's axes in its transpose
 
 def turn_states(graph: Graph) -> tuple[Graph, frozenset[str]]:
     """The graph over states as they are stored, and the names of those that are turned."""
-    leaves = [n for n in graph.nodes if isinstance(n.attrs, at.StateAttrs) and is_turned(n.type, n.attrs.by_columns)]
+    leaves = [n for n in graph.nodes if isinstance(n.attrs, at.StateAttrs) and _is_turned(n.attrs)]
     if not leaves:
         return graph, frozenset()
     names = frozenset(attrs_of(n, at.StateAttrs).name for n in leaves)
     return _Turner(graph, names).result(), names
+
+
+def _is_turned(state: at.StateAttrs) -> bool:
+    return not state.parts and is_turned(state.type, state.by_columns)  # a part is cut as the whole is stored
 
 
 def mark_turned(draft: Draft, names: frozenset[str]) -> Draft:
