@@ -19,7 +19,7 @@ from wholestep.compiler.runtime.threads import default_threads
 from wholestep.errors import UsageError
 from wholestep.options import launch_variables
 from wholestep.workers.joining import INSTALL, LOST
-from wholestep.workers.ranks import Ended, close_port, open_port, start_rank
+from wholestep.workers.ranks import Ended, close_port, end_ranks, open_port, start_rank
 
 GRACE = 5.0  # seconds that the others have to end by themselves once a rank has failed
 POLL = 0.02
@@ -65,7 +65,7 @@ def _run_once(job: Job, variables: Mapping[str, str], say: Callable[[str], None]
         if code not in FINISHED:
             say(f"mpiexec ended with exit code {code}: what it said is above")
         return code, code not in (*FINISHED, 1, 2)
-    ended = run_here(job, variables, say)
+    ended = run_here(job, variables)
     if all(rank.code in FINISHED for rank in ended):
         return ended[0].code, False
     by_error = [rank for rank in ended if not rank.is_lost and rank.code not in (*FINISHED, LOST)]
@@ -77,7 +77,7 @@ def _run_once(job: Job, variables: Mapping[str, str], say: Callable[[str], None]
 # -- on this machine -----------------------------------------------------------------------------------------------
 
 
-def run_here(job: Job, variables: Mapping[str, str], say: Callable[[str], None]) -> list[Ended]:
+def run_here(job: Job, variables: Mapping[str, str]) -> list[Ended]:
     """Run all ranks as processes of ours; how each ended."""
     server, port = open_port(find_mpiexec(), job.count)
     started: list[subprocess.Popen[bytes]] = []
@@ -91,10 +91,7 @@ def run_here(job: Job, variables: Mapping[str, str], say: Callable[[str], None])
                 readers += prefixed(child, rank)
             return _watch(started)
     finally:
-        for child in started:
-            if child.poll() is None:
-                child.kill()
-            child.wait()
+        end_ranks(started)
         for reader in readers:
             reader.join()
         close_port(server)

@@ -18,6 +18,7 @@ import numpy as np
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import UsageError, WorkerError
 from wholestep.workers import native
+from wholestep.workers.ranks import SHARED, files_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -207,14 +208,8 @@ def _functions(comm: MPI.Intracomm) -> native.Messages:
     return native.Messages(**found, **handles)
 
 
-def _mapped() -> set[str]:
-    """Files that this process has in its memory."""
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return {words[5] for line in lines if len(words := line.split(maxsplit=5)) == 6}
-
-
 def _loaded() -> str:
-    found = sorted(path for path in _mapped() if Path(path).name.startswith(("libmpi.so", "libmpi_abi.so")))
+    found = sorted(path for path in files_of() if Path(path).name.startswith(("libmpi.so", "libmpi_abi.so")))
     if not found:
         raise UsageError("mpi4py has loaded no libmpi.so: install one with it, pip install 'wholestep[mpi]'.")
     return found[0]
@@ -226,6 +221,6 @@ def _forget_files(comm: MPI.Intracomm) -> None:
     All ranks have it by then: windows are there, and zero.
     """
     comm.Barrier()
-    for path in _mapped():
-        if path.startswith("/dev/shm/mpich_"):
+    for path in files_of():
+        if path.startswith(SHARED):
             Path(path).unlink(missing_ok=True)

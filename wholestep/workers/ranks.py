@@ -19,6 +19,7 @@ from typing import IO
 from wholestep.errors import UsageError
 
 SECONDS = 5.0  # that a launcher has to end
+SHARED = "/dev/shm/mpich_"  # memory that MPICH's ranks have in common, until it is removed
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl
 # Says where ranks meet.  The first placeholder ends with its standard input, which ends with the process that opened
 # the port; the launcher then ends the others.
@@ -67,6 +68,27 @@ def start_rank(
         start_new_session=True,  # we hand Ctrl-C on
         preexec_fn=lambda: libc.prctl(DIES_WITH_PARENT, signal.SIGTERM),
     )
+
+
+def end_ranks(started: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Kill those that are left; they may not have come so far as to remove the names of what they share (`mpi.py`)."""
+    left = [child for child in started if child.poll() is None]
+    shared = {path for child in left for path in files_of(child.pid) if path.startswith(SHARED)}
+    for child in left:
+        child.kill()
+    for child in started:
+        child.wait()
+    for path in shared:
+        Path(path).unlink(missing_ok=True)
+
+
+def files_of(process: int | str = "self") -> set[str]:
+    """Files that a process has in its memory; none where it is gone."""
+    try:
+        lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+    except OSError:
+        return set()
+    return {words[5] for line in lines if len(words := line.split(maxsplit=5)) == 6}
 
 
 @dataclass(frozen=True)
