@@ -26,7 +26,6 @@ from wholestep.compiler.runtime.arrays import AnyArray
 
 TURNS = 16  # launches that may be under way, where their inputs are not large
 FETCHED_TURNS = 4  # of launches that fetch: each turn has a graph of its own
-FEW_GIVEN = 128 << 10  # bytes of inputs; more are in the host's cache only where there are two turns
 STAGING = 64 << 20  # bytes of pinned memory for inputs
 FETCHED = 1 << 20  # bytes of inputs that a kernel fetches, whatever of them is used
 FETCH_BYTES = 16 * 256  # that one block fetches at a time
@@ -176,7 +175,7 @@ class Exchange:
     def __init__(self, gpu: Gpu, plan: Plan, layout: OwnLayout, own: DeviceMemory, is_short: bool) -> None:
         self._gpu, self._plan, self._layout, self._own = gpu, plan, layout, own
         self.fetches = is_short and layout.given_end <= FETCHED
-        most = (FETCHED_TURNS if layout.given_end <= FEW_GIVEN else 2) if self.fetches else TURNS
+        most = FETCHED_TURNS if self.fetches else TURNS
         count = max(2, min(most, STAGING // max(1, layout.given_end)))
         size = layout.given_end + layout.small_bytes
         self._pinned = PinnedMemory(gpu, count * size)

@@ -24,20 +24,6 @@ template <int TALL_, int WIDE_, int DOWN_, int ACROSS_, int FAR_, int BROAD_> st
   static __device__ constexpr int columns(int windows) { return (windows - 1) * ACROSS + (WIDE - 1) * BROAD + 1; }
 };
 
-/* COUNT values to shared memory, of(at) each: eight of a thread are on their way at once. */
-template <class T, int COUNT, int THREADS, class F, class P> WS_INLINE void ws_fill(F of, P put) {
-  constexpr int EACH = (COUNT + THREADS - 1) / THREADS, ONCE = EACH < 8 ? EACH : 8;
-#pragma unroll 1
-  for (int first = threadIdx.x; first < COUNT; first += ONCE * THREADS) {
-    T seen[ONCE];
-#pragma unroll
-    for (int i = 0; i < ONCE; i++) seen[i] = of(first + i * THREADS < COUNT ? first + i * THREADS : COUNT - 1);
-#pragma unroll
-    for (int i = 0; i < ONCE; i++)
-      if (first + i * THREADS < COUNT) put(first + i * THREADS, seen[i]);
-  }
-}
-
 /* A band of BAND rows of ITEMS items; an item is PT x PW pixels and EACH outputs, a thread's own, of GROUPS * EACH.
    x(row, column, channel) is what the band sees, zero outside of the image; w(tap, channel, output) a weight;
    give(row, column, output, sums) takes an item.
@@ -56,17 +42,14 @@ WS_INLINE void ws_convolve(X x, W w, G give) {
   constexpr int PIXELS = BAND * ITEMS, PADDED = (PIXELS + 31) / 32 * 32;
   __shared__ __align__(16) T weights[TAPS * CHANNELS * OWN];
   __shared__ __align__(16) T tile[CHANNELS * PLANE];
-  ws_fill<T, TAPS * CHANNELS * OWN, THREADS>(
-      [&](int at) {
-        const int output = at % PACK;
-        return output < EACH ? w(at / (OWN * CHANNELS), at / OWN % CHANNELS, at % OWN / PACK * EACH + output) : (T)0;
-      },
-      [&](int at, T value) { weights[at] = value; });
-  ws_fill<T, HIGH * BROAD * CHANNELS, THREADS>(
-      [&](int at) { return x(at / (CHANNELS * BROAD), at / CHANNELS % BROAD, at % CHANNELS); },
-      [&](int at, T value) {
-        tile[at % CHANNELS * PLANE + at / (CHANNELS * BROAD) * WIDE + at / CHANNELS % BROAD] = value;
-      });
+  for (int at = threadIdx.x; at < TAPS * CHANNELS * OWN; at += THREADS) {
+    const int output = at % PACK;
+    weights[at] = output < EACH ? w(at / (OWN * CHANNELS), at / OWN % CHANNELS, at % OWN / PACK * EACH + output) : (T)0;
+  }
+  for (int at = threadIdx.x; at < HIGH * BROAD * CHANNELS; at += THREADS) {
+    const int channel = at % CHANNELS, column = at / CHANNELS % BROAD, row = at / (CHANNELS * BROAD);
+    tile[channel * PLANE + row * WIDE + column] = x(row, column, channel);
+  }
   __syncthreads();
   for (int item = threadIdx.x; item < PADDED * GROUPS; item += THREADS) {
     const int group = item / PADDED, pixel = item % PADDED, column = pixel % ITEMS, row = pixel / ITEMS;
@@ -162,12 +145,10 @@ struct ws_gradient {
       for (int k = 0; k < KE; k++) sums[c][k] = 0;
     for (int band = first; band < last; band++) {
       __syncthreads();
-      ws_fill<T, SEEN, THREADS>(
-          [&](int at) { return x(band, at / (CHANNELS * BROAD), at / CHANNELS % BROAD, at % CHANNELS); },
-          [&](int at, T value) { tile[at] = value; });
-      ws_fill<T, GIVEN, THREADS>(
-          [&](int at) { return g(band, at / (KERNELS * COLUMNS), at / KERNELS % COLUMNS, at % KERNELS); },
-          [&](int at, T value) { given[at] = value; });
+      for (int at = threadIdx.x; at < SEEN; at += THREADS)
+        tile[at] = x(band, at / (CHANNELS * BROAD), at / CHANNELS % BROAD, at % CHANNELS);
+      for (int at = threadIdx.x; at < GIVEN; at += THREADS)
+        given[at] = g(band, at / (KERNELS * COLUMNS), at / KERNELS % COLUMNS, at % KERNELS);
       __syncthreads();
       if (split >= SPLIT || item >= ITEMS) continue;
       for (int row = split; row < BAND; row += SPLIT) {
@@ -238,18 +219,16 @@ WS_INLINE void ws_pooled_gradient(int begin, int first, int last, X x, P won, G 
   for (int i = 0; i < MINE; i++) own[i] = 0;
   for (int image = first; image < last; image++) {
     __syncthreads();
-    ws_fill<T, HIGH * BROAD * CHANNELS, THREADS>(
-        [&](int at) { return x(image, at / (CHANNELS * BROAD), at / CHANNELS % BROAD, at % CHANNELS); },
-        [&](int at, T value) {
-          tile[at % CHANNELS * PLANE + at / (CHANNELS * BROAD) * WIDE + at / CHANNELS % BROAD] = value;
-        });
-    ws_fill<ws_won<T>, KERNELS * PIXELS, THREADS>(
-        [&](int at) { return won(image, at / (KERNELS * COLUMNS), at / KERNELS % COLUMNS, at % KERNELS); },
-        [&](int at, const ws_won<T> &found) {
-          const int output = at % KERNELS, column = at / KERNELS % COLUMNS, row = at / (KERNELS * COLUMNS);
-          const int y = row * PT + found.place / PW, x = column * PW + found.place % PW;
-          winners[output * PIXELS + row * COLUMNS + column] = {found.gradient, y * WIDE + x};
-        });
+    for (int at = threadIdx.x; at < HIGH * BROAD * CHANNELS; at += THREADS) {
+      const int channel = at % CHANNELS, column = at / CHANNELS % BROAD, row = at / (CHANNELS * BROAD);
+      tile[channel * PLANE + row * WIDE + column] = x(image, row, column, channel);
+    }
+    for (int at = threadIdx.x; at < KERNELS * PIXELS; at += THREADS) {
+      const int output = at % KERNELS, column = at / KERNELS % COLUMNS, row = at / (KERNELS * COLUMNS);
+      const ws_won<T> found = won(image, row, column, output);
+      const int y = row * PT + found.place / PW, x = column * PW + found.place % PW;
+      winners[output * PIXELS + row * COLUMNS + column] = {found.gradient, y * WIDE + x};
+    }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < MINE; i++) {

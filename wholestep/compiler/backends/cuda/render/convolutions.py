@@ -64,15 +64,13 @@ def _gradient(w: Writer, window: Window, image: str) -> list[str]:
     if window.op != "pooled_grad_input":
         return _inside(w, window, image, "g")
     tall, wide = window.pool
+    places = (f"(y / {tall})", f"(x / {wide})", "channel")
     _, rows, columns, _ = shape_of(w.kernel, operand(window, "g"))
-    within = f"y >= 0 && x >= 0 && y / {tall} < {w.extent(rows)} && x / {wide} < {w.extent(columns)}"
-    places = ("down", "across", "channel")
     won = f"(int){read(w, window, 'index', image, *places)} == y % {tall} * {wide} + x % {wide}"
-    return [  # without a branch: the numbers of many pixels are on their way at once
-        f"const bool within = {within};",
-        f"const int down = within ? y / {tall} : 0, across = within ? x / {wide} : 0;",
-        f"const auto gradient = {read(w, window, 'g', image, *places)};",
-        f"return {won} && within ? gradient : 0;",
+    return [
+        *strides,
+        f"if (y / {tall} >= {w.extent(rows)} || x / {wide} >= {w.extent(columns)}) return 0;",
+        f"return {won} ? {read(w, window, 'g', image, *places)} : 0;",
     ]
 
 
