@@ -115,7 +115,7 @@ def build_session(
             "null:cuda/sm_90", for a target that need not be here.
         threads: None uses the cores that this process may run on.
         shards: make each step as so many workers would, on threads of this process, with their bits.
-        shard: "optimizer": each of the shards holds a part of the optimizer's state, as `ws.Workers(4, shard=...)` do.
+        shard: "optimizer": each of the shards, or workers, holds a part of the optimizer's state.
         workers: the processes that make each step together; started by `wholestep launch`.
 
     Example::

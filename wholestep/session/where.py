@@ -40,13 +40,9 @@ def where_to(
 def shard_of(shard: str | None, shards: int | None, workers: Workers | None, device: Device) -> str | None:
     """What is divided among ranks beside the batch."""
     need_shard(shard)
-    if shard is not None and workers is not None:
-        raise OptionError(
-            f"shard={shard!r} beside workers=: workers say it themselves, ws.Workers(4, shard={shard!r})."
-        )
-    if shard is not None and shards is None:
+    if shard is not None and shards is None and workers is None:
         raise OptionError(f"shard={shard!r} divides among workers, and there are none: give shards=4, or workers=.")
-    found = shard if workers is None else workers.shard
+    found = shard or (None if workers is None else workers.shard)
     if found is not None and device.runs and not device.name.startswith("cpu"):
         raise OptionError(f"shard={found!r}: states are divided on CPUs; device={device.name!r} keeps them whole.")
     return found

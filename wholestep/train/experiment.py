@@ -103,7 +103,7 @@ class Experiment:
             `ws.build_session`.
         device: what runs the steps, as of `ws.build_session`.
         shards: make each step as so many workers would, on threads of this process: their run, with its bits.
-        shard: "optimizer": each of the shards holds a part of the optimizer's state; `ws.Workers` has it as well.
+        shard: "optimizer": each of the shards, or workers, holds a part of the optimizer's state.
         workers: the processes that make each step together, `ws.Workers(4)`; `wholestep launch -n 4` starts them.
         observer: sees the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are unchanged.
         checkpoint: a folder to keep the run in: the last two and the best epoch, and every minute inside an epoch.
