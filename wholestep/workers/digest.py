@@ -25,7 +25,7 @@ ADVICE = {
     "wholestep": "Install the same version everywhere.",
     "python": "Use the same version of Python everywhere.",
     "numpy": "Install the same version everywhere.",
-    "target": "Name one that all machines have: device='cpu/avx2'.",
+    "target": "Name one that all machines have: device='cpu/portable'.",
     "seed": "Give all of them the same seed=.",
     "data": "All workers are given all rows, in the same order; each takes its own of every batch.",
     "weights": "Build the model in the same way everywhere: with a seed, or from the same file.",
