@@ -40,6 +40,7 @@ class Pace:
 
     def __init__(self, group: Group | None) -> None:
         self._group, self._next = group, 1
+        self.alone = group is None  # there is nothing to learn from the time of a slice
         self.seconds = SLICE_SECONDS if group is None else NEVER
 
     def steps(self, left: int) -> int:

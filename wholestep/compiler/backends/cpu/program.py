@@ -300,7 +300,7 @@ class CpuProgram:
     def _run_slice(self, epoch: Epoch, loop: native.Loop, losses: AnyArray, done: int) -> int:
         """Some steps of an epoch; returns how many.  All that a call reads is set anew: others may have made steps."""
         run = self.prepare_slice(epoch, loop, losses, done, self._pace.steps(len(losses) - done))
-        made = self._pace.timed(run)
+        made = run() if self._pace.alone else self._pace.timed(run)
         self.count_slice(made)
         self.show()
         return made
