@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 
 import wholestep as ws
-from tests.workers.test_estimate import ABOUT, network
+from tests.compilers import quick
+from tests.workers.small import ABOUT, network
 
 STEPS = 3
 workers = ws.Workers()
-session = ws.build_session(network(), **ABOUT, workers=workers)
+session = ws.build_session(network(), **ABOUT, workers=workers, options=replace(quick(), egraph=False))
 group = workers.join()
 batch = {"x": np.ones((64, 12), np.float32), "labels": np.zeros(64, np.int32)}
 session.step(**batch)

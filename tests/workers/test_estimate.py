@@ -9,24 +9,10 @@ import pytest
 
 import wholestep as ws
 from tests.workers.ranks import launch
+from tests.workers.small import ABOUT, LOSS, PARAMETERS, network
 from wholestep.compiler.runtime.group import rows_of_rank
 from wholestep.errors import OptionError, UsageError
 from wholestep.workers.network import COLLECTIVES, NETWORKS, Exchange
-
-PARAMETERS = 12 * 64 + 64 + 64 * 4 + 4
-LOSS = 4  # bytes of a float32
-ABOUT = {
-    "inputs": ws.Spec(("batch", 12)),
-    "targets": ws.Spec(("batch",), "int32"),
-    "loss": "cross_entropy",
-    "optimizer": "adam",
-    "batch_size": 64,
-    "threads": 1,
-}
-
-
-def network() -> ws.nn.Module:
-    return ws.nn.Sequential(ws.nn.Linear(12, 64), ws.nn.ReLU(), ws.nn.Linear(64, 4))
 
 
 @pytest.fixture(scope="module")
