@@ -47,6 +47,7 @@ POINTWISE: dict[str, Case] = {
     )},
     "acosh": (torch.acosh, [above(*X) + 1.0]),
     "asin, acos": (lambda x: torch.asin(x) * 2.0 + torch.acos(x) * x + torch.erfinv(x), [some(*X, low=-0.9, high=0.9)]),
+    "hardsigmoid to the last digit": (lambda x: F.hardsigmoid(x) * 1e4, [some(*X)]),
     "atan2": (torch.atan2, [some(*X), some(*Y)]),
     "gamma": (lambda x: torch.lgamma(x) + torch.digamma(x), [above(*X)]),
     "bits of whole": (lambda x: (counted(x) & 3) + (counted(x) | 4) + (counted(x) ^ 1) + ~counted(x) + (counted(x) >> 1) + (counted(x) << 2) + x, [some(*X)]),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.importers.aten.record import Recorder
@@ -98,7 +100,11 @@ def _relu6(r: Recorder, x: Any) -> Tensor:
 @row("hardsigmoid")
 def _hardsigmoid(r: Recorder, x: Any) -> Tensor:
     t = r.tensor(x)
-    return ws.where(t <= -3.0, 0.0, ws.where(t >= 3.0, 1.0, t * (1.0 / 6.0) + 0.5))
+    inner = t * (1.0 / 6.0) + 0.5
+    if t.dtype.name == "float64":  # the slope that torch multiplies with is 1/6 in float32
+        slope = t * float(np.float32(1.0) / np.float32(6.0))
+        inner = slope + ws.stop_gradient(inner - slope)
+    return ws.where(t <= -3.0, 0.0, ws.where(t >= 3.0, 1.0, inner))
 
 
 @row("hardswish")
