@@ -111,3 +111,24 @@ def test_a_row_that_gives_another_shape_is_refused(monkeypatch: pytest.MonkeyPat
 class _Cosh(nn.Module):
     def forward(self, x: Any) -> Any:
         return torch.cosh(x)
+
+
+class _Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, slope: Any) -> Any:
+        return slope
+
+
+class _Through(nn.Linear):
+    def forward(self, x: Any) -> Any:
+        return _Straight.apply(super().forward(x))
+
+
+def test_a_backward_that_torch_does_not_export_is_told() -> None:
+    with pytest.warns(ws.errors.TrainingWarning, match="_Through uses _Straight: torch.export keeps the forward"):
+        ws.from_torch(_Through(3, 2), np.ones((2, 3), np.float32), mode="train")
+    assert torch.autograd.Function.apply.__module__ == "torch.autograd.function"

@@ -89,12 +89,20 @@ def export(module: Any, call: Call, mode: str) -> Exported:
     """A module as functional ATen ops; what has a row in the table is kept whole."""
     with _in_mode(module, mode), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = _exported(module, call, mode)
+        with _noted_functions() as functions:
+            program = _exported(module, call, mode)
         _mark_stopped(program)
         try:
             done = program.run_decompositions(_table())
         except Exception as error:
             fail(UsageError, f"torch cannot decompose {type(module).__name__} in {mode} mode: {_first_line(error)}")
+    if functions and mode == "train":
+        warnings.warn(
+            f"{type(module).__name__} uses {', '.join(sorted(functions))}: torch.export keeps the forward of an "
+            "autograd function and not its backward. Its gradient here is that of its forward.",
+            TrainingWarning,
+            stacklevel=2,
+        )
     for _, kind, name in Exported(done, mode).outputs():
         if kind not in (RESULT, CHANGE, TOKEN):
             fail(
@@ -103,6 +111,23 @@ def export(module: Any, call: Call, mode: str) -> Exported:
                 "change.",
             )
     return Exported(done, mode)
+
+
+@contextmanager
+def _noted_functions() -> Iterator[set[str]]:
+    """The autograd functions that are applied meanwhile, but for torch's own."""
+    known, found = torch.autograd.Function.__dict__["apply"], set()
+
+    def apply(cls: Any, *args: Any, **named: Any) -> Any:
+        if not cls.__module__.startswith("torch."):
+            found.add(cls.__qualname__)
+        return known.__func__(cls, *args, **named)
+
+    torch.autograd.Function.apply = classmethod(apply)
+    try:
+        yield found
+    finally:
+        torch.autograd.Function.apply = known
 
 
 def _exported(module: Any, call: Call, mode: str) -> Any:
