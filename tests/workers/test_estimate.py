@@ -12,7 +12,7 @@ from tests.workers.ranks import launch
 from tests.workers.small import ABOUT, LOSS, PARAMETERS, network
 from wholestep.compiler.runtime.group import rows_of_rank
 from wholestep.errors import OptionError, UsageError
-from wholestep.workers.network import COLLECTIVES, NETWORKS, Exchange
+from wholestep.workers.network import MESSAGES, NETWORKS, Exchange
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_seconds_follow_from_latency_and_bandwidth() -> None:
     halves = [Exchange(name, 8_000_000).seconds(4, link) for name in ("reduce_scatter", "all_gather")]
     assert sum(halves) == pytest.approx(bucket.seconds(4, link))
     assert Exchange("broadcast", 8_000_000).seconds(8, link) == pytest.approx(3 * (10e-6 + 8e6 / 2e9))
-    assert all(Exchange(name, 100).seconds(1, link) == 0 for name in COLLECTIVES)
+    assert all(Exchange(name, 100).seconds(1, link) == 0 for name in MESSAGES)
 
 
 def test_a_faster_network_and_a_smaller_group_take_less() -> None:

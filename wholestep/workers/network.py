@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
+from wholestep.compiler.plan.traffic import SENT
 from wholestep.errors import OptionError
 
 
@@ -62,21 +63,13 @@ def as_network(given: str | Network) -> Network:
     return NETWORKS[given]
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Of a collective over n ranks: messages that follow each other; bytes that a rank sends, of 1 that it is about."""
-
-    messages: Callable[[int], int]
-    share: Callable[[int], Fraction]
-
-
-COLLECTIVES: Mapping[str, Cost] = MappingProxyType(
+# Messages of a collective over n ranks that follow each other.
+MESSAGES: Mapping[str, Callable[[int], int]] = MappingProxyType(
     {
-        "all_reduce": Cost(lambda n: 2 * (n - 1), lambda n: Fraction(2 * (n - 1), n)),
-        "reduce_scatter": Cost(lambda n: n - 1, lambda n: Fraction(n - 1, n)),
-        "all_gather": Cost(lambda n: n - 1, lambda n: Fraction(n - 1, n)),
-        # Down a tree: in each of log2 n rounds those who have the bytes send all of them.
-        "broadcast": Cost(lambda n: (n - 1).bit_length(), lambda n: Fraction((n - 1).bit_length())),
+        "all_reduce": lambda n: 2 * (n - 1),
+        "reduce_scatter": lambda n: n - 1,
+        "all_gather": lambda n: n - 1,
+        "broadcast": lambda n: (n - 1).bit_length(),
     }
 )
 
@@ -90,9 +83,9 @@ class Exchange:
 
     def sent(self, ranks: int) -> Fraction:
         """Bytes that a rank sends, on average over ranks: exactly so where the elements divide among them."""
-        return self.bytes * COLLECTIVES[self.collective].share(ranks)
+        return self.bytes * SENT[self.collective](ranks)
 
     def seconds(self, ranks: int, network: Network) -> float:
         """By the α-β model."""
-        messages = COLLECTIVES[self.collective].messages(ranks)
+        messages = MESSAGES[self.collective](ranks)
         return 1e-6 * network.latency_us * messages + float(self.sent(ranks)) / (1e9 * network.gigabytes_per_second)

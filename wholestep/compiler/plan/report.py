@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from math import ceil
 
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.plan.footprint import Footprint
 from wholestep.compiler.plan.formats import footprint
 from wholestep.compiler.plan.kernel import Kernel, Plan, Space
-from wholestep.compiler.plan.traffic import exchanged, stores
+from wholestep.compiler.plan.traffic import SENT, exchanged, stores
 
 NAMES_WIDTH = 56
-# How often the bytes of a collective cross, for all ranks but one: a sum is scattered, then gathered.
-MESSAGES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1, "broadcast": 1}
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class PlanReport:
     @property
     def wire_bytes(self) -> int:
         """What a rank sends in a step: of a sum over n of them 2(n - 1)/n of its bytes, rounded up."""
-        return -(-sum(n * MESSAGES[kind] * (self.ranks - 1) for kind, n in self.collectives) // max(1, self.ranks))
+        return ceil(sum(size * SENT[kind](self.ranks) for kind, size in self.collectives)) if self.ranks > 1 else 0
 
     @property
     def collectives(self) -> tuple[tuple[str, int], ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from math import prod
 
 from wholestep.compiler.ir.types import evaluate
@@ -40,6 +41,16 @@ def bytes_moved(kernel: Kernel, buffers: Sequence[Buffer], sizes: Mapping[str, i
         for b, regions in _regions(accesses, kernel, buffers, sizes).items()
         if buffers[b].space is not Space.WORK
     )
+
+
+# Of the bytes of a collective over n ranks, what each of them sends: a sum is scattered, then gathered; a broadcast
+# goes down a tree.
+SENT: Mapping[str, Callable[[int], Fraction]] = {
+    "all_reduce": lambda n: Fraction(2 * (n - 1), n),
+    "reduce_scatter": lambda n: Fraction(n - 1, n),
+    "all_gather": lambda n: Fraction(n - 1, n),
+    "broadcast": lambda n: Fraction((n - 1).bit_length()),
+}
 
 
 def exchanged(plan: Plan) -> Iterator[tuple[str, int]]:
