@@ -240,7 +240,9 @@ def test_a_step_written_by_hand_takes_schedules_and_records_the_rest_itself() ->
     assert float(session.step(x=np.array([[3, 4]], np.float32))["norm"]) == 5.0
     np.testing.assert_allclose(session.get("w"), [[-1.2], [-1.6]], rtol=1e-6)
     for options in ({"clip_norm": 1.0}, {"accumulate": 2}, {"nonfinite": "skip"}):
-        with pytest.raises(UsageError, match="of these options it takes metrics=, schedule= and precision= alone"):
+        with pytest.raises(
+            UsageError, match="of these options it takes metrics=, schedule=, precision= and memory= alone"
+        ):
             ws.build_session(train, batch_size=4, **options)  # type: ignore[arg-type]
     assert session.evaluate(x=np.ones((9, 2), np.float32)).loss == pytest.approx(-2.8)  # without the update
     assert session.get("w").sum() == pytest.approx(-2.8)

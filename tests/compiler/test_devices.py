@@ -255,9 +255,9 @@ def planned(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     real = Compiler.plan
 
-    def plan(self: Compiler, graph: Any, capacity: Mapping[str, int], target: Target) -> Any:
+    def plan(self: Compiler, graph: Any, capacity: Mapping[str, int], target: Target, *more: Any) -> Any:
         seen.append(target.name)
-        return real(self, graph, capacity, target)
+        return real(self, graph, capacity, target, *more)
 
     monkeypatch.setattr(Compiler, "plan", plan)
     return seen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ def two_hosts(folder: Path) -> Iterator[Hosts]:
             _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
             _ip("-n", name, "link", "set", "eth0", "up")
             _ip("-n", name, "link", "set", "lo", "up")
+        for name in names:
+            _wait_for_cable(name)
         agent = folder / "agent"
         agent.write_text(AGENT.format(address=ADDRESSES[0], first=first, second=second))
         agent.chmod(0o755)
@@ -66,6 +69,15 @@ def two_hosts(folder: Path) -> Iterator[Hosts]:
     finally:
         for name in names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def _wait_for_cable(name: str) -> None:
+    """A link that was set up is there a moment later."""
+    for _ in range(200):
+        if "state UP" in _ip("-n", name, "link", "show", "eth0"):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"the cable of {name} does not come up")
 
 
 def _ip(*words: str) -> str:

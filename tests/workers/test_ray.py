@@ -53,6 +53,7 @@ def test_a_program_without_a_script_is_refused(tmp_path: Path) -> None:
 def test_ranks_are_started_as_this_program_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(ray, "find_spec", lambda name: True)
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "--width", "3"])
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "train.py", raising=False)
     monkeypatch.chdir(tmp_path)
     program = ray.this_program(ws.Workers(2, engine="ray", checkpoint="runs/a", restarts=3))
     assert program.command == (sys.executable, "train.py", "--width", "3")

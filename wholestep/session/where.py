@@ -31,10 +31,20 @@ def where_to(
     """What the arguments of `build_session` mean; an OptionError says which one means nothing."""
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**64:
         raise OptionError(f"seed={seed!r}: expected a whole number from 0 to 2**64 - 1.")
+    need_workers(workers)
     count = thread_count(threads, default_threads(), MAX_THREADS)
     found = device_named(device, TF32 if precision == TF32 else "")
     divided = shard_of(shard, shards, workers, found)
     return Where(found, count, seed, options or CompileOptions(), group_of(shards, workers, found), divided)
+
+
+def need_workers(workers: object) -> None:
+    """OptionError where somebody means Keras' threads that load data."""
+    if isinstance(workers, int):  # Keras' threads that load data
+        raise OptionError(
+            f"workers={workers}: these are processes that train together, workers=ws.Workers({workers}), started by "
+            f"`wholestep launch -n {workers}`. Batches are made by a thread: ws.DataLoader(data, prefetch=2)."
+        )
 
 
 def shard_of(shard: str | None, shards: int | None, workers: Workers | None, device: Device) -> str | None:

@@ -22,6 +22,7 @@ from wholestep.nn.module import Module
 from wholestep.optim import AdamW, Optimizer
 from wholestep.options import CompileOptions
 from wholestep.session import Session, build_session
+from wholestep.session.where import need_workers
 from wholestep.steps.loss_scale import LossScale
 from wholestep.steps.recipe import as_measures, modes_of
 from wholestep.train.agreement import as_launched, begin_together
@@ -168,6 +169,7 @@ class Experiment:
     options: CompileOptions | None = None
 
     def __post_init__(self) -> None:
+        need_workers(self.workers)
         if not isinstance(self.model, Step):  # which has its own
             object.__setattr__(self, "optimizer", optimizer_of(self.schedule, self.optimizer) or AdamW())
 

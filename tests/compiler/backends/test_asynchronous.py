@@ -238,6 +238,10 @@ class LaterMemory:
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> list[LaterArray]:
         return [LaterArray(type) for type in types]
 
+    def draw(self, into: LaterArray, first: object) -> bool:
+        """The host draws first values."""
+        return False
+
 
 MEMORY = LaterMemory()
 
