@@ -321,6 +321,7 @@ WINDOWS: dict[str, Case] = {
     "max_pool1d": (lambda x: F.max_pool1d(x, 3, 2, 1), [some(1, 2, 7)]),
     "max_pool2d": (lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True), [some(1, 2, 6, 7)]),
     "max_pool2d dilated": (lambda x: F.max_pool2d(x, 2, 1, 0, 2), [some(1, 2, 5, 6)]),
+    "avg_pool2d of a window beyond the image": (lambda x: F.avg_pool2d(x, 4000, ceil_mode=True), [some(1, 2, 3, 5)]),
     "max_unpool2d of windows that overlap": (lambda x: F.max_unpool2d(*F.max_pool2d(x, 3, 2, return_indices=True), 3, 2), [some(1, 2, 5, 7)]),
     "max_pool2d indices": (lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), [some(1, 2, 4, 6)]),
     "max_pool3d": (lambda x: F.max_pool3d(x, 2), [some(1, 2, 2, 4, 4)]),

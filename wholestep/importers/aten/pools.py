@@ -102,6 +102,8 @@ def _avg_pool(
     if divisor_override is not None:
         taps = _windows(r, t, size, steps, around, (1,) * axes, 0.0)
         return (taps.sum(-1) / float(divisor_override)).reshape(r.shape)
+    if not any(around) and all(e == 1 for e in r.shape[-axes:]) and _covers(size, t):
+        return t.mean(tuple(range(2, t.ndim)), True).reshape(r.shape)  # a window beyond the image counts what is in it
     if axes == 1:
         out = ws.avg_pool1d(t, size[0], steps[0], around[0], ceil_mode, count_include_pad)
     elif axes == 2:
@@ -109,6 +111,10 @@ def _avg_pool(
     else:
         out = ws.avg_pool3d(t, size, steps, around, ceil_mode, count_include_pad)
     return out.reshape(r.shape)
+
+
+def _covers(size: Any, t: Tensor) -> bool:
+    return all(isinstance(e, int) and n >= e for n, e in zip(size, t.shape[2:]))
 
 
 def _spans(given: int, wanted: int) -> list[tuple[int, int]]:
