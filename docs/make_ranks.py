@@ -122,7 +122,7 @@ def step_table() -> str:
     return table(["1,024 ranks, 400Gb", "exchange", "step, of it computing", "overlapped"], rows)
 
 
-HOURS_OF_A_GPU = 54 * 24 * 16_384 / 419  # between two failures, of a published run
+HOURS_OF_A_GPU = 54 * 24 * 16_384 / 419  # between two failures: arXiv:2407.21783
 COPY, WRITE, RESTART = 10e9, 1e9, 60.0  # bytes a second to memory and to storage, from one rank; seconds
 
 
