@@ -12,7 +12,7 @@ import torch
 import wholestep as ws
 from tests.compilers import quick
 from wholestep.compiler.plan.bodies import Exchange
-from wholestep.errors import GraphError, OptionError
+from wholestep.errors import GraphError, InputError, OptionError
 
 ROWS = 29  # in batches of 8: the last one has 5, which 2, 3 and 4 ranks divide unevenly
 RNG = np.random.default_rng(7)
@@ -120,6 +120,26 @@ def test_a_batch_norm_of_each_workers_rows_is_torchs_that_is_not_synchronised() 
         expected = (parameter - 0.5 * parameter.grad).detach().numpy()
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6, err_msg=name)
     assert "per_worker=True are over each rank's own rows" in str(session.report())
+
+
+def test_indices_that_all_rows_share_are_looked_at_too() -> None:
+    """An input without rows is every rank's own; an index in it, or in rows of another rank, is refused by all."""
+    g = ws.Graph()
+    x, at, labels = g.input("x", ("batch", 6)), g.input("at", (2,), "int32"), g.input("labels", ("batch",), "int32")
+    table = g.parameter("table", (5, 6), init=ws.init.normal(1.0))
+    scores = x @ ws.take(table, at).T
+    g.set_outputs({"loss": ws.losses.cross_entropy(scores, labels)})
+    given = {"x": VECTORS[:8], "at": np.array([4, 1], np.int32), "labels": LABELS[:8] % 2}
+    found = {}
+    for shards in (None, 2):
+        session = ws.build_session(g, batch_size=8, shards=shards, options=quick())
+        session.set("table", np.linspace(-1, 1, 30, dtype=np.float32).reshape(5, 6))
+        found[shards] = float(session.step(given).loss)
+        for name, bad in (("at", np.array([5, 1], np.int32)), ("labels", np.r_[LABELS[:7] % 2, 2].astype(np.int32))):
+            with pytest.raises(InputError, match=name):
+                session.step({**given, name: bad})
+        assert np.isfinite(float(session.step(given).loss)), "nobody was left waiting"
+    np.testing.assert_allclose(found[2], found[None], rtol=1e-6)
 
 
 # -- plans -------------------------------------------------------------------------------------------------------

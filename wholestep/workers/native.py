@@ -5,41 +5,20 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
-from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_long, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_long, c_uint64, c_void_p
 from functools import cache
 
 import numpy as np
 
 from wholestep.compiler.backends.cpu.compiler import find_compiler
-from wholestep.compiler.backends.cpu.library import build_library
+from wholestep.compiler.backends.cpu.library import Group as NativeGroup
+from wholestep.compiler.backends.cpu.library import Share, build_library
 from wholestep.compiler.backends.cpu.target import available_targets
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.options import CompileOptions
 
 DTYPES = {"float32": 0, "float64": 1, "int32": 2, "int64": 3}
-COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast")
-
-
-class Share(Structure):
-    """`ws_share` of group.h: a tensor of a collective."""
-
-    _fields_ = [("source", c_void_p), ("to", c_void_p), ("count", c_long)]
-
-
-Collective = CFUNCTYPE(c_int, c_void_p, POINTER(Share), c_int, c_int)
-
-
-class NativeGroup(Structure):
-    """`ws_group` of group.h."""
-
-    _fields_ = [
-        *[(name, c_int) for name in ("rank", "size", "failed")],
-        ("timeout", c_double),
-        *[(name, Collective) for name in COLLECTIVES],
-        ("engine", c_void_p),
-        ("step", c_uint64),
-    ]
 
 
 class Messages(Structure):

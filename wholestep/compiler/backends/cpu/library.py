@@ -36,10 +36,12 @@ __all__ = [
     "Call",
     "Copy",
     "Gemm",
+    "Group",
     "Library",
     "Loop",
     "LoopInput",
     "Phase",
+    "Share",
     "Step",
     "MicroBatchLoop",
     "SEQUENTIAL",
@@ -203,6 +205,27 @@ class MicroBatchLoop(Structure):
         ("seconds", c_double),
         *[(name, c_int) for name in ("phase_count", "bound_count", "order_kind", "loss_is_double")],
         *[(name, c_int) for name in ("stop_on_refusal", "threads")],
+    ]
+
+
+class Share(Structure):
+    """`ws_share` of group.h: a tensor of a collective."""
+
+    _fields_ = [("source", c_void_p), ("to", c_void_p), ("count", c_long)]
+
+
+Collective = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(Share), c_int, c_int)
+
+
+class Group(Structure):
+    """`ws_group` of group.h: the ranks that make a step together, seen from one of them."""
+
+    _fields_ = [
+        *[(name, c_int) for name in ("rank", "size", "failed")],
+        ("timeout", c_double),
+        *[(name, Collective) for name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast")],
+        ("engine", c_void_p),
+        ("step", c_uint64),
     ]
 
 

@@ -61,7 +61,7 @@ class CpuProgram:
 
             assert group is not None, "a rank that is alone has no parts"
             self._divided_among = PartsMemory(MEMORY, group)
-        self._given: dict[str, AnyArray] = {}  # of ranks: all rows, whose indices each of them looks at
+        self._given: dict[str, AnyArray] = {}  # of ranks: what all of them are given, whose indices each looks at
         assert isinstance(place.scratch, Scratch), "programs of the CPU share its scratch memory"
         self._scratch, self._code, self.library = place.scratch, code, code.library
         self.recorder = _recorder(code.path, place.where.threads) if place.profile else None
@@ -186,8 +186,9 @@ class CpuProgram:
 
     def bind(self, name: str, array: AnyArray) -> None:
         """Let the next step read an input where it lies."""
-        if name in self._cut:
+        if self.ranks > 1:
             self._given[name] = array
+        if name in self._cut:
             array = array[rows_of_rank(len(array), self.rank, self.ranks)[0] :]
         try:
             # A quarter of the time of array.ctypes.data; the stubs do not know that arrays are buffers.

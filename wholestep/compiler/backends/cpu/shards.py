@@ -57,7 +57,7 @@ class Team:
         if not first:
             raise MemoryError(f"no memory for {size} ranks")
         weakref.finalize(self, free, first)
-        self.members = [Member(first + rank * ctypes.sizeof(GroupStruct), rank, size) for rank in range(size)]
+        self.members = [Member(first + rank * ctypes.sizeof(native.Group), rank, size) for rank in range(size)]
         self.threads = ThreadPoolExecutor(size - 1, "shard") if size > 1 else None
         self._places: dict[bool, list[Place]] = {}  # of programs that are profiled, and of others
 
@@ -85,17 +85,6 @@ class Team:
             if error is not None:
                 raise error
         return [first, *(other.result() for other in others)]
-
-
-class GroupStruct(ctypes.Structure):
-    """`ws_group` of group.h."""
-
-    _fields_ = [
-        *[(name, ctypes.c_int) for name in ("rank", "size", "failed")],
-        ("timeout", ctypes.c_double),
-        *[(name, ctypes.c_void_p) for name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "engine")],
-        ("step", ctypes.c_uint64),
-    ]
 
 
 class ShardedProgram:
