@@ -97,6 +97,17 @@ def test_shards_make_the_steps_of_one_process(case: str) -> None:
     assert all(np.array_equal(again[name], first[name]) for name in alone), "the same bits in every run"
 
 
+@pytest.mark.parametrize("case", ["batch norm", "a recurrent network", "micro-batches"])
+def test_a_rank_may_have_no_rows(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 17 rows in batches of 8 the last has one row, for four ranks."""
+    make, data, settings = CASES[case]
+    monkeypatch.setitem(CASES, case, (make, tuple(a[:17] for a in data), settings))
+    alone, _ = trained(case, None, validation=None)
+    weights, _ = trained(case, 4, validation=None)
+    for name in alone:
+        np.testing.assert_allclose(weights[name], alone[name], rtol=2e-5, atol=2e-6, err_msg=name)
+
+
 def test_a_batch_norm_of_each_workers_rows_is_torchs_that_is_not_synchronised() -> None:
     norm = ws.nn.Sequential(ws.nn.Linear(6, 5), ws.nn.BatchNorm1d(5, per_worker=True), ws.nn.Linear(5, 3))
     theirs = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_long, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_int, c_long, c_uint64, c_void_p
 from functools import cache
 
 import numpy as np
@@ -61,4 +61,4 @@ def gather_words(group: NativeGroup, words: AnyArray) -> tuple[int, AnyArray]:
     return run(group, "all_gather", [(words, found, words.size)]), found
 
 
-__all__ = ["Messages", "NativeGroup", "c_char_p", "gather_words", "library", "run", "sum_all"]
+__all__ = ["Messages", "NativeGroup", "gather_words", "library", "run", "sum_all"]

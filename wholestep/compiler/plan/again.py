@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wholestep.compiler.passes.recompute import Recomputed
-from wholestep.compiler.plan.fuse import Cluster, makes_again, reach_of
+from wholestep.compiler.plan.fuse import Cluster, absorb, makes_again, reach_of
 from wholestep.compiler.plan.kernel import Kind
 from wholestep.compiler.plan.merge import touched
 from wholestep.compiler.plan.order import topological
@@ -35,13 +35,8 @@ def join_recomputed(clusters: list[Cluster], fusion: Fusion) -> list[Cluster]:
         if not homes:
             continue
         home = min(homes, key=place.__getitem__)
-        home.nodes += guest.nodes
-        home.reads |= guest.reads
-        reach.merge(home, guest)
+        absorb(home, guest, clusters, reach)
         gone.add(guest)
-        for other in clusters:
-            if guest in other.reads:
-                other.reads = (other.reads - {guest}) | {home}
     return [c for c in clusters if c not in gone]
 
 

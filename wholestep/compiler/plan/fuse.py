@@ -429,6 +429,16 @@ def fuse(graph: Graph, fusion: Fusion, enabled: bool = True, sizes: Mapping[str,
     return Fuser(graph, fusion, enabled, sizes).clusters
 
 
+def absorb(home: Cluster, guest: Cluster, clusters: Iterable[Cluster], reach: Reach[Cluster]) -> None:
+    """What a cluster computes goes into another one, which neither needs nor is needed by it."""
+    home.nodes += guest.nodes
+    home.reads |= guest.reads
+    reach.merge(home, guest)
+    for other in clusters:
+        if guest in other.reads:
+            other.reads = (other.reads - {guest}) | {home}
+
+
 def reach_of(clusters: Iterable[Cluster]) -> Reach[Cluster]:
     """Who depends on whom among finished clusters."""
     reach = Reach[Cluster]()

@@ -18,6 +18,7 @@ from wholestep.compiler.plan.fuse import (
     PARTIAL_SUM,
     REDUCTIONS,
     Cluster,
+    absorb,
     accesses,
     is_column_sum,
     only_in_column_sums,
@@ -116,13 +117,8 @@ def join_parts(clusters: list[Cluster]) -> list[Cluster]:
                 continue
             if reach.depends(home, guest) or reach.depends(guest, home):
                 continue
-            home.nodes += guest.nodes
-            home.reads |= guest.reads
-            reach.merge(home, guest)
+            absorb(home, guest, clusters, reach)
             gone.add(guest)
-            for other in clusters:
-                if guest in other.reads:
-                    other.reads = (other.reads - {guest}) | {home}
             break
     return [c for c in clusters if c not in gone]
 
