@@ -12,11 +12,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.workers import long_run
 from tests.workers.ranks import ROOT
+from wholestep.callbacks.run import Run
+from wholestep.train.agreement import agree
 
 pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
 SCRIPT = os.fspath(Path(long_run.__file__))
@@ -112,6 +115,23 @@ def test_sigterm_to_one_worker_saves_and_stops_all_and_the_run_goes_on_to_the_sa
     with job(tmp_path) as launcher:
         code, said = ended(launcher)
     assert (code, weights(tmp_path)) == (0, [undisturbed] * 2), said
+
+
+class Two:
+    """A group of two, of which the other one wants nothing."""
+
+    rank, size, engine = 0, 2, "fake"
+
+    def gather(self, data: bytes) -> list[bytes]:
+        return [data, bytes(len(data))]
+
+
+def test_what_one_worker_asks_for_counts_once_all_of_them_know() -> None:
+    run = Run(SimpleNamespace(group=Two()), epochs=3)  # type: ignore[arg-type]
+    run.receive(signal.SIGTERM, "SIGTERM")  # between two safe points, where the others have not heard of it
+    assert (run.stopped_by, run.interrupted, run.signal) == ("", False, 0)
+    agree(run)
+    assert (run.stopped_by, run.interrupted, run.signal) == ("worker 0 received SIGTERM", True, signal.SIGTERM)
 
 
 @pytest.mark.long

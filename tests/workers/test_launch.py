@@ -20,7 +20,7 @@ JOB = str(Path(__file__).parent / "job.py")
 
 def test_ranks_of_other_numbers_than_0_are_named_before_their_lines() -> None:
     pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
-    done = launch("-n", "2", JOB, "late", "--flag", "3", WHOLESTEP_THREADS="")
+    done = launch("-n", "2", JOB, "late", "--flag", "3", WHOLESTEP_THREADS="", PYTHONUNBUFFERED="1")  # lines in pieces
     assert done.returncode == 0, done.stderr
     threads = max(1, len(os.sched_getaffinity(0)) // 2)
     lines = [f"threads {threads} arguments late --flag 3", "end of 0"]

@@ -84,7 +84,7 @@ class CallbackList:
     @property
     def stopped_by(self) -> str:
         """Why somebody wants training to end, in a loop of one's own; "" while nobody does."""
-        return self._run.stopped_by if self._run is not None else ""
+        return self._run.asked if self._run is not None else ""
 
     def on_train_begin(self) -> None:
         """Training starts; in a loop of one's own the first other event says so too."""

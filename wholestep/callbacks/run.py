@@ -65,9 +65,12 @@ class Run:
     epoch: int = 0
     step: int = 0  # in the epoch
     schedules: str = ""  # what they count, for people
+    asked: str = ""  # why somebody in this process wants it to end
+    received: int = 0  # the signal that this process was sent
+    # What holds: alone that is what was asked; workers do what they have agreed on (`train/agreement.py`).
     stopped_by: str = ""
     interrupted: bool = False  # by a signal: whoever saves does so at the next safe point
-    signal: int = 0  # that was received, here or by another worker
+    signal: int = 0  # that a worker received
     # What a checkpoint is made of, beside the session:
     position: Position = field(default_factory=Position)
     began: Position = field(default_factory=Position)  # where this run took over
@@ -90,4 +93,13 @@ class Run:
 
     def stop(self, reason: str) -> None:
         """End training after the current step or epoch."""
-        self.stopped_by = self.stopped_by or reason
+        self.asked = self.asked or reason
+        if self.group is None:
+            self.stopped_by = self.asked
+
+    def receive(self, signal: int, name: str) -> None:
+        """Stop because this process was sent a signal."""
+        self.received = signal
+        self.stop(f"{name} was received")
+        if self.group is None:
+            self.interrupted, self.signal = True, signal

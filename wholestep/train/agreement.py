@@ -33,9 +33,9 @@ def agree(run: Run) -> None:
     if group is None:
         return
     savers = [c for c in run.callbacks or () if isinstance(c, ModelCheckpoint)]
-    told = group.gather(bytes([run.signal, bool(run.stopped_by), *[c.due for c in savers]]))
+    told = group.gather(bytes([run.received, bool(run.asked), *[c.due for c in savers]]))
     if any(one[1] for one in told):
-        reasons = [reason.decode() for reason in group.gather(run.stopped_by.encode())]
+        reasons = [reason.decode() for reason in group.gather(run.asked.encode())]
         run.stopped_by = next(reason for reason in reasons if reason)
     rank, number = next(((rank, one[0]) for rank, one in enumerate(told) if one[0]), (0, 0))
     if number:
@@ -99,3 +99,9 @@ def begin_together(trainer: Trainer, loader: DataLoader, accumulate: int) -> Non
     loader.own = OwnRows(group.rank, group.size, loader.batch_size // accumulate)
     if group.rank != 0:
         quieten(trainer.callbacks)
+
+
+def end_together(run: Run) -> None:
+    """After the last step: what the first worker writes is there once any of them goes on."""
+    if run.group is not None:
+        run.group.gather(b"")

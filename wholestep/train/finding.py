@@ -130,7 +130,7 @@ class Rising(Callback):
         self.steps, self.losses, self.lowest = steps, list[float](), math.inf
 
     def on_step(self, metrics: StepMetrics) -> None:
-        if self.run is None or self.run.stopped_by:
+        if self.run is None or self.run.asked:
             return
         finite = math.isfinite(metrics.loss)
         if finite:

@@ -29,8 +29,8 @@ def finish_before_exit(run: Run) -> Iterator[None]:
             yield
     else:
         yield
-    if run.signal:  # perhaps another worker's
-        raise TrainingInterrupted(128 + run.signal)
+    if number := run.signal or run.received:  # perhaps another worker's
+        raise TrainingInterrupted(128 + number)
 
 
 @contextmanager
@@ -39,8 +39,7 @@ def _handled(run: Run) -> Iterator[None]:
 
     def ask_to_stop(number: int, frame: FrameType | None) -> None:
         received.append(number)
-        run.interrupted, run.signal = True, number
-        run.stop(f"{signal.Signals(number).name} was received")
+        run.receive(number, signal.Signals(number).name)
         for each, handler in before.items():
             signal.signal(each, handler)
         log.warning("%s: the steps at hand are finished and saved; once more ends at once", signal.Signals(number).name)

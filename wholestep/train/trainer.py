@@ -22,7 +22,7 @@ from wholestep.session.delegate import delegate
 from wholestep.session.epochs import Unchanged
 from wholestep.steps.loss_scale import LOSS_SCALE
 from wholestep.steps.recipe import GRAD_NORM
-from wholestep.train.agreement import agree
+from wholestep.train.agreement import agree, end_together
 from wholestep.train.checkpoint import Checkpoint
 from wholestep.train.config import TrainConfig
 from wholestep.train.history import TrainHistory
@@ -108,6 +108,7 @@ class Trainer:
                     self._end_epoch(run, stats)
             except BaseException as error:
                 run.stop(f"{type(error).__name__}: {error}")
+                run.stopped_by = run.asked  # whatever the others do
                 # A worker that fails cannot ask the others whether their states are of the same step.
                 worth_keeping = isinstance(error, Exception) and not isinstance(error, NonFiniteError) and not run.group
                 self.callbacks.fail(run, error, save=worth_keeping and run.position != run.began)
@@ -116,6 +117,7 @@ class Trainer:
                 self.history.stopped_by = run.stopped_by
                 self._run = self.feed.unchanged = None
             self.callbacks.on_train_end()
+            end_together(run)
         return self.history
 
     def _need_pauses(self, steps: int | None) -> None:

@@ -134,18 +134,22 @@ def forwarded(started: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
 
 
 def prefixed(child: subprocess.Popen[bytes], rank: int) -> list[threading.Thread]:
-    """What a rank other than the first writes, line by line behind its number."""
-    pairs = [(child.stdout, sys.stdout), (child.stderr, sys.stderr)]
-    made = [threading.Thread(target=_copy, args=(pipe, to, f"[{rank}] ")) for pipe, to in pairs if pipe is not None]
+    """What a rank writes to pipes, line by line; lines of others than the first behind their number."""
+    pairs, prefix = [(child.stdout, sys.stdout), (child.stderr, sys.stderr)], f"[{rank}] " if rank else ""
+    made = [threading.Thread(target=_copy, args=(pipe, to, prefix)) for pipe, to in pairs if pipe is not None]
     for each in made:
         each.start()
     return made
 
 
+_LINE = threading.Lock()
+
+
 def _copy(pipe: IO[bytes], to: IO[str], prefix: str) -> None:
     for line in pipe:
-        to.write(prefix + line.decode(errors="replace").rstrip("\n") + "\n")
-        to.flush()
+        with _LINE:
+            to.write(prefix + line.decode(errors="replace").rstrip("\n") + "\n")
+            to.flush()
 
 
 # -- through mpiexec -------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,15 +57,20 @@ def close_port(server: subprocess.Popen[bytes]) -> None:
 def start_rank(
     command: Sequence[str], variables: Mapping[str, str], rank: int, output: IO[str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """A process of ours that is a rank; it ends with us.  The first one writes to our output, the others to pipes."""
-    pipe = None if rank == 0 else subprocess.PIPE
+    """A process of ours that is a rank; it ends with us.
+
+    It writes to pipes, so that whoever reads them keeps lines whole; the first rank has our terminal where there is one
+    (bars are drawn on it), and `output` where it is given.
+    """
+    own = [rank == 0 and stream.isatty() for stream in (sys.stdout, sys.stderr)]
+    stdout, stderr = (None if direct else subprocess.PIPE for direct in own)
     libc = ctypes.CDLL(None)
     return subprocess.Popen(
         command,
         env=dict(variables),
         stdin=None if rank == 0 else subprocess.DEVNULL,
-        stdout=pipe or output,
-        stderr=pipe,
+        stdout=output if rank == 0 and output is not None else stdout,
+        stderr=stderr,
         start_new_session=True,  # we hand Ctrl-C on
         preexec_fn=lambda: libc.prctl(DIES_WITH_PARENT, signal.SIGTERM),
     )
