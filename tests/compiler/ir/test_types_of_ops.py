@@ -257,7 +257,10 @@ BAD = {
         (loop(5), (X, t(5, "batch", 3)), ShapeError, "do not fit the parameters"),
         (loop(5, wide=6), (X, t(5, "batch", 4)), ShapeError, r"carry 0 begins as .*4\] and is .*6\] after a step"),
     ],
-    "all_reduce": [(at.GroupAttrs(), (t(3, dtype=boolean),), DTypeError, "ranks exchange float32, .*; received bool")],
+    "all_reduce": [
+        (at.GroupAttrs(), (t(3, dtype=boolean),), DTypeError, "ranks exchange float32, .*; received bool"),
+        (at.GroupAttrs(axis="time"), (X,), GraphError, "ranks stand along data and model; received 'time'"),
+    ],
     "broadcast": [(at.GroupAttrs(), (t(3, dtype=boolean),), DTypeError, "ranks exchange float32, .*; received bool")],
     "reduce_scatter": [(at.GroupAttrs(4), (t(6, 4),), ShapeError, "no first axis that divides into 4 parts")],
     "all_gather": [(at.GroupAttrs(2), (t(),), ShapeError, "needs a first axis")],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wholestep.compiler.ir.grid import DATA
 from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType
 from wholestep.records import dataclass
 
@@ -285,17 +286,22 @@ class AttentionAttrs(Attrs):
 
 @dataclass(frozen=True)
 class GroupAttrs(Attrs):
-    """Of a collective: among how many ranks, where its type depends on that; 0 among however many there are."""
+    """Of a collective: among how many ranks, where its type depends on that; 0 among however many there are.
+
+    `axis`: of the grid in which ranks stand (grid.py), the axis along which those stand that it is among.
+    """
 
     ranks: int = 0
+    axis: str = DATA
 
 
 @dataclass(frozen=True)
 class ExchangeAttrs(Attrs):
-    """Several collectives of one kind at once."""
+    """Several collectives of one kind, along one axis, at once."""
 
     kind: str
     ranks: int = 0
+    axis: str = DATA
 
 
 @dataclass(frozen=True)

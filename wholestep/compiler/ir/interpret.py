@@ -16,6 +16,7 @@ import numpy as np
 
 from wholestep.compiler.ir.collectives import value_on
 from wholestep.compiler.ir.graph import Graph, Node, held_graph
+from wholestep.compiler.ir.grid import Grid
 from wholestep.compiler.ir.types import Dim, Extent, evaluate, letter_of
 from wholestep.compiler.ir.values import VALUES, Array, Ranks, Run, computed_dtype, evaluate_graph, rounded
 from wholestep.errors import InputError, UnknownNameError
@@ -69,25 +70,32 @@ def interpret(
 class _Rank:
     """A rank among others that are interpreted beside it: each brings what it has, and all go on together."""
 
-    def __init__(self, rank: int, brought: list[Array], meeting: Barrier) -> None:
-        self._rank, self._brought, self._meeting = rank, brought, meeting
+    def __init__(self, rank: int, grid: Grid, brought: list[Array], meeting: Barrier) -> None:
+        self._rank, self._grid, self._brought, self._meeting = rank, grid, brought, meeting
 
-    def exchange(self, kind: str, given: Array) -> Array:
-        """What this rank has after a collective."""
+    def exchange(self, kind: str, axis: str, given: Array) -> Array:
+        """What this rank has after a collective along an axis."""
         self._brought[self._rank] = given
         self._meeting.wait()
-        found = np.array(value_on(self._rank, kind, self._brought))
+        parts = [self._brought[rank] for rank in self._grid.beside(axis, self._rank)]
+        found = np.array(value_on(self._grid.place(axis, self._rank), kind, parts))
         self._meeting.wait()
         return found
 
 
-def interpret_on_ranks(graph: Graph, of_ranks: Sequence[Mapping[str, Any]], **shared: Any) -> list[Result]:
-    """Run one step on several ranks, side by side: what `interpret` takes, of each of them and of all."""
-    brought, meeting = [np.zeros(0)] * len(of_ranks), Barrier(len(of_ranks))
+def interpret_on_ranks(
+    graph: Graph, of_ranks: Sequence[Mapping[str, Any]], *, model: int = 1, **shared: Any
+) -> list[Result]:
+    """Run one step on several ranks, side by side: what `interpret` takes, of each of them and of all.
+
+    `model` of them stand along the model axis of their grid.
+    """
+    grid, brought, meeting = Grid(len(of_ranks) // model, model), [np.zeros(0)] * len(of_ranks), Barrier(len(of_ranks))
+    assert grid.size == len(of_ranks), f"{len(of_ranks)} ranks do not stand in rows of {model}"
 
     def run(rank: int) -> Result:
         try:
-            return interpret(graph, **shared, **of_ranks[rank], ranks=_Rank(rank, brought, meeting))
+            return interpret(graph, **shared, **of_ranks[rank], ranks=_Rank(rank, grid, brought, meeting))
         except BaseException:
             meeting.abort()  # nobody waits for this one
             raise

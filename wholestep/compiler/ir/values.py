@@ -28,8 +28,8 @@ Value = Array | tuple[Array, ...]
 class Ranks(Protocol):
     """Ranks that are interpreted side by side, seen from one of them."""
 
-    def exchange(self, kind: str, given: Array) -> Array:
-        """What this rank has after a collective."""
+    def exchange(self, kind: str, axis: str, given: Array) -> Array:
+        """What this rank has after a collective along an axis."""
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ Row = Callable[..., Any]  # (run, attrs, *values of the inputs) -> value
 
 
 def _collective(kind: str) -> Callable[..., Any]:
-    return lambda run, a, x: _exchanged(run, kind, x)
+    return lambda run, a, x: _exchanged(run, kind, a.axis, x)
 
 
-def _exchanged(run: Run, kind: str, x: Array) -> Array:
+def _exchanged(run: Run, kind: str, axis: str, x: Array) -> Array:
     """Alone, a rank has what it gave."""
-    return x if run.ranks is None else run.ranks.exchange(kind, x)
+    return x if run.ranks is None else run.ranks.exchange(kind, axis, x)
 
 
 def _plain(function: Callable[..., Any]) -> Row:
@@ -329,7 +329,7 @@ VALUES: dict[str, Row] = {
     "reduce_scatter": _collective("reduce_scatter"),
     "all_gather": _collective("all_gather"),
     "broadcast": _collective("broadcast"),
-    "exchange": lambda run, a, *xs: tuple(_exchanged(run, a.kind, x) for x in xs),
+    "exchange": lambda run, a, *xs: tuple(_exchanged(run, a.kind, a.axis, x) for x in xs),
     "relu": _plain(lambda x: np.maximum(x, 0.0)),
     "sigmoid": _plain(_sigmoid),
     "tanh": _plain(np.tanh),

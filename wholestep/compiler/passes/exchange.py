@@ -1,7 +1,7 @@
 """Collectives that may run at once are one exchange: a bucket costs one round of messages, however many tensors it has.
 
-What depends on a collective stands a level above it; those of one level, kind and dtype go together, in the order in
-which a step has them, gradients of the last layers first, up to a size from which on a round costs nothing any more.
+What depends on a collective stands a level above it; those of one level, axis, kind and dtype go together, in the order
+in which a step has them, gradients of the last layers first, up to a size from which on a round costs nothing any more.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def _levels(graph: Graph) -> dict[Node, int]:
 
 def _buckets(nodes: Sequence[Node]) -> list[list[Node]]:
     """Those that go together, in order."""
-    found: dict[tuple[str, int, str], list[list[Node]]] = {}
+    found: dict[tuple[str, at.Attrs, str], list[list[Node]]] = {}
     full: dict[int, int] = {}  # the bytes of each bucket
     for node in nodes:
-        of_kind = found.setdefault((node.op, attrs_of(node, at.GroupAttrs).ranks, node.type.dtype.name), [[]])
+        of_kind = found.setdefault((node.op, attrs_of(node, at.GroupAttrs), node.type.dtype.name), [[]])
         if full.get(id(of_kind[-1]), 0) >= BUCKET_BYTES:
             of_kind.append([])
         of_kind[-1].append(node)
@@ -85,7 +85,7 @@ def _exchange(members: Sequence[Node], new: dict[Node, Node]) -> None:
     sources = [new[source] for source, _ in moves]
     group = attrs_of(members[0], at.GroupAttrs)
     with b.origin(members[0]):
-        made = b.make("exchange", sources, at.ExchangeAttrs(members[0].op, group.ranks))
+        made = b.make("exchange", sources, at.ExchangeAttrs(members[0].op, group.ranks, group.axis))
     for i, (member, (_, moved)) in enumerate(zip(members, moves, strict=True)):
         with b.origin(member):
             result = b.make("item", (made,), at.ItemAttrs(i))

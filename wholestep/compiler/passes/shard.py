@@ -20,6 +20,7 @@ from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.collectives import CARRIED, RANK, as_divided, part_shape
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.grid import DATA
 from wholestep.compiler.ir.types import Dim, Shape, TensorType, int32
 from wholestep.errors import GraphError
 
@@ -59,7 +60,7 @@ class _Divisible:
 
     def __init__(self, graph: Graph, marked: Iterable[Node]) -> None:
         self.graph, self.marked = graph, frozenset(map(_name, marked))
-        sums = [n for n in graph.nodes if n.op == "all_reduce"]
+        sums = [n for n in graph.nodes if _is_sum_of_ranks(n)]
         self.sources = [n for n in (*marked, *sums) if _is_large(n)]
         self.leaves = {_name(n): n for n in graph.nodes if n.is_state}
         self.updates: dict[Node, list[str]] = {}
@@ -116,6 +117,11 @@ class _Divisible:
             groups = [*apart, group]
         self._columns = {o: True in columns for o in self.origins.values() for bits, columns, _ in groups if bits & o}
         return reduce(or_, (bits for bits, columns, _ in groups if len(columns) != 1), 0)
+
+
+def _is_sum_of_ranks(node: Node) -> bool:
+    """Is it a sum over the ranks that have different rows?"""
+    return node.op == "all_reduce" and attrs_of(node, at.GroupAttrs).axis == DATA
 
 
 def _is_large(node: Node) -> bool:
@@ -205,7 +211,7 @@ class _Sharder:
             a = attrs_of(node, at.StateAttrs)
             held = replace(a, type=TensorType(shape, a.type.dtype), whole=a.type.shape)
             return Node(node.op, (), held, node.name, node.line)
-        if own and node.op == "all_reduce":
+        if own and _is_sum_of_ranks(node):
             given = self._filled_up(self.whole[node.inputs[0]], by_columns)
             return b.make("reduce_scatter", (given,), at.GroupAttrs(self.ranks))
         if node.is_elementwise and node.inputs:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import ClassVar
 
+from wholestep.compiler.ir.grid import DATA
 from wholestep.compiler.ir.types import DType, Extent
 from wholestep.compiler.plan.kernel import POOL_AXES, Guard, Instr, Kind, Level, Load, Operand
 from wholestep.records import dataclass
@@ -200,6 +201,7 @@ class Exchange(Levels):
     dtype: DType
     operands: tuple[Load, ...]
     results: tuple[Load, ...]
+    axis: str = DATA  # of the grid in which ranks stand
 
     def reads(self) -> Iterator[Read]:
         yield from ((load, ()) for load in self.operands)

@@ -24,5 +24,6 @@ def emit_exchange(id: int, cluster: Cluster, buffers: Buffers) -> Kernel:
     for i, count in enumerate(made):
         (target,) = buffers.targets(items[i])
         results.append(Load(target.buffer, (count,), (Index.axis(len(given) + i),)))
-    body = Exchange(attrs_of(node, at.ExchangeAttrs).kind, node.inputs[0].type.dtype, tuple(operands), tuple(results))
+    a = attrs_of(node, at.ExchangeAttrs)
+    body = Exchange(a.kind, node.inputs[0].type.dtype, tuple(operands), tuple(results), a.axis)
     return Kernel(id, (*given, *made), body)

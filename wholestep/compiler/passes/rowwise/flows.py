@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node, toposort
+from wholestep.compiler.ir.grid import DATA, MODEL
 from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.passes.decompose import decomposition_over_leaves
@@ -71,10 +72,21 @@ def _item(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
 
 
 def _told(node: Node, inputs: Sequence[Kind], batch: str) -> Kind:
-    """What all ranks have been told is the same for all of them."""
+    """What all ranks have been told is the same for all of them.  Those along the model axis have the same rows."""
+    if getattr(node.attrs, "axis", DATA) == MODEL:
+        told = tuple(_told_beside(node, kind) for kind in inputs)
+        return told[0] if isinstance(node.result, TensorType) else Several(told)
     if any(isinstance(kind, Rows) for kind in inputs):
         return Mixed(node, "adds up rows of the batch by their place")
     return Free() if isinstance(node.result, TensorType) else Several(tuple(Free() for _ in inputs))
+
+
+def _told_beside(node: Node, kind: Kind) -> Kind:
+    """It is linear in what ranks with the same rows give; parts stand along its first axis, where rows must not."""
+    kinds = {node.op, getattr(node.attrs, "kind", "")}
+    if isinstance(kind, Rows) and kind.axis == 0 and kinds & {"reduce_scatter", "all_gather"}:
+        return Mixed(node, "puts rows of the batch together by their place")
+    return kind
 
 
 # -- loops ----------------------------------------------------------------------------------------------------

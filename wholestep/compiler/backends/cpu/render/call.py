@@ -65,6 +65,7 @@ def render_exchange(w: Writer) -> None:
     body, symbols = w.kernel.body, {"all_reduce", "reduce_scatter", "all_gather", "broadcast"}
     assert isinstance(body, Exchange)
     assert body.collective in symbols
+    assert body.axis == "data", "native groups have one axis"
     w.emit("const ws_share shares[] = {")
     for source, to in zip(body.operands, body.results, strict=True):
         count = min((source.shape[0], to.shape[0]), key=lambda e: evaluate(e, dict.fromkeys(symbols_of([e]), 1)))

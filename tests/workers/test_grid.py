@@ -1,0 +1,102 @@
+"""Ranks in a grid: collectives along each of its axes, side by side in the interpreter and in threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.workers.trees import tree_sum
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.grid import AXES, Grid
+from wholestep.compiler.ir.interpret import interpret_on_ranks
+from wholestep.compiler.ir.text import parse_graph, print_graph
+from wholestep.compiler.ir.types import TensorType, float32
+from wholestep.compiler.passes.exchange import bucket
+from wholestep.compiler.passes.rowwise.flows import kinds_of
+from wholestep.compiler.passes.rowwise.kinds import Mixed, Rows
+
+GRIDS = [(2, 2), (1, 2), (2, 3), (3, 2)]
+RNG = np.random.default_rng(16)
+
+
+def leaf(name: str, *shape: int | str) -> Node:
+    from wholestep.compiler.ir.types import Dim
+
+    extents = tuple(Dim.symbol(e) if isinstance(e, str) else e for e in shape)
+    return Node("input", (), at.InputAttrs(name, TensorType(extents, float32)))
+
+
+def members(grid: tuple[int, int], rank: int, axis: str) -> list[int]:
+    """The ranks beside one, from a picture of the grid."""
+    picture = np.arange(grid[0] * grid[1]).reshape(grid)
+    ((d, m),) = np.argwhere(picture == rank)
+    return (picture[:, m] if axis == "data" else picture[d]).tolist()  # type: ignore[no-any-return]
+
+
+def every_collective(grid: tuple[int, int]) -> Graph:
+    """Each along each axis, of the sum over the other one, so that both follow each other."""
+    size, sizes = grid[0] * grid[1], dict(zip(AXES, grid, strict=True))
+    x, y = leaf("x", 2 * size, 3), leaf("y", 2, 3)
+    made = []
+    for axis, other in (AXES, AXES[::-1]):
+        whole, part = at.GroupAttrs(axis=axis), at.GroupAttrs(sizes[axis], axis)
+        summed = b.make("all_reduce", (b.make("all_reduce", (x,), whole),), at.GroupAttrs(axis=other))
+        nodes = {
+            "all_reduce": b.make("all_reduce", (x,), whole),
+            "reduce_scatter": b.make("reduce_scatter", (x,), part),
+            "all_gather": b.make("all_gather", (y,), part),
+            "broadcast": b.make("broadcast", (y,), whole),
+            "both": b.mul(summed, x),
+        }
+        made += [Output(f"{axis} {name}", node) for name, node in nodes.items()]
+    return Graph(tuple(made), (), (x, y))
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_every_collective_along_each_axis(grid: tuple[int, int]) -> None:
+    graph, size = every_collective(grid), grid[0] * grid[1]
+    xs, ys = RNG.standard_normal((size, 2 * size, 3)), RNG.standard_normal((size, 2, 3))
+    given = [{"inputs": {"x": xs[r], "y": ys[r]}} for r in range(size)]
+    for tried in (graph, bucket(graph), parse_graph(print_graph(graph))):
+        for rank, result in enumerate(interpret_on_ranks(tried, given, model=grid[1])):
+            found = result.outputs
+            for axis in AXES:
+                beside = members(grid, rank, axis)
+                total, place = tree_sum([xs[r] for r in beside]), beside.index(rank)
+                np.testing.assert_array_equal(found[f"{axis} all_reduce"], total)
+                np.testing.assert_array_equal(found[f"{axis} reduce_scatter"], np.split(total, len(beside))[place])
+                np.testing.assert_array_equal(found[f"{axis} all_gather"], np.concatenate([ys[r] for r in beside]))
+                np.testing.assert_array_equal(found[f"{axis} broadcast"], ys[beside[0]])
+                np.testing.assert_allclose(found[f"{axis} both"], xs.sum(0) * xs[rank], rtol=1e-12, atol=1e-12)
+
+
+def test_exchanges_of_two_axes_are_two() -> None:
+    found = [n.attrs for n in bucket(every_collective((2, 2))).nodes if n.op == "exchange"]
+    assert {(a.kind, a.axis) for a in found} == {  # type: ignore[attr-defined]
+        (kind, axis) for kind in ("all_reduce", "reduce_scatter", "all_gather", "broadcast") for axis in AXES
+    }
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_a_rank_knows_its_place(grid: tuple[int, int]) -> None:
+    found = Grid(*grid)
+    for rank in range(found.size):
+        for axis in AXES:
+            beside = members(grid, rank, axis)
+            assert list(found.beside(axis, rank)) == beside
+            assert (found.place(axis, rank), found.along(axis)) == (beside.index(rank), len(beside))
+
+
+def test_ranks_along_the_model_axis_have_the_same_rows() -> None:
+    """A sum over them leaves rows what they are; one over ranks with other rows adds up strangers."""
+    x = leaf("x", "batch", 4)
+    summed = {axis: b.make("all_reduce", (x,), at.GroupAttrs(axis=axis)) for axis in AXES}
+    gathered = b.make("all_gather", (x,), at.GroupAttrs(2, "model"))
+    turned = b.make("all_gather", (b.permute(x, (1, 0)),), at.GroupAttrs(2, "model"))
+    kinds = kinds_of([*summed.values(), gathered, turned], "batch")
+    assert kinds[summed["model"]] == Rows(0)
+    assert kinds[turned] == Rows(1)
+    assert isinstance(kinds[summed["data"]], Mixed)
+    assert isinstance(kinds[gathered], Mixed)
