@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wholestep.compiler.ir.grid import DATA
 from wholestep.compiler.ir.types import DType, Extent, Shape, TensorType
 from wholestep.records import dataclass
 
 if TYPE_CHECKING:
     from wholestep.compiler.ir.graph import Graph
+
+DATA, MODEL = AXES = ("data", "model")  # of the grid in which ranks stand: see grid.py
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir.grid import AXES
 from wholestep.compiler.ir.require import need
 from wholestep.compiler.ir.types import DType, TensorType, TupleType, Type, divide
 from wholestep.errors import DTypeError, GraphError
@@ -64,7 +63,7 @@ def exchange(a: at.ExchangeAttrs, *xs: TensorType) -> Type:
 
 
 def _need_group(op: str, a: at.GroupAttrs, dtype: DType) -> None:
-    need(a.axis in AXES, f"{op}: ranks stand along {' and '.join(AXES)}; received {a.axis!r}.", GraphError)
+    need(a.axis in at.AXES, f"{op}: ranks stand along {' and '.join(at.AXES)}; received {a.axis!r}.", GraphError)
     names = ", ".join(CARRIED)
     need(dtype.name in CARRIED, f"{op}: ranks exchange {names}; received {dtype}. Cast it before.", DTypeError)
 

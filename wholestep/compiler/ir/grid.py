@@ -5,9 +5,10 @@ Rank d * model + m stands at (d, m), so that ranks which share rows are neighbou
 
 from __future__ import annotations
 
+from wholestep.compiler.ir.attrs import AXES, DATA, MODEL
 from wholestep.records import dataclass
 
-DATA, MODEL = AXES = ("data", "model")
+__all__ = ["AXES", "DATA", "MODEL", "Grid"]
 
 
 @dataclass(frozen=True)

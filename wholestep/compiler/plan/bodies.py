@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import ClassVar
 
-from wholestep.compiler.ir.grid import DATA
+from wholestep.compiler.ir.attrs import DATA
 from wholestep.compiler.ir.types import DType, Extent
 from wholestep.compiler.plan.kernel import POOL_AXES, Guard, Instr, Kind, Level, Load, Operand
 from wholestep.records import dataclass
