@@ -24,6 +24,7 @@ from typing import Any
 
 from benchmarks.one_network import LIMITS, examine
 
+NEAR = 2.0  # two runs that round in their own ways are as far apart as one is from the truth, and a little more
 PAGE = Path(__file__).parents[1] / "docs" / "networks.md"
 
 
@@ -172,6 +173,13 @@ def _by_dtype(rows: dict[str, dict[str, dict[str, Any]]], share: Any) -> list[st
         tried = [found[dtype] for found in rows.values() if found.get(dtype, {}).get("stage") == "done"]
         if tried:
             lines.append(f"| within {limit:.0e} in {dtype} | {share([r for r in tried if r['equal']], tried)} |")
+        known = [r for r in tried if "rounding" in r]
+        if steady := [r for r in known if r["rounding"] <= limit]:
+            found = share([r for r in steady if r["equal"]], steady)
+            lines.append(f"| of those whose update torch itself rounds by less than that in {dtype} | {found} |")
+        if others := [r for r in known if r["rounding"] > limit]:
+            found = share([r for r in others if r["update"] <= NEAR * r["rounding"]], others)
+            lines.append(f"| of the others, no further from torch than {NEAR:g} times torch's own rounding | {found} |")
     return lines
 
 
