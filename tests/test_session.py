@@ -351,20 +351,32 @@ def test_the_native_step_allocates_nothing_after_the_first() -> None:
     program, sizes = session._programs.main.program, session._programs.main.inputs.sizes
     libc = ctypes.CDLL(None)
     libc.mallinfo2.restype = Heap
-    before = libc.mallinfo2()
-    for _ in range(50):
-        program.launch(sizes)
-    after = libc.mallinfo2()
-    assert (after.uordblks, after.hblkhd) == (before.uordblks, before.hblkhd)
+
+    def grown() -> tuple[int, int]:
+        before = libc.mallinfo2()
+        for _ in range(50):
+            program.launch(sizes)
+        after = libc.mallinfo2()
+        return after.uordblks - before.uordblks, after.hblkhd - before.hblkhd
+
+    assert (0, 0) in [grown() for _ in range(5)], "other threads of this process may allocate, but not every time"
 
 
 def test_an_interrupt_stops_a_run_between_slices_and_leaves_the_session_whole() -> None:
     session = ws.build_session(mlp(), optimizer=ws.Adam(), batch_size=4)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
-    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+
+    def interrupt(number: int, frame: object) -> None:
+        if session.state.step:  # a busy machine may take long to begin
+            raise KeyboardInterrupt
+
+    def run() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+        session.run(**data(2000), epochs=100_000)
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            session.run(**data(2000), epochs=100_000)
+            run()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)

@@ -82,7 +82,7 @@ def test_a_child_of_a_fork_does_not_wait_for_the_parents_threads(session: ws.Ses
     held.wait()
     child = os.fork()
     if child == 0:
-        threading.Timer(5.0, os._exit, [1]).start()  # should it wait
+        threading.Timer(60.0, os._exit, [1]).start()  # should it wait
         os._exit(int(session.step(x=batch(3)).loss != 3))
     _, status = os.waitpid(child, 0)
     done.set()

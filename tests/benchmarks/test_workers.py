@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,15 @@ for line in source:
 """
 
 
+def wait_for_lines(path: Path, count: int) -> str:
+    """The text of a file that another process writes."""
+    deadline = time.monotonic() + 60
+    while (text := path.read_text() if path.exists() else "").count("\n") < count:
+        assert time.monotonic() < deadline, f"{path.name}: {text}"
+        time.sleep(0.01)
+    return text
+
+
 def test_every_rank_hears_every_request_and_the_first_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "rank.py"
     script.write_text(RANK)
@@ -73,7 +83,7 @@ def test_every_rank_hears_every_request_and_the_first_answers(tmp_path: Path, mo
     try:
         assert [ranked.ask(do)["heard"] for do in ("start", "measure")] == ["start", "measure"]
         assert ranked.cpu_seconds() > 0
+        heard = [wait_for_lines(tmp_path / "torch_ddp-gpt" / f"heard-{rank}", 2) for rank in range(3)]
     finally:
         ranked.close()
-    heard = [(tmp_path / "torch_ddp-gpt" / f"heard-{rank}").read_text() for rank in range(3)]
     assert heard[0] == heard[1] == heard[2] != ""

@@ -87,7 +87,7 @@ def compile_in(folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def races(program: Path, limit_s: float = 120) -> int:
+def races(program: Path, limit_s: float = 300) -> int:
     """How many races were reported."""
     # TSan's shadow memory does not fit under every layout of the address space.
     command = [*(["setarch", "-R"] if shutil.which("setarch") else []), str(program)]

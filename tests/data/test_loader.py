@@ -113,10 +113,14 @@ def test_prefetching_keeps_order_and_hands_errors_over() -> None:
 
 
 def test_a_reader_that_stops_early_stops_the_thread() -> None:
+    before = set(threading.enumerate())
     batches = iter(DataLoader(X, Y, 1, prefetch=2))
     next(batches)
+    assert "wholestep-prefetch" in {t.name for t in set(threading.enumerate()) - before}
     batches.close()  # type: ignore[attr-defined]
-    assert not [t for t in threading.enumerate() if t.name == "wholestep-prefetch"]
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 def test_samplers() -> None:

@@ -54,18 +54,18 @@ class Child:
         line = process.stdout.readline() if ready else b""
         if line:
             return dict(json.loads(line))
-        self.stop()
+        self.stop(dying=bool(ready))
         died = f"{signal.Signals(-process.returncode).name}" if process.returncode < 0 else f"exit {process.returncode}"
         kind = died if ready else "Hang"
         said = self.errors.read_text(errors="replace")[-TAIL:]
         return {"result": "failed", "kind": kind, "message": f"after {timeout:g} s" if kind == "Hang" else said}
 
-    def stop(self) -> None:
+    def stop(self, dying: bool = False) -> None:
         if self.process is not None:
             with suppress(ProcessLookupError):
-                if self.process.poll() is None:
+                if self.process.poll() is None and dying:
                     with suppress(subprocess.TimeoutExpired):
-                        self.process.wait(0.5)  # one that dies by itself tells how
+                        self.process.wait(30.0)  # it tells how
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             for pipe in (self.process.stdin, self.process.stdout):

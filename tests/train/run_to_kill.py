@@ -9,8 +9,10 @@ import numpy as np
 
 import wholestep as ws
 
+EPOCHS = 4
 
-def main(folder: str, device: str) -> None:
+
+def main(folder: str, device: str, *held: str) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 12)).astype(np.float32)
     y = rng.integers(0, 4, 200).astype(np.int32)
@@ -23,11 +25,11 @@ def main(folder: str, device: str) -> None:
         optimizer=ws.AdamW(lr=1e-2),
         schedule=ws.schedules.cosine(warmup=5),
         metrics=["accuracy"],
-        epochs=4,
+        epochs=EPOCHS,
         batch_size=8,
         threads=1,
         device=device,
-        callbacks=[Ready(), ws.ModelCheckpoint(folder, "loss", last=2, every=1)],
+        callbacks=[Ready(bool(held)), ws.ModelCheckpoint(folder, "loss", last=2, every=1)],
         checkpoint=None,
         resume=folder if list_of(folder) else None,
         exact=True,
@@ -46,11 +48,18 @@ def list_of(folder: str) -> list[object]:
 
 
 class Ready(ws.Callback):
-    """Says when training begins, so that a kill hits it."""
+    """Says when training begins, so that a kill hits it; may wait before its last epoch, so that a signal does."""
+
+    def __init__(self, held: bool) -> None:
+        self.held = held
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        if self.held and epoch == EPOCHS - 1:
+            sys.stdin.read()
 
     def on_train_begin(self) -> None:
         print("ready", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

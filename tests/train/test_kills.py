@@ -20,10 +20,12 @@ ROOT = SCRIPT.parents[2]
 STEPS = 80  # of the whole run
 
 
-def start(folder: Path, device: str = "cpu") -> subprocess.Popen[str]:
+def start(folder: Path, device: str = "cpu", held: bool = False) -> subprocess.Popen[str]:
+    """A run under way; `held`: it does not begin its last epoch before its input ends."""
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     child = subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(folder), device],
+        [sys.executable, str(SCRIPT), str(folder), device, *["held"] * held],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": paths},
@@ -99,8 +101,8 @@ def test_fifty_kills_on_a_gpu(tmp_path: Path, request: pytest.FixtureRequest, se
 def test_a_signal_finishes_the_step_saves_and_exits(
     tmp_path: Path, whole: str, number: signal.Signals, code: int
 ) -> None:
-    child = start(tmp_path)
-    while not newest(tmp_path):
+    child = start(tmp_path, held=True)
+    while not newest(tmp_path) and child.poll() is None:
         time.sleep(0.001)
     child.send_signal(number)
     assert digest_of(child) == "", "it does not go on to the end of the script"

@@ -73,7 +73,7 @@ def two_hosts(folder: Path) -> Iterator[Hosts]:
 
 def _wait_for_cable(name: str) -> None:
     """A link that was set up is there a moment later."""
-    for _ in range(200):
+    for _ in range(3000):
         if "state UP" in _ip("-n", name, "link", "show", "eth0"):
             return
         time.sleep(0.02)

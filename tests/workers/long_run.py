@@ -1,11 +1,13 @@
 """A script for `wholestep launch` in tests/workers/test_faults.py: a run that takes a while and keeps checkpoints.
 
-`long_run.py folder [timeout]`; the weights that it ends with are in `folder/end-<rank>`.
+`long_run.py folder [timeout]`; the weights that it ends with are in `folder/end-<rank>`.  Its last epoch begins when
+there is a file `folder/disturbed`: nobody who disturbs it comes too late.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +24,20 @@ class Slowly(ws.Callback):
 
     every = 10
 
-    def on_slice(self, steps: int, loss: float) -> None:
-        import time
+    def __init__(self, until: Path | None) -> None:
+        self.until = until
 
+    def on_slice(self, steps: int, loss: float) -> None:
         time.sleep(0.01)
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        while self.until is not None and epoch == EPOCHS - 1 and not self.until.exists():
+            time.sleep(0.01)
 
 
 def main(folder: Path, timeout: float = 60.0, **where: object) -> str:
     x, y = ws.datasets.digits()
+    slowly = Slowly(None if where else folder / "disturbed")
     model = ws.nn.Sequential(ws.nn.Linear(64, 16), ws.nn.ReLU(), ws.nn.Dropout(0.1), ws.nn.Linear(16, 10))
     ws.fit(
         model,
@@ -40,7 +48,7 @@ def main(folder: Path, timeout: float = 60.0, **where: object) -> str:
         seed=5,
         threads=1,
         progress=False,
-        callbacks=[Slowly(), ws.CSVLogger(folder / "log.csv")],
+        callbacks=[slowly, ws.CSVLogger(folder / "log.csv")],
         checkpoint=folder / "run",
         options=quick(),
         **(where or {"workers": ws.Workers(timeout=timeout), "resume": True}),

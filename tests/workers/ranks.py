@@ -24,4 +24,4 @@ def launch(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 
 def run(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "PYTHONPATH": os.fspath(ROOT), **environment}
-    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300, check=False)

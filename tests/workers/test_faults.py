@@ -23,7 +23,7 @@ from wholestep.train.agreement import agree
 
 pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
 SCRIPT = os.fspath(Path(long_run.__file__))
-SECONDS = 90.0
+SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,11 @@ def wait_for_checkpoint(folder: Path, steps: int = 1) -> None:
         time.sleep(0.01)
 
 
+def disturb(folder: Path, process: int, how: signal.Signals) -> None:
+    os.kill(process, how)
+    (folder / "disturbed").touch()
+
+
 def ended(launcher: subprocess.Popen[str]) -> tuple[int, str]:
     output, errors = launcher.communicate(timeout=SECONDS)
     return launcher.returncode, output + errors
@@ -81,7 +86,7 @@ def test_a_worker_is_killed_at_any_moment_and_the_run_ends_with_the_same_bits(
         rank = generator.randrange(2)
         while len(found := workers_of(launcher)) < 2:
             time.sleep(0.01)
-        os.kill(found[rank], signal.SIGKILL)
+        disturb(tmp_path, found[rank], signal.SIGKILL)
         code, said = ended(launcher)
     assert code == 0, said
     assert f"rank {rank} of 2 was killed by SIGKILL" in said
@@ -90,13 +95,13 @@ def test_a_worker_is_killed_at_any_moment_and_the_run_ends_with_the_same_bits(
 
 
 def test_a_worker_that_hangs_is_named_with_its_last_step(tmp_path: Path) -> None:
-    with job(tmp_path, timeout="1") as launcher:
+    with job(tmp_path, timeout="5") as launcher:  # a busy machine keeps a worker from coming for less
         wait_for_checkpoint(tmp_path, long_run.ROWS // long_run.BATCH)
-        os.kill(workers_of(launcher)[1], signal.SIGSTOP)
+        disturb(tmp_path, workers_of(launcher)[1], signal.SIGSTOP)
         code, said = ended(launcher)
     assert code == 75, said
     told = re.search(
-        r"error: rank 1 of 2 \(process \d+ on .*\) did not come within 1 s: it hangs.* last step was (\d+)", said
+        r"error: rank 1 of 2 \(process \d+ on .*\) did not come within 5 s: it hangs.* last step was (\d+)", said
     )
     assert told is not None, said
     assert int(told[1]) >= long_run.ROWS // long_run.BATCH
@@ -108,7 +113,7 @@ def test_sigterm_to_one_worker_saves_and_stops_all_and_the_run_goes_on_to_the_sa
 ) -> None:
     with job(tmp_path) as launcher:
         wait_for_checkpoint(tmp_path)
-        os.kill(workers_of(launcher)[1], signal.SIGTERM)
+        disturb(tmp_path, workers_of(launcher)[1], signal.SIGTERM)
         code, said = ended(launcher)
     assert code == 128 + signal.SIGTERM, said
     assert not (tmp_path / "end-0").exists()
@@ -138,6 +143,6 @@ def test_what_one_worker_asks_for_counts_once_all_of_them_know() -> None:
 def test_sigint_to_the_launcher_does_too(tmp_path: Path) -> None:
     with job(tmp_path) as launcher:
         wait_for_checkpoint(tmp_path)
-        launcher.send_signal(signal.SIGINT)
+        disturb(tmp_path, launcher.pid, signal.SIGINT)
         code, said = ended(launcher)
     assert code == 128 + signal.SIGINT, said

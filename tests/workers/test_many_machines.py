@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     return made
 
 
-def run(command: str, folder: Path, seconds: int = 120) -> str:
+def run(command: str, folder: Path, seconds: int = 300) -> str:
     program, *words = shlex.split(command)
     started = {"wholestep": [sys.executable, "-m", "wholestep.cli"], "python": [sys.executable]}[program]
     done = subprocess.run(

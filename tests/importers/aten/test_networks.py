@@ -294,7 +294,7 @@ def test_a_saved_network_needs_no_torch(modes: Any, tmp_path: Path) -> None:
     script = tmp_path / "load.py"
     script.write_text(textwrap.dedent(WITHOUT_TORCH))
     subprocess.run(
-        [sys.executable, script, tmp_path / "net.safetensors", tmp_path / "given.npz"], check=True, timeout=120
+        [sys.executable, script, tmp_path / "net.safetensors", tmp_path / "given.npz"], check=True, timeout=300
     )
 
 

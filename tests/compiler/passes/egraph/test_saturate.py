@@ -50,7 +50,7 @@ FAILURES = {
     "aborting": ("import os; input(); os.abort()", "status -6"),
     "hung": ("import time; time.sleep(60)", "no answer within 0.3 s"),
     "stammering": ("import time; print('{\"no', end='', flush=True); time.sleep(60)", "no answer within 0.3 s"),
-    "failing": ('input(); print(\'{"error": "PanicException: no"}\')', "egglog failed: PanicException: no"),
+    "failing": ('input(); input(); print(\'{"error": "PanicException: no"}\')', "egglog failed: PanicException: no"),
 }
 
 
