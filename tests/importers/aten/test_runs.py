@@ -132,3 +132,47 @@ def test_a_backward_that_torch_does_not_export_is_told() -> None:
     with pytest.warns(ws.errors.TrainingWarning, match="_Through uses _Straight: torch.export keeps the forward"):
         ws.from_torch(_Through(3, 2), np.ones((2, 3), np.float32), mode="train")
     assert torch.autograd.Function.apply.__module__ == "torch.autograd.function"
+
+
+class _Sparing(torch.autograd.Function):
+    """Computes again in backward, as reversible layers do: its forward keeps nothing, and says so twice."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, weight: Any) -> Any:
+        ctx.save_for_backward(x, weight)
+        with torch.no_grad():
+            return torch.tanh(x @ weight)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        inner = slope * (1 - torch.tanh(x @ weight) ** 2)
+        return inner @ weight.T, x.T @ inner
+
+
+class _Reversible(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.weight = nn.Linear(3, 4), nn.Parameter(torch.randn(4, 2))
+
+    def forward(self, x: Any) -> Any:
+        return _Sparing.apply(self.first(x), self.weight)
+
+
+@pytest.mark.filterwarnings("ignore:_Reversible uses _Sparing")
+def test_no_grad_inside_an_autograd_function_stops_no_gradient() -> None:
+    torch.manual_seed(3)
+    module, x = _Reversible(), np.random.default_rng(1).standard_normal((5, 3)).astype(np.float32)
+    net, y = ws.from_torch(module, x, mode="train"), np.ones((5, 2), np.float32)
+    ws.fit(
+        net, (x, y), loss="mse", optimizer=ws.SGD(lr=0.5), epochs=3, batch_size=5, device="reference", progress=False
+    )
+    rule = torch.optim.SGD(module.parameters(), lr=0.5)
+    for _ in range(3):
+        rule.zero_grad()
+        nn.functional.mse_loss(module(torch.tensor(x)), torch.tensor(y)).backward()
+        rule.step()
+    for name, value in module.state_dict().items():
+        np.testing.assert_allclose(net.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+    assert torch.is_grad_enabled()
+    assert torch.no_grad.__enter__.__module__ == "torch.autograd.grad_mode"

@@ -119,15 +119,28 @@ def _noted_functions() -> Iterator[set[str]]:
     known, found = torch.autograd.Function.__dict__["apply"], set()
 
     def apply(cls: Any, *args: Any, **named: Any) -> Any:
-        if not cls.__module__.startswith("torch."):
-            found.add(cls.__qualname__)
-        return known.__func__(cls, *args, **named)
+        if cls.__module__.startswith("torch."):
+            return known.__func__(cls, *args, **named)
+        found.add(cls.__qualname__)
+        with _differentiated():
+            return known.__func__(cls, *args, **named)
 
     torch.autograd.Function.apply = classmethod(apply)
     try:
         yield found
     finally:
         torch.autograd.Function.apply = known
+
+
+@contextmanager
+def _differentiated() -> Iterator[None]:
+    """`no_grad` means nothing: in the forward of an autograd function it saves memory, and no gradient stops there."""
+    kept = torch.no_grad.__enter__, torch.no_grad.__exit__
+    torch.no_grad.__enter__, torch.no_grad.__exit__ = lambda self: None, lambda self, *error: None
+    try:
+        yield
+    finally:
+        torch.no_grad.__enter__, torch.no_grad.__exit__ = kept
 
 
 def _exported(module: Any, call: Call, mode: str) -> Any:
