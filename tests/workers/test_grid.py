@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
+from tests.compilers import quick
+from tests.workers.test_shards import trained
 from tests.workers.trees import tree_sum
+from wholestep.compiler.backend import Place
+from wholestep.compiler.backends.cpu.shards import ShardedProgram
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.collectives import MODEL_RANK, RANK
 from wholestep.compiler.ir.graph import Graph, Node, Output
 from wholestep.compiler.ir.grid import AXES, Grid
 from wholestep.compiler.ir.interpret import interpret_on_ranks
 from wholestep.compiler.ir.text import parse_graph, print_graph
-from wholestep.compiler.ir.types import TensorType, float32
+from wholestep.compiler.ir.types import Dim, TensorType, float32
 from wholestep.compiler.passes.exchange import bucket
 from wholestep.compiler.passes.rowwise.flows import kinds_of
 from wholestep.compiler.passes.rowwise.kinds import Mixed, Rows
+from wholestep.compiler.pipeline import Compiler
+from wholestep.compiler.runtime.state import State
+from wholestep.errors import OptionError
+from wholestep.options import CompileOptions
+from wholestep.session.where import where_to
 
 GRIDS = [(2, 2), (1, 2), (2, 3), (3, 2)]
 RNG = np.random.default_rng(16)
 
 
 def leaf(name: str, *shape: int | str) -> Node:
-    from wholestep.compiler.ir.types import Dim
-
     extents = tuple(Dim.symbol(e) if isinstance(e, str) else e for e in shape)
     return Node("input", (), at.InputAttrs(name, TensorType(extents, float32)))
 
@@ -100,3 +111,71 @@ def test_ranks_along_the_model_axis_have_the_same_rows() -> None:
     assert kinds[turned] == Rows(1)
     assert isinstance(kinds[summed["data"]], Mixed)
     assert isinstance(kinds[gathered], Mixed)
+
+
+# -- threads -----------------------------------------------------------------------------------------------------
+
+
+def own_numbers(x: Node) -> Node:
+    """An input times a number that each rank has to itself: of its place along each axis."""
+    places = [b.cast(b.size(Dim.symbol(s)), float32) for s in (RANK, MODEL_RANK)]
+    factor = b.add(b.mul(places[0], b.full(0.37, TensorType((), float32))), b.make("exp", (places[1],)))
+    return b.mul(x, b.expand_to(factor, x.type.shape, ()))
+
+
+def collectives_of_threads(grid: tuple[int, int], axes: Sequence[str]) -> Graph:
+    """Every collective along some axes, one behind the other."""
+    given, made = leaf("x", 2 * grid[0] * grid[1], 3), dict[str, Node]()
+    x = own = own_numbers(given)
+    for axis in axes:
+        ranks = Grid(*grid).along(axis)
+        x = b.make("all_reduce", (b.mul(x, own),), at.GroupAttrs(axis=axis))
+        part = b.make("reduce_scatter", (b.add(x, own),), at.GroupAttrs(ranks, axis))
+        made |= {
+            f"{axis} all_reduce": x,
+            f"{axis} reduce_scatter": part,
+            f"{axis} all_gather": b.make("all_gather", (b.mul(part, part),), at.GroupAttrs(ranks, axis)),
+            f"{axis} broadcast": b.make("broadcast", (part,), at.GroupAttrs(axis=axis)),
+        }
+    return Graph(tuple(Output(name, node) for name, node in made.items()), (), (given,))
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("axes", [AXES, AXES[1:]], ids=["both", "model"])
+def test_threads_exchange_what_the_interpreter_says(grid: tuple[int, int], axes: Sequence[str]) -> None:
+    """Along the model axis alone a program is given all rows: its group is another one."""
+    graph, size = collectives_of_threads(grid, axes), grid[0] * grid[1]
+    where = where_to(shards=grid, options=quick(), threads=1)
+    plan, _ = Compiler(CompileOptions(egraph=False)).plan(
+        graph, {RANK: max(1, grid[0] - 1), MODEL_RANK: grid[1] - 1}, where.device.target
+    )
+    scratch = where.device.scratch()
+    scratch.reserve(plan, where.threads)
+    program = where.device.load(plan, Place(where, State(), scratch))
+    assert isinstance(program, ShardedProgram)
+    x = RNG.standard_normal((2 * size, 3)).astype(np.float32)
+    program.bind("x", x)
+    sizes = [{RANK: r // grid[1], MODEL_RANK: r % grid[1]} for r in range(size)]
+    given = [{"inputs": {"x": x}, "sizes": s} for s in sizes]
+    for _ in range(2):
+        program.launch({})
+        for rank, wanted in enumerate(interpret_on_ranks(graph, given, model=grid[1])):
+            for name, value in wanted.outputs.items():
+                found = program.programs[rank].read(name)
+                np.testing.assert_allclose(found, value, rtol=2e-6, atol=1e-6, err_msg=f"{name} on {rank}")
+
+
+@pytest.mark.parametrize(
+    ("case", "grid"),
+    [("dropout, weights of rows, metrics, clipping", (2, 2)), ("micro-batches", (3, 2)), ("batch norm", (1, 2))],
+)
+def test_where_no_layer_is_divided_the_bits_are_those_of_the_data_axis(case: str, grid: tuple[int, int]) -> None:
+    (expected, wanted), (found, history) = trained(case, grid[0]), trained(case, grid)
+    assert {n: a.tobytes() for n, a in found.items()} == {n: a.tobytes() for n, a in expected.items()}
+    assert [e.logs for e in history.epochs] == [e.logs for e in wanted.epochs]
+
+
+@pytest.mark.parametrize("shards", [(2, 0), (2, 2, 2), (20, 20), (2, True), 0, "2"])
+def test_what_is_no_grid_is_refused(shards: Any) -> None:
+    with pytest.raises(OptionError, match=r"expected a whole number from 1 to \d+, or two of them, \(data, model\)"):
+        where_to(shards=shards)

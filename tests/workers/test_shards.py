@@ -65,7 +65,9 @@ CASES: dict[str, tuple[Callable[[], ws.nn.Module], Any, dict[str, Any]]] = {
 }
 
 
-def trained(case: str, shards: int | None, **more: Any) -> tuple[dict[str, np.ndarray], ws.TrainHistory]:
+def trained(
+    case: str, shards: int | tuple[int, int] | None, **more: Any
+) -> tuple[dict[str, np.ndarray], ws.TrainHistory]:
     make, data, settings = CASES[case]
     model = make()
     optimizer = ws.SGD(lr=0.05, momentum=0.9)

@@ -63,8 +63,18 @@ class Where:
 
     @property
     def ranks(self) -> int:
-        """How many make a step together; 0 where it is made as it is."""
-        return 0 if self.group is None else self.group.size
+        """How many divide the rows of a step among them; 0 where it is made as it is."""
+        return 0 if self.group is None else self.group.grid.data
+
+    @property
+    def model_ranks(self) -> int:
+        """And how many have the same rows, and may divide layers."""
+        return 1 if self.group is None else self.group.grid.model
+
+    @property
+    def among(self) -> tuple[int, str | None, int]:
+        """What the definition of a step is told of those who make it."""
+        return self.ranks, self.shard, self.model_ranks
 
 
 @dataclass(frozen=True)

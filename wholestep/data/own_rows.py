@@ -17,7 +17,7 @@ from wholestep.data.table import Batch
 class OwnRows:
     """Which rows of a batch a worker makes its part of a step of: of each micro-batch, those that are its own."""
 
-    rank: int
+    rank: int  # its place along the data axis: those along the other one have the same rows
     ranks: int
     part: int  # rows of a micro-batch
 

@@ -66,7 +66,7 @@ def build_session(
     seed: int = 0,
     device: str = "cpu",
     threads: int | None = None,
-    shards: int | None = None,
+    shards: int | tuple[int, int] | None = None,
     shard: str | None = None,
     workers: Workers | None = None,
     options: CompileOptions | None = None,
@@ -114,7 +114,8 @@ def build_session(
             "reference" to run in NumPy, slowly, without a C compiler; "null" to plan and report only, for this CPU or,
             "null:cuda/sm_90", for a target that need not be here.
         threads: None uses the cores that this process may run on.
-        shards: make each step as so many workers would, on threads of this process, with their bits.
+        shards: make each step as so many workers would, on threads of this process, with their bits; `(2, 3)` as those
+            of `ws.Workers(data=2, model=3)`.
         shard: "optimizer": each of the shards, or workers, holds a part of the optimizer's state.
         workers: the processes that make each step together; started by `wholestep launch`.
 
@@ -139,7 +140,7 @@ def build_session(
         _limit_of(memory),
     )
     model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
-    session, report = build(defined(model, optimizer, batch_size, capacity, recipe, where.ranks, where.shard), where)
+    session, report = build(defined(model, optimizer, batch_size, capacity, recipe, *where.among), where)
     log.info("%s", report)
     return session
 
@@ -304,7 +305,7 @@ def split_arguments(
     seed: int = 0,
     device: str = "cpu",
     threads: int | None = None,
-    shards: int | None = None,
+    shards: int | tuple[int, int] | None = None,
     shard: str | None = None,
     workers: Workers | None = None,
     options: CompileOptions | None = None,
@@ -326,7 +327,7 @@ def split_arguments(
     recipe |= {"schedules": as_schedules(schedule), "precision": half, "loss_scale": scale, "memory": _limit_of(memory)}
     known = Recipe(measures=as_measures(metrics), **recipe)
     model = as_graph(model_or_graph, inputs, targets, loss, loss_weights)
-    return defined(model, optimizer, batch_size, capacity, known, where.ranks, where.shard), where
+    return defined(model, optimizer, batch_size, capacity, known, *where.among), where
 
 
 def _limit_of(memory: object) -> int | float | None:

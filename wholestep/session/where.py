@@ -12,10 +12,11 @@ from wholestep.compiler.runtime.threads import MAX_THREADS, default_threads
 from wholestep.errors import OptionError
 from wholestep.options import CompileOptions, thread_count
 
-SHARDS = (None, "optimizer")
-
 if TYPE_CHECKING:
     from wholestep.workers.workers import Workers
+
+SHARDS = (None, "optimizer")
+Shards = int | tuple[int, int] | None  # how many workers' steps one process makes, or how many along each axis
 
 
 def where_to(
@@ -24,7 +25,7 @@ def where_to(
     seed: int = 0,
     options: CompileOptions | None = None,
     precision: object = "float32",
-    shards: int | None = None,
+    shards: int | tuple[int, int] | None = None,
     workers: Workers | None = None,
     shard: str | None = None,
 ) -> Where:
@@ -47,7 +48,7 @@ def need_workers(workers: object) -> None:
         )
 
 
-def shard_of(shard: str | None, shards: int | None, workers: Workers | None, device: Device) -> str | None:
+def shard_of(shard: str | None, shards: Shards, workers: Workers | None, device: Device) -> str | None:
     """What is divided among ranks beside the batch."""
     need_shard(shard)
     if shard is not None and shards is None and workers is None:
@@ -55,10 +56,16 @@ def shard_of(shard: str | None, shards: int | None, workers: Workers | None, dev
     found = shard or (None if workers is None else workers.shard)
     if found is not None and device.runs and not device.name.startswith("cpu"):
         raise OptionError(f"shard={found!r}: states are divided on CPUs; device={device.name!r} keeps them whole.")
+    model = shards[1] if isinstance(shards, tuple) else 1 if workers is None else workers.model or 1
+    if found is not None and model > 1:
+        raise OptionError(
+            f"shard={found!r} and model={model}: workers divide the optimizer's state where each has whole layers. "
+            "Give one of both."
+        )
     return found
 
 
-def group_of(shards: int | None, workers: Workers | None, device: Device) -> Group | None:
+def group_of(shards: Shards, workers: Workers | None, device: Device) -> Group | None:
     """The ranks that make a step together."""
     if workers is not None and shards is not None:
         raise OptionError("shards= makes the steps of workers in one process, and workers= has them; give one of both.")
@@ -72,15 +79,26 @@ def group_of(shards: int | None, workers: Workers | None, device: Device) -> Gro
         return group
     if shards is None:
         return None
-    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= MAX_THREADS:
-        raise OptionError(f"shards={shards!r}: expected a whole number from 1 to {MAX_THREADS}.")
+    data, model = _axes_of(shards)
     if device.runs and not device.name.startswith("cpu"):
         raise OptionError(
             f"shards={shards}: ranks of one process are threads of a CPU; device={device.name!r} has none."
         )
-    from wholestep.compiler.runtime.shards import Shards  # most are alone
+    from wholestep.compiler.runtime import shards as threads  # most are alone
 
-    return Shards(shards)
+    return threads.Shards(data, model)
+
+
+def _axes_of(shards: object) -> tuple[int, int]:
+    """How many ranks stand along each axis."""
+    given = shards if isinstance(shards, tuple | list) else (shards, 1)
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in given)
+    if len(given) != 2 or not whole or given[0] * given[1] > MAX_THREADS:
+        raise OptionError(
+            f"shards={shards!r}: expected a whole number from 1 to {MAX_THREADS}, or two of them, (data, model), whose "
+            "product is one."
+        )
+    return given[0], given[1]
 
 
 def need_shard(shard: str | None) -> str | None:

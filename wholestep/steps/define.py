@@ -61,6 +61,7 @@ def defined(
     recipe: Recipe = PLAIN,
     ranks: int = 0,
     shard: str | None = None,
+    model_ranks: int = 1,
 ) -> Definition:
     """What is trained: a graph by an optimizer (SGD unless given), or a step, which has its own."""
     if isinstance(model, Step):
@@ -73,7 +74,8 @@ def defined(
                 "(ws.optim.clip_by_global_norm); of these options it takes metrics=, schedule=, precision= and memory= "
                 "alone."
             )
-        return sized(Definition(model, None, {}, recipe, ranks=ranks, shard=shard), batch_size, capacity)
+        made = Definition(model, None, {}, recipe, ranks=ranks, shard=shard, model_ranks=model_ranks)
+        return sized(made, batch_size, capacity)
     need_graph(model, "build_session")
     model.need_penalties()
     recipe = with_parts(recipe, model)
@@ -81,7 +83,8 @@ def defined(
         from wholestep.optim.names import get  # most give an optimizer
 
         optimizer = get(optimizer)
-    return sized(Definition(model, optimizer or SGD(), {}, recipe, ranks=ranks, shard=shard), batch_size, capacity)
+    made = Definition(model, optimizer or SGD(), {}, recipe, ranks=ranks, shard=shard, model_ranks=model_ranks)
+    return sized(made, batch_size, capacity)
 
 
 def need_graph(model: object, what: str) -> None:

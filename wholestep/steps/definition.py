@@ -10,7 +10,7 @@ from wholestep.compiler.frontend.clocks import Clocks
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir import graph as ir
-from wholestep.compiler.ir.collectives import OWN, RANK, ROWS
+from wholestep.compiler.ir.collectives import MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UsageError
@@ -54,6 +54,7 @@ class Definition:
     clocks: Clocks = field(default_factory=Clocks)  # what its programs count
     ranks: int = 0  # that make a step together, each with rows of its own; 0: one, as it is
     shard: str | None = None  # "optimizer": each has a part of the optimizer's state
+    model_ranks: int = 1  # that have the same rows, and may divide layers
     # What was recorded so far, once: of a step function its graph, of entry points theirs.
     recorded: list[Graph] = field(default_factory=list)
     traced: dict[str, ir.Graph] = field(default_factory=dict)
@@ -107,6 +108,8 @@ class Definition:
             from wholestep.steps.divided import has_parts, is_divided
 
             divided, numbered = is_divided(graph), {RANK: self.ranks - 1} if has_parts(graph) else {}
+            if self.model_ranks > 1:
+                numbered = {**numbered, MODEL_RANK: self.model_ranks - 1}
         if not divided and not set(MICRO_BATCH_DIMS) & set(graph.symbols):
             return {**capacity_of(graph, self.capacity), **numbered}
         batch = batch_symbol(self.graph)

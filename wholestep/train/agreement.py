@@ -17,6 +17,7 @@ from wholestep.callbacks.checkpoint import ModelCheckpoint
 from wholestep.callbacks.list import CallbackList
 from wholestep.callbacks.progress import Progress
 from wholestep.callbacks.run import Run
+from wholestep.compiler.ir.attrs import DATA
 from wholestep.errors import UsageError
 from wholestep.options import Launch, launched
 from wholestep.train.checkpoint.folder import checkpoints_in
@@ -96,7 +97,8 @@ def begin_together(trainer: Trainer, loader: DataLoader, accumulate: int) -> Non
     from wholestep.workers.digest import need_same
 
     need_same(group, trainer.session, loader, trainer.started_with)
-    loader.own = OwnRows(group.rank, group.size, loader.batch_size // accumulate)
+    place = group.grid.place(DATA, group.rank)
+    loader.own = OwnRows(place, group.grid.data, loader.batch_size // accumulate)
     if group.rank != 0:
         quieten(trainer.callbacks)
 

@@ -103,7 +103,8 @@ class Experiment:
         memory: the most bytes that a step may take, "5.5GB", or a part of what it takes otherwise, 0.7, as of
             `ws.build_session`.
         device: what runs the steps, as of `ws.build_session`.
-        shards: make each step as so many workers would, on threads of this process: their run, with its bits.
+        shards: make each step as so many workers would, on threads of this process: their run, with its bits; `(2, 3)`
+            as those of `ws.Workers(data=2, model=3)`.
         shard: "optimizer": each of the shards, or workers, holds a part of the optimizer's state.
         workers: the processes that make each step together, `ws.Workers(4)`; `wholestep launch -n 4` starts them.
         observer: sees the activations of every layer, e.g. `ws.ConsoleObserver(every=100)`; the steps are unchanged.
@@ -157,7 +158,7 @@ class Experiment:
     seed: int = 0
     device: str = "cpu"
     threads: int | None = None
-    shards: int | None = None
+    shards: int | tuple[int, int] | None = None
     shard: str | None = None
     workers: Workers | None = None
     callbacks: Iterable[Callback] | Callback = ()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wholestep.compiler.ir.grid import Grid
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import UsageError, WorkerError
 from wholestep.workers import native
@@ -51,6 +52,7 @@ class MPIGroup:
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
         self._end = self.comm.Dup()  # what was exchanged before is no matter to those who leave
         self.rank, self.size = self.comm.rank, self.comm.size
+        self.grid = Grid(self.size)
         self.ranks = _gathered(self.comm, _who())  # who the ranks are: machine, host, process
         self._library = native.library()
         self._window: MPI.Win | None = None
@@ -102,6 +104,8 @@ class MPIGroup:
     def address(self) -> int:
         """Of its `ws_group`."""
         return ctypes.addressof(self.native)
+
+    whole_address = address  # without a model axis nobody asks for it
 
     @property
     def memory(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from wholestep.compiler.backend import SLICE_SECONDS
+from wholestep.compiler.ir.attrs import DATA, MODEL
 from wholestep.compiler.ir.collectives import OWN, ROWS
 from wholestep.compiler.plan.bodies import Exchange
 from wholestep.compiler.plan.kernel import Plan
@@ -22,6 +23,18 @@ def takes_part(plan: Plan) -> bool:
     return bool(plan.divided) or any(isinstance(k.body, Exchange) for k in plan.kernels)
 
 
+def axes_of(plan: Plan) -> frozenset[str]:
+    """The axes along which ranks exchange what a plan has computed."""
+    return frozenset(k.body.axis for k in plan.kernels if isinstance(k.body, Exchange))
+
+
+def address_in(group: Group, plan: Plan) -> int:
+    """The native group of a plan: of one that has all rows, and exchanges along the model axis alone, no other."""
+    if group.grid.model == 1 or plan.divided or DATA in axes_of(plan):
+        return group.address
+    return group.whole_address
+
+
 def of_all_ranks(plan: Plan) -> Plan:
     """The plan as callers see it, who give all rows of a batch."""
     sizes = {**plan.sizes, plan.divided: plan.whole}
@@ -33,6 +46,13 @@ def of_rank(divided: str, sizes: Mapping[str, int], rank: int, ranks: int) -> di
     rows = sizes[divided]
     first, count = rows_of_rank(rows, rank, ranks)
     return {divided: count, OWN: first, ROWS: rows}
+
+
+def paced(group: Group | None, plan: Plan) -> Group | None:
+    """Those who make the steps of a plan in lock-step; None: this rank makes them alone."""
+    if group is None or group.size == 1:
+        return None
+    return group if plan.divided or MODEL in axes_of(plan) else None
 
 
 class Pace:

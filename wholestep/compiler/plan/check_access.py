@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product as combinations
 
-from wholestep.compiler.ir.collectives import RANK
+from wholestep.compiler.ir.collectives import MODEL_RANK, RANK
 from wholestep.compiler.ir.types import Dim, Extent, product
 from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Kernel, Layout, Load, Plan
 
@@ -19,7 +19,7 @@ Ranges = Mapping[str, tuple[Extent, Extent]]
 
 def ranges_of(plan: Plan, kernel: Kernel) -> Ranges:
     """What the symbols of a kernel may be."""
-    least = {RANK: 0}  # the others count something
+    least = {RANK: 0, MODEL_RANK: 0}  # the others count something
     sizes: dict[str, tuple[Extent, Extent]] = {
         s: (least.get(s, 1), c) for s, c in zip(plan.symbols, plan.capacity, strict=True)
     }

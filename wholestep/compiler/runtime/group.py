@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from wholestep.compiler.ir.grid import Grid
 
 
 class GroupFailedError(Exception):
@@ -16,10 +19,15 @@ class Group(Protocol):
     engine: str  # for people: "threads", "mpi", ...
     rank: int
     size: int
+    grid: Grid  # in which they stand
 
     @property
     def address(self) -> int:
-        """Of its `ws_group` (native/group.h), which native programs call."""
+        """Of its `ws_group` (native/group.h) along the data axis, which native programs call."""
+
+    @property
+    def whole_address(self) -> int:
+        """Where there is a model axis: the same for programs that are given all rows, alone but for that axis."""
 
     def broadcast(self, data: bytes) -> bytes:
         """Rank 0's bytes, on every rank."""

@@ -1,8 +1,13 @@
-"""`shards=n`: the steps of n workers in one process.  A backend makes ranks of its threads."""
+"""`shards=n`: the steps of n workers in one process.  A backend makes ranks of its threads.
+
+`shards=(data, model)`: of workers in a grid.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from wholestep.compiler.ir.grid import Grid
 
 
 class Shards:
@@ -11,13 +16,16 @@ class Shards:
     engine = "threads"
     rank = 0
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, data: int, model: int = 1) -> None:
+        self.grid = Grid(data, model)
+        self.size = self.grid.size
         self.team: object | None = None
 
     @property
     def address(self) -> int:
         raise AssertionError("each of the threads has an address of its own")
+
+    whole_address = address
 
     def broadcast(self, data: bytes) -> bytes:
         return data

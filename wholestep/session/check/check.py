@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.backend import Where
-from wholestep.compiler.ir.collectives import OWN, RANK, ROWS
+from wholestep.compiler.ir.collectives import MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate, product
 from wholestep.compiler.plan.bodies import Call, Dot
@@ -164,12 +164,12 @@ def _sizes_to_try(subject: Subject, graph: Graph) -> list[dict[str, int]]:
 def _of_one_rank(plan: Plan, sizes: dict[str, int]) -> dict[str, int]:
     """A rank that runs alone has all rows."""
     if not plan.divided:
-        return {s: n for s, n in sizes.items() if s != RANK}
+        return {s: n for s, n in sizes.items() if s not in (RANK, MODEL_RANK)}
     rows = sizes[plan.divided]
     if parts := parts_of(plan):  # all ranks run, each with a row
         rows = plan.whole if sizes == plan.sizes else max(rows, parts)
     known = {plan.divided: rows, ROWS: rows}
-    return {s: known.get(s, n) for s, n in sizes.items() if s not in (OWN, RANK)}
+    return {s: known.get(s, n) for s, n in sizes.items() if s not in (OWN, RANK, MODEL_RANK)}
 
 
 def parts_of(plan: Plan) -> int:

@@ -18,6 +18,7 @@ from wholestep.data.loader import DataLoader
 from wholestep.data.table import Table
 
 if TYPE_CHECKING:
+    from wholestep.compiler.backend import Where
     from wholestep.session import Session
 
 SAMPLE = 256  # rows of a data set that stand for all of them
@@ -46,9 +47,14 @@ def identity_of(session: Session, loader: Any = None) -> dict[str, Any]:
         "target": session.target.name,
         "seed": session.seed,
         "plan": [plan_digest(p) for p in session.plans],
-        "shards": session._programs.where.ranks or None,
+        "shards": _workers(session._programs.where),
         "data": describe_data(loader),
     }
+
+
+def _workers(where: Where) -> int | str | None:
+    """How many make a step together; where they stand in a grid, along each of its axes."""
+    return f"{where.ranks} x {where.model_ranks}" if where.model_ranks > 1 else where.ranks or None
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

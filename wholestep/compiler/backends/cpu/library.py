@@ -226,6 +226,7 @@ class Group(Structure):
         *[(name, Collective) for name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast")],
         ("engine", c_void_p),
         ("step", c_uint64),
+        ("model", c_void_p),
     ]
 
 

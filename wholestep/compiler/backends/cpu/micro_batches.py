@@ -12,7 +12,7 @@ from wholestep.compiler.backend import Epoch, MicroBatchShape, Place
 from wholestep.compiler.backends.cpu import library as native
 from wholestep.compiler.backends.cpu.program import CpuProgram, bounds_of
 from wholestep.compiler.backends.cpu.tickets import CpuEpoch, Kept
-from wholestep.compiler.backends.ranks import Pace
+from wholestep.compiler.backends.ranks import Pace, paced
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import Region
@@ -37,7 +37,7 @@ class MicroBatchProgram:
         self.plan, self.shape, self._place, self._state = plan, shape, place, place.state
         self._library, self.threads = programs[0].library, programs[0].threads
         group = place.where.group
-        ranks = group if group is not None and any(p.ranks > 1 for p in programs) else None
+        ranks = group if any(paced(group, p.plan) for p in programs) else None
         self._group, self._pace = ranks, Pace(ranks)
         types = {name: plan.buffers[id].type for name, id in plan.inputs}
         self._cut = {name for name, type in types.items() if shape.is_cut(type.shape)}

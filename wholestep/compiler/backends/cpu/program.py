@@ -21,8 +21,9 @@ from wholestep.compiler.backends.cpu.layout import PANELS
 from wholestep.compiler.backends.cpu.scratch import Scratch
 from wholestep.compiler.backends.cpu.states import MEMORY
 from wholestep.compiler.backends.cpu.tickets import CpuEpoch, Kept, Outlet
-from wholestep.compiler.backends.ranks import Pace, of_all_ranks, of_rank, takes_part
-from wholestep.compiler.ir.collectives import OWN, RANK, ROWS
+from wholestep.compiler.backends.ranks import Pace, address_in, of_all_ranks, of_rank, paced, takes_part
+from wholestep.compiler.ir.attrs import DATA, MODEL
+from wholestep.compiler.ir.collectives import MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.ir.types import Dim, TensorType, evaluate
 from wholestep.compiler.plan.footprint import pages_of, staging_bytes
 from wholestep.compiler.plan.kernel import Buffer, Plan, Space
@@ -46,8 +47,10 @@ class CpuProgram:
 
     def __init__(self, plan: Plan, place: Place, code: PlanCode) -> None:
         group = place.where.group if takes_part(plan) else None
-        self.rank, self.ranks = (group.rank, group.size) if group is not None and plan.divided else (0, 1)
-        self._number = 0 if group is None else group.rank  # which of the ranks it is, rows or none
+        self._places = {RANK: 0, MODEL_RANK: 0}  # where it stands among the ranks, rows or none
+        if group is not None:
+            self._places = {s: group.grid.place(axis, group.rank) for s, axis in ((RANK, DATA), (MODEL_RANK, MODEL))}
+        self.rank, self.ranks = (self._places[RANK], group.grid.data) if group and plan.divided else (0, 1)
         if self.ranks > 1:  # callers give all rows
             plan = of_all_ranks(plan)
         self.plan, self._place, self._state, self._group = plan, place, place.state, group
@@ -115,7 +118,7 @@ class CpuProgram:
         """A state's numbers as they are stored, flat."""
         found: Any = self._state.slot(state).on(self._memory_of(state))
         if state in self._parts:
-            found = found.of[self._number]
+            found = found.of[self._places[RANK]]
         assert isinstance(found, HostArray), "the CPU's memory is the host's"
         return found.flat
 
@@ -134,7 +137,7 @@ class CpuProgram:
                 self._addresses[i] = self._region.address + self._offset[buffer.id]
         place_of = {buffer.id: i for i, buffer in enumerate(pointers)}
         self._slots = {name: place_of[id] for name, id in plan.inputs}
-        known = {**plan.sizes, RANK: self._number}
+        known = {**plan.sizes, **self._places}
         self._dims = (c_long * max(1, len(plan.symbols)))(*[known[s] for s in plan.symbols])
         self._sizes: Mapping[str, int] | None = None  # those that the call has; None: an epoch has changed them
         self._scalars = (c_double * max(1, len(plan.scalars)))(*(s.default for s in plan.scalars))
@@ -149,7 +152,7 @@ class CpuProgram:
             scalars=self._scalars,
             derived=self._derived,
             seed=self._place.where.seed,
-            group=None if self._group is None else self._group.address,
+            group=None if self._group is None else address_in(self._group, plan),
         )
         self._call_reference = byref(self._call)
         self._step = native.Step(
@@ -160,7 +163,7 @@ class CpuProgram:
         )
         self._run, self._step_reference = self.library.step, byref(self._step)
         self.count_steps(bool(plan.updated))
-        self._pace = Pace(self._group if self.ranks > 1 else None)
+        self._pace = Pace(paced(self._group, plan))
 
     def place_scratch(self) -> None:
         """Read the scratch memory's addresses again."""
@@ -258,7 +261,7 @@ class CpuProgram:
         """Write the sizes of the next steps, and how many indices of theirs are below what."""
         divided = self.plan.divided
         own = {**sizes, **of_rank(divided, sizes, self.rank, self.ranks)} if divided else sizes
-        own = {**own, RANK: self._number} if self._parts else own
+        own = {**own, **self._places} if self._group is not None else own
         self._dims[: len(self.plan.symbols)] = [own[s] for s in self.plan.symbols]
         # A rank that refused its own rows alone would leave the others waiting: all of them look at all rows.
         bounded = self.plan if self.ranks == 1 else replace(self.plan, bounds=())
@@ -380,7 +383,7 @@ class CpuProgram:
         """Sizes of some symbols, past `launch`."""
         self._sizes = None
         for i, symbol in enumerate(self.plan.symbols):
-            if symbol != RANK:
+            if symbol not in self._places:
                 self._dims[i] = sizes.get(symbol, self._dims[i])
 
     def bind_address(self, name: str, address: int | None) -> None:

@@ -19,6 +19,7 @@ from wholestep.compiler.backends.cpu.program import CpuProgram
 from wholestep.compiler.backends.cpu.scratch import Scratch
 from wholestep.compiler.backends.cpu.tickets import CpuEpoch, Kept
 from wholestep.compiler.backends.ranks import Pace
+from wholestep.compiler.ir.grid import Grid
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.shards import Shards
@@ -32,8 +33,10 @@ class Member:
 
     engine = "threads"
 
-    def __init__(self, address: int, rank: int, size: int) -> None:
-        self.address, self.rank, self.size = address, rank, size
+    def __init__(self, first: int, rank: int, grid: Grid) -> None:
+        self.rank, self.size, self.grid = rank, grid.size, grid
+        each = ctypes.sizeof(native.Group)
+        self.address, self.whole_address = first + rank * each, first + (2 * grid.size + rank) * each
 
     def broadcast(self, data: bytes) -> bytes:
         """One program speaks for all of them."""
@@ -49,16 +52,16 @@ class Member:
 class Team:
     """The threads of a session: where each has its states and its scratch memory."""
 
-    def __init__(self, library: native.Library, size: int) -> None:
+    def __init__(self, library: native.Library, grid: Grid) -> None:
         new, free = library.dll.ws_new_threads, library.dll.ws_free_threads
-        new.restype, new.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_double]
+        new.restype, new.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_int, ctypes.c_double]
         free.restype, free.argtypes = None, [ctypes.c_void_p]
-        first = new(size, TIMEOUT)
+        first = new(grid.data, grid.model, TIMEOUT)
         if not first:
-            raise MemoryError(f"no memory for {size} ranks")
+            raise MemoryError(f"no memory for {grid.size} ranks")
         weakref.finalize(self, free, first)
-        self.members = [Member(first + rank * ctypes.sizeof(native.Group), rank, size) for rank in range(size)]
-        self.threads = ThreadPoolExecutor(size - 1, "shard") if size > 1 else None
+        self.members = [Member(first, rank, grid) for rank in range(grid.size)]
+        self.threads = ThreadPoolExecutor(grid.size - 1, "shard") if grid.size > 1 else None
         self._places: dict[bool, list[Place]] = {}  # of programs that are profiled, and of others
 
     def places(self, place: Place, plan: Plan) -> list[Place]:
@@ -157,6 +160,6 @@ class ShardedProgram:
 def team_of(shards: Shards, library: native.Library) -> Team:
     """The threads of a session, once it has the library."""
     if shards.team is None:
-        shards.team = Team(library, shards.size)
+        shards.team = Team(library, shards.grid)
     assert isinstance(shards.team, Team)
     return shards.team

@@ -9,12 +9,21 @@
 
 enum { SPINS = 2000, YIELDS = 200 };                  /* before a rank that waits looks at the clock, and sleeps a little */
 
+/* Ranks that stand along one axis. */
 typedef struct {
-  int size, failed;
+  int size;
   int arrived, phase;                                 /* of the meeting of all ranks */
+  int *failed;                                        /* of all teams of a grid */
   const ws_share **shares;                            /* what each rank has brought */
-  ws_group *members;
 } team;
+
+/* All of them: teams along the data axis, then along the model axis, and their members. */
+typedef struct {
+  int failed;
+  team *teams;
+  const ws_share **shares;
+  ws_group members[];
+} grid;
 
 static double seconds(void) {
   struct timespec t;
@@ -36,9 +45,10 @@ static int meet(ws_group *group) {
     if (turn < SPINS) continue;
     if (turn < SPINS + YIELDS) { sched_yield(); continue; }
     if (!deadline) deadline = seconds() + group->timeout;
-    if (__atomic_load_n(&t->failed, __ATOMIC_ACQUIRE)) return t->failed;
+    const int failed = __atomic_load_n(t->failed, __ATOMIC_ACQUIRE);
+    if (failed) return failed;
     if (seconds() >= deadline) {
-      __atomic_store_n(&t->failed, ETIMEDOUT, __ATOMIC_RELEASE);
+      __atomic_store_n(t->failed, ETIMEDOUT, __ATOMIC_RELEASE);
       return ETIMEDOUT;
     }
     nanosleep(&(struct timespec){0, 20000}, NULL);
@@ -104,25 +114,41 @@ static int broadcast(ws_group *group, const ws_share *shares, int count, int dty
   return error ? error : meet(group);
 }
 
-WS_EXPORT void ws_free_threads(ws_group *members) {
-  if (!members) return;
-  team *t = members->engine;
-  free(t->shares), free(t), free(members);
+/* A rank of a team; without one it is alone. */
+static ws_group member(team *t, int place, double timeout, ws_group *model) {
+  return (ws_group){.rank = place, .size = t ? t->size : 1, .timeout = timeout, .all_reduce = all_reduce,
+                    .reduce_scatter = reduce_scatter, .all_gather = all_gather, .broadcast = broadcast, .engine = t,
+                    .model = model};
 }
 
-/* The members of a group of threads, one behind the other; NULL where there is no memory. */
-WS_EXPORT ws_group *ws_new_threads(int size, double timeout) {
-  team *t = calloc(1, sizeof *t);
-  ws_group *members = calloc(size, sizeof *members);
-  const ws_share **shares = calloc(size, sizeof *shares);
-  if (!t || !members || !shares || size > WS_MAX_THREADS) {
-    free(t), free(members), free(shares);
+WS_EXPORT void ws_free_threads(ws_group *members) {
+  if (!members) return;
+  grid *g = (grid *)((char *)members - offsetof(grid, members));
+  free(g->teams), free(g->shares), free(g);
+}
+
+/* The members of a grid of threads along the data axis, by their rank; NULL where there is no memory.  Where there is a
+   model axis, those along it follow, then those of ranks that have all rows: alone but for the model axis. */
+WS_EXPORT ws_group *ws_new_threads(int data, int model, double timeout) {
+  const int size = data * model, axes = model > 1 ? 2 : 1;
+  grid *g = calloc(1, sizeof *g + (size_t)(model > 1 ? 3 * size : size) * sizeof *g->members);
+  team *teams = calloc((size_t)(data + model), sizeof *teams);
+  const ws_share **shares = calloc((size_t)(axes * size), sizeof *shares);
+  if (!g || !teams || !shares || size > WS_MAX_THREADS) {
+    free(g), free(teams), free(shares);
     return NULL;
   }
-  *t = (team){.size = size, .shares = shares, .members = members};
-  for (int rank = 0; rank < size; rank++)
-    members[rank] = (ws_group){.rank = rank, .size = size, .timeout = timeout, .all_reduce = all_reduce,
-                               .reduce_scatter = reduce_scatter, .all_gather = all_gather, .broadcast = broadcast,
-                               .engine = t};
-  return members;
+  g->teams = teams, g->shares = shares;
+  for (int m = 0; m < model; m++) teams[m] = (team){.size = data, .failed = &g->failed, .shares = shares + m * data};
+  for (int d = 0; d < data && model > 1; d++)
+    teams[model + d] = (team){.size = model, .failed = &g->failed, .shares = shares + size + d * model};
+  for (int rank = 0; rank < size; rank++) {
+    const int d = rank / model, m = rank % model;
+    ws_group *beside = model > 1 ? &g->members[size + rank] : NULL;
+    g->members[rank] = member(&teams[m], d, timeout, beside);
+    if (!beside) continue;
+    *beside = member(&teams[model + d], m, timeout, NULL);
+    g->members[2 * size + rank] = member(NULL, 0, timeout, beside);
+  }
+  return g->members;
 }

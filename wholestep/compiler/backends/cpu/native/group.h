@@ -3,7 +3,10 @@
 
    What is added is added in one order, whatever carries it: over ranks lo .. hi-1 the sum is that of the first
    (hi - lo + 1) / 2 of them plus that of the rest, and so on.  So all ranks have the same bits, and n ranks of any engine
-   have those of n ranks of any other. */
+   have those of n ranks of any other.
+
+   Ranks stand in a grid.  A group is those along its data axis, which have different rows; it knows those along the model
+   axis, which have the same rows and parts of layers. */
 #ifndef WS_GROUP_H
 #define WS_GROUP_H
 #include "ws.h"
@@ -32,6 +35,7 @@ struct ws_group {
   ws_collective broadcast;                            /* to = rank 0's from */
   void *engine;                                       /* of the engine's own */
   uint64_t step;                                      /* that is under way; loops say it, errors name it */
+  ws_group *model;                                    /* along the model axis; NULL: alone there */
 };
 
 /* What a plan calls.  Without a group, a rank is alone: it has what it gave. */
@@ -47,5 +51,12 @@ static inline void ws_exchange(ws_group *group, int kind, const ws_share *shares
   const ws_collective calls[] = {group->all_reduce, group->reduce_scatter, group->all_gather, group->broadcast};
   const int error = calls[kind](group, shares, count, dtype);
   if (error) group->failed = error;
+}
+
+/* The same among the ranks with the same rows.  A loop sees the failures of a group along the data axis. */
+static inline void ws_exchange_model(ws_group *group, int kind, const ws_share *shares, int count, int dtype) {
+  if (group && group->failed) return;
+  ws_exchange(group ? group->model : NULL, kind, shares, count, dtype);
+  if (group && group->model && group->model->failed) group->failed = group->model->failed;
 }
 #endif

@@ -10,6 +10,7 @@ from wholestep.compiler.backends.cpu.render.ahead import ahead_of_next
 from wholestep.compiler.backends.cpu.render.language import SUFFIX
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.backends.cpu.scheduled import queries_of
+from wholestep.compiler.ir.attrs import DATA, MODEL
 from wholestep.compiler.ir.types import evaluate, symbols_of
 from wholestep.compiler.plan.bodies import Call, Exchange, Window
 from wholestep.compiler.plan.kernel import Operand, Plan
@@ -17,6 +18,7 @@ from wholestep.compiler.plan.kernel import Operand, Plan
 # Where each routine is defined.
 HEADERS = {"attention": "attention.h", "attention_grad": "attention.h"}
 GROUP_DTYPES = {"float32": "WS_GROUP_F32", "float64": "WS_GROUP_F64", "int32": "WS_GROUP_I32", "int64": "WS_GROUP_I64"}
+CALLS = {DATA: "ws_exchange", MODEL: "ws_exchange_model"}  # by the axis along which ranks exchange
 
 
 def headers(plan: Plan) -> list[str]:
@@ -65,14 +67,14 @@ def render_exchange(w: Writer) -> None:
     body, symbols = w.kernel.body, {"all_reduce", "reduce_scatter", "all_gather", "broadcast"}
     assert isinstance(body, Exchange)
     assert body.collective in symbols
-    assert body.axis == "data", "native groups have one axis"
     w.emit("const ws_share shares[] = {")
     for source, to in zip(body.operands, body.results, strict=True):
         count = min((source.shape[0], to.shape[0]), key=lambda e: evaluate(e, dict.fromkeys(symbols_of([e]), 1)))
         w.emit(f"  {{{w.params[source.buffer]}, {w.params[to.buffer]}, {w.scope.extent(count)}}},")
     w.emit("};")
     carried = GROUP_DTYPES[body.dtype.name]
-    w.emit(f"ws_exchange(call->group, WS_{body.collective.upper()}, shares, {len(body.operands)}, {carried});")
+    call = CALLS[body.axis]
+    w.emit(f"{call}(call->group, WS_{body.collective.upper()}, shares, {len(body.operands)}, {carried});")
 
 
 def view_text(w: Writer, item: Operand) -> str:
