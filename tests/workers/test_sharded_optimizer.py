@@ -14,7 +14,7 @@ import wholestep as ws
 from tests.compilers import quick
 from tests.workers import sharded
 from tests.workers.ranks import launch
-from wholestep.compiler.ir.collectives import part_shape
+from wholestep.compiler.ir.parts import part_shape
 from wholestep.compiler.runtime.parts import Parts
 from wholestep.errors import GraphError, OptionError, UsageError
 from wholestep.train.checkpoint import load_checkpoint

@@ -32,6 +32,7 @@ from wholestep.compiler.passes.regroup import regroup
 from wholestep.compiler.passes.row_writes import lower_row_writes
 from wholestep.compiler.passes.scans import hoist_casts, hoist_projections, in_bodies, merge_scans, sink_lookups
 from wholestep.compiler.passes.shard import shard
+from wholestep.compiler.passes.split import split
 from wholestep.compiler.passes.unroll import unroll_inner_loops
 from wholestep.compiler.plan.bounds import index_bounds, least_sizes
 from wholestep.compiler.plan.check import check
@@ -61,7 +62,7 @@ STAGES = (
     Stage("optimize_forward", (), egraph=True),
     # No gradients, calls or stops are left: the step is one graph of ordinary nodes.  Where several ranks make it
     # together, it is that of one of them, with their collectives.
-    Stage("autodiff", (*BEFORE_GRADIENTS, expand_gradients, merge_scans, strip_stop_gradients, divide, shard)),
+    Stage("autodiff", (*BEFORE_GRADIENTS, expand_gradients, merge_scans, strip_stop_gradients, divide, split, shard)),
     # Constants are folded, equal nodes are one node, and every node is needed.
     Stage("simplify", SIMPLIFY),
     # The cheapest equal program was chosen for the whole step.  Skipped by optimize=False.

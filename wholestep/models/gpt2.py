@@ -37,15 +37,19 @@ def gpt2(
     context: int = 1024,
     dropout: float | Switchable = 0.0,
     dtype: object = "float32",
+    split: bool = False,
 ) -> GPT2:
     """GPT-2 of a published size ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl") or of any other.
+
+    Workers that divide layers, `ws.Workers(model=2)`, have some of the heads and of the inner layers' features of each
+    block, where `split` is True; embeddings and norms are whole.
 
     Example: `ws.models.gpt2(layers=4, width=128, heads=4, vocabulary=65, context=64)`.
     """
     if size not in SIZES:
         fail(OptionError, f"gpt2: the sizes are {', '.join(SIZES)}; received {size!r}.")
     known = SIZES[size]
-    return GPT2(layers or known[0], width or known[1], heads or known[2], vocabulary, context, dropout, dtype)
+    return GPT2(layers or known[0], width or known[1], heads or known[2], vocabulary, context, dropout, dtype, split)
 
 
 class GPT2(LanguageModel):
@@ -60,6 +64,7 @@ class GPT2(LanguageModel):
         context: int,
         dropout: float | Switchable = 0.0,
         dtype: object = "float32",
+        split: bool = False,
     ) -> None:
         positive("gpt2", layers=layers, width=width, heads=heads, vocabulary=vocabulary, context=context)
         self.context = context
@@ -68,6 +73,10 @@ class GPT2(LanguageModel):
         self.drop = Dropout(dropout)
         self.h = [Block(width, heads, layers, dropout, dtype) for _ in range(layers)]
         self.ln_f = LayerNorm(width, dtype=dtype)
+        if split:
+            from wholestep.nn.splitting import split_gpt2  # few are
+
+            split_gpt2(self, heads)
 
     def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
         time = tokens.shape[-1]

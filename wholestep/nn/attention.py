@@ -32,6 +32,7 @@ class MultiHeadAttention(Module):
         dropout: of the weights of the softmax, in training (see `ws.attention`).
         head_width: of each head, where it is not width / heads.
         init: how both weights start, where not as in PyTorch.
+        split: "heads": workers that divide layers, `ws.Workers(model=2)`, have some of the heads each.
         weight_regularizer, activity_regularizer: as of `ws.nn.Linear`.
 
     Example: `ws.nn.MultiHeadAttention(128, 4, causal=True)`.
@@ -53,6 +54,7 @@ class MultiHeadAttention(Module):
         head_width: int | None = None,
         init: object = None,
         *,
+        split: str | None = None,
         weight_regularizer: Regularizer = None,
         activity_regularizer: Regularizer = None,
     ) -> None:
@@ -84,6 +86,11 @@ class MultiHeadAttention(Module):
         self.out_proj = Linear(heads * each, width, bias, dtype, init)
         if bias:  # zeros, as PyTorch has them here alone
             self.out_proj.bias = parameter((width,), 0.0, dtype)
+        self.split = split
+        if split is not None:
+            from wholestep.nn.splitting import split_attention  # few are
+
+            split_attention(self, split)
 
     def forward(
         self, x: Tensor, memory: Tensor | None = None, mask: Operand | None = None, causal: bool = False
@@ -132,4 +139,5 @@ class MultiHeadAttention(Module):
         shared = "" if self.kv_heads == self.heads else f", kv_heads={self.kv_heads}"
         flags = [f", {name}=True" for name in ("causal", "rotary") if getattr(self, name)]
         own = "" if self.head_width * self.heads == self.width else f", head_width={self.head_width}"
-        return f"{self.width}, {self.heads}{shared}{own}{''.join(flags)}"
+        said = "" if self.split is None else f", split={self.split!r}"
+        return f"{self.width}, {self.heads}{shared}{own}{''.join(flags)}{said}"

@@ -41,6 +41,8 @@ class Linear(Module):
 
     Args:
         init: how the weight starts, where not as above.
+        split: of workers that divide layers, `ws.Workers(model=2)`: "columns", each has some of the outputs, or "rows",
+            each has some of the inputs.  Columns, an activation, rows: one sum over workers in each direction.
         weight_regularizer, activity_regularizer: what is added to the loss for the weight, and for what the layer gives
             (a mean over rows): `ws.nn.L2(1e-4)`, `ws.nn.L1(1e-4)`, or a function of a tensor that gives a number.
 
@@ -58,6 +60,7 @@ class Linear(Module):
         dtype: object = "float32",
         init: object = None,
         *,
+        split: str | None = None,
         weight_regularizer: Regularizer = None,
         activity_regularizer: Regularizer = None,
     ) -> None:
@@ -68,6 +71,11 @@ class Linear(Module):
         start = initializers.uniform(-bound, bound)
         self.weight = weight((outputs, inputs), start if init is None else init, dtype, by_columns=True)
         self.bias = parameter((outputs,), start, dtype) if bias else None
+        self.split = split
+        if split is not None:
+            from wholestep.nn.splitting import split_linear  # few are
+
+            split_linear(self, split)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.ndim == 0 or x.shape[-1] != self.inputs:
@@ -80,7 +88,8 @@ class Linear(Module):
         return y if self.bias is None else y + self.bias
 
     def options(self) -> str:
-        return f"{self.inputs}, {self.outputs}" + ("" if self.bias is not None else ", bias=False")
+        said = "" if self.split is None else f", split={self.split!r}"
+        return f"{self.inputs}, {self.outputs}" + ("" if self.bias is not None else ", bias=False") + said
 
 
 class Embedding(Module):

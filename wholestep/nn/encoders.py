@@ -69,10 +69,12 @@ class _Layer(Module):
         bias: bool,
         dtype: object,
         norms: int,
+        split: str | None,
     ) -> None:
         positive(type(self).__name__, width=width, heads=heads, hidden=hidden)
-        self.self_attn = MultiHeadAttention(width, heads, bias=bias, dropout=dropout, dtype=dtype)
-        self.linear1, self.linear2 = Linear(width, hidden, bias, dtype), Linear(hidden, width, bias, dtype)
+        self.self_attn = MultiHeadAttention(width, heads, bias=bias, dropout=dropout, dtype=dtype, split=split)
+        self.linear1 = Linear(width, hidden, bias, dtype, split=split and "columns")
+        self.linear2 = Linear(hidden, width, bias, dtype, split=split and "rows")
         for i in range(1, norms + 1):
             setattr(self, f"norm{i}", LayerNorm(width, eps, bias, dtype))
             setattr(self, f"dropout{i}", Dropout(dropout))
@@ -103,6 +105,7 @@ class TransformerEncoderLayer(_Layer):
         hidden: width of the inner layer.
         activation: "relu", "gelu" or a function.
         batch_first: x is (batch, time, width); else (time, batch, width), as PyTorch has it unless told.
+        split: as of `ws.nn.TransformerBlock`.
 
     Example: `ws.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)`.
     """
@@ -119,10 +122,11 @@ class TransformerEncoderLayer(_Layer):
         norm_first: bool = False,
         bias: bool = True,
         dtype: object = "float32",
+        *,
+        split: str | None = None,
     ) -> None:
-        self._made(
-            width, heads, hidden, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, dtype, norms=2
-        )
+        how = (dropout, activation, layer_norm_eps, batch_first, norm_first, bias, dtype)
+        self._made(width, heads, hidden, *how, norms=2, split=split)
 
     def forward(
         self, src: Tensor, src_mask: Mask = None, src_key_padding_mask: Mask = None, is_causal: bool = False
@@ -155,11 +159,12 @@ class TransformerDecoderLayer(_Layer):
         norm_first: bool = False,
         bias: bool = True,
         dtype: object = "float32",
+        *,
+        split: str | None = None,
     ) -> None:
-        self._made(
-            width, heads, hidden, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, dtype, norms=3
-        )
-        self.multihead_attn = MultiHeadAttention(width, heads, bias=bias, dropout=dropout, dtype=dtype)
+        how = (dropout, activation, layer_norm_eps, batch_first, norm_first, bias, dtype)
+        self._made(width, heads, hidden, *how, norms=3, split=split)
+        self.multihead_attn = MultiHeadAttention(width, heads, bias=bias, dropout=dropout, dtype=dtype, split=split)
 
     def forward(
         self,

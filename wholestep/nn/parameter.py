@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from wholestep.compiler.frontend.trace import fail, located
 from wholestep.compiler.ir.types import DType, TensorType, as_dtype, as_shape, shape_text, symbols_of
 from wholestep.compiler.runtime.slot import Slot
 from wholestep.errors import DTypeError, ShapeError, UsageError
+
+if TYPE_CHECKING:
+    from wholestep.nn.splitting import Splitting
 
 
 def _numbers(given: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -49,6 +52,7 @@ class Parameter:
     trained = True
     frozen = False  # see Module.freeze
     optional = False  # is it left as it is, and no error, where a loss does not depend on it?
+    splitting: Splitting | None = None  # how workers divide it, where they divide layers: see splitting.py
     slot: Slot | None = None  # its numbers, from when they are first needed; every session over it borrows them
 
     def __init__(

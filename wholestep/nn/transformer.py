@@ -27,6 +27,8 @@ class TransformerBlock(Module):
         norm_first: norms stand before the parts, rather than behind the sums.
         attention_dropout: of the weights of the softmax (see `ws.attention`).
         init: how all weights start, where not as in PyTorch.
+        split: "heads": workers that divide layers, `ws.Workers(model=2)`, have some of the heads and some of the inner
+            layer's features each.
 
     Example: `ws.nn.TransformerBlock(128, 4, causal=True)`.
     """
@@ -43,13 +45,14 @@ class TransformerBlock(Module):
         norm_first: bool = True,
         attention_dropout: float | Switchable = 0.0,
         init: object = None,
+        split: str | None = None,
     ) -> None:
         inner = 4 * width if hidden is None else hidden
         self.self_attn = MultiHeadAttention(
-            width, heads, causal=causal, dtype=dtype, dropout=attention_dropout, init=init
+            width, heads, causal=causal, dtype=dtype, dropout=attention_dropout, init=init, split=split
         )
-        self.linear1 = Linear(width, inner, dtype=dtype, init=init)
-        self.linear2 = Linear(inner, width, dtype=dtype, init=init)
+        self.linear1 = Linear(width, inner, dtype=dtype, init=init, split=split and "columns")
+        self.linear2 = Linear(inner, width, dtype=dtype, init=init, split=split and "rows")
         self.norm1, self.norm2 = LayerNorm(width, dtype=dtype), LayerNorm(width, dtype=dtype)
         self.dropout, self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout), Dropout(dropout)
         self.activation, self.norm_first = activation, norm_first
@@ -89,14 +92,17 @@ class TransformerDecoderBlock(Module):
         norm_first: bool = False,
         attention_dropout: float | Switchable = 0.0,
         init: object = None,
+        split: str | None = None,
     ) -> None:
         inner = 4 * width if hidden is None else hidden
         self.self_attn = MultiHeadAttention(
-            width, heads, causal=causal, dtype=dtype, dropout=attention_dropout, init=init
+            width, heads, causal=causal, dtype=dtype, dropout=attention_dropout, init=init, split=split
         )
-        self.multihead_attn = MultiHeadAttention(width, heads, dtype=dtype, dropout=attention_dropout, init=init)
-        self.linear1 = Linear(width, inner, dtype=dtype, init=init)
-        self.linear2 = Linear(inner, width, dtype=dtype, init=init)
+        self.multihead_attn = MultiHeadAttention(
+            width, heads, dtype=dtype, dropout=attention_dropout, init=init, split=split
+        )
+        self.linear1 = Linear(width, inner, dtype=dtype, init=init, split=split and "columns")
+        self.linear2 = Linear(inner, width, dtype=dtype, init=init, split=split and "rows")
         self.norm1, self.norm2, self.norm3 = (LayerNorm(width, dtype=dtype) for _ in range(3))
         self.dropout, self.dropout1, self.dropout2, self.dropout3 = (Dropout(dropout) for _ in range(4))
         self.activation, self.norm_first = activation, norm_first
@@ -128,7 +134,7 @@ class Transformer(Module):
 
     Args:
         encoder_layers, decoder_layers: how many blocks.
-        dropout, activation, norm_first, attention_dropout, init: as of `TransformerBlock`.
+        dropout, activation, norm_first, attention_dropout, init, split: as of `TransformerBlock`.
 
     Example: `ws.nn.Transformer(64, 4, encoder_layers=2, decoder_layers=2)(source, target)`.
     """
@@ -146,9 +152,10 @@ class Transformer(Module):
         norm_first: bool = False,
         attention_dropout: float | Switchable = 0.0,
         init: object = None,
+        split: str | None = None,
     ) -> None:
         positive("Transformer", encoder_layers=encoder_layers, decoder_layers=decoder_layers)
-        how = (dropout, activation, dtype, norm_first, attention_dropout, init)
+        how = (dropout, activation, dtype, norm_first, attention_dropout, init, split)
         encoders = [TransformerBlock(width, heads, hidden, False, *how) for _ in range(encoder_layers)]
         decoders = [TransformerDecoderBlock(width, heads, hidden, True, *how) for _ in range(decoder_layers)]
         self.encoder, self.decoder = Stack(encoders, width, dtype), Stack(decoders, width, dtype)

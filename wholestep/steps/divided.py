@@ -1,18 +1,22 @@
 """A step that several ranks make together: which inputs hold rows of their own, and which states parts.
 
-What follows is `passes/divide.py` and `passes/shard.py`.
+What follows is `passes/divide.py`, `passes/split` and `passes/shard.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from wholestep.compiler.frontend.clocks import AVERAGE, RAW
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, rewrite
+from wholestep.compiler.ir.parts import Cut
 from wholestep.compiler.ir.types import Dim, symbols_of
 from wholestep.errors import UsageError
+from wholestep.steps.capacity import PREFIX
 
 KEPT = (RAW, AVERAGE)  # how the names of weights end, beside those that are shown
 
@@ -63,3 +67,33 @@ def with_divided_states(graph: Graph, ranks: int) -> Graph:
 def has_parts(graph: Graph) -> bool:
     """Are there states of which each rank may hold a part?"""
     return any(attrs_of(n, at.StateAttrs).parts for n in graph.states().values())
+
+
+def with_split_states(graph: Graph, owners: Mapping[str, Any], ranks: int) -> Graph:
+    """The graph with the states marked that ranks of the model axis divide: weights whose layers say so, and what is
+    kept beside them in their shape."""
+    marked = {name: owned for name, owned in owners.items() if getattr(owned, "splitting", None) is not None}
+    for name, owned in marked.items():
+        owned.splitting.need(name, ranks)
+    found: dict[Node, Cut] = {}
+    for name, node in graph.states().items():
+        weight = marked.get(_weight_of(name, marked))
+        if weight is not None and node.type.shape == weight.type.shape:
+            found[node] = Cut(weight.splitting.axis, weight.splitting.blocks, ranks)
+
+    def mark(node: Node) -> Node:
+        if node not in found:
+            return node
+        return Node(node.op, (), replace(attrs_of(node, at.StateAttrs), split=tuple(found[node])), node.name, node.line)
+
+    return rewrite(graph, mark)
+
+
+def _weight_of(state: str, weights: Mapping[str, Any]) -> str:
+    """The weight that a state is, or stands beside; micro-batches add up their gradients under names of their own."""
+    name = state
+    if name.startswith(PREFIX):
+        name = name.removeprefix(PREFIX).removeprefix("share/").partition("/")[2]
+    while name not in weights and "." in name:
+        name = name.rpartition(".")[0]
+    return name

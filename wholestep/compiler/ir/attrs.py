@@ -64,6 +64,7 @@ class StateAttrs(Attrs):
     by_columns: bool = False  # products read it transposed, as `x @ w.T` does: a backend may store it so
     parts: int = 0  # may so many ranks each hold a part of it?  Then `type` is that of a part, once `whole` is said
     whole: Shape = ()  # of a part: the shape of what the user sees
+    split: tuple[int, ...] = ()  # a `parts.Cut`, by which ranks of the model axis divide it
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ A sum is added in one order: over ranks lo .. hi-1 that of the first half, the l
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -74,24 +73,6 @@ RULES: Mapping[str, Callable[..., Type]] = {
     "all_gather": all_gather,
     "broadcast": broadcast,
 }
-
-
-# -- parts of a state ---------------------------------------------------------------------------------------------
-
-FEW_ROWS = 16  # of a rank, below which what fills up the last part would be much of it
-
-
-def as_divided(shape: Sequence[int], by_columns: bool, ranks: int) -> tuple[int, ...]:
-    """A state's elements as ranks divide them, along the first axis: by rows as it is stored, or one by one."""
-    stored = tuple(reversed(shape)) if by_columns and len(shape) == 2 else tuple(shape)
-    by_rows = stored[0] % ranks == 0 or stored[0] >= FEW_ROWS * ranks
-    return stored if by_rows else (math.prod(stored),)
-
-
-def part_shape(shape: Sequence[int], by_columns: bool, ranks: int) -> tuple[int, ...]:
-    """What one rank holds of a state; the last part is filled up."""
-    rows, *others = as_divided(shape, by_columns, ranks)
-    return (-(-rows // ranks), *others)
 
 
 # -- values ------------------------------------------------------------------------------------------------------

@@ -146,17 +146,21 @@ def _read_node(r: _Reader, nodes: dict[str, Node]) -> Node:
 
 
 # Fields that a text has where they are true, and older texts do not.
-UNSAID = frozenset({"divided", "parts", "per_worker", "whole"})
+UNSAID = frozenset({"divided", "parts", "per_worker", "split", "whole"})
 
 
 def _read_attrs(r: _Reader, kind: type[Attrs]) -> Attrs:
     fields = dataclasses.fields(kind)
     values: dict[str, Any] = {}
+    comma = False  # has one been read that no field follows yet?
     for i, field in enumerate(fields):
-        if field.name in UNSAID and not r.skip(","):
-            continue
-        if field.name not in UNSAID:
+        if field.name in UNSAID:
+            comma = comma or r.skip(",")
+            if not comma or r.token != field.name:
+                continue
+        else:
             r.expect("," if i else "{")
+        comma = False
         r.expect(field.name)
         r.expect("=")
         values[field.name] = READERS[str(field.type)](r)

@@ -18,9 +18,10 @@ from operator import or_
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.collectives import CARRIED, RANK, as_divided, part_shape
+from wholestep.compiler.ir.collectives import CARRIED, RANK
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.grid import DATA
+from wholestep.compiler.ir.parts import as_divided, part_shape
 from wholestep.compiler.ir.types import Dim, Shape, TensorType, int32
 from wholestep.errors import GraphError
 
@@ -209,7 +210,7 @@ class _Sharder:
         own = node in self.found.origins
         if own and node.is_state:
             a = attrs_of(node, at.StateAttrs)
-            held = replace(a, type=TensorType(shape, a.type.dtype), whole=a.type.shape)
+            held = replace(a, type=TensorType(shape, a.type.dtype), whole=a.whole or a.type.shape)
             return Node(node.op, (), held, node.name, node.line)
         if own and _is_sum_of_ranks(node):
             given = self._filled_up(self.whole[node.inputs[0]], by_columns)

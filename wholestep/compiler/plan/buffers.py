@@ -63,7 +63,8 @@ class Buffers:
                 if name not in self.states:
                     self.states[name] = self.new(name, node.type, Space.STATE)
                     a = attrs_of(node, StateAttrs)
-                    self.all[-1] = replace(self.all[-1], by_columns=a.by_columns, parts=a.parts, whole=a.whole)
+                    held = replace(self.all[-1], by_columns=a.by_columns, parts=a.parts, whole=a.whole, split=a.split)
+                    self.all[-1] = held
                 self.stored[node] = self.states[name]
             elif node.op == "input":
                 self.stored[node] = self.new(node.attrs.name, node.type, Space.INPUT)  # type: ignore[attr-defined]

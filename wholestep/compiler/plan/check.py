@@ -13,7 +13,6 @@ from itertools import pairwise
 from math import prod
 
 from wholestep.compiler.frontend.initializers import is_meant
-from wholestep.compiler.ir.collectives import part_shape
 from wholestep.compiler.ir.types import Extent, evaluate, symbols_of
 from wholestep.compiler.plan.bodies import Columns, Read
 from wholestep.compiler.plan.formats import format_of_plan
@@ -97,10 +96,18 @@ def _check_storage(plan: Plan, buffer: Buffer) -> None:
     if buffer.space is Space.STATE:
         need(not symbols_of(buffer.type.shape), f"{where} has a fixed size")
         need(not buffer.turned or buffer.by_columns, f"{where} is turned where it was declared so")
-        if buffer.parts:
+        if buffer.is_part:
+            from wholestep.compiler.ir.parts import Cut, Division  # most have none
+
             whole = tuple(evaluate(e, {}) for e in buffer.whole)
-            part = buffer.parts > 1 and whole and part_shape(whole, buffer.by_columns, buffer.parts)
-            need(part == buffer.type.shape and not buffer.turned, f"{where} is a part as ranks hold it")
+            need(buffer.parts != 1 and bool(whole), f"{where} is one of several parts")
+            if buffer.split:
+                need(len(buffer.split) == 3, f"{where} is cut along an axis")
+                need(Cut(*buffer.split).fits(whole), f"{where} divides as it is cut")
+            part = Division(whole, buffer.by_columns, buffer.parts, buffer.split).shape
+            stored = tuple(reversed(part)) if buffer.turned else part
+            need(stored == buffer.type.shape, f"{where} is a part as ranks hold it")
+            need(not buffer.parts or not buffer.turned, f"{where} is cut as it is stored")
     need((buffer.source is not None) == (buffer.space is Space.COPY), f"{where} is a copy if it has a source")
     if buffer.space is Space.COPY:
         source = buffer_of(plan, buffer.source, f"the source of {where}").type

@@ -98,8 +98,8 @@ def pages_of(plan: Plan, threads: int, states: Collection[str] | None = None) ->
     """The bytes that a session maps on a CPU to run `plan` on `threads` threads, with these of its states alone."""
     scratch = Segments().grown(plan.arena_bytes, plan.work_bytes, threads)
     return Footprint(
-        state=sum(aligned(b.bytes) for b in states_in(plan, states) if not b.parts),
-        parts=sum(aligned(b.bytes) for b in states_in(plan, states) if b.parts),
+        state=sum(aligned(b.bytes) for b in states_in(plan, states) if not b.is_part),
+        parts=sum(aligned(b.bytes) for b in states_in(plan, states) if b.is_part),
         arena=scratch.arena,
         workspace=scratch.work * threads,
         copies=aligned(plan.copy_bytes),

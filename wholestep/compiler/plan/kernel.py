@@ -61,14 +61,25 @@ class Buffer:
     by_columns: bool = False  # of a STATE: was it declared so, wherever it is stored?
     parts: int = 0  # of a STATE: how many ranks hold a part of it each; `type` is that of a part, and
     whole: Shape = ()  # the shape is this one as the user sees it
+    split: tuple[int, ...] = ()  # of a STATE: how ranks divide it that divide layers, a `parts.Cut`
     first: int = 0  # the first and last kernel that touches it
     last: int = 0
 
     @property
     def shown(self) -> TensorType:
         """The type as the user sees it, who does not see that a state is turned, or divided among ranks."""
-        if self.parts:
+        if self.is_part:
             return TensorType(self.whole, self.type.dtype)
+        return self.held
+
+    @property
+    def is_part(self) -> bool:
+        """Of a STATE: has each of several ranks a part of it?"""
+        return bool(self.parts or self.split)
+
+    @property
+    def held(self) -> TensorType:
+        """The type of what one rank has, as it was declared and not as it is stored."""
         return transposed(self.type) if self.turned and self.space is Space.STATE else self.type
 
 

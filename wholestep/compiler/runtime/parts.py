@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.frontend.initializers import FirstValue
-from wholestep.compiler.ir.collectives import as_divided, part_shape
+from wholestep.compiler.ir.parts import as_divided, part_shape
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.group import Group

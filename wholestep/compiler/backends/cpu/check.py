@@ -57,7 +57,7 @@ def _check_layout(buffer: Buffer) -> None:
     need(buffer.layout != PAIRS or paired, f"{where} has pairs of half elements")
     if buffer.space is Space.STATE:
         need(buffer.layout == state_layout(buffer.type), f"{where} is stored as states are")
-        turned = not buffer.parts and is_turned(buffer.shown, buffer.by_columns)
+        turned = not buffer.parts and is_turned(buffer.held, buffer.by_columns)
         need(buffer.turned == turned, f"{where} is turned as states are")
     wanted = PAIRS if buffer.type.dtype.is_half else PANELS
     need(buffer.space is not Space.COPY or buffer.layout == wanted, f"{where} lies in panels, or in pairs")

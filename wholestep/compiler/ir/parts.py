@@ -1,0 +1,116 @@
+"""How ranks divide a state among them: one description of what each holds, and of how the whole is put together.
+
+Along the model axis of their grid ranks have parts of layers (`Cut`).  Along the data axis they may have parts of what
+an optimizer keeps: rows as a state is stored, or single elements.  A state may be divided in both ways.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from wholestep.records import dataclass
+
+Array = np.ndarray[Any, Any]
+
+FEW_ROWS = 16  # of a rank, below which what fills up the last part would be much of it
+
+
+class Cut(NamedTuple):
+    """Ranks divide an axis: of each of its equal blocks, one behind the other, a rank has the part at its place."""
+
+    axis: int
+    blocks: int
+    ranks: int
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Is there such an axis, and does each of its blocks divide?"""
+        known = 0 <= self.axis < len(shape) and self.blocks >= 1 and self.ranks > 1
+        return known and shape[self.axis] % (self.blocks * self.ranks) == 0
+
+    def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
+        """Of a part."""
+        return (*whole[: self.axis], whole[self.axis] // self.ranks, *whole[self.axis + 1 :])
+
+    def parts(self, whole: Array) -> list[Array]:
+        """What each rank has."""
+        apart = whole.reshape(self._apart(whole.shape))
+        return [np.take(apart, rank, self.axis + 1).reshape(self.shape(whole.shape)) for rank in range(self.ranks)]
+
+    def join(self, parts: Sequence[Array]) -> Array:
+        """The whole that ranks have parts of."""
+        own = parts[0].shape
+        whole = (*own[: self.axis], own[self.axis] * self.ranks, *own[self.axis + 1 :])
+        of_blocks = (*own[: self.axis], self.blocks, own[self.axis] // self.blocks, *own[self.axis + 1 :])
+        return np.stack([part.reshape(of_blocks) for part in parts], self.axis + 1).reshape(whole)
+
+    def _apart(self, whole: Sequence[int]) -> tuple[int, ...]:
+        inner = whole[self.axis] // (self.blocks * self.ranks)
+        return (*whole[: self.axis], self.blocks, self.ranks, inner, *whole[self.axis + 1 :])
+
+
+def as_divided(shape: Sequence[int], by_columns: bool, ranks: int) -> tuple[int, ...]:
+    """A state's elements as ranks divide them, along the first axis: by rows as it is stored, or one by one."""
+    stored = tuple(reversed(shape)) if by_columns and len(shape) == 2 else tuple(shape)
+    by_rows = stored[0] % ranks == 0 or stored[0] >= FEW_ROWS * ranks
+    return stored if by_rows else (math.prod(stored),)
+
+
+def part_shape(shape: Sequence[int], by_columns: bool, ranks: int) -> tuple[int, ...]:
+    """What one rank holds of a state; the last part is filled up."""
+    rows, *others = as_divided(shape, by_columns, ranks)
+    return (-(-rows // ranks), *others)
+
+
+@dataclass(frozen=True)
+class Division:
+    """Who holds what of a state, of ranks that stand in a grid at (data, model)."""
+
+    whole: tuple[int, ...]
+    by_columns: bool = False
+    ranks: int = 0  # of the data axis, each of which has a part; 0: all of them have the same
+    cut: tuple[int, ...] = ()  # a `Cut` among those of the model axis; (): these have the same
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of what one rank holds."""
+        own = self._of_model()
+        return part_shape(own, self.by_columns, self.ranks) if self.ranks else own
+
+    def part(self, whole: Array, data: int, model: int) -> Array:
+        """What the rank at a place holds."""
+        own = Cut(*self.cut).parts(whole)[model] if self.cut else whole
+        if not self.ranks:
+            return own
+        divided = as_divided(own.shape, self.by_columns, self.ranks)
+        given = np.ascontiguousarray(own.T if self._turned else own).reshape(divided)
+        rows = self.shape[0]
+        found = np.zeros(self.shape, whole.dtype)
+        mine = given[data * rows : (data + 1) * rows]
+        found[: len(mine)] = mine
+        return found
+
+    def join(self, parts: Mapping[tuple[int, int], Array]) -> Array:
+        """The whole, of what the ranks at all places hold that differ."""
+        if not self.cut:
+            return self._joined([parts[d, 0] for d in range(self.ranks or 1)])
+        cut = Cut(*self.cut)
+        return cut.join([self._joined([parts[d, m] for d in range(self.ranks or 1)]) for m in range(cut.ranks)])
+
+    def _joined(self, parts: Sequence[Array]) -> Array:
+        """What ranks with the same part of a layer hold together."""
+        if not self.ranks:
+            return parts[0]
+        own = self._of_model()
+        rows = np.concatenate(parts)[: as_divided(own, self.by_columns, self.ranks)[0]]
+        return np.ascontiguousarray(rows.reshape(own[::-1]).T if self._turned else rows.reshape(own))
+
+    def _of_model(self) -> tuple[int, ...]:
+        return Cut(*self.cut).shape(self.whole) if self.cut else self.whole
+
+    @property
+    def _turned(self) -> bool:
+        return self.by_columns and len(self.whole) == 2

@@ -1,0 +1,79 @@
+"""How a rank of the model axis may hold a value: as a whole, a part of it, or a term of a sum over those ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from wholestep.compiler.ir.types import Extent, Shape, divide, product
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The same on all of them."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Divided along an axis: of each of its `outer` equal blocks a rank has the part at its place.
+
+    So what lies side by side in one tensor is divided alike: queries, keys and values, by their heads.
+    """
+
+    axis: int
+    outer: Extent = 1
+
+    def at(self, axis: int) -> Split:
+        """The same along another axis."""
+        return replace(self, axis=axis)
+
+
+@dataclass(frozen=True)
+class Share:
+    """A term of a sum over ranks."""
+
+
+Kind = Whole | Split | Share
+
+
+def inner(shape: Shape, split: Split, ranks: int) -> Extent | None:
+    """How much of each block a rank has; None where blocks do not divide."""
+    return divide(shape[split.axis], split.outer * ranks)
+
+
+def part_of(shape: Shape, split: Split, ranks: int) -> Shape:
+    """The shape of what a rank has."""
+    own = inner(shape, split, ranks)
+    assert own is not None, f"{shape} does not divide among {ranks} ranks as {split} says"
+    return (*shape[: split.axis], split.outer * own, *shape[split.axis + 1 :])
+
+
+def reshaped(old: Shape, split: Split, new: Shape, ranks: int) -> Split | None:
+    """The same elements in another shape; None where a reshape tears the parts of ranks apart.
+
+    In the order of elements, what is before the ranks' parts stays before them: at most one axis can hold them.
+    """
+    before = product(old[: split.axis]) * split.outer
+    for axis, extent in enumerate(new):
+        outer = divide(before, product(new[:axis]))
+        if outer is not None and divide(extent, outer * ranks) is not None:
+            return Split(axis, outer)
+    return None
+
+
+def sliced(extent: Extent, split: Split, start: Extent, stop: Extent) -> Split | None:
+    """Some blocks of the axis that is divided, in a row; None where a slice cuts through one."""
+    block = divide(extent, split.outer)
+    length = stop - start
+    if block is None or divide(start, block) is None:
+        return None
+    outer = divide(length, block)
+    return None if outer is None or outer == 0 else replace(split, outer=outer)
+
+
+def padded(extent: Extent, split: Split, low: int, high: int) -> Split | None:
+    """With whole blocks before and behind those that there are."""
+    block = divide(extent, split.outer)
+    counts = [None if block is None else divide(n, block) for n in (low, high)]
+    if counts[0] is None or counts[1] is None:
+        return None
+    return replace(split, outer=split.outer + counts[0] + counts[1])

@@ -1,0 +1,173 @@
+"""The walk: what each node is on one rank of the model axis, and what is exchanged where that is not what is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.collectives import CARRIED, MODEL_RANK
+from wholestep.compiler.ir.graph import Graph, Node, Output, Update
+from wholestep.compiler.ir.grid import MODEL
+from wholestep.compiler.ir.types import Dim, DType, TensorType, float32, int32
+from wholestep.compiler.passes.decompose import decomposition_of
+from wholestep.compiler.passes.split.kinds import Kind, Share, Split, Whole, inner, part_of
+
+Held = tuple[Node, Kind]
+Made = Held | tuple[Held, ...] | None
+Rule = Callable[["Splitter", Node], Made]  # what a node is here; a tuple where it has several results; None: as a whole
+
+
+class Splitter:
+    """`held` has what stands for each node of the whole graph on this rank, and `kinds` how that is to be read."""
+
+    def __init__(self, rules: Callable[[Node], Rule | None], ranks: int) -> None:
+        self.rules, self.ranks = rules, ranks
+        self.held: dict[Node, Node] = {}
+        self.kinds: dict[Node, Kind] = {}
+        self.several: dict[Node, tuple[Held, ...]] = {}
+        self.wholes: dict[Node, Node] = {}  # of what is not held as a whole
+        self.parts: dict[tuple[Node, Split], Node] = {}
+        self.updated: dict[Node, Kind] = {}  # new and old values of states, element by element: how those are held
+
+    def on_a_rank(self, graph: Graph) -> Graph:
+        """The graph of one rank."""
+        changed = {u.name for u in graph.updates}
+        states = {attrs_of(n, at.StateAttrs).name: n for n in graph.nodes if n.is_state}
+        for name, node in states.items():
+            self.place(node)
+            if name in changed and node.type.rank:
+                self.updated[node] = self.kinds[node]
+        for node in graph.nodes:
+            self.place(node)
+        return Graph(
+            tuple(Output(o.name, self.whole(o.node)) for o in graph.outputs),
+            tuple(Update(u.name, self.as_held(u.node, states.get(u.name))) for u in graph.updates),
+            tuple(self.held[i] for i in graph.inputs),
+        )
+
+    def as_held(self, node: Node, state: Node | None) -> Node:
+        """A new value as its state is held."""
+        kind = Whole() if state is None else self.kinds[state]
+        return self.part(node, kind) if isinstance(kind, Split) else self.whole(node)
+
+    # -- nodes -----------------------------------------------------------------------------------------------------
+
+    def place(self, node: Node) -> None:
+        """Say what a node is on this rank."""
+        if node in self.kinds or node in self.several:
+            return
+        for given in node.inputs:
+            self.place(given)
+        with b.origin(node):
+            rule = self.rules(node)
+            made = None if rule is None else rule(self, node)
+            self._keep(node, self._as_a_whole(node) if made is None else made)
+
+    def _keep(self, node: Node, made: Held | tuple[Held, ...]) -> None:
+        if isinstance(made[0], Node):
+            self.held[node], self.kinds[node] = made
+        else:
+            self.several[node] = made
+
+    def _as_a_whole(self, node: Node) -> Held | tuple[Held, ...]:
+        """What no rule is for is computed by all ranks, of whole values: right, whatever it does."""
+        if node.op == "item":
+            return self.several[node.inputs[0]][attrs_of(node, at.ItemAttrs).index]
+        made = node.with_inputs([self.whole(i) for i in node.inputs])
+        if isinstance(node.result, TensorType):
+            return made, Whole()
+        return tuple((b.make("item", (made,), at.ItemAttrs(i)), Whole()) for i in range(len(node.results)))
+
+    def taken_apart(self, node: Node) -> Held | tuple[Held, ...]:
+        """A composite, primitive by primitive: along a divided axis it is sums over ranks; the rest stays divided."""
+        parts = decomposition_of(node)
+        for part in parts:
+            self.place(part)
+        found = tuple((self.held[p], self.kinds[p]) for p in parts)
+        return found[0] if isinstance(node.result, TensorType) else found
+
+    def local(self, node: Node, inputs: Sequence[Node], attrs: at.Attrs | None = None) -> Node:
+        """The node over what this rank has."""
+        if attrs is None or attrs == node.attrs:
+            return node.with_inputs(inputs)
+        return Node(node.op, inputs, attrs, node.name, node.line)
+
+    # -- how a value is held ---------------------------------------------------------------------------------------
+
+    def splits(self, nodes: Sequence[Node]) -> list[Split]:
+        """How those are divided that are."""
+        return [k for k in (self.kinds[n] for n in nodes) if isinstance(k, Split)]
+
+    def fits(self, node: Node, split: Split) -> bool:
+        """Does it divide so?"""
+        return inner(node.type.shape, split, self.ranks) is not None
+
+    def whole(self, node: Node) -> Node:
+        """A value as all ranks have it."""
+        kind = self.kinds[node]
+        if isinstance(kind, Whole):
+            return self.held[node]
+        if node not in self.wholes:
+            with b.origin(node):
+                self.wholes[node] = self._summed(node) if isinstance(kind, Share) else self._gathered(node, kind)
+        return self.wholes[node]
+
+    def _summed(self, node: Node) -> Node:
+        """The sum of all terms."""
+        own = self.held[node]
+        carried = own if own.type.dtype.name in CARRIED else b.cast(own, float32)
+        return b.cast(b.make("all_reduce", (carried,), at.GroupAttrs(axis=MODEL)), own.type.dtype)
+
+    def _gathered(self, node: Node, split: Split) -> Node:
+        """All parts of a value, put together."""
+        own, shape, axis = self.held[node], node.type.shape, split.axis
+        sent = _carried(own.type.dtype)
+        if axis == 0 and split.outer == 1:
+            found = b.make("all_gather", (b.cast(own, sent),), at.GroupAttrs(self.ranks, MODEL))
+            return b.cast(found, own.type.dtype)
+        of_each = inner(shape, split, self.ranks)
+        assert of_each is not None
+        parts = b.reshape(b.cast(own, sent), (1, *own.type.shape))
+        found = b.make("all_gather", (parts,), at.GroupAttrs(self.ranks, MODEL))
+        apart = b.reshape(found, (self.ranks, *shape[:axis], split.outer, of_each, *shape[axis + 1 :]))
+        order = (*range(1, axis + 2), 0, *range(axis + 2, apart.type.rank))
+        return b.cast(b.reshape(b.permute(apart, order), shape), own.type.dtype)
+
+    def part(self, node: Node, split: Split) -> Node:
+        """This rank's part of a value."""
+        if self.kinds[node] == split:
+            return self.held[node]
+        key = node, split
+        if key not in self.parts:
+            with b.origin(node):
+                self.parts[key] = self._cut(node, split)
+        return self.parts[key]
+
+    def _cut(self, node: Node, split: Split) -> Node:
+        """A part of what is held otherwise; what repeats or counts is made as large as the part."""
+        shape = part_of(node.type.shape, split, self.ranks)
+        if node.op == "expand" and isinstance(self.kinds[node], Whole):
+            (x,), a = node.inputs, attrs_of(node, at.ExpandAttrs)
+            if split.axis not in a.axes:
+                return b.expand_to(self.whole(x), shape, a.axes)
+            return b.expand_to(self.part(x, split.at(a.axes.index(split.axis))), shape, a.axes)
+        if node.op == "iota" and attrs_of(node, at.IotaAttrs).axis != split.axis:
+            return b.iota(shape, attrs_of(node, at.IotaAttrs).axis, node.type.dtype)
+        found, whole, axis = self.whole(node), node.type.shape, split.axis
+        own = inner(whole, split, self.ranks)
+        assert own is not None
+        if split.outer != 1:  # its blocks, each of which is cut
+            found = b.reshape(found, (*whole[:axis], split.outer, own * self.ranks, *whole[axis + 1 :]))
+            axis += 1
+        first, before, behind = own * Dim.symbol(MODEL_RANK), found.type.shape[:axis], found.type.shape[axis + 1 :]
+        starts = (*(0 for _ in before), first, *(0 for _ in behind))
+        return b.reshape(b.slice_axes(found, starts, (*before, first + own, *behind)), shape)
+
+
+def _carried(dtype: DType) -> DType:
+    """What ranks send elements of a type as."""
+    if dtype.name in CARRIED:
+        return dtype
+    return float32 if dtype.is_float else int32

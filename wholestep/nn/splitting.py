@@ -1,0 +1,96 @@
+"""Which layers are divided among workers: `split=` marks weights, and `Workers(model=2)` divides what is marked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from wholestep.compiler.frontend.trace import fail, user_line
+from wholestep.compiler.ir.graph import SourceLine
+from wholestep.errors import OptionError
+from wholestep.records import dataclass
+
+COLUMNS, ROWS, HEADS = "columns", "rows", "heads"
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """How a parameter is divided: along an axis, within each of its equal blocks, at whole units."""
+
+    axis: int
+    blocks: int
+    units: int  # of a block: features, or heads
+    what: str  # those are, in words
+    layer: str
+    line: SourceLine
+
+    def need(self, name: str, ranks: int) -> None:
+        """OptionError unless it divides among so many workers."""
+        if self.units % ranks:
+            raise OptionError(
+                f"{self.layer}: the {self.units} {self.what} of {name!r} do not divide among {ranks} workers; choose "
+                f"a multiple of {ranks}, another model=, or leave split= out.{self.line.shown}"
+            )
+
+
+def divided(owned: Any, axis: int, layer: str, what: str, units: int = 0, blocks: int = 1) -> Any:
+    """The parameter, marked; `units` are its features along the axis unless said."""
+    count = units or owned.shape[axis] // blocks
+    owned.splitting = Splitting(axis, blocks, count, what, layer, user_line())
+    return owned
+
+
+def checked(layer: str, given: object, *known: str) -> Any:
+    """What `split=` was given, if the layer knows it."""
+    if given is None or given is False:
+        return None
+    if given is True and len(known) == 1:
+        return known[0]
+    if given not in known:
+        fail(OptionError, f"{layer}: split={given!r}; expected {' or '.join(map(repr, known))}, or None.")
+    return given
+
+
+def split_linear(layer: Any, given: str) -> None:
+    """A `Linear` by its outputs ("columns", its bias too) or by its inputs ("rows")."""
+    kind = f"Linear({layer.inputs}, {layer.outputs})"
+    split, owned = checked(kind, given, COLUMNS, ROWS), layer.named_arrays()
+    divided(owned["weight"], 0 if split == COLUMNS else 1, kind, "outputs" if split == COLUMNS else "inputs")
+    if split == COLUMNS and "bias" in owned:
+        divided(owned["bias"], 0, kind, "outputs")
+
+
+def split_attention(layer: Any, given: object) -> None:
+    """A `MultiHeadAttention` by its heads: queries, keys and values by theirs, the projection behind by its inputs."""
+    kind = f"MultiHeadAttention({layer.width}, {layer.heads})"
+    checked(kind, given, HEADS)
+    if layer.kv_heads != layer.heads:
+        fail(
+            OptionError,
+            f"{kind}: split='heads' divides as many heads of keys as of queries; received kv_heads={layer.kv_heads}. "
+            "Leave kv_heads= out, or project with three ws.nn.Linear(..., split='columns').",
+        )
+    owned = layer.named_arrays()
+    for name in ("in_proj_weight", "in_proj_bias"):
+        if name in owned:
+            divided(owned[name], 0, kind, HEADS, layer.heads, blocks=3)
+    divided(owned["out_proj.weight"], 1, kind, HEADS, layer.heads)
+
+
+def split_gpt2(model: Any, heads: int) -> None:
+    """A GPT-2: in each block attention by its heads, the inner layer by its features."""
+    for block in model.h:
+        up, down = block.attn.named_arrays(), block.mlp.named_arrays()
+        divided(up["c_attn.weight"], 1, "gpt2", HEADS, heads, blocks=3)
+        divided(up["c_attn.bias"], 0, "gpt2", HEADS, heads, blocks=3)
+        divided(up["c_proj.weight"], 0, "gpt2", HEADS, heads)
+        divided(down["c_fc.weight"], 1, "gpt2", "inner features")
+        divided(down["c_fc.bias"], 0, "gpt2", "inner features")
+        divided(down["c_proj.weight"], 0, "gpt2", "inner features")
+
+
+def split_beside(of: Splitting, outputs_first: bool, a: Any, b: Any) -> None:
+    """The low-rank product beside a weight: what adds to divided outputs, or reads divided inputs, is divided alike."""
+    of_outputs = of.axis == (0 if outputs_first else 1)
+    owned = (b if of_outputs else a).named_arrays()["weight"]
+    owned.splitting = replace(of, axis=0 if of_outputs else 1)
