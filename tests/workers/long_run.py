@@ -1,7 +1,7 @@
 """A script for `wholestep launch` in tests/workers/test_faults.py: a run that takes a while and keeps checkpoints.
 
-`long_run.py folder [timeout]`; the weights that it ends with are in `folder/end-<rank>`.  Its last epoch begins when
-there is a file `folder/disturbed`: nobody who disturbs it comes too late.
+`long_run.py folder timeout [optimizer]`, which workers then divide; the weights that it ends with are in
+`folder/end-<rank>`.  Its last epoch begins when there is a file `folder/disturbed`: whoever disturbs it is in time.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Slowly(ws.Callback):
             time.sleep(0.01)
 
 
-def main(folder: Path, timeout: float = 60.0, **where: object) -> str:
+def main(folder: Path, **where: object) -> str:
     x, y = ws.datasets.digits()
-    slowly = Slowly(None if where else folder / "disturbed")
+    slowly = Slowly(folder / "disturbed" if "workers" in where else None)
     model = ws.nn.Sequential(ws.nn.Linear(64, 16), ws.nn.ReLU(), ws.nn.Dropout(0.1), ws.nn.Linear(16, 10))
     ws.fit(
         model,
@@ -51,13 +51,15 @@ def main(folder: Path, timeout: float = 60.0, **where: object) -> str:
         callbacks=[slowly, ws.CSVLogger(folder / "log.csv")],
         checkpoint=folder / "run",
         options=quick(),
-        **(where or {"workers": ws.Workers(timeout=timeout), "resume": True}),
+        optimizer=ws.Adam(),
+        **where,
     )
     return fingerprint(model)
 
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    found = main(place, *map(float, sys.argv[2:]))
+    workers = ws.Workers(timeout=float(sys.argv[2]), shard=next(iter(sys.argv[3:]), None))
+    found = main(place, workers=workers, resume=True)
     (place / f"end-{ws.Workers().rank}").write_text(found)
     np.testing.assert_equal(len((place / "log.csv").read_text().splitlines()), EPOCHS + 1)

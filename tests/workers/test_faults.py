@@ -20,6 +20,7 @@ from tests.workers import long_run
 from tests.workers.ranks import ROOT
 from wholestep.callbacks.run import Run
 from wholestep.train.agreement import agree
+from wholestep.train.checkpoint.folder import checkpoints_in
 
 pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
 SCRIPT = os.fspath(Path(long_run.__file__))
@@ -33,9 +34,10 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @contextmanager
-def job(folder: Path, *options: str, timeout: str = "60") -> Iterator[subprocess.Popen[str]]:
+def job(folder: Path, *options: str, timeout: str = "60", shard: str = "") -> Iterator[subprocess.Popen[str]]:
     """`wholestep launch -n 2 ...` under way."""
-    command = [sys.executable, "-m", "wholestep.cli", "launch", "-n", "2", *options, SCRIPT, os.fspath(folder), timeout]
+    script = [SCRIPT, os.fspath(folder), timeout, *([shard] if shard else [])]
+    command = [sys.executable, "-m", "wholestep.cli", "launch", "-n", "2", *options, *script]
     variables = {**os.environ, "PYTHONPATH": os.fspath(ROOT)}
     with subprocess.Popen(
         command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -78,8 +80,9 @@ def weights(folder: Path) -> list[str]:
 def test_a_worker_is_killed_at_any_moment_and_the_run_ends_with_the_same_bits(
     seed: int, tmp_path: Path, undisturbed: str
 ) -> None:
+    """Of odd seeds, workers divide the optimizer's state and write it together: the weights have the same bits."""
     generator = random.Random(seed)
-    with job(tmp_path, "--restarts", "1") as launcher:
+    with job(tmp_path, "--restarts", "1", shard="optimizer" if seed % 2 else "") as launcher:
         if seed % 4 != 3:  # else while they start
             wait_for_checkpoint(tmp_path)
         time.sleep(generator.uniform(0.0, 0.4))
@@ -92,6 +95,10 @@ def test_a_worker_is_killed_at_any_moment_and_the_run_ends_with_the_same_bits(
     assert f"rank {rank} of 2 was killed by SIGKILL" in said
     assert "starting again from the last checkpoint (1 of 1 restarts)" in said
     assert weights(tmp_path) == [undisturbed] * 2
+    written = {path.name for path in checkpoints_in(tmp_path / "run")[-1].path.glob("training*")}
+    owned = {f"training-0000{n}-of-00002.safetensors" for n in (1, 2)} if seed % 2 else set()
+    assert written == {"training.safetensors"} | owned
+    assert not list((tmp_path / "run").glob(".*"))
 
 
 def test_a_worker_that_hangs_is_named_with_its_last_step(tmp_path: Path) -> None:

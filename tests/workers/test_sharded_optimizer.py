@@ -12,12 +12,9 @@ import pytest
 
 import wholestep as ws
 from tests.compilers import quick
-from tests.workers import sharded
-from tests.workers.ranks import launch
 from wholestep.compiler.ir.parts import part_shape
 from wholestep.compiler.runtime.parts import Parts
 from wholestep.errors import GraphError, OptionError, UsageError
-from wholestep.train.checkpoint import load_checkpoint
 
 ROWS = 29  # in batches of 8: the last one has 5, which 2, 3 and 4 ranks divide unevenly
 RNG = np.random.default_rng(7)
@@ -131,18 +128,6 @@ def test_a_run_goes_on_with_another_number_of_ranks_and_without(tmp_path: Path) 
     for name, array in unbroken.items():
         np.testing.assert_array_equal(again[name], array, err_msg=name)
         np.testing.assert_allclose(alone[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
-
-
-def test_workers_save_whole_states_and_have_the_bits_of_shards(tmp_path: Path) -> None:
-    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
-    done = launch("-n", "3", sharded.__file__, str(tmp_path / "workers"))
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = load_checkpoint(tmp_path / "workers").arrays
-    expected = sharded.train(str(tmp_path / "shards"), shards=3, shard="optimizer")
-    assert found["0.weight.adam.m"].shape == (65, 12)
-    assert {name: np.asarray(a).tobytes() for name, a in found.items()} == {
-        name: np.asarray(a).tobytes() for name, a in expected.items()
-    }
 
 
 @pytest.mark.parametrize(

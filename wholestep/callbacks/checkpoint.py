@@ -7,7 +7,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +17,13 @@ from wholestep.callbacks.base import Callback
 from wholestep.callbacks.monitor import Best, not_measured, read_monitor
 from wholestep.callbacks.run import Logs
 from wholestep.compat.arguments import takes_their_words
-from wholestep.errors import OptionError, UsageError
+from wholestep.errors import CheckpointError, OptionError, UsageError
 from wholestep.schedules.modes import MODES, canonical, known_mode, mode_of
 
 if TYPE_CHECKING:
     from wholestep.train.checkpoint import Checkpoint
     from wholestep.train.checkpoint.folder import Found
+    from wholestep.train.checkpoint.together import Together
 
 log = logging.getLogger("wholestep")
 
@@ -80,6 +82,7 @@ class ModelCheckpoint(Callback):
         self.last_path: Path | None = None
         self.failure: Exception | None = None  # of the last attempt to write
         self._writing: threading.Thread | None = None
+        self._together: Together | None = None  # what workers write together and have not agreed on yet
         self._values: list[float] = []  # of the best epochs, best first
         self._superseded: list[Found] = []  # of later steps than this run begins with
         self._versions: Mapping[str, str] = {}  # and the rest of what was there when the run began
@@ -155,22 +158,47 @@ class ModelCheckpoint(Callback):
         if self.due:
             self.save()
 
+    def on_exception(self, error: BaseException) -> None:
+        self._together = None  # workers do not agree on anything any more
+
     def on_train_end(self) -> None:
+        self.settle()
         self.wait()
 
     # -- what ----------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Take a checkpoint now; it is written while training goes on, after the one before it."""
+        """Take a checkpoint now; it is written while training goes on, after the one before it.
+
+        What workers have divided each of them writes by itself, and the checkpoint appears at a later safe point.
+        """
+        run = self.run
+        assert run is not None, "training has begun"
+        self._due, self._since, self._written = False, 0, time.monotonic()
+        self.settle()
+        pieces = {} if run.group is None else run.session.own_pieces()
+        if run.group is not None and pieces:
+            from wholestep.train.checkpoint.together import Together, meet
+
+            step = run.session.state.step
+            place = meet(run.group, self.folder, step)
+            if place is not None:
+                self._together = Together(run.group, place, step, pieces, self._capture(without=pieces))
+                return
+        taken = self._capture()
+        if taken is not None:
+            self._start(partial(self._write_alone, taken))
+
+    def _capture(self, without: Container[str] = ()) -> Checkpoint | None:
+        """The run as it is now, in the one of several workers who writes."""
         from wholestep.train.checkpoint import capture
 
         run = self.run
         assert run is not None, "training has begun"
-        self._due, self._since, self._written = False, 0, time.monotonic()
         if not run.writes:
-            run.session.share_parts()
-            return
-        taken = capture(
+            run.session.share_parts(without=without)
+            return None
+        return capture(
             run.session,
             position=run.position,
             history=run.history,
@@ -180,24 +208,54 @@ class ModelCheckpoint(Callback):
             logs=run.logs,
             versions=self._versions,
             writer=self._writer,
+            without=without,
         )
+
+    @property
+    def is_written(self) -> bool:
+        """Has this worker written its files of a checkpoint that waits for the others'?"""
+        return self._together is not None and self._together.is_written
+
+    def settle(self) -> None:
+        """With all other workers: let the checkpoint appear that they have written together, if there is one."""
+        if self._together is None:
+            return
+        made, self._together = self._together, None
+        try:
+            files = made.settle()
+        except CheckpointError as error:
+            self.failure = error
+            if made.taken is not None:
+                log.error("%s", error)
+                made.remove()
+            return
+        if made.taken is not None:
+            self._start(partial(made.publish, files))
+
+    def _start(self, write: Callable[[], Path]) -> None:
         self.wait()
-        self._writing = threading.Thread(target=self._write, args=(taken,), name="wholestep-checkpoint")
+        self._writing = threading.Thread(target=self._write, args=(write,), name="wholestep-checkpoint")
         self._writing.start()
 
     def wait(self) -> None:
         """Return when everything that was taken is on the disk, or has failed to get there: see `failure`."""
+        if self._together is not None:
+            self._together.wait()
         if self._writing is not None:
             self._writing.join()
             self._writing = None
 
-    def _write(self, taken: Checkpoint) -> None:
+    def _write_alone(self, taken: Checkpoint) -> Path:
         from wholestep.train.checkpoint import write_checkpoint
+
+        return write_checkpoint(self.folder, taken)
+
+    def _write(self, write: Callable[[], Path]) -> None:
         from wholestep.train.checkpoint.folder import rotate
 
         try:
             self._set_aside()
-            self.last_path = write_checkpoint(self.folder, taken)
+            self.last_path = write()
             rotate(self.folder, self._writer, self.last, self.best, self.monitor, self.mode)
             self.failure = None
         except Exception as error:  # on a thread of its own, an error that nobody logs is lost

@@ -172,6 +172,7 @@ class Session:
     get = delegate("_numbers", Numbers.get)
     set = delegate("_numbers", Numbers.set)
     state_dict = delegate("_numbers", Numbers.state_dict)
+    own_pieces = delegate("_numbers", Numbers.own_pieces)
     share_parts = delegate("_numbers", Numbers.share_parts)
     prepare_to_load = delegate("_numbers", Numbers.prepare_to_load)
     load_state_dict = delegate("_numbers", Numbers.load_state_dict)

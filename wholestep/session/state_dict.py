@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from wholestep.errors import UnknownNameError, UsageError
 from wholestep.session.entries import Programs
 from wholestep.session.scalars import checked_number
 from wholestep.steps.capacity import PREFIX
+
+if TYPE_CHECKING:
+    from wholestep.compiler.runtime.pieces import Piece
 
 SESSION = "session/"
 STEP, EPOCH = SESSION + "step", SESSION + "epoch"
@@ -44,17 +48,23 @@ class Numbers:
         """Replace a parameter or state."""
         self._programs.state.replace(name, array)
 
-    def state_dict(self) -> dict[str, AnyArray]:
-        """Everything that a bit-exact resume needs: states, runtime scalars, counters."""
+    def state_dict(self, *, without: Container[str] = ()) -> dict[str, AnyArray]:
+        """Everything that a bit-exact resume needs: states (but for those `without`), runtime scalars, counters."""
         self._programs.need_averages("state_dict")
-        return state_dict(self._programs)
+        return state_dict(self._programs, without)
 
-    def share_parts(self) -> None:
+    def share_parts(self, *, without: Container[str] = ()) -> None:
         """Of states that workers have divided, bring this one's parts where another one reads them: `state_dict`."""
         state = self._programs.state
         for name in _lasting(state):
-            if state.is_divided(name):
+            if name not in without and state.is_divided(name):
                 state.get(name)
+
+    def own_pieces(self) -> dict[str, Piece]:
+        """What this worker has of what its steps keep, beside the model itself, and have divided; it asks nobody."""
+        state, lasting = self._programs.state, self._programs.lasting_states
+        kept = [name for name, is_own in lasting.items() if not is_own]
+        return {name: piece for name in kept if (piece := state.piece(name)) is not None}
 
     def prepare_to_load(self, values: Mapping[str, object]) -> None:
         """Compile the program that `values` were made by, where counts of updates differ that are one here."""
@@ -65,14 +75,15 @@ class Numbers:
         load_state_dict(self._programs, values, strict=strict)
 
 
-def state_dict(programs: Programs) -> dict[str, AnyArray]:
+def state_dict(programs: Programs, without: Container[str] = ()) -> dict[str, AnyArray]:
     """States, then counters and runtime scalars."""
     state, scalars, turn, clocks = programs.state, programs.scalars, programs.turn, programs.clocks
     counts = {STEP: state.step, EPOCH: state.epoch, UPDATES: state.updates_in(turn)}
     counts |= {f"{UPDATES}/{key}": state.updates_of(key) for key in clocks.starts}
     counters = {name: np.array(count, np.int64) for name, count in counts.items()}
     numbers = {SESSION + name: np.array(value) for name, value in scalars.items()}
-    return {**{name: state.get(name) for name in _lasting(state)}, **counters, **numbers}
+    states = {name: state.get(name) for name in _lasting(state) if name not in without}
+    return {**states, **counters, **numbers}
 
 
 def _lasting(state: State) -> list[str]:

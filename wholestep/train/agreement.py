@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 
 
 def agree(run: Run) -> None:
-    """Stop where any worker wants to; save where the first one does."""
+    """Stop where any worker wants to; save where the first one does; publish what all of them have written."""
     group = run.group
     if group is None:
         return
     savers = [c for c in run.callbacks or () if isinstance(c, ModelCheckpoint)]
-    told = group.gather(bytes([run.received, bool(run.asked), *[c.due for c in savers]]))
+    own = [2 * c.is_written + c.due for c in savers]
+    told = group.gather(bytes([run.received, bool(run.asked), *own]))
     if any(one[1] for one in told):
         reasons = [reason.decode() for reason in group.gather(run.asked.encode())]
         run.stopped_by = next(reason for reason in reasons if reason)
@@ -42,8 +43,10 @@ def agree(run: Run) -> None:
     if number:
         run.interrupted, run.signal = True, number
         run.stopped_by = f"worker {rank} received {Signals(number).name}"
-    for saver, due in zip(savers, told[0][2:], strict=True):
-        saver.decide(bool(due))
+    for i, saver in enumerate(savers, 2):
+        saver.decide(bool(told[0][i] & 1))
+        if all(one[i] & 2 for one in told):
+            saver.settle()
 
 
 class Quiet(Callback):

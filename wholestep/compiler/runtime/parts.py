@@ -16,6 +16,7 @@ from wholestep.compiler.ir.parts import as_divided, part_shape
 from wholestep.compiler.ir.types import TensorType
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.group import Group
+from wholestep.compiler.runtime.pieces import Piece
 from wholestep.compiler.runtime.storage import Block, HostArray, HostMemory
 
 
@@ -70,6 +71,14 @@ class Parts:
             own = [np.frombuffer(part, own[0].dtype).reshape(own[0].shape) for part in told]
         whole = np.concatenate(own)[: self._divided[0]]
         return np.ascontiguousarray(whole.reshape(self._shape[::-1]).T if self._turned else whole.reshape(self._shape))
+
+    def piece(self) -> Piece:
+        """This rank's part without what fills it up, and where it lies; nobody else is asked."""
+        ((rank, own),) = self.of.items()
+        rows, axes = self._divided[0], tuple(range(len(self._shape)))
+        first = min(rank * -(-rows // self._group.size), rows)
+        turned = axes[::-1] if self._turned else axes
+        return Piece(own.read()[: rows - first], self._shape, turned, self._divided, first)
 
     def write(self, value: AnyArray) -> None:
         """Every rank takes its part."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend.clocks import RAW
 from wholestep.compiler.frontend.initializers import FirstValue
@@ -15,6 +16,10 @@ from wholestep.compiler.runtime.storage import Memory
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.compiler.runtime.together import run_all
 from wholestep.errors import GraphError, ShapeError, UnknownNameError
+
+if TYPE_CHECKING:
+    from wholestep.compiler.runtime.parts import Parts
+    from wholestep.compiler.runtime.pieces import Piece
 
 MANY = 4 << 20  # bytes of states from which on their first values are worth a thread for each core
 NOBODY: Mapping[str, Owner] = {}
@@ -144,9 +149,17 @@ class State(Counting):
 
     def is_divided(self, name: str) -> bool:
         """Has each of several processes a part of it?  Then all of them read it together."""
+        return self._parts(name) is not None
+
+    def piece(self, name: str) -> Piece | None:
+        """What this process has of a state that several have divided; None where it has all of it."""
+        found = self._parts(name)
+        return None if found is None else found.piece()
+
+    def _parts(self, name: str) -> Parts | None:
         from wholestep.compiler.runtime.parts import Parts  # most are alone
 
-        return isinstance(found := self.slot(name).newest, Parts) and not found.all_here
+        return found if isinstance(found := self.slot(name).newest, Parts) and not found.all_here else None
 
     def get(self, name: str) -> AnyArray:
         """A copy of a state, as the user sees it: rows contiguous."""

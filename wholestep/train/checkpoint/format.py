@@ -5,6 +5,7 @@
       step-00000120/
         weights.safetensors       what the model owns, under the names that `model.save` and torch use
         training.safetensors      optimizer, metrics, counters, runtime scalars, arrays of callbacks
+        training-00001-of-00002.safetensors   and so on: what each worker has of states that they have divided
         manifest.json             position, data, history, callbacks, configuration, surroundings, checksums
 
 A checkpoint is written under a temporary name, synced to the disk, and appears by one rename: none is half written.
@@ -35,6 +36,7 @@ SUPERSEDED = "superseded"  # where checkpoints lie that a run, started before th
 STEP = "session/step"  # the array that counts updates
 CALLBACKS = "callbacks/"  # prefix of their arrays
 NAME = re.compile(r"step-(\d+)(?:\.(\d+))?")
+PLACES = "places"  # the note in such a file that says where its arrays lie
 
 # -- what stands in a manifest -----------------------------------------------------------------------------------
 
@@ -58,7 +60,15 @@ def _is_position(value: Any) -> bool:
 
 def _are_files(value: Any) -> bool:
     """Our own names alone: a manifest names no file outside of its folder."""
-    return _is_dict_of(lambda v: type(v) is str)(value) and value.keys() == {WEIGHTS, TRAINING}
+    if not _is_dict_of(lambda v: type(v) is str)(value):
+        return False
+    owned = sorted(value.keys() - {WEIGHTS, TRAINING})
+    return value.keys() >= {WEIGHTS, TRAINING} and owned == [owned_file(n, len(owned)) for n in range(len(owned))]
+
+
+def owned_file(rank: int, size: int) -> str:
+    """Where one of several workers writes what it has of divided states."""
+    return f"training-{rank + 1:05d}-of-{size:05d}.safetensors"
 
 
 FIELDS: Mapping[str, Callable[[Any], bool]] = {

@@ -13,9 +13,10 @@ from wholestep.callbacks.run import Position
 from wholestep.errors import CheckpointError, InputError
 from wholestep.schedules.modes import MODES, canonical, known_mode, mode_of
 from wholestep.train.checkpoint.folder import Found, checkpoints_in, is_checkpoint, ranked
-from wholestep.train.checkpoint.format import CALLBACKS, MANIFEST, STEP, WEIGHTS, read_manifest, with_arrays
+from wholestep.train.checkpoint.format import CALLBACKS, MANIFEST, STEP, TRAINING, WEIGHTS, read_manifest, with_arrays
+from wholestep.train.checkpoint.owned import read_whole
 from wholestep.train.checkpoint.resume import Checkpoint
-from wholestep.train.checkpoint.tensors import Array, checksum
+from wholestep.train.checkpoint.tensors import checked_arrays
 from wholestep.train.history import TrainHistory
 
 log = logging.getLogger("wholestep")
@@ -73,8 +74,10 @@ def load_checkpoint(path: str | PathLike[str], *, best: str | None = None, mode:
 def read_checkpoint(folder: Path) -> Checkpoint:
     """One checkpoint, with every file checked against its checksum."""
     body = read_manifest(folder)
-    files = {name: checked_arrays(folder, name, wanted) for name, wanted in body["files"].items()}
-    arrays = {n: a for found in files.values() for n, a in found.items()}
+    files: dict[str, str] = body["files"]
+    weights, training = (checked_arrays(folder, name, files[name]) for name in (WEIGHTS, TRAINING))
+    divided = read_whole(folder, {n: sum for n, sum in files.items() if n not in (WEIGHTS, TRAINING)})
+    arrays = {**weights, **training, **divided}
     counted = arrays.get(STEP)
     if counted is None or counted.shape != () or counted != body["step"]:
         raise CheckpointError(
@@ -96,21 +99,6 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         logs=body["logs"],
         versions=body["versions"],
         writer=body["writer"],
-        own=tuple(files[WEIGHTS]),
+        own=tuple(weights),
         path=folder,
     )
-
-
-def checked_arrays(folder: Path, name: str, wanted: str) -> dict[str, Array]:
-    """The arrays of a file whose checksum is as it was when it was written."""
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        if checksum(folder / name) != wanted:
-            raise CheckpointError(f"the checkpoint {folder} is damaged: the checksum of {name} does not match.")
-        return load_file(folder / name)
-    except (OSError, SafetensorError, ValueError, TypeError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CheckpointError(f"the checkpoint {folder} is damaged: {name} cannot be read ({error}).") from None

@@ -1,4 +1,4 @@
-"""Writing safetensors files: streamed, checksummed on the way, on the disk before anyone is told of them.
+"""Safetensors files: streamed, checksummed on the way, on the disk before anyone is told of them; checked when read.
 
 The format: eight bytes with the length of a header, the header as JSON (name -> dtype, shape, bytes from .. to), the
 arrays one after the other.
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from wholestep.errors import CheckpointError
 
 Array = np.ndarray[Any, Any]
 
@@ -71,3 +73,26 @@ def checksum(path: Path) -> str:
     """The SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def checked_arrays(folder: Path, name: str, wanted: str) -> dict[str, Array]:
+    """The arrays of a checkpoint's file whose checksum is as it was when it was written."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        if checksum(folder / name) != wanted:
+            raise CheckpointError(f"the checkpoint {folder} is damaged: the checksum of {name} does not match.")
+        return load_file(folder / name)
+    except (OSError, SafetensorError, ValueError, TypeError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CheckpointError(f"the checkpoint {folder} is damaged: {name} cannot be read ({error}).") from None
+
+
+def read_notes(path: Path) -> dict[str, str]:
+    """What stands in the header of a file beside its arrays."""
+    from safetensors import safe_open
+
+    with safe_open(path, "np") as file:
+        return dict(file.metadata() or {})

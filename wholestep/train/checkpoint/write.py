@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
 from pathlib import Path
@@ -49,10 +50,11 @@ def capture(
     logs: Mapping[str, Value] | None = None,
     versions: Mapping[str, str] | None = None,
     writer: str = "",
+    without: Container[str] = (),
 ) -> Checkpoint:
-    """A run as it is now, in memory; what happens to the run afterwards does not change it."""
+    """A run as it is now, but for some states, in memory; what happens to the run afterwards does not change it."""
     keep, past = session.lasting_states, history or TrainHistory()
-    numbers = session.state_dict()
+    numbers = session.state_dict(without=without)
     return Checkpoint(
         arrays={n: a for n, a in numbers.items() if n in keep or n not in session.state},
         position=position or Position(epoch=session.state.epoch),
@@ -86,43 +88,56 @@ def save_checkpoint(folder: str | PathLike[str], session: Session, **run: Any) -
     return write_checkpoint(Path(folder), capture(session, **run))
 
 
-_WRITING = threading.Lock()  # temporary names are this process's: one writer at a time
-
-
 def write_checkpoint(folder: Path, taken: Checkpoint) -> Path:
     """Write what `capture` took; any thread may do it."""
+    temporary = folder / new_name(taken.step)
     try:
-        with _WRITING:
-            folder.mkdir(parents=True, exist_ok=True)
-            _keep_plans(folder, taken.plans)
-            return _publish(folder, taken)
-    except OSError as error:
-        raise CheckpointError(
-            f"the checkpoint of step {taken.step} could not be written to {folder}: {error}. Those before it are "
-            "untouched. Free some space, or name a folder that can be written."
-        ) from error
+        temporary.mkdir(parents=True)
+        return publish(temporary, taken, write_whole(temporary, taken))
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise refused(folder, taken.step, error) from error
+        raise
 
 
-def _publish(folder: Path, taken: Checkpoint) -> Path:
-    temporary = folder / f"{WRITING}{taken.step:08d}-{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        callbacks, extra = without_arrays(taken.callbacks)
-        weights = {n: taken.arrays[n] for n in taken.own}
-        training = {**{n: a for n, a in taken.arrays.items() if n not in weights}, **extra}
-        notes = {HEADER: str(taken.config[HEADER])} if HEADER in taken.config else {}
-        sums = {
-            WEIGHTS: write_tensors(temporary / WEIGHTS, weights, notes),
-            TRAINING: write_tensors(temporary / TRAINING, training),
-        }
-        write_parts(temporary / MANIFEST, [_manifest(taken, callbacks, sums)])
-        sync_folder(temporary)
+def refused(folder: Path, step: int, why: object) -> CheckpointError:
+    """The error about a checkpoint that could not be written."""
+    return CheckpointError(
+        f"the checkpoint of step {step} could not be written to {folder}: {why}. Those before it are untouched. Free "
+        "some space, or name a folder that can be written."
+    )
+
+
+def new_name(step: int) -> str:
+    """Of the folder in which a checkpoint is made."""
+    return f"{WRITING}{step:08d}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def write_whole(temporary: Path, taken: Checkpoint) -> dict[str, str]:
+    """The arrays of a checkpoint, in files; the checksum of each."""
+    _, extra = without_arrays(taken.callbacks)
+    weights = {n: taken.arrays[n] for n in taken.own}
+    training = {**{n: a for n, a in taken.arrays.items() if n not in weights}, **extra}
+    notes = {HEADER: str(taken.config[HEADER])} if HEADER in taken.config else {}
+    return {
+        WEIGHTS: write_tensors(temporary / WEIGHTS, weights, notes),
+        TRAINING: write_tensors(temporary / TRAINING, training),
+    }
+
+
+_PUBLISHING = threading.Lock()  # several threads may look for a free name
+
+
+def publish(temporary: Path, taken: Checkpoint, files: Mapping[str, str]) -> Path:
+    """Let a checkpoint appear whose arrays are in files of these checksums."""
+    folder = temporary.parent
+    write_parts(temporary / MANIFEST, [_manifest(taken, files)])
+    sync_folder(temporary)
+    with _PUBLISHING:
+        _keep_plans(folder, taken.plans)
         target = _free_name(folder, taken.step)
         temporary.rename(target)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     sync_folder(folder)
     return target
 
@@ -135,7 +150,7 @@ def _free_name(folder: Path, step: int) -> Path:
     return target
 
 
-def _manifest(taken: Checkpoint, callbacks: Any, sums: Mapping[str, str]) -> bytes:
+def _manifest(taken: Checkpoint, files: Mapping[str, str]) -> bytes:
     body = {
         "step": taken.step,
         "position": asdict(taken.position),
@@ -143,11 +158,11 @@ def _manifest(taken: Checkpoint, callbacks: Any, sums: Mapping[str, str]) -> byt
         "data": taken.data,
         "logs": taken.logs,
         "history": json.loads(taken.history.to_json()),
-        "callbacks": callbacks,
+        "callbacks": without_arrays(taken.callbacks)[0],
         "config": taken.config,
         "versions": taken.versions,
         "writer": taken.writer,
-        "files": sums,
+        "files": dict(files),
     }
     try:
         return manifest_bytes(body)

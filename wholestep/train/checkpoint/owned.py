@@ -1,0 +1,41 @@
+"""Files of workers: what each of them has of states that they have divided, and where in the whole it lies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from wholestep.compiler.runtime.pieces import Piece, put_together
+from wholestep.errors import CheckpointError
+from wholestep.train.checkpoint.format import PLACES
+from wholestep.train.checkpoint.tensors import Array, checked_arrays, read_notes, write_tensors
+
+
+def write_pieces(path: Path, pieces: Mapping[str, Piece]) -> str:
+    """Write what a worker has to a new file; the file's SHA-256."""
+    places = {name: piece.place() for name, piece in pieces.items()}
+    return write_tensors(path, {name: piece.array for name, piece in pieces.items()}, {PLACES: json.dumps(places)})
+
+
+def read_whole(folder: Path, files: Mapping[str, str]) -> dict[str, Array]:
+    """What the files of all workers are the pieces of, by name; each is held against its checksum."""
+    found: dict[str, list[Piece]] = {}
+    for file, wanted in files.items():
+        arrays = checked_arrays(folder, file, wanted)
+        try:
+            places = json.loads(read_notes(folder / file)[PLACES])
+            if places.keys() != arrays.keys():
+                raise ValueError("it has places of other arrays")
+            for name, array in arrays.items():
+                found.setdefault(name, []).append(Piece.at(array, places[name]))
+        except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+            raise CheckpointError(f"the checkpoint {folder} is not one of ours: {error} in {file}.") from None
+    return {name: _whole(folder, name, pieces) for name, pieces in found.items()}
+
+
+def _whole(folder: Path, name: str, pieces: list[Piece]) -> Array:
+    try:
+        return put_together(pieces)
+    except ValueError as error:
+        raise CheckpointError(f"the checkpoint {folder} is not one of ours: the parts of {name!r}: {error}.") from None

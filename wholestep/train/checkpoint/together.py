@@ -1,0 +1,108 @@
+"""A checkpoint that several workers write: each a file with what it has of divided states, the first one all else.
+
+Each writes on a thread of its own while steps go on.  These threads exchange nothing, since MPI is for one thread at a
+time: whether all of them are done, workers tell each other at safe points, and the first one publishes the folder then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from shutil import rmtree
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from wholestep.compiler.runtime.pieces import Piece
+from wholestep.train.checkpoint.format import owned_file
+from wholestep.train.checkpoint.owned import write_pieces
+from wholestep.train.checkpoint.resume import Checkpoint
+from wholestep.train.checkpoint.tensors import sync_folder
+from wholestep.train.checkpoint.write import new_name, publish, refused, write_whole
+
+if TYPE_CHECKING:
+    from wholestep.compiler.runtime.group import Group
+
+log = logging.getLogger("wholestep")
+
+
+def meet(group: Group, folder: Path, step: int) -> Path | None:
+    """A new folder in which all workers can write; None where they do not see the same files."""
+    name = new_name(step)
+    if group.rank == 0:
+        try:
+            (folder / name).mkdir(parents=True)
+        except OSError:
+            name = ""  # it will write alone, fail, and tell why
+    name = group.broadcast(name.encode()).decode()
+    place = folder / name
+    told = group.gather(b"%d" % (bool(name) and os.access(place, os.W_OK)))
+    if all(one == b"1" for one in told):
+        return place
+    if group.rank == 0 and name:
+        log.info("not all workers see %s: the first one gathers what they have divided, and writes it", folder)
+        rmtree(place, ignore_errors=True)
+    return None
+
+
+class Together:
+    """A checkpoint under way.
+
+    Args:
+        place: what `meet` gave.
+        pieces: what this worker has.
+        taken: all else, in the first worker.
+    """
+
+    def __init__(
+        self, group: Group, place: Path, step: int, pieces: Mapping[str, Piece], taken: Checkpoint | None
+    ) -> None:
+        self.group, self.place, self.step, self.taken = group, place, step, taken
+        self._said: dict[str, object] = {}
+        self._thread = Thread(target=self._write, args=(pieces,), name="wholestep-checkpoint")
+        self._thread.start()
+
+    def _write(self, pieces: Mapping[str, Piece]) -> None:
+        try:
+            sums = {} if self.taken is None else write_whole(self.place, self.taken)
+            name = owned_file(self.group.rank, self.group.size)
+            sums[name] = write_pieces(self.place / name, pieces)
+            sync_folder(self.place)
+            self._said = {"files": sums}
+        except Exception as error:  # on a thread of its own, an error that nobody tells is lost
+            self._said = {"error": str(error)}
+
+    @property
+    def is_written(self) -> bool:
+        """Has this worker written its own, or failed to?"""
+        return not self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Return when it has."""
+        self._thread.join()
+
+    def settle(self) -> dict[str, str]:
+        """With all others: the files of all workers and their checksums; CheckpointError where one could not write."""
+        self.wait()
+        told = [json.loads(text) for text in self.group.gather(json.dumps(self._said).encode())]
+        for rank, said in enumerate(told):
+            if "files" not in said:
+                raise refused(self.place.parent, self.step, f"worker {rank}: {said.get('error')}")
+        return {name: checksum for said in told for name, checksum in said["files"].items()}
+
+    def publish(self, files: Mapping[str, str]) -> Path:
+        """In the first worker: let the checkpoint appear."""
+        assert self.taken is not None, "the first worker has taken it"
+        try:
+            return publish(self.place, self.taken, files)
+        except Exception as error:
+            self.remove()
+            if isinstance(error, OSError):
+                raise refused(self.place.parent, self.step, error) from error
+            raise
+
+    def remove(self) -> None:
+        """Of one that will not be published."""
+        rmtree(self.place, ignore_errors=True)
