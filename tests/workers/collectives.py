@@ -71,4 +71,5 @@ def main() -> None:
     print("ok", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

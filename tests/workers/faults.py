@@ -45,4 +45,5 @@ def main(how: str, memory: str) -> None:
         os.kill(lost, signal.SIGCONT)
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -25,6 +25,8 @@ def test_what_differs_between_workers_is_named_with_its_rank() -> None:
         f"{differs} weights of '2.weight', which is ",
         f"{differs} settings.optimizer.lr, which is 0.2 there and 0.1 on rank 0. Start all of them alike.",
         f"{differs} plan, which is ",
+        "the workers do not stand in one grid: rank 1 has ws.Workers(model=2), and rank 0 model=1. Give all of them",
+        "ws.Workers(model=3): 2 processes were started, which do not stand in rows of 3. Start a multiple of it: whole",
         "trained",
         # They look at what spoilt a loss together, from a copy that they made at the same step.
         "the loss of step 1 of epoch 0 (both counted from 0) is inf: the outputs of all layers are finite",

@@ -68,6 +68,8 @@ def test_a_process_that_was_started_alone_is_told_how_to_start_several() -> None
         UsageError, match=r"Start them: wholestep launch -n 4 .*To make their steps in this process.*sh"
     ):
         ws.Workers(4).join()
+    with pytest.raises(UsageError, match=r"Workers\(data=2, model=3\).*launch -n 6 .*same bits: shards=\(2, 3\)\."):
+        ws.Workers(6, model=3).join()
     assert ws.Workers(1).join() is None
     assert ws.Workers(4).rank == 0
 
@@ -97,21 +99,11 @@ def test_what_means_nothing_is_refused(given: dict[str, object], told: str) -> N
         ws.Workers(**given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"model": 2}, "model=2.: layers cannot be divided among workers yet; divide batches alone, ws.Workers.4."),
-    ],
-)
-def test_what_is_not_built_is_refused_when_workers_join(given: dict[str, object], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
-        ws.Workers(4, **given).join()  # type: ignore[arg-type]
-
-
 def test_the_number_of_workers_follows_from_its_axes() -> None:
     assert ws.Workers(data=2, model=3).count == 6
     assert ws.Workers(6, model=3).data == 2
     assert ws.Workers(6, data=3).model == 2
+    assert ws.Workers(model=2).count is None  # as many as were started
 
 
 def test_mpiexec_is_told_what_each_library_wants(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mp
 SCRIPT = os.fspath(Path(__file__).parent / "training.py")
 
 
-def launched(count: int, *cases: str, **environment: str) -> list[dict[str, Numbers]]:
+def launched(count: int, *cases: str, model: int = 0, **environment: str) -> list[dict[str, Numbers]]:
     """What each worker says has become of the runs."""
-    done = launch("-n", str(count), SCRIPT, ",".join(cases), **environment)
+    more = [str(model)] if model else []
+    done = launch("-n", str(count), SCRIPT, ",".join(cases), *more, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.removeprefix(f"[{rank}] ") for rank in range(1, count) for line in done.stdout.splitlines()]
     return [json.loads(line) for line in dict.fromkeys(lines) if line.startswith("{")]
@@ -39,6 +40,16 @@ TCP = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"}  # every rank takes itse
 def test_workers_train_to_the_bits_of_shards(count: int, cases: list[str], over: dict[str, str]) -> None:
     (found,) = launched(count, *cases, **over)  # all workers say the same
     assert found == {case: trained(case, shards=count) for case in cases}
+
+
+@pytest.mark.parametrize(
+    ("grid", "cases", "over"), [((2, 2), ["digits", "accumulate", "read_rows"], {}), ((1, 2), ["batch_norm"], TCP)]
+)
+def test_so_do_workers_in_a_grid(grid: tuple[int, int], cases: list[str], over: dict[str, str]) -> None:
+    """To the bits of as many as there are along the data axis, too, since no layer is divided."""
+    (found,) = launched(grid[0] * grid[1], *cases, model=grid[1], **over)
+    assert found == {case: trained(case, shards=grid) for case in cases}
+    assert found == {case: trained(case, shards=grid[0]) for case in cases}
 
 
 def test_so_do_two_and_all_stop_where_one_of_them_does() -> None:

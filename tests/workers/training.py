@@ -133,5 +133,6 @@ def trained(case: str, **where: Any) -> Numbers:
 
 
 if __name__ == "__main__":
-    found = {case: trained(case, workers=ws.Workers()) for case in sys.argv[1].split(",")}
+    workers = ws.Workers(model=int(sys.argv[2])) if sys.argv[2:] else ws.Workers()
+    found = {case: trained(case, workers=workers) for case in sys.argv[1].split(",")}
     sys.stdout.write(json.dumps(found) + "\n")

@@ -32,6 +32,8 @@ said = [
     fit(weight=0.1 + rank),
     fit(optimizer=ws.SGD(lr=0.1 * (rank + 1))),
     fit(clip_norm=1.0 if rank else None),
+    fit(workers=ws.Workers(model=1 + rank)),
+    fit(workers=ws.Workers(model=3)),
     fit(),
     fit(optimizer=ws.SGD(lr=1e30), epochs=3),
 ]

@@ -13,6 +13,7 @@ from wholestep.cli.launch import Hosts, Restarts, is_first, is_started_again, sa
 from wholestep.cli.shared import Device, Memory, Precision, experiment_in, experiment_of, parse_settings, told
 from wholestep.errors import CheckpointError, TrainingInterrupted, UsageError
 from wholestep.options import launched
+from wholestep.workers.workers import Workers
 
 if TYPE_CHECKING:
     from wholestep.train import Experiment
@@ -47,6 +48,7 @@ def train(
         int | None, typer.Option(help="Train so many times, each time without one part of the data.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Train on so many processes together.")] = None,
+    model: Annotated[int, typer.Option(min=1, help="Of --workers: so many have the same rows, and divide layers.")] = 1,
     engine: Annotated[str, typer.Option(help="Of --workers: mpi, or ray, which places them on its cluster.")] = "mpi",
     hosts: Hosts = None,
     restarts: Restarts = 0,
@@ -54,8 +56,11 @@ def train(
     """Train what a script describes, keeping checkpoints; or go on where a run stopped."""
     if workers is not None and launched() is None:
         place = resume or folder or (Path("runs") / script.stem if script is not None else Path("runs"))
-        _start_workers(workers, engine, hosts, restarts, place)
+        _start_workers(Workers(workers, engine, model=model, checkpoint=place, restarts=restarts), hosts)
         return
+    if model > 1 and launched() is None:
+        raise UsageError(f"--model {model} is among workers, and there are none: give --workers {2 * model}, too.")
+    own = {"workers": Workers(model=model)} if model > 1 else {}
     settings = parse_settings(set or [], device if resume is None else None, precision, memory)
     if resume is not None:
         if script is not None or settings or config is not None:
@@ -63,7 +68,7 @@ def train(
                 "a resumed run goes on with its own script and settings; leave them out, or start another run with "
                 "--folder. Only --epochs and --device may change."
             )
-        _resume(trusted, resume, epochs, device, exact, progress)
+        _resume(trusted, resume, epochs, device, exact, progress, own)
         return
     if script is None:
         raise UsageError(
@@ -73,22 +78,20 @@ def train(
         settings["epochs"] = epochs
     said = {} if config is None else {n: v for n, v in read_config(config).items() if n not in settings}
     settings = {**said, **settings}  # in this order: what is set later may be a field of what was set before
-    target, experiment = folder or Path("runs") / script.stem, experiment_of(script, settings, config, said)
+    target, experiment = folder or Path("runs") / script.stem, experiment_of(script, settings, config, said).having(own)
     with naming_later(config, said):
         _start(experiment, script, settings, target, folds, exact, progress)
 
 
-def _start_workers(count: int, engine: str, hosts: str | None, restarts: int, folder: Path) -> None:
+def _start_workers(asked: Workers, hosts: str | None) -> None:
     """Run this command once more, on several processes."""
-    from wholestep.workers.workers import Workers
-
-    asked = Workers(count, engine, checkpoint=folder, restarts=restarts)
-    if engine == "ray":
+    assert asked.count is not None, "the option says it"
+    if asked.engine == "ray":
         from wholestep.workers.ray import run_on_ray
 
         run_on_ray(asked)
     else:
-        start((sys.executable, "-m", "wholestep.cli", *sys.argv[1:]), count, hosts, restarts)
+        start((sys.executable, "-m", "wholestep.cli", *sys.argv[1:]), asked.count, hosts, asked.restarts)
 
 
 def _start(
@@ -115,7 +118,13 @@ def _start(
 
 
 def _resume(
-    script: Path | None, run: Path, epochs: int | None, device: str | None, exact: bool, progress: bool
+    script: Path | None,
+    run: Path,
+    epochs: int | None,
+    device: str | None,
+    exact: bool,
+    progress: bool,
+    own: dict[str, Any],
 ) -> None:
     from wholestep.cli.trust import started_as
     from wholestep.train import load_checkpoint
@@ -131,7 +140,8 @@ def _resume(
     if stored.position.epoch >= asked:
         say(f"all {asked} epochs are done; to go on give more: --resume {run} --epochs {2 * asked}")
     target = run.parent if is_checkpoint(run) else run
-    _fit(experiment_of(own_script, own_settings), own_script, own_settings, target, run, exact, progress)
+    experiment = experiment_of(own_script, own_settings).having(own)
+    _fit(experiment, own_script, own_settings, target, run, exact, progress)
 
 
 def _refuse_used(folder: Path) -> None:

@@ -13,6 +13,7 @@ from wholestep.errors import UsageError, WorkerError
 from wholestep.options import Launch, launched
 
 if TYPE_CHECKING:
+    from wholestep.workers.grid import MPIGrid
     from wholestep.workers.mpi import MPIGroup
     from wholestep.workers.workers import Workers
 
@@ -24,11 +25,11 @@ FINISH, FINISH_WATCHED = 60.0, 2.0
 INSTALL = "pip install 'wholestep[mpi]'"
 
 _joined: MPIGroup | None = None
+_grids: dict[int, MPIGrid] = {}  # by how many ranks stand along the model axis
 
 
-def join(workers: Workers) -> MPIGroup | None:
+def join(workers: Workers) -> MPIGroup | MPIGrid | None:
     """The group that this process is a rank of; None where it is alone and need not be more."""
-    _refuse_axes(workers)
     launch = launched()
     if launch is None:
         if workers.count == 1:
@@ -36,26 +37,47 @@ def join(workers: Workers) -> MPIGroup | None:
         raise UsageError(_started_alone(workers))
     _need_count(workers.count, launch.count)
     group = _joined or _join(launch, workers.timeout)
-    group.native.timeout = workers.timeout
+    group.wait_for(workers.timeout)
     _need_count(workers.count, group.size)
-    return group if group.size > 1 else None
+    return _in_grid(group, workers) if group.size > 1 or workers.model else None
 
 
-def _refuse_axes(workers: Workers) -> None:
-    """What is not built is not passed over in silence."""
-    if (workers.model or 1) > 1:
+def _in_grid(group: MPIGroup, workers: Workers) -> MPIGroup | MPIGrid:
+    """The ranks as they stand; all say the same, or each of them is told who does not."""
+    model = workers.model or 1
+    told = [text.decode() for text in group.gather(str(model).encode())]
+    for rank, other in enumerate(told):
+        if other != told[0]:
+            raise UsageError(
+                f"the workers do not stand in one grid: rank {rank} has ws.Workers(model={other}), and rank 0 "
+                f"model={told[0]}. Give all of them the same."
+            )
+    if group.size % model:
         raise UsageError(
-            f"ws.Workers(model={workers.model}): layers cannot be divided among workers yet; divide batches alone, "
-            f"ws.Workers({workers.count})."
+            f"ws.Workers(model={model}): {group.size} processes were started, which do not stand in rows of {model}. "
+            f"Start a multiple of it: wholestep launch -n {2 * model} ..."
         )
+    if model == 1:
+        return group
+    from wholestep.workers.grid import MPIGrid
+
+    if model not in _grids:
+        _grids[model] = MPIGrid(group, model)
+    _grids[model].wait_for(workers.timeout)
+    return _grids[model]
 
 
 def _started_alone(workers: Workers) -> str:
-    shown, count = "" if workers.count is None else workers.count, workers.count or 2
+    count = workers.count or workers.model or 2
+    shown = "" if workers.count is None else workers.count
+    shards: object = count
+    if (workers.model or 1) > 1:
+        shards = (workers.data or 1, workers.model)
+        shown = f"model={workers.model}" if workers.data is None else f"data={workers.data}, model={workers.model}"
     script = sys.argv[0] if sys.argv and sys.argv[0].endswith(".py") else "train.py"
     return (
         f"workers=ws.Workers({shown}): this process is to be one of several, and it was started alone. Start them: "
-        f"wholestep launch -n {count} {script}. To make their steps in this process, to the same bits: shards={count}."
+        f"wholestep launch -n {count} {script}. To make their steps in this process, to the same bits: shards={shards}."
     )
 
 
@@ -127,7 +149,7 @@ def _leave(group: MPIGroup, launch: Launch) -> None:
     MPI is ended where its own launcher wants that.  Where ours watches, a rank that came late would wait for a server
     that is gone, and crash.
     """
-    if group.native.failed:
+    if group.failed:
         _abort(group, launch, LOST)
     together = group.leave_together(FINISH_WATCHED if launch.watched else FINISH)
     if together and not launch.watched:

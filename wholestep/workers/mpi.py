@@ -40,11 +40,12 @@ class MPIGroup:
         comm: of mpi4py; it is copied.
         timeout: seconds that a collective waits for the others.
         memory: read the others' memory where all ranks are on one machine; False sends messages anyway.
+        of: a group of which these are some, along one axis of a grid; errors count its ranks.
     """
 
     engine = "mpi"
 
-    def __init__(self, comm: MPI.Intracomm, timeout: float, memory: bool = True) -> None:
+    def __init__(self, comm: MPI.Intracomm, timeout: float, memory: bool = True, of: MPIGroup | None = None) -> None:
         from mpi4py import MPI
 
         self.comm = comm.Dup()
@@ -54,15 +55,21 @@ class MPIGroup:
         self.rank, self.size = self.comm.rank, self.comm.size
         self.grid = Grid(self.size)
         self.ranks = _gathered(self.comm, _who())  # who the ranks are: machine, host, process
-        self._library = native.library()
+        self.numbers = list(range(self.size)) if of is None else _numbers(self.comm, of.rank)
+        self.asked_for_memory, self._library = memory, native.library()
+        self._beside: list[MPIGroup] = []  # groups of some of these ranks, this one among them
+        if of is not None:
+            of._beside.append(self)
         self._window: MPI.Win | None = None
         addresses = self._addresses() if memory and self._share_memory() else None
         slot = self._slot(addresses is not None)
         pids = (ctypes.c_int * self.size)(*self._visible())
         mpi = _functions(self.comm)
-        crowded = 1 + sum(pid != 0 for pid in pids) > len(os.sched_getaffinity(0))
+        beside = self._visible() if of is None else of._visible()
+        crowded = 1 + sum(pid != 0 for pid in beside) > len(os.sched_getaffinity(0))
+        numbers = (ctypes.c_int * self.size)(*self.numbers)
         opened = self._library.ws_mpi_open(
-            self.rank, self.size, timeout, slot, addresses, pids, ctypes.byref(mpi), crowded
+            self.rank, self.size, timeout, slot, addresses, pids, ctypes.byref(mpi), crowded, numbers
         )
         if not opened:
             raise MemoryError("no memory for the buffers of a group of ranks")
@@ -141,22 +148,42 @@ class MPIGroup:
 
     def check(self) -> None:
         """Raise what went wrong in a collective: WorkerError, which names the rank and its last step."""
-        error = self.native.failed
-        if not error:
-            return
-        missing, step = int(self._library.ws_mpi_missing(self.native)), int(self.native.step)
+        if self.native.failed:
+            raise self.lost(self.native.failed, self.missing, int(self.native.step))
+
+    @property
+    def missing(self) -> int:
+        """The rank that did not come, or was lost; -1: none."""
+        return int(self._library.ws_mpi_missing(self.native))
+
+    def lost(self, error: int, missing: int, step: int, others: str = "") -> WorkerError:
+        """What a failure means, for people; `others`: what else may keep a rank from coming."""
         named = self.ranks[missing].named(missing, self.size)
         if error == errno.ETIMEDOUT:
-            what = f"{named} did not come within {self.native.timeout:g} s: it hangs, or is slower than that"
+            what = f"{named} did not come within {self.native.timeout:g} s: it hangs, {others}or is slower than that"
             how = "Look at what it printed last, or wait longer: ws.Workers(timeout=...)."
         else:
             what = f"{named} is gone: it was killed, or an error ended it"
             how = "Look at what it printed last; checkpoint= and `wholestep launch --restarts 3` go on by themselves."
-        raise WorkerError(f"{what}. Its last step was {step}. {how}", missing, step)
+        return WorkerError(f"{what}. Its last step was {step}. {how}", missing, step)
+
+    def wait_for(self, seconds: float) -> None:
+        """From now on a collective waits so long for the others."""
+        self.native.timeout = seconds
+
+    def watch(self, whole: MPIGroup) -> None:
+        """Look at, and show, who waits for whom among all ranks of a grid."""
+        self._library.ws_mpi_watch(self.native, whole.native)
+
+    @property
+    def failed(self) -> bool:
+        """Did a collective of these ranks, or of some of them, not come to its end?"""
+        return any(group.native.failed for group in (self, *self._beside))
 
     def leave(self) -> None:
         """Tell the others not to wait for this rank any longer."""
-        self._library.ws_mpi_leave(self.native)
+        for group in (self, *self._beside):
+            self._library.ws_mpi_leave(group.native)
 
     def leave_together(self, seconds: float) -> bool:
         """Leave, and wait for the others to; False where they have not by then."""
@@ -194,6 +221,12 @@ def _gathered(comm: MPI.Intracomm, own: str) -> list[_Rank]:
     found = np.zeros((comm.size, NAME), np.uint8)
     comm.Allgather(np.frombuffer(own.encode().ljust(NAME, b"\0"), np.uint8), found)
     return [_Rank(row.tobytes().rstrip(b"\0").decode()) for row in found]
+
+
+def _numbers(comm: MPI.Intracomm, own: int) -> list[int]:
+    found = np.zeros(comm.size, np.int32)
+    comm.Allgather(np.array([own], np.int32), found)
+    return [int(number) for number in found]
 
 
 def _words(data: bytes, length: int) -> AnyArray:

@@ -35,7 +35,8 @@ def library() -> ctypes.CDLL:
     found = ctypes.CDLL(os.fspath(build_library(cache_of(options), compiler, available_targets()[0].name, "mpi")))
     found.ws_mpi_window.restype, found.ws_mpi_window.argtypes = c_long, [c_int, c_long]
     found.ws_mpi_open.restype = POINTER(NativeGroup)
-    found.ws_mpi_open.argtypes = [c_int, c_int, c_double, c_long, c_void_p, c_void_p, POINTER(Messages), c_int]
+    found.ws_mpi_open.argtypes = [c_int, c_int, c_double, c_long, *[c_void_p] * 2, POINTER(Messages), c_int, c_void_p]
+    found.ws_mpi_watch.restype, found.ws_mpi_watch.argtypes = None, [POINTER(NativeGroup)] * 2
     found.ws_mpi_sent.restype = c_uint64
     for name in ("missing", "sent", "leave", "close"):
         getattr(found, f"ws_mpi_{name}").argtypes = [POINTER(NativeGroup)]

@@ -82,7 +82,7 @@ def _collected(experiment: Experiment, workers: Workers) -> TrainHistory:
 
     assert workers.checkpoint is not None
     stored = load_checkpoint(workers.checkpoint)
-    trainer, loader = experiment.having({"workers": None, "shards": workers.count}).trainer()
+    trainer, loader = experiment.having({"workers": None, "shards": workers.shards}).trainer()
     stored.restore(trainer.session, loader=loader)
     return stored.history
 

@@ -26,7 +26,8 @@ class Workers:
             for them, which starts them again where one is lost.
         shard: "optimizer": each process keeps a part of the optimizer's state, and updates its part of the weights.
         data: of `count = data * model`: how many parts a batch is cut into.
-        model: and how many processes layers are divided among; more than one is refused so far.
+        model: and how many processes have the same rows and divide layers, those that say `split=`; neighbours, rank
+            0 to `model - 1` and so on, best on one machine.
         checkpoint: of "ray": the folder that its restarts go on from; `fit` keeps its checkpoints there.
         restarts: of "ray": how often; `wholestep launch --restarts 3` says it for MPI.
         timeout: seconds that a process waits for the others before the run ends with a `WorkerError`.
@@ -60,8 +61,8 @@ class Workers:
         self._need_axes()
 
     def _need_axes(self) -> None:
-        """`count` follows from `data` and `model` where it is not given."""
-        if self.data is None and self.model is None:
+        """`count` follows from `data` and `model` where it is not given; of `model` alone, from who was started."""
+        if self.data is None and (self.model is None or self.count is None):
             return
         product = (self.data or 1) * (self.model or 1)
         if self.count is None:
@@ -75,6 +76,11 @@ class Workers:
                 f"Workers: count={self.count} is not data={self.data or 1} times model={self.model or 1}, {product}; "
                 "leave one of them out."
             )
+
+    @property
+    def shards(self) -> int | tuple[int, int] | None:
+        """The `shards=` that makes their steps in one process, to the same bits."""
+        return self.count if (self.model or 1) == 1 or self.data is None else (self.data, self.model or 1)
 
     @property
     def rank(self) -> int:

@@ -2,7 +2,10 @@
    here needs MPI to be compiled.  Ranks of one machine read each other's memory instead (a shared window of MPI's).
 
    Every collective is made of one thing, an exchange: each rank has a piece for each other one.  A sum of all ranks is two
-   of them, pieces of what is summed and pieces of the sum, so that each rank sends 2 (n - 1) / n of the data. */
+   of them, pieces of what is summed and pieces of the sum, so that each rank sends 2 (n - 1) / n of the data.
+
+   In a grid a rank waits for those beside it, who may themselves wait for others, along the other axis: so ranks show on a
+   board whom they wait for, and whom they blame. */
 #define _GNU_SOURCE
 #include "group_rows.h"
 #include <errno.h>
@@ -30,10 +33,11 @@ typedef struct {
   handle comm, byte;
 } messages;
 
-/* What a rank shows the others of its machine, in a line of its own: how often it has published, and that it has left. */
+/* What a rank shows the others of its machine, in a line of its own: how often it has published, and that it has left.
+   In a grid, too: whom it waits for and whom it found missing (1 + their numbers), and that it is about to look again. */
 typedef struct {
   _Alignas(64) uint64_t published;
-  uint64_t left;
+  uint64_t left, waits, blames, looks;
 } sign;
 
 enum {
@@ -42,6 +46,7 @@ enum {
   YIELDS = 4000,                                      /* and before we sleep between looks */
   NAP_NS = 50000,
   PROBES = 200,                                       /* naps between two looks whether the others live */
+  SILENCE = 1,                                        /* seconds without a look after which a rank waits for nobody */
   SMALL = 4096                                        /* bytes that every rank adds by itself: one exchange, not two */
 };
 
@@ -52,12 +57,15 @@ typedef struct {
   messages mpi;
   char **windows;                                     /* of each rank; NULL where they have no memory in common */
   const int *pids;                                    /* of each rank; 0 where it cannot be seen from here */
+  const int *numbers;                                 /* of each rank among all of a grid */
+  char **board;                                       /* signs of all of a grid by number; NULL where nobody looks */
+  int all;                                            /* of them */
   long slot;                                          /* bytes */
   uint64_t published, turns;
   char *received, *packed;                            /* size slots each, for messages */
   request *requests;                                  /* 2 x size */
   int spins;                                          /* none where there are more ranks than cores */
-  int missing;                                        /* the rank that did not come, or was lost */
+  int missing;                                        /* the number of who did not come, or was lost */
   uint64_t sent;                                      /* bytes that others were given */
 } engine;
 
@@ -88,9 +96,46 @@ static int is_dead(int pid) {
   return state && state[1] == ' ' && (state[2] == 'Z' || state[2] == 'X');
 }
 
+static sign *shown_by(const engine *e, int number) { return (sign *)e->board[number]; }
+static sign *own_sign(const engine *e) { return shown_by(e, e->numbers[e->group.rank]); }
+
+static void show(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
+static uint64_t seen(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+
+static void look_again(const engine *e) { show(&own_sign(e)->looks, own_sign(e)->looks + 1); }
+
+/* Whom a rank that did not come waits for: 1 + a number, or 0.  One that has been stopped shows what it showed last. */
+static uint64_t awaited_by(const engine *e, const sign *theirs) {
+  const uint64_t looks = seen(&theirs->looks);
+  const double deadline = now() + SILENCE;
+  while (seen(&theirs->looks) == looks && !seen(&theirs->blames)) {
+    if (now() > deadline) return 0;
+    look_again(e);                                    /* others may look at us */
+    nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+  }
+  return seen(&theirs->blames) ? seen(&theirs->blames) : seen(&theirs->waits);
+}
+
+/* Who is to blame where a rank did not come: it, or whom it waits for. */
+static int to_blame(const engine *e, int error, int number) {
+  int found = number;
+  for (int hop = 0; hop < e->all; hop++) {
+    const sign *theirs = shown_by(e, found);
+    const uint64_t next = error == ETIMEDOUT ? awaited_by(e, theirs) : seen(&theirs->blames);
+    if (!next) return found;
+    found = (int)next - 1;
+  }
+  return number;
+}
+
 static int fail(engine *e, int error, int rank) {
-  if (!e->group.failed) e->group.failed = error, e->missing = rank;
-  return e->group.failed;
+  if (e->group.failed) return e->group.failed;
+  e->missing = e->numbers[rank];
+  if (e->board) {
+    e->missing = to_blame(e, error, e->missing);
+    show(&own_sign(e)->blames, (uint64_t)e->missing + 1);
+  }
+  return e->group.failed = error;
 }
 
 /* Once more without what we wait for: 0 while there is hope for `rank`, else why not. */
@@ -104,12 +149,18 @@ static int wait_on(engine *e, patience *p, int rank) {
     sched_yield();
     return 0;
   }
+  if (e->board) show(&own_sign(e)->waits, (uint64_t)e->numbers[rank] + 1), look_again(e);
   nanosleep(&(struct timespec){0, NAP_NS}, NULL);
   if (p->looks % PROBES == 0) {
     if (e->pids[rank] && is_dead(e->pids[rank])) return fail(e, EPIPE, rank);
     if (now() > p->deadline) return fail(e, ETIMEDOUT, rank);
   }
   return 0;
+}
+
+/* It waits for nobody. */
+static void come_through(engine *e, const patience *wait) {
+  if (e->board && wait->looks >= e->spins + YIELDS) show(&own_sign(e)->waits, 0);
 }
 
 /* ---- exchanges ---- */
@@ -140,12 +191,13 @@ static int exchange_memory(engine *e, pieces *p) {
   for (int other = 0; other < size; other++) {
     const sign *theirs = (const sign *)e->windows[other];
     while (__atomic_load_n(&theirs->published, __ATOMIC_ACQUIRE) < e->published) {
-      if (__atomic_load_n(&theirs->left, __ATOMIC_RELAXED)) return fail(e, EPIPE, other);
+      if (seen(&theirs->left)) return fail(e, EPIPE, other);
       const int error = wait_on(e, &wait, other);
       if (error) return error;
     }
     p->in[other] = slot_of(e, other, p->same ? 0 : rank);
   }
+  come_through(e, &wait);
   return 0;
 }
 
@@ -161,6 +213,7 @@ static int finish(engine *e) {
       if (error) return error;
     }
   }
+  come_through(e, &wait);
   return 0;
 }
 
@@ -336,23 +389,33 @@ static int broadcast(ws_group *g, const ws_share *shares, int number, int dtype)
 /* Bytes of a rank's window for slots of `slot` bytes. */
 EXPORT long ws_mpi_window(int size, long slot) { return ALONE + 2L * size * slot; }
 
-/* A rank's group; NULL where there is no memory.  `windows` and `pids` are one of each rank and are
-   copied; `crowded` says that ranks share cores. */
+/* A copy of `count` things of `bytes` each; of nothing, none. */
+static void *copied(const void *from, int count, size_t bytes) {
+  void *made = from ? malloc((size_t)count * bytes) : NULL;
+  return made ? memcpy(made, from, (size_t)count * bytes) : NULL;
+}
+
+/* A rank's group; NULL where there is no memory.  `windows`, `pids` and `numbers` are one of each rank and are copied;
+   `crowded` says that ranks share cores. */
 EXPORT ws_group *ws_mpi_open(int rank, int size, double timeout, long slot, char *const *windows, const int *pids,
-                             const messages *mpi, int crowded) {
+                             const messages *mpi, int crowded, const int *numbers) {
   engine *e = calloc(1, sizeof *e);
-  char **seen = windows ? malloc((size_t)size * sizeof *seen) : NULL;
-  int *processes = malloc((size_t)size * sizeof *processes);
-  request *requests = calloc((size_t)(2 * size), sizeof *requests);
-  char *received = windows ? NULL : malloc((size_t)(size * slot)), *packed = windows ? NULL : malloc((size_t)(size * slot));
-  if (!e || !processes || !requests || (windows ? !seen : !received || !packed)) return NULL;
-  memcpy(processes, pids, (size_t)size * sizeof *processes);
-  if (windows) memcpy(seen, windows, (size_t)size * sizeof *seen);
+  if (!e) return NULL;
   e->group = (ws_group){.rank = rank, .size = size, .timeout = timeout, .all_reduce = all_reduce,
                         .reduce_scatter = reduce_scatter, .all_gather = all_gather, .broadcast = broadcast, .engine = e};
-  e->mpi = *mpi, e->windows = seen, e->pids = processes, e->slot = slot, e->missing = -1, e->spins = crowded ? 0 : SPINS;
-  e->requests = requests, e->received = received, e->packed = packed;
+  e->mpi = *mpi, e->slot = slot, e->missing = -1, e->spins = crowded ? 0 : SPINS;
+  e->windows = copied(windows, size, sizeof *windows);
+  e->pids = copied(pids, size, sizeof *pids), e->numbers = copied(numbers, size, sizeof *numbers);
+  e->requests = calloc((size_t)(2 * size), sizeof *e->requests);
+  if (!windows) e->received = malloc((size_t)(size * slot)), e->packed = malloc((size_t)(size * slot));
+  if (!e->pids || !e->numbers || !e->requests || (windows ? !e->windows : !e->received || !e->packed)) return NULL;
   return &e->group;
+}
+
+/* Let a rank show on the windows of all ranks of a grid whom it waits for; `whole` is their group. */
+EXPORT void ws_mpi_watch(ws_group *g, const ws_group *whole) {
+  engine *e = (engine *)g;
+  e->board = ((const engine *)whole)->windows, e->all = whole->size;
 }
 
 EXPORT int ws_mpi_missing(const ws_group *g) { return ((const engine *)g)->missing; }
@@ -361,12 +424,13 @@ EXPORT uint64_t ws_mpi_sent(const ws_group *g) { return ((const engine *)g)->sen
 /* The others need not wait for this rank any longer. */
 EXPORT void ws_mpi_leave(ws_group *g) {
   engine *e = (engine *)g;
-  if (e->windows) __atomic_store_n(&((sign *)e->windows[g->rank])->left, 1, __ATOMIC_RELAXED);
-  fail(e, EPIPE, g->rank);
+  if (e->windows) show(&((sign *)e->windows[g->rank])->left, 1);
+  if (!g->failed) g->failed = EPIPE, e->missing = e->numbers[g->rank];
 }
 
 /* Memory of the engine; the window is MPI's. */
 EXPORT void ws_mpi_close(ws_group *g) {
   engine *e = (engine *)g;
-  free(e->windows), free((void *)e->pids), free(e->requests), free(e->received), free(e->packed), free(e);
+  free(e->windows), free((void *)e->pids), free((void *)e->numbers);
+  free(e->requests), free(e->received), free(e->packed), free(e);
 }

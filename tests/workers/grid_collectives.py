@@ -1,0 +1,51 @@
+"""Run by every rank of tests/workers/test_mpi.py: collectives along both axes of a grid.  `ok` is the last word."""
+
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+
+from tests.workers.collectives import parts
+from tests.workers.trees import tree_sum
+from wholestep.compiler.ir.grid import AXES
+from wholestep.workers import native
+from wholestep.workers.grid import MPIGrid
+from wholestep.workers.mpi import MPIGroup
+
+COUNTS = (1, 3000, 200_004)
+
+
+def check(grid: MPIGrid, axis: str, count: int) -> None:
+    group, beside = grid.along[axis], list(grid.grid.beside(axis, grid.rank))
+    assert group.numbers == beside
+    given = parts(count * group.size, "float32", grid.size, seed=count)  # of all ranks, by their number
+    own, total = given[grid.rank].copy(), tree_sum([given[r] for r in beside])
+    assert native.sum_all(group.native, own) == 0
+    assert own.tobytes() == total.tobytes()
+    part = np.zeros(count, np.float32)
+    assert native.run(group.native, "reduce_scatter", [(given[grid.rank], part, count)]) == 0
+    assert part.tobytes() == total[group.rank * count : (group.rank + 1) * count].tobytes()
+    whole = np.zeros_like(own)
+    assert native.run(group.native, "all_gather", [(given[grid.rank][:count].copy(), whole, count)]) == 0
+    assert whole.tobytes() == np.concatenate([given[r][:count] for r in beside]).tobytes()
+    first = given[grid.rank].copy()
+    assert native.run(group.native, "broadcast", [(first, first, first.size)]) == 0
+    assert first.tobytes() == given[beside[0]].tobytes()
+
+
+def main() -> None:
+    for memory in (True, False):
+        whole = MPIGroup(MPI.COMM_WORLD, timeout=60.0, memory=memory)
+        grid = MPIGrid(whole, 2)
+        assert all(group.memory == memory for group in grid.along.values())
+        assert grid.gather(str(grid.rank).encode()) == [str(rank).encode() for rank in range(grid.size)]
+        assert grid.broadcast(str(grid.rank).encode()) == b"0"
+        for count in COUNTS:
+            for axis in AXES:
+                check(grid, axis, count)
+        grid.check()
+    print("ok", flush=True)
+
+
+if __name__ == "__main__":
+    main()
