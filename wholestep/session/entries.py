@@ -280,15 +280,17 @@ class Programs:
 
 def memories(plan: Plan, where: Where) -> Iterator[tuple[list[str], Memory]]:
     """Where the states of a plan are: in the device's memory, but for those that ranks have divided."""
-    divided = [name for name, id in plan.states if plan.buffers[id].parts]
-    yield [name for name, id in plan.states if not plan.buffers[id].parts], where.device.memory
+    divided = [plan.buffers[id] for _, id in plan.states if plan.buffers[id].is_part]
+    yield [name for name, id in plan.states if not plan.buffers[id].is_part], where.device.memory
     if divided:
-        from wholestep.compiler.runtime.parts import PartsMemory  # most have none
+        from wholestep.compiler.runtime.parts import memories_of_parts  # most have none
 
         group, memory = where.group, where.device.memory
         assert group is not None, "ranks divide a state"
         assert isinstance(memory, HostMemory), "on CPUs"
-        yield divided, PartsMemory(memory, group)
+        found = memories_of_parts(divided, memory, group)
+        for each in dict.fromkeys(found.values()):
+            yield [name for name, own in found.items() if own is each], each
 
 
 def refuse_closed() -> NoReturn:

@@ -56,12 +56,6 @@ def shard_of(shard: str | None, shards: Shards, workers: Workers | None, device:
     found = shard or (None if workers is None else workers.shard)
     if found is not None and device.runs and not device.name.startswith("cpu"):
         raise OptionError(f"shard={found!r}: states are divided on CPUs; device={device.name!r} keeps them whole.")
-    model = shards[1] if isinstance(shards, tuple) else 1 if workers is None else workers.model or 1
-    if found is not None and model > 1:
-        raise OptionError(
-            f"shard={found!r} and model={model}: workers divide the optimizer's state where each has whole layers. "
-            "Give one of both."
-        )
     return found
 
 

@@ -164,9 +164,11 @@ class Definition:
 
                 traced = lower_precision(traced, self.recipe.precision)
             if self.ranks and entry.partition(".")[0] == TRAIN:
-                from wholestep.steps.divided import divided, with_divided_states  # most are alone
+                from wholestep.steps.divided import divided, with_divided_states, with_split_states  # most are alone
 
                 traced = divided(traced, batch_symbol(self.graph, "a step of several workers"))
+                if self.model_ranks > 1:
+                    traced = with_split_states(traced, self.graph.owners, self.model_ranks)
                 if self.shard is not None and self.ranks > 1:
                     traced = with_divided_states(traced, self.ranks)
             if self._trains(entry):

@@ -5,6 +5,7 @@ What follows is `passes/divide.py`, `passes/split` and `passes/shard.py`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,8 @@ from wholestep.compiler.ir.parts import Cut
 from wholestep.compiler.ir.types import Dim, symbols_of
 from wholestep.errors import UsageError
 from wholestep.steps.capacity import PREFIX
+
+log = logging.getLogger("wholestep")
 
 KEPT = (RAW, AVERAGE)  # how the names of weights end, beside those that are shown
 
@@ -73,6 +76,13 @@ def with_split_states(graph: Graph, owners: Mapping[str, Any], ranks: int) -> Gr
     """The graph with the states marked that ranks of the model axis divide: weights whose layers say so, and what is
     kept beside them in their shape."""
     marked = {name: owned for name, owned in owners.items() if getattr(owned, "splitting", None) is not None}
+    if not marked:
+        log.warning(
+            "model=%d, and no layer says how workers divide it: all of them compute the same. Mark some, as "
+            "ws.nn.Linear(..., split='columns'), ws.nn.MultiHeadAttention(..., split='heads') or "
+            "ws.models.gpt2(..., split=True), or leave model= out.",
+            ranks,
+        )
     for name, owned in marked.items():
         owned.splitting.need(name, ranks)
     found: dict[Node, Cut] = {}

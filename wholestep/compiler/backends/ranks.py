@@ -20,7 +20,8 @@ GROWTH = 8  # steps of a slice, at most, for each of the one before
 
 def takes_part(plan: Plan) -> bool:
     """Is a plan one of a step that ranks make together?"""
-    return bool(plan.divided) or any(isinstance(k.body, Exchange) for k in plan.kernels)
+    exchanges = any(isinstance(k.body, Exchange) for k in plan.kernels)
+    return bool(plan.divided) or exchanges or any(plan.buffers[id].is_part for _, id in plan.states)
 
 
 def axes_of(plan: Plan) -> frozenset[str]:

@@ -77,20 +77,38 @@ class Division:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of what one rank holds."""
-        own = self._of_model()
-        return part_shape(own, self.by_columns, self.ranks) if self.ranks else own
+        return part_shape(self.of_model, self.by_columns, self.ranks) if self.ranks else self.of_model
+
+    @property
+    def of_model(self) -> tuple[int, ...]:
+        """The shape of what ranks with the same part of a layer hold together."""
+        return Cut(*self.cut).shape(self.whole) if self.cut else self.whole
+
+    @property
+    def turned(self) -> bool:
+        """Is it divided by its columns?"""
+        return bool(self.ranks) and self.by_columns and len(self.whole) == 2
+
+    def rows(self, data: int) -> tuple[tuple[int, ...], int, int]:
+        """(form, first, count): of `of_model`, turned and in this form, the rows that a rank answers for.
+
+        Where ranks of the data axis have the same, that is the first of them.
+        """
+        if not self.ranks:
+            return self.of_model, 0, 0 if data else self.of_model[0]
+        form, each = as_divided(self.of_model, self.by_columns, self.ranks), self.shape[0]
+        first = min(data * each, form[0])
+        return form, first, min(each, form[0] - first)
 
     def part(self, whole: Array, data: int, model: int) -> Array:
         """What the rank at a place holds."""
         own = Cut(*self.cut).parts(whole)[model] if self.cut else whole
         if not self.ranks:
             return own
-        divided = as_divided(own.shape, self.by_columns, self.ranks)
-        given = np.ascontiguousarray(own.T if self._turned else own).reshape(divided)
-        rows = self.shape[0]
+        form, first, count = self.rows(data)
+        given = np.ascontiguousarray(own.T if self.turned else own).reshape(form)
         found = np.zeros(self.shape, whole.dtype)
-        mine = given[data * rows : (data + 1) * rows]
-        found[: len(mine)] = mine
+        found[:count] = given[first : first + count]
         return found
 
     def join(self, parts: Mapping[tuple[int, int], Array]) -> Array:
@@ -104,13 +122,6 @@ class Division:
         """What ranks with the same part of a layer hold together."""
         if not self.ranks:
             return parts[0]
-        own = self._of_model()
-        rows = np.concatenate(parts)[: as_divided(own, self.by_columns, self.ranks)[0]]
-        return np.ascontiguousarray(rows.reshape(own[::-1]).T if self._turned else rows.reshape(own))
-
-    def _of_model(self) -> tuple[int, ...]:
-        return Cut(*self.cut).shape(self.whole) if self.cut else self.whole
-
-    @property
-    def _turned(self) -> bool:
-        return self.by_columns and len(self.whole) == 2
+        form, _, _ = self.rows(0)
+        own, rows = self.of_model, np.concatenate(parts)[: form[0]]
+        return np.ascontiguousarray(rows.reshape(own[::-1]).T if self.turned else rows.reshape(own))

@@ -6,14 +6,16 @@ Where ranks are processes, whoever reads one waits for all of them: they read th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from wholestep.compiler.frontend.initializers import FirstValue
-from wholestep.compiler.ir.parts import as_divided, part_shape
+from wholestep.compiler.ir.attrs import DATA, MODEL
+from wholestep.compiler.ir.parts import Division
 from wholestep.compiler.ir.types import TensorType
+from wholestep.compiler.plan.kernel import Buffer
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.group import Group
 from wholestep.compiler.runtime.pieces import Piece
@@ -21,23 +23,29 @@ from wholestep.compiler.runtime.storage import Block, HostArray, HostMemory
 
 
 class PartsMemory:
-    """Of each state this rank's part, in the layout of a memory; all parts where ranks are threads of this process."""
+    """Of each state this rank's part, in the layout of a memory; all parts where ranks are threads of this process.
 
-    def __init__(self, memory: HostMemory, group: Group) -> None:
+    `ranks` and `cut` say how they are divided (`ir/parts.py`): one memory holds what is divided in one way.
+    """
+
+    def __init__(self, memory: HostMemory, group: Group, ranks: int, cut: tuple[int, ...] = ()) -> None:
         self.group = group
-        self.kind = f"{memory.kind}, parts of {group.size} {group.engine}"
-        self._memory, self._ranks = memory, range(group.size) if group.engine == "threads" else (group.rank,)
+        how = [str(ranks)] * bool(ranks) + [f"cut {cut}"] * bool(cut)
+        self.kind = f"{memory.kind}, parts of {group.grid} {group.engine}: {', '.join(how)}"
+        self._memory, self._ranks, self._cut = memory, ranks, cut
+        self._here = range(group.size) if group.engine == "threads" else (group.rank,)
 
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> list[Parts]:
         """The parts of each rank in one piece."""
         columns = list(by_columns) or [False] * len(types)
         shapes = [tuple(int(e) for e in t.shape) for t in types]
-        parts = [part_shape(shape, by, self.group.size) for shape, by in zip(shapes, columns, strict=True)]
-        own = [TensorType(part, t.dtype) for part, t in zip(parts, types, strict=True)]
-        held = {rank: self._memory.hold(own) for rank in self._ranks}
+        divided = [Division(shape, by, self._ranks, self._cut) for shape, by in zip(shapes, columns, strict=True)]
+        own = [TensorType(division.shape, t.dtype) for division, t in zip(divided, types, strict=True)]
+        turned = [False if self._ranks else by for by in columns]  # rows are cut as they are stored
+        held = {rank: self._memory.hold(own, turned) for rank in self._here}
         return [
-            Parts(shape, by, {rank: arrays[i] for rank, arrays in held.items()}, self.group)
-            for i, (shape, by) in enumerate(zip(shapes, columns, strict=True))
+            Parts(division, {rank: arrays[i] for rank, arrays in held.items()}, self.group)
+            for i, division in enumerate(divided)
         ]
 
     def draw(self, into: Parts, first: FirstValue) -> bool:
@@ -45,13 +53,20 @@ class PartsMemory:
         return False
 
 
-class Parts:
-    """A state of which every rank has a part; `of` are those that are here."""
+def memories_of_parts(buffers: Sequence[Buffer], memory: HostMemory, group: Group) -> dict[str, PartsMemory]:
+    """Where those states are that ranks have divided, by name."""
+    found: dict[tuple[int, tuple[int, ...]], PartsMemory] = {}
+    for buffer in buffers:
+        if (buffer.parts, buffer.split) not in found:
+            found[buffer.parts, buffer.split] = PartsMemory(memory, group, buffer.parts, buffer.split)
+    return {buffer.name: found[buffer.parts, buffer.split] for buffer in buffers}
 
-    def __init__(self, shape: tuple[int, ...], by_columns: bool, of: dict[int, HostArray], group: Group) -> None:
-        self.of, self._shape, self._group = of, shape, group
-        self._turned = by_columns and len(shape) == 2
-        self._divided = as_divided(shape, by_columns, group.size)
+
+class Parts:
+    """A state of which every rank has a part; `of` are those that are here, by rank."""
+
+    def __init__(self, division: Division, of: dict[int, HostArray], group: Group) -> None:
+        self.of, self._division, self._group = of, division, group
 
     @property
     def block(self) -> Block:
@@ -65,33 +80,36 @@ class Parts:
 
     def read(self) -> AnyArray:
         """The whole, rows contiguous."""
-        own = [part.read() for part in self.of.values()]
-        if not self.all_here:
-            told = self._group.gather(own[0].tobytes())
-            own = [np.frombuffer(part, own[0].dtype).reshape(own[0].shape) for part in told]
-        whole = np.concatenate(own)[: self._divided[0]]
-        return np.ascontiguousarray(whole.reshape(self._shape[::-1]).T if self._turned else whole.reshape(self._shape))
+        return np.ascontiguousarray(self._division.join(self._every()))
+
+    def _every(self) -> Mapping[tuple[int, int], AnyArray]:
+        """What ranks hold, by their places in the grid."""
+        if self.all_here:
+            return {self._place(rank): part.read() for rank, part in self.of.items()}
+        (own,) = (part.read() for part in self.of.values())
+        told = self._group.gather(own.tobytes())
+        return {self._place(r): np.frombuffer(part, own.dtype).reshape(own.shape) for r, part in enumerate(told)}
 
     def piece(self) -> Piece:
         """This rank's part without what fills it up, and where it lies; nobody else is asked."""
         ((rank, own),) = self.of.items()
-        rows, axes = self._divided[0], tuple(range(len(self._shape)))
-        first = min(rank * -(-rows // self._group.size), rows)
-        turned = axes[::-1] if self._turned else axes
-        return Piece(own.read()[: rows - first], self._shape, turned, self._divided, first)
+        (data, model), of = self._place(rank), self._division
+        form, first, count = of.rows(data)
+        axes = tuple(range(len(of.whole)))
+        return Piece(own.read()[:count], of.of_model, axes[::-1] if of.turned else axes, form, first, of.cut, model)
 
     def write(self, value: AnyArray) -> None:
         """Every rank takes its part."""
-        whole = np.ascontiguousarray(value.T if self._turned else value).reshape(self._divided)
-        rows = -(-self._divided[0] // self._group.size)
-        filled = np.zeros((rows * self._group.size, *self._divided[1:]), whole.dtype)
-        filled[: len(whole)] = whole
         for rank, part in self.of.items():
-            part.write(filled[rank * rows : (rank + 1) * rows])
+            part.write(self._division.part(value, *self._place(rank)))
+
+    def _place(self, rank: int) -> tuple[int, int]:
+        grid = self._group.grid
+        return grid.place(DATA, rank), grid.place(MODEL, rank)
 
     def fill(self, numbers: AnyArray) -> None:
         """Take numbers over and over."""
-        self.write(np.resize(numbers, math.prod(self._shape)).reshape(self._shape))
+        self.write(np.resize(numbers, math.prod(self._division.whole)).reshape(self._division.whole))
 
     def take(self, at: tuple[Any, ...]) -> AnyArray:
         """A copy of the elements at some indices."""

@@ -76,7 +76,7 @@ def _reason_to_skip(subject: Subject) -> str:
         return f"device={subject.where.device.name!r} does not run plans"
     if subject.where.options.verify is False:
         return "verify=False"
-    if parts_of(subject.plan) and not subject.plan.divided:
+    if axes_of(subject.plan) and not subject.plan.divided:
         return "it adds shares that ranks have made before"
     seconds = least_seconds(subject.plan)
     if subject.where.options.verify is None and seconds > TOO_LONG:
@@ -166,15 +166,18 @@ def _of_one_rank(plan: Plan, sizes: dict[str, int]) -> dict[str, int]:
     if not plan.divided:
         return {s: n for s, n in sizes.items() if s not in (RANK, MODEL_RANK)}
     rows = sizes[plan.divided]
-    if parts := parts_of(plan):  # all ranks run, each with a row
-        rows = plan.whole if sizes == plan.sizes else max(rows, parts)
+    if axes := axes_of(plan):  # all ranks run, each with a row
+        rows = plan.whole if sizes == plan.sizes else max(rows, axes[0])
     known = {plan.divided: rows, ROWS: rows}
     return {s: known.get(s, n) for s, n in sizes.items() if s not in (OWN, RANK, MODEL_RANK)}
 
 
-def parts_of(plan: Plan) -> int:
-    """How many ranks have divided states of a plan among them; 0: none."""
-    return max((plan.buffers[id].parts for _, id in plan.states), default=0)
+def axes_of(plan: Plan) -> tuple[int, int] | None:
+    """How many ranks along each axis have divided states of a plan among them; None: they are whole."""
+    states = [plan.buffers[id] for _, id in plan.states]
+    if not any(buffer.is_part for buffer in states):
+        return None
+    return max(b.parts or 1 for b in states), max(b.split[2] if b.split else 1 for b in states)
 
 
 def _complaint(comparison: Comparison, sizes: Sizes) -> str:

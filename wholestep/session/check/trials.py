@@ -18,7 +18,7 @@ from wholestep.compiler.runtime.memory import explained
 from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.slot import Slot
 from wholestep.compiler.runtime.state import State
-from wholestep.session.check.check import Subject, parts_of
+from wholestep.session.check.check import Subject, axes_of
 from wholestep.session.check.compare import Comparison, compared, distances, shaking, tolerance_of
 from wholestep.session.check.draw import SEED, STEP, Draw, Tile, Trial, all_finite, changed_by_suiting, suited
 from wholestep.session.check.meaning import Evaluation, Settle, demand_of, depending_on, evaluation, grid, is_large
@@ -115,8 +115,8 @@ class TrialSession:
         """`meanwhile` is called while the plan is compiled; it may use everything but `run`."""
         device = subject.where.device
         self._state, self._scratch = State(), device.scratch()
-        parts = parts_of(subject.plan)  # of a state: ranks that have them are threads here
-        self._where = replace(subject.where, seed=SEED, group=Shards(parts) if parts else None)
+        axes = axes_of(subject.plan)  # ranks that have parts of states are threads here
+        self._where = replace(subject.where, seed=SEED, group=None if axes is None else Shards(*axes))
         place = Place(self._where, self._state, self._scratch)
 
         def get_ready() -> None:

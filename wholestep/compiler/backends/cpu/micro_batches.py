@@ -39,6 +39,7 @@ class MicroBatchProgram:
         group = place.where.group
         ranks = group if any(paced(group, p.plan) for p in programs) else None
         self._group, self._pace = ranks, Pace(ranks)
+        self._seen = -1  # the version of the state that it has
         types = {name: plan.buffers[id].type for name, id in plan.inputs}
         self._cut = {name for name, type in types.items() if shape.is_cut(type.shape)}
         self._types = types
@@ -100,6 +101,7 @@ class MicroBatchProgram:
     def launch(self, sizes: Mapping[str, int]) -> MicroBatchProgram:
         """One step, to its end."""
         self.count(self._pace.timed(self.prepare(sizes)))
+        self.show()
         return self
 
     def prepare(self, sizes: Mapping[str, int]) -> Callable[[], int]:
@@ -121,7 +123,8 @@ class MicroBatchProgram:
         return partial(self._library.run_micro_batches, loop)
 
     def show(self) -> None:
-        """Each phase refreshes its copies itself."""
+        """Its states are those of now; each phase refreshes its copies itself."""
+        self._seen = self._state.family.version
 
     def wait(self) -> None:
         """A step is done when it returns."""
@@ -135,7 +138,10 @@ class MicroBatchProgram:
         return self._last.keep()
 
     def _place_whole(self, sizes: Mapping[str, int]) -> None:
+        changed = self._state.family.version != self._seen
         for phase in self._phases:
+            if changed:
+                phase.program.bring_states()
             phase.program.set_sizes(sizes)
             for name in phase.whole:
                 phase.program.bind_address(name, self._addresses[self._slots[name]])
@@ -158,6 +164,7 @@ class MicroBatchProgram:
         run = self.prepare_slice(epoch, loop, losses, done, self._pace.steps(len(losses) - done))
         made = run() if self._pace.alone else self._pace.timed(run)
         self.count_slice(made)
+        self.show()
         return made
 
     def prepare_slice(

@@ -57,13 +57,12 @@ class CpuProgram:
         self._memory, self.threads = place.memory or MEMORY, native.APART if place.apart else place.where.threads
         divided = [name for name, id in plan.inputs if plan.buffers[id].type.shape[:1] == (Dim.symbol(plan.divided),)]
         self._cut = frozenset(divided if self.ranks > 1 else ())
-        self._parts = frozenset(b.name for b in plan.buffers if b.space is Space.STATE and b.parts)
-        self._divided_among: Memory = self._memory
-        if self._parts:
-            from wholestep.compiler.runtime.parts import PartsMemory  # most have none
+        self._parts: Mapping[str, Memory] = {}
+        if parts := [b for b in plan.buffers if b.space is Space.STATE and b.is_part]:
+            from wholestep.compiler.runtime.parts import memories_of_parts  # most have none
 
             assert group is not None, "a rank that is alone has no parts"
-            self._divided_among = PartsMemory(MEMORY, group)
+            self._parts = memories_of_parts(parts, MEMORY, group)
         self._given: dict[str, AnyArray] = {}  # of ranks: what all of them are given, whose indices each looks at
         assert isinstance(place.scratch, Scratch), "programs of the CPU share its scratch memory"
         self._scratch, self._code, self.library = place.scratch, code, code.library
@@ -118,12 +117,13 @@ class CpuProgram:
         """A state's numbers as they are stored, flat."""
         found: Any = self._state.slot(state).on(self._memory_of(state))
         if state in self._parts:
-            found = found.of[self._places[RANK]]
+            assert self._group is not None
+            found = found.of[self._group.rank]
         assert isinstance(found, HostArray), "the CPU's memory is the host's"
         return found.flat
 
     def _memory_of(self, state: str) -> Memory:
-        return self._divided_among if state in self._parts else self._memory
+        return self._parts.get(state, self._memory)
 
     def _make_call(self) -> None:
         plan = self.plan
@@ -271,13 +271,17 @@ class CpuProgram:
 
     def _refresh(self) -> None:
         """Rewrite the second layouts of states that someone else has changed, perhaps on another device."""
+        self.bring_states()
+        if self._code.refresh is not None:
+            self._code.refresh(self._call_reference)
+        self._seen = self._state.family.version
+
+    def bring_states(self) -> None:
+        """Numbers that were last changed in another memory, a device's or that of ranks, are those of this one."""
         if self._state.family.spread:
             for name, _ in self.plan.states:
                 own = self._memory is MEMORY  # the others of this process change theirs alike
                 self._state.slot(name).bring(self._memory_of(name).kind, own and name in self.plan.updated)
-        if self._code.refresh is not None:
-            self._code.refresh(self._call_reference)
-        self._seen = self._state.family.version
 
     # -- what it leaves ------------------------------------------------------------------------------------------
 
