@@ -10,17 +10,23 @@ import numpy as np
 import pytest
 
 import wholestep as ws
+from wholestep.compiler.backends.cpu.scratch import Scratch
+from wholestep.compiler.plan.kernel import Plan
 
 THREADS, STEPS, ROWS = 4, 300, 64
 
 
-@pytest.fixture(scope="module")
-def session() -> ws.Session:
+def built() -> ws.Session:
     """The loss of a batch is its own mean, its output the batch plus one."""
     g = ws.Graph()
     x, w = g.input("x", ("batch", 4)), g.parameter("w", (4,), init=1.0)
     g.set_outputs({"loss": (x * w).mean(), "y": x + w})
     return ws.build_session(g, optimizer=ws.SGD(lr=0.0), batch_size=ROWS)
+
+
+@pytest.fixture(scope="module")
+def session() -> ws.Session:
+    return built()
 
 
 def batch(value: int, rows: int = ROWS) -> np.ndarray:
@@ -66,6 +72,25 @@ def test_runs_steps_and_evaluations_side_by_side(session: ws.Session) -> None:
         for done in [pool.submit(work, i) for i, work in enumerate((run, step, step, look))]:
             done.result()
     assert wrong == []
+
+
+def test_memory_that_programs_share_moves_while_no_thread_makes_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, has_turn, reserve = built(), list[bool](), Scratch.reserve
+
+    def watched(scratch: Scratch, plan: Plan, threads: int) -> None:
+        if scratch is session._programs.place.scratch:  # new plans are checked in memory of their own
+            has_turn.append(not session._programs.turns._tokens)
+        reserve(scratch, plan, threads)
+
+    monkeypatch.setattr(Scratch, "reserve", watched)
+    session.predict(x=batch(1))
+    session.evaluate(x=batch(1))
+    session.evaluate_all({"x": batch(1, 3 * ROWS)})
+    session.gradient_stats(x=batch(1, 2 * ROWS))
+    session.set_optimizer(ws.Adam(lr=0.0))
+    session.set_schedule(ws.schedules.cosine(lr=0.1, steps=10))
+    assert len(has_turn) >= 6
+    assert all(has_turn)
 
 
 def test_a_child_of_a_fork_does_not_wait_for_the_parents_threads(session: ws.Session) -> None:

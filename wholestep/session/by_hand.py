@@ -65,7 +65,8 @@ class ByHand:
         entry = programs.entry("apply")
         self._knobs.optimizer.lr = lr
         if programs.state.turn is not programs.turn:
-            programs.take_turn()
+            with programs.turns:
+                programs.take_turn()
         entry({i.name: gradients[i.name] for i in entry.inputs.all})
         programs.state.step += 1
         programs.state.version += 1  # programs that keep a second layout of a parameter look here

@@ -130,7 +130,7 @@ class Programs:
 
     def wait(self) -> None:
         """Return when all steps are done; raises what went wrong in one of them."""
-        for entry in self.entries.values():
+        for entry in [*self.entries.values()]:  # another thread may load one
             entry.program.wait()
 
     # -- counting ------------------------------------------------------------------------------------------------
@@ -188,8 +188,15 @@ class Programs:
     def entry(self, name: str) -> EntryPoint:
         """An entry point beside the main one, compiled when it is first asked for."""
         if name not in self.entries:
-            self.load(name, *self.need(f"the entry point {name!r}").plan(name))
+            plan = self.need(f"the entry point {name!r}").plan(name)
+            self._load_apart(name, lambda: self.load(name, *plan))
         return self.entries[name]
+
+    def _load_apart(self, name: str, load: Callable[[], object]) -> None:
+        """Load an entry point while no thread makes a step: memory that programs share may move."""
+        with self.turns:
+            if name not in self.entries:  # another thread may have been faster
+                load()
 
     def entry_with_room(self, name: str, given: Mapping[str, object]) -> EntryPoint:
         """An entry point that takes all rows of what is given, be they more than the session's capacity."""
@@ -199,15 +206,18 @@ class Programs:
             return self.entry(name)
         key = f"{name} of {larger.definition.capacity}"
         if key not in self.entries:
-            self.load(key, *larger.plan(name))
+            plan = larger.plan(name)
+            self._load_apart(key, lambda: self.load(key, *plan))
         return self.entries[key]
 
     def entry_for_all_rows(self) -> EntryPoint:
         """`evaluate` for data of any size, batch after batch, compiled when it is first asked for."""
-        return self.entries.get(ALL_ROWS) or self._load_micro_batches(ALL_ROWS, EVALUATE)
+        if ALL_ROWS not in self.entries:
+            self._load_apart(ALL_ROWS, lambda: self._load_micro_batches(ALL_ROWS, EVALUATE))
+        return self.entries[ALL_ROWS]
 
     def recompile(self, compiled: Plans, why: str) -> None:
-        """Run another step from now on, over the same state."""
+        """Run another step from now on, over the same state; whoever calls it has the turn."""
         log.info("recompiling the step for %s; parameters are kept", why)
         self._define(compiled)
         self.load_main(*compiled.plan(compiled.definition.main))
@@ -315,7 +325,7 @@ def _broadcast(entries: Mapping[str, EntryPoint]) -> Callable[[str, float], None
     """Tells every entry point of a changed scalar.  It knows the entry points alone: no cycle keeps a session alive."""
 
     def changed(name: str, value: float) -> None:
-        for entry in entries.values():
+        for entry in [*entries.values()]:  # another thread may load one
             entry.program.scalar(name, value)
 
     return changed

@@ -65,7 +65,8 @@ class Knobs:
             return
         programs.scalars.drop(PREFIX)
         changed = definition.with_recipe(replace(definition.recipe, schedules=new))
-        programs.recompile(compiled.of(changed), "another schedule")
+        with programs.turns:
+            programs.recompile(compiled.of(changed), "another schedule")
 
     def set_learning_rate(self, lr: float) -> None:
         """Change the learning rate from the next step on; nothing else changes and nothing is compiled."""
@@ -97,7 +98,8 @@ class Knobs:
             return
         for name in definition.optimizer.runtime_values() if definition.optimizer is not None else ():
             scalars.drop(name)
-        programs.recompile(compiled.of(definition.with_optimizer(optimizer)), repr(optimizer))
+        with programs.turns:
+            programs.recompile(compiled.of(definition.with_optimizer(optimizer)), repr(optimizer))
         self.reset_optimizer()
 
     def reset_optimizer(self) -> None:

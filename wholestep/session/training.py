@@ -89,7 +89,8 @@ class Training:
         """
         programs, reset = self._programs, self._measurements.reset_metrics
         programs.held = {}  # their memory is where batches are gathered
-        programs.take_turn()
+        with programs.turns:
+            programs.take_turn()
         main, seed = programs.main, programs.where.seed if order_seed is None else order_seed
 
         def begin_slice() -> None:
