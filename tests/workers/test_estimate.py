@@ -96,7 +96,7 @@ def test_the_report_shows_it() -> None:
             OptionError,
             r"network='56k' is not known: expected one of 10Gb.*ws.Network",
         ),
-        ({"workers": 0}, OptionError, "workers is a whole number of at least 1; received 0"),
+        ({"workers": 0}, OptionError, r"workers is a whole number of at least 1, or ws.Workers\(...\); received 0"),
         ({"workers": 65}, OptionError, "64 is the whole batch, and 65 workers .* at least batch_size=65"),
         ({"network": "10Gb"}, UsageError, "network='10Gb' is between workers: say how many"),
     ],
@@ -112,3 +112,19 @@ def test_a_network_has_a_bandwidth_and_a_batch_can_be_divided() -> None:
     fixed = {**ABOUT, "inputs": ws.Spec((8, 12)), "targets": ws.Spec((8,), "int32"), "batch_size": None}
     with pytest.raises(UsageError, match=r"workers= divides the batch.*Received a first axis of 8"):
         ws.estimate(network(), workers=2, **fixed)
+
+
+def test_workers_in_a_grid_send_along_its_axes(by_workers: dict) -> None:
+    """No layer of this network is divided: those along the model axis tell each other nothing."""
+    report = ws.estimate(network(), workers=ws.Workers(data=2, model=2), **ABOUT)
+    assert (report.workers, report.plan.sizes["batch"]) == (4, 32)
+    assert (report.wire_bytes, report.wire_bytes_along("model")) == (by_workers[2].wire_bytes, 0)
+    assert report.wire_bytes_of_all == 2 * by_workers[2].wire_bytes_of_all
+    assert report.exchange_seconds == by_workers[2].exchange_seconds
+    assert "2 x 2 workers, 5 us, 12.5 GB/s" in str(report)
+    session = ws.build_session(network(), **ABOUT, shards=(2, 2), device="null").report()
+    assert (session.wire_bytes, session.peak_bytes) == (report.wire_bytes, report.peak_bytes)
+    assert "2 x 2 ranks, each with 32 rows or one more" in str(session)
+    assert "along the data axis and 0 along the model axis of them" in str(session)
+    with pytest.raises(OptionError, match=r"has to know how many workers there are: ws.Workers\(data=4, model=2\)"):
+        ws.estimate(network(), workers=ws.Workers(model=2), **ABOUT)

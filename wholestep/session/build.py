@@ -243,12 +243,17 @@ def compile_training_graph(
 def estimate(model_or_graph: Model, *, workers: None = None, **arguments: Any) -> PlanReport: ...
 @overload
 def estimate(
-    model_or_graph: Model, *, workers: int, network: str | Network = "100Gb", shard: str | None = None, **arguments: Any
+    model_or_graph: Model,
+    *,
+    workers: int | Workers,
+    network: str | Network = "100Gb",
+    shard: str | None = None,
+    **arguments: Any,
 ) -> WorkersReport: ...
 def estimate(
     model_or_graph: Model,
     *,
-    workers: int | None = None,
+    workers: int | Workers | None = None,
     network: str | Network | None = None,
     shard: str | None = None,
     **arguments: Any,
@@ -258,9 +263,10 @@ def estimate(
     Takes the arguments of `build_session`; a session built with them maps `peak_bytes`, not a byte more or less.
 
     Args:
-        workers: ranks that divide the batch.  The report is then of one of them, with the bytes that it sends in a step
-            (`wire_bytes`, exact) and predicted times: `compute_seconds` by the target's prices, `exchange_seconds` by
-            the network, `step_seconds`.
+        workers: ranks that divide the batch, or `ws.Workers(data=64, model=4)`, which divide layers too.  The report is
+            then of one of them, with the bytes that it sends in a step (`wire_bytes`, exact, of which
+            `wire_bytes_along("model")`) and predicted times: `compute_seconds` by the target's prices,
+            `exchange_seconds` by the network, `step_seconds`.
         shard: "optimizer": each of them holds a part of the optimizer's state; `peak_bytes` are those of one.
         network: between them: "10Gb", "25Gb", "100Gb" (unless given), "400Gb", "shm", or a `ws.Network`.
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import ceil
 
 from wholestep.compiler.backend import Where
+from wholestep.compiler.ir.grid import MODEL, Grid
 from wholestep.compiler.ir.types import Dim, evaluate
 from wholestep.compiler.passes.exchange import BUCKET_BYTES
 from wholestep.compiler.plan.formats import footprint
@@ -18,6 +20,7 @@ from wholestep.errors import OptionError, UsageError
 from wholestep.session.plans import Plans
 from wholestep.steps.definition import Definition
 from wholestep.workers.network import Exchange, Network, as_network
+from wholestep.workers.workers import Workers
 
 WITHOUT = ("cuda",)  # families of targets whose plans have no collectives
 
@@ -27,6 +30,7 @@ class WorkersReport(PlanReport):
     """The plan of one rank and what its step takes on all of them; `str()` is the table."""
 
     workers: int
+    grid: Grid  # in which they stand
     network: Network
     exchanges: tuple[Exchange, ...]
     compute_seconds: float  # of a rank's kernels, by the target's prices
@@ -37,12 +41,16 @@ class WorkersReport(PlanReport):
 
         That is its gradients, the loss and what metrics count.
         """
-        return ceil(sum(e.sent(self.workers) for e in self.exchanges))
+        return ceil(sum(e.sent(self.grid.along(e.axis)) for e in self.exchanges))
+
+    def wire_bytes_along(self, axis: str) -> Fraction:
+        """What of it goes along an axis of their grid, "data" or "model"."""
+        return sum((e.sent(self.grid.along(axis)) for e in self.exchanges if e.axis == axis), Fraction(0))
 
     @property
     def wire_bytes_of_all(self) -> int:
         """What all ranks send in a step, to the byte: 2(n - 1) times what each reduces."""
-        return int(sum(self.workers * e.sent(self.workers) for e in self.exchanges))
+        return int(sum(self.workers * e.sent(self.grid.along(e.axis)) for e in self.exchanges))
 
     @property
     def gradient_bytes(self) -> int:
@@ -53,7 +61,7 @@ class WorkersReport(PlanReport):
     @property
     def exchange_seconds(self) -> float:
         """What collectives take in a step."""
-        return sum(e.seconds(self.workers, self.network) for e in self.exchanges)
+        return sum(e.seconds(self.grid.along(e.axis), self.network) for e in self.exchanges)
 
     @property
     def step_seconds(self) -> float:
@@ -66,14 +74,16 @@ class WorkersReport(PlanReport):
         return self.compute_seconds / self.step_seconds if self.step_seconds else 1.0
 
     def __str__(self) -> str:
-        latency = sum(replace(e, bytes=0).seconds(self.workers, self.network) for e in self.exchanges)
+        latency = sum(replace(e, bytes=0).seconds(self.grid.along(e.axis), self.network) for e in self.exchanges)
+        shown = f"{self.workers:,}" if self.grid.model == 1 else str(self.grid)
         return "\n".join(
             [
                 super().__str__(),
                 "",
-                f"{self.workers:,} workers, {self.network}",
+                f"{shown} workers, {self.network}",
                 f"  {'collectives':<16}{len(self.exchanges):>14,}  of {sum(e.bytes for e in self.exchanges):,} bytes",
                 f"  {'sent by a rank':<16}{self.wire_bytes:>14,}  bytes a step",
+                *[f"  {'along model':<16}{ceil(self.wire_bytes_along(MODEL)):>14,}  of them"] * (self.grid.model > 1),
                 f"  {'computing':<16}{1e3 * self.compute_seconds:>11,.3f} ms  by the prices of {self.plan.target}",
                 f"  {'exchanging':<16}{1e3 * self.exchange_seconds:>11,.3f} ms  {1e3 * latency:,.3f} ms of it latency",
                 f"  {'step':<16}{1e3 * self.step_seconds:>11,.3f} ms  {self.efficiency:.1%} of it computing",
@@ -82,15 +92,18 @@ class WorkersReport(PlanReport):
 
 
 def workers_report(
-    definition: Definition, where: Where, workers: int, network: str | Network, shard: str | None = None
+    definition: Definition, where: Where, asked: int | Workers, network: str | Network, shard: str | None = None
 ) -> WorkersReport:
     """The estimate of a step whose batch is divided among ranks."""
-    network, target = as_network(network), where.device.target
-    alone = _of_one_rank(definition, workers)
+    network, target, grid = as_network(network), where.device.target, _grid_of(asked)
+    workers, shard = grid.size, shard or (asked.shard if isinstance(asked, Workers) else None)
+    alone = _of_one_rank(definition, grid.data)
     has_collectives = workers > 1 and target.family not in WITHOUT
-    if shard is not None and workers > 1 and not has_collectives:
-        raise OptionError(f"shard={shard!r}: states are divided on CPUs; plans for {target.name} keep them whole.")
-    ranked = replace(definition, ranks=workers, shard=shard, traced={}, splits={}) if has_collectives else alone
+    if workers > 1 and not has_collectives:
+        _refuse_division(target, shard, grid.model)
+    ranked = alone
+    if has_collectives:
+        ranked = replace(definition, ranks=grid.data, shard=shard, model_ranks=grid.model, traced={}, splits={})
     plan, _ = Plans(ranked, replace(where.options, cache=False), target).plan_with_report(definition.main)
     found = exchanges_of(plan) if has_collectives else exchanges_without_plan(plan) if workers > 1 else ()
     return WorkersReport(
@@ -99,6 +112,7 @@ def workers_report(
         footprint(plan, where.threads),
         f"estimate of one of {workers:,} ranks",
         workers=workers,
+        grid=grid,
         network=network,
         exchanges=tuple(found),
         compute_seconds=compute_seconds(plan, target, where.threads),
@@ -113,7 +127,7 @@ def compute_seconds(plan: Plan, target: Target, threads: int) -> float:
 
 def exchanges_of(plan: Plan) -> Iterator[Exchange]:
     """The collectives of a rank's plan, in the order in which it runs them."""
-    return (Exchange(collective, size) for collective, size in exchanged(plan))
+    return (Exchange(*found) for found in exchanged(plan))
 
 
 def exchanges_without_plan(plan: Plan) -> Iterator[Exchange]:
@@ -131,10 +145,27 @@ def exchanges_without_plan(plan: Plan) -> Iterator[Exchange]:
         yield Exchange("all_reduce", bucket)
 
 
+def _grid_of(asked: object) -> Grid:
+    """How many ranks stand along each axis."""
+    if isinstance(asked, Workers):
+        if asked.count is None:
+            raise OptionError("estimate has to know how many workers there are: ws.Workers(data=4, model=2).")
+        return Grid(asked.count // (asked.model or 1), asked.model or 1)
+    if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
+        raise OptionError(f"workers is a whole number of at least 1, or ws.Workers(...); received {asked!r}.")
+    return Grid(asked)
+
+
+def _refuse_division(target: Target, shard: str | None, model: int) -> None:
+    """What plans of a target do not divide."""
+    if shard is not None:
+        raise OptionError(f"shard={shard!r}: states are divided on CPUs; plans for {target.name} keep them whole.")
+    if model > 1:
+        raise OptionError(f"model={model}: layers are divided on CPUs; plans for {target.name} keep them whole.")
+
+
 def _of_one_rank(definition: Definition, workers: int) -> Definition:
     """The same with the rows of one rank: those of the batch, divided and rounded up."""
-    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
-        raise OptionError(f"workers is a whole number of at least 1; received {workers!r}.")
     first = next(iter(definition.graph.inputs.values()), None)
     extent = first.shape[0] if first is not None and first.shape else None
     symbol = str(extent)

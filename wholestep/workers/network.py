@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 
+from wholestep.compiler.ir.attrs import DATA
 from wholestep.compiler.plan.traffic import SENT
 from wholestep.errors import OptionError
 
@@ -80,6 +81,7 @@ class Exchange:
 
     collective: str
     bytes: int
+    axis: str = DATA  # of the grid in which ranks stand
 
     def sent(self, ranks: int) -> Fraction:
         """Bytes that a rank sends, on average over ranks: exactly so where the elements divide among them."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from fractions import Fraction
 from math import ceil
 
+from wholestep.compiler.ir.attrs import AXES, DATA, MODEL
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.plan.footprint import Footprint
 from wholestep.compiler.plan.formats import footprint
@@ -23,8 +25,9 @@ class PlanReport:
     threads: int
     footprint: Footprint
     heading: str = ""
-    ranks: int = 0  # that make the step together, each with this plan
+    ranks: int = 0  # that make the step together, each with this plan and rows of its own
     verdict: str = ""  # whether the plan was checked against the interpreter, and what came of it
+    model_ranks: int = 1  # that have the same rows
 
     @property
     def flops(self) -> int:
@@ -39,12 +42,18 @@ class PlanReport:
     @property
     def wire_bytes(self) -> int:
         """What a rank sends in a step: of a sum over n of them 2(n - 1)/n of its bytes, rounded up."""
-        return ceil(sum(size * SENT[kind](self.ranks) for kind, size in self.collectives)) if self.ranks > 1 else 0
+        return ceil(sum(self.wire_bytes_along(axis) for axis in AXES))
+
+    def wire_bytes_along(self, axis: str) -> Fraction:
+        """What of it goes along an axis of the grid in which ranks stand, "data" or "model"."""
+        along = {DATA: self.ranks, MODEL: self.model_ranks}[axis]
+        sent = (size * SENT[kind](along) for kind, size, of in exchanged(self.plan) if of == axis)
+        return sum(sent, Fraction(0)) if along > 1 else Fraction(0)
 
     @property
     def collectives(self) -> tuple[tuple[str, int], ...]:
         """The collectives of a step, in order, and the bytes of each: those of all ranks' parts together."""
-        return tuple(exchanged(self.plan))
+        return tuple((kind, size) for kind, size, _ in exchanged(self.plan))
 
     @property
     def peak_bytes(self) -> int:
@@ -73,9 +82,14 @@ class PlanReport:
         if not self.ranks:
             return []
         rounds, total = len(self.collectives), sum(n for _, n in self.collectives)
+        in_grid = self.model_ranks > 1
+        shown = f"{self.ranks} x {self.model_ranks}" if in_grid else f"{self.ranks}"
+        sent = {axis: ceil(self.wire_bytes_along(axis)) for axis in AXES}
+        along = [f"{sent[DATA]:,} along the data axis and {sent[MODEL]:,} along the model axis of them"] * in_grid
         return [
-            f"{self.ranks} ranks, each with {self.plan.whole // self.ranks} rows or one more: {rounds} exchanges of "
-            f"{total:,} bytes, of which each sends {self.wire_bytes:,} a step"
+            f"{shown} ranks, each with {self.plan.whole // self.ranks} rows or one more: {rounds} exchanges of "
+            f"{total:,} bytes, of which each sends {self.wire_bytes:,} a step",
+            *along,
         ]
 
     def _kernels(self) -> list[str]:
@@ -120,6 +134,8 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text).replace("*/", "*\\/")
 
 
-def plan_report(plan: Plan, threads: int, heading: str = "", verdict: str = "", ranks: int = 0) -> PlanReport:
+def plan_report(
+    plan: Plan, threads: int, heading: str = "", verdict: str = "", ranks: int = 0, model_ranks: int = 1
+) -> PlanReport:
     """The report of a plan on `threads` threads; of one of several ranks, where these make a step together."""
-    return PlanReport(plan, threads, footprint(plan, threads), heading, ranks, verdict)
+    return PlanReport(plan, threads, footprint(plan, threads), heading, ranks, verdict, model_ranks)

@@ -53,13 +53,13 @@ SENT: Mapping[str, Callable[[int], Fraction]] = {
 }
 
 
-def exchanged(plan: Plan) -> Iterator[tuple[str, int]]:
-    """The collectives of a step, in order, and the bytes of each: those of all ranks' parts together."""
+def exchanged(plan: Plan) -> Iterator[tuple[str, int, str]]:
+    """The collectives of a step, in order, the bytes of each, those of all ranks' parts together, and its axis."""
     for kernel in plan.kernels:
         if isinstance(kernel.body, Exchange):
             pairs = zip(kernel.body.operands, kernel.body.results, strict=True)
             counts = [max(evaluate(load.shape[0], plan.sizes) for load in pair) for pair in pairs]
-            yield kernel.body.collective, sum(counts) * kernel.body.dtype.size
+            yield kernel.body.collective, sum(counts) * kernel.body.dtype.size, kernel.body.axis
 
 
 def priced(kernel: Kernel, costs: CostTable) -> tuple[float, float]:

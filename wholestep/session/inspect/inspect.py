@@ -78,7 +78,7 @@ class Inspect:
         where = self._programs.where
         if where.ranks and self._norms_per_worker():
             plan = replace(plan, notes=(*plan.notes, "batch norms with per_worker=True are over each rank's own rows"))
-        return plan_report(plan, where.threads, heading, self._verdict(), where.ranks)
+        return plan_report(plan, where.threads, heading, self._verdict(), where.ranks, where.model_ranks)
 
     def _norms_per_worker(self) -> bool:
         compiled = self._programs.compiled
