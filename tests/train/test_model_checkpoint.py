@@ -21,7 +21,7 @@ def epochs_kept(folder: Path) -> list[int]:
 def losses_as(monkeypatch: pytest.MonkeyPatch, values: list[float]) -> None:
     """Make `val_loss` of the epochs what a test says."""
     given = iter(values)
-    monkeypatch.setattr(ws.Session, "evaluate_all", lambda self, arrays: {"loss": next(given), "accuracy": 0.5})
+    monkeypatch.setattr(ws.Session, "evaluate_together", lambda self, arrays: {"loss": next(given), "accuracy": 0.5})
 
 
 def test_defaults_and_aliases() -> None:  # J02

@@ -22,6 +22,7 @@ def test_what_differs_between_workers_is_named_with_its_rank() -> None:
         "trained",
         f"{differs} data.seed, which is 1 there and 0 on rank 0. All workers are given all rows, in the same order;",
         f"{differs} data.rows, which is 41 there and 40 on rank 0. All workers are given all rows,",
+        f"{differs} data of the validation.rows, which is 10 there and 9 on rank 0. All workers are given all rows,",
         f"{differs} weights of '2.weight', which is ",
         f"{differs} settings.optimizer.lr, which is 0.2 there and 0.1 on rank 0. Start all of them alike.",
         f"{differs} plan, which is ",

@@ -60,7 +60,11 @@ CASES: dict[str, tuple[Callable[[], ws.nn.Module], Any, dict[str, Any]]] = {
         (TOKENS[:, :-1], MASKED),
         {"loss": lambda p, t: ws.losses.cross_entropy(p, t, ignore_index=-100)},
     ),
-    "micro-batches": (perceptron, (VECTORS, LABELS), {"loss": "cross_entropy", "accumulate": 2, "clip_norm": 0.5}),
+    "micro-batches": (
+        perceptron,
+        (VECTORS, LABELS),
+        {"loss": "cross_entropy", "metrics": ["accuracy"], "accumulate": 2, "clip_norm": 0.5},
+    ),
     "a function around a mean": (perceptron, (VECTORS, VECTORS[:, :3]), {"loss": "rmse"}),
 }
 

@@ -29,6 +29,7 @@ said = [
     fit(),
     fit(seed=rank),
     fit(rows=40 + rank),
+    fit(validation=(drawn(9 + rank, 4), drawn(9 + rank, 1))),
     fit(weight=0.1 + rank),
     fit(optimizer=ws.SGD(lr=0.1 * (rank + 1))),
     fit(clip_norm=1.0 if rank else None),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,7 +25,7 @@ from wholestep.session.scalars import Scalars, governor
 from wholestep.session.turns import Turns
 from wholestep.steps.capacity import PREFIX
 from wholestep.steps.definition import PART, TRAIN
-from wholestep.steps.evaluate import EVALUATE
+from wholestep.steps.evaluate import EVALUATE, VALIDATE
 from wholestep.steps.loss_scale import REFUSED
 from wholestep.steps.recipe import PLAIN, Recipe
 from wholestep.steps.states import nonzero_values
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from wholestep.callbacks.observers import Observer
 
 log = logging.getLogger("wholestep")
-
-ALL_ROWS = "evaluate all rows"
 
 
 class Programs:
@@ -210,11 +208,12 @@ class Programs:
             self._load_apart(key, lambda: self.load(key, *plan))
         return self.entries[key]
 
-    def entry_for_all_rows(self) -> EntryPoint:
+    def entry_for_all_rows(self, kind: str = EVALUATE) -> EntryPoint:
         """`evaluate` for data of any size, batch after batch, compiled when it is first asked for."""
-        if ALL_ROWS not in self.entries:
-            self._load_apart(ALL_ROWS, lambda: self._load_micro_batches(ALL_ROWS, EVALUATE))
-        return self.entries[ALL_ROWS]
+        name = f"{kind} all rows"
+        if name not in self.entries:
+            self._load_apart(name, lambda: self._load_micro_batches(name, kind))
+        return self.entries[name]
 
     def recompile(self, compiled: Plans, why: str) -> None:
         """Run another step from now on, over the same state; whoever calls it has the turn."""
@@ -233,7 +232,7 @@ class Programs:
 
     def load(self, name: str, plan: Plan, key: str) -> EntryPoint:
         """Load an entry point that is one program."""
-        self.measured[name] = Measured(self.recipe, self.state, [plan], EVALUATE if name == EVALUATE else "")
+        self._measure(name, name, [plan])
         return self._keep(name, EntryPoint(self._load_program(plan, key), self.turns, self.measured[name]))
 
     def _load_micro_batches(
@@ -252,9 +251,14 @@ class Programs:
         program = self.where.device.load_micro_batches(outside, programs, self.place, shape_of(definition, kind))
         if name == "main":
             self.of_micro_batches = programs
-        self.measured[name] = Measured(self.recipe, self.state, [part, last], EVALUATE if kind == EVALUATE else "")
-        self.measured.setdefault(kind, self.measured[name])
+        self._measure(name, kind, [part, last])
         return self._keep(name, EntryPoint(program, self.turns, self.measured[name]))
+
+    def _measure(self, name: str, kind: str, plans: Sequence[Plan]) -> None:
+        """Know what an entry point of a kind counts; there is one `evaluate`, whoever makes it."""
+        shown = EVALUATE if kind == VALIDATE else kind
+        found = self.measured[name] = Measured(self.recipe, self.state, plans, EVALUATE if shown == EVALUATE else "")
+        self.measured.setdefault(shown, found)
 
     def _keep(self, name: str, entry: EntryPoint) -> EntryPoint:
         if self.where.device.runs:

@@ -17,7 +17,7 @@ from wholestep.session.epochs import batches as cut
 from wholestep.session.epochs import evaluate_rows
 from wholestep.session.metrics import Measurements
 from wholestep.session.results import EntryPoint, StepResult
-from wholestep.steps.evaluate import EVALUATE
+from wholestep.steps.evaluate import EVALUATE, VALIDATE
 from wholestep.steps.module import only_module
 
 log = logging.getLogger("wholestep")
@@ -29,6 +29,7 @@ class Evaluation:
     def __init__(self, programs: Programs, measurements: Measurements) -> None:
         self._programs, self._measurements = programs, measurements
         self._averages = False  # does `evaluate_all` take batches one by one?
+        self._apart = False  # do workers measure validation data by themselves, since rows cannot be divided?
         self._mixes_rows: str | None = None  # why `predict` needs all rows at once; None: nobody asked
 
     @overload
@@ -96,23 +97,38 @@ class Evaluation:
                 f"{self._mixes_rows}. Give fewer rows at once, or build the session with a larger batch_size."
             )
 
-    def _measured(self, named: Mapping[str, object]) -> StepResult:
+    def _measured(self, named: Mapping[str, object], kind: str = EVALUATE) -> StepResult:
         """The loss, outputs and metrics; of more rows than the capacity batch by batch."""
-        entry, fits = self._entry_for(named)
+        entry, fits = self._entry_for(named, kind)
         self._measurements.reset_metrics(EVALUATE)
         return entry(named) if fits else evaluate_rows(entry, named)
 
-    def _entry_for(self, named: Mapping[str, object]) -> tuple[EntryPoint, bool]:
+    def _entry_for(self, named: Mapping[str, object], kind: str) -> tuple[EntryPoint, bool]:
         """What measures so many rows, and whether it takes all of them at once."""
         programs = self._programs
-        fits = programs.need("the entry point 'evaluate'").definition.fits(named)
-        return programs.entry(EVALUATE) if fits else programs.entry_for_all_rows(), fits
+        fits = programs.need(f"the entry point {kind!r}").definition.fits(named)
+        return programs.entry(kind) if fits else programs.entry_for_all_rows(kind), fits
+
+    def _kind_for(self, arrays: Mapping[str, object]) -> str:
+        """What measures these by all ranks together; by each alone where there is one, or rows cannot be divided."""
+        where = self._programs.where
+        alone = where.ranks * where.model_ranks < 2 or where.device.target.family != "cpu"
+        if alone or self._apart or self._takes_batches("validation"):
+            return EVALUATE
+        try:
+            self._entry_for(arrays, VALIDATE)
+        except GraphError as error:
+            log.info("validation is measured by each worker, over all rows: %s", error)
+            self._apart = True
+        return EVALUATE if self._apart else VALIDATE
 
     def prepare(self, arrays: Mapping[str, object]) -> None:
-        """Compile what `evaluate_all` runs, before anybody waits for it."""
+        """Compile what `evaluate_together` runs, before anybody waits for it."""
+        if self._kind_for(arrays) == VALIDATE:
+            return
         if not self._takes_batches("evaluate_all"):
             try:
-                self._entry_for(arrays)
+                self._entry_for(arrays, EVALUATE)
             except GraphError as error:
                 self._take_batches(error)
         if self._averages:
@@ -125,9 +141,19 @@ class Evaluation:
 
         Example: `session.evaluate_all({"x": X, "labels": Y})["loss"]`.
         """
+        return self._evaluate_all(arrays, EVALUATE)
+
+    def evaluate_together(self, arrays: Mapping[str, object]) -> dict[str, Any]:
+        """What `evaluate_all` gives, measured by all workers, of whom each takes its rows of every batch.
+
+        All of them call it, with the same arrays.  What cannot be divided each of them measures by itself.
+        """
+        return self._evaluate_all(arrays, self._kind_for(arrays))
+
+    def _evaluate_all(self, arrays: Mapping[str, object], kind: str) -> dict[str, Any]:
         if not self._takes_batches("evaluate_all"):
             try:
-                return {"loss": self._measured(arrays).loss, **self._measurements.metrics(EVALUATE)}
+                return {"loss": self._measured(arrays, kind).loss, **self._measurements.metrics(EVALUATE)}
             except GraphError as error:
                 self._take_batches(error)
         loss = self._mean_of_batches(arrays)

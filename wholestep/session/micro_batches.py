@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wholestep.compiler.backend import MicroBatchShape
-from wholestep.compiler.ir.collectives import OWN, ROWS
+from wholestep.compiler.ir.collectives import BATCH, FIRST, OWN, ROWS
 from wholestep.compiler.plan.kernel import Plan
-from wholestep.steps.capacity import FIRST, MICRO_BATCH_DIMS, PARTS
+from wholestep.steps.capacity import MICRO_BATCH_DIMS, PARTS
 from wholestep.steps.definition import TRAIN, Definition
 
 
@@ -15,6 +15,7 @@ def shape_of(definition: Definition, kind: str) -> MicroBatchShape:
     """How a batch is split."""
     batch = definition.micro_batches(kind).batch
     dims = {"batch_dim": batch, "first_dim": FIRST, "rows_dim": ROWS, "parts_dim": PARTS, "own_dim": OWN}
+    dims["whole_dim"] = BATCH
     return MicroBatchShape(batch, definition.capacity[batch], dims)
 
 

@@ -129,6 +129,7 @@ class Session:
     predict = delegate_overloaded("_evaluation", Evaluation.predict)
     evaluate = delegate_overloaded("_evaluation", Evaluation.evaluate)
     evaluate_all = delegate("_evaluation", Evaluation.evaluate_all)
+    evaluate_together = delegate("_evaluation", Evaluation.evaluate_together)
     prepare_to_evaluate = delegate("_evaluation", Evaluation.prepare)
     evaluate_batches = delegate("_evaluation", Evaluation.evaluate_batches)
 

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir
-from wholestep.compiler.ir.collectives import MODEL_RANK, OWN, RANK, ROWS
+from wholestep.compiler.ir.collectives import BATCH, FIRST, MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.ir.types import Dim, shape_text, symbols_of
 from wholestep.errors import GraphError, OptionError
 
-# Of a micro-batch: the rows before it, and the rows and micro-batches of the whole step.
-FIRST, PARTS = "micro_batch.first", "micro_batch.count"
-MICRO_BATCH_DIMS = (FIRST, ROWS, PARTS, OWN, RANK, MODEL_RANK)
+PARTS = "micro_batch.count"  # of the whole step
+MICRO_BATCH_DIMS = (FIRST, BATCH, ROWS, PARTS, OWN, RANK, MODEL_RANK)
 PREFIX = "accumulate/"  # of states that add up over micro-batches and mean nothing between steps
 
 

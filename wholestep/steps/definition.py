@@ -10,7 +10,7 @@ from wholestep.compiler.frontend.clocks import Clocks
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.step import Step
 from wholestep.compiler.ir import graph as ir
-from wholestep.compiler.ir.collectives import MODEL_RANK, OWN, RANK, ROWS
+from wholestep.compiler.ir.collectives import BATCH, FIRST, MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UsageError
@@ -19,8 +19,8 @@ from wholestep.records import dataclass
 from wholestep.schedules import Schedule
 from wholestep.schedules.bind import with_schedules
 from wholestep.steps.by_hand import apply_graph, backward_graph, clip_graph, gradient_graph, observe_graph
-from wholestep.steps.capacity import FIRST, MICRO_BATCH_DIMS, PARTS, batch_symbol, capacity_of
-from wholestep.steps.evaluate import EVALUATE, evaluate_graph, forward_only, predict_graph, record_metrics
+from wholestep.steps.capacity import MICRO_BATCH_DIMS, PARTS, batch_symbol, capacity_of
+from wholestep.steps.evaluate import EVALUATE, VALIDATE, evaluate_graph, forward_only, predict_graph, record_metrics
 from wholestep.steps.recipe import PLAIN, Recipe
 from wholestep.steps.states import clocks_of, first_values
 from wholestep.steps.train import train_graph
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from wholestep.steps.micro_batches import MicroBatches
 
 TRAIN = "train"
+TOGETHER = (TRAIN, VALIDATE)  # what several ranks run together
 FORWARD = "forward"  # `predict` with the weights that are being trained
 PART = f"{TRAIN}.part"  # of the programs of micro-batches, the one that `session.plan` shows
 
@@ -95,7 +96,7 @@ class Definition:
                 self._recording,
                 self.optimizer if kind == TRAIN else None,
                 self.recipe,
-                self.ranks if kind == TRAIN else 0,
+                self.ranks if kind in TOGETHER else 0,
             )
         return self.splits[kind]
 
@@ -119,7 +120,8 @@ class Definition:
             return {**capacity_of(graph, known), **numbered}
         # A rank has its part of the rows; what it needs to know of the others appears when the step is divided.
         own = {batch: -(-self.capacity.get(batch, 1) // self.ranks)}
-        return {**capacity_of(graph, {**known, **own}), ROWS: rows, OWN: rows, **numbered}
+        part = {BATCH: self.capacity.get(batch, 1)} if FIRST in graph.symbols else {}
+        return {**capacity_of(graph, {**known, **own}), ROWS: rows, OWN: rows, **part, **numbered}
 
     @property
     def has_fixed_batch(self) -> bool:
@@ -163,13 +165,13 @@ class Definition:
                 from wholestep.compiler.passes.precision import lower_precision
 
                 traced = lower_precision(traced, self.recipe.precision)
-            if self.ranks and entry.partition(".")[0] == TRAIN:
+            if self.ranks and (kind := entry.partition(".")[0]) in TOGETHER:
                 from wholestep.steps.divided import divided, with_divided_states, with_split_states  # most are alone
 
                 traced = divided(traced, batch_symbol(self.graph, "a step of several workers"))
                 if self.model_ranks > 1:
                     traced = with_split_states(traced, self.graph.owners, self.model_ranks)
-                if self.shard is not None and self.ranks > 1:
+                if self.shard is not None and self.ranks > 1 and kind == TRAIN:
                     traced = with_divided_states(traced, self.ranks)
             if self._trains(entry):
                 from wholestep.optim.averages import showing_averages  # few average
@@ -211,7 +213,7 @@ class Definition:
             assert self.optimizer is not None
             graph = train_graph(self._recording, self.optimizer, recipe=self.recipe)
             return with_schedules(graph, self.recipe.schedules)
-        if entry == EVALUATE:
+        if entry in (EVALUATE, VALIDATE):
             return evaluate_graph(self.graph, self.recipe)
         if entry in BY_HAND:
             return BY_HAND[entry](self._recording, self.optimizer or SGD())

@@ -16,6 +16,7 @@ from wholestep.errors import DTypeError, GraphError, ShapeError
 from wholestep.steps.recipe import PLAIN, Measure, Recipe
 
 EVALUATE = "evaluate"
+VALIDATE = "validate"  # the same by several ranks together, each over its own rows; the states are those of `evaluate`
 WEIGHT = "sample_weight"  # the input that says how much rows count
 WEIGHTED = "weighted"  # where metrics of such rows count: their states are of other types than those of plain rows
 TARGETS = ("labels", "targets", "target", "y")

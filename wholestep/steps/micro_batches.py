@@ -21,7 +21,7 @@ from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir import graph as ir
-from wholestep.compiler.ir.collectives import ROWS
+from wholestep.compiler.ir.collectives import FIRST, ROWS
 from wholestep.compiler.ir.graph import Node, rewrite, toposort
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import Dim, divide, product
@@ -32,7 +32,7 @@ from wholestep.compiler.passes.precision import lower_precision
 from wholestep.compiler.passes.separate import Separation, Term
 from wholestep.errors import GraphError
 from wholestep.optim import Optimizer
-from wholestep.steps.capacity import FIRST, PREFIX, batch_symbol
+from wholestep.steps.capacity import PREFIX, batch_symbol
 from wholestep.steps.evaluate import EVALUATE, loss_of, record_metrics
 from wholestep.steps.loss_scale import scaled, unscaled
 from wholestep.steps.recipe import Recipe

@@ -99,7 +99,7 @@ def begin_together(trainer: Trainer, loader: DataLoader, accumulate: int) -> Non
     from wholestep.data.own_rows import OwnRows
     from wholestep.workers.digest import need_same
 
-    need_same(group, trainer.session, loader, trainer.started_with)
+    need_same(group, trainer.session, loader, trainer.started_with, trainer.validation)
     place = group.grid.place(DATA, group.rank)
     loader.own = OwnRows(place, group.grid.data, loader.batch_size // accumulate)
     if group.rank != 0:

@@ -267,7 +267,7 @@ class Trainer:
         """The metrics of the epoch, and of the validation data; those that are arrays as lists."""
         found = dict(self.session.metrics())
         if held is not None:
-            measured = self.session.evaluate_all(self.feed.named_table(held))
+            measured = self.session.evaluate_together(self.feed.named_table(held))
             found.update({f"val_{name}": value for name, value in measured.items()})
         return {name: np.asarray(value).tolist() if np.ndim(value) else float(value) for name, value in found.items()}
 

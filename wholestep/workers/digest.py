@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wholestep.errors import UsageError
-from wholestep.train.checkpoint.identity import identity_of
+from wholestep.train.checkpoint.identity import describe_table, identity_of
 
 if TYPE_CHECKING:
     from wholestep.compiler.runtime.group import Group
+    from wholestep.data.table import Table
     from wholestep.session import Session
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the text of a function
@@ -32,9 +33,11 @@ ADVICE = {
 }
 
 
-def need_same(group: Group, session: Session, loader: Any, settings: Mapping[str, Any]) -> None:
+def need_same(
+    group: Group, session: Session, loader: Any, settings: Mapping[str, Any], validation: Table | None = None
+) -> None:
     """UsageError, in every worker, where one of them would train something else; it names the worker and the field."""
-    own = dict(_flat("", described(session, loader, settings)))
+    own = dict(_flat("", described(session, loader, settings, validation)))
     told = [json.loads(text) for text in group.gather(json.dumps(own).encode())]
     first = told[0]
     for rank, other in enumerate(told):
@@ -44,7 +47,9 @@ def need_same(group: Group, session: Session, loader: Any, settings: Mapping[str
                 raise UsageError(_differ(group, session, rank, field, there, here))
 
 
-def described(session: Session, loader: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+def described(
+    session: Session, loader: Any, settings: Mapping[str, Any], validation: Table | None = None
+) -> dict[str, Any]:
     """What decides a run: versions, the plan, rows, seeds, settings, and the numbers that it begins with."""
     identity = identity_of(session, loader)
     return {
@@ -52,6 +57,7 @@ def described(session: Session, loader: Any, settings: Mapping[str, Any]) -> dic
         "python": platform.python_version(),
         "numpy": np.__version__,
         **identity,
+        **({} if validation is None else {"data of the validation": describe_table(validation)}),
         "step": session.state.step,
         "settings": {name: value for name, value in settings.items() if name not in OWN},
         "weights": hashlib.sha256(json.dumps(_sums(session)).encode()).hexdigest()[:16],

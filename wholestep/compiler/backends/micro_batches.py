@@ -74,6 +74,7 @@ class MicroBatches:
             given = self._given[name]
             program.bind(name, given[first : first + count] if name in self._cut else given)
         numbers = {"batch_dim": count, "first_dim": first, "rows_dim": rows, "parts_dim": parts, "own_dim": 0}
+        numbers["whole_dim"] = count
         own = {self._shape.dims[name]: number for name, number in numbers.items()}
         return program.launch({**sizes, **own})
 

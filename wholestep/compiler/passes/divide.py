@@ -15,7 +15,7 @@ from typing import NoReturn
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.collectives import CARRIED, OWN, ROWS
+from wholestep.compiler.ir.collectives import BATCH, CARRIED, FIRST, OWN, ROWS
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update, held_graph, rewrite, toposort, with_held_graph
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, float32, product
@@ -38,7 +38,8 @@ def divide(graph: Graph) -> Graph:
     if not inputs and not any(map(_is_share, graph.nodes)):
         return graph
     keeps = any(u.name.startswith(SHARES) for u in graph.updates)
-    return _Divider(str(inputs[0].type.shape[0]) if inputs else "", LINEAR | SCALED if keeps else LINEAR).divided(graph)
+    batch, whole = str(inputs[0].type.shape[0]) if inputs else "", BATCH if FIRST in graph.symbols else ROWS
+    return _Divider(batch, whole, LINEAR | SCALED if keeps else LINEAR).divided(graph)
 
 
 def _is_share(node: Node) -> bool:
@@ -46,8 +47,8 @@ def _is_share(node: Node) -> bool:
 
 
 class _Divider:
-    def __init__(self, batch: str, linear: frozenset[str]) -> None:
-        self.batch, self.linear = batch, linear
+    def __init__(self, batch: str, whole: str, linear: frozenset[str]) -> None:
+        self.batch, self.whole, self.linear = batch, whole, linear  # the rows of this rank, and of all of them
         self.kinds: dict[Node, Kind] = {}
         self.sums: dict[Node, Node] = {}  # shares -> their sums over all ranks
         self.several: dict[Node, tuple[Node, ...]] = {}  # composites that were taken apart -> their results
@@ -166,7 +167,7 @@ class _Divider:
             return with_held_graph(node, rewrite(body, self.of_whole_batch))
         if node.op == "size":
             extent = attrs_of(node, at.SizeAttrs).extent
-            found = _renamed(extent, self.batch, ROWS)
+            found = _renamed(extent, self.batch, self.whole)
             return node if found == extent else Node("size", (), at.SizeAttrs(found), node.name, node.line)
         if node.op in DRAWS and any(mentions(e, self.batch) for e in node.type.shape):
             return self.drawn(node)

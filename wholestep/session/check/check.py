@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.backend import Where
-from wholestep.compiler.ir.collectives import MODEL_RANK, OWN, RANK, ROWS
+from wholestep.compiler.ir.collectives import BATCH, MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate, product
 from wholestep.compiler.plan.bodies import Call, Dot
@@ -168,7 +168,7 @@ def _of_one_rank(plan: Plan, sizes: dict[str, int]) -> dict[str, int]:
     rows = sizes[plan.divided]
     if axes := axes_of(plan):  # all ranks run, each with a row
         rows = plan.whole if sizes == plan.sizes else max(rows, axes[0])
-    known = {plan.divided: rows, ROWS: rows}
+    known = {plan.divided: rows, ROWS: rows, BATCH: rows}
     return {s: known.get(s, n) for s, n in sizes.items() if s not in (OWN, RANK, MODEL_RANK)}
 
 

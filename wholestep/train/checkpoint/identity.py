@@ -103,13 +103,17 @@ def describe_data(loader: Any) -> dict[str, Any]:
         return {}
     table = loader.source
     return {
-        "rows": len(table),
+        **describe_table(table),
         "batch_size": loader.batch_size,
         "shuffle": loader.shuffles,
         "seed": loader.seed,
-        "sample": _sampled(table),
         **({} if loader.limit is None and not loader.drop_last else {"batches": len(loader)}),
     }
+
+
+def describe_table(table: Table) -> dict[str, Any]:
+    """Rows, and a fingerprint of some of them."""
+    return {"rows": len(table), "sample": _sampled(table)}
 
 
 def _sampled(table: Table) -> str:

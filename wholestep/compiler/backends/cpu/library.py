@@ -180,6 +180,9 @@ class Copy(Structure):
     ]
 
 
+PHASE_DIMS = ("batch_dim", "first_dim", "rows_dim", "parts_dim", "own_dim", "whole_dim")
+
+
 class Phase(Structure):
     """`ws_phase` of runtime.h: a program of a step over micro-batches."""
 
@@ -187,7 +190,8 @@ class Phase(Structure):
         ("prologue", c_void_p),
         ("entry", c_void_p),
         ("call", POINTER(Call)),
-        *[(name, c_void_p) for name in ("batch_dim", "first_dim", "rows_dim", "parts_dim", "own_dim", "step_scalar")],
+        *[(name, c_void_p) for name in PHASE_DIMS],
+        ("step_scalar", c_void_p),
         ("inputs", POINTER(LoopInput)),
         ("copies", POINTER(Copy)),
         *[(name, c_int) for name in ("input_count", "copy_count", "once")],

@@ -66,6 +66,7 @@ static void prepare(const micro_batch_job *j, ws_phase *phase, long position, lo
   if (phase->batch_dim) *phase->batch_dim = batch;
   if (phase->first_dim) *phase->first_dim = first;
   if (phase->own_dim) *phase->own_dim = own;
+  if (phase->whole_dim) *phase->whole_dim = least(l->part, rows - first);
   if (phase->rows_dim) *phase->rows_dim = rows;
   if (phase->parts_dim) *phase->parts_dim = (rows + l->part - 1) / l->part;
   ws_place_inputs(phase->inputs, phase->input_count, l->order_kind, position + first + own);

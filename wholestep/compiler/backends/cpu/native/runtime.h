@@ -109,7 +109,7 @@ typedef struct {
   ws_entry_fn entry;
   ws_call *call;
   long *batch_dim, *first_dim, *rows_dim, *parts_dim; /* rows of the part, before it, of the step; its parts */
-  long *own_dim;                                      /* of a rank: the rows of the part before its own */
+  long *own_dim, *whole_dim;                          /* of a rank: the rows of the part before its own, and all of it */
   double *step_scalar;
   ws_input *inputs;
   const ws_copy *copies;
