@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,32 +11,21 @@ import pytest
 
 import wholestep as ws
 from tests.compilers import quick
+from tests.workers import split
+from tests.workers.ranks import launch
 from wholestep.compiler.plan.serialize import encode
 from wholestep.compiler.runtime.parts import Parts
 from wholestep.errors import OptionError
+from wholestep.train.checkpoint import load_checkpoint
+from wholestep.train.checkpoint.folder import checkpoints_in
 
 nn = ws.nn
-ROWS = 29  # in batches of 8: the last one has 5
-RNG = np.random.default_rng(7)
-VECTORS = RNG.standard_normal((ROWS, 16)).astype(np.float32)
-LABELS = RNG.integers(0, 4, ROWS).astype(np.int32)
-TOKENS = RNG.integers(0, 40, (ROWS, 7)).astype(np.int32)
-TEXT = TOKENS[:, :-1], TOKENS[:, 1:]
+RNG = np.random.default_rng(3)
 
 
-def perceptron() -> nn.Module:
-    return nn.Sequential(nn.Linear(16, 64, split="columns"), nn.GELU(), nn.Linear(64, 4, split="rows"))
-
-
-def gpt(split: bool = True) -> nn.Module:
-    return ws.models.gpt2(layers=1, width=16, heads=4, vocabulary=40, context=6, split=split)
-
-
-def fitted(make: Callable[[], nn.Module], data: Any, **settings: Any) -> tuple[dict[str, np.ndarray], nn.Module, Any]:
-    model = make()
-    told = {"epochs": 2, "batch_size": 8, "seed": 3, "progress": False, "loss": "cross_entropy", "options": quick()}
-    made = ws.fit(model, data, **{**told, "optimizer": ws.SGD(lr=0.05, momentum=0.9), **settings})
-    return {name: np.asarray(a) for name, a in model.state_dict().items()}, model, made
+def fitted(network: str, **settings: Any) -> dict[str, np.ndarray]:
+    model, _ = split.train(network, **settings)
+    return {name: np.asarray(a) for name, a in model.state_dict().items()}
 
 
 def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray], atol: float = 2e-7) -> None:
@@ -46,18 +34,12 @@ def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray], atol: float =
         np.testing.assert_allclose(other[name], array, rtol=1e-5, atol=atol, err_msg=name)
 
 
-CASES: dict[str, tuple[tuple[int, int], Any, Any, dict[str, Any]]] = {
-    "gpt": ((2, 2), gpt, TEXT, {"clip_norm": 0.5}),
-    "three": (
-        (1, 3),
-        lambda: nn.Sequential(nn.Linear(16, 48, split="columns"), nn.ReLU(), nn.Linear(48, 4, split="rows")),
-        (VECTORS, LABELS),
-        {"accumulate": 2},
-    ),
+CASES: dict[str, tuple[tuple[int, int], str, dict[str, Any]]] = {
+    "gpt": ((2, 2), "gpt", {}),
+    "micro-batches": ((1, 4), "perceptron", {"accumulate": 2}),
     "averages, and parts of parts": (
         (2, 2),
-        perceptron,
-        (VECTORS, LABELS),
+        "perceptron",
         {"optimizer": ws.optim.EMA(ws.SGD(lr=0.05, momentum=0.9), 0.9), "shard": "optimizer", "nonfinite": "skip"},
     ),
 }
@@ -66,13 +48,11 @@ CASES: dict[str, tuple[tuple[int, int], Any, Any, dict[str, Any]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_equals_that_of_whole_layers(case: str) -> None:
     """To 1e-6: products are added up over ranks, in another order."""
-    grid, make, data, settings = CASES[case]
-    held = {"validation": (data[0][:9], data[1][:9]), "metrics": ["accuracy"]}
-    whole, model, made = fitted(make, data, **{k: v for k, v in settings.items() if k != "shard"}, **held)
-    parts, divided, run = fitted(make, data, shards=grid, **settings, **held)
-    same(whole, parts)
+    grid, network, settings = CASES[case]
+    whole, made = split.train(network, **{k: v for k, v in settings.items() if k != "shard"})
+    parts, run = split.train(network, shards=grid, **settings)
+    same(whole.state_dict(), parts.state_dict())
     np.testing.assert_allclose(run["val_loss"], made["val_loss"], rtol=1e-5)
-    np.testing.assert_allclose(divided.predict(data[0][:5]), model.predict(data[0][:5]), rtol=1e-4, atol=1e-6)
 
 
 # -- what a state is -----------------------------------------------------------------------------------------------
@@ -90,10 +70,10 @@ ABOUT: dict[str, Any] = {
 def test_states_are_seen_whole(tmp_path: Path) -> None:
     """The plan is what its trace means, checked on ranks of its own."""
     checked = replace(quick(), verify=True, cache_dir=tmp_path)
-    divided = ws.build_session(perceptron(), **ABOUT, shards=(1, 2), options=checked)
-    plain = ws.build_session(perceptron(), **ABOUT, options=quick())
+    divided = ws.build_session(split.perceptron(), **ABOUT, shards=(1, 2), options=checked)
+    plain = ws.build_session(split.perceptron(), **ABOUT, options=quick())
     for one in (divided, plain):
-        one.step(x=VECTORS[:8], labels=LABELS[:8])
+        one.step(x=split.VECTORS[:8], labels=split.LABELS[:8])
     for name in plain.state.names:
         np.testing.assert_allclose(divided.get(name), plain.get(name), rtol=1e-5, atol=1e-7, err_msg=name)
     held = {
@@ -112,24 +92,23 @@ def test_states_are_seen_whole(tmp_path: Path) -> None:
         one.set("0.weight", value)
         one.load_state_dict({**one.state_dict(), "0.bias": np.ones(64, np.float32)})
     np.testing.assert_array_equal(divided.get("0.weight"), value)
-    losses = [one.evaluate(x=VECTORS[8:16], labels=LABELS[8:16]).loss for one in (divided, plain)]
+    losses = [one.evaluate(x=split.VECTORS[8:16], labels=split.LABELS[8:16]).loss for one in (divided, plain)]
     np.testing.assert_allclose(*losses, rtol=1e-6)
 
 
 def test_a_run_goes_on_in_another_grid_and_without(tmp_path: Path) -> None:
-    data = VECTORS, LABELS
-    fitted(perceptron, data, shards=(1, 2), epochs=1, checkpoint=tmp_path)
-    unbroken, _, _ = fitted(perceptron, data, shards=(1, 2))
-    again, _, _ = fitted(perceptron, data, shards=(1, 2), resume=tmp_path, exact=True)
+    fitted("perceptron", shards=(1, 2), epochs=1, checkpoint=tmp_path)
+    unbroken = fitted("perceptron", shards=(1, 2))
+    again = fitted("perceptron", shards=(1, 2), resume=tmp_path, exact=True)
     assert {n: a.tobytes() for n, a in again.items()} == {n: a.tobytes() for n, a in unbroken.items()}
     for other in ({"shards": (2, 2)}, {"shards": 2}, {}):
-        same(unbroken, fitted(perceptron, data, resume=tmp_path, **other)[0])
+        same(unbroken, fitted("perceptron", resume=tmp_path, **other))
 
 
 def test_a_mark_alone_changes_nothing() -> None:
     """Not even the plan: without ranks that divide layers it is that of a layer that is not marked."""
     told = {**ABOUT, "inputs": ws.Spec(("batch", 6), "int32"), "targets": ws.Spec(("batch", 6), "int32")}
-    plans = [ws.build_session(gpt(split), **told, device="null", shards=2).plan for split in (False, True)]
+    plans = [ws.build_session(split.gpt(marked), **told, device="null", shards=2).plan for marked in (False, True)]
     assert encode(plans[0]) == encode(plans[1])
 
 
@@ -144,10 +123,41 @@ def test_a_grid_without_marks_is_told(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("make", "given", "error", "told"),
     [
-        (perceptron, {"shards": (1, 3)}, OptionError, "the 64 outputs of '0.weight' do not divide among 3 workers"),
-        (perceptron, {"shards": (1, 2), "device": "reference"}, OptionError, "threads of a CPU; device='reference'"),
+        (
+            split.perceptron,
+            {"shards": (1, 3)},
+            OptionError,
+            "the 64 outputs of '0.weight' do not divide among 3 workers",
+        ),
+        (
+            split.perceptron,
+            {"shards": (1, 2), "device": "reference"},
+            OptionError,
+            "threads of a CPU; device='reference'",
+        ),
     ],
 )
 def test_what_cannot_be_divided_is_refused(make: Any, given: dict[str, Any], error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         ws.build_session(make(), **{**ABOUT, "device": "null", **given})
+
+
+# -- processes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("network", "data", "model"), [("perceptron", 1, 2), ("gpt", 2, 2)])
+def test_workers_have_the_bits_of_shards(network: str, data: int, model: int, tmp_path: Path) -> None:
+    """Weights, moments in the checkpoint, and what rank 0 predicts alone."""
+    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
+    trained, _ = split.train(network, shards=(data, model), checkpoint=tmp_path / "shards", threads=1)
+    done = launch("-n", str(data * model), split.__file__, str(tmp_path / "workers"), network, str(model))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = dict(np.load(tmp_path / "workers" / "found.npz"))
+    np.testing.assert_array_equal(found.pop("predicted"), trained.predict(split.NETWORKS[network][1][0][:4]))
+    assert {n: a.tobytes() for n, a in found.items()} == {n: a.tobytes() for n, a in trained.state_dict().items()}
+    kept, expected = (load_checkpoint(tmp_path / name).arrays for name in ("workers", "shards"))
+    assert {n: np.asarray(a).tobytes() for n, a in kept.items()} == {
+        n: np.asarray(a).tobytes() for n, a in expected.items()
+    }
+    owned = list(checkpoints_in(tmp_path / "workers")[-1].path.glob("training-*-of-*.safetensors"))
+    assert len(owned) == data * model, "each worker has written its parts of moments"

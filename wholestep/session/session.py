@@ -175,6 +175,7 @@ class Session:
     state_dict = delegate("_numbers", Numbers.state_dict)
     own_pieces = delegate("_numbers", Numbers.own_pieces)
     share_parts = delegate("_numbers", Numbers.share_parts)
+    have_whole_weights = delegate("_numbers", Numbers.have_whole_weights)
     prepare_to_load = delegate("_numbers", Numbers.prepare_to_load)
     load_state_dict = delegate("_numbers", Numbers.load_state_dict)
 

@@ -10,6 +10,7 @@ import numpy as np
 from wholestep.compiler.frontend.clocks import Clocks
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.counting import Turn
+from wholestep.compiler.runtime.slot import host_memory
 from wholestep.compiler.runtime.state import State
 from wholestep.errors import UnknownNameError, UsageError
 from wholestep.session.entries import Programs
@@ -59,6 +60,12 @@ class Numbers:
         for name in _lasting(state):
             if name not in without and state.is_divided(name):
                 state.get(name)
+
+    def have_whole_weights(self) -> None:
+        """Of what the model itself has and workers have divided, each has the whole: it may predict and save alone."""
+        state, lasting = self._programs.state, self._programs.lasting_states
+        for name in [name for name, is_own in lasting.items() if is_own and state.is_divided(name)]:
+            state.slot(name).move(host_memory())
 
     def own_pieces(self) -> dict[str, Piece]:
         """What this worker has of what its steps keep, beside the model itself, and have divided; it asks nobody."""

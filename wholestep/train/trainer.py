@@ -117,6 +117,7 @@ class Trainer:
                 self.history.stopped_by = run.stopped_by
                 self._run = self.feed.unchanged = None
             self.callbacks.on_train_end()
+            self.session.have_whole_weights()
             end_together(run)
         return self.history
 

@@ -94,6 +94,15 @@ class Slot:
         if changes:
             self._newest = kind
 
+    def move(self, memory: Memory) -> None:
+        """From now on the numbers are those of another memory."""
+        if memory.kind in self._stored:
+            self.bring(memory.kind, changes=True)
+        else:
+            self.on(memory)
+            self._newest = memory.kind
+        self.family.version += 1
+
     def read(self) -> AnyArray:
         """A copy, as the user sees it: rows contiguous."""
         return self.newest.read()
