@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compilers import QUICK
 from hypothesis import Phase, given, settings
 from random_graphs import graphs
 from sessions import data, mlp
@@ -17,7 +18,8 @@ import wholestep as ws
 from wholestep.compiler import pipeline
 from wholestep.compiler.backends.cpu.states import MEMORY
 from wholestep.compiler.backends.cpu.target import detect_target
-from wholestep.compiler.ir.graph import Graph, Update
+from wholestep.compiler.ir import build
+from wholestep.compiler.ir.graph import Graph, Node, Update, rewrite
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.pipeline import Compiler
@@ -28,8 +30,9 @@ from wholestep.errors import OptionError, VerificationError
 from wholestep.session.check import check as selfcheck
 from wholestep.session.check.check import Subject, check, estimated_seconds
 from wholestep.session.check.draw import SEED, STEP, Draw, Tile, small_sizes
-from wholestep.session.check.meaning import Demand, demand_of, evaluation, grid, positions
-from wholestep.session.check.trials import Trials, TrialSession, _meaning, looked_at
+from wholestep.session.check.meaning import Demand, demand_of, evaluation
+from wholestep.session.check.stored import grid, looked_at, positions
+from wholestep.session.check.trials import Trials, TrialSession, _meaning
 from wholestep.session.check.verdict import Verdict, parse_verdict
 from wholestep.session.where import where_to
 
@@ -323,6 +326,67 @@ def test_a_wrong_update_of_a_large_state_is_named_by_its_place(monkeypatch: pyte
     monkeypatch.setattr(pipeline, "STAGES", (*pipeline.STAGES, pipeline.Stage("broken", (freeze,))))
     with pytest.raises(VerificationError, match=r"the state 'w1' is \S+ at position \d+, \d+, and should be"):
         ws.build_session(mlp(inputs=784, hidden=100), batch_size=16, options=in_folder(tmp_path))
+
+
+def lookup() -> ws.Graph:
+    """A table whose rows are looked up, and all multiplied; large, as is another weight."""
+    g = ws.Graph()
+    x, labels = g.input("x", ("batch", 4), "int32"), g.input("labels", ("batch", 4), "int32")
+    table, w = g.parameter("table", (600, 72)), g.parameter("w", (72, 500))
+    hidden = ws.relu(ws.nn.functional.embedding(x, table) @ w) @ g.parameter("u", (72, 500)).T
+    g.set_outputs({"loss": ws.losses.cross_entropy(hidden @ table.T, labels)})
+    return g
+
+
+def test_large_states_are_read_by_rows_and_mean_what_the_interpreter_says() -> None:
+    session = ws.build_session(lookup(), optimizer=ws.AdamW(), batch_size=8, options=ALWAYS)
+    graph = _meaning(session._programs.compiled.definition.trace("train"))
+    trial = Draw(graph, session.plan.bounds).trial({"batch": 3}, 0)
+    bench = TrialSession(subject_of(session))
+    bench.place(trial)
+    before, run = bench.looked_at(), bench.reading(graph, trial)
+    found = evaluation(graph, demand_of(graph, {"batch": 3}), run, before).result(graph, before)
+    whole = {name: bench._state.get(name) for name in bench._state.names}
+    oracle = interpret(
+        graph, inputs=trial.inputs, state=whole, scalars=trial.scalars, sizes=trial.sizes, seed=SEED, step=STEP
+    )
+    np.testing.assert_allclose(found.outputs["loss"], oracle.outputs["loss"], rtol=1e-6)
+    for name in ("table", "w", "u", "table.adam.m", "table.adam.v"):
+        moved = oracle.state[name][grid(whole[name].shape)] - before[name]
+        np.testing.assert_allclose(found.state[name] - before[name], moved, rtol=0, atol=1e-5 * np.abs(moved).max())
+
+
+def reads(node: Node, name: str) -> bool:
+    return any(i.op == "parameter" and i.attrs.name == name for i in node.inputs)  # type: ignore[attr-defined]
+
+
+WRONG: dict[str, Callable[[Node], bool]] = {
+    "rows that are added": lambda n: n.op == "scatter_add",
+    "rows that are looked up": lambda n: n.op == "gather" and reads(n, "table"),
+    "a product with a table": lambda n: n.op == "matmul" and reads(n, "table"),
+    "a product with a weight": lambda n: n.op == "matmul" and reads(n, "w"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_with_a_large_state_is_caught(
+    wrong: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A hundredth more than it should be."""
+    changed: list[Node] = []
+
+    def grow(node: Node) -> Node:
+        if not WRONG[wrong](node):
+            return node
+        changed.append(node)
+        return build.scale(node, 1.01)
+
+    broken = pipeline.Stage("broken", (lambda graph: rewrite(graph, grow),))
+    monkeypatch.setattr(pipeline, "STAGES", (*pipeline.STAGES, broken))
+    options = replace(in_folder(tmp_path), compiler=QUICK)
+    with pytest.raises(VerificationError, match=r"the state '\S+' is \S+ at position \d+, \d+, and should be"):
+        ws.build_session(lookup(), optimizer=ws.SGD(), batch_size=4, options=options)
+    assert changed
 
 
 def test_a_device_that_does_not_run_checks_nothing() -> None:

@@ -7,9 +7,11 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.backend import Where
+from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.plan.footprint import Limit
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.plans import find_plan, find_report, plan_key, store_plan, store_report
+from wholestep.compiler.runtime.storage import HostMemory
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import OptimizeReport, Spans
 from wholestep.compiler.target import Target
@@ -90,6 +92,7 @@ class Plans:
             return found, self.reports[entry]
         from wholestep.compiler.pipeline import Compiler  # a hit needs no pass: it starts without loading them
 
+        self._make_room_for(graph)
         compiler = Compiler(self.options, self.spans)
         plan, report = compiler.plan(graph, self.definition.sizes_of(graph), self.target, self.limit(entry))
         self.check(entry, plan, new=True)
@@ -98,6 +101,18 @@ class Plans:
             store_plan(store, key, plan)
             store_report(store, key, report)
         return plan, report
+
+    def _make_room_for(self, graph: Graph) -> None:
+        """Begin to get the memory of a step's states, which takes the system as long as planning takes one core.
+
+        The check of a new plan wants all of it, and after it the session.
+        """
+        where = self.where
+        if where is None or not where.device.runs or where.options.verify is False or where.group is not None:
+            return
+        if isinstance(memory := where.device.memory, HostMemory):
+            states = graph.states().values()
+            memory.expect([node.type for node in states], [node.attrs.by_columns for node in states])  # type: ignore[attr-defined]
 
     def check(self, entry: str, plan: Plan, *, new: bool) -> None:
         """Run a plan against the interpreter unless that was done, is not wanted, or there is nowhere to run it."""

@@ -65,6 +65,9 @@ def test_every_page_of_several_pieces_is_resident(monkeypatch: pytest.MonkeyPatc
     assert not region.view(0, 8 << 20, np.dtype(np.uint8)).any()
 
 
+UNKEPT = ws.CompileOptions(cache=False)
+
+
 def too_large(inputs: int, hidden: int) -> tuple[ws.nn.Module, dict[str, Any]]:
     model = ws.nn.Sequential(ws.nn.Linear(inputs, hidden), ws.nn.ReLU(), ws.nn.Linear(hidden, 2))
     return model, {"inputs": ws.Spec(("batch", inputs)), "targets": ws.Spec(("batch", 2)), "loss": "mse"}
@@ -112,3 +115,29 @@ def test_nothing_is_kept_behind_a_build() -> None:
     spares.close()
     spares.put(memory._mapped(memory.LARGE))
     assert spares.take(memory.LARGE) is None
+
+
+def test_what_a_build_expects_is_there_when_it_is_asked_for() -> None:
+    with memory.recycled():
+        memory.expect_region(memory.PIECE + 1)
+        spares = memory._SPARES.get()
+        assert spares is not None
+        (coming,) = spares._coming.values()
+        region = memory.Region(memory.PIECE + 1)
+        assert region.address == np.frombuffer(coming.mapped, np.uint8).ctypes.data
+        assert not region.view(0, region.size, np.dtype(np.uint8)).any()
+        memory.expect_region(3 * memory.PIECE)  # nobody asks for it
+    assert not spares._coming
+    memory.expect_region(memory.PIECE)  # outside a build nobody will
+
+
+def test_a_build_begins_to_make_room_for_its_states_before_it_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, asked = list[int](), list[int]()
+    monkeypatch.setattr(memory, "PIECE", 1 << 20)
+    monkeypatch.setattr(memory.Spares, "expect", lambda spares, size: expected.append(size))
+    monkeypatch.setattr(memory.Spares, "take", lambda spares, size: asked.append(size))
+    model, given = too_large(784, 2000)
+    ws.build_session(model, **given, batch_size=4, optimizer="adam", device="reference", options=UNKEPT)
+    (size,) = expected
+    assert size > 3 * 4 * 784 * 2000
+    assert asked.count(size) == 2, "the check's states, and the session's"

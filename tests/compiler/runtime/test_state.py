@@ -5,9 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from wholestep.compiler.frontend import initializers
+from wholestep.compiler.frontend.initializers import FirstValue, with_zero_row
 from wholestep.compiler.ir.types import TensorType, float32
 from wholestep.compiler.runtime import state as module
 from wholestep.compiler.runtime.state import State
+from wholestep.session.check import stored
+from wholestep.session.check.stored import Large
 
 
 @pytest.mark.parametrize("many", [1, 1 << 30])
@@ -19,6 +23,39 @@ def test_every_state_has_its_first_value(many: int, monkeypatch: pytest.MonkeyPa
     state.add(types, lambda name: None if name == "w4" else values[name])
     for i, name in enumerate(types):
         np.testing.assert_array_equal(state.get(name), 0 if i == 4 else values[name])
+
+
+KINDS = [
+    initializers.normal(0.0, 0.5),
+    initializers.uniform(-1.0, 1.0),
+    initializers.orthogonal(),
+    with_zero_row(initializers.normal(), 2),
+]
+
+
+@pytest.mark.parametrize("shape", [(700, 130), (130, 700), (40, 7), (5, 6, 7), (9,)])
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_first_values_are_drawn_where_they_are_stored(
+    shape: tuple[int, ...], by_columns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(initializers, "PIECE", 1 << 12)  # several pieces, the last one of few rows
+    monkeypatch.setattr(stored, "ROWS", 1 << 14)
+    kinds = KINDS if len(shape) > 1 else KINDS[:2]
+    firsts = {f"w{i}": FirstValue(kind, shape, float32, 3, f"w{i}") for i, kind in enumerate(kinds)}
+    state = State()
+    state.add(dict.fromkeys(firsts, TensorType(shape, float32)), firsts.get, by_columns=firsts if by_columns else ())
+    for name, first in firsts.items():
+        np.testing.assert_array_equal(state.get(name), first.array())
+        state.set(name, first.array() + 1)
+        np.testing.assert_array_equal(state.get(name), first.array() + 1)
+        if len(shape) == 2:
+            parts = [rows for _, rows in Large(state.slot(name)).rows()]
+            np.testing.assert_array_equal(np.concatenate(parts), first.array() + 1)
+            np.testing.assert_array_equal(
+                Large(state.slot(name)).take(np.array([[3], [1]]))[:, 0], state.get(name)[[3, 1]]
+            )
+        flat = state.slot(name).newest.flat.copy()  # type: ignore[attr-defined]
+        assert (flat != 0).sum() == first.array().size, "what pads the last columns is zero"
 
 
 def test_states_that_are_there_keep_their_numbers() -> None:

@@ -8,7 +8,7 @@ axes but the last, "fan-out" is the last: weights multiply from the right, `x @ 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from wholestep.compiler.frontend.trace import fail, locate
 from wholestep.compiler.ir import random
 from wholestep.compiler.ir.attrs import Initializer
-from wholestep.compiler.ir.types import DType, Shape
+from wholestep.compiler.ir.types import DType, Shape, float32
 from wholestep.errors import OptionError, ShapeError
 from wholestep.records import dataclass
 
@@ -183,6 +183,18 @@ class FirstValue:
         """The numbers."""
         return materialize(self.init, self.shape, self.dtype, self.seed, self.name)
 
+    def rows(self, least: int) -> Iterator[Array]:
+        """The numbers of a matrix, some multiple of `least` rows at a time, for whom all at once are too many."""
+        count, columns = self.shape
+        if self.init.kind in _WHOLE_KINDS or self.init.kind.endswith(ZERO_ROW):
+            yield self.array()
+            return
+        several = max(1, PIECE // (least * columns)) * least
+        for first in range(0, count, several):
+            out = np.empty(min(several, count - first) * columns, self.dtype.numpy)
+            _draw_piece(out, first * columns, self)
+            yield out.reshape(-1, columns)
+
 
 def materialize(init: Initializer, shape: StaticShape, dtype: DType, seed: int, name: str) -> Array:
     """The first value of the state called `name`.
@@ -198,9 +210,18 @@ def materialize(init: Initializer, shape: StaticShape, dtype: DType, seed: int, 
         return _DRAWS[init.kind](_Draw(seed, key, shape), *init.args).astype(dtype.numpy)
     out = np.empty(count, dtype.numpy)
     for first in range(0, count, PIECE):
-        piece = slice(first, min(first + PIECE, count))
-        out[piece] = _DRAWS[init.kind](_Draw(seed, key, shape, piece), *init.args)
+        _draw_piece(out[first : first + PIECE], first, FirstValue(init, shape, dtype, seed, name))
     return out.reshape(shape)
+
+
+def _draw_piece(out: Array, first: int, value: FirstValue) -> None:
+    """The elements of a first value from `first` on, as many as there is room for."""
+    formula, init = value.formula, value.init
+    if formula is not None and formula.normal and value.dtype == float32:
+        random.write_normals(out, value.seed, value.key, first, formula)
+    else:
+        piece = _Draw(value.seed, value.key, value.shape, slice(first, first + len(out)))
+        out[:] = _DRAWS[init.kind](piece, *init.args)
 
 
 ZERO_ROW = "_but_a_row"  # behind the kind; the row is the last number

@@ -27,6 +27,8 @@ from wholestep.records import dataclass
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]  # 32-bit words, held in 64 bits so that products do not overflow
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+Singles = np.ndarray[Any, np.dtype[np.float32]]
+Places = np.ndarray[Any, np.dtype[np.int64]]
 
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
@@ -89,14 +91,17 @@ def _unit(word: Words) -> Floats:
 
 
 Draw = Callable[[int, int, int, int], Floats]  # (key, mixed with the seed; step; block, count) -> four for each block
+# (key, mixed with the seed; first element, even; formula; where to) -> where numbers have to be drawn here; None: all
+DrawNormals = Callable[[int, int, "Formula", Singles], Places | None]
 _native: Draw | None = None
+_native_normals: DrawNormals | None = None
 MANY = 1 << 12  # numbers from which on a native call is worth its arguments
 
 
-def draw_by(native: Draw) -> None:
-    """From now on many uniform numbers are drawn by native code, which gives the same bits, ten times as fast."""
-    global _native
-    _native = native
+def draw_by(native: Draw, normals: DrawNormals | None = None) -> None:
+    """From now on many numbers are drawn by native code, which gives the same bits, ten times as fast."""
+    global _native, _native_normals
+    _native, _native_normals = native, normals
 
 
 def uniform(seed: int, key: str, step: int, shape: tuple[int, ...], first: int = 0) -> Floats:
@@ -140,3 +145,15 @@ class Formula:
 
     def of(self, x: Floats) -> Floats:
         return self.shift + self.scale * (self.lift + x)
+
+
+def write_normals(out: Singles, seed: int, key: str, first: int, formula: Formula) -> None:
+    """What becomes of the normal numbers of elements `first`, ... of step 0, rounded to float32."""
+    some: Places | None = None
+    if _native_normals is not None and first % 2 == 0 and len(out) >= MANY:
+        some = _native_normals(key_hash(key) ^ splitmix64(seed), first, formula, out)
+    if some is None:
+        out[:] = formula.of(normal(seed, key, 0, out.shape, first))
+        return
+    for place in some.tolist():
+        out[place] = formula.of(normal(seed, key, 0, (1,), first + place))[0]

@@ -136,7 +136,7 @@ def _sigmoid(x: Array) -> Any:
 
 def _gelu(run: Run, a: at.GeluAttrs, x: Array) -> Any:
     if a.approximate:
-        return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+        return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
     return 0.5 * x * _erfc(-x / math.sqrt(2.0))  # 1 + erf(x), without its cancellation
 
 

@@ -6,9 +6,8 @@ import mmap
 import os
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from wholestep.compiler.plan.footprint import page_rounded
 from wholestep.compiler.plan.formats import footprint
 from wholestep.compiler.plan.kernel import Buffer, Plan, Space
 from wholestep.compiler.runtime.threads import default_threads
-from wholestep.compiler.runtime.together import run_all
+from wholestep.compiler.runtime.together import Background, run_all
 from wholestep.errors import OutOfMemoryError
 
 # From here on huge pages are asked for: updates that pass over many megabytes run 5 to 20 % faster with them.  Bytes,
@@ -38,21 +37,12 @@ class Region:
             self._bytes = np.empty(0, np.uint8)
         else:
             spares = _SPARES.get() if self.size >= LARGE else None
-            mapped = (spares and spares.take(self.size)) or _mapped(self.size)
-            if self.size >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
-                mapped.madvise(mmap.MADV_HUGEPAGE)
-            self._bytes = np.frombuffer(mapped, np.uint8)
-            self._touch()
-            if spares is not None:
-                weakref.finalize(self._bytes, spares.put, mapped).atexit = False  # every view keeps the array alive
+            zeroing = (spares and spares.take(self.size)) or Zeroing(_mapped(self.size))
+            zeroing.finish()
+            self._bytes = np.frombuffer(zeroing.mapped, np.uint8)
+            if spares is not None:  # every view keeps the array alive
+                weakref.finalize(self._bytes, spares.put, zeroing.mapped).atexit = False
         self.address: int = self._bytes.ctypes.data
-
-    def _touch(self) -> None:
-        """Make every page resident, on all cores: a virtual machine may take seconds to get a gigabyte."""
-        pieces = range(0, self.size, PIECE)
-        run_all(
-            [partial(self._bytes[at : at + PIECE].fill, 0) for at in pieces], default_threads() if pieces[1:] else 1
-        )
 
     def view(self, offset: int, count: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         """`count` elements from byte `offset` on; writing to the view writes to the region."""
@@ -61,27 +51,89 @@ class Region:
         return self._bytes[offset:end].view(dtype)
 
 
+class Zeroing:
+    """A mapping whose pages are made resident, all zero: by whoever asks, on any number of threads."""
+
+    def __init__(self, mapped: mmap.mmap) -> None:
+        self.mapped = mapped
+        if len(mapped) >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+        pieces = range(0, len(mapped), PIECE)
+        self._threads = default_threads() if pieces[1:] else 1
+        self._pieces = iter([slice(at, at + PIECE) for at in pieces])  # gives each to one thread
+        self._begun: Background[None] | None = None
+
+    def begin(self) -> None:
+        """On a thread of its own, beside what the caller does."""
+        self._begun = Background(self._work)
+
+    def finish(self) -> None:
+        """Return when all pages are there.  On all cores: a virtual machine may take seconds to get a gigabyte."""
+        run_all([self._work] * self._threads, self._threads)
+        self.wait()
+
+    def stop(self) -> None:
+        """The rest is not wanted."""
+        for _ in self._pieces:
+            pass
+        self.wait()
+
+    def wait(self) -> None:
+        if self._begun is not None:
+            self._begun.wait()
+
+    def _work(self) -> None:
+        every = np.frombuffer(self.mapped, np.uint8)
+        for piece in self._pieces:
+            every[piece].fill(0)
+
+
 class Spares:
-    """Large mappings that nobody uses any more: their pages are resident, and zeroing those is ten times as fast."""
+    """Large mappings for a build: those that nobody uses any more, and those that will be wanted.
+
+    Where pages are resident, zeroing them is ten times as fast.
+    """
 
     def __init__(self) -> None:
         self._kept: list[mmap.mmap] | None = []
+        self._coming: dict[int, Zeroing] = {}
 
     def put(self, mapped: mmap.mmap) -> None:
         """Keep a mapping, while any are kept."""
         if self._kept is not None:
             self._kept.append(mapped)
 
-    def take(self, size: int) -> mmap.mmap | None:
+    def expect(self, size: int) -> None:
+        """Begin with a mapping that will be wanted.  What cannot be had is refused when it is asked for."""
+        if size in self._coming or any(len(mapped) == size for mapped in self._kept or ()):
+            return
+        with suppress(OutOfMemoryError):
+            self._coming[size] = Zeroing(_mapped(size))
+            self._coming[size].begin()
+
+    def take(self, size: int) -> Zeroing | None:
         """One of exactly this size."""
+        if size in self._coming:
+            return self._coming.pop(size)
         found = next((mapped for mapped in self._kept or () if len(mapped) == size), None)
-        if found is not None:
-            assert self._kept is not None
-            self._kept.remove(found)
-        return found
+        if found is None:
+            return None
+        assert self._kept is not None
+        self._kept.remove(found)
+        return Zeroing(found)
 
     def close(self) -> None:
         self._kept = None
+        for coming in self._coming.values():
+            coming.stop()
+        self._coming.clear()
+
+
+def expect_region(size: int) -> None:
+    """Inside a build, before it is known what else it needs: a region of this size will be made."""
+    spares, size = _SPARES.get(), page_rounded(size)
+    if spares is not None and size >= PIECE:
+        spares.expect(size)
 
 
 _SPARES: ContextVar[Spares | None] = ContextVar("spares", default=None)
@@ -89,7 +141,7 @@ _SPARES: ContextVar[Spares | None] = ContextVar("spares", default=None)
 
 @contextmanager
 def recycled() -> Iterator[None]:
-    """Around a build: what its check has made resident serves the session, which wants as much."""
+    """Around a build: what is expected, and what its check has made resident, serves the session that wants as much."""
     spares = Spares()
     outer = _SPARES.set(spares)
     try:

@@ -12,7 +12,7 @@ from wholestep.compiler.ir.types import TensorType, shape_text, symbols_of
 from wholestep.compiler.runtime.arrays import AnyArray, as_array, check_dtype
 from wholestep.compiler.runtime.counting import Counting
 from wholestep.compiler.runtime.slot import Family, Owner, Slot, host_memory, relate
-from wholestep.compiler.runtime.storage import Memory
+from wholestep.compiler.runtime.storage import HostArray, Memory
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.compiler.runtime.together import run_all
 from wholestep.errors import GraphError, ShapeError, UnknownNameError
@@ -104,6 +104,9 @@ class State(Counting):
         }
 
         def write(name: str, value: AnyArray | FirstValue) -> None:
+            if isinstance(value, FirstValue) and isinstance(stored := made[name].newest, HostArray):
+                stored.draw(value)
+                return
             numbers = value.array() if isinstance(value, FirstValue) else value
             made[name].write(_fitted(made[name], numbers, name))
 

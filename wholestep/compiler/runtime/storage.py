@@ -13,7 +13,8 @@ from wholestep.compiler.ir.types import TensorType, transposed
 from wholestep.compiler.plan.kernel import Layout
 from wholestep.compiler.plan.layout import layout_bytes, pack, stored_shape, unpack
 from wholestep.compiler.runtime.arrays import AnyArray
-from wholestep.compiler.runtime.memory import Region
+from wholestep.compiler.runtime.memory import Region, expect_region
+from wholestep.records import dataclass
 
 
 class Block(Protocol):
@@ -59,6 +60,19 @@ class Memory(Protocol):
         """Give a state that it holds its first value, if that is quicker here; the same bits as `first.array()`."""
 
 
+@dataclass(frozen=True)
+class _Way:
+    """How a state is stored: as its transpose where it is `turned`."""
+
+    type: TensorType
+    layout: Layout
+    turned: bool
+
+    @property
+    def bytes(self) -> int:
+        return layout_bytes(self.type, self.layout, {})
+
+
 class HostMemory:
     """States in this process, each in a layout that follows from its declaration alone: every plan over a State agrees.
 
@@ -75,15 +89,22 @@ class HostMemory:
 
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> list[HostArray]:
         """Views of one mapping."""
-        turned = [self._is_turned(type, by) for type, by in zip(types, by_columns or [False] * len(types), strict=True)]
-        stored = [transposed(type) if is_so else type for type, is_so in zip(types, turned, strict=True)]
-        layouts = [self._layout(type) for type in stored]
-        sizes = [layout_bytes(type, layout, {}) for type, layout in zip(stored, layouts, strict=True)]
-        region, offset, made = Region(sum(sizes)), 0, []
-        for type, layout, size, is_so in zip(stored, layouts, sizes, turned, strict=True):
-            made.append(HostArray(type, layout, region, offset, size, is_so))
-            offset += size
+        ways = self._stored(types, by_columns)
+        region, offset, made = Region(sum(way.bytes for way in ways)), 0, []
+        for way in ways:
+            made.append(HostArray(way.type, way.layout, region, offset, way.bytes, way.turned))
+            offset += way.bytes
         return made
+
+    def expect(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> None:
+        """Begin to make room for states that a build will hold."""
+        expect_region(sum(way.bytes for way in self._stored(types, by_columns)))
+
+    def _stored(self, types: Sequence[TensorType], by_columns: Sequence[bool]) -> list[_Way]:
+        every = zip(types, by_columns or [False] * len(types), strict=True)
+        turned = [self._is_turned(type, by) for type, by in every]
+        stored = [transposed(type) if is_so else type for type, is_so in zip(types, turned, strict=True)]
+        return [_Way(type, self._layout(type), is_so) for type, is_so in zip(stored, turned, strict=True)]
 
     def draw(self, into: HostArray, first: FirstValue) -> bool:
         """NumPy draws, on several threads."""
@@ -107,8 +128,55 @@ class HostArray:
 
     def write(self, value: AnyArray) -> None:
         """Take numbers of the state's shape and dtype."""
-        packed = pack(value.T if self.turned else value, self.layout)
-        self.flat[: packed.size] = packed
+        if self.layout == Layout.ROWS or len(self._shape) != 2:
+            packed = pack(value.T if self.turned else value, self.layout)
+            self.flat[: packed.size] = packed
+        else:
+            self._write_rows(0, value)
+
+    def draw(self, first: FirstValue) -> None:
+        """Take its first value; of a large matrix a few rows at a time, for which there is no room but this."""
+        if len(self._shape) != 2:
+            self.write(first.array())
+            return
+        at = 0
+        for rows in first.rows(self.granule):
+            self._write_rows(at, rows)
+            at += len(rows)
+
+    @property
+    def granule(self) -> int:
+        """Rows of a matrix that are read and written together: those of a block of its transpose."""
+        return max(1, self.layout.columns) if self.turned else 1
+
+    def read_rows(self, start: int, stop: int) -> AnyArray:
+        """Some rows of a matrix, whole granules of them: a copy, unless they are stored so."""
+        stored = stored_shape(self._shape, self.layout)
+        whole = self.flat[: math.prod(stored)].reshape(stored)
+        if self.layout == Layout.ROWS:
+            return (whole.T if self.turned else whole)[start:stop]
+        if self.turned:
+            blocks = whole[start // stored[-1] : -(-stop // stored[-1])]
+            return blocks.swapaxes(1, 2).reshape(-1, self._shape[0])[: stop - start]
+        return whole[:, start:stop].swapaxes(0, 1).reshape(stop - start, -1)[:, : self._shape[1]]
+
+    def _write_rows(self, at: int, rows: AnyArray) -> None:
+        """Take some rows of a matrix, from `at` on; of a transposed one, whole blocks."""
+        stored = stored_shape(self._shape, self.layout)
+        whole = self.flat[: math.prod(stored)].reshape(stored)
+        if self.layout == Layout.ROWS:
+            (whole.T if self.turned else whole)[at : at + len(rows)] = rows
+            return
+        width = stored[-1]
+        if self.turned:
+            whole = whole[at // width : -(-(at + len(rows)) // width)]
+            taken = rows.T
+        else:
+            whole, taken = whole[:, at : at + len(rows)], rows
+        full, rest = divmod(taken.shape[1], width)
+        whole[:full] = taken[:, : full * width].reshape(len(taken), full, width).swapaxes(0, 1)
+        if rest:
+            whole[full, :, :rest], whole[full, :, rest:] = taken[:, full * width :], 0
 
     def fill(self, numbers: AnyArray) -> None:
         """Take numbers over and over; what pads the last columns is zero."""

@@ -13,7 +13,7 @@ from wholestep.compiler.ir.interpret import Result
 from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.types import TensorType, TupleType, as_dtype, bfloat16, float16, float32, float64, letter_of
 from wholestep.session.check.draw import scale
-from wholestep.session.check.meaning import is_large, positions
+from wholestep.session.check.stored import is_large, positions
 
 Array = np.ndarray[Any, Any]
 

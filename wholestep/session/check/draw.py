@@ -16,7 +16,7 @@ from wholestep.compiler.ir.interpret import Result
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate, letter_of
 from wholestep.compiler.plan.kernel import Bound, Least
 from wholestep.optim.config import trial_values
-from wholestep.session.check.meaning import is_large
+from wholestep.session.check.stored import is_large, positions
 
 Array = np.ndarray[Any, Any]
 Random = np.random.Generator
@@ -81,7 +81,10 @@ class Draw:
         limits = [evaluate(b.size, sizes) for b in self.bounds if b.input == node.attrs.name]  # type: ignore[attr-defined]
         # Labels that are no index as they come (some are ignored) are classes all the same.
         classes = [evaluate(n.inputs[0].type.shape[-1], sizes) for n in self.graph.nodes if n.op == "cross_entropy"]
-        return rng.integers(0, min(limits or classes, default=INTEGERS), shape).astype(dtype.numpy)
+        limit = min(limits or classes, default=INTEGERS)
+        # Every other one is of a row that is looked at, lest gradients of large tables go to rows that are not.
+        seen = rng.choice(positions(limit), shape)
+        return np.where(rng.random(shape) < 0.5, seen, rng.integers(0, limit, shape)).astype(dtype.numpy)
 
     def _state(self, node: Node, rng: Random) -> Array | Tile:
         init, type = node.attrs.init, node.type  # type: ignore[attr-defined]

@@ -6,11 +6,9 @@ it is right.  So a check costs about what the forward and backward pass of a few
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,32 +18,13 @@ from wholestep.compiler.ir.interpret import Result
 from wholestep.compiler.ir.ops import OPS, Family, Trait, having
 from wholestep.compiler.ir.types import TupleType, evaluate
 from wholestep.compiler.ir.values import Run, rounded, value_of
+from wholestep.session.check.stored import Large, Whole, grid, is_large, positions
 
 Array = np.ndarray[Any, Any]
 Settle = Callable[[Node, Any], Any]
 
-LARGE = 1 << 15  # elements of a state from which on a grid of it is looked at
-EDGE, AXIS = 17, 64  # positions of a grid along an axis: a vector and one more from either end, and some between
 STATES = having(Trait.STATE)
 VIEWS = STATES | {"permute", "reshape"}  # of large states stay in float32: converting them costs more than a product
-
-
-def is_large(shape: tuple[int, ...]) -> bool:
-    return math.prod(shape) >= LARGE
-
-
-def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """The positions that are looked at in an array: what `array[grid(array.shape)]` takes."""
-    return np.ix_(*map(positions, shape))
-
-
-@lru_cache(maxsize=1024)
-def positions(length: int) -> Array:
-    """Those along an axis that a grid has."""
-    if length <= AXIS:
-        return np.arange(length)
-    between = np.random.default_rng(length).choice(length - 2 * EDGE, AXIS - 2 * EDGE, replace=False) + EDGE
-    return np.sort(np.concatenate([np.arange(EDGE), between, np.arange(length - EDGE, length)]))
 
 
 @dataclass(frozen=True)
@@ -69,7 +48,7 @@ def demand_of(graph: Graph, sizes: Mapping[str, int]) -> Demand:
             picked.update(node.inputs)
         elif node in picked and node.op not in STATES:
             whole.update(node.inputs)
-            if not _is_product(node):
+            if not (_is_product(node) or _adds_rows(node)):
                 whole.add(node)
     return Demand(frozenset(whole), frozenset(picked))
 
@@ -82,6 +61,15 @@ def _is_product(node: Node) -> bool:
     return node.op == "matmul" and node.type.rank == 2 and all(i.type.rank == 2 for i in node.inputs)
 
 
+def _adds_rows(node: Node) -> bool:
+    """The gradient of a table of rows."""
+    return node.op == "scatter_add" and node.attrs.axis == 0  # type: ignore[attr-defined]
+
+
+def _read(value: Any) -> Any:
+    return value.read() if isinstance(value, Large) else value
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """The values of a graph's nodes in one step."""
@@ -92,7 +80,7 @@ class Evaluation:
     def result(self, graph: Graph, before: Mapping[str, Array]) -> Result:
         """Outputs and states; large ones on their grids.  What no update changes is as it was before."""
         after = {u.name: self.picks[u.node] if u.node in self.picks else self.values[u.node] for u in graph.updates}
-        return Result({o.name: self.values[o.node] for o in graph.outputs}, {**before, **after})
+        return Result({o.name: _read(self.values[o.node]) for o in graph.outputs}, {**before, **after})
 
 
 def evaluation(
@@ -119,7 +107,8 @@ def evaluation(
                 _keep(node, known, values, picks)
                 continue
             if node in demand.whole:
-                values[node] = _settled(node, _value(node, run, [values[i] for i in node.inputs]), settle)
+                large = _large_state(node, run) if settle is None else None
+                values[node] = large or _settled(node, _value(node, run, [values[i] for i in node.inputs]), settle)
             if node in demand.picked:
                 picks[node] = _picked(node, run, before, values, picks, settle)
             uses.subtract(node.inputs)
@@ -132,10 +121,34 @@ def evaluation(
 def _value(node: Node, run: Run, given: list[Any]) -> Any:
     """As the interpreter has it; a product with a large matrix in float32, whose rounding no check would notice."""
     if node.op == "matmul" and any(a.dtype == np.float32 for a in given):
-        given = [a.astype(np.float32, copy=False) for a in given]
+        if _is_product(node) and sum(isinstance(a, Large) for a in given) == 1:
+            return _product_by_rows(node, *given)
+        given = [_read(a).astype(np.float32, copy=False) for a in given]
+    if node.op == "gather" and isinstance(given[0], Large) and node.attrs.axis == 0:  # type: ignore[attr-defined]
+        return given[0].take(np.clip(given[1].astype(np.int64), 0, given[0].shape[0] - 1))
+    given = [_read(a) for a in given]
     if _is_half_copy(node) and given[0].dtype == np.float32:
         return given[0].astype(node.type.dtype.numpy).astype(np.float32)
     return value_of(node, run, given)
+
+
+def _product_by_rows(node: Node, a: Array | Large, b: Array | Large) -> Array:
+    """A product with a large state, of which some rows are read at a time.  a @ b is the transpose of b' @ a'."""
+    flips, swapped = [flip for _, flip in _operands(node)], isinstance(a, Large)
+    if swapped:
+        a, b, flips = b, a, [not flip for flip in flips[::-1]]
+    assert isinstance(b, Large)
+    assert not isinstance(a, Large)
+    other = (a.T if flips[0] else a).astype(np.float32, copy=False)
+    if flips[1]:
+        out = np.empty((len(other), b.shape[0]), np.float32)
+        for some, rows in b.rows():
+            np.matmul(other, rows.T, out=out[:, some])
+    else:
+        out = np.zeros((len(other), b.shape[1]), np.float32)
+        for some, rows in b.rows():
+            out += other[:, some] @ rows
+    return out.T if swapped else out
 
 
 def _is_half_copy(node: Node) -> bool:
@@ -159,19 +172,40 @@ def _picked(
     settle: Settle | None,
 ) -> Array:
     shape = run.shape(node.type.shape)
-    if node in values:
+    if node in values and not isinstance(values[node], Large):
         found: Array = values[node][grid(shape)]
         return found
     if node.op in STATES:
         value = before[node.attrs.name]  # type: ignore[attr-defined]
     elif _is_product(node):
-        a, b = (np.swapaxes(values[i], 0, 1) if flip else values[i] for i, flip in _operands(node))
+        given = [(_read(values[i]), flip) for i, flip in _operands(node)]
+        a, b = (np.swapaxes(value, 0, 1) if flip else value for value, flip in given)
         rows, columns = (positions(n) for n in shape)
         value = a[rows] @ b[:, columns]
+    elif _adds_rows(node):
+        value = _added_rows(shape, *(_read(values[i]) for i in node.inputs))
     else:
         value = value_of(node, run, [picks[i] for i in node.inputs])
     out: Array = _settled(node, value, settle)
     return out
+
+
+def _added_rows(shape: tuple[int, ...], updates: Array, index: Array) -> Array:
+    """A grid of the table to whose rows, by index, updates are added; outside its bounds means its first, or last."""
+    size, *row = shape
+    looked_at, indices = positions(size), np.clip(index.reshape(-1).astype(np.int64), 0, size - 1)
+    places = np.searchsorted(looked_at, indices).clip(max=len(looked_at) - 1)
+    seen = looked_at[places] == indices
+    added = updates.reshape(index.size, *row)[np.ix_(np.flatnonzero(seen), *map(positions, row))]
+    out = np.zeros((len(looked_at), *added.shape[1:]))
+    np.add.at(out, places[seen], added)
+    return out
+
+
+def _large_state(node: Node, run: Run) -> Large | None:
+    if node.op not in STATES or not isinstance(run.state, Whole):
+        return None
+    return run.state.large(node.attrs.name)  # type: ignore[attr-defined]
 
 
 def _operands(node: Node) -> list[tuple[Node, bool]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 
 from wholestep.compiler.backend import Place
@@ -15,13 +16,15 @@ from wholestep.compiler.passes.decompose import decompose
 from wholestep.compiler.passes.inline import inline_calls, strip_stop_gradients
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.memory import explained
+from wholestep.compiler.runtime.products import on_one_thread
 from wholestep.compiler.runtime.shards import Shards
-from wholestep.compiler.runtime.slot import Slot
 from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.threads import default_threads
 from wholestep.session.check.check import Subject, axes_of
 from wholestep.session.check.compare import Comparison, compared, distances, shaking, tolerance_of
 from wholestep.session.check.draw import SEED, STEP, Draw, Tile, Trial, all_finite, changed_by_suiting, suited
-from wholestep.session.check.meaning import Evaluation, Settle, demand_of, depending_on, evaluation, grid, is_large
+from wholestep.session.check.meaning import Evaluation, Settle, demand_of, depending_on, evaluation
+from wholestep.session.check.stored import Whole, looked_at, shape_of
 from wholestep.session.entries import memories
 from wholestep.session.results import EntryPoint
 from wholestep.session.turns import Turns
@@ -29,6 +32,7 @@ from wholestep.steps.capacity import MICRO_BATCH_DIMS
 
 Sizes = Mapping[str, int]
 
+FEW_CORES = 4  # compilers beside, or other processes, use them: threads of a product would wait for each other
 ATTEMPTS = 3  # one flip of a relu at 0 is bad luck; a wrong plan is wrong on every draw
 
 
@@ -69,7 +73,8 @@ class Trials:
         later = depending_on(graph, changed_by_suiting(graph)) if first else frozenset()
         known = self._first[1] if first and self._first is not None and self._first[0] == trial.sizes else None
         reading = self._session.reading(graph, trial)
-        return evaluation(graph, demand_of(graph, trial.sizes), reading, before, settle, later, known)
+        with on_one_thread() if default_threads() <= FEW_CORES else nullcontext():
+            return evaluation(graph, demand_of(graph, trial.sizes), reading, before, settle, later, known)
 
     def settled(self, sizes: Sizes) -> Comparison:
         """The comparison at one choice of sizes; it has mismatches where every draw has some.
@@ -139,7 +144,7 @@ class TrialSession:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of every state, large or not."""
-        return {name: _shape(self._state.slot(name)) for name in self._state.names}
+        return {name: shape_of(self._state.slot(name)) for name in self._state.names}
 
     def place(self, trial: Trial) -> None:
         """Give every state its numbers."""
@@ -170,32 +175,3 @@ class TrialSession:
         self._entry.inputs.fix({s: n for s, n in trial.sizes.items() if s in MICRO_BATCH_DIMS})
         outputs = self._entry(trial.inputs).outputs
         return Result(outputs, self.looked_at())
-
-
-class Whole(Mapping[str, AnyArray]):
-    """The states of a trial as the interpreter computes with them, converted when they are read; large ones are not."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-
-    def __getitem__(self, name: str) -> AnyArray:
-        slot = self._state.slot(name)
-        return (
-            slot.read() if is_large(_shape(slot)) else slot.read().astype(computed_dtype(slot.type.dtype), copy=False)
-        )
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._state.names)
-
-    def __len__(self) -> int:
-        return len(self._state.names)
-
-
-def looked_at(slot: Slot) -> AnyArray:
-    """A state, or the grid of a large one."""
-    shape = _shape(slot)
-    return slot.newest.take(grid(shape)) if is_large(shape) else slot.read()
-
-
-def _shape(slot: Slot) -> tuple[int, ...]:
-    return tuple(int(e) for e in slot.type.shape)

@@ -246,6 +246,29 @@ def test_first_values_are_drawn_natively_to_the_bit(first: int, monkeypatch: pyt
     assert len(drawn) == 1
 
 
+@pytest.mark.parametrize("room", [64, 0])  # for those that NumPy draws one by one; else it draws all
+@pytest.mark.parametrize("formula", [random.Formula(True, 0.3), random.Formula(True, 2.0, 1.0)])
+def test_normal_first_values_are_drawn_natively_to_the_bit(
+    formula: random.Formula, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, left, out = load_library(), list[random.Places | None](), np.empty((1 << 18) + 3, np.float32)
+    monkeypatch.setattr("wholestep.compiler.backends.cpu.library.DOUBTFUL", room)
+
+    def native(*given: Any) -> random.Places | None:
+        left.append(library.normals(*given))
+        return left[-1]
+
+    for seed in range(4):
+        monkeypatch.setattr(random, "_native_normals", None)
+        random.write_normals(out, seed, "key", seed << 31, formula)
+        wanted = out.copy()
+        monkeypatch.setattr(random, "_native_normals", native)
+        random.write_normals(out, seed, "key", seed << 31, formula)
+        np.testing.assert_array_equal(out.view(np.int32), wanted.view(np.int32))  # signs of zeros too
+    noted = sum(len(places) for places in left if places is not None)
+    assert 0 < noted < 50 if room else None in left
+
+
 def test_the_api_table_is_the_library_s_own() -> None:
     library: Library = load_library()
     add_part(library, "double", build_library(Cache(), find_compiler(), HERE.name, "double"))

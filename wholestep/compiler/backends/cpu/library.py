@@ -57,6 +57,8 @@ __all__ = [
 SEQUENTIAL, SHUFFLED, EXPLICIT = range(3)
 APART = 1 << 16  # as a number of threads: one that is none of the pool's
 GROUP_FAILED = (errno.ETIMEDOUT, errno.EPIPE)
+DOUBTFUL = 64  # normal numbers of a piece that NumPy may have to draw: one in half a million is expected
+_NORMALS = (c_uint64, c_uint64, c_long, c_double, c_double, c_double, c_void_p, c_void_p, c_long)
 INCLUDED = "gemm.c"  # by the parts, which are its products of other elements
 Body = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_int)
 
@@ -246,6 +248,7 @@ class Library:
         self.barrier = self._function("ws_barrier", None)
         self.order = self._function("ws_order", c_uint64, c_uint64, c_uint64, c_uint64, c_uint64)
         self._uniforms = self._function("ws_uniforms", None, c_uint64, c_uint64, c_uint64, c_long, c_void_p)
+        self._normals = self._function("ws_normals", c_long, *_NORMALS)
         self._pool_run = self._function("ws_pool_run", c_int, c_void_p, c_void_p, c_int)
         self.step = self.dll.ws_step  # of byref(Step); without types to convert to, a call is quickest
         # Runs steps until `loop.steps`, the end of the epoch or the time limit; returns how many were done.
@@ -273,6 +276,13 @@ class Library:
         out = np.empty(4 * count)
         self._uniforms(key, step, block, count, out.ctypes.data)
         return out
+
+    def normals(self, key: int, first: int, formula: random.Formula, out: random.Singles) -> random.Places | None:
+        """Write normal numbers by a formula.  Returns where NumPy has to decide how one is rounded; None: too often."""
+        noted = np.empty(DOUBTFUL, np.int64)
+        given = formula.lift, formula.scale, formula.shift
+        found = self._normals(key, first, len(out), *given, out.ctypes.data, noted.ctypes.data, DOUBTFUL)
+        return noted[:found] if found <= DOUBTFUL else None
 
 
 # What the parts of the library have, with the structure that each function takes; dtype -> the part with its products.
@@ -360,7 +370,7 @@ def load_library(target: str, cache: Cache | None = None, compiler: Compiler | N
     with _loading:
         if target not in _loaded:
             _loaded[target] = Library(build_library(cache or Cache(), compiler or find_compiler(), target))
-            random.draw_by(_loaded[target].uniforms)
+            random.draw_by(_loaded[target].uniforms, _loaded[target].normals)
         return _loaded[target]
 
 

@@ -1,0 +1,100 @@
+"""The states of a trial where they are stored: large ones are read a few rows at a time, or on a grid of positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from wholestep.compiler.ir.types import float32, float64
+from wholestep.compiler.ir.values import computed_dtype
+from wholestep.compiler.runtime.slot import Slot
+from wholestep.compiler.runtime.state import State
+from wholestep.compiler.runtime.storage import HostArray
+
+Array = np.ndarray[Any, Any]
+
+LARGE = 1 << 15  # elements of a state from which on a grid of it is looked at
+EDGE, AXIS = 17, 64  # positions of a grid along an axis: a vector and one more from either end, and some between
+ROWS = 1 << 20  # bytes that are read at a time
+
+
+def is_large(shape: tuple[int, ...]) -> bool:
+    return math.prod(shape) >= LARGE
+
+
+def grid(shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """The positions that are looked at in an array: what `array[grid(array.shape)]` takes."""
+    return np.ix_(*map(positions, shape))
+
+
+@lru_cache(maxsize=1024)
+def positions(length: int) -> Array:
+    """Those along an axis that a grid has."""
+    if length <= AXIS:
+        return np.arange(length)
+    between = np.random.default_rng(length).choice(length - 2 * EDGE, AXIS - 2 * EDGE, replace=False) + EDGE
+    return np.sort(np.concatenate([np.arange(EDGE), between, np.arange(length - EDGE, length)]))
+
+
+class Large:
+    """A large state, in the type that it is stored in.  Whoever reads it makes a copy, and nobody keeps one."""
+
+    def __init__(self, slot: Slot) -> None:
+        self._slot, self.shape, self.dtype = slot, shape_of(slot), slot.type.dtype.numpy
+
+    def read(self) -> Array:
+        return self._slot.read()
+
+    def rows(self) -> Iterator[tuple[slice, Array]]:
+        """All rows of a matrix, some at a time."""
+        stored, (count, columns) = self._slot.newest, self.shape
+        if not isinstance(stored, HostArray):
+            yield slice(count), self.read()
+            return
+        several = max(1, ROWS // (columns * self.dtype.itemsize * stored.granule)) * stored.granule
+        for at in range(0, count, several):
+            some = slice(at, min(at + several, count))
+            yield some, stored.read_rows(some.start, some.stop)
+
+    def take(self, index: Array) -> Array:
+        """The rows at some indices."""
+        rows = self._slot.newest.take(np.ix_(index.reshape(-1), *map(np.arange, self.shape[1:])))
+        return rows.reshape(*index.shape, *self.shape[1:])
+
+
+class Whole(Mapping[str, Array]):
+    """The states of a trial as the interpreter computes with them, converted when they are read; large ones are not."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def large(self, name: str) -> Large | None:
+        """A large state that is computed with as it is stored."""
+        slot = self._state.slot(name)
+        return Large(slot) if is_large(shape_of(slot)) and slot.type.dtype in (float32, float64) else None
+
+    def __getitem__(self, name: str) -> Array:
+        slot = self._state.slot(name)
+        if is_large(shape_of(slot)):
+            return slot.read()
+        return slot.read().astype(computed_dtype(slot.type.dtype), copy=False)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state.names)
+
+    def __len__(self) -> int:
+        return len(self._state.names)
+
+
+def looked_at(slot: Slot) -> Array:
+    """A state, or the grid of a large one."""
+    shape = shape_of(slot)
+    return slot.newest.take(grid(shape)) if is_large(shape) else slot.read()
+
+
+def shape_of(slot: Slot) -> tuple[int, ...]:
+    return tuple(int(e) for e in slot.type.shape)
