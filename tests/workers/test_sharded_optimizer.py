@@ -14,7 +14,7 @@ import wholestep as ws
 from tests.compilers import quick
 from wholestep.compiler.ir.parts import part_shape
 from wholestep.compiler.runtime.parts import Parts
-from wholestep.errors import GraphError, OptionError, UsageError
+from wholestep.errors import GraphError, LimitError, OptionError, UsageError
 
 ROWS = 29  # in batches of 8: the last one has 5, which 2, 3 and 4 ranks divide unevenly
 RNG = np.random.default_rng(7)
@@ -162,6 +162,31 @@ def test_a_rank_needs_its_part_of_the_bytes_and_sends_as_many(ranks: int) -> Non
     sizes = {e.collective: e.bytes for e in divided.exchanges}
     assert sizes["reduce_scatter"] == sizes["all_gather"] == 4 * (64 * 12 + 64 * 4)
     assert f"parts {weights // ranks:,}".split() in [line.split() for line in str(divided).splitlines()]
+
+
+@pytest.mark.long
+def test_values_are_made_again_where_a_limit_of_memory_asks_for_it() -> None:
+    """Of one rank's step: a batch that is divided already is not cut into micro-batches to keep the limit."""
+
+    def session(**more: Any) -> ws.Session:
+        model, spec = (
+            ws.models.gpt2(layers=3, width=32, heads=2, vocabulary=64, context=16),
+            ws.Spec(("batch", 16), "int32"),
+        )
+        about = {**ABOUT, "inputs": spec, "targets": spec, "batch_size": 64, "threads": 1, "seed": 3}
+        return ws.build_session(model, **about, shards=2, shard="optimizer", options=quick(), **more)
+
+    tokens = np.random.default_rng(1).integers(0, 64, (64, 16)).astype(np.int32)
+    free, limited = session(), session(memory=0.9)
+    for one in (free, limited):
+        for _ in range(2):
+            one.step(x=tokens, labels=tokens)
+    assert "values made again" in limited.plan.notes[-1]
+    assert limited.report().peak_bytes <= 0.9 * free.report().peak_bytes
+    for name in free.state.names:
+        np.testing.assert_allclose(limited.get(name), free.get(name), rtol=1e-4, atol=1e-5, err_msg=name)
+    with pytest.raises(LimitError, match=r"a step takes .* bytes at least, .* where nothing is computed twice"):
+        session(memory=1)
 
 
 # -- what cannot be ------------------------------------------------------------------------------------------------

@@ -352,36 +352,29 @@ static int reduce_scatter(ws_group *g, const ws_share *shares, int number, int d
   return g->failed;
 }
 
-static int all_gather(ws_group *g, const ws_share *shares, int number, int dtype) {
+/* Everyone's pieces to everyone, or rank 0's alone: block `q` of the targets is rank q's, or there is one block. */
+static int spread(ws_group *g, const ws_share *shares, int number, int dtype, int from_all) {
   engine *e = (engine *)g;
   const row r = row_of(shares, number, dtype);
   const long length = e->slot / r.bytes;
   long firsts[g->size], counts[g->size];
   for (long first = 0; first < r.count; first += length) {
     const long count = r.count - first < length ? r.count - first : length;
-    for (int q = 0; q < g->size; q++) firsts[q] = first, counts[q] = count;
-    const char *mine = gather(&r, first, count, 0, room_of(e, 0));
-    const int error = share_all(e, &r, firsts, counts, 1, mine);
+    for (int q = 0; q < g->size; q++) firsts[q] = first, counts[q] = from_all || q == 0 ? count : 0;
+    const char *mine = gather(&r, first, counts[g->rank], 0, room_of(e, 0));
+    const int error = share_all(e, &r, firsts, counts, from_all, mine);
     if (error) return error;
-    scatter(&r, first, count, g->rank, mine);
+    scatter(&r, first, counts[g->rank], from_all ? g->rank : 0, mine);
   }
   return g->failed;
 }
 
+static int all_gather(ws_group *g, const ws_share *shares, int number, int dtype) {
+  return spread(g, shares, number, dtype, 1);
+}
+
 static int broadcast(ws_group *g, const ws_share *shares, int number, int dtype) {
-  engine *e = (engine *)g;
-  const row r = row_of(shares, number, dtype);
-  const long length = e->slot / r.bytes;
-  long firsts[g->size], counts[g->size];
-  for (long first = 0; first < r.count; first += length) {
-    const long count = r.count - first < length ? r.count - first : length;
-    for (int q = 0; q < g->size; q++) firsts[q] = first, counts[q] = q == 0 ? count : 0;
-    const char *mine = gather(&r, first, counts[g->rank], 0, room_of(e, 0));
-    const int error = share_all(e, &r, firsts, counts, 0, mine);
-    if (error) return error;
-    if (g->rank == 0) scatter(&r, first, count, 0, mine);
-  }
-  return g->failed;
+  return spread(g, shares, number, dtype, 0);
 }
 
 /* ---- what Python calls ---- */
