@@ -12,8 +12,9 @@ from tests.compilers import quick
 from tests.workers.small import ABOUT, network
 
 STEPS = 3
-workers = ws.Workers()
-session = ws.build_session(network(), **ABOUT, workers=workers, options=replace(quick(), egraph=False))
+model = int(sys.argv[1]) if sys.argv[1:] else 1
+workers = ws.Workers(model=model)
+session = ws.build_session(network(split=model > 1), **ABOUT, workers=workers, options=replace(quick(), egraph=False))
 group = workers.join()
 batch = {"x": np.ones((64, 12), np.float32), "labels": np.zeros(64, np.int32)}
 session.step(**batch)

@@ -37,7 +37,8 @@ def main(how: str, memory: str) -> None:
         grid.check()
     whole.leave()  # as a process that ends does
     assert native.sum_all(whole.native, numbers) != 0  # nothing is exchanged any more
-    print(f"rank {grid.rank} says: {caught.value}", flush=True)
+    sys.stdout.write(f"rank {grid.rank} says: {caught.value}\n")  # at once: others write too
+    sys.stdout.flush()
     MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.group.Incl([0, 1, 2])).Barrier()  # the others have printed, too
     if grid.rank == 0:
         os.kill(whole.ranks[LAST].pid, signal.SIGCONT)

@@ -1,6 +1,6 @@
 """A script for `wholestep launch` in tests/workers/test_faults.py: a run that takes a while and keeps checkpoints.
 
-`long_run.py folder timeout [optimizer]`, which workers then divide; the weights that it ends with are in
+`long_run.py folder timeout [optimizer|layers]`, which workers then divide; the weights that it ends with are in
 `folder/end-<rank>`.  Its last epoch begins when there is a file `folder/disturbed`: whoever disturbs it is in time.
 """
 
@@ -38,7 +38,8 @@ class Slowly(ws.Callback):
 def main(folder: Path, **where: object) -> str:
     x, y = ws.datasets.digits()
     slowly = Slowly(folder / "disturbed" if "workers" in where else None)
-    model = ws.nn.Sequential(ws.nn.Linear(64, 16), ws.nn.ReLU(), ws.nn.Dropout(0.1), ws.nn.Linear(16, 10))
+    first, last = ws.nn.Linear(64, 16, split="columns"), ws.nn.Linear(16, 10, split="rows")
+    model = ws.nn.Sequential(first, ws.nn.ReLU(), ws.nn.Dropout(0.1), last)
     ws.fit(
         model,
         (x[:ROWS], y[:ROWS]),
@@ -59,7 +60,9 @@ def main(folder: Path, **where: object) -> str:
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    workers = ws.Workers(timeout=float(sys.argv[2]), shard=next(iter(sys.argv[3:]), None))
+    divided = next(iter(sys.argv[3:]), None)
+    how = {"model": 2} if divided == "layers" else {"shard": divided}
+    workers = ws.Workers(timeout=float(sys.argv[2]), **how)  # type: ignore[arg-type]
     found = main(place, workers=workers, resume=True)
     (place / f"end-{ws.Workers().rank}").write_text(found)
     np.testing.assert_equal(len((place / "log.csv").read_text().splitlines()), EPOCHS + 1)

@@ -16,5 +16,6 @@ ABOUT = {
 }
 
 
-def network() -> ws.nn.Module:
-    return ws.nn.Sequential(ws.nn.Linear(12, 64), ws.nn.ReLU(), ws.nn.Linear(64, 4))
+def network(split: bool = False) -> ws.nn.Module:
+    columns, rows = ("columns", "rows") if split else (None, None)
+    return ws.nn.Sequential(ws.nn.Linear(12, 64, split=columns), ws.nn.ReLU(), ws.nn.Linear(64, 4, split=rows))

@@ -128,3 +128,17 @@ def test_workers_in_a_grid_send_along_its_axes(by_workers: dict) -> None:
     assert "along the data axis and 0 along the model axis of them" in str(session)
     with pytest.raises(OptionError, match=r"has to know how many workers there are: ws.Workers\(data=4, model=2\)"):
         ws.estimate(network(), workers=ws.Workers(model=2), **ABOUT)
+
+
+def test_ranks_that_divide_layers_send_what_was_estimated() -> None:
+    """Along the model axis one sum, of what the ranks have of the last layer's results."""
+    report = ws.estimate(network(split=True), workers=ws.Workers(data=2, model=2), **ABOUT)
+    along = [(e.collective, e.bytes) for e in report.exchanges if e.axis == "model"]
+    assert along == [("all_reduce", 4 * 32 * 4)]  # of the last layer's results; the first layer's input has no gradient
+    gradients = 4 * (12 * 32 + 32 + 32 * 4 + 4)
+    assert sum(e.bytes for e in report.exchanges if e.axis == "data") == gradients + LOSS
+    assert report.wire_bytes == gradients + LOSS + along[0][1]
+    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
+    done = launch("-n", "4", str(Path(__file__).with_name("counted.py")), "2")
+    assert done.returncode == 0, done.stderr
+    assert sum(int(n) for n in re.findall(r"sent (\d+)", done.stdout)) == report.wire_bytes_of_all

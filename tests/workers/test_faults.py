@@ -34,10 +34,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @contextmanager
-def job(folder: Path, *options: str, timeout: str = "60", shard: str = "") -> Iterator[subprocess.Popen[str]]:
+def job(
+    folder: Path, *options: str, timeout: str = "60", shard: str = "", count: int = 2
+) -> Iterator[subprocess.Popen[str]]:
     """`wholestep launch -n 2 ...` under way."""
     script = [SCRIPT, os.fspath(folder), timeout, *([shard] if shard else [])]
-    command = [sys.executable, "-m", "wholestep.cli", "launch", "-n", "2", *options, *script]
+    command = [sys.executable, "-m", "wholestep.cli", "launch", "-n", str(count), *options, *script]
     variables = {**os.environ, "PYTHONPATH": os.fspath(ROOT)}
     with subprocess.Popen(
         command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -72,8 +74,8 @@ def ended(launcher: subprocess.Popen[str]) -> tuple[int, str]:
     return launcher.returncode, output + errors
 
 
-def weights(folder: Path) -> list[str]:
-    return [(folder / f"end-{rank}").read_text() for rank in range(2)]
+def weights(folder: Path, count: int = 2) -> list[str]:
+    return [(folder / f"end-{rank}").read_text() for rank in range(count)]
 
 
 @pytest.mark.parametrize("seed", [*range(2), *[pytest.param(n, marks=pytest.mark.long) for n in range(2, 20)]])
@@ -99,6 +101,20 @@ def test_a_worker_is_killed_at_any_moment_and_the_run_ends_with_the_same_bits(
     owned = {f"training-0000{n}-of-00002.safetensors" for n in (1, 2)} if seed % 2 else set()
     assert written == {"training.safetensors"} | owned
     assert not list((tmp_path / "run").glob(".*"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_worker_of_a_grid_is_killed_and_the_run_ends_with_the_same_bits(rank: int, tmp_path: Path) -> None:
+    """Four of them divide batches and layers; each has written its parts."""
+    with job(tmp_path, "--restarts", "1", shard="layers", count=4) as launcher:
+        wait_for_checkpoint(tmp_path, long_run.ROWS // long_run.BATCH)
+        disturb(tmp_path, workers_of(launcher)[rank], signal.SIGKILL)
+        code, said = ended(launcher)
+    assert code == 0, said
+    assert f"rank {rank} of 4 was killed by SIGKILL" in said
+    (tmp_path / "again").mkdir()
+    assert weights(tmp_path, 4) == [long_run.main(tmp_path / "again", shards=(2, 2))] * 4
 
 
 def test_a_worker_that_hangs_is_named_with_its_last_step(tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ def test_the_number_of_workers_follows_from_its_axes() -> None:
     assert ws.Workers(6, model=3).data == 2
     assert ws.Workers(6, data=3).model == 2
     assert ws.Workers(model=2).count is None  # as many as were started
+    assert [ws.Workers(4).shards, ws.Workers(6, model=3, engine="ray").shards] == [4, (2, 3)]
 
 
 def test_mpiexec_is_told_what_each_library_wants(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
