@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import wholestep as ws
 from tests.workers.experiment import build
 from tests.workers.ranks import run
 from tests.workers.training import fingerprint
+from wholestep.cli import app
 from wholestep.errors import CheckpointError, UsageError
 
 pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
@@ -63,14 +65,18 @@ def test_workers_make_one_run_that_goes_on_with_as_many_to_the_same_bits_and_wit
     assert "bits may differ from an uninterrupted run: shards: the checkpoint has 2, this run 3" in caplog.text
 
 
+def test_workers_in_a_grid_are_more_than_one(tmp_path: Path) -> None:
+    told = CliRunner().invoke(app, ["train", SCRIPT, "--model", "2", "--folder", str(tmp_path / "run")])
+    assert "--model 2 is among workers, and there are none: give --workers 4, too." in told.stderr
+
+
+@pytest.mark.long
 def test_workers_of_a_command_stand_in_a_grid(tmp_path: Path) -> None:
     train(SCRIPT, "--workers", "2", "--model", "2", "--folder", str(tmp_path / "run"))
     expected = build()
     expected.fit(shards=(1, 2), progress=False)
     assert weights_in(tmp_path / "run") == fingerprint(expected.model)  # type: ignore[arg-type]
     assert ws.load_checkpoint(tmp_path / "run").identity["shards"] == "1 x 2"
-    done = run([sys.executable, "-m", "wholestep.cli", "train", SCRIPT, "--model", "2"], {})
-    assert "--model 2 is among workers, and there are none: give --workers 4, too." in done.stderr
 
 
 def test_restarts_need_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_collectives_along_the_axes_of_a_grid() -> None:
     assert done.stdout.count("ok") == 4, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("how", ["hangs", "leaves"])
+@pytest.mark.parametrize("how", ["hangs", pytest.param("leaves", marks=pytest.mark.long)])
 def test_in_a_grid_everyone_names_who_is_lost_and_not_who_waits_for_it(how: str) -> None:
     done = mpiexec(4, "tests.workers.grid_faults", how, "memory")
     said = {"hangs": "did not come within 2 s: it hangs, or is slower", "leaves": "is gone: it was killed, or an error"}
@@ -48,6 +48,7 @@ def test_in_a_grid_everyone_names_who_is_lost_and_not_who_waits_for_it(how: str)
     assert sorted(told) == ["0", "1", "2"], done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_by_messages_a_rank_names_whom_it_waits_for() -> None:
     done = mpiexec(4, "tests.workers.grid_faults", "hangs", "messages")
     assert "rank 1 says: rank 3 of 4" in done.stdout, done.stdout + done.stderr
