@@ -34,7 +34,7 @@ test-all: check
 	$(PY) -m pytest -n 2 --dist worksteal -q -m "long or not long"
 
 test-cuda: $(VENV)/.test
-	$(PIP) ".[cuda]"
+	$(PIP) ".[cuda,nccl]"
 	$(PY) -m tests.compiler.backends.cuda.on_gpu
 
 fuzz: $(VENV)/.test

@@ -10,6 +10,9 @@ import pytest
 import wholestep as ws
 from tests.workers.ranks import launch
 from tests.workers.small import ABOUT, LOSS, PARAMETERS, network
+from wholestep.compiler.backends.cuda.collectives import BESIDE
+from wholestep.compiler.backends.cuda.scheduled import schedule_of
+from wholestep.compiler.plan.bodies import Exchange as Body
 from wholestep.compiler.runtime.group import rows_of_rank
 from wholestep.errors import OptionError, UsageError
 from wholestep.workers.network import MESSAGES, NETWORKS, Exchange
@@ -40,6 +43,17 @@ def test_a_session_reports_what_was_estimated(by_workers: dict) -> None:
     told = by_workers[4]
     assert (report.wire_bytes, report.flops, report.peak_bytes) == (told.wire_bytes, told.flops, told.peak_bytes)
     assert report.collectives == tuple((e.collective, e.bytes) for e in told.exchanges)
+
+
+def test_ranks_on_gpus_are_told_the_same_bytes(by_workers: dict) -> None:
+    told = ws.estimate(network(), workers=4, device="null:cuda/sm_90", **ABOUT)
+    assert (told.wire_bytes, told.exchanges) == (by_workers[4].wire_bytes, by_workers[4].exchanges)
+    report = ws.build_session(network(), **ABOUT, shards=4, device="null:cuda/sm_90").report()
+    assert (report.wire_bytes, report.peak_bytes) == (told.wire_bytes, told.peak_bytes)
+    room = [schedule_of(k).workspace for k in told.plan.kernels if isinstance(k.body, Body)]
+    assert room == [told.exchanges[0].bytes + BESIDE]
+    with pytest.raises(OptionError, match=r"states are divided on CPUs; plans for cuda/sm_90 keep them whole"):
+        ws.estimate(network(), workers=4, shard="optimizer", device="null:cuda/sm_90", **ABOUT)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

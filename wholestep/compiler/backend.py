@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -233,27 +234,53 @@ class Slice:
         return self.first + len(self.losses)
 
 
-def epoch_of_launches(program: Program, epoch: Epoch, stop_at: str | None = None) -> Iterator[Slice]:
+class Slicing(Protocol):
+    """How ranks that make steps together agree on those of a slice."""
+
+    seconds: float  # that a slice takes, at most
+
+    def steps(self, left: int) -> int:
+        """Of the next slice, at most."""
+
+    def timed(self, run: Callable[[], int]) -> int:
+        """Make a slice, and learn from the time that it takes."""
+
+
+def epoch_of_launches(
+    program: Program, epoch: Epoch, stop_at: str | None = None, pace: Slicing | None = None
+) -> Iterator[Slice]:
     """An epoch as a loop over launches, for programs without a loop of their own.
 
     Losses are read some launches late, so that an asynchronous device never waits for the host.  `stop_at` is the
-    output that ends a slice where it is not 0.
+    output that ends a slice where it is not 0.  Ranks agree on their steps by a pace.
     """
     first = epoch.first
     while first < epoch.end:
-        deadline, end = time.monotonic() + SLICE_SECONDS, min(epoch.end, first + (epoch.every or epoch.end))
-        losses: list[float] = []
-        begun: deque[Ticket] = deque()
-        for update in range(first, end):
-            ticket = _launched(program, epoch, update)
-            begun.append(ticket if program.synchronous else ticket.keep())
-            if program.synchronous or len(begun) == IN_FLIGHT:
-                losses.append(begun.popleft().loss())
-            if (stop_at is not None and ticket.read(stop_at)) or time.monotonic() >= deadline:
-                break
-        losses += [ticket.loss() for ticket in begun]
+        most, losses = min(epoch.end - first, epoch.every or epoch.end), list[float]()
+        if pace is None:
+            _make_slice(program, epoch, range(first, first + most), stop_at, SLICE_SECONDS, losses)
+        else:
+            updates = range(first, first + pace.steps(most))
+            pace.timed(partial(_make_slice, program, epoch, updates, stop_at, pace.seconds, losses))
         yield Slice.of(epoch, first, np.array(losses))
         first += len(losses)
+
+
+def _make_slice(
+    program: Program, epoch: Epoch, updates: range, stop_at: str | None, seconds: float, losses: list[float]
+) -> int:
+    """Launch some updates; how many, and their losses."""
+    deadline = time.monotonic() + seconds
+    begun: deque[Ticket] = deque()
+    for update in updates:
+        ticket = _launched(program, epoch, update)
+        begun.append(ticket if program.synchronous else ticket.keep())
+        if program.synchronous or len(begun) == IN_FLIGHT:
+            losses.append(begun.popleft().loss())
+        if (stop_at is not None and ticket.read(stop_at)) or time.monotonic() >= deadline:
+            break
+    losses += [ticket.loss() for ticket in begun]
+    return len(losses)
 
 
 def _launched(program: Program, epoch: Epoch, update: int) -> Ticket:

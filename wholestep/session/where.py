@@ -34,9 +34,17 @@ def where_to(
         raise OptionError(f"seed={seed!r}: expected a whole number from 0 to 2**64 - 1.")
     need_workers(workers)
     count = thread_count(threads, default_threads(), MAX_THREADS)
+    if workers is not None and _is_gpu(device):
+        from wholestep.workers.gpus import take_gpu  # most run alone
+
+        take_gpu(workers)
     found = device_named(device, TF32 if precision == TF32 else "")
     divided = shard_of(shard, shards, workers, found)
     return Where(found, count, seed, options or CompileOptions(), group_of(shards, workers, found), divided)
+
+
+def _is_gpu(device: object) -> bool:
+    return isinstance(device, str) and device.partition(":")[0].partition("/")[0] == "cuda"
 
 
 def need_workers(workers: object) -> None:
@@ -65,10 +73,19 @@ def group_of(shards: Shards, workers: Workers | None, device: Device) -> Group |
         raise OptionError("shards= makes the steps of workers in one process, and workers= has them; give one of both.")
     if workers is not None:
         group = workers.join()
+        if device.runs and _is_gpu(device.name):
+            from wholestep.workers.gpus import join_gpus  # most train on CPUs
+
+            return join_gpus(workers, group, int(device.name.partition(":")[2]))
+        if device.runs and workers.engine == "nccl":
+            raise OptionError(
+                f"workers=ws.Workers(engine='nccl'): NCCL exchanges between GPUs, and device={device.name!r} is none. "
+                "Train with device='cuda', or leave engine= out."
+            )
         if group is not None and device.runs and not device.name.startswith("cpu"):
             raise OptionError(
-                f"workers=: processes exchange what their CPUs have computed; device={device.name!r} has collectives "
-                "of one rank alone. Train with device='cpu', or in one process."
+                f"workers=: processes exchange what their CPUs or GPUs have computed; device={device.name!r} has "
+                "collectives of one rank alone. Train with device='cpu' or device='cuda', or in one process."
             )
         return group
     if shards is None:

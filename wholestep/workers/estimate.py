@@ -10,7 +10,6 @@ from math import ceil
 from wholestep.compiler.backend import Where
 from wholestep.compiler.ir.grid import MODEL, Grid
 from wholestep.compiler.ir.types import Dim, evaluate
-from wholestep.compiler.passes.exchange import BUCKET_BYTES
 from wholestep.compiler.plan.formats import footprint
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.report import PlanReport
@@ -22,7 +21,7 @@ from wholestep.steps.definition import Definition
 from wholestep.workers.network import Exchange, Network, as_network
 from wholestep.workers.workers import Workers
 
-WITHOUT = ("cuda",)  # families of targets whose plans have no collectives
+WHOLE = ("cuda",)  # families of targets whose ranks divide batches alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,15 +96,13 @@ def workers_report(
     """The estimate of a step whose batch is divided among ranks."""
     network, target, grid = as_network(network), where.device.target, _grid_of(asked)
     workers, shard = grid.size, shard or (asked.shard if isinstance(asked, Workers) else None)
-    alone = _of_one_rank(definition, grid.data)
-    has_collectives = workers > 1 and target.family not in WITHOUT
-    if workers > 1 and not has_collectives:
+    ranked = _of_one_rank(definition, grid.data)
+    if workers > 1 and target.family in WHOLE:
         _refuse_division(target, shard, grid.model)
-    ranked = alone
-    if has_collectives:
+    if workers > 1:
         ranked = replace(definition, ranks=grid.data, shard=shard, model_ranks=grid.model, traced={}, splits={})
     plan, _ = Plans(ranked, replace(where.options, cache=False), target).plan_with_report(definition.main)
-    found = exchanges_of(plan) if has_collectives else exchanges_without_plan(plan) if workers > 1 else ()
+    found = exchanges_of(plan) if workers > 1 else ()
     return WorkersReport(
         plan,
         where.threads,
@@ -128,21 +125,6 @@ def compute_seconds(plan: Plan, target: Target, threads: int) -> float:
 def exchanges_of(plan: Plan) -> Iterator[Exchange]:
     """The collectives of a rank's plan, in the order in which it runs them."""
     return (Exchange(*found) for found in exchanged(plan))
-
-
-def exchanges_without_plan(plan: Plan) -> Iterator[Exchange]:
-    """Of a target without collectives: gradients of the parameters that it trains, the last first, in buckets."""
-    bucket = 0
-    for parameter, _ in reversed(plan.param_grad_pairs):
-        type_ = plan.buffers[parameter].type
-        size = type_.elements * type_.dtype.size
-        assert isinstance(size, int), "parameters have fixed shapes"
-        bucket += size
-        if bucket >= BUCKET_BYTES:
-            yield Exchange("all_reduce", bucket)
-            bucket = 0
-    if bucket:
-        yield Exchange("all_reduce", bucket)
 
 
 def _grid_of(asked: object) -> Grid:

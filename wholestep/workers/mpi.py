@@ -31,6 +31,15 @@ ROOM, LEAST = 1 << 22, 1 << 14  # bytes of a window, which stays in cache; and o
 LINE = 64  # bytes
 NAME = 256  # bytes of who a rank is
 POLL = 0.001  # seconds
+# What is said of a rank, and what can be done.
+GONE = (
+    "is gone: it was killed, or an error ended it",
+    "Look at what it printed last; checkpoint= and `wholestep launch --restarts 3` go on by themselves.",
+)
+LATE = (
+    "did not come within {timeout:g} s: it hangs, {others}or is slower than that",
+    "Look at what it printed last, or wait longer: ws.Workers(timeout=...).",
+)
 
 
 class MPIGroup:
@@ -159,13 +168,9 @@ class MPIGroup:
     def lost(self, error: int, missing: int, step: int, others: str = "") -> WorkerError:
         """What a failure means, for people; `others`: what else may keep a rank from coming."""
         named = self.ranks[missing].named(missing, self.size)
-        if error == errno.ETIMEDOUT:
-            what = f"{named} did not come within {self.native.timeout:g} s: it hangs, {others}or is slower than that"
-            how = "Look at what it printed last, or wait longer: ws.Workers(timeout=...)."
-        else:
-            what = f"{named} is gone: it was killed, or an error ended it"
-            how = "Look at what it printed last; checkpoint= and `wholestep launch --restarts 3` go on by themselves."
-        return WorkerError(f"{what}. Its last step was {step}. {how}", missing, step)
+        what, how = LATE if error == errno.ETIMEDOUT else GONE
+        what = what.format(timeout=self.native.timeout, others=others)
+        return WorkerError(f"{named} {what}. Its last step was {step}. {how}", missing, step)
 
     def wait_for(self, seconds: float) -> None:
         """From now on a collective waits so long for the others."""

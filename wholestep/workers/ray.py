@@ -61,6 +61,11 @@ def fit_on_ray(experiment: Experiment, config: Mapping[str, Any] | None) -> Trai
     """
     workers = experiment.workers
     assert workers is not None
+    if str(experiment.device).startswith("cuda"):
+        raise UsageError(
+            f"engine='ray' and device={experiment.device!r}: Ray is asked for CPUs alone. Start workers on GPUs by "
+            f"wholestep launch -n {workers.count or 2} ..., with workers=ws.Workers()."
+        )
     if workers.checkpoint is None and experiment.checkpoint is not None:
         workers = replace(workers, checkpoint=experiment.checkpoint)
     program, is_rank = this_program(workers), launched() is not None

@@ -12,7 +12,7 @@ from wholestep.options import launched
 if TYPE_CHECKING:
     from wholestep.compiler.runtime.group import Group
 
-ENGINES = ("mpi", "ray")
+ENGINES = ("mpi", "nccl", "ray")
 SHARDS = (None, "optimizer")
 
 
@@ -23,7 +23,8 @@ class Workers:
     Args:
         count: how many; None is as many as were started, `wholestep launch -n 4`.
         engine: "mpi": processes that `wholestep launch`, `mpiexec` or `srun` has started.  "ray": this process asks Ray
-            for them, which starts them again where one is lost.
+            for them, which starts them again where one is lost.  Steps on GPUs are exchanged by NCCL, whoever started
+            the processes; "nccl" wants that of a single one too.
         shard: "optimizer": each process keeps a part of the optimizer's state, and updates its part of the weights.
         data: of `count = data * model`: how many parts a batch is cut into.
         model: and how many processes have the same rows and divide layers, those that say `split=`; neighbours, rank

@@ -7,20 +7,33 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from wholestep.compiler.backend import Epoch, MicroBatchShape, Program, Slice, Ticket, check_indices, epoch_of_launches
+from wholestep.compiler.backends.ranks import Pace, need_row_each
 from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.group import Group, rows_of_rank
 from wholestep.compiler.runtime.state import State
 
 
 class MicroBatches:
     """The programs of a step as one program.  `plan` is what callers see: inputs as large as all micro-batches.
 
-    Each program runs for every part of the rows, the last one once; it leaves the outputs.
+    Each program runs for every part of the rows, the last one once; it leaves the outputs.  Ranks of a group have rows
+    of their own in every part; where `needs_rows`, at least one.
     """
 
-    def __init__(self, plan: Plan, programs: Sequence[Program], state: State, shape: MicroBatchShape) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        programs: Sequence[Program],
+        state: State,
+        shape: MicroBatchShape,
+        group: Group | None = None,
+        needs_rows: bool = False,
+    ) -> None:
         self.plan, self._programs, self._state, self._shape = plan, tuple(programs), state, shape
+        self._rank, self._ranks = (0, 1) if group is None else (group.rank, group.size)
+        self._pace, self._needs_rows = None if group is None else Pace(group), needs_rows
         self._last = programs[-1]
         self.synchronous = all(p.synchronous for p in programs)
         self.outputs: Mapping[str, TensorType] = self._last.outputs
@@ -70,17 +83,21 @@ class MicroBatches:
     def _launch_part(
         self, program: Program, sizes: Mapping[str, int], first: int, count: int, rows: int, parts: int
     ) -> Ticket:
+        if self._needs_rows:
+            need_row_each(count, self._ranks)
+        before, own_count = rows_of_rank(count, self._rank, self._ranks)
+        mine = slice(first + before, first + before + own_count)
         for name, _ in program.plan.inputs:
             given = self._given[name]
-            program.bind(name, given[first : first + count] if name in self._cut else given)
-        numbers = {"batch_dim": count, "first_dim": first, "rows_dim": rows, "parts_dim": parts, "own_dim": 0}
+            program.bind(name, given[mine] if name in self._cut else given)
+        numbers = {"batch_dim": own_count, "first_dim": first, "rows_dim": rows, "parts_dim": parts, "own_dim": before}
         numbers["whole_dim"] = count
         own = {self._shape.dims[name]: number for name, number in numbers.items()}
         return program.launch({**sizes, **own})
 
     def epoch(self, epoch: Epoch) -> Iterator[Slice]:
         """Steps until the epoch's end."""
-        return epoch_of_launches(self, epoch, self._unless if self._stop else None)
+        return epoch_of_launches(self, epoch, self._unless if self._stop else None, self._pace)
 
     def wait(self) -> None:
         for program in self._programs:

@@ -10,9 +10,12 @@ from dataclasses import replace
 from wholestep.compiler.backend import SLICE_SECONDS
 from wholestep.compiler.ir.attrs import DATA, MODEL
 from wholestep.compiler.ir.collectives import OWN, ROWS
+from wholestep.compiler.ir.types import Dim
 from wholestep.compiler.plan.bodies import Exchange
 from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.group import Group, GroupFailedError, rows_of_rank
+from wholestep.errors import UsageError
 
 NEVER = 1e9  # seconds: ranks end a slice by its number of steps, which they have agreed on
 GROWTH = 8  # steps of a slice, at most, for each of the one before
@@ -54,6 +57,56 @@ def paced(group: Group | None, plan: Plan) -> Group | None:
     if group is None or group.size == 1:
         return None
     return group if plan.divided or MODEL in axes_of(plan) else None
+
+
+def need_row_each(rows: int, ranks: int) -> None:
+    """UsageError, in every rank, where one of them would have no row of a batch."""
+    if rows < ranks:
+        raise UsageError(
+            f"a batch has {rows} rows for {ranks} workers, and libraries of a GPU compute nothing of no rows. Leave it "
+            f"out, drop_last=True, or give a batch_size= with which the last one has at least {ranks}."
+        )
+
+
+class Share:
+    """What the program of one rank has of a step that callers give all rows of; without a group, all of it.
+
+    Where `needs_rows`, it cannot run without any.
+    """
+
+    def __init__(self, plan: Plan, group: Group | None, needs_rows: bool = False) -> None:
+        self.rank, self.ranks = (group.rank, group.size) if group is not None and plan.divided else (0, 1)
+        self.plan = of_all_ranks(plan) if self.ranks > 1 else plan  # as callers see it
+        self._divided, self._needs_rows = plan.divided, needs_rows
+        rows = Dim.symbol(plan.divided) if plan.divided else None
+        self._cut = frozenset(name for name, id in plan.inputs if rows in plan.buffers[id].type.shape[:1])
+        self._known: tuple[Mapping[str, int], Mapping[str, int]] = ({}, {})
+
+    def is_given(self) -> None:
+        """From now on callers give this rank's own rows, and their sizes."""
+        self.rank, self.ranks, self._divided = 0, 1, ""
+
+    def rows(self, rows: int) -> tuple[int, int]:
+        """Of a batch: the first of this rank's, and how many."""
+        if self._needs_rows:
+            need_row_each(rows, self.ranks)
+        return rows_of_rank(rows, self.rank, self.ranks)
+
+    def of(self, name: str, array: AnyArray) -> AnyArray:
+        """Of an input what this rank needs."""
+        if self.ranks == 1 or name not in self._cut:
+            return array
+        first, count = self.rows(len(array))
+        return array[first : first + count]
+
+    def sizes(self, whole: Mapping[str, int]) -> Mapping[str, int]:
+        """Those of this rank's step, the same mapping for the same one."""
+        if not self._divided:
+            return whole
+        if self._known[0] is not whole:
+            self.rows(whole[self._divided])
+            self._known = whole, {**whole, **of_rank(self._divided, whole, self.rank, self.ranks)}
+        return self._known[1]
 
 
 class Pace:

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.graph import Graph, Node, Output, Update, rewrite
+from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.ops import OPS, Family
-from wholestep.errors import GraphError
 
 BUCKET_BYTES = 16 << 20
 MOVED = frozenset({"reshape", "permute"})  # the same elements: exchanged before they are moved
@@ -38,22 +37,6 @@ def bucket(graph: Graph) -> Graph:
         tuple(Update(u.name, new[u.node]) for u in graph.updates),
         tuple(new[i] for i in graph.inputs),
     )
-
-
-def alone(graph: Graph) -> Graph:
-    """The graph of a target on which a rank is alone: it has what it gave."""
-
-    def told(node: Node) -> Node:
-        if node.op == "item" and node.inputs[0].op == "exchange":
-            return node.inputs[0].inputs[attrs_of(node, at.ItemAttrs).index]
-        if OPS[node.op].family is not Family.COLLECTIVE or node.op == "exchange":
-            return node
-        ranks = attrs_of(node, at.GroupAttrs).ranks
-        if ranks > 1:
-            raise GraphError(f"`{node.op}` among {ranks} ranks: on this target a rank is alone. Train on CPUs.")
-        return node.inputs[0]
-
-    return rewrite(graph, told)
 
 
 def _levels(graph: Graph) -> dict[Node, int]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from numpy.lib.stride_tricks import as_strided
 
 from wholestep.compiler.backend import Place, nothing
@@ -28,7 +29,15 @@ from wholestep.compiler.backends.cuda.layout import record_words
 from wholestep.compiler.backends.cuda.products import Matrix, Product, product_of
 from wholestep.compiler.backends.cuda.render.source import Rendered, Source, render, with_primitives
 from wholestep.compiler.backends.cuda.schedule import arena_end
-from wholestep.compiler.backends.cuda.scheduled import ELEMENTS, GRAPH, LIBRARY, SCATTER, schedule_of, sorting_blocks
+from wholestep.compiler.backends.cuda.scheduled import (
+    ELEMENTS,
+    EXCHANGE,
+    GRAPH,
+    LIBRARY,
+    SCATTER,
+    schedule_of,
+    sorting_blocks,
+)
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.backends.host import HostDevice, HostProgram, Memory
 from wholestep.compiler.devices import register, unregister
@@ -36,6 +45,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import layer_values, window_values
 from wholestep.compiler.ir.attrs import AttentionAttrs
 from wholestep.compiler.ir.types import evaluate
+from wholestep.compiler.plan.bodies import Exchange
 from wholestep.compiler.plan.kernel import Kernel, Plan
 from wholestep.compiler.target import Target
 
@@ -64,8 +74,10 @@ def header() -> Path:
 def _header() -> Path:
     text = with_primitives("", (HERE / "emulate.h").read_text())
     path = folder() / "emulated.h"
-    path.write_text(text)
-    subprocess.run(["g++", *(f for f in FLAGS if f != "-shared"), str(path), "-o", f"{path}.gch"], check=True)
+    with FileLock(path.with_suffix(".lock")):
+        if not Path(f"{path}.gch").exists():
+            path.write_text(text)
+            subprocess.run(["g++", *(f for f in FLAGS if f != "-shared"), str(path), "-o", f"{path}.gch"], check=True)
     return path
 
 
@@ -78,12 +90,15 @@ def compiled_text(kernels: str, functions: Sequence[str]) -> tuple[ctypes.CDLL, 
     entries = "\n".join(f"WS_ENTRY({name})" for name in functions)
     text = f'#include "emulated.h"\n{kernels}\n{entries}\n'
     path = header().parent / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
-    if not path.exists():
-        (path.with_suffix(".cpp")).write_text(text)
-        done = subprocess.run(
-            ["g++", *FLAGS, str(path.with_suffix(".cpp")), "-o", str(path)], capture_output=True, text=True
-        )
-        assert done.returncode == 0, f"{done.stderr[:4000]}\n{path.with_suffix('.cpp')}"
+    with FileLock(path.with_suffix(".lock")):  # processes may share a folder: one of them compiles
+        if not path.exists():
+            own = path.with_suffix(".part")
+            path.with_suffix(".cpp").write_text(text)
+            done = subprocess.run(
+                ["g++", *FLAGS, str(path.with_suffix(".cpp")), "-o", str(own)], capture_output=True, text=True
+            )
+            assert done.returncode == 0, f"{done.stderr[:4000]}\n{path.with_suffix('.cpp')}"
+            own.replace(path)
     return ctypes.CDLL(str(path)), str(path)
 
 
@@ -204,6 +219,8 @@ class Emulated:
                             self.multiply(kernel, memory)
                         elif schedule_of(kernel).form == GRAPH:
                             self.call(kernel, memory)
+                        elif schedule_of(kernel).form == EXCHANGE:
+                            self.exchange(kernel, memory)
                     for name in (launch.before, launch.function):
                         if name:
                             self.launch(launch, name, memory, step, turn, (threads, blocks))
@@ -228,6 +245,13 @@ class Emulated:
         scratch = int(self.scratch.ctypes.data) + schedule_of(kernel).scratch_at
         starts = {p.name: scratch if p.buffer < 0 else memory.arrays[p.buffer].ctypes.data for p in found.places}
         host_graph(found.description, {p.name: int(starts[p.name]) + p.offset for p in found.places})
+
+    def exchange(self, kernel: Kernel, memory: Memory) -> None:
+        """A rank that is alone has what it gave."""
+        assert isinstance(kernel.body, Exchange)
+        for source, to in zip(kernel.body.operands, kernel.body.results, strict=True):
+            (count,) = memory.shape(source.shape)
+            memory.arrays[to.buffer][:count] = memory.arrays[source.buffer][:count]
 
     def longest(self, loop: int) -> int:
         """A graph has as many launches as the longest loop; those behind the end of a shorter one do nothing."""

@@ -35,12 +35,29 @@ FENCE, UNTOUCHED = 256, 0xAB  # bytes behind every allocation that nobody may wr
 class CUresult(enum.IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_NOT_READY = 600
     CUDA_ERROR_LAUNCH_FAILED = 719
 
 
 OK = CUresult.CUDA_SUCCESS
 Op = Callable[[], None]
 Node = tuple[Op, tuple[int, ...]]  # a kernel, and those that it waits for
+
+
+class NotYetError(Exception):
+    """What stands first in a stream waits for another GPU: it is begun again later."""
+
+
+class Launched:
+    """A graph in a stream; where one of its nodes waits for another GPU, it goes on there."""
+
+    def __init__(self, ops: list[Op]) -> None:
+        self.left = list(ops)
+
+    def __call__(self) -> None:
+        while self.left:
+            self.left[0]()
+            self.left.pop(0)
 
 
 def out_of_order(graph: list[Node]) -> list[Op]:
@@ -70,8 +87,8 @@ class FakeDriver:
     CUgraphEdgeData = SimpleNamespace
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared")
 
-    def __init__(self, capability: tuple[int, int] = (9, 0)) -> None:
-        self.capability, self.multiprocessors = capability, 132
+    def __init__(self, capability: tuple[int, int] = (9, 0), gpus: int = 1) -> None:
+        self.capability, self.multiprocessors, self.gpus = capability, 132, gpus
         self.memory: dict[int, Any] = {}
         self.ends: dict[int, int] = {}  # of an allocation, in the array that holds it
         self.overrun: list[int] = []  # sizes of allocations behind whose end somebody wrote
@@ -148,17 +165,36 @@ class FakeDriver:
             while self.queues[each]:
                 self.advance(each)
 
-    def advance(self, stream: int) -> None:
-        """The next that stands in a stream."""
+    def advance(self, stream: int, waits: bool = True) -> bool:
+        """The next that stands in a stream; False where it waits for another GPU, and nobody waits for it."""
         op = self.queues[stream].pop(0)
         self.inside += 1
         try:
             op()
+        except NotYetError:
+            self.queues[stream].insert(0, op)
+            if waits:
+                time.sleep(1e-4)
+            return False
         finally:
             self.inside -= 1
         while self.later and not self.inside:
             address = self.later.pop()
             self.check_fence(address, self.memory.pop(address))
+        return True
+
+    def cuStreamQuery(self, stream: int) -> tuple[CUresult]:
+        while self.queues[stream]:
+            if not self.advance(stream, waits=False):
+                return (CUresult.CUDA_ERROR_NOT_READY,)
+        return (OK,)
+
+    def cuEventQuery(self, event: int) -> tuple[CUresult]:
+        stream, times = self.noted.get(event, (0, 0))
+        while self.passed.get(event, 0) < times:
+            if not self.advance(stream, waits=False):
+                return (CUresult.CUDA_ERROR_NOT_READY,)
+        return (OK,)
 
     def reach(self, event: int, times: int) -> None:
         """Let a stream run until it has come to an event so many times."""
@@ -244,8 +280,7 @@ class FakeDriver:
 
     def cuGraphLaunch(self, graph: int, stream: Any) -> tuple[CUresult]:
         self.launched += 1
-        ops = self.objects[graph]
-        return self.put(lambda: [op() for op in ops] and None, stream)
+        return self.put(Launched(self.objects[graph]), stream)
 
     def cuEventCreate(self, flags: int) -> tuple[CUresult, int]:
         return OK, self.keep(None)
@@ -340,7 +375,10 @@ class FakeDriver:
         return OK, 13010
 
     def cuDeviceGetCount(self) -> tuple[CUresult, int]:
-        return OK, 1
+        return OK, self.gpus
+
+    def cuDeviceGetPCIBusId(self, size: int, device: int) -> tuple[CUresult, bytes]:
+        return OK, f"0000:0{device}:00.0".encode().ljust(size, b"\0")
 
     def cuDeviceGet(self, number: int) -> tuple[CUresult, int]:
         return OK, number
@@ -388,9 +426,9 @@ def fake_compile(text: str, architecture: str) -> bytes:
 
 
 @contextmanager
-def fake_gpu(capability: tuple[int, int] = (9, 0)) -> Iterator[FakeDriver]:
-    """A machine with one GPU, which `device="cuda"` finds."""
-    fake = FakeDriver(capability)
+def fake_gpu(capability: tuple[int, int] = (9, 0), gpus: int = 1) -> Iterator[FakeDriver]:
+    """A machine with one GPU, or more, which `device="cuda"` finds."""
+    fake = FakeDriver(capability, gpus)
     for cached in (driver.gpu, device._device):
         cached.cache_clear()
     with pytest.MonkeyPatch.context() as patch:

@@ -31,11 +31,12 @@ MATRIX = {  # these run side by side
         *("-k", "cudnns or gathered or copy_ahead"),
         *(f"{CUDA}/test_attention.py", f"{CUDA}/test_launches.py"),
     ],
+    "One rank over NCCL": ["-s", f"{CUDA}/test_nccl.py"],
     "Ten steps beside torch and the CPU": ["-s", f"{CUDA}/test_real_sizes.py"],
     **{f"Kills, part {i + 1} of 5": [f"{KILLS}[{i}]"] for i in range(5)},
 }
 SANITIZED = [sys.executable, "-m", f"{CUDA.replace('/', '.')}.one_step"]
-SHOWN = re.compile(r"passed|failed|PASSED|FAILED|SKIPPED|ERROR|of float64 after")
+SHOWN = re.compile(r"passed|failed|PASSED|FAILED|SKIPPED|ERROR|of float64 after|us a step")
 
 
 def machine() -> str:

@@ -27,7 +27,7 @@ from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.ir.ops import OPS, Family
 from wholestep.compiler.plan.call import ROUTINES
 from wholestep.compiler.plan.kernel import Kind, Plan
-from wholestep.errors import CompilerError, OptionError
+from wholestep.errors import CompilerError, OptionError, UsageError
 
 ARCHITECTURES = ("sm_80", "sm_90")
 PLAIN = ws.CompileOptions(verify=False, egraph=False)
@@ -221,6 +221,10 @@ def test_doctor_lists_gpus_and_libraries_and_trains_two_steps(monkeypatch: pytes
     def refuse() -> str:
         raise OptionError("cuDNN cannot be loaded")
 
+    def absent() -> str:
+        raise UsageError("NCCL cannot be loaded")
+
+    monkeypatch.setattr(libraries, "OF_WORKERS", {"NCCL": absent})
     monkeypatch.setattr(libraries, "LIBRARIES", {**libraries.LIBRARIES, "cuBLASLt": lambda: "13.4.0", "cuDNN": refuse})
     with fake_gpu() as fake:
         code, text = run("doctor")
@@ -228,6 +232,7 @@ def test_doctor_lists_gpus_and_libraries_and_trains_two_steps(monkeypatch: pytes
     assert code == 0
     assert "cuda:0 no GPU at all (cuda/sm_90, 1 GiB); driver for CUDA 13.1; NVRTC none" in text
     assert 'cuBLASLt 13.4.0; cuDNN is missing; install what is missing: pip install "wholestep[cuda]"' in text
+    assert 'NCCL is missing; workers on GPUs need it: pip install "wholestep[nccl]"' in text
     assert "two steps: ok" in text
     assert compiler.TOGETHER > 0
 
@@ -245,5 +250,5 @@ def test_every_pointwise_op_and_every_window_has_a_text() -> None:
     windows = {name for name, op in OPS.items() if op.family is Family.WINDOW}
     behind_pools = {name for name in windows if name.startswith("pooled")}  # made by a pass that no GPU asks for
     assert windows - behind_pools == WINDOWS.keys()
-    alone = {Kind.LOOP, Kind.EXCHANGE}  # kernels take the place of the one; on a GPU a rank is alone
+    alone = {Kind.LOOP, Kind.EXCHANGE}  # kernels take the place of the one; the other is NCCL's, and native/ranks.h
     assert set(Kind) - alone == RENDER.keys()

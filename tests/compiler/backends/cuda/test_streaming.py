@@ -27,9 +27,9 @@ def test_rows_that_do_not_fit_are_streamed_in_the_same_order_with_the_same_bits(
     brought: list[int] = []
     bring = streaming.Streamed.bring
 
-    def note(self: streaming.Streamed, epoch: object, update: int, count: int) -> object:
+    def note(self: streaming.Streamed, epoch: object, update: int, count: int, own: object) -> object:
         brought.append(count)
-        return bring(self, epoch, update, count)  # type: ignore[arg-type]
+        return bring(self, epoch, update, count, own)  # type: ignore[arg-type]
 
     def trained() -> tuple[Array, dict[str, Array]]:
         before = device_bytes()

@@ -11,8 +11,10 @@ from wholestep.compiler.backends.cuda.driver import Module, gpu
 from wholestep.compiler.backends.cuda.memory import CudaMemory, CudaScratch
 from wholestep.compiler.backends.cuda.program import CudaProgram
 from wholestep.compiler.backends.cuda.render.source import native
+from wholestep.compiler.backends.cuda.scheduled import calls_library
 from wholestep.compiler.backends.cuda.target import TARGETS, kind_of, target_of
 from wholestep.compiler.backends.micro_batches import MicroBatches
+from wholestep.compiler.backends.ranks import takes_part
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.cache import key_of
@@ -57,6 +59,10 @@ class CudaDevice:
         """The kernel that makes half forms of states."""
         return self._module("copies.h", options)
 
+    def ranks(self, options: CompileOptions) -> Module:
+        """The kernels that add what ranks send."""
+        return self._module("ranks.h", options)
+
     def _module(self, file: str, options: CompileOptions) -> Module:
         if file not in self._modules:
             code = compile_kernels(native(file), self.architecture, cache_of(options))
@@ -82,16 +88,29 @@ class CudaDevice:
     def load_micro_batches(
         self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
     ) -> MicroBatches:
-        return MicroBatches(plan, programs, place.state, shape)
+        group = place.where.group if any(takes_part(p.plan) for p in programs) else None
+        needs_rows = group is not None and any(calls_library(p.plan) for p in programs)
+        for program in programs:
+            assert isinstance(program, CudaProgram)
+            program.share.is_given()
+        return MicroBatches(plan, programs, place.state, shape, group, needs_rows)
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         """The plan, our version, the compiler and what it compiles for."""
         return key_of("cuda", key or serialize.dump(plan), compiler_version(), nvrtc_version(), self.architecture)
 
 
+_own = [0]  # the number of the GPU that `device="cuda"` means in this process
+
+
+def prefer_gpu(number: int) -> None:
+    """Let `device="cuda"` mean another one than the first: ranks of one machine have one each."""
+    _own[0] = number
+
+
 def default_target() -> Target:
-    """What `device="cuda"` plans for: the GPU of number 0."""
-    return numbered_target(0)
+    """What `device="cuda"` plans for."""
+    return numbered_target(_own[0])
 
 
 def numbered_target(number: int) -> Target:
@@ -100,8 +119,8 @@ def numbered_target(number: int) -> Target:
 
 
 def make_device(target: Target) -> CudaDevice:
-    """The GPU of number 0 as a target."""
-    return make_numbered(target, 0)
+    """The GPU of this process as a target."""
+    return make_numbered(target, _own[0])
 
 
 def make_numbered(target: Target, number: int) -> CudaDevice:

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -62,8 +62,21 @@ def gpu_count() -> int:
     return count
 
 
+def _as_text(padded: bytes) -> str:
+    return padded.partition(b"\0")[0].decode().strip()
+
+
+class Watch(Protocol):
+    """Somebody who looks after steps that wait for other machines."""
+
+    def until(self, is_done: Callable[[], bool]) -> None:
+        """Return when something is done; raise where it will never be."""
+
+
 class Gpu:
     """One GPU: its context, and one stream in which everything happens in order."""
+
+    watch: Watch | None = None  # where its steps wait for other GPUs
 
     def __init__(self, number: int) -> None:
         if number >= gpu_count():
@@ -82,7 +95,12 @@ class Gpu:
         )
         count = call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, self._handle)
         self.multiprocessors = int(count)
-        self.name: str = call("cuDeviceGetName", 128, self._handle).partition(b"\0")[0].decode().strip()
+        self.name = _as_text(call("cuDeviceGetName", 128, self._handle))
+
+    @property
+    def bus(self) -> str:
+        """Which GPU of a machine it is, whatever number it has in this process."""
+        return _as_text(call("cuDeviceGetPCIBusId", 64, self._handle))
 
     def enter(self) -> None:
         """Every thread that calls the driver has the GPU's context."""
@@ -93,7 +111,14 @@ class Gpu:
     def wait(self) -> None:
         """Until everything is done; what went wrong is raised."""
         self.enter()
+        if self.watch is not None:
+            self.watch.until(lambda: not self.is_pending(bindings().cuStreamQuery(self.stream)))
         call("cuStreamSynchronize", self.stream)
+
+    @staticmethod
+    def is_pending(answer: Sequence[Any]) -> bool:
+        """Does the driver say that something is not done?  Errors are told by those who wait for it."""
+        return bool(answer[0] == bindings().CUresult.CUDA_ERROR_NOT_READY)
 
     def wait_for(self, event: Event) -> None:
         """Let everything that comes next in the stream wait for a moment of another one; the host goes on."""
@@ -210,6 +235,8 @@ class Event:
     def wait(self) -> None:
         """Until the stream has come here."""
         self._gpu.enter()
+        if self._gpu.watch is not None:
+            self._gpu.watch.until(lambda: not self._gpu.is_pending(bindings().cuEventQuery(self.handle)))
         (error,) = self._wait(self.handle)
         if error:
             raise DeviceError(f"the GPU's driver refused cuEventSynchronize: {error.name}.")

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,16 +122,23 @@ class Epochs:
 
     def run(self, epoch: Epoch) -> Iterator[Slice]:
         """Slices of an epoch; all that a slice needs is set anew, since others may have made steps in between."""
-        first = epoch.first
+        first, pace = epoch.first, self._program.pace
         try:
             while first < epoch.end:
-                losses = self._slice(epoch, first)
-                yield Slice.of(epoch, first, losses)
-                first += len(losses)
+                most, losses = min(epoch.end - first, epoch.every or epoch.end), list[AnyArray]()
+                if pace is None:
+                    self._slice(epoch, range(first, first + most), SLICE_SECONDS, losses)
+                else:
+                    updates = range(first, first + pace.steps(most))
+                    pace.timed(partial(self._slice, epoch, updates, pace.seconds, losses))
+                found = np.concatenate(losses)
+                yield Slice.of(epoch, first, found)
+                first += len(found)
         finally:
             self._resident = None  # the run keeps it for its other epochs, and nobody after it
 
-    def _slice(self, epoch: Epoch, first: int) -> AnyArray:
+    def _slice(self, epoch: Epoch, updates: range, seconds: float, losses: list[AnyArray]) -> int:
+        """Make some updates, as long as there is time; how many, and their losses."""
         self._program.begin_slice(epoch)
         self._resident = epoch.kept[self]  # by takes()
         self._elsewhere = frozenset(dict(self._program.plan.inputs)[name] for name in epoch.sources)
@@ -139,8 +147,7 @@ class Epochs:
         if isinstance(self._resident, Resident):
             start, offsets = self._resident.memory.address, self._resident.offsets
             self._data.write(0, self._described(epoch, {name: start + at for name, at in offsets.items()}))
-        deadline, end = time.monotonic() + SLICE_SECONDS, min(epoch.end, first + (epoch.every or epoch.end))
-        losses: list[AnyArray] = []
+        deadline, first, end = time.monotonic() + seconds, updates.start, updates.stop
         begun: deque[tuple[int, int]] = deque()
         update, turn = first, 0
         while update < end and (update == first or time.monotonic() < deadline):
@@ -155,9 +162,8 @@ class Epochs:
             if len(begun) == IN_FLIGHT:
                 losses.append(self._read(*begun.popleft()))
         losses += [self._read(*each) for each in begun]
-        found = np.concatenate(losses)
-        self._program.end_slice(epoch.sizes_of(update - 1), float(found[-1]))
-        return found
+        self._program.end_slice(epoch.sizes_of(update - 1), float(losses[-1][-1]))
+        return update - first
 
     def _persists(self) -> bool:
         """Does one kernel make the steps of this epoch?"""
@@ -207,7 +213,7 @@ class Epochs:
         program.write_records(records, epoch, update)
         graph = None if self._persists() else self._ready_graph(count, epoch.sizes_of(update))
         if isinstance(self._resident, Streamed):
-            begins = self._resident.bring(epoch, update, count)
+            begins = self._resident.bring(epoch, update, count, self._program.share.rows)
             self._resident.write(self._data.address, self._described(epoch, begins))
         self._gpu.copy_in(self._records.address, pinned.address, records.nbytes)
         if graph is not None:

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from wholestep.compiler.backends.cuda import cublas, cudnn, graphs
+from wholestep.compiler.backends.cuda.collectives import Collectives
 from wholestep.compiler.backends.cuda.driver import Gpu, Nodes
 from wholestep.compiler.backends.cuda.layout import DIMS, HEAD
 from wholestep.compiler.backends.cuda.products import product_of
 from wholestep.compiler.backends.cuda.render.source import Rendered, Source
 from wholestep.compiler.backends.cuda.schedule import COUNTERS, SCRATCH
-from wholestep.compiler.backends.cuda.scheduled import GRAPH, LIBRARY, schedule_of, sorting_blocks
+from wholestep.compiler.backends.cuda.scheduled import EXCHANGE, GRAPH, LIBRARY, schedule_of, sorting_blocks
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.bodies import Scatter
 from wholestep.compiler.plan.kernel import Kernel, Plan, Space
@@ -149,6 +150,7 @@ class Launches:
     plan: Plan
     source: Source
     functions: Mapping[str, Any]
+    collectives: Collectives
 
     def __post_init__(self) -> None:
         if len(self.plan.symbols) > DIMS:
@@ -175,6 +177,8 @@ class Launches:
                             self._add_product(order, place, kernel, sizes)
                         elif schedule_of(kernel).form == GRAPH:
                             self._add_graph(order, place, kernel, sizes)
+                        elif schedule_of(kernel).form == EXCHANGE:
+                            self._add_exchange(order, place, kernel, sizes)
                     order.current = [kernel for kernel, _ in launch.kernels]
                     if launch.function:
                         self._add_launch(order, place, launch, turn)
@@ -241,6 +245,13 @@ class Launches:
             lambda stream: cudnn.run_graph(found.description, addresses, workspace, stream),
             in_second_place(named(found.read), place.elsewhere),
             in_second_place(named(found.written), place.elsewhere) | {LIBRARIES, workspace_of(kernel)},
+        )
+
+    def _add_exchange(self, order: Order, place: Placed, kernel: Kernel, sizes: Mapping[str, int]) -> None:
+        """What ranks send each other, and their sums."""
+        room = place.arena + schedule_of(kernel).workspace_at, workspace_of(kernel)
+        self.collectives.add(
+            order, kernel, place.address, room, sizes, lambda used: in_second_place(used, place.elsewhere)
         )
 
     def _touched(self, kernel: Kernel) -> tuple[set[Resource], set[Resource]]:

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable, Mapping
 
 from wholestep.compiler.backends.cuda.driver import INSTALL, call
+from wholestep.compiler.backends.cuda.nccl import INSTALL as NCCL
 from wholestep.errors import WholestepError
 
 
@@ -39,6 +40,12 @@ def _cudnn() -> str:
     return f"{_numbered(ask(), 10_000)} through {PACKAGE} {VERSION}"
 
 
+def _nccl() -> str:
+    from wholestep.compiler.backends.cuda.nccl import version
+
+    return version()
+
+
 def _numbered(version: int, major: int) -> str:
     return f"{version // major}.{version % major // 100}.{version % 100}"
 
@@ -52,13 +59,25 @@ LIBRARIES: Mapping[str, Callable[[], str]] = {
 }
 
 
+# The same of what workers need alone.
+OF_WORKERS: Mapping[str, Callable[[], str]] = {"NCCL": _nccl}
+
+
 def found_libraries() -> list[str]:
-    """Each with its version, or that it is missing; then how to install what is."""
+    """Each with its version, or that it is missing and how to install it."""
+    found, missing = _asked(LIBRARIES)
+    found += [f"install what is missing: {INSTALL}"] if missing else []
+    more, missing = _asked(OF_WORKERS)
+    return [*found, *more, *([f"workers on GPUs need it: {NCCL}"] if missing else [])]
+
+
+def _asked(libraries: Mapping[str, Callable[[], str]]) -> tuple[list[str], bool]:
+    """What they say, and whether one is missing."""
     found, missing = [], False
-    for name, ask in LIBRARIES.items():
+    for name, ask in libraries.items():
         try:
             found.append(f"{name} {ask()}")
         except WholestepError:
             found.append(f"{name} is missing")
             missing = True
-    return [*found, *([f"install what is missing: {INSTALL}"] if missing else [])]
+    return found, missing

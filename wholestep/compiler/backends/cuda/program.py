@@ -22,6 +22,7 @@ from wholestep.compiler.backend import (
     epoch_of_launches,
     nothing,
 )
+from wholestep.compiler.backends.cuda.collectives import Collectives, Line
 from wholestep.compiler.backends.cuda.compiler import compile_kernels, compile_source
 from wholestep.compiler.backends.cuda.copies import Copies
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, Graph, Module, Nodes
@@ -37,6 +38,7 @@ from wholestep.compiler.backends.cuda.schedule import arena_end
 from wholestep.compiler.backends.cuda.scheduled import calls_library
 from wholestep.compiler.backends.cuda.target import begins_early
 from wholestep.compiler.backends.cuda.tickets import CudaTicket
+from wholestep.compiler.backends.ranks import Pace, Share, paced, takes_part
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -78,6 +80,9 @@ class Holder(Protocol):
     def copies(self, options: CompileOptions) -> Module:
         """The kernel that makes half forms of states."""
 
+    def ranks(self, options: CompileOptions) -> Module:
+        """The kernels that add what ranks send."""
+
 
 class CudaProgram:
     """A plan on a GPU."""
@@ -85,8 +90,21 @@ class CudaProgram:
     synchronous = False
 
     def __init__(self, device: Holder, plan: Plan, place: Place, meanwhile: Callable[[], None] = nothing) -> None:
-        self.plan, self._place, self._state, self._device = plan, place, place.state, device
-        self._gpu = device.gpu
+        group = place.where.group if takes_part(plan) else None
+        assert group is None or isinstance(group, Line), f"ranks by {group.engine} exchange on CPUs"
+        self.has_library, self.begins_early = calls_library(plan), begins_early(device.architecture)
+        self.share = Share(plan, group, self.has_library)
+        # `plan` is what callers see, `_plan` that of this rank.
+        self._plan, self.plan, self._place, self._state, self._device = (
+            plan,
+            self.share.plan,
+            place,
+            place.state,
+            device,
+        )
+        self._gpu, self._line = device.gpu, group
+        together = paced(group, plan)
+        self.pace = None if together is None else Pace(together)
         assert isinstance(place.scratch, CudaScratch), "programs of a GPU share its scratch memory"
         self._scratch = place.scratch
         coming = Background(lambda: compile_source(self._rendered, device.architecture, cache_of(place.where.options)))
@@ -96,10 +114,10 @@ class CudaProgram:
         for names, code in coming.result():
             self._modules.append(Module(self._gpu, code))
             functions |= {name: self._modules[-1].function(name) for name in names}
-        self._launches = Launches(self._gpu, plan, self._rendered, functions)
+        collectives = Collectives(group, lambda: device.ranks(place.where.options))
+        self._launches = Launches(self._gpu, plan, self._rendered, functions, collectives)
         self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
         self.large_outputs = [name for name, id in plan.outputs if not is_small(plan.buffers[id])]
-        self.has_library, self.begins_early = calls_library(plan), begins_early(device.architecture)
         self._scalars = Scalars(plan)
         self._records = Records(plan, self._scalars, place.where.seed)
         self._lay_out()
@@ -110,10 +128,12 @@ class CudaProgram:
         self._seen = -1
         self.count_steps(bool(plan.updated))
         self._scratch.users.add(self)
+        if group is not None:
+            group.users.add(self)
 
     @cached_property
     def _rendered(self) -> Source:
-        return render(self.plan)
+        return render(self._plan)
 
     @property
     def source(self) -> str:
@@ -129,7 +149,7 @@ class CudaProgram:
 
     def _lay_out(self) -> None:
         """Make room for what is this program's alone."""
-        plan, layout = self.plan, lay_out(self.plan)
+        plan, layout = self._plan, lay_out(self._plan)
         self._offsets = layout.offsets
         self._own = DeviceMemory(self._gpu, layout.end)
         for id, data in plan.constants:
@@ -137,7 +157,7 @@ class CudaProgram:
         is_short = not self.has_library and self.launches <= FEW_LAUNCHES
         self._exchange = Exchange(self._gpu, plan, layout, self._own, is_short)
         self._staging = {
-            name: np.empty(evaluate(plan.buffers[id].type.elements, plan.sizes), plan.buffers[id].type.dtype.numpy)
+            name: np.empty(evaluate(plan.buffers[id].type.elements, self.plan.sizes), plan.buffers[id].type.dtype.numpy)
             for name, id in plan.inputs
         }
         self._inputs: dict[str, AnyArray] = {}
@@ -161,6 +181,10 @@ class CudaProgram:
 
     def place_scratch(self) -> None:
         """The arena is elsewhere: the graphs have addresses of the old one."""
+        self.forget_graphs()
+
+    def forget_graphs(self) -> None:
+        """Let go of graphs: addresses have changed, or those who exchange are leaving."""
         self._graphs = {}
         if self._epochs is not None:
             self._epochs.forget_graphs()
@@ -189,8 +213,13 @@ class CudaProgram:
         state = self._state
         if state.family.version != self._seen:
             self._refresh()
+        if self._line is not None:
+            self._line.step = state.step
         number, turn = self._exchange.next()
-        self._exchange.give(turn, self._records.row(sizes, state.step, state.epoch), self._inputs)
+        own, inputs = self.share.sizes(sizes), self._inputs
+        if self.share.ranks > 1:
+            inputs = {name: self.share.of(name, array) for name, array in inputs.items()}
+        self._exchange.give(turn, self._records.row(own, state.step, state.epoch), inputs)
         key = number if self._exchange.fetches else None, self.graph_key(sizes)
         (self._graphs.get(key) or self._new_graph(key, sizes)).launch()
         self._exchange.take(turn)
@@ -220,7 +249,7 @@ class CudaProgram:
         self._seen = family.version
 
     def graph_key(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """What a graph is for: any sizes, but where a library is told them."""
+        """What a graph is for: any sizes, but where a library is told them; ranks make a new one together."""
         return tuple([sizes[s] for s in self.plan.symbols]) if self.has_library else ()
 
     def _new_graph(self, key: tuple[int | None, tuple[int, ...]], sizes: Mapping[str, int]) -> Graph:
@@ -235,7 +264,7 @@ class CudaProgram:
             order = self._order(nodes)
             if turn is not None:
                 exchange.add_fetch(order, turn, self._moving("ws_fetch"))
-            self._launches.add(order, self.placed(address, self._own.address), sizes)
+            self.add_step(order, self.placed(address, self._own.address), sizes)
             if turn is not None:
                 exchange.add_leave(order, turn, self._moving("ws_leave"))
 
@@ -247,26 +276,26 @@ class CudaProgram:
 
     def _order(self, nodes: Nodes) -> Order:
         if self.recorder is None:
-            return Order(nodes, self.plan)
+            return Order(nodes, self._plan)
         from wholestep.compiler.backends.cuda.recorder import InTurn  # only a profile reads what was noted
 
-        return InTurn(nodes, self.plan, self.recorder, self._gpu)
+        return InTurn(nodes, self._plan, self.recorder, self._gpu)
 
     def placed(self, address: Callable[[int], int], record: int, elsewhere: frozenset[int] = frozenset()) -> Placed:
         """Where the kernels of a step find things."""
         arena = self._scratch.arena.address
-        scratch = arena + arena_end(self.plan)
+        scratch = arena + arena_end(self._plan)
         return Placed(address, record, scratch, self._scratch.counters.address, arena, elsewhere)
 
     def add_step(
         self, order: Order, placed: Placed, sizes: Mapping[str, int], gathering: Gathering | None = None
     ) -> None:
         """Put the kernels of one step into a graph."""
-        self._launches.add(order, placed, sizes, gathering)
+        self._launches.add(order, placed, self.share.sizes(sizes), gathering)
 
     def gathering(self, blocks: int) -> Gathering | None:
         """The launch that may gather the rows of the next step besides; it is compiled when epochs first ask for it."""
-        found = gathering(self.plan, self._rendered, blocks)
+        found = gathering(self._plan, self._rendered, blocks)
         if found is None:
             return None
         number, text, launch = found
@@ -339,7 +368,7 @@ class CudaProgram:
                 self._epochs = Epochs(self, self._gpu, module.function("ws_gather"), module)
             if self._epochs.takes(epoch):
                 return self._epochs.run(epoch)
-        return epoch_of_launches(self, epoch, self._unless if self._stop else None)
+        return epoch_of_launches(self, epoch, self._unless if self._stop else None, self.pace)
 
     @property
     def launches(self) -> int:
@@ -349,6 +378,8 @@ class CudaProgram:
     def begin_slice(self, epoch: Epoch) -> None:
         """Before steps of an epoch: states as they are now, and what every step is given."""
         self._gpu.enter()
+        if self._line is not None:
+            self._line.step = self._state.step
         if self._state.family.version != self._seen:
             self._refresh()
         self._ahead = 0  # steps whose records were written since
@@ -361,12 +392,13 @@ class CudaProgram:
         self._scalars.set("epoch", float(self._state.epoch))
         updates, step = np.arange(update, update + count), self._state.step + self._ahead * self._advances
         records[:, 0], records[:, 1] = self._place.where.seed % 2**64, step + self._advances * np.arange(count)
-        records[:, 2], records[:, 3] = updates * epoch.batch, epoch.batch
-        records[-1, 3] = epoch.rows_of(update + count - 1)
         sizes, last = epoch.sizes_of(update), epoch.sizes_of(update + count - 1)
         whole = count if last is sizes or count == 1 else count - 1
-        for rows, own in ((slice(0, whole), sizes), (slice(whole, count), last)):
+        for rows, found in ((slice(0, whole), sizes), (slice(whole, count), last)):
             if rows.start < rows.stop:
+                first, mine = self.share.rows(epoch.rows_of(update + rows.stop - 1))
+                records[rows, 2], records[rows, 3] = updates[rows] * epoch.batch + first, mine
+                own = self.share.sizes(found)
                 records[rows, 4 : 4 + len(self.plan.symbols)] = [own[s] for s in self.plan.symbols]
                 steps = [int(step) for step in records[rows, 1]]
                 table = self._scalars.table(own, steps)

@@ -14,10 +14,12 @@ from wholestep.compiler.backends.cuda import chains, convolutions, middle, produ
 from wholestep.compiler.backends.cuda.arena import in_good_order, place
 from wholestep.compiler.backends.cuda.attention import notes_of, schedule_attention
 from wholestep.compiler.backends.cuda.chunks import in_parts
+from wholestep.compiler.backends.cuda.collectives import room_of
 from wholestep.compiler.backends.cuda.onto import add_onto
 from wholestep.compiler.backends.cuda.scheduled import (
     COLUMNS,
     ELEMENTS,
+    EXCHANGE,
     LIBRARY,
     PRODUCT,
     ROWS,
@@ -29,7 +31,7 @@ from wholestep.compiler.backends.cuda.scheduled import (
 )
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, float64, product, symbols_of
 from wholestep.compiler.plan import in_order
-from wholestep.compiler.plan.bodies import Call, Columns, Dot, Nest, Scatter, Window
+from wholestep.compiler.plan.bodies import Call, Columns, Dot, Exchange, Nest, Scatter, Window
 from wholestep.compiler.plan.build import make_draft
 from wholestep.compiler.plan.kernel import Draft, Kernel, Plan, Reduce, Space
 from wholestep.compiler.plan.layout import aligned
@@ -330,6 +332,13 @@ def _call(plan: Plan, kernel: Kernel) -> CudaSchedule:
     return schedule_attention(plan, kernel, sizes_in(plan, kernel))
 
 
+def _exchange(plan: Plan, kernel: Kernel) -> CudaSchedule:
+    assert isinstance(kernel.body, Exchange)
+    sizes = sizes_in(plan, kernel)
+    most = max(evaluate(count, sizes) for count in kernel.axes)
+    return CudaSchedule(EXCHANGE, THREADS, _blocks(most, THREADS), workspace=room_of(kernel.body, sizes))
+
+
 SCHEDULE: Mapping[type, Callable[[Plan, Kernel], CudaSchedule]] = {
     Nest: _nest,
     Columns: _columns,
@@ -337,4 +346,5 @@ SCHEDULE: Mapping[type, Callable[[Plan, Kernel], CudaSchedule]] = {
     Scatter: _scatter,
     Window: _window,
     Call: _call,
+    Exchange: _exchange,
 }

@@ -16,6 +16,7 @@ MIDDLE = "middle"  # a product of a middle size: a tile a block
 LIBRARY = "library"  # a product of cuBLASLt, and a thread an element for what follows it
 ATTENTION = "attention"  # a tile of queries, or of keys, a block
 GRAPH = "cudnn"  # a graph of cuDNN
+EXCHANGE = "nccl"  # what ranks send each other, and a thread an element for what is added
 SCATTER = "scatter"  # a thread an element of the target
 SCATTER_ROWS = "scatter rows"  # a block a row of the target, whose warps share the indices
 SCATTER_SORTED = "scatter sorted"  # a warp a row of the target, which finds its own among sorted indices
@@ -69,8 +70,13 @@ def sorting_blocks(schedule: CudaSchedule) -> int:
 
 
 def calls_library(plan: Plan) -> bool:
-    """Does a plan call a library?  Then a graph of it is for one set of sizes."""
-    return any(schedule_of(k).form in (LIBRARY, GRAPH) for k in plan.kernels)
+    """Does a plan tell a library sizes of a call?  Then a graph of it is for one set of them."""
+    return any(schedule_of(k).form in (LIBRARY, GRAPH) or _sends_sizes(k) for k in plan.kernels)
+
+
+def _sends_sizes(kernel: Kernel) -> bool:
+    """Do ranks exchange tensors whose shapes a call decides?"""
+    return schedule_of(kernel).form == EXCHANGE and not all(isinstance(count, int) for count in kernel.axes)
 
 
 def schedule_of(kernel: Kernel) -> CudaSchedule:

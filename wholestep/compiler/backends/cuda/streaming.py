@@ -6,7 +6,7 @@ their own, into two places in turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -45,27 +45,37 @@ class Streamed:
         self._next = 0
         gpu.wait()  # memory is zeroed by the stream of the steps, which copies do not wait for
 
-    def bring(self, epoch: Epoch, update: int, count: int) -> Mapping[str, int]:
+    def bring(self, epoch: Epoch, update: int, count: int, own: Callable[[int], tuple[int, int]]) -> Mapping[str, int]:
         """Have the rows of some updates copied, which the steps launched next wait for.
 
-        Returns where each source would begin if all of it were there.
+        Of each update those are wanted that are a rank's `own`: the first, and how many.  Returns where each source
+        would begin if all of it were there.
         """
         place = self._places[self._next]
         if place.busy:
             place.used.wait()
         first = update * epoch.batch
-        at = np.arange(first, min(first + count * epoch.batch, epoch.rows))
-        rows = at if epoch.order is None else epoch_order(epoch.seed, epoch.order, epoch.rows, at)
-        found = {}
-        for name, source in self._sources.items():
-            row, offset = source[:1].nbytes, self._offsets[name]
-            chunk = place.pinned.view(offset, len(rows) * source[:1].size, source.dtype)
-            np.take(source, rows, axis=0, out=chunk.reshape(len(rows), *source.shape[1:]), mode="clip")
-            self._copies.copy_in(place.memory.address + offset, place.pinned.address + offset, chunk.nbytes)
-            found[name] = (place.memory.address + offset - first * row) % 2**64
+        if own(epoch.batch) == (0, epoch.batch):
+            runs = [(first, min(first + count * epoch.batch, epoch.rows) - first)]
+        else:
+            mine = [(u * epoch.batch, *own(epoch.rows_of(u))) for u in range(update, update + count)]
+            runs = [(start + before, length) for start, before, length in mine if length]
+        for start, length in runs:
+            self._bring(place, epoch, start - first, np.arange(start, start + length))
+        begins = {n: self._offsets[n] - first * source[:1].nbytes for n, source in self._sources.items()}
+        found = {name: (place.memory.address + begin) % 2**64 for name, begin in begins.items()}
         self._copies.record(place.copied)
         self._gpu.wait_for(place.copied)
         return found
+
+    def _bring(self, place: _Place, epoch: Epoch, before: int, at: AnyArray) -> None:
+        """Rows side by side of an epoch, behind so many of the chunk."""
+        rows = at if epoch.order is None else epoch_order(epoch.seed, epoch.order, epoch.rows, at)
+        for name, source in self._sources.items():
+            offset = self._offsets[name] + before * source[:1].nbytes
+            chunk = place.pinned.view(offset, len(rows) * source[:1].size, source.dtype)
+            np.take(source, rows, axis=0, out=chunk.reshape(len(rows), *source.shape[1:]), mode="clip")
+            self._copies.copy_in(place.memory.address + offset, place.pinned.address + offset, chunk.nbytes)
 
     def write(self, address: int, words: AnyArray) -> None:
         """Write what the steps launched next read beside the rows."""

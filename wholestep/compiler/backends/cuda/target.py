@@ -53,7 +53,6 @@ def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: s
                 OwnPass(f"{BACKEND}.images:round_images"),
             ),
             primitives=(
-                OwnPass(f"{PASSES}.exchange:alone", needed=True),
                 OwnPass(f"{PASSES}.attention_results:with_results", needed=True),
                 OwnPass(f"{PASSES}.half_results:round_products"),
                 OwnPass(f"{PASSES}.remake:remake"),

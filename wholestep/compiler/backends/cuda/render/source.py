@@ -19,7 +19,7 @@ from wholestep.compiler.backends.cuda.render.scatters import render_scatter, ren
 from wholestep.compiler.backends.cuda.render.shared import Called, body_of, in_runs, launch_text
 from wholestep.compiler.backends.cuda.render.windows import render_window
 from wholestep.compiler.backends.cuda.render.writer import Writer
-from wholestep.compiler.backends.cuda.scheduled import GRAPH, LIBRARY, MIDDLE, SCATTER_SORTED, schedule_of
+from wholestep.compiler.backends.cuda.scheduled import EXCHANGE, GRAPH, LIBRARY, MIDDLE, SCATTER_SORTED, schedule_of
 from wholestep.compiler.backends.cuda.sharing import by_launch, may_share, parts_of
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
@@ -111,7 +111,7 @@ def written(plan: Plan, kernel: Kernel) -> Writer:
 
 def is_plain_product(plan: Plan, kernel: Kernel) -> bool:
     """Does a library do all of it?"""
-    if schedule_of(kernel).form == GRAPH:
+    if schedule_of(kernel).form in (GRAPH, EXCHANGE):
         return True
     return schedule_of(kernel).form == LIBRARY and isinstance(kernel.body, Dot) and is_direct(plan, kernel.body)
 

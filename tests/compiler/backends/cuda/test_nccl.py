@@ -1,0 +1,220 @@
+"""Workers on GPUs, as far as one process can tell: one rank alone, by NCCL all the same; what is missing or wrong.
+
+With `--gpu` the GPU and NCCL are this machine's own.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import wholestep as ws
+from tests.compiler.backends.cuda.fake_gpu import FakeDriver
+from tests.compiler.backends.cuda.fake_nccl import FakeNccl, fake_nccl
+from tests.compiler.backends.cuda.models import UNCHECKED, device_bytes
+from wholestep.compiler.backends.cuda import nccl
+from wholestep.compiler.backends.cuda.driver import gpu as numbered
+from wholestep.compiler.backends.cuda.program import CudaProgram
+from wholestep.compiler.plan.bodies import Exchange
+from wholestep.errors import OptionError, UsageError, WorkerError
+from wholestep.workers import gpus
+
+RNG = np.random.default_rng(5)
+X, Y = RNG.standard_normal((29, 12)).astype(np.float32), RNG.integers(0, 3, 29).astype(np.int32)
+ABOUT = {"inputs": ws.Spec(("batch", 12)), "targets": ws.Spec(("batch",), "int32"), "loss": "cross_entropy"}
+ALONE = ws.Workers(1, engine="nccl")
+
+
+@pytest.fixture(scope="module")
+def ranks(gpu: FakeDriver | None) -> Iterator[FakeNccl | None]:
+    """None stands for a real one."""
+    if gpu is None:
+        yield None
+        return
+    with fake_nccl(gpu) as found:
+        yield found
+        leave()
+
+
+def leave() -> None:
+    for number, group in list(gpus._joined.items()):
+        group.close()
+        assert numbered(number).watch is None
+        del gpus._joined[number]
+
+
+def network() -> ws.nn.Module:
+    return ws.nn.Sequential(ws.nn.Linear(12, 10), ws.nn.ReLU(), ws.nn.Dropout(0.2), ws.nn.Linear(10, 3))
+
+
+def session_of(**where: Any) -> ws.Session:
+    optimizer = ws.Adam(lr=1e-2)
+    given = {"optimizer": optimizer, "batch_size": 8, "seed": 1, "device": "cuda", "options": UNCHECKED, **where}
+    return ws.build_session(network(), **ABOUT, **given)
+
+
+def test_one_rank_has_the_bits_of_a_run_without_workers(gpu: FakeDriver | None, ranks: FakeNccl | None) -> None:
+    """Steps one by one and whole epochs; the exchange stands in their graphs, and its room in the plan's bytes."""
+    alone, before = session_of(), device_bytes()
+    divided = session_of(workers=ALONE)
+    exchanges = [k for k in divided.plan.kernels if isinstance(k.body, Exchange)]
+    assert len(exchanges) == 1
+    assert divided.group is not None
+    assert (divided.group.engine, divided.group.size) == ("nccl", 1)
+    for rows in (8, 5):
+        batch = {"x": X[:rows], "labels": Y[:rows]}
+        assert float(divided.step(**batch)) == float(alone.step(**batch))
+    assert device_bytes() - before == divided.peak_bytes, "bytes are known before"
+    for session in (alone, divided):
+        session.run(x=X, labels=Y, epochs=2)
+    for name, value in alone.state_dict().items():
+        np.testing.assert_array_equal(divided.state_dict()[name], value, err_msg=name)
+    assert divided.report().collectives == (("all_reduce", 4 * (12 * 10 + 10 + 10 * 3 + 3) + 4),)
+    assert divided.report().wire_bytes == 0
+    if ranks is not None:
+        assert ranks.asked[0] == "init"
+        assert 2 <= ranks.asked.count("start") == ranks.asked.count("end")
+        assert ranks.sent == 0, "to others"
+
+
+def test_a_profile_has_the_collectives(ranks: FakeNccl | None) -> None:
+    profile = session_of(workers=ALONE).profile(x=X[:8], labels=Y[:8])
+    assert "exchange" in str(profile)
+
+
+@pytest.mark.long
+def test_what_an_exchange_costs_a_step(gpu: FakeDriver | None, ranks: FakeNccl | None) -> None:
+    """Printed, not judged: a step of 784-128-10 alone, and the same with a rank that sends to itself."""
+    if gpu is not None:
+        pytest.skip("times are those of a GPU: make test-cuda")
+    model = ws.nn.Sequential(ws.nn.Linear(784, 128), ws.nn.ReLU(), ws.nn.Linear(128, 10))
+    about = {**ABOUT, "inputs": ws.Spec(("batch", 784)), "optimizer": ws.Adam(lr=1e-3), "batch_size": 128}
+    about["options"] = UNCHECKED
+    x, y = RNG.standard_normal((128, 784)).astype(np.float32), RNG.integers(0, 10, 128).astype(np.int32)
+    for title, workers in (("alone", None), ("one rank of NCCL", ALONE)):
+        session = ws.build_session(model, **about, device="cuda", workers=workers)
+        session.step(x=x, labels=y)
+        program: Any = session._programs.main.program
+        assert isinstance(program, CudaProgram)
+        program.replay(20)
+        print(f"{title}: {1e6 * min(program.replay(100) for _ in range(5)) / 100:.1f} us a step")
+
+
+# -- what is missing or wrong --------------------------------------------------------------------------------------
+
+
+def test_without_nccl_it_says_what_to_install(gpu: FakeDriver | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> Any:
+        raise RuntimeError("libnccl.so.2 is nowhere")
+
+    leave()
+    nccl.library.cache_clear()
+    monkeypatch.setattr(nccl, "load", absent)
+    with pytest.raises(UsageError, match=r'NCCL, which cannot be loaded \(RuntimeError\). Install it: pip install "wh'):
+        session_of(workers=ALONE)
+    nccl.library.cache_clear()
+
+
+def test_nccl_is_for_gpus() -> None:
+    with pytest.raises(OptionError, match=r"NCCL exchanges between GPUs, and device='cpu.*leave engine= out"):
+        session_of(workers=ALONE, device="cpu")
+
+
+def test_what_gpus_do_not_divide_is_refused(gpu: FakeDriver | None) -> None:
+    with pytest.raises(OptionError, match=r"model=2\): layers are divided among CPUs; on GPUs .*, ws.Workers\(4\)"):
+        session_of(workers=ws.Workers(4, model=2))
+    with pytest.raises(OptionError, match=r"states are divided on CPUs; device='cuda:0' keeps them whole"):
+        session_of(workers=ws.Workers(1, engine="nccl", shard="optimizer"))
+    with pytest.raises(
+        UsageError, match=r"engine='ray' and device='cuda': Ray is asked for CPUs alone. Start workers on"
+    ):
+        ws.fit(network(), (X, Y), loss="cross_entropy", device="cuda", workers=ws.Workers(2, engine="ray"))
+
+
+class Control:
+    """A group of processes, of which this is the first."""
+
+    rank, size = 0, 2
+
+    def __init__(self, other: dict[str, Any] | None = None, pid: int = 1) -> None:
+        self._other = other
+        named: Callable[[int, int], str] = lambda rank, size: f"rank {rank} of {size} (process 7 on node1)"  # noqa: E731
+        self.ranks = [SimpleNamespace(machine="boot ns", pid=p, named=named) for p in (1, pid)]
+        self.answers = True
+
+    def gather(self, data: bytes) -> list[bytes]:
+        if not data and not self.answers:
+            raise WorkerError("it did not come", 1, 0)
+        return [data, json.dumps({**json.loads(data), **(self._other or {})}).encode() if data else b""]
+
+    def broadcast(self, data: bytes) -> bytes:
+        return data
+
+    def wait_for(self, seconds: float) -> None:
+        """It answers at once."""
+
+    def check(self) -> None:
+        """All is well."""
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (
+            {},
+            r"ranks 0 and 1 have the same GPU, no GPU at all at 0000:00:00.0, and NCCL wants one for each. .* shows 1:",
+        ),
+        ({"gpu": "b", "nccl": "2.9.9"}, r"rank 1 of 2 .* has NCCL 2.9.9, and rank 0 has 2.28.3: install the same"),
+        ({"missing": "NCCL cannot be loaded"}, r"rank 1 of 2 \(process 7 on node1\): NCCL cannot be loaded"),
+    ],
+    ids=["one GPU for two", "two versions", "missing there"],
+)
+def test_ranks_that_cannot_exchange_are_told_why(
+    gpu: FakeDriver | None, ranks: FakeNccl | None, other: dict[str, Any], said: str
+) -> None:
+    if gpu is None:
+        pytest.skip("of a GPU that is none")
+    with pytest.raises(UsageError, match=said):
+        gpus.NcclGroup(numbered(0), Control(other), 1.0)  # type: ignore[arg-type]
+
+
+def test_who_does_not_come_is_named(
+    gpu: FakeDriver | None, ranks: FakeNccl | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is gone at once; one that hangs by the time it has; else what NCCL says."""
+    if gpu is None:
+        pytest.skip("of an NCCL that is none")
+    assert ranks is not None
+    monkeypatch.setattr(ranks, "aborted", False)
+    monkeypatch.setattr("tests.compiler.backends.cuda.fake_nccl.world_of", lambda ranks: None)
+
+    def waiting(timeout: float, **control: Any) -> tuple[gpus.NcclGroup, Control]:
+        found = Control({"gpu": "another"}, **control)
+        group = gpus.NcclGroup(numbered(0), found, timeout)  # type: ignore[arg-type]
+        group.step = 6
+        return group, found
+
+    group, _ = waiting(100.0, pid=2**22 + 1)  # no such process
+    with pytest.raises(
+        WorkerError, match=r"rank 1 of 2 \(process 7 on node1\) is gone: .* All had made 6 steps"
+    ) as lost:
+        group.until(lambda: False)
+    assert (lost.value.rank, lost.value.step) == (1, 6)
+    assert ranks.asked[-1] == "abort"
+    group, control = waiting(0.2)
+    control.answers = False
+    began = time.monotonic()
+    with pytest.raises(WorkerError, match=r"rank 1 of 2 .* did not come within 0.2 s: .* All had made 6 steps") as late:
+        group.until(lambda: False)
+    assert (late.value.rank, time.monotonic() - began >= 0.2) == (1, True)
+    group, _ = waiting(100.0)
+    monkeypatch.setattr(ranks, "error", 6)
+    with pytest.raises(WorkerError, match=r"NCCL could not exchange: remote process exited; the last error"):
+        group.until(lambda: False)
+    assert numbered(0).watch is None, "nobody looks after what has ended"
