@@ -96,7 +96,7 @@ class Definition:
                 self._recording,
                 self.optimizer if kind == TRAIN else None,
                 self.recipe,
-                self.ranks if kind in TOGETHER else 0,
+                self._rows_divided if kind in TOGETHER else 0,
             )
         return self.splits[kind]
 
@@ -168,7 +168,8 @@ class Definition:
             if self.ranks and (kind := entry.partition(".")[0]) in TOGETHER:
                 from wholestep.steps.divided import divided, with_divided_states, with_split_states  # most are alone
 
-                traced = divided(traced, batch_symbol(self.graph, "a step of several workers"))
+                if self._rows_divided:
+                    traced = divided(traced, batch_symbol(self.graph, "a step of several workers"))
                 if self.model_ranks > 1:
                     traced = with_split_states(traced, self.graph.owners, self.model_ranks)
                 if self.shard is not None and self.ranks > 1 and kind == TRAIN:
@@ -179,6 +180,11 @@ class Definition:
                 traced = showing_averages(traced, self.averaged)
             self.traced[entry] = traced
         return self.traced[entry]
+
+    @property
+    def _rows_divided(self) -> int:
+        """How many ranks have rows of their own; 0: none does, or one that divides layers alone."""
+        return 0 if self.ranks == 1 and self.model_ranks > 1 else self.ranks
 
     @property
     def averaged(self) -> set[str]:

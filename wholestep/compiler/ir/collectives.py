@@ -22,6 +22,7 @@ Array = np.ndarray[Any, Any]
 OWN, ROWS = "rank.first", "micro_batch.rows"
 # With micro-batches the latter are those of the whole step.  Of one: the rows before it, and its own, of all ranks.
 FIRST, BATCH = "micro_batch.first", "micro_batch.batch"
+SHARES = "accumulate/share/"  # of states that hold a rank's own share of a sum
 RANK = "rank.number"  # and where this rank stands along the data axis, from 0
 MODEL_RANK = "rank.model"  # and along the model axis
 CARRIED = ("float32", "float64", "int32", "int64")  # the elements that groups add and carry

@@ -15,7 +15,7 @@ from typing import NoReturn
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
 from wholestep.compiler.ir.build import attrs_of
-from wholestep.compiler.ir.collectives import BATCH, CARRIED, FIRST, OWN, ROWS
+from wholestep.compiler.ir.collectives import BATCH, CARRIED, FIRST, OWN, ROWS, SHARES
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update, held_graph, rewrite, toposort, with_held_graph
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import Dim, Extent, TensorType, float32, product
@@ -25,7 +25,6 @@ from wholestep.compiler.passes.rowwise.flows import kind_of
 from wholestep.compiler.passes.rowwise.kinds import Additive, Free, Kind, Mixed, Rows, Several, Whole, mentions
 from wholestep.errors import GraphError
 
-SHARES = "accumulate/share/"  # of states that hold a rank's own share of a sum
 # Through these a share stays one: they are linear, and make nothing larger.
 LINEAR = frozenset({"add", "sub", "neg", "reshape", "permute", "sum", "where"})
 SCALED = frozenset({"mul", "div", "ratio"})  # linear too; but a gradient is scaled for each of its moments

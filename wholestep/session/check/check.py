@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.backend import Where
-from wholestep.compiler.ir.collectives import BATCH, MODEL_RANK, OWN, RANK, ROWS
+from wholestep.compiler.ir.collectives import BATCH, MODEL_RANK, OWN, RANK, ROWS, SHARES
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate, product
 from wholestep.compiler.plan.bodies import Call, Dot
@@ -76,7 +76,8 @@ def _reason_to_skip(subject: Subject) -> str:
         return f"device={subject.where.device.name!r} does not run plans"
     if subject.where.options.verify is False:
         return "verify=False"
-    if axes_of(subject.plan) and not subject.plan.divided:
+    adds = not subject.plan.divided and any(name.startswith(SHARES) for name, _ in subject.plan.states)
+    if adds and axes_of(subject.plan):
         return "it adds shares that ranks have made before"
     seconds = least_seconds(subject.plan)
     if subject.where.options.verify is None and seconds > TOO_LONG:
