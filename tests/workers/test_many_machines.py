@@ -22,7 +22,11 @@ COMMANDS = [
     for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     for line in block.splitlines()
 ]
-HERE = ("wholestep launch -n 2 train.py", "wholestep train experiment.py --workers 2 --folder runs/two")
+HERE = (
+    "wholestep launch -n 2 train.py",
+    "wholestep launch -n 2 train_layers.py",
+    "wholestep train experiment.py --workers 2 --folder runs/two",
+)
 WITH_RAY = ("python train_ray.py", "wholestep train experiment.py --workers 2 --engine ray --folder runs/ray2")
 ELSEWHERE = {  # how a command begins: why it is not run
     "pip install": "it changes the environment of the tests",
@@ -41,7 +45,7 @@ def test_every_command_is_run_or_has_a_reason() -> None:
     assert left == []
     assert set(COMMANDS) >= {*HERE, *WITH_RAY}
     assert all(any(c.startswith(begin) for c in COMMANDS) for begin in ELSEWHERE)
-    assert set(SCRIPTS) == {"train.py", "experiment.py", "train_ray.py"}
+    assert set(SCRIPTS) == {"train.py", "train_layers.py", "experiment.py", "train_ray.py"}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +87,8 @@ def test_commands_of_one_machine_run_and_give_the_bits_of_shards(folder: Path) -
     assert isinstance(model, ws.nn.Module)
     for name, array in model.state_dict().items():
         assert (array == trained.arrays[name]).all(), name
-    assert ws.load_checkpoint(folder / "runs/two").position.epoch == 3
+    for kept in ("runs/two", "runs/layers"):
+        assert ws.load_checkpoint(folder / kept).position.epoch == 3
 
 
 @pytest.mark.long

@@ -166,6 +166,12 @@ def test_a_grid_without_marks_is_told(caplog: pytest.LogCaptureFixture) -> None:
             OptionError,
             "threads of a CPU; device='reference'",
         ),
+        (
+            split.perceptron,
+            {"workers": ws.Workers(model=2), "device": "reference"},
+            OptionError,
+            "model=2: layers are divided on CPUs; device='reference' keeps them whole",
+        ),
     ],
 )
 def test_what_cannot_be_divided_is_refused(make: Any, given: dict[str, Any], error: type[Exception], told: str) -> None:

@@ -40,6 +40,7 @@ def where_to(
         take_gpu(workers)
     found = device_named(device, TF32 if precision == TF32 else "")
     divided = shard_of(shard, shards, workers, found)
+    need_whole_layers(workers, found)
     return Where(found, count, seed, options or CompileOptions(), group_of(shards, workers, found), divided)
 
 
@@ -65,6 +66,13 @@ def shard_of(shard: str | None, shards: Shards, workers: Workers | None, device:
     if found is not None and device.runs and not device.name.startswith("cpu"):
         raise OptionError(f"shard={found!r}: states are divided on CPUs; device={device.name!r} keeps them whole.")
     return found
+
+
+def need_whole_layers(workers: Workers | None, device: Device) -> None:
+    """OptionError where workers are to divide layers on a device that keeps them whole."""
+    model = 1 if workers is None else workers.model or 1
+    if model > 1 and device.runs and not device.name.startswith("cpu"):
+        raise OptionError(f"model={model}: layers are divided on CPUs; device={device.name!r} keeps them whole.")
 
 
 def group_of(shards: Shards, workers: Workers | None, device: Device) -> Group | None:
