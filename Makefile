@@ -13,7 +13,7 @@ SEED ?= 1
 JOBS ?= 2
 MODE ?= networks,graphs,readers,combinations
 
-.PHONY: help train test test-all test-cuda fuzz check bench clean
+.PHONY: help train test test-all test-cuda fuzz check lint bench clean
 help:
 	@echo "make train     set up and train a network on the UCI digits"
 	@echo "make test      format, lint, types, import contract, tests"
@@ -26,12 +26,17 @@ help:
 train: $(VENV)/.installed
 	$(PY) examples/digits.py
 
-test: check
-	$(PY) -m pytest -n 2 --dist worksteal -q
+# Tests wait for processes now and then: types are checked meanwhile, and told behind what the tests say.
+TYPES := $(VENV)/types.log
+PYTEST := $(PY) -m mypy > $(TYPES) 2>&1 & types=$$!; $(PY) -m pytest -n 2 --dist worksteal -q
+THEN_TYPES := tests=$$?; wait $$types; typed=$$?; echo "mypy:"; cat $(TYPES); exit $$((tests ? tests : typed))
 
-test-all: check
+test: lint
+	@$(PYTEST); $(THEN_TYPES)
+
+test-all: lint
 	$(PIP) --editable ".[test,ray]"
-	$(PY) -m pytest -n 2 --dist worksteal -q -m "long or not long"
+	@$(PYTEST) -m "long or not long"; $(THEN_TYPES)
 
 test-cuda: $(VENV)/.test
 	$(PIP) ".[cuda,nccl]"
@@ -40,11 +45,13 @@ test-cuda: $(VENV)/.test
 fuzz: $(VENV)/.test
 	$(PY) -m tests.fuzz --seconds $(SECONDS) --seed $(SEED) --jobs $(JOBS) --mode $(MODE) $(if $(DEVICE),--device $(DEVICE))
 
-check: $(VENV)/.test
+lint: $(VENV)/.test
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
-	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
+
+check: lint
+	$(PY) -m mypy
 
 bench: $(VENV)/.bench
 	$(PY) -m benchmarks mlp

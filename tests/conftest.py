@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -36,6 +37,19 @@ settings.load_profile("wholestep")
 # gcc is most of the time of the tests: how everybody's sessions are compiled is left to those where another framework
 # judges the code itself.
 AS_SHIPPED = ("losses", "benchmarks", "test_ops.py", "test_attention.py", "test_networks.py", "test_same_bits.py")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[object]:
+    """Thousands of tests, torch and scikit-learn stay to the end: the collector of cycles need not look at them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(5000, 10, 10)
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

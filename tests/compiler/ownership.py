@@ -304,6 +304,11 @@ def violations(plan: Plan, sizes: Sizes | None = None, threads: int = 3) -> list
     return list(_violations(plan, plan.sizes if sizes is None else sizes, threads))
 
 
+def is_unsound(plan: Plan, threads: int = 3) -> bool:
+    """Is any promise broken at its capacity?"""
+    return any(True for _ in _violations(plan, plan.sizes, threads))
+
+
 def _violations(plan: Plan, sizes: Sizes, threads: int) -> Iterator[str]:
     memory = Memory(plan)
     order = [schedule_of(k).region for k in plan.kernels]

@@ -36,17 +36,23 @@ __all__ = ["LARGEST_SIZE", "LARGEST_VALUE", "example_values", "graphs", "size_ch
 
 @st.composite
 def graphs(
-    draw: Any, max_nodes: int = 12, dtype: DType = float32, symbolic: bool = True, control: bool = False
+    draw: Any,
+    max_nodes: int = 12,
+    dtype: DType = float32,
+    symbolic: bool = True,
+    control: bool = False,
+    only: Callable[[Pool], None] | None = None,
 ) -> Graph:
     """A graph over all pointwise, reduce, movement, index, contraction, ratio and composite ops, and all leaves.
 
     `max_nodes` counts the operations that are drawn; helpers that keep values in their domain come on top.
     `control` adds stop_gradient, by_mode, call, custom_gradient and item, which are gone before planning.
+    `only`: operations of this maker, and what they need.
     """
     pool = Pool(draw, dtype, SYMBOLS[: draw(st.integers(1, 2))] if symbolic else ())
     pool.new_input((*map(Dim.symbol, pool.symbols), 3))
     pool.new_state((2, 3))
-    makers = [*MAKERS, *(CONTROL_MAKERS if control else ())]
+    makers = [*MAKERS, *(CONTROL_MAKERS if control else ())] if only is None else [only]
     for _ in range(draw(st.integers(1, max_nodes))):
         draw(st.sampled_from(makers))(pool)
     return _finish(pool)

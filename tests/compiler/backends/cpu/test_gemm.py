@@ -88,21 +88,21 @@ def fused_chain(a: Array, b: Array) -> Array:
 VECTOR_TARGETS = [target for target in available_targets() if target != PORTABLE]
 
 
-def library_for(target: Target, factory: pytest.TempPathFactory) -> Library:
-    cache, compiler = Cache(factory.mktemp("library")), find_compiler()
+def library_for(target: Target) -> Library:
+    cache, compiler = Cache(), find_compiler()
     library = Library(build_library(cache, compiler, target.name))
     add_part(library, "double", build_library(cache, compiler, target.name, "double"))
     return library
 
 
 @pytest.fixture(scope="module", params=VECTOR_TARGETS or [PORTABLE], ids=lambda target: target.name)
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
-    return library_for(request.param, tmp_path_factory)
+def library(request: pytest.FixtureRequest) -> Library:
+    return library_for(request.param)
 
 
 @pytest.fixture(scope="module")
-def portable(tmp_path_factory: pytest.TempPathFactory) -> Library:
-    return library_for(PORTABLE, tmp_path_factory)
+def portable() -> Library:
+    return library_for(PORTABLE)
 
 
 def random_pair(shape: tuple[int, int, int], dtype: Any) -> tuple[Array, Array]:
@@ -235,8 +235,8 @@ def test_the_portable_kernels_add_in_the_same_order(portable: Library, dtype: An
 
 @pytest.mark.skipif(AVX512 not in VECTOR_TARGETS, reason="needs a processor with AVX-512")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_avx2_and_avx512_give_the_same_bits(tmp_path_factory: pytest.TempPathFactory, dtype: Any) -> None:
-    narrow, wide = (library_for(target, tmp_path_factory) for target in (AVX2, AVX512))
+def test_avx2_and_avx512_give_the_same_bits(dtype: Any) -> None:
+    narrow, wide = (library_for(target) for target in (AVX2, AVX512))
     for shape, a_layout, b_layout in itertools.product(SHAPES, ("rows", "transposed", "panels"), ("rows", "panels")):
         a, b = random_pair(shape, dtype)
         expected = product(narrow, a, b, a_layout, b_layout, "rows")

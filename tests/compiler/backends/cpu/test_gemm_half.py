@@ -33,8 +33,8 @@ BEST, *OTHERS = available_targets()
 
 
 @pytest.fixture(scope="module", params=[BEST, *OTHERS[-2:]], ids=lambda target: target.name)
-def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Part:
-    cache, compiler = Cache(tmp_path_factory.mktemp("library")), find_compiler()
+def library(request: pytest.FixtureRequest) -> Part:
+    cache, compiler = Cache(), find_compiler()
     whole = Library(build_library(cache, compiler, request.param.name))
     return Part("half", build_library(cache, compiler, request.param.name, "half"), whole)
 

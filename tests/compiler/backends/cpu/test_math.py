@@ -6,7 +6,6 @@ import ctypes
 import itertools
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 
 from wholestep.compiler.backends.cpu.compiler import compile_c
 from wholestep.compiler.backends.cpu.target import AVX2, AVX512, available_targets
-from wholestep.compiler.runtime.cache import Cache
 from wholestep.compiler.target import Target
 
 Array = np.ndarray[Any, Any]
@@ -59,9 +57,9 @@ def driver() -> str:
 
 
 @pytest.fixture(scope="module", params=available_targets(), ids=lambda target: target.name)
-def native(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def native(request: pytest.FixtureRequest) -> ctypes.CDLL:
     target: Target = request.param
-    return ctypes.CDLL(str(compile_c(driver(), cache=Cache(tmp_path_factory.mktemp("math")), target=target.name)))
+    return ctypes.CDLL(str(compile_c(driver(), target=target.name)))
 
 
 def pointer(x: Array) -> ctypes.c_void_p:
@@ -178,11 +176,9 @@ def test_error_in_ulps(native: ctypes.CDLL, name: str, dtype: Any) -> None:
 @pytest.mark.skipif(AVX512 not in available_targets(), reason="needs a processor with AVX-512")
 @pytest.mark.parametrize("lanes", ["", " simdlen(16)"], ids=["default", "16 lanes"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_avx2_and_avx512_give_the_same_bits(tmp_path: Path, lanes: str) -> None:
+def test_avx2_and_avx512_give_the_same_bits(lanes: str) -> None:
     source = driver().replace("omp simd", "omp simd" + lanes)
-    narrow, wide = (
-        ctypes.CDLL(str(compile_c(source, cache=Cache(tmp_path), target=target.name))) for target in (AVX2, AVX512)
-    )
+    narrow, wide = (ctypes.CDLL(str(compile_c(source, target=target.name))) for target in (AVX2, AVX512))
     for dtype, name in itertools.product((np.float32, np.float64), FUNCTIONS):
         x = samples(dtype)
         expected, got = apply(narrow, name, x), apply(wide, name, x)
