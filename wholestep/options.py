@@ -111,6 +111,7 @@ class Launch:
     attempt: int = 0  # starts of the same job before this one
     restarts: int = 0  # that there may be
     since: float = 0.0  # seconds since 1970, when the first of them was: checkpoints from before are not the job's
+    notes: int | None = None  # an open file, for the last step; whoever has given it sees this process end
 
 
 # Variables with the rank and the number of ranks: of MPICH and its kin, of its port, of Open MPI, of Slurm.
@@ -137,6 +138,7 @@ def launched() -> Launch | None:
                 int(told("WHOLESTEP_ATTEMPT") or 0),
                 int(told("WHOLESTEP_RESTARTS") or 0),
                 float(told("WHOLESTEP_SINCE") or 0),
+                int(told("WHOLESTEP_NOTES") or 0) or None,
             )
     return None
 
@@ -148,6 +150,11 @@ def launch_variables(count: int, attempt: int, restarts: int, since: float, thre
     if threads is not None and not os.environ.get("WHOLESTEP_THREADS"):
         found["WHOLESTEP_THREADS"] = str(threads)
     return found
+
+
+def noting_variables(file: int) -> dict[str, str]:
+    """What a rank is told by a process that watches it."""
+    return {"WHOLESTEP_NOTES": str(file)}
 
 
 def ray_address() -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,13 +27,25 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         yield made
 
 
-def launch_on(hosts: Hosts, script: str, *arguments: str) -> str:
-    """`wholestep launch -n 2 --hosts ... script`, run on the first of them; what it wrote."""
+def run_on(hosts: Hosts, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`wholestep launch -n 2 --hosts ... script`, run on the first of them."""
     path = os.fspath(Path(__file__).parent / script)
     launch = [sys.executable, "-m", "wholestep.cli", "launch", "-n", "2", "--hosts", ",".join(ADDRESSES), path]
-    done = run(["ip", "netns", "exec", hosts.names[0], *launch, *arguments], hosts.variables)
+    return run(["ip", "netns", "exec", hosts.names[0], *launch, *arguments], hosts.variables)
+
+
+def launch_on(hosts: Hosts, script: str, *arguments: str) -> str:
+    """What a job that ends well wrote."""
+    done = run_on(hosts, script, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def test_a_rank_that_is_lost_on_the_other_machine_is_named(hosts: Hosts) -> None:
+    done = run_on(hosts, "job.py", "killed")
+    assert done.returncode == 137, done.stdout + done.stderr
+    told = r"wholestep: rank 1 of 2 \(process \d+ on \S+\) was killed by SIGKILL; it was last heard of at step 0"
+    assert re.fullmatch(told, done.stderr.splitlines()[-1]), done.stderr
 
 
 def test_workers_on_two_machines_train_to_the_bits_of_shards(hosts: Hosts) -> None:

@@ -13,7 +13,7 @@ import pytest
 import wholestep as ws
 from tests.workers.ranks import launch, run
 from wholestep.errors import OptionError, UsageError
-from wholestep.workers import launching
+from wholestep.workers import launching, watching
 
 JOB = str(Path(__file__).parent / "job.py")
 
@@ -41,6 +41,31 @@ def test_a_lost_rank_ends_the_job_and_is_named(how: str, code: int, told: str) -
     assert told in done.stderr.splitlines()
     assert "error: rank 1 of 2 (process " in done.stderr  # so says rank 0
     assert "end of" not in done.stdout
+
+
+def test_through_mpiexec_a_lost_rank_is_named_with_its_machine_and_step() -> None:
+    """Last of all; what MPI's launcher says about the end that we make of it is left out."""
+    pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
+    done = launch("-n", "2", "--hosts", "localhost", JOB, "killed")
+    assert done.returncode == 137, done.stdout + done.stderr
+    told = r"wholestep: rank 1 of 2 \(process \d+ on \S+\) was killed by SIGKILL; it was last heard of at step 0"
+    assert re.fullmatch(told, done.stderr.splitlines()[-1]), done.stderr
+    assert "BAD TERMINATION" not in done.stdout + done.stderr
+    assert "end of" not in done.stdout
+
+
+def test_a_rank_whose_peer_is_gone_says_so_through_whoever_watches_it() -> None:
+    with pytest.raises(SystemExit, match="0"):
+        sys.exit(watching.main([sys.executable, "-c", "pass"]))
+    script = "import os; os.pwrite(int(os.environ['WHOLESTEP_NOTES']), b'rank 3 hangs', 8); os._exit(75)"
+    command = [sys.executable, "-m", "wholestep.workers.watching", sys.executable, "-c", script]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PMI_RANK": "2"}) as watcher:
+        assert watcher.stderr is not None
+        ended = watching.heard(f"[2] {watcher.stderr.readline()}")
+        watcher.terminate()
+    assert ended is not None
+    assert (ended.rank, ended.code, ended.missed, ended.is_lost) == (2, 75, "rank 3 hangs", False)
+    assert watching.heard("[2] something else") is None
 
 
 def test_a_job_is_started_again_where_a_rank_was_lost_and_not_where_the_script_failed() -> None:
@@ -109,9 +134,10 @@ def test_the_number_of_workers_follows_from_its_axes() -> None:
 
 def test_mpiexec_is_told_what_each_library_wants(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     job = launching.Job(4, ("python", "train.py"), hosts=("a", "b"))
+    watching = f"{sys.executable} -m wholestep.workers.watching"
     for library, expected in {
-        "HYDRA build details": "-prepend-rank -hosts a,b -ppn 2 -genvlist X -n 4 python train.py",
-        "mpirun (Open MPI) 5.0.11": "--oversubscribe --host a:2,b:2 -x X -n 4 python train.py",
+        "HYDRA build details": f"-prepend-rank -hosts a,b -ppn 2 -genvlist X -n 4 {watching} python train.py",
+        "mpirun (Open MPI) 5.0.11": f"--oversubscribe --host a:2,b:2 -x X -n 4 {watching} python train.py",
     }.items():
         program = tmp_path / "mpiexec"
         program.write_text(f"#!/bin/sh\necho '{library}'\n")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from wholestep.errors import UsageError, WorkerError
 from wholestep.options import Launch, launched
+from wholestep.workers.ranks import STEP_BYTES
 
 if TYPE_CHECKING:
     from wholestep.workers.grid import MPIGrid
@@ -111,6 +112,7 @@ def _join(launch: Launch, timeout: float) -> MPIGroup:
     from wholestep.workers.mpi import MPIGroup
 
     _joined = MPIGroup(world, timeout)
+    _joined.notes = launch.notes
     atexit.register(_leave, _joined, launch)
     sys.excepthook = _Hook(_joined, launch)
     return _joined
@@ -125,20 +127,22 @@ class _Hook:
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, WorkerError):
             sys.stderr.write(f"error: {error}\n")
+            if self.launch.notes is not None:
+                os.pwrite(self.launch.notes, str(error).encode(), STEP_BYTES)
         else:
             self.before(kind, error, trace)
         _abort(self.group, self.launch, LOST if isinstance(error, WorkerError) else FAILED)
 
 
 def _abort(group: MPIGroup, launch: Launch, code: int) -> None:
-    """End this process at once and, where MPI's own launcher has started them, all."""
+    """End this process at once and, where nobody but MPI's own launcher sees that, all."""
     from mpi4py import MPI
 
     atexit.unregister(_leave)
     group.leave()
     sys.stdout.flush()
     sys.stderr.flush()
-    if launch.watched:
+    if launch.watched or launch.notes is not None:
         os._exit(code)
     MPI.COMM_WORLD.Abort(code)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,12 +20,13 @@ from wholestep.compiler.runtime.threads import default_threads
 from wholestep.errors import UsageError
 from wholestep.options import launch_variables
 from wholestep.workers.joining import INSTALL, LOST
-from wholestep.workers.ranks import Ended, close_port, end_ranks, open_port, start_rank
+from wholestep.workers.ranks import FINISHED, SECONDS, Ended, close_port, end_ranks, open_port, start_rank
+from wholestep.workers.watching import heard
 
 GRACE = 5.0  # seconds that the others have to end by themselves once a rank has failed
 POLL = 0.02
+OF_A_RANK = re.compile(r"\[\d+\] ")
 FORWARDED = (signal.SIGINT, signal.SIGTERM)
-FINISHED = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)  # the last two: steps were finished and saved, then it ended
 
 
 @dataclass(frozen=True)
@@ -61,16 +63,18 @@ def run_job(job: Job, say: Callable[[str], None]) -> int:
 def _run_once(job: Job, variables: Mapping[str, str], say: Callable[[str], None]) -> tuple[int, bool]:
     """One attempt: the exit code, and whether another one may go on where it ended."""
     if job.hosts or _library_of(find_mpiexec()) == "Open MPI":
-        code = run_through_mpiexec(job, variables)
-        if code not in FINISHED:
-            say(f"mpiexec ended with exit code {code}: what it said is above")
-        return code, code not in (*FINISHED, 1, 2)
-    ended = run_here(job, variables)
+        code, ended = run_through_mpiexec(job, variables)
+        if not ended:
+            if code not in FINISHED:
+                say(f"mpiexec ended with exit code {code}: what it said is above")
+            return code, code not in (*FINISHED, 1, 2)
+    else:
+        ended = run_here(job, variables)
     if all(rank.code in FINISHED for rank in ended):
         return ended[0].code, False
     by_error = [rank for rank in ended if not rank.is_lost and rank.code not in (*FINISHED, LOST)]
     told = min(by_error or [rank for rank in ended if rank.is_lost] or ended, key=lambda rank: rank.when)
-    say(f"rank {told.rank} of {job.count} {told.how}")
+    say(told.missed or f"rank {told.rank} of {job.count} {told.how}")
     return told.code, not by_error
 
 
@@ -155,39 +159,66 @@ def _copy(pipe: IO[bytes], to: IO[str], prefix: str) -> None:
 # -- through mpiexec -------------------------------------------------------------------------------------------------
 
 
-def run_through_mpiexec(job: Job, variables: Mapping[str, str]) -> int:
-    """MPI's own launcher starts the ranks, on other machines by ssh, and ends all of them where one fails."""
+def run_through_mpiexec(job: Job, variables: Mapping[str, str]) -> tuple[int, list[Ended]]:
+    """MPI's own launcher starts the ranks, on other machines by ssh; its exit code, and which ranks failed."""
     command = mpiexec_command(find_mpiexec(), job, variables)
     child = subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    failed, ending = list[Ended](), threading.Event()
     pairs = [(child.stdout, job.output or sys.stdout), (child.stderr, sys.stderr)]
-    readers = [threading.Thread(target=_unprefix_first, args=pair) for pair in pairs]
+    readers = [threading.Thread(target=_unprefix_first, args=(*pair, failed, ending)) for pair in pairs]
     for reader in readers:
         reader.start()
     with forwarded([child]):
-        code = child.wait()
+        while child.poll() is None and not failed:
+            time.sleep(POLL)
+        deadline = time.monotonic() + GRACE
+        while child.poll() is None and len(failed) < job.count and time.monotonic() < deadline:
+            time.sleep(POLL)
+        if failed:
+            ending.set()
+        code = _end(child) if failed else child.wait()
     for reader in readers:
         reader.join()
-    return code if code >= 0 else 128 - code
+    return (code if code >= 0 else 128 - code), failed
 
 
-def _unprefix_first(pipe: IO[bytes], to: IO[str]) -> None:
-    """Lines of rank 0 as they are: the launcher puts `[0] ` before them."""
+def _end(child: subprocess.Popen[bytes]) -> int:
+    """Let MPI's launcher end all ranks; where it cannot, they end with it."""
+    child.terminate()
+    try:
+        return child.wait(SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return child.wait()
+
+
+def _unprefix_first(pipe: IO[bytes], to: IO[str], failed: list[Ended], ending: threading.Event) -> None:
+    """Lines of rank 0 as they are: the launcher puts `[0] ` before them.
+
+    What is told about a rank's end is noted, and what the launcher says about our ending it nobody need read.
+    """
     for line in pipe:
-        to.write(line.decode(errors="replace").removeprefix("[0] "))
+        text = line.decode(errors="replace")
+        if ended := heard(text):
+            failed.append(ended)
+        if ended or (ending.is_set() and not OF_A_RANK.match(text)):
+            continue
+        to.write(text.removeprefix("[0] "))
         to.flush()
 
 
 def mpiexec_command(program: Path, job: Job, variables: Mapping[str, str]) -> list[str]:
     """The command line, as the library's own launcher wants it."""
     named, hosts = sorted(variables), ",".join(job.hosts)
+    command = (sys.executable, "-m", "wholestep.workers.watching", *job.command)
     if _library_of(program) == "Open MPI":
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         where = ["--host", ",".join(f"{host}:{-(-job.count // len(job.hosts))}" for host in job.hosts)] if hosts else []
         said = [word for name in named for word in ("-x", name)]
-        return [os.fspath(program), *root, "--oversubscribe", *where, *said, "-n", str(job.count), *job.command]
+        return [os.fspath(program), *root, "--oversubscribe", *where, *said, "-n", str(job.count), *command]
     where = ["-hosts", hosts, "-ppn", str(-(-job.count // len(job.hosts)))] if hosts else []
     said = ["-genvlist", ",".join(named)]
-    return [os.fspath(program), "-prepend-rank", *where, *said, "-n", str(job.count), *job.command]
+    return [os.fspath(program), "-prepend-rank", *where, *said, "-n", str(job.count), *command]
 
 
 def find_mpiexec() -> Path:

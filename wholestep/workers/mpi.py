@@ -19,7 +19,7 @@ from wholestep.compiler.ir.grid import Grid
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.errors import UsageError, WorkerError
 from wholestep.workers import native
-from wholestep.workers.ranks import SHARED, files_of
+from wholestep.workers.ranks import SHARED, STEP_BYTES, files_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -69,6 +69,7 @@ class MPIGroup:
         self._beside: list[MPIGroup] = []  # groups of some of these ranks, this one among them
         if of is not None:
             of._beside.append(self)
+        self.notes: int | None = None  # a file for the last step, which outlives this process
         self._window: MPI.Win | None = None
         addresses = self._addresses() if memory and self._share_memory() else None
         slot = self._slot(addresses is not None)
@@ -144,6 +145,8 @@ class MPIGroup:
 
     def gather(self, data: bytes) -> Sequence[bytes]:
         """The bytes of all ranks, on every rank."""
+        if self.notes is not None:
+            os.pwrite(self.notes, int(self.native.step).to_bytes(STEP_BYTES, "little"), 0)
         lengths = np.zeros(self.size, np.int64)
         self._run("all_gather", np.array([len(data)], np.int64), lengths, 1)
         words = _words(data, int(lengths.max()))

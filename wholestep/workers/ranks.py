@@ -19,6 +19,8 @@ from typing import IO
 
 from wholestep.errors import UsageError
 
+FINISHED = (0, 128 + signal.SIGINT, 128 + signal.SIGTERM)  # the last two: steps were finished and saved, then it ended
+STEP_BYTES = 8  # of a rank's notes, which a process beside it reads when it has ended; a text may follow
 SECONDS = 5.0  # that a launcher has to end
 SHARED = "/dev/shm/mpich_"  # memory that MPICH's ranks have in common, until it is removed
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl
@@ -106,6 +108,7 @@ class Ended:
     when: float
     how: str
     is_lost: bool = False  # killed by a signal
+    missed: str = ""  # what it said about another one, whom it has lost
 
     @staticmethod
     def by(rank: int, code: int) -> Ended:

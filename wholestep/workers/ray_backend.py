@@ -18,8 +18,8 @@ from ray.util import get_node_ip_address
 from wholestep.compiler.runtime.threads import default_threads
 from wholestep.options import launch_variables, launched
 from wholestep.workers.joining import LOST
-from wholestep.workers.launching import FINISHED, find_mpiexec
-from wholestep.workers.ranks import DIES_WITH_PARENT, Ended, close_port, open_port
+from wholestep.workers.launching import find_mpiexec
+from wholestep.workers.ranks import DIES_WITH_PARENT, FINISHED, Ended, close_port, open_port
 from wholestep.workers.ray import FAILED, Program, log_of
 
 KEPT_LINES = 20  # of what a rank wrote last, in the error about it
