@@ -30,7 +30,7 @@ def ranks(count: int, folder: Path, what: str) -> subprocess.CompletedProcess[st
 
 
 def test_two_gpus_train_as_one_process(folder: Path) -> None:
-    """Clipping, metrics, weights of rows, dropout, an uneven last batch; batch norm; micro-batches."""
+    """Clipping, metrics, weights of rows, dropout, batch norm, validation, an uneven last batch; micro-batches."""
     done = ranks(2, folder, "train")
     assert done.returncode == 0, done.stderr
     for case in on_gpus.CASES:

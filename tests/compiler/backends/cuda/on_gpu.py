@@ -36,7 +36,7 @@ MATRIX = {  # these run side by side
     **{f"Kills, part {i + 1} of 5": [f"{KILLS}[{i}]"] for i in range(5)},
 }
 SANITIZED = [sys.executable, "-m", f"{CUDA.replace('/', '.')}.one_step"]
-SHOWN = re.compile(r"passed|failed|PASSED|FAILED|SKIPPED|ERROR|of float64 after|us a step")
+SHOWN = re.compile(r"passed|failed|PASSED|FAILED|SKIPPED|ERROR|of float64 after|us a step|bits of a run")
 
 
 def machine() -> str:
