@@ -105,6 +105,16 @@ def test_a_run_goes_on_in_another_grid_and_without(tmp_path: Path) -> None:
         same(unbroken, fitted("perceptron", resume=tmp_path, **other))
 
 
+def test_the_report_counts_what_a_bad_mark_costs() -> None:
+    """Columns without rows behind them: the gradient of the next weight, 4 x 64, is there in parts and needed whole."""
+    for mark, gathers, sent in (("rows", 0, 2 * 8 * 4), (None, 1, 2 * 8 * 4 + 4 * 64)):
+        network = nn.Sequential(nn.Linear(16, 64, split="columns"), nn.ReLU(), nn.Linear(64, 4, split=mark))
+        report = ws.build_session(network, **ABOUT, device="null", shards=(1, 2)).report()
+        assert (report.gathers, report.wire_bytes) == (gathers, 4 * sent // 2)
+        assert ("1 of them put parts of layers together" in str(report)) == bool(gathers)
+        assert "1 x 2 ranks, each with all rows" in str(report)
+
+
 def test_a_mark_alone_changes_nothing() -> None:
     """Not even the plan: without ranks that divide layers it is that of a layer that is not marked."""
     told = {**ABOUT, "inputs": ws.Spec(("batch", 6), "int32"), "targets": ws.Spec(("batch", 6), "int32")}

@@ -56,6 +56,11 @@ class PlanReport:
         return tuple((kind, size) for kind, size, _ in exchanged(self.plan))
 
     @property
+    def gathers(self) -> int:
+        """Exchanges that put parts of layers together: where there are many, `split=` marks the wrong ones."""
+        return sum(kind == "all_gather" and axis == MODEL for kind, _, axis in exchanged(self.plan))
+
+    @property
     def peak_bytes(self) -> int:
         """Everything that is mapped to run the plan."""
         return self.footprint.peak_bytes
@@ -86,10 +91,15 @@ class PlanReport:
         shown = f"{self.ranks} x {self.model_ranks}" if in_grid else f"{self.ranks}"
         sent = {axis: ceil(self.wire_bytes_along(axis)) for axis in AXES}
         along = [f"{sent[DATA]:,} along the data axis and {sent[MODEL]:,} along the model axis of them"] * in_grid
+        rows = f"{self.plan.whole // self.ranks} rows or one more" if self.plan.divided else "all rows"
         return [
-            f"{shown} ranks, each with {self.plan.whole // self.ranks} rows or one more: {rounds} exchanges of "
+            f"{shown} ranks, each with {rows}: {rounds} exchanges of "
             f"{total:,} bytes, of which each sends {self.wire_bytes:,} a step",
             *along,
+            *(
+                [f"{self.gathers} of them put parts of layers together, which something needs whole"]
+                * bool(self.gathers)
+            ),
         ]
 
     def _kernels(self) -> list[str]:
