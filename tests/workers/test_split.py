@@ -94,6 +94,12 @@ class Looped(nn.Module):
         return scores
 
 
+def llama() -> nn.Module:
+    """Twelve heads share six of keys and values."""
+    sizes = {"layers": 1, "width": 24, "heads": 12, "kv_heads": 6, "hidden": 12, "vocabulary": 40, "context": TIME}
+    return ws.models.llama(**sizes, split=True)
+
+
 def adapted() -> nn.Module:
     model = gpt()
     nn.lora(model, rank=2)
@@ -111,6 +117,7 @@ CASES: dict[str, tuple[Any, tuple[Any, Any], dict[str, Any]]] = {
     "micro-batches": (perceptron, (VECTORS, LABELS), {"accumulate": 2, "clip_norm": 0.5}),
     "a step that may be refused": (gpt, TEXT, {"clip_norm": 0.5, "nonfinite": "skip"}),
     "tied weights and dropout": (lambda: gpt(dropout=0.2), TEXT, {"clip_norm": 0.1}),
+    "shared keys": (llama, TEXT, {}),
     "adapters": (adapted, TEXT, {"clip_norm": 0.1}),
     "decoder": (Decoder, (SEQUENCES, LABELS), {}),
     "encoder": (Encoder, (SEQUENCES, LABELS), {}),
@@ -142,6 +149,10 @@ def test_a_block_is_two_sums_forward_and_two_backward() -> None:
         assert found == {("all_reduce", "model", (B, TIME, 12)): 4 * layers}
     found = traced(gpt, TEXT, model=2, clip_norm=1.0).exchanged
     assert found == {("all_reduce", "model", (B, TIME, 12)): 4, ("all_reduce", "model", ()): 6}
+
+
+def test_heads_that_share_keys_are_with_them() -> None:
+    assert traced(llama, TEXT, model=2).exchanged == {("all_reduce", "model", (B, TIME, 24)): 4}
 
 
 def test_parts_of_layers_have_their_optimizers_state_divided_too() -> None:

@@ -38,6 +38,7 @@ def llama(
     eps: float | None = None,
     tied: bool = False,
     dtype: object = "float32",
+    split: bool = False,
 ) -> Llama:
     """Llama of a published size ("llama-7b", "llama-3-8b", "tinyllama-1.1b") or of any other.
 
@@ -46,6 +47,8 @@ def llama(
         hidden: width of the inner layer; 8/3 of the width, up to a multiple of 8, where that is given and this is not.
         base: of the frequencies of rotary positions.
         tied: the token embedding is also the output layer.
+        split: workers that divide layers, `ws.Workers(model=2)`, have some of the heads, of those of keys and of the
+            inner layer's features each.
 
     Example: `ws.models.llama(layers=2, width=64, heads=4, kv_heads=2, vocabulary=65, context=64)`.
     """
@@ -56,7 +59,7 @@ def llama(
     inner = hidden or (known[4] if width is None else -(-8 * width // 3 // 8) * 8)
     return Llama(
         layers or known[0], width or known[1], heads or known[2], shared, inner, vocabulary or known[5],
-        context or known[6], base or known[7], eps or known[8], tied, dtype,
+        context or known[6], base or known[7], eps or known[8], tied, dtype, split,
     )  # fmt: skip
 
 
@@ -76,6 +79,7 @@ class Llama(LanguageModel):
         eps: float = 1e-6,
         tied: bool = False,
         dtype: object = "float32",
+        split: bool = False,
     ) -> None:
         positive("llama", layers=layers, width=width, heads=heads, kv_heads=kv_heads, hidden=hidden, context=context)
         if width % heads or heads % kv_heads or (width // heads) % 2:
@@ -87,6 +91,10 @@ class Llama(LanguageModel):
         self.context = context
         self.model = Decoder(layers, width, heads, kv_heads, hidden, vocabulary, base, eps, dtype)
         self.lm_head = None if tied else Linear(width, vocabulary, bias=False, init=init.normal(std=0.02), dtype=dtype)
+        if split:
+            from wholestep.nn.splitting import split_llama  # few are
+
+            split_llama(self, heads, kv_heads)
 
     def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
         time = tokens.shape[-1]

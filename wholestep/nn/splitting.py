@@ -94,3 +94,13 @@ def split_beside(of: Splitting, outputs_first: bool, a: Any, b: Any) -> None:
     of_outputs = of.axis == (0 if outputs_first else 1)
     owned = (b if of_outputs else a).named_arrays()["weight"]
     owned.splitting = replace(of, axis=0 if of_outputs else 1)
+
+
+def split_llama(model: Any, heads: int, shared: int) -> None:
+    """A Llama: heads are with the keys that they share."""
+    for layer in model.model.layers:
+        owned = layer.named_arrays()
+        for name, axis, units in (("q", 0, heads), ("k", 0, shared), ("v", 0, shared), ("o", 1, heads)):
+            divided(owned[f"self_attn.{name}_proj.weight"], axis, "llama", HEADS, units)
+        for name, axis in (("gate", 0), ("up", 0), ("down", 1)):
+            divided(owned[f"mlp.{name}_proj.weight"], axis, "llama", "inner features")
