@@ -140,17 +140,17 @@ class HostArray:
             self.write(first.array())
             return
         at = 0
-        for rows in first.rows(self.granule):
+        for rows in first.rows(self.rows_at_once):
             self._write_rows(at, rows)
             at += len(rows)
 
     @property
-    def granule(self) -> int:
+    def rows_at_once(self) -> int:
         """Rows of a matrix that are read and written together: those of a block of its transpose."""
         return max(1, self.layout.columns) if self.turned else 1
 
     def read_rows(self, start: int, stop: int) -> AnyArray:
-        """Some rows of a matrix, whole granules of them: a copy, unless they are stored so."""
+        """Some rows of a matrix, a multiple of those: a copy, unless they are stored so."""
         stored = stored_shape(self._shape, self.layout)
         whole = self.flat[: math.prod(stored)].reshape(stored)
         if self.layout == Layout.ROWS:

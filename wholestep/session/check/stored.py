@@ -55,7 +55,7 @@ class Large:
         if not isinstance(stored, HostArray):
             yield slice(count), self.read()
             return
-        several = max(1, ROWS // (columns * self.dtype.itemsize * stored.granule)) * stored.granule
+        several = max(1, ROWS // (columns * self.dtype.itemsize * stored.rows_at_once)) * stored.rows_at_once
         for at in range(0, count, several):
             some = slice(at, min(at + several, count))
             yield some, stored.read_rows(some.start, some.stop)
