@@ -13,13 +13,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 from tests.workers import sharded
 from tests.workers.ranks import launch
+from wholestep.compiler.ir.grid import Grid
 from wholestep.compiler.runtime.pieces import Piece, put_together
 from wholestep.errors import CheckpointError
 from wholestep.train.checkpoint import load_checkpoint, together
 from wholestep.train.checkpoint.folder import checkpoints_in
+from wholestep.train.checkpoint.format import owned_file
 from wholestep.train.checkpoint.together import Together, meet
 
 OWNED = [f"training-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
@@ -103,6 +106,7 @@ class Rank:
     """One of two ranks of a group whose collectives meet at a barrier."""
 
     engine, size, address = "fake", 2, 0
+    grid = Grid(2)
     told: ClassVar[list[bytes]] = [b"", b""]
     meeting = threading.Barrier(2)
 
@@ -121,6 +125,19 @@ class Rank:
 
     def check(self) -> None:
         """Nobody is lost."""
+
+
+@pytest.mark.parametrize(("rank", "written"), [(0, ["rows", "layer"]), (3, ["rows"])])
+def test_parts_of_layers_are_written_by_one_of_those_who_have_them(
+    rank: int, written: list[str], tmp_path: Path
+) -> None:
+    group = Rank(rank)
+    group.size, group.grid = 4, Grid(2, 2)  # type: ignore[misc]
+    numbers, about = np.zeros((2, 3), np.float32), ((2, 3), (0, 1), (2, 3), 0, (0, 1, 2), 1)
+    pieces = {"rows": Piece(numbers[:1], *about), "layer": Piece(numbers, *about)}  # the first by shard="optimizer"
+    Together(group, tmp_path, 1, pieces, None).wait()
+    with safe_open(tmp_path / owned_file(rank, 4), "np") as file:
+        assert sorted(file.keys()) == sorted(written)
 
 
 WHOLE = np.arange(15, dtype=np.float32).reshape(5, 3)

@@ -45,6 +45,14 @@ CASES: dict[str, tuple[tuple[int, int], str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("settings", [{}, {"shard": "optimizer"}], ids=str)
+def test_a_plan_of_a_grid_is_checked_with_rows_of_its_own(settings: dict[str, Any], tmp_path: Path) -> None:
+    checked = replace(quick(), verify=True, cache_dir=tmp_path)
+    session = ws.build_session(split.perceptron(), **ABOUT, shards=(2, 2), options=checked, **settings)
+    assert "worst error" in str(session.report())
+    assert np.isfinite(session.step(x=split.VECTORS[:8], labels=split.LABELS[:8]).loss)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_equals_that_of_whole_layers(case: str) -> None:
     """To 1e-6: products are added up over ranks, in another order."""

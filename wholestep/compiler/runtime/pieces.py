@@ -28,6 +28,11 @@ class Piece:
     cut: tuple[int, ...] = ()
     model: int = 0
 
+    @property
+    def is_part_of_a_layer(self) -> bool:
+        """Is it all that its place along the model axis has?"""
+        return bool(self.cut) and len(self.array) == self.form[0]
+
     def place(self) -> dict[str, Any]:
         """Where it lies, as JSON values."""
         lists = {"shape": list(self.shape), "axes": list(self.axes), "form": list(self.form), "cut": list(self.cut)}

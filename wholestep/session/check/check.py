@@ -167,7 +167,8 @@ def _of_one_rank(plan: Plan, sizes: dict[str, int]) -> dict[str, int]:
     if not plan.divided:
         return {s: n for s, n in sizes.items() if s not in (RANK, MODEL_RANK)}
     rows = sizes[plan.divided]
-    if axes := axes_of(plan):  # all ranks run, each with a row
+    axes = axes_of(plan)
+    if axes and axes[0] > 1:  # all ranks along the data axis run, each with a row
         rows = plan.whole if sizes == plan.sizes else max(rows, axes[0])
     known = {plan.divided: rows, ROWS: rows, BATCH: rows}
     return {s: known.get(s, n) for s, n in sizes.items() if s not in (OWN, RANK, MODEL_RANK)}

@@ -15,6 +15,7 @@ from shutil import rmtree
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from wholestep.compiler.ir.grid import DATA
 from wholestep.compiler.runtime.pieces import Piece
 from wholestep.train.checkpoint.format import owned_file
 from wholestep.train.checkpoint.owned import write_pieces
@@ -68,11 +69,17 @@ class Together:
         try:
             sums = {} if self.taken is None else write_whole(self.place, self.taken)
             name = owned_file(self.group.rank, self.group.size)
-            sums[name] = write_pieces(self.place / name, pieces)
+            sums[name] = write_pieces(self.place / name, self._own(pieces))
             sync_folder(self.place)
             self._said = {"files": sums}
         except Exception as error:  # on a thread of its own, an error that nobody tells is lost
             self._said = {"error": str(error)}
+
+    def _own(self, pieces: Mapping[str, Piece]) -> Mapping[str, Piece]:
+        """Without those that a worker with other rows of the batch has too: the first of them writes these."""
+        if self.group.grid.place(DATA, self.group.rank) == 0:
+            return pieces
+        return {name: piece for name, piece in pieces.items() if not piece.is_part_of_a_layer}
 
     @property
     def is_written(self) -> bool:
