@@ -189,6 +189,21 @@ def test_what_does_not_divide_is_refused_at_its_line(make: Any, ranks: int, told
         traced(make, given, model=ranks)
 
 
+def test_a_layer_says_how_it_is_divided() -> None:
+    assert repr(nn.Linear(8, 6, split="rows")) == "Linear(8, 6, split='rows')"
+    assert "split" not in repr(nn.TransformerBlock(12, 6)) + repr(nn.MultiHeadAttention(12, 6, split=False))
+    block = nn.TransformerBlock(12, 6, split=True)
+    marked = {name: owned.splitting for name, owned in block.named_arrays().items() if owned.splitting is not None}
+    assert {name: (how.axis, how.blocks, how.units) for name, how in marked.items()} == {
+        "self_attn.in_proj_weight": (0, 3, 6),
+        "self_attn.in_proj_bias": (0, 3, 6),
+        "self_attn.out_proj.weight": (1, 1, 6),
+        "linear1.weight": (0, 1, 48),
+        "linear1.bias": (0, 1, 48),
+        "linear2.weight": (1, 1, 48),
+    }
+
+
 @pytest.mark.parametrize(
     ("make", "told"),
     [

@@ -80,8 +80,15 @@ def test_states_are_seen_whole(tmp_path: Path) -> None:
     checked = replace(quick(), verify=True, cache_dir=tmp_path)
     divided = ws.build_session(split.perceptron(), **ABOUT, shards=(1, 2), options=checked)
     plain = ws.build_session(split.perceptron(), **ABOUT, options=quick())
+
+    def measured() -> list[float]:
+        """Of 12 rows, in two parts."""
+        return [one.evaluate(x=split.VECTORS[8:20], labels=split.LABELS[8:20]).loss for one in (divided, plain)]
+
+    np.testing.assert_allclose(*measured(), rtol=1e-6)
     for one in (divided, plain):
         one.step(x=split.VECTORS[:8], labels=split.LABELS[:8])
+    np.testing.assert_allclose(*measured(), rtol=1e-6)
     for name in plain.state.names:
         np.testing.assert_allclose(divided.get(name), plain.get(name), rtol=1e-5, atol=1e-7, err_msg=name)
     held = {
@@ -100,8 +107,7 @@ def test_states_are_seen_whole(tmp_path: Path) -> None:
         one.set("0.weight", value)
         one.load_state_dict({**one.state_dict(), "0.bias": np.ones(64, np.float32)})
     np.testing.assert_array_equal(divided.get("0.weight"), value)
-    losses = [one.evaluate(x=split.VECTORS[8:16], labels=split.LABELS[8:16]).loss for one in (divided, plain)]
-    np.testing.assert_allclose(*losses, rtol=1e-6)
+    np.testing.assert_allclose(*measured(), rtol=1e-6)
 
 
 def test_a_run_goes_on_in_another_grid_and_without(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class MultiHeadAttention(Module):
         head_width: int | None = None,
         init: object = None,
         *,
-        split: str | None = None,
+        split: str | bool | None = None,
         weight_regularizer: Regularizer = None,
         activity_regularizer: Regularizer = None,
     ) -> None:
@@ -86,8 +86,8 @@ class MultiHeadAttention(Module):
         self.out_proj = Linear(heads * each, width, bias, dtype, init)
         if bias:  # zeros, as PyTorch has them here alone
             self.out_proj.bias = parameter((width,), 0.0, dtype)
-        self.split = split
-        if split is not None:
+        self.split = None if not split else "heads"
+        if split:
             from wholestep.nn.splitting import split_attention  # few are
 
             split_attention(self, split)

@@ -71,8 +71,8 @@ class Linear(Module):
         start = initializers.uniform(-bound, bound)
         self.weight = weight((outputs, inputs), start if init is None else init, dtype, by_columns=True)
         self.bias = parameter((outputs,), start, dtype) if bias else None
-        self.split = split
-        if split is not None:
+        self.split = split or None
+        if split:
             from wholestep.nn.splitting import split_linear  # few are
 
             split_linear(self, split)

@@ -69,12 +69,12 @@ class _Layer(Module):
         bias: bool,
         dtype: object,
         norms: int,
-        split: str | None,
+        split: str | bool | None,
     ) -> None:
         positive(type(self).__name__, width=width, heads=heads, hidden=hidden)
         self.self_attn = MultiHeadAttention(width, heads, bias=bias, dropout=dropout, dtype=dtype, split=split)
-        self.linear1 = Linear(width, hidden, bias, dtype, split=split and "columns")
-        self.linear2 = Linear(hidden, width, bias, dtype, split=split and "rows")
+        self.linear1 = Linear(width, hidden, bias, dtype, split="columns" if split else None)
+        self.linear2 = Linear(hidden, width, bias, dtype, split="rows" if split else None)
         for i in range(1, norms + 1):
             setattr(self, f"norm{i}", LayerNorm(width, eps, bias, dtype))
             setattr(self, f"dropout{i}", Dropout(dropout))
@@ -123,7 +123,7 @@ class TransformerEncoderLayer(_Layer):
         bias: bool = True,
         dtype: object = "float32",
         *,
-        split: str | None = None,
+        split: str | bool | None = None,
     ) -> None:
         how = (dropout, activation, layer_norm_eps, batch_first, norm_first, bias, dtype)
         self._made(width, heads, hidden, *how, norms=2, split=split)
@@ -160,7 +160,7 @@ class TransformerDecoderLayer(_Layer):
         bias: bool = True,
         dtype: object = "float32",
         *,
-        split: str | None = None,
+        split: str | bool | None = None,
     ) -> None:
         how = (dropout, activation, layer_norm_eps, batch_first, norm_first, bias, dtype)
         self._made(width, heads, hidden, *how, norms=3, split=split)

@@ -41,9 +41,7 @@ def divided(owned: Any, axis: int, layer: str, what: str, units: int = 0, blocks
 
 
 def checked(layer: str, given: object, *known: str) -> Any:
-    """What `split=` was given, if the layer knows it."""
-    if given is None or given is False:
-        return None
+    """What `split=` was given, if the layer knows it; True where it knows one way."""
     if given is True and len(known) == 1:
         return known[0]
     if given not in known:

@@ -45,14 +45,14 @@ class TransformerBlock(Module):
         norm_first: bool = True,
         attention_dropout: float | Switchable = 0.0,
         init: object = None,
-        split: str | None = None,
+        split: str | bool | None = None,
     ) -> None:
         inner = 4 * width if hidden is None else hidden
         self.self_attn = MultiHeadAttention(
             width, heads, causal=causal, dtype=dtype, dropout=attention_dropout, init=init, split=split
         )
-        self.linear1 = Linear(width, inner, dtype=dtype, init=init, split=split and "columns")
-        self.linear2 = Linear(inner, width, dtype=dtype, init=init, split=split and "rows")
+        self.linear1 = Linear(width, inner, dtype=dtype, init=init, split="columns" if split else None)
+        self.linear2 = Linear(inner, width, dtype=dtype, init=init, split="rows" if split else None)
         self.norm1, self.norm2 = LayerNorm(width, dtype=dtype), LayerNorm(width, dtype=dtype)
         self.dropout, self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout), Dropout(dropout)
         self.activation, self.norm_first = activation, norm_first
@@ -92,7 +92,7 @@ class TransformerDecoderBlock(Module):
         norm_first: bool = False,
         attention_dropout: float | Switchable = 0.0,
         init: object = None,
-        split: str | None = None,
+        split: str | bool | None = None,
     ) -> None:
         inner = 4 * width if hidden is None else hidden
         self.self_attn = MultiHeadAttention(
@@ -101,8 +101,8 @@ class TransformerDecoderBlock(Module):
         self.multihead_attn = MultiHeadAttention(
             width, heads, dtype=dtype, dropout=attention_dropout, init=init, split=split
         )
-        self.linear1 = Linear(width, inner, dtype=dtype, init=init, split=split and "columns")
-        self.linear2 = Linear(inner, width, dtype=dtype, init=init, split=split and "rows")
+        self.linear1 = Linear(width, inner, dtype=dtype, init=init, split="columns" if split else None)
+        self.linear2 = Linear(inner, width, dtype=dtype, init=init, split="rows" if split else None)
         self.norm1, self.norm2, self.norm3 = (LayerNorm(width, dtype=dtype) for _ in range(3))
         self.dropout, self.dropout1, self.dropout2, self.dropout3 = (Dropout(dropout) for _ in range(4))
         self.activation, self.norm_first = activation, norm_first
@@ -152,7 +152,7 @@ class Transformer(Module):
         norm_first: bool = False,
         attention_dropout: float | Switchable = 0.0,
         init: object = None,
-        split: str | None = None,
+        split: str | bool | None = None,
     ) -> None:
         positive("Transformer", encoder_layers=encoder_layers, decoder_layers=decoder_layers)
         how = (dropout, activation, dtype, norm_first, attention_dropout, init, split)
