@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import wholestep as ws
 from wholestep.cli import app
+from wholestep.importers.aten import export
 
 SCRIPT = """
 import numpy as np
@@ -176,3 +177,51 @@ def test_no_grad_inside_an_autograd_function_stops_no_gradient() -> None:
         np.testing.assert_allclose(net.state_dict()[name], value, rtol=1e-5, atol=1e-6)
     assert torch.is_grad_enabled()
     assert torch.no_grad.__enter__.__module__ == "torch.autograd.grad_mode"
+
+
+class _Clamping(nn.Module):
+    """In place: on values of its own, on one that is read afterwards, and through a view of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.three = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Any) -> Any:
+        alone = nn.functional.hardswish(nn.functional.relu6(4 * self.one(x), inplace=True), inplace=True)
+        again = self.two(alone) * 3
+        bounded = nn.functional.hardtanh(again, -0.5, 0.5, inplace=True)
+        below = alone * 1.0
+        nn.functional.hardsigmoid(below.view(-1), inplace=True)
+        return self.three(bounded + again + below)
+
+
+def test_what_is_clamped_in_place_is_seen_by_others() -> None:
+    torch.manual_seed(4)
+    module, x = _Clamping(), np.random.default_rng(2).standard_normal((5, 3)).astype(np.float32)
+    net, y = ws.from_torch(module, x, mode="train"), np.ones((5, 2), np.float32)
+    with torch.no_grad():
+        np.testing.assert_allclose(net.predict(x, device="reference"), module(torch.tensor(x)), rtol=1e-5, atol=1e-6)
+    session = ws.build_session(
+        net, inputs=ws.Spec((5, 3)), targets=ws.Spec((5, 2)), loss="mse", optimizer=ws.SGD(lr=0.5), device="reference"
+    )
+    session.step(x=x, labels=y)
+    rule = torch.optim.SGD(module.parameters(), lr=0.5)
+    nn.functional.mse_loss(module(torch.tensor(x)), torch.tensor(y)).backward()
+    rule.step()
+    for name, value in module.state_dict().items():
+        np.testing.assert_allclose(net.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_clamps_are_hidden_from_decomposition_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    shown = export._show_clamps
+    monkeypatch.setattr(
+        export, "_show_clamps", lambda done: (seen.extend(_ops(done)), shown(done), seen.extend(_ops(done)))
+    )
+    ws.from_torch(nn.Sequential(nn.Linear(3, 4), nn.ReLU6(inplace=True)), np.ones((5, 3), np.float32), mode="train")
+    assert seen.count("wholestep.elementwise.default") == 1
+    assert seen.count("aten.hardtanh.default") == 1
+
+
+def _ops(program: Any) -> list[str]:
+    return [str(node.target) for node in program.graph_module.graph.nodes]

@@ -27,6 +27,22 @@ def _(x: Any) -> Any:
     return torch.empty_like(x)
 
 
+@torch.library.custom_op("wholestep::elementwise", mutates_args=())
+def elementwise(x: torch.Tensor, op: str, numbers: list[float]) -> torch.Tensor:
+    """Stands for an op of `CLAMPS` during decomposition."""
+    raise NotImplementedError(f"{op} is put back before anything is computed")
+
+
+@elementwise.register_fake
+def _(x: Any, op: str, numbers: list[float]) -> Any:
+    return torch.empty_like(x)
+
+
+# That these have the shape of their operand torch finds by writing each out in a dozen ops of its own, several times:
+# with symbolic sizes it took half of the import of a MobileNet.
+CLAMPS = ("hardtanh", "relu6", "hardswish", "hardsigmoid")
+
+
 @dataclass(frozen=True)
 class Exported:
     """A functional program, and which of its placeholders is what."""
@@ -87,13 +103,16 @@ class Call:
 
 def export(module: Any, call: Call, mode: str) -> Exported:
     """A module as functional ATen ops; what has a row in the table is kept whole."""
+    load_table()
     with _in_mode(module, mode), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with _noted_functions() as functions:
             program = _exported(module, call, mode)
         _mark_stopped(program)
+        _hide_clamps(program)
         try:
             done = program.run_decompositions(_table())
+            _show_clamps(done)
         except Exception as error:
             fail(UsageError, f"torch cannot decompose {type(module).__name__} in {mode} mode: {_first_line(error)}")
     if functions and mode == "train":
@@ -224,12 +243,39 @@ def _mark_stopped(program: Any) -> None:
     program.graph_module.recompile()
 
 
+def _hide_clamps(program: Any) -> None:
+    for node in program.graph_module.graph.nodes:
+        name = str(node.target).removesuffix(".default").removeprefix("aten.")
+        if name.rstrip("_") not in CLAMPS or node.kwargs or not all(isinstance(n, int | float) for n in node.args[1:]):
+            continue
+        operand, *numbers = node.args
+        if name.endswith("_") and not (_is_fresh(operand) and list(operand.users) == [node]):
+            continue  # others see what it writes
+        if _KEPT(f"aten.{name.rstrip('_')}.default") and operand.meta["val"].is_floating_point():
+            node.target = torch.ops.wholestep.elementwise.default
+            node.args = (operand, name.rstrip("_"), [float(n) for n in numbers])
+    program.graph_module.recompile()
+
+
+def _show_clamps(program: Any) -> None:
+    for node in program.graph_module.graph.nodes:
+        if node.target is torch.ops.wholestep.elementwise.default:
+            operand, name, numbers = node.args
+            node.target, node.args = getattr(torch.ops.aten, name).default, (operand, *numbers)
+    program.graph_module.recompile()
+
+
+def _is_fresh(node: Any) -> bool:
+    """Is a value nobody else's memory?"""
+    schema = getattr(node.target, "_schema", None)
+    return node.op == "call_function" and schema is not None and all(r.alias_info is None for r in schema.returns)
+
+
 _KEPT: Callable[[str], bool] = lambda name: (found := find_row(name)) is not None and found.whole  # noqa: E731
 
 
 def _table() -> Any:
     """Torch's decompositions, but for what has a row here."""
-    load_table()
     table = torch.export.default_decompositions()
     for op in list(table):
         name = str(op)
