@@ -6,7 +6,9 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 # Before NumPy and torch are loaded.  Threads of theirs wait for each other, and where two processes of pytest share two
 # cores, for a core: products of a few milliseconds took a hundred, and the tests twice their time.
@@ -54,10 +56,20 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, _threads_kept():
         if "CC" not in os.environ and not _is_as_shipped(item.path):
             patch.setenv("CC", compilers.QUICK)
         return (yield)
+
+
+@contextmanager
+def _threads_kept() -> Iterator[None]:
+    """A test that gives torch other threads gives them to itself alone."""
+    torch: Any = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch is not None else 0
+    yield
+    if torch is not None and torch.get_num_threads() != before:
+        torch.set_num_threads(before)
 
 
 def _is_as_shipped(path: Path) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import subprocess
 import tempfile
 import threading
@@ -58,6 +59,11 @@ Array = np.ndarray[Any, Any]
 
 @cache
 def folder() -> Path:
+    """Of this process, or of all that pytest runs side by side."""
+    if run := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
+        shared = Path(tempfile.gettempdir(), f"wholestep-emulated-{run}")
+        shared.mkdir(mode=0o700, exist_ok=True)
+        return shared
     return Path(tempfile.mkdtemp(prefix="wholestep-emulated-"))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from tests.compiler.backends.cuda.emulated import folder
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver, NotYetError
@@ -107,15 +108,21 @@ class Moving:
         self.fake.sent += sum(p.bytes for p in self.sends if p.peer != own)
 
 
+def _compiled() -> Path:
+    path, source = folder() / "libnccl.so", Path(__file__).with_suffix(".c")
+    with FileLock(path.with_suffix(".lock")):  # processes may share a folder: one of them compiles
+        if not path.exists():
+            own = path.with_suffix(".part")
+            subprocess.run(["gcc", "-Wall", "-Werror", "-shared", "-fPIC", str(source), "-o", str(own)], check=True)
+            own.replace(path)
+    return path
+
+
 @contextmanager
 def fake_nccl(driver: FakeDriver, version: int = VERSION) -> Iterator[FakeNccl]:
     """A machine on which it is installed."""
     fake = FakeNccl(driver)
-    path = folder() / "libnccl.so"
-    if not path.exists():
-        source = Path(__file__).with_suffix(".c")
-        subprocess.run(["gcc", "-Wall", "-Werror", "-shared", "-fPIC", str(source), "-o", str(path)], check=True)
-    library, listener = ctypes.CDLL(str(path)), LISTENER(fake.listen)
+    library, listener = ctypes.CDLL(str(_compiled())), LISTENER(fake.listen)
     library.fake_listen(listener, version)
     nccl.library.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
