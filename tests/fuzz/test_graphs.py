@@ -13,7 +13,7 @@ import pytest
 from tests.fuzz import graphs
 from tests.fuzz.cases import GRAPHS
 
-COUNT, LONG, TOGETHER, OPERATIONS = 80, 200, 10, 5  # so many of `make test`, and of `make test-all`
+COUNT, LONG, TOGETHER, OPERATIONS = 120, 200, 10, 5  # so many of `make test`, and of `make test-all`
 SIZES = ({"batch": 5, "time": 3}, {"batch": 1, "time": 2}, {"batch": 17, "time": 1}, {"batch": 2, "time": 7})
 
 

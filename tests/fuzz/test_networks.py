@@ -12,7 +12,7 @@ import pytest
 from tests.fuzz import networks
 from tests.fuzz.cases import NETWORKS
 
-COUNT, LONG, LAYERS = 40, 120, 3  # of `make test`, and of `make test-all`
+COUNT, LONG, LAYERS = 60, 120, 3  # of `make test`, and of `make test-all`
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,12 @@ from wholestep.compiler.runtime.threads import default_threads
 from wholestep.errors import UsageError
 from wholestep.options import launch_variables
 from wholestep.workers.joining import INSTALL, LOST
-from wholestep.workers.ranks import FINISHED, SECONDS, Ended, close_port, end_ranks, open_port, start_rank
+from wholestep.workers.ranks import FINISHED, FORWARDED, SECONDS, Ended, close_port, end_ranks, open_port, start_rank
 from wholestep.workers.watching import heard
 
 GRACE = 5.0  # seconds that the others have to end by themselves once a rank has failed
 POLL = 0.02
 OF_A_RANK = re.compile(r"\[\d+\] ")
-FORWARDED = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)

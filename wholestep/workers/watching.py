@@ -20,11 +20,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from wholestep.options import launched, noting_variables
-from wholestep.workers.ranks import DIES_WITH_PARENT, FINISHED, STEP_BYTES, Ended
+from wholestep.workers.ranks import DIES_WITH_PARENT, FINISHED, FORWARDED, STEP_BYTES, Ended
 
 MARK = "wholestep: rank ended: "  # before what our launcher is told
 PATIENCE = 120.0  # seconds that it has to end the job
-FORWARDED = (signal.SIGINT, signal.SIGTERM)
 
 
 def main(command: Sequence[str]) -> int:

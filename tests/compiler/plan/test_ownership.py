@@ -106,17 +106,13 @@ def test_a_read_before_its_write_is_seen(plan: Plan) -> None:
 
 
 def test_overlapping_buffers_are_seen(plan: Plan) -> None:
-    """Those alive together across a barrier; within a region a thread may be done with one before the other.
-
-    Each with the first and the last of those that live beside it.
-    """
+    """Pairs alive together across a barrier; within a region a thread may be done with one before the other."""
     arena = [b for b in plan.buffers if b.space is Space.ARENA]
-    beside = [(b, [a for a in arena if a.id < b.id and a.first < b.last and b.first < a.last]) for b in arena]
-    pairs = {(a.id, b.id): (a, b) for b, others in beside for a in (*others[:1], *others[-1:])}
-    assert len(pairs) > 20
-    for first, second in pairs.values():
-        buffers = tuple(replace(c, offset=first.offset) if c.id == second.id else c for c in plan.buffers)
-        assert is_unsound(replace(plan, buffers=buffers)), f"buffers {first.id} and {second.id} share bytes"
+    pairs = [(a, b) for a in arena for b in arena if a.id < b.id and a.first < b.last and b.first < a.last]
+    assert pairs
+    for a, b in pairs:
+        buffers = tuple(replace(c, offset=a.offset) if c.id == b.id else c for c in plan.buffers)
+        assert is_unsound(replace(plan, buffers=buffers)), f"buffers {a.id} and {b.id} share bytes"
 
 
 def other_splits(plan: Plan) -> list[tuple[int, int | None]]:
