@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from wholestep.compiler.backends.cpu import compiler, library, schedule
@@ -17,6 +19,7 @@ from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.passes.egraph import optimize as egraph
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.plan.request import PlanRequest
+from wholestep.compiler.runtime.cache import Cache
 from wholestep.compiler.target import Target
 
 HERE = detect_target()
@@ -25,6 +28,14 @@ COSTS = HERE.costs
 optimize = partial(egraph.optimize, costs=COSTS)
 compile_c = partial(compiler.compile_c, target=HERE.name)
 load_library = partial(library.load_library, HERE.name)
+
+
+def own_library(folder: Path, target: Target, part: str) -> library.Library:
+    """A library with a part, apart from the process's own: loaded from the same file they would share a table."""
+    cache, found = Cache(), compiler.find_compiler()
+    own = library.Library(Path(shutil.copy(library.build_library(cache, found, target.name), folder)))
+    library.add_part(own, part, library.build_library(cache, found, target.name, part))
+    return own
 
 
 def make_plan(

@@ -5,16 +5,15 @@ from __future__ import annotations
 import ctypes
 import itertools
 import mmap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from wholestep.compiler.backends.cpu.compiler import find_compiler
-from wholestep.compiler.backends.cpu.library import Ahead, Gemm, Library, add_part, build_library
+from tests.compiler.targets import own_library
+from wholestep.compiler.backends.cpu.library import Ahead, Gemm, Library
 from wholestep.compiler.backends.cpu.target import AVX2, AVX512, PORTABLE, available_targets
-from wholestep.compiler.runtime.cache import Cache
-from wholestep.compiler.target import Target
 
 Array = np.ndarray[Any, Any]
 PANEL = 16
@@ -88,21 +87,14 @@ def fused_chain(a: Array, b: Array) -> Array:
 VECTOR_TARGETS = [target for target in available_targets() if target != PORTABLE]
 
 
-def library_for(target: Target) -> Library:
-    cache, compiler = Cache(), find_compiler()
-    library = Library(build_library(cache, compiler, target.name))
-    add_part(library, "double", build_library(cache, compiler, target.name, "double"))
-    return library
-
-
 @pytest.fixture(scope="module", params=VECTOR_TARGETS or [PORTABLE], ids=lambda target: target.name)
-def library(request: pytest.FixtureRequest) -> Library:
-    return library_for(request.param)
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Library:
+    return own_library(tmp_path_factory.mktemp("library"), request.param, "double")
 
 
 @pytest.fixture(scope="module")
-def portable() -> Library:
-    return library_for(PORTABLE)
+def portable(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    return own_library(tmp_path_factory.mktemp("library"), PORTABLE, "double")
 
 
 def random_pair(shape: tuple[int, int, int], dtype: Any) -> tuple[Array, Array]:
@@ -235,8 +227,8 @@ def test_the_portable_kernels_add_in_the_same_order(portable: Library, dtype: An
 
 @pytest.mark.skipif(AVX512 not in VECTOR_TARGETS, reason="needs a processor with AVX-512")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_avx2_and_avx512_give_the_same_bits(dtype: Any) -> None:
-    narrow, wide = (library_for(target) for target in (AVX2, AVX512))
+def test_avx2_and_avx512_give_the_same_bits(dtype: Any, tmp_path: Path) -> None:
+    narrow, wide = (own_library(tmp_path, target, "double") for target in (AVX2, AVX512))
     for shape, a_layout, b_layout in itertools.product(SHAPES, ("rows", "transposed", "panels"), ("rows", "panels")):
         a, b = random_pair(shape, dtype)
         expected = product(narrow, a, b, a_layout, b_layout, "rows")

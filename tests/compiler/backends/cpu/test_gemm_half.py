@@ -11,10 +11,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.compiler.targets import own_library
 from wholestep.compiler.backends.cpu.compiler import NATIVE, find_compiler
-from wholestep.compiler.backends.cpu.library import Ahead, Gemm, Library, Pairs, Part, build_library
+from wholestep.compiler.backends.cpu.library import Ahead, Gemm, Pairs, Part
 from wholestep.compiler.backends.cpu.target import available_targets
-from wholestep.compiler.runtime.cache import Cache
 
 Array = np.ndarray[Any, Any]
 PANEL = 16
@@ -33,10 +33,8 @@ BEST, *OTHERS = available_targets()
 
 
 @pytest.fixture(scope="module", params=[BEST, *OTHERS[-2:]], ids=lambda target: target.name)
-def library(request: pytest.FixtureRequest) -> Part:
-    cache, compiler = Cache(), find_compiler()
-    whole = Library(build_library(cache, compiler, request.param.name))
-    return Part("half", build_library(cache, compiler, request.param.name, "half"), whole)
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Part:
+    return own_library(tmp_path_factory.mktemp("library"), request.param, "half").parts["half"]
 
 
 def paired(library: Part, b: Array) -> Array:
