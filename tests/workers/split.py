@@ -26,8 +26,8 @@ def perceptron() -> ws.nn.Module:
     return ws.nn.Sequential(columns, ws.nn.GELU(), rows)
 
 
-def gpt(split: bool = True) -> ws.nn.Module:
-    return ws.models.gpt2(layers=1, width=16, heads=4, vocabulary=40, context=6, split=split)
+def gpt(split: bool = True, dtype: str = "float32") -> ws.nn.Module:
+    return ws.models.gpt2(layers=1, width=16, heads=4, vocabulary=40, context=6, split=split, dtype=dtype)
 
 
 NETWORKS = {"perceptron": (perceptron, (VECTORS, LABELS)), "gpt": (gpt, (TOKENS[:, :-1], TOKENS[:, 1:]))}

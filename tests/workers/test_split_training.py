@@ -63,6 +63,35 @@ def test_a_run_equals_that_of_whole_layers(case: str) -> None:
     np.testing.assert_allclose(run["val_loss"], made["val_loss"], rtol=1e-5)
 
 
+def by_adamw(dtype: str, folder: Path, **settings: Any) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Two epochs of a GPT-2: its weights, and the root of the mean square of each gradient of c_attn's bias."""
+    model, folder = split.gpt(dtype=dtype), folder / f"{dtype}{settings}"
+    told = {"optimizer": ws.AdamW(lr=1e-2), "epochs": 2, "batch_size": 8, "seed": 3, "checkpoint": folder}
+    data = split.NETWORKS["gpt"][1]
+    ws.fit(model, data, loss="cross_entropy", progress=False, options=quick(), **told, **settings)
+    squares = np.asarray(load_checkpoint(folder).arrays["h.0.attn.c_attn.bias.adam.v"], np.float64)
+    return {n: np.asarray(a) for n, a in model.state_dict().items()}, np.sqrt(squares / (1 - 0.999**8))
+
+
+def test_adamw_makes_a_difference_only_of_gradients_that_are_none(tmp_path: Path) -> None:
+    """In float64 every weight agrees to 1e-9.  A key's bias adds the same to all scores of a query, which softmax takes
+    away: its gradient is 0, what is computed of it is rounding, and Adam divides that by its own size.  In float32 such
+    a bias is therefore anything within some 1e-4 of where it was, with whole layers too; all else agrees to 1e-6."""
+    keys = slice(16, 32)
+    (whole, gradients), (parts, _) = (by_adamw("float64", tmp_path, **g) for g in ({}, {"shards": (2, 2)}))
+    for name, array in whole.items():
+        np.testing.assert_allclose(parts[name], array, rtol=1e-9, atol=1e-9, err_msg=name)
+    assert gradients[keys].max() < 1e-17
+    assert np.delete(gradients, keys).min() > 1e-6
+    (one, _), (other, rounding) = (by_adamw("float32", tmp_path, **g) for g in ({}, {"shards": (2, 2)}))
+    assert 0 < rounding[keys].max() < 1e-9
+    for name, array in one.items():
+        without = (lambda a: np.delete(a, keys)) if name.endswith("c_attn.bias") else np.asarray
+        np.testing.assert_allclose(without(other[name]), without(array), rtol=1e-5, atol=2e-6, err_msg=name)
+    for found in (one, other):
+        np.testing.assert_allclose(found["h.0.attn.c_attn.bias"][keys], 0, atol=2e-4)
+
+
 # -- what a state is -----------------------------------------------------------------------------------------------
 
 ABOUT: dict[str, Any] = {
