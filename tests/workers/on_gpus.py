@@ -43,7 +43,11 @@ def normalised() -> ws.nn.Module:
 
 
 CASES: dict[str, tuple[Callable[[], ws.nn.Module], Any, dict[str, Any]]] = {
-    "epochs": (normalised, (VECTORS, LABELS, WEIGHTS), {"clip_norm": 0.5, "metrics": ["accuracy"], "validation": 0.2}),
+    "epochs": (
+        normalised,
+        (VECTORS, LABELS, WEIGHTS),
+        {"clip_norm": 0.5, "metrics": ["accuracy", "auc"], "validation": 0.2},
+    ),
     "micro-batches": (perceptron, (VECTORS, LABELS), {"accumulate": 2, "nonfinite": "skip", "epochs": 1}),
 }
 OPTIONS = ws.CompileOptions(verify=False, egraph=False)

@@ -13,6 +13,7 @@ import numpy as np
 
 import wholestep as ws
 from tests.compilers import quick
+from wholestep.metrics.table import METRICS
 
 Numbers = dict[str, Any]
 
@@ -77,6 +78,29 @@ def accumulate(**where: Any) -> tuple[ws.nn.Module, ws.TrainHistory]:
     return model, fit(model, (drawn(55, 6), drawn(55, 1, seed=1)), loss="mse", batch_size=8, accumulate=3, **where)
 
 
+def classes(**where: Any) -> tuple[ws.nn.Module, ws.TrainHistory]:
+    """All metrics of classes, which count rows by their weights; some of them keep rows."""
+    model, rows = ws.nn.Sequential(ws.nn.Linear(6, 3)), 29
+    data = (drawn(rows, 6), np.random.default_rng(1).integers(0, 3, rows), np.abs(drawn(rows, seed=2)))
+    metrics = [ws.metrics.TopKAccuracy(k=2), *(n for n in METRICS if n not in ("top_k_accuracy", *OF_NUMBERS))]
+    return model, fit(model, data, loss="cross_entropy", metrics=metrics, validation=0.4, batch_size=8, **where)
+
+
+def median_error(predictions: Any, targets: Any) -> float:
+    """By NumPy, of all rows."""
+    return float(np.median(np.abs(predictions - targets)))
+
+
+def numbers(**where: Any) -> tuple[ws.nn.Module, ws.TrainHistory]:
+    """All metrics of numbers, and a function of all rows; micro-batches."""
+    model, data = ws.nn.Sequential(ws.nn.Linear(6, 1)), (drawn(29, 6), drawn(29, 1, seed=1))
+    metrics = [*OF_NUMBERS, ws.metrics.OverEpoch(median_error)]
+    return model, fit(model, data, loss="mse", metrics=metrics, validation=0.4, batch_size=4, accumulate=2, **where)
+
+
+OF_NUMBERS = ("mse", "rmse", "mae", "mape", "r2", "explained_variance", "pearson", "spearman", "loss")
+
+
 class Items:
     """A data set that is read row by row."""
 
@@ -112,7 +136,7 @@ def stopped(**where: Any) -> tuple[ws.nn.Module, ws.TrainHistory]:
 
 
 CASES: dict[str, Callable[..., tuple[ws.nn.Module, ws.TrainHistory]]] = {
-    made.__name__: made for made in (digits, pixels, batch_norm, lstm, gpt, accumulate, read_rows)
+    made.__name__: made for made in (digits, pixels, batch_norm, lstm, gpt, accumulate, read_rows, classes, numbers)
 }
 
 

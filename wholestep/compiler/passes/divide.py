@@ -18,7 +18,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.collectives import BATCH, CARRIED, FIRST, OWN, ROWS, SHARES
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update, held_graph, rewrite, toposort, with_held_graph
 from wholestep.compiler.ir.ops import Trait, having
-from wholestep.compiler.ir.types import Dim, Extent, TensorType, float32, product
+from wholestep.compiler.ir.types import Dim, Extent, TensorType, float32, int64, product
 from wholestep.compiler.ir.types import divide as quotient
 from wholestep.compiler.passes.decompose import DECOMPOSITIONS, decomposition_over_leaves
 from wholestep.compiler.passes.rowwise.flows import kind_of
@@ -87,6 +87,8 @@ class _Divider:
             return self.several[inputs[0]][attrs_of(node, at.ItemAttrs).index]
         if node.op == "iota" and mentions(node.type.shape[attrs_of(node, at.IotaAttrs).axis], self.batch):
             return self.numbered(node)
+        if node.op == "write_rows" and isinstance(self.kinds[inputs[1]], Rows):
+            return self.written(node.with_inputs([self.summed(i) for i in inputs]))
         made = self.of_whole_batch(node.with_inputs(inputs))
         if made in self.kinds:
             return made
@@ -191,6 +193,24 @@ class _Divider:
             made = b.add(node, b.expand_to(first, shape, ()))
         for inner in toposort([made]):
             self.kinds.setdefault(inner, Rows(axis) if inner.type.rank else Free())
+        return made
+
+    def written(self, node: Node) -> Node:
+        """Rows that are kept are those of all ranks, in order: what is 0 but for a rank's own adds up to them."""
+        x, rows, start = node.inputs
+        each, kind = quotient(rows.type.shape[0], Dim.symbol(self.batch)), self.kinds[rows]
+        in_order = kind in (Rows(0), Rows(0, None)) and each is not None and not mentions(each, self.batch)
+        if not in_order or Free() != self.kinds[x] or Free() != self.kinds[start]:
+            self.refuse(node, Mixed(node, "keeps rows of the batch in another order than that of the batch"))
+        assert each is not None
+        with b.origin(node):
+            everyones = TensorType((each * Dim.symbol(self.whole), *rows.type.shape[1:]), rows.type.dtype)
+            own = b.write_rows(b.full(0, everyones), rows, b.count(each * Dim.symbol(OWN), int64))
+            for inner in toposort([own]):
+                self.kinds.setdefault(inner, Free())
+            self.kinds[own] = Additive()
+            made = b.write_rows(x, self.summed(own), start)
+        self.kinds[made] = Free()
         return made
 
 

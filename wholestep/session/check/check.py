@@ -170,8 +170,8 @@ def _of_one_rank(plan: Plan, sizes: dict[str, int]) -> dict[str, int]:
     axes = axes_of(plan)
     if axes and axes[0] > 1:  # all ranks along the data axis run, each with a row
         rows = plan.whole if sizes == plan.sizes else max(rows, axes[0])
-    known = {plan.divided: rows, ROWS: rows, BATCH: rows}
-    return {s: known.get(s, n) for s, n in sizes.items() if s not in (OWN, RANK, MODEL_RANK)}
+    known = {s: rows for s in (plan.divided, ROWS, BATCH) if s in plan.sizes}  # of which the trace may lack some
+    return {**{s: n for s, n in sizes.items() if s not in (OWN, RANK, MODEL_RANK)}, **known}
 
 
 def axes_of(plan: Plan) -> tuple[int, int] | None:
