@@ -433,10 +433,10 @@ WS_EXPORT void ws_entry(const ws_call *call, int id, int threads) {
   float *const b24 = (float *)(call->work + id*call->work_bytes + 0); (void)b24;
   float *const b25 = (float *)(call->work + id*call->work_bytes + 0); (void)b25;
   float *const b26 = (float *)(call->work + id*call->work_bytes + 0); (void)b26;
-  ws_own(d0, 8, id, threads, &lo, &hi); if (lo < hi) ws_k0(call, lo, hi, b3, b0, b2, b16, b21);
-  ws_own(d0, 8, id, threads, &lo, &hi); if (lo < hi) ws_k1(call, lo, hi, b5, b16, b4, b15, b22);
-  ws_own(d0, 8, id, threads, &lo, &hi); if (lo < hi) ws_k2(call, lo, hi, b1, b15, b23, b18, b17);
-  ws_own(d0, 8, id, threads, &lo, &hi); if (lo < hi) ws_k3(call, lo, hi, b16, b18, b20, b19, b24);
+  ws_own(d0, 1, id, threads, &lo, &hi); if (lo < hi) ws_k0(call, lo, hi, b3, b0, b2, b16, b21);
+  ws_own(d0, 1, id, threads, &lo, &hi); if (lo < hi) ws_k1(call, lo, hi, b5, b16, b4, b15, b22);
+  ws_own(d0, 1, id, threads, &lo, &hi); if (lo < hi) ws_k2(call, lo, hi, b1, b15, b23, b18, b17);
+  ws_own(d0, 1, id, threads, &lo, &hi); if (lo < hi) ws_k3(call, lo, hi, b16, b18, b20, b19, b24);
   call->api->barrier();  /* region 1 */
   lo = hi = 0; if (id == 0) ws_k4(call, lo, hi, b17, b14);
   ws_own(20, 16, id, threads, &lo, &hi); if (lo < hi) ws_k5(call, lo, hi, b6, b7, b2, b0, b19, b25);

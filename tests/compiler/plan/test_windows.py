@@ -70,7 +70,7 @@ def test_gradients_of_weights_are_dealt_out_by_outputs_and_images_by_the_batch(p
     for k in windows(plan):
         how, of_weight = schedule_of(k), k.body.op.endswith("grad_weight")
         assert how.split == 0
-        assert how.granule == (tiles_of(k).granule if of_weight else 8)
+        assert how.granule == (tiles_of(k).granule if of_weight else 1)
 
 
 def test_flops_count_every_multiply_and_add(plan: Plan) -> None:

@@ -17,18 +17,16 @@ from wholestep.compiler.plan.bodies import Scatter
 from wholestep.compiler.plan.kernel import Buffer, Index, Kernel, Kind, Layout, Load, Space
 from wholestep.compiler.plan.traffic import loads, stores
 
-SYMBOLIC_GRANULE = 8
-
 
 def granule(extent: Extent) -> int:
     """The unit of ownership; a function of the extent alone.
 
-    64*batch rows are partitioned as batch is, 64 rows for one: a reshape between them changes no owner.
+    Rows of a batch are owned one by one: eight images are work for eight threads.  64*batch rows are partitioned as
+    batch is, 64 rows for one: a reshape between them changes no owner.
     """
     if not isinstance(extent, Dim):
         return LANES
-    coefficient = extent.terms[0][1] if len(extent.terms) == 1 else 1
-    return SYMBOLIC_GRANULE * max(1, coefficient)
+    return max(1, extent.terms[0][1]) if len(extent.terms) == 1 else 1
 
 
 def kernel_granule(kernel: Kernel, axis: int) -> int:
