@@ -56,7 +56,7 @@ def assert_the_same(plan: Plan, sizes: dict[str, int]) -> None:
     steps = range(40)
     many = [[float(step) if s.name == "step" else s.default for s in plan.scalars] for step in steps]
     one = [list(found.slots(sizes, scalars)) for scalars in many]
-    table = found.table(sizes, many)
+    table = found.table(sizes, np.array(many, np.float64).reshape(len(steps), -1))
     np.testing.assert_array_equal(table, np.array(one).reshape(table.shape))
     with np.errstate(all="ignore"):
         meant = np.array([prologue(plan, sizes, scalars) for scalars in many]).reshape(table.shape)

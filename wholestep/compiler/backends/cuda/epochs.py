@@ -112,7 +112,8 @@ class Epochs:
                 return False  # step by step the session finds out which one
             if size > SHARE * self._gpu.free_bytes:
                 words = PLACES * DATA_BYTES // 8
-                self._resident = Streamed(self._gpu, epoch.sources, epoch.batch, self.steps, words)
+                threads = self._program.threads
+                self._resident = Streamed(self._gpu, epoch.sources, epoch.batch, self.steps, words, threads)
             else:
                 self._resident = copy_sources(self._gpu, epoch.sources)
             epoch.kept[self] = self._resident

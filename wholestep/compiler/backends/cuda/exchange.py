@@ -15,6 +15,7 @@ from weakref import ref
 
 import numpy as np
 
+from wholestep.compiler.backends.cuda import host_copies
 from wholestep.compiler.backends.cuda.driver import DeviceMemory, Event, Gpu, PinnedMemory
 from wholestep.compiler.backends.cuda.launches import RECORD, Order, Resource, write_record
 from wholestep.compiler.backends.cuda.layout import HEAD, OwnLayout, record_words
@@ -33,6 +34,7 @@ FETCH_BLOCKS = 132
 MOST_LEFT = 4  # small outputs that kernels leave where the host reads them, each by a launch
 MOST_LANDINGS = 3  # outputs of one size on their way to places of their own
 NEVER = 1 << 62  # the number of a launch that is still to come
+GAP = 4096  # bytes between two inputs that are copied to the GPU rather than left out: a copy of their own costs more
 FEW_AHEAD, AHEAD = 8, 256  # steps whose records are made at once: the more, the longer nothing changes
 
 
@@ -53,7 +55,7 @@ class Records:
     def row(self, sizes: Mapping[str, int], step: int, epoch: int) -> AnyArray:
         """The words of one step's record."""
         scalars, at = self._scalars, step - self._first
-        scalars.set("epoch", float(epoch))
+        scalars.set_epoch(epoch)
         if scalars.version != self._made or sizes is not self._sizes:  # perhaps in every step
             self._made, self._rows, self._sizes, self._ahead = scalars.version, [], sizes, FEW_AHEAD
             head = (self._seed, step, 0, 0)
@@ -148,15 +150,25 @@ class Turn:
             type = plan.buffers[id].type
             count = evaluate(type.elements, plan.sizes)
             self._places[name] = pinned.view(start + layout.offsets[id], count, type.dtype.numpy)
-        self._shaped = dict(self._places)  # as the arrays of the last launch were
+        self._small: list[tuple[str, AnyArray]] = []  # places as the arrays of the last launch were,
+        self._large: list[tuple[str, AnyArray]] = []  # and those that several threads fill
+        self._sizes: Mapping[str, int] | None = None  # of the last launch
 
-    def fill(self, inputs: Mapping[str, AnyArray]) -> None:
-        """Copy the inputs of a launch."""
-        for name, place in self._shaped.items():
-            array = inputs[name]
-            if array.shape != place.shape:
-                place = self._shaped[name] = self._places[name][: array.size].reshape(array.shape)
-            np.copyto(place, array)
+    def fill(self, inputs: Mapping[str, AnyArray], sizes: Mapping[str, int], threads: int) -> None:
+        """Copy the inputs of a launch, whose shapes are the same while sizes are."""
+        if sizes is not self._sizes:
+            self._shape(inputs, threads)
+            self._sizes = sizes
+        for name, place in self._small:
+            place[...] = inputs[name]
+        for name, place in self._large:
+            host_copies.copy_array(place, inputs[name], threads)
+
+    def _shape(self, inputs: Mapping[str, AnyArray], threads: int) -> None:
+        shaped = [(n, place[: inputs[n].size].reshape(inputs[n].shape)) for n, place in self._places.items()]
+        most = host_copies.LARGE if threads > 1 else NEVER
+        self._small = [(name, place) for name, place in shaped if place.nbytes < most]
+        self._large = [(name, place) for name, place in shaped if place.nbytes >= most]
 
     def free(self, begun: int) -> None:
         """Wait until the launch that had it last has done with it: it has where a later one is known to have begun."""
@@ -172,8 +184,10 @@ class Turn:
 class Exchange:
     """The turns of a program."""
 
-    def __init__(self, gpu: Gpu, plan: Plan, layout: OwnLayout, own: DeviceMemory, is_short: bool) -> None:
-        self._gpu, self._plan, self._layout, self._own = gpu, plan, layout, own
+    def __init__(
+        self, gpu: Gpu, plan: Plan, layout: OwnLayout, own: DeviceMemory, is_short: bool, threads: int
+    ) -> None:
+        self._gpu, self._plan, self._layout, self._own, self._threads = gpu, plan, layout, own, threads
         self.fetches = is_short and layout.given_end <= FETCHED
         most = FETCHED_TURNS if self.fetches else TURNS
         count = max(2, min(most, STAGING // max(1, layout.given_end)))
@@ -190,15 +204,19 @@ class Exchange:
         others = [b for b in layout.small if b.id not in self._direct]
         # Those that kernels read are left there by a kernel of their own, where they are few.
         self._left = others if self.fetches and len(others) <= MOST_LEFT else []
-        self._copied = [(layout.given_end, layout.small_bytes)] if others and not self.fetches else []
+        self._all = [(layout.given_end, layout.small_bytes)] if layout.small else []
+        self._copied = self._all if others and not self.fetches else []
         if others and self.fetches and not self._left:
             self._copied = [(layout.offsets[b.id], b.bytes) for b in others]
+        self._given: list[tuple[int, int]] = []  # bytes that are copied to the GPU, of the sizes
+        self._sizes: Mapping[str, int] | None = None  # of the last launch
 
     def next(self) -> tuple[int, Turn]:
         """The next turn, and its number."""
         number = self._turn = (self._turn + 1) % len(self._turns)
         turn = self._turns[number]
-        turn.free(int(self._begun[0]))
+        if turn.ticket is not None:
+            turn.free(self._begun.item(0))
         return number, turn
 
     def address(self, number: int, id: int) -> int | None:
@@ -227,19 +245,29 @@ class Exchange:
             grid = (min(FETCH_BLOCKS, -(-b.bytes // FETCH_BYTES)), 1)
             order.kernel(leave, grid, 256, [*given, ctypes.c_longlong(-(-b.bytes // 16))], {b.id}, set())
 
-    def give(self, turn: Turn, row: AnyArray, inputs: Mapping[str, AnyArray]) -> None:
-        """The record and the inputs of a launch: a kernel fetches them, or they are copied piece by piece."""
-        np.copyto(turn.record, row)
-        turn.fill(inputs)
+    def give(self, turn: Turn, row: AnyArray, inputs: Mapping[str, AnyArray], sizes: Mapping[str, int]) -> None:
+        """The record and the inputs of a launch: a kernel fetches them, or they are copied."""
         if self.fetches:
             self._launch += 1
-            turn.launch = turn.record[2] = self._launch  # the place of a position, which only epochs have
-        else:
-            self._gpu.copy_in(self._own.address, turn.address, row.nbytes)
-            for name, id in self._plan.inputs:
-                offset = self._layout.offsets[id]
-                if inputs[name].nbytes:
-                    self._gpu.copy_in(self._own.address + offset, turn.address + offset, inputs[name].nbytes)
+            turn.launch = row[2] = self._launch  # the place of a position, which only epochs have
+        turn.record[...] = row
+        turn.fill(inputs, sizes, self._threads)
+        if not self.fetches:
+            if sizes is not self._sizes:
+                self._given, self._sizes = self._runs(inputs), sizes
+            for at, size in self._given:
+                self._gpu.copy_in(self._own.address + at, turn.address + at, size)
+
+    def _runs(self, inputs: Mapping[str, AnyArray]) -> list[tuple[int, int]]:
+        """The bytes of the record and of inputs, those that are near each other as one."""
+        runs = [(0, 8 * record_words(self._plan))]
+        for name, id in self._plan.inputs:  # in the order in which they lie
+            (start, size), at = runs[-1], self._layout.offsets[id]
+            if at - (start + size) <= GAP:
+                runs[-1] = start, at - start + inputs[name].nbytes
+            elif inputs[name].nbytes:
+                runs.append((at, inputs[name].nbytes))
+        return runs
 
     def keep(self, address: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Kept:
         """Have an output brought to a place of its own, in the stream's order."""
@@ -250,7 +278,6 @@ class Exchange:
 
     def take(self, turn: Turn, everything: bool = False) -> None:
         """Have small outputs brought back that are not written to the host by themselves, and note when it is done."""
-        all = [(self._layout.given_end, self._layout.small_bytes)] if self._layout.small else []
-        for at, size in all if everything else self._copied:
+        for at, size in self._all if everything else self._copied:
             self._gpu.copy_out(turn.address + at, self._own.address + at, size)
         turn.event.record()

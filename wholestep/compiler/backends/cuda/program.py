@@ -102,7 +102,7 @@ class CudaProgram:
             place.state,
             device,
         )
-        self._gpu, self._line = device.gpu, group
+        self._gpu, self._line, self.threads = device.gpu, group, place.where.threads
         together = paced(group, plan)
         self.pace = None if together is None else Pace(together)
         assert isinstance(place.scratch, CudaScratch), "programs of a GPU share its scratch memory"
@@ -124,6 +124,7 @@ class CudaProgram:
         self._epochs: Epochs | None = None
         self.recorder = _recorder(self._gpu) if place.profile else None
         self._graphs: dict[tuple[int | None, tuple[int, ...]], Graph] = {}
+        self._sizes: Mapping[str, int] | None = None  # of the last launch
         self._last = CudaTicket(self, self._exchange.next()[1], {})
         self._seen = -1
         self.count_steps(bool(plan.updated))
@@ -155,7 +156,7 @@ class CudaProgram:
         for id, data in plan.constants:
             self._own.write(self._offsets[id], np.frombuffer(data, np.uint8))
         is_short = not self.has_library and self.launches <= FEW_LAUNCHES
-        self._exchange = Exchange(self._gpu, plan, layout, self._own, is_short)
+        self._exchange = Exchange(self._gpu, plan, layout, self._own, is_short, self.threads)
         self._staging = {
             name: np.empty(evaluate(plan.buffers[id].type.elements, self.plan.sizes), plan.buffers[id].type.dtype.numpy)
             for name, id in plan.inputs
@@ -185,7 +186,7 @@ class CudaProgram:
 
     def forget_graphs(self) -> None:
         """Let go of graphs: addresses have changed, or those who exchange are leaving."""
-        self._graphs = {}
+        self._graphs, self._sizes = {}, None
         if self._epochs is not None:
             self._epochs.forget_graphs()
 
@@ -208,21 +209,23 @@ class CudaProgram:
 
     def launch(self, sizes: Mapping[str, int]) -> CudaTicket:
         """Give the step its inputs and queue it; its small outputs are brought back."""
-        self._check_indices(sizes)
+        if sizes is not self._sizes:
+            self._resize(sizes)
+        if self._limits:
+            self._check_indices()
         self._gpu.enter()
-        state = self._state
+        state, exchange = self._state, self._exchange
         if state.family.version != self._seen:
             self._refresh()
         if self._line is not None:
             self._line.step = state.step
-        number, turn = self._exchange.next()
-        own, inputs = self.share.sizes(sizes), self._inputs
+        number, turn = exchange.next()
+        own, inputs = self._own_sizes, self._inputs
         if self.share.ranks > 1:
             inputs = {name: self.share.of(name, array) for name, array in inputs.items()}
-        self._exchange.give(turn, self._records.row(own, state.step, state.epoch), inputs)
-        key = number if self._exchange.fetches else None, self.graph_key(sizes)
-        (self._graphs.get(key) or self._new_graph(key, sizes)).launch()
-        self._exchange.take(turn)
+        exchange.give(turn, self._records.row(own, state.step, state.epoch), inputs, own)
+        (self._ready.get(number) or self._ready_graph(number, sizes)).launch()
+        exchange.take(turn)
         ticket = self._last = CudaTicket(self, turn, sizes)
         turn.ticket = weakref.ref(ticket)
         if self.plan.updated:
@@ -232,12 +235,19 @@ class CudaProgram:
             state.step += 1
         return ticket
 
-    def _check_indices(self, sizes: Mapping[str, int]) -> None:
+    def _resize(self, sizes: Mapping[str, int]) -> None:
+        """Note what a launch needs of its sizes: those after it mostly have the same."""
+        self._own_sizes = self.share.sizes(sizes)
+        self._limits = [(name, unsigned, evaluate(limit, sizes)) for name, unsigned, limit in self._bounds]
+        self._ready: dict[int, Graph] = {}  # by turn
+        self._sizes = sizes
+
+    def _check_indices(self) -> None:
         """IndexRefusedError where an input holds an index outside its bound."""
-        for name, unsigned, limit in self._bounds:
-            array = self._inputs[name]
-            if array.size and np.maximum.reduce(array.view(unsigned), None) >= evaluate(limit, sizes):
-                raise IndexRefusedError(name)  # as unsigned numbers, negative ones are large
+        for name, unsigned, limit in self._limits:
+            indices = self._inputs[name].view(unsigned)  # of which negative ones are large
+            if indices.size and indices.item(indices.argmax()) >= limit:
+                raise IndexRefusedError(name)
 
     def _refresh(self) -> None:
         """Bring what somebody else has changed since, and the second forms of states."""
@@ -251,6 +261,12 @@ class CudaProgram:
     def graph_key(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
         """What a graph is for: any sizes, but where a library is told them; ranks make a new one together."""
         return tuple([sizes[s] for s in self.plan.symbols]) if self.has_library else ()
+
+    def _ready_graph(self, number: int, sizes: Mapping[str, int]) -> Graph:
+        """The graph of a turn, for the sizes of the last launch."""
+        key = number if self._exchange.fetches else None, self.graph_key(sizes)
+        graph = self._ready[number] = self._graphs.get(key) or self._new_graph(key, sizes)
+        return graph
 
     def _new_graph(self, key: tuple[int | None, tuple[int, ...]], sizes: Mapping[str, int]) -> Graph:
         """The graph of a turn, which begins with fetching what it is given, or of inputs that are there."""
@@ -389,7 +405,7 @@ class CudaProgram:
     def write_records(self, records: AnyArray, epoch: Epoch, update: int) -> None:
         """The records of the next steps of a slice, beginning with an update; only the last may be a smaller one."""
         count = len(records)
-        self._scalars.set("epoch", float(self._state.epoch))
+        self._scalars.set_epoch(self._state.epoch)
         updates, step = np.arange(update, update + count), self._state.step + self._ahead * self._advances
         records[:, 0], records[:, 1] = self._place.where.seed % 2**64, step + self._advances * np.arange(count)
         sizes, last = epoch.sizes_of(update), epoch.sizes_of(update + count - 1)

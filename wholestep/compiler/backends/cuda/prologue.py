@@ -124,13 +124,14 @@ class Prologue:
                 slots[value.slot] = x
         return slots
 
-    def table(self, sizes: Mapping[str, int], many: Sequence[Sequence[float]]) -> AnyArray:
+    def table(self, sizes: Mapping[str, int], many: AnyArray) -> AnyArray:
         """A row of slots for each of several steps, which differ in their scalars: bit by bit those of `slots`."""
         if not self._plain:
             with np.errstate(all="ignore"):
-                return np.array([prologue(self._plan, sizes, scalars) for scalars in many]).reshape(len(many), -1)
-        self._give(sizes, many[0])
-        columns = np.array(many, np.float64).reshape(len(many), -1).T
+                rows = [prologue(self._plan, sizes, scalars) for scalars in many.tolist()]
+            return np.array(rows).reshape(len(many), -1)
+        self._give(sizes, many[0].tolist())
+        columns = many.T
         known: list[float | AnyArray] = list(self._known)
         found = np.zeros((len(many), self._plan.slots))
         for i, v in self._given:
@@ -217,6 +218,13 @@ class Scalars:
         self._step = list(self._values).index("step") if "step" in self._values else None
         self._prologue = Prologue(plan)
         self.version = 0  # counts changes
+        self._epoch = -1
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch that steps belong to; asked in every step."""
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self.set("epoch", float(epoch))
 
     def set(self, name: str, value: float) -> None:
         """From the next step on; one that the plan does not use is ignored."""
@@ -230,7 +238,10 @@ class Scalars:
 
     def table(self, sizes: Mapping[str, int], steps: Sequence[int]) -> AnyArray:
         """A row for each of several steps."""
-        return self._prologue.table(sizes, [self._given(step) for step in steps])
+        many = np.tile(np.array(self._given(0), np.float64), (len(steps), 1))
+        if self._step is not None:
+            many[:, self._step] = steps
+        return self._prologue.table(sizes, many)
 
     def _given(self, step: int) -> list[float]:
         given = list(self._values.values())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.backends.cuda.layout import is_small
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -13,15 +14,19 @@ if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.program import CudaProgram
 
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 class CudaTicket:
-    """A launch, which may still be under way."""
+    """A launch, which may still be under way.  Every step makes one: there is little in it."""
+
+    __slots__ = ("__weakref__", "_coming", "_kept", "_program", "_resolved", "_sizes", "_turn")
 
     def __init__(
-        self, program: CudaProgram, turn: Turn, sizes: Mapping[str, int], kept: Mapping[str, AnyArray] | None = None
+        self, program: CudaProgram, turn: Turn, sizes: Mapping[str, int], kept: Mapping[str, AnyArray] = NOTHING
     ) -> None:
-        self._program, self._turn, self._sizes = program, turn, sizes
-        self._kept = dict(kept or {})
-        self._coming: dict[str, Kept] = {}  # large outputs on their way
+        self._program, self._turn, self._sizes, self._kept = program, turn, sizes, kept
+        self._coming: Mapping[str, Kept] = NOTHING  # large outputs on their way
         self._resolved = False
 
     def wait(self) -> None:
@@ -44,16 +49,16 @@ class CudaTicket:
 
     def keep(self) -> CudaTicket:
         """Have what the next launch writes over brought; small outputs have places of their own for some launches."""
-        if self._program.is_latest(self):
-            for name in self._program.large_outputs:
-                if name not in self._kept and name not in self._coming:
-                    self._coming[name] = self._program.keep_output(name, self._sizes)
+        program = self._program
+        if program.large_outputs and program.is_latest(self):
+            names = [n for n in program.large_outputs if n not in self._kept and n not in self._coming]
+            self._coming = {**self._coming, **{name: program.keep_output(name, self._sizes) for name in names}}
         return self
 
     def resolve(self) -> None:
         """Bring all that is still on the way: its place is needed by another launch."""
         self.wait()
-        for name, id in self._program.plan.outputs:
-            if name not in self._kept and is_small(self._program.plan.buffers[id]):
-                self._kept[name] = self.read(name)
+        plan = self._program.plan
+        names = [name for name, id in plan.outputs if name not in self._kept and is_small(plan.buffers[id])]
+        self._kept = {**self._kept, **{name: self.read(name) for name in names}}
         self._resolved = True
