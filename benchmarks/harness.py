@@ -35,6 +35,7 @@ class Measurements:
     first_step_s: dict[str, float] = field(default_factory=dict)
     peak_bytes: dict[str, int] = field(default_factory=dict)
     tensor_bytes: dict[str, dict[str, int]] = field(default_factory=dict)  # by contender and cell
+    left_out: dict[str, str] = field(default_factory=dict)  # peer -> what else it computes
 
 
 def log_line(text: str) -> None:
@@ -48,8 +49,13 @@ def run(
     threads: int,
     worker: str = "benchmarks.worker",
     precision: str = "float32",
+    within: float = SAME_LOSS_WITHIN,
+    leave_out: bool = False,
 ) -> Measurements:
-    """Warms every contender up in every cell, then measures them in turns."""
+    """Warms every contender up in every cell, then measures them in turns.
+
+    A peer whose losses are not ours is refused; with `leave_out` it is named, and the others go on.
+    """
     more = () if precision == "float32" else ("--precision", precision)
     result = Measurements(case.name)
     with tempfile.TemporaryDirectory() as cache, ExitStack() as stack:
@@ -58,7 +64,12 @@ def run(
             contenders.append(Contender(name, case.name, threads, Path(cache), worker, more))
             stack.callback(contenders[-1].close)
         steps = {contender.name: prepare(contender, case, result) for contender in contenders}
-        check_same_work(case, contenders, steps, SAME_HALF_LOSS_WITHIN.get(precision, SAME_LOSS_WITHIN))
+        result.left_out = apart(case, contenders, steps, SAME_HALF_LOSS_WITHIN.get(precision, within))
+        for reason in result.left_out.values():
+            log_line(reason)
+            if not leave_out or len(result.left_out) == len(contenders) - 1:
+                raise BenchmarkError(reason)
+        contenders = [contender for contender in contenders if contender.name not in result.left_out]
         for number in range(rounds):
             log_line(f"round {number + 1} of {rounds}")
             one_round(case, rotated(contenders, number), steps, result)
@@ -114,16 +125,26 @@ def check_same_work(
     within: float = SAME_LOSS_WITHIN,
 ) -> None:
     """Refuses a comparison in which someone computes something else."""
-    reference = contenders[0].name
+    for reason in apart(case, contenders, prepared, within).values():
+        raise BenchmarkError(reason)
+
+
+def apart(
+    case: Case, contenders: Sequence[Contender], prepared: dict[str, dict[str, Prepared]], within: float
+) -> dict[str, str]:
+    """Who computes something else than the first contender, and what."""
+    reference, found = contenders[0].name, dict[str, str]()
     for cell in case.cells:
         for contender in contenders[1:]:
             pairs = zip(prepared[reference][cell.name].losses, prepared[contender.name][cell.name].losses, strict=True)
             for index, (expected, received) in enumerate(pairs):
                 if not abs(expected - received) <= within:  # written so that NaN fails
-                    raise BenchmarkError(
+                    reason = (
                         f"{cell.name}, step {index}: the loss of {contender.name} is {received}, that of {reference} "
                         f"{expected}; the two do not train the same network"
                     )
+                    found.setdefault(contender.name, reason)
+    return found
 
 
 def rotated(contenders: Sequence[Contender], by: int) -> list[Contender]:

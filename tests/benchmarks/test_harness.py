@@ -12,7 +12,7 @@ from benchmarks.__main__ import contenders
 from benchmarks.cases import CASES
 from benchmarks.contender import BenchmarkError, environment
 from benchmarks.frameworks import OURS, OURS_FLOAT32, PEERS
-from benchmarks.harness import Measurements, Prepared, check_same_work, ratios, rotated, summary, warm_up
+from benchmarks.harness import Measurements, Prepared, apart, check_same_work, ratios, rotated, summary, warm_up
 
 
 def contender(name: str, **more: Any) -> Any:
@@ -78,6 +78,7 @@ def test_a_contender_that_trains_another_network_is_refused(loss: float) -> None
     }
     with pytest.raises(BenchmarkError, match=r"b32_sgd, step 0: the loss of sklearn .* not train the same network"):
         check_same_work(case, [contender("jax"), contender("sklearn")], prepared)
+    assert [*apart(case, [contender("jax"), contender("sklearn")], prepared, within=0.05)] == ["sklearn"]
 
 
 def test_warm_up_ends_when_three_rounds_agree_and_fills_a_quarter_second() -> None:
