@@ -336,3 +336,6 @@ class Device(Protocol):
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         """The key under which caches hold what `load` makes of a plan."""
+
+    def notes(self, plan: Plan) -> tuple[str, ...]:
+        """What a report says of a plan beside the numbers: the plan's own notes, as they are true of this machine."""

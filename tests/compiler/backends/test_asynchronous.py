@@ -269,6 +269,9 @@ class LaterDevice:
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         return key
 
+    def notes(self, plan: Plan) -> tuple[str, ...]:
+        return plan.notes
+
 
 @pytest.fixture(scope="module", autouse=True)
 def device() -> Iterator[None]:

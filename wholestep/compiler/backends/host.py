@@ -283,3 +283,6 @@ class HostDevice:
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         """The plan is what runs."""
         return key_of(self.name, key or serialize.dump(plan), compiler_version())
+
+    def notes(self, plan: Plan) -> tuple[str, ...]:
+        return plan.notes

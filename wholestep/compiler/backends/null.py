@@ -90,6 +90,9 @@ class NullDevice:
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         return _refuse("compiles nothing")
 
+    def notes(self, plan: Plan) -> tuple[str, ...]:
+        return plan.notes
+
 
 def default_target() -> Target:
     """What `device="null"` plans for: this machine's CPU."""

@@ -76,6 +76,7 @@ class Inspect:
         plan = self._programs.main.plan
         heading = "train" if plan.updated else "inference"
         where = self._programs.where
+        plan = replace(plan, notes=where.device.notes(plan))
         if where.ranks and self._norms_per_worker():
             plan = replace(plan, notes=(*plan.notes, "batch norms with per_worker=True are over each rank's own rows"))
         return plan_report(plan, where.threads, heading, self._verdict(), where.ranks, where.model_ranks)

@@ -93,6 +93,11 @@ def test_a_gpu_without_room_for_all_blocks_launches_a_graph(
     session.run(rows(20), epochs=1)
     if gpu is not None:
         assert counted(gpu) == (before[0], before[1] + 1)
+    why = "a kernel for several steps has 27 blocks, which must all be there at once, and this GPU has 20"
+    assert f"are the launches of several steps in one graph: {why} multiprocessors" in str(session.report())
+    assert "are one kernel for several steps" not in str(session.report())
+    monkeypatch.setattr(driver.gpu(0), "multiprocessors", 132)
+    assert "are one kernel for several steps" in str(session.report())
 
 
 def test_the_report_says_how_epochs_run_and_why() -> None:

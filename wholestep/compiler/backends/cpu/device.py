@@ -97,6 +97,9 @@ class CpuDevice:
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         return program_key(plan, options, key)
 
+    def notes(self, plan: Plan) -> tuple[str, ...]:
+        return plan.notes
+
 
 def _are_threads(group: Group | None) -> TypeGuard[Shards]:
     """Are the ranks of a step threads of this process?"""

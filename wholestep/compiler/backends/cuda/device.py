@@ -99,6 +99,12 @@ class CudaDevice:
         """The plan, our version, the compiler and what it compiles for."""
         return key_of("cuda", key or serialize.dump(plan), compiler_version(), nvrtc_version(), self.architecture)
 
+    def notes(self, plan: Plan) -> tuple[str, ...]:
+        """The plan is one for GPUs of a kind; this one may be smaller than it thinks."""
+        from wholestep.compiler.backends.cuda import staying  # a step that was compiled before needs no rules
+
+        return staying.notes_on(plan, self.gpu.multiprocessors)
+
 
 _own = [0]  # the number of the GPU that `device="cuda"` means in this process
 

@@ -13,7 +13,7 @@ from wholestep.compiler.backends.cuda.driver import DeviceMemory, Gpu, Module, T
 from wholestep.compiler.backends.cuda.render.source import native
 from wholestep.compiler.backends.cuda.render.staying import NAME, render_staying
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
-from wholestep.compiler.backends.cuda.staying import THREADS, Staying, find_staying
+from wholestep.compiler.backends.cuda.staying import THREADS, Staying, find_staying, has_room
 from wholestep.compiler.runtime.cache import Cache
 
 if TYPE_CHECKING:
@@ -71,6 +71,6 @@ class Persistent:
 def persistent_of(program: CudaProgram, gpu: Gpu, architecture: str, cache: Cache) -> Persistent | None:
     """The kernel of a program's steps, where its plan has one and the GPU has room for all blocks at once."""
     found = find_staying(program.plan)
-    if isinstance(found, str) or found.blocks > gpu.multiprocessors:
+    if isinstance(found, str) or not has_room(found, gpu.multiprocessors):
         return None
     return Persistent(program, gpu, found, architecture, cache)

@@ -227,11 +227,28 @@ def _needs_own_rows(forward: Kernel, chain: Sequence[Kernel]) -> bool:
     return True
 
 
-def notes_of(plan: Plan) -> tuple[str, ...]:
+def has_room(found: Staying, multiprocessors: int) -> bool:
+    """Are all blocks there at once on a GPU of so many multiprocessors?"""
+    return found.blocks <= multiprocessors
+
+
+def notes_on(plan: Plan, multiprocessors: int) -> tuple[str, ...]:
+    """The notes of a plan on a GPU that has so many multiprocessors, perhaps fewer than the plan was made for."""
+    own, here = notes_of(plan), notes_of(plan, multiprocessors)
+    true_here = dict(zip(own, here, strict=True))
+    return tuple(true_here.get(note, note) for note in plan.notes)
+
+
+def notes_of(plan: Plan, multiprocessors: int | None = None) -> tuple[str, ...]:
     """How epochs over data on a GPU run, and why; of networks whose step is a few launches."""
     if not plan.updated or plan.regions > FEW_LAUNCHES:
         return ()
     found = find_staying(plan)
+    if not isinstance(found, str) and multiprocessors is not None and not has_room(found, multiprocessors):
+        found = (
+            f"a kernel for several steps has {found.blocks} blocks, which must all be there at once, and this GPU has "
+            f"{multiprocessors} multiprocessors"
+        )
     if isinstance(found, str):
         return (f"epochs over data on the GPU are the launches of several steps in one graph: {found}",)
     states = prod((found.features, found.columns, len(found.kept), 4))
