@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from wholestep.compiler.backends.cuda.target import library_flops, uses_tf32
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, product
 from wholestep.compiler.plan.bodies import Dot
-from wholestep.compiler.plan.kernel import Kernel, Load, Plan
+from wholestep.compiler.plan.kernel import Draft, Kernel, Load, Plan
 
 MOST_CALLS = 64  # of one product
 WORKSPACE = 32 << 20  # bytes that the library may use
@@ -86,7 +86,7 @@ def in_fours(extent: Extent) -> bool:
     return all(coefficient % 4 == 0 for _, coefficient in extent.terms)
 
 
-def is_direct(plan: Plan, dot: Dot) -> bool:
+def is_direct(plan: Draft, dot: Dot) -> bool:
     """Does the library write the result where it belongs?  Else a kernel of ours takes it from scratch memory."""
     level = dot.levels[0]
     rest = level.body[1:]  # behind the product itself
@@ -129,7 +129,7 @@ def least_flops(target: str) -> dict[str, int]:
     return dict(library_flops(target))
 
 
-def takes(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
+def takes(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
     """Is it a product for the library?"""
     dot = kernel.body
     assert isinstance(dot, Dot)

@@ -16,6 +16,7 @@ from wholestep.compiler.backends.cuda.attention import notes_of, schedule_attent
 from wholestep.compiler.backends.cuda.chunks import in_parts
 from wholestep.compiler.backends.cuda.collectives import room_of
 from wholestep.compiler.backends.cuda.onto import add_onto
+from wholestep.compiler.backends.cuda.pitches import align_rows
 from wholestep.compiler.backends.cuda.scheduled import (
     COLUMNS,
     ELEMENTS,
@@ -74,7 +75,7 @@ def make_plan(request: PlanRequest) -> Plan:
 def schedule(draft: Draft, frugal: bool = False, halvings: int = 0) -> Plan:
     """A barrier lies between any two launches: the end of the one before."""
     sorting = [k.id for k in draft.kernels if isinstance(k.body, Scatter) and _scatter(draft, k).form == SCATTER_SORTED]
-    draft = in_good_order(in_parts(add_onto(draft, sorting), halvings))
+    draft = in_good_order(align_rows(in_parts(add_onto(draft, sorting), halvings)))
     own = scheduled_kernels(in_order.schedule(draft, place=False))
     plain = _together(draft, [[[k]] for k in own])
     large = frugal or plain.arena_bytes > LARGE or _shares_scratch(own)
