@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +74,7 @@ def test_every_thread_runs_once_and_knows_its_number(library: Library, threads: 
 def test_sleeping_workers_are_woken(library: Library) -> None:
     for threads in (3, 2, 3):
         assert len(who_ran(library, threads)) == threads
-        time.sleep(0.02)  # far beyond the 20 us for which they spin
+        time.sleep(0.02)  # far beyond the 40 us for which they stay awake
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
@@ -80,6 +82,31 @@ def test_nobody_passes_a_barrier_early(library: Library, driver: ctypes.CDLL, th
     job = Job(barrier=ctypes.cast(library.barrier, ctypes.c_void_p).value, phases=500)
     library.pool_run(driver.check_barrier, ctypes.addressof(job), threads)
     assert list(job.seen)[:threads] == [500] * threads
+    assert sum(job.wrong) == 0
+
+
+BUSY = "import time; print(flush=True); end = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
+
+
+@pytest.fixture
+def busy_machine() -> Iterator[None]:
+    """Two processes that want a core all the time."""
+    command = [sys.executable, "-S", "-c", BUSY]
+    with ExitStack() as stack:
+        for _ in range(2):
+            other = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            stack.callback(other.kill)
+            assert other.stdout is not None
+            assert other.stdout.readline() == "\n"
+        yield
+
+
+@pytest.mark.parametrize("threads", [2, 16])
+@pytest.mark.usefixtures("busy_machine")
+def test_barriers_hold_where_others_want_the_cores(library: Library, driver: ctypes.CDLL, threads: int) -> None:
+    job = Job(barrier=ctypes.cast(library.barrier, ctypes.c_void_p).value, phases=1500)
+    library.pool_run(driver.check_barrier, ctypes.addressof(job), threads)
+    assert list(job.seen)[:threads] == [1500] * threads
     assert sum(job.wrong) == 0
 
 

@@ -23,7 +23,7 @@ PARTS = {"half": "gemm_half.c", "double": "gemm_double.c", "mpi": "group_mpi.c"}
 # What only the library is made of; every other header may be included by a plan and is part of its key.
 LIBRARY_HEADERS = frozenset(
     {"runtime.h", "gemm_tile.h", "gemm_vector.h", "gemm_portable.h", "order.h", "loop.h"}
-    | {"group_sums.h", "group_rows.h", "group_waiting.h"}
+    | {"group_sums.h", "group_rows.h", "group_waiting.h", "waiting.h"}
 )
 
 # No -ffast-math: bits are a contract.  Contraction is off so that a multiply-add is fused only where it is written.

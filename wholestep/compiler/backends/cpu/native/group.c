@@ -2,17 +2,21 @@
 #define _GNU_SOURCE
 #include "group_sums.h"
 #include "runtime.h"
+#include "waiting.h"
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
-#include <time.h>
 
-enum { SPINS = 2000, YIELDS = 200 };                  /* before a rank that waits looks at the clock, and sleeps a little */
+enum {
+  SPINS = 2000,
+  YIELDS = 200,                                       /* before a rank that waits looks for failures, and sleeps */
+  LOOK_NS = 10000000                                  /* until it looks again */
+};
 
 /* Ranks that stand along one axis. */
 typedef struct {
   int size;
-  int arrived, phase;                                 /* of the meeting of all ranks */
+  int arrived;                                        /* at the meeting of all ranks */
+  counter phase;
   int *failed;                                        /* of all teams of a grid */
   const ws_share **shares;                            /* what each rank has brought */
 } team;
@@ -25,35 +29,39 @@ typedef struct {
   ws_group members[];
 } grid;
 
-static double seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+/* Once more without the others: 0 while there is hope. */
+static int wait_on(const ws_group *group, int phase, double *deadline) {
+  team *t = group->engine;
+  const int failed = __atomic_load_n(t->failed, __ATOMIC_ACQUIRE);
+  const double now = 1e-9 * (double)now_ns();
+  if (!*deadline) *deadline = now + group->timeout;
+  if (failed) return failed;
+  if (now >= *deadline) {
+    __atomic_store_n(t->failed, ETIMEDOUT, __ATOMIC_RELEASE);
+    return ETIMEDOUT;
+  }
+  sleep_while(&t->phase, phase, &(struct timespec){0, LOOK_NS});
+  return 0;
 }
 
 /* Wait until every rank is here. */
 static int meet(ws_group *group) {
   team *t = group->engine;
-  const int phase = __atomic_load_n(&t->phase, __ATOMIC_ACQUIRE);
+  const int phase = load(&t->phase);
   if (__atomic_add_fetch(&t->arrived, 1, __ATOMIC_ACQ_REL) == t->size) {
     __atomic_store_n(&t->arrived, 0, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&t->phase, 1, __ATOMIC_ACQ_REL);
+    advance(&t->phase);
     return 0;
   }
   double deadline = 0;
-  for (long turn = 0; __atomic_load_n(&t->phase, __ATOMIC_ACQUIRE) == phase; turn++) {
+  int failed = 0;
+  for (long turn = 0; load(&t->phase) == phase && !failed; turn++) {
     if (turn < SPINS) continue;
-    if (turn < SPINS + YIELDS) { sched_yield(); continue; }
-    if (!deadline) deadline = seconds() + group->timeout;
-    const int failed = __atomic_load_n(t->failed, __ATOMIC_ACQUIRE);
-    if (failed) return failed;
-    if (seconds() >= deadline) {
-      __atomic_store_n(t->failed, ETIMEDOUT, __ATOMIC_RELEASE);
-      return ETIMEDOUT;
-    }
-    nanosleep(&(struct timespec){0, 20000}, NULL);
+    const long begin = now_ns();
+    if (turn >= SPINS + YIELDS || is_busy(begin)) failed = wait_on(group, phase, &deadline);
+    else sched_yield(), end_turn(begin);
   }
-  return 0;
+  return failed;
 }
 
 static int bring(ws_group *group, const ws_share *shares) {

@@ -6,17 +6,10 @@
 #ifndef WS_GROUP_WAITING_H
 #define WS_GROUP_WAITING_H
 #include "group.h"
+#include "waiting.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
-#include <time.h>
 #include <unistd.h>
-
-#if defined(__x86_64__)
-#define PAUSE() __builtin_ia32_pause()
-#else
-#define PAUSE() __asm__ volatile("" ::: "memory")
-#endif
 
 /* Handles of MPI are integers or pointers: either way they travel in a register.  Requests are written into cells that
    hold both. */
@@ -39,7 +32,7 @@ typedef struct {
 enum {
   ALONE = 64,                                         /* bytes: of a sign, before the slots of a window */
   SPINS = 2000,                                       /* looks before others may have the core */
-  YIELDS = 4000,                                      /* and before we sleep between looks */
+  YIELDS = 4000,                                      /* and before we sleep between looks; at once on a busy machine */
   NAP_NS = 50000,
   PROBES = 200,                                       /* naps between two looks whether the others live */
   SILENCE = 1                                         /* seconds without a look after which a rank waits for nobody */
@@ -64,13 +57,9 @@ typedef struct {
   uint64_t sent;                                      /* bytes that others were given */
 } engine;
 
-typedef struct { int looks; double deadline; } patience;
+typedef struct { int looks, slept; double deadline; } patience;
 
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static double now(void) { return 1e-9 * (double)now_ns(); }
 
 /* A process that is gone, or waits to be buried. */
 static int is_dead(int pid) {
@@ -140,11 +129,14 @@ static int wait_on(engine *e, patience *p, int rank) {
     PAUSE();
     return 0;
   }
-  if (p->looks == e->spins + 1) p->deadline = now() + e->group.timeout;
-  if (p->looks < e->spins + YIELDS) {
+  const long begin = now_ns();
+  if (p->looks == e->spins + 1) p->deadline = 1e-9 * (double)begin + e->group.timeout;
+  if (p->looks < e->spins + YIELDS && !is_busy(begin)) {
     sched_yield();
+    end_turn(begin);
     return 0;
   }
+  p->slept = 1;
   if (e->board) show(&own_sign(e)->waits, (uint64_t)e->numbers[rank] + 1), look_again(e);
   nanosleep(&(struct timespec){0, NAP_NS}, NULL);
   if (p->looks % PROBES == 0) {
@@ -156,6 +148,6 @@ static int wait_on(engine *e, patience *p, int rank) {
 
 /* It waits for nobody. */
 static void come_through(engine *e, const patience *wait) {
-  if (e->board && wait->looks >= e->spins + YIELDS) show(&own_sign(e)->waits, 0);
+  if (e->board && wait->slept) show(&own_sign(e)->waits, 0);
 }
 #endif

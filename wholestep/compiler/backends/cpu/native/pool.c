@@ -1,28 +1,11 @@
-/* One pool per process.  A thread that waits spins about 20 us, yields a little, then sleeps on a futex. */
+/* One pool per process.  A thread that waits spins for a while, then sleeps: waiting.h says why, and for how long. */
 #define _GNU_SOURCE
 #include "runtime.h"
+#include "waiting.h"
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
-#include <time.h>
 #include <unistd.h>
-#ifdef __linux__
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#endif
-
-#if defined(__x86_64__)
-#define PAUSE() __builtin_ia32_pause()
-#else
-#define PAUSE() __asm__ volatile("" ::: "memory")
-#endif
-
-/* A counter that threads wait on.  `asleep` saves the waker a system call when nobody sleeps. */
-typedef struct {
-  int value;
-  int asleep;
-} counter;
 
 /* What one worker is told, in one cache line: it travels between the cores once per run. */
 typedef struct {
@@ -34,16 +17,17 @@ typedef struct {
 } order;
 
 enum {
-  SPIN_NS = 20000,
-  IDLE_YIELDS = 50,                                   /* between runs: go to sleep soon */
-  BUSY_YIELDS = 2000                                  /* inside one: a wake-up costs more than most waits */
+  TURN_NS = 5000,                                     /* between two looks at the clock */
+  IDLE_NS = 40000,                                    /* awake between runs: go to sleep soon */
+  WORK_NS = 1000000,                                  /* and inside one, where a wake-up costs more than most waits */
+  SHORT_NS = 100000                                   /* the same on a busy machine */
 };
 
 static struct {
   pthread_mutex_t callers;                            /* one run at a time */
   int workers;                                        /* started so far */
   int cores;
-  int spins;                                          /* pauses that take about SPIN_NS */
+  int spins;                                          /* pauses that take about TURN_NS */
   order orders[WS_MAX_THREADS];
   _Alignas(64) counter done;
   _Alignas(64) counter phase;                         /* the barrier: its two words share a line on purpose */
@@ -55,19 +39,6 @@ static struct {
 static __thread int inside_run;
 static __thread int apart;                            /* runs alone, beside the pool */
 static __thread int own_id;
-
-static int load(const counter *c) { return __atomic_load_n(&c->value, __ATOMIC_ACQUIRE); }
-
-static void sleep_while(counter *c, int old) {
-#ifdef __linux__
-  __atomic_add_fetch(&c->asleep, 1, __ATOMIC_SEQ_CST);
-  syscall(SYS_futex, &c->value, FUTEX_WAIT_PRIVATE, old, NULL, NULL, 0);
-  __atomic_sub_fetch(&c->asleep, 1, __ATOMIC_SEQ_CST);
-#else
-  (void)c, (void)old;
-  nanosleep(&(struct timespec){0, 50000}, NULL);
-#endif
-}
 
 static int team(void) { return __atomic_load_n(&pool.threads, __ATOMIC_RELAXED); }
 
@@ -90,31 +61,38 @@ static int core_is_shared(void) {
   return 0;
 }
 
+static int spins_now(void) { return __atomic_load_n(&pool.spins_now, __ATOMIC_RELAXED); }
+
 static int spin_while(counter *c, int old, int spins) {
   for (; spins > 0 && load(c) == old; spins--) PAUSE();
   return load(c) == old;
 }
 
-static void wait_while(counter *c, int old, int spins, int yields) {
-  if (!spin_while(c, old, spins / 16)) return;
-  if (!core_is_shared() && !spin_while(c, old, spins - spins / 16)) return;
-  for (int i = 0; i < yields; i++) {
-    if (load(c) != old) return;
-    sched_yield();
+/* How long to stay awake.  Threads that share a core yield to each other; beside strangers they sleep at once. */
+static long patience(long limit, int spins, long now) {
+  if (!is_busy(now)) return limit;
+  return !spins ? 0 : limit < SHORT_NS ? limit : SHORT_NS;
+}
+
+static int watch_while(counter *c, int old, int spins, long limit) {
+  const long begin = now_ns();
+  for (long now = begin; now - begin < patience(limit, spins, now);) {
+    if (!spins) sched_yield();
+    const int waits = spin_while(c, old, spins);
+    now = end_turn(now);
+    if (!waits) return 0;
   }
-  while (load(c) == old) sleep_while(c, old);
+  return 1;
 }
 
-/* Sequentially consistent with the sleeper's own increment: either it sees the new value, or we see it asleep. */
-static void advance(counter *c) {
-  __atomic_add_fetch(&c->value, 1, __ATOMIC_SEQ_CST);
-#ifdef __linux__
-  if (__atomic_load_n(&c->asleep, __ATOMIC_SEQ_CST))
-    syscall(SYS_futex, &c->value, FUTEX_WAKE_PRIVATE, WS_MAX_THREADS, NULL, NULL, 0);
-#endif
+static void wait_while(counter *c, int old, long limit) {
+  int spins = spins_now();
+  if (!spin_while(c, old, spins / 4)) return;
+  if (core_is_shared()) spins = 0;
+  if (!spin_while(c, old, spins) || !watch_while(c, old, spins, limit)) return;
+  while (load(c) == old) sleep_while(c, old, NULL);
+  note_core();
 }
-
-static int spins_now(void) { return __atomic_load_n(&pool.spins_now, __ATOMIC_RELAXED); }
 
 static void *work(void *number) {
   int id = (int)(intptr_t)number;
@@ -123,18 +101,12 @@ static void *work(void *number) {
   inside_run = 1;
   own_id = id;
   for (int seen = 0;; seen++) {
-    wait_while(&mine->start, seen, spins_now(), IDLE_YIELDS);
+    wait_while(&mine->start, seen, IDLE_NS);
     note_core();
     mine->body(mine->argument, id, mine->threads);
     advance(&pool.done);
   }
   return NULL;
-}
-
-static long now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return t.tv_sec * 1000000000L + t.tv_nsec;
 }
 
 /* A pause takes 10 to 150 cycles, depending on the processor: measure it, the best of three in case of interrupts. */
@@ -208,7 +180,7 @@ static void run_locked(ws_body body, void *argument, int threads) {
   body(argument, 0, threads);
   inside_run = 0;
   ws_restore_denormals(mode);
-  for (int done; (done = load(&pool.done)) < threads - 1;) wait_while(&pool.done, done, spins_now(), BUSY_YIELDS);
+  for (int done; (done = load(&pool.done)) < threads - 1;) wait_while(&pool.done, done, WORK_NS);
 }
 
 static int run_apart(ws_body body, void *argument) {
@@ -225,7 +197,7 @@ int ws_pool_run(ws_body body, void *argument, int threads) {
   if (inside_run) return EDEADLK;
   if (threads == WS_BESIDE) return run_apart(body, argument);
   pthread_mutex_lock(&pool.callers);
-  if (!pool.cores) pool.cores = available_cores(), pool.spins = spins_in(SPIN_NS);
+  if (!pool.cores) pool.cores = available_cores(), pool.spins = spins_in(TURN_NS);
   int error = start_workers(threads - 1);
   if (!error) run_locked(body, argument, threads);
   pthread_mutex_unlock(&pool.callers);
@@ -240,7 +212,7 @@ void ws_barrier(void) {
     __atomic_store_n(&pool.arrived, 0, __ATOMIC_RELAXED);
     advance(&pool.phase);
   } else {
-    wait_while(&pool.phase, phase, spins_now(), BUSY_YIELDS);
+    wait_while(&pool.phase, phase, WORK_NS);
   }
 }
 
