@@ -100,6 +100,22 @@ def llama() -> nn.Module:
     return ws.models.llama(**sizes, split=True)
 
 
+class Grouped(nn.Module):
+    """Twelve heads of queries share fewer of keys and values, in one matrix: to themselves, and to a memory."""
+
+    def __init__(self, kv_heads: int = 6) -> None:
+        self.up = nn.Linear(12, 24)
+        self.attention = nn.MultiHeadAttention(24, 12, kv_heads=kv_heads, causal=True, rotary=True, split="heads")
+        self.beside = nn.MultiHeadAttention(24, 12, kv_heads=kv_heads, split="heads", bias=False)
+        self.scores = nn.Linear(24, 6)
+
+    def forward(self, x: ws.Tensor) -> ws.Tensor:
+        h = self.up(x)
+        h = h + self.attention(h)
+        scores: ws.Tensor = self.scores(h + self.beside(h, ws.tanh(h)))
+        return scores.mean(1)
+
+
 def adapted() -> nn.Module:
     model = gpt()
     nn.lora(model, rank=2)
@@ -121,6 +137,7 @@ CASES: dict[str, tuple[Any, tuple[Any, Any], dict[str, Any]]] = {
     "adapters": (adapted, TEXT, {"clip_norm": 0.1}),
     "decoder": (Decoder, (SEQUENCES, LABELS), {}),
     "encoder": (Encoder, (SEQUENCES, LABELS), {}),
+    "heads that share keys, in one matrix": (Grouped, (SEQUENCES, LABELS), {"clip_norm": 0.5}),
     "of little use": (Odd, (VECTORS, LABELS), {}),
     "without a rule": (Looped, (SEQUENCES, LABELS), {}),
 }
@@ -152,7 +169,10 @@ def test_a_block_is_two_sums_forward_and_two_backward() -> None:
 
 
 def test_heads_that_share_keys_are_with_them() -> None:
+    """Also where queries, keys and values are blocks of one matrix, of different widths."""
     assert traced(llama, TEXT, model=2).exchanged == {("all_reduce", "model", (B, TIME, 24)): 4}
+    given = SEQUENCES, LABELS
+    assert traced(Grouped, given, model=2).exchanged == {("all_reduce", "model", (B, TIME, 24)): 5}
 
 
 def test_parts_of_layers_have_their_optimizers_state_divided_too() -> None:
@@ -180,11 +200,16 @@ def test_parts_of_layers_have_their_optimizers_state_divided_too() -> None:
             r"Linear\(8, 9\): the 9 outputs of 'weight' do not divide among 2",
         ),
         (lambda: nn.Linear(8, 6, split="rows"), 3, r"the 8 inputs of 'weight' do not divide among 3 workers; choose a"),
+        (
+            lambda: Grouped(kv_heads=3),
+            2,
+            r"MultiHeadAttention\(24, 12\): the 3 kv_heads of 'attention.in_proj_weight' do not divide among 2",
+        ),
         (lambda: gpt(heads=3), 2, "gpt2: the 3 heads of 'h.0.attn.c_attn.weight' do not divide among 2 workers"),
     ],
 )
 def test_what_does_not_divide_is_refused_at_its_line(make: Any, ranks: int, told: str) -> None:
-    given = TEXT if "gpt" in told else (VECTORS, LABELS)
+    given = TEXT if "gpt" in told else (SEQUENCES if "kv_heads" in told else VECTORS, LABELS)
     with pytest.raises(OptionError, match=f"{told}(.|\n)*at .*test_split.py"):
         traced(make, given, model=ranks)
 
@@ -209,7 +234,6 @@ def test_a_layer_says_how_it_is_divided() -> None:
     [
         (lambda: nn.Linear(8, 6, split="column"), "split='column'; expected 'columns' or 'rows', or None"),
         (lambda: nn.MultiHeadAttention(12, 6, split="rows"), "split='rows'; expected 'heads', or None"),
-        (lambda: nn.MultiHeadAttention(12, 6, kv_heads=2, split="heads"), "received kv_heads=2. Leave kv_heads= out"),
     ],
 )
 def test_a_split_that_no_layer_knows_is_refused(make: Any, told: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from wholestep.compiler.frontend.trace import fail, user_line
 from wholestep.compiler.ir.graph import SourceLine
+from wholestep.compiler.ir.parts import Cut
 from wholestep.errors import OptionError
 from wholestep.records import dataclass
 
@@ -15,14 +16,19 @@ COLUMNS, ROWS, HEADS = "columns", "rows", "heads"
 
 @dataclass(frozen=True)
 class Splitting:
-    """How a parameter is divided: along an axis, within each of its equal blocks, at whole units."""
+    """How a parameter is divided: along an axis, within each of its blocks, at whole units."""
 
     axis: int
     blocks: int
-    units: int  # of a block: features, or heads
+    units: int  # of the smallest block: features, or heads
     what: str  # those are, in words
     layer: str
     line: SourceLine
+    widths: tuple[int, ...] = ()  # of the blocks, where they are not equal
+
+    def among(self, ranks: int) -> Cut:
+        """What so many workers make of it."""
+        return Cut(self.axis, self.blocks, ranks, self.widths)
 
     def need(self, name: str, ranks: int) -> None:
         """OptionError unless it divides among so many workers."""
@@ -33,10 +39,12 @@ class Splitting:
             )
 
 
-def divided(owned: Any, axis: int, layer: str, what: str, units: int = 0, blocks: int = 1) -> Any:
+def divided(
+    owned: Any, axis: int, layer: str, what: str, units: int = 0, blocks: int = 1, widths: tuple[int, ...] = ()
+) -> Any:
     """The parameter, marked; `units` are its features along the axis unless said."""
     count = units or owned.shape[axis] // blocks
-    owned.splitting = Splitting(axis, blocks, count, what, layer, user_line())
+    owned.splitting = Splitting(axis, blocks, count, what, layer, user_line(), widths)
     return owned
 
 
@@ -62,16 +70,13 @@ def split_attention(layer: Any, given: object) -> None:
     """A `MultiHeadAttention` by its heads: queries, keys and values by theirs, the projection behind by its inputs."""
     kind = f"MultiHeadAttention({layer.width}, {layer.heads})"
     checked(kind, given, HEADS)
-    if layer.kv_heads != layer.heads:
-        fail(
-            OptionError,
-            f"{kind}: split='heads' divides as many heads of keys as of queries; received kv_heads={layer.kv_heads}. "
-            "Leave kv_heads= out, or project with three ws.nn.Linear(..., split='columns').",
-        )
-    owned = layer.named_arrays()
+    owned, shared = layer.named_arrays(), layer.kv_heads
+    of_each = tuple(heads * layer.head_width for heads in (layer.heads, shared, shared))
     for name in ("in_proj_weight", "in_proj_bias"):
-        if name in owned:
+        if name in owned and shared == layer.heads:
             divided(owned[name], 0, kind, HEADS, layer.heads, blocks=3)
+        elif name in owned:  # heads are with the keys that they share
+            divided(owned[name], 0, kind, f"kv_{HEADS}", shared, blocks=3, widths=of_each)
     divided(owned["out_proj.weight"], 1, kind, HEADS, layer.heads)
 
 

@@ -89,12 +89,12 @@ def with_split_states(graph: Graph, owners: Mapping[str, Any], ranks: int) -> Gr
     for name, node in graph.states().items():
         weight = marked.get(_weight_of(name, marked))
         if weight is not None and node.type.shape == weight.type.shape:
-            found[node] = Cut(weight.splitting.axis, weight.splitting.blocks, ranks)
+            found[node] = weight.splitting.among(ranks)
 
     def mark(node: Node) -> Node:
         if node not in found:
             return node
-        return Node(node.op, (), replace(attrs_of(node, at.StateAttrs), split=tuple(found[node])), node.name, node.line)
+        return Node(node.op, (), replace(attrs_of(node, at.StateAttrs), split=found[node].numbers), node.name, node.line)
 
     return rewrite(graph, mark)
 

@@ -20,16 +20,32 @@ FEW_ROWS = 16  # of a rank, below which what fills up the last part would be muc
 
 
 class Cut(NamedTuple):
-    """Ranks divide an axis: of each of its equal blocks, one behind the other, a rank has the part at its place."""
+    """Ranks divide an axis: of each of its blocks, one behind the other, a rank has the part at its place."""
 
     axis: int
     blocks: int
     ranks: int
+    widths: tuple[int, ...] = ()  # of the blocks, where they are not equal
+
+    @staticmethod
+    def of(numbers: Sequence[int]) -> Cut:
+        """As graphs, plans and files have it."""
+        axis, blocks, ranks, *widths = numbers
+        return Cut(axis, blocks, ranks, tuple(widths))
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """What `of` reads."""
+        return (*self[:3], *self.widths)
 
     def fits(self, shape: Sequence[int]) -> bool:
         """Is there such an axis, and does each of its blocks divide?"""
-        known = 0 <= self.axis < len(shape) and self.blocks >= 1 and self.ranks > 1
-        return known and shape[self.axis] % (self.blocks * self.ranks) == 0
+        if not (0 <= self.axis < len(shape) and self.blocks >= 1 and self.ranks > 1):
+            return False
+        if self.widths:
+            known = len(self.widths) == self.blocks and sum(self.widths) == shape[self.axis]
+            return known and not any(width % self.ranks for width in self.widths)
+        return shape[self.axis] % (self.blocks * self.ranks) == 0
 
     def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
         """Of a part."""
@@ -37,15 +53,26 @@ class Cut(NamedTuple):
 
     def parts(self, whole: Array) -> list[Array]:
         """What each rank has."""
+        if self.widths:
+            blocks = self._blocks(whole, self.widths)
+            shares = [np.split(block, self.ranks, self.axis) for block in blocks]
+            return [np.concatenate(each, self.axis) for each in zip(*shares, strict=True)]
         apart = whole.reshape(self._apart(whole.shape))
         return [np.take(apart, rank, self.axis + 1).reshape(self.shape(whole.shape)) for rank in range(self.ranks)]
 
     def join(self, parts: Sequence[Array]) -> Array:
         """The whole that ranks have parts of."""
+        if self.widths:
+            own_widths = [width // self.ranks for width in self.widths]
+            apart = [self._blocks(part, own_widths) for part in parts]
+            return np.concatenate([part[i] for i in range(self.blocks) for part in apart], self.axis)
         own = parts[0].shape
         whole = (*own[: self.axis], own[self.axis] * self.ranks, *own[self.axis + 1 :])
         of_blocks = (*own[: self.axis], self.blocks, own[self.axis] // self.blocks, *own[self.axis + 1 :])
         return np.stack([part.reshape(of_blocks) for part in parts], self.axis + 1).reshape(whole)
+
+    def _blocks(self, array: Array, widths: Sequence[int]) -> list[Array]:
+        return np.split(array, np.cumsum(widths)[:-1], self.axis)
 
     def _apart(self, whole: Sequence[int]) -> tuple[int, ...]:
         inner = whole[self.axis] // (self.blocks * self.ranks)
@@ -82,7 +109,7 @@ class Division:
     @property
     def of_model(self) -> tuple[int, ...]:
         """The shape of what ranks with the same part of a layer hold together."""
-        return Cut(*self.cut).shape(self.whole) if self.cut else self.whole
+        return Cut.of(self.cut).shape(self.whole) if self.cut else self.whole
 
     @property
     def turned(self) -> bool:
@@ -102,7 +129,7 @@ class Division:
 
     def part(self, whole: Array, data: int, model: int) -> Array:
         """What the rank at a place holds."""
-        own = Cut(*self.cut).parts(whole)[model] if self.cut else whole
+        own = Cut.of(self.cut).parts(whole)[model] if self.cut else whole
         if not self.ranks:
             return own
         form, first, count = self.rows(data)
@@ -115,7 +142,7 @@ class Division:
         """The whole, of what the ranks at all places hold that differ."""
         if not self.cut:
             return self._joined([parts[d, 0] for d in range(self.ranks or 1)])
-        cut = Cut(*self.cut)
+        cut = Cut.of(self.cut)
         return cut.join([self._joined([parts[d, m] for d in range(self.ranks or 1)]) for m in range(cut.ranks)])
 
     def _joined(self, parts: Sequence[Array]) -> Array:

@@ -102,8 +102,8 @@ def _check_storage(plan: Plan, buffer: Buffer) -> None:
             whole = tuple(evaluate(e, {}) for e in buffer.whole)
             need(buffer.parts != 1 and bool(whole), f"{where} is one of several parts")
             if buffer.split:
-                need(len(buffer.split) == 3, f"{where} is cut along an axis")
-                need(Cut(*buffer.split).fits(whole), f"{where} divides as it is cut")
+                need(len(buffer.split) >= 3, f"{where} is cut along an axis")
+                need(Cut.of(buffer.split).fits(whole), f"{where} divides as it is cut")
             part = Division(whole, buffer.by_columns, buffer.parts, buffer.split).shape
             stored = tuple(reversed(part)) if buffer.turned else part
             need(stored == buffer.type.shape, f"{where} is a part as ranks hold it")

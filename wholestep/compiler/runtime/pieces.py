@@ -48,7 +48,7 @@ class Piece:
         fits = sorted(axes) == list(range(len(shape))) and form and math.prod(form) == math.prod(shape)
         if not fits or array.shape[1:] != form[1:] or array.ndim != len(form) or first + len(array) > form[0]:
             raise ValueError(f"a part of shape {array.shape} does not lie at {place!r}")
-        if cut and not (len(cut) == 3 and cut[0] < len(shape) and model < cut[2] and _divides(Cut(*cut), shape)):
+        if cut and not (len(cut) >= 3 and cut[0] < len(shape) and model < cut[2] and _divides(Cut.of(cut), shape)):
             raise ValueError(f"nobody has cut like that: {place!r} is no place of a part")
         return Piece(array, shape, axes, form, first, cut, model)
 
@@ -70,7 +70,7 @@ def put_together(pieces: Sequence[Piece]) -> AnyArray:
     cut = pieces[0].cut
     if not cut:
         return _part(pieces)
-    return Cut(*cut).join([_part([p for p in pieces if p.model == model]) for model in range(cut[2])])
+    return Cut.of(cut).join([_part([p for p in pieces if p.model == model]) for model in range(cut[2])])
 
 
 def _part(pieces: Sequence[Piece]) -> AnyArray:

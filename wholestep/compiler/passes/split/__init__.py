@@ -16,11 +16,16 @@ from wholestep.compiler.ir.parts import Cut
 
 def split(graph: Graph) -> Graph:
     """The step of a rank that has its part of the states which are marked; a graph without them as it is."""
-    cuts = {Cut(*a.split).ranks for a in (attrs_of(n, at.StateAttrs) for n in graph.nodes if n.is_state) if a.split}
+    states = [attrs_of(n, at.StateAttrs) for n in graph.nodes if n.is_state]
+    cuts = [Cut.of(a.split) for a in states if a.split]
     if not cuts:
         return graph
     from wholestep.compiler.passes.split.rules import rule_of  # few steps are divided so
     from wholestep.compiler.passes.split.splitter import Splitter
 
-    (ranks,) = cuts
+    if any(cut.widths for cut in cuts):
+        from wholestep.compiler.passes.split.side_by_side import put_side_by_side
+
+        graph = put_side_by_side(graph)
+    (ranks,) = {cut.ranks for cut in cuts}
     return Splitter(rule_of, ranks).on_a_rank(graph)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from wholestep.compiler.ir.types import Extent, Shape, divide, product
 
@@ -14,13 +16,19 @@ class Whole:
 
 @dataclass(frozen=True)
 class Split:
-    """Divided along an axis: of each of its `outer` equal blocks a rank has the part at its place.
+    """Divided along an axis: of each of its `outer` blocks a rank has the part at its place.
 
     So what lies side by side in one tensor is divided alike: queries, keys and values, by their heads.
     """
 
     axis: int
     outer: Extent = 1
+    widths: tuple[int, ...] = ()  # of the blocks, where they are not equal
+
+    @staticmethod
+    def of_blocks(axis: int, widths: Sequence[int]) -> Split:
+        """Blocks of these widths, one behind the other."""
+        return Split(axis, len(widths), tuple(widths) if len(set(widths)) > 1 else ())
 
     def at(self, axis: int) -> Split:
         """The same along another axis."""
@@ -36,15 +44,30 @@ Kind = Whole | Split | Share
 
 
 def inner(shape: Shape, split: Split, ranks: int) -> Extent | None:
-    """How much of each block a rank has; None where blocks do not divide."""
+    """How much of each of equal blocks a rank has; None where blocks do not divide."""
     return divide(shape[split.axis], split.outer * ranks)
+
+
+def divides(shape: Shape, split: Split, ranks: int) -> bool:
+    """Does each block divide?"""
+    if not split.widths:
+        return inner(shape, split, ranks) is not None
+    return sum(split.widths) == shape[split.axis] and not any(width % ranks for width in split.widths)
+
+
+def widths_of(extent: Extent, split: Split) -> tuple[int, ...] | None:
+    """Of each block; None where they are not known."""
+    if split.widths or not isinstance(extent, int) or not isinstance(split.outer, int):
+        return split.widths or None
+    return (extent // split.outer,) * split.outer
 
 
 def part_of(shape: Shape, split: Split, ranks: int) -> Shape:
     """The shape of what a rank has."""
-    own = inner(shape, split, ranks)
-    assert own is not None, f"{shape} does not divide among {ranks} ranks as {split} says"
-    return (*shape[: split.axis], split.outer * own, *shape[split.axis + 1 :])
+    own = divide(shape[split.axis], ranks)
+    assert own is not None, f"{shape} does not divide among {ranks} ranks"
+    assert divides(shape, split, ranks), f"{shape} does not divide among {ranks} ranks as {split} says"
+    return (*shape[: split.axis], own, *shape[split.axis + 1 :])
 
 
 def reshaped(old: Shape, split: Split, new: Shape, ranks: int) -> Split | None:
@@ -52,6 +75,10 @@ def reshaped(old: Shape, split: Split, new: Shape, ranks: int) -> Split | None:
 
     In the order of elements, what is before the ranks' parts stays before them: at most one axis can hold them.
     """
+    if split.widths:  # an axis that stays what it was
+        places = [(product(new[:axis]), extent) for axis, extent in enumerate(new)]
+        place = product(old[: split.axis]), old[split.axis]
+        return split.at(places.index(place)) if place in places else None
     before = product(old[: split.axis]) * split.outer
     for axis, extent in enumerate(new):
         outer = divide(before, product(new[:axis]))
@@ -62,6 +89,10 @@ def reshaped(old: Shape, split: Split, new: Shape, ranks: int) -> Split | None:
 
 def sliced(extent: Extent, split: Split, start: Extent, stop: Extent) -> Split | None:
     """Some blocks of the axis that is divided, in a row; None where a slice cuts through one."""
+    if split.widths:
+        ends: list[Extent] = [0, *accumulate(split.widths)]
+        known = start in ends and stop in ends and start != stop
+        return Split.of_blocks(split.axis, split.widths[ends.index(start) : ends.index(stop)]) if known else None
     block = divide(extent, split.outer)
     length = stop - start
     if block is None or divide(start, block) is None:
@@ -72,7 +103,7 @@ def sliced(extent: Extent, split: Split, start: Extent, stop: Extent) -> Split |
 
 def padded(extent: Extent, split: Split, low: int, high: int) -> Split | None:
     """With whole blocks before and behind those that there are."""
-    block = divide(extent, split.outer)
+    block = None if split.widths else divide(extent, split.outer)
     counts = [None if block is None else divide(n, block) for n in (low, high)]
     if counts[0] is None or counts[1] is None:
         return None

@@ -8,7 +8,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import Extent, divide
-from wholestep.compiler.passes.split.kinds import Share, Split, Whole, padded, part_of, reshaped, sliced
+from wholestep.compiler.passes.split.kinds import Share, Split, Whole, padded, part_of, reshaped, sliced, widths_of
 from wholestep.compiler.passes.split.splitter import Made, Splitter
 
 
@@ -89,9 +89,16 @@ def concat(s: Splitter, node: Node) -> Made:
     if first.axis != axis:
         return s.local(node, [s.part(i, first) for i in node.inputs]), first
     kinds = [s.kinds[i] for i in node.inputs]
-    blocks = {divide(i.type.shape[axis], k.outer) for i, k in zip(node.inputs, splits, strict=False)}
-    if Whole() in kinds or Share() in kinds or len(blocks) > 1 or any(k.axis != axis for k in splits):
+    if Whole() in kinds or Share() in kinds or any(k.axis != axis for k in splits):
         return None
+    extents = [i.type.shape[axis] for i in node.inputs]
+    blocks = {divide(extent, k.outer) for extent, k in zip(extents, splits, strict=True)}
+    if len(blocks) > 1 or any(k.widths for k in splits):
+        widths = [widths_of(extent, k) for extent, k in zip(extents, splits, strict=True)]
+        if None in widths:
+            return None
+        found = Split.of_blocks(axis, [width for each in widths for width in each or ()])
+        return s.local(node, [s.held[i] for i in node.inputs]), found
     outer: Extent = 0
     for k in splits:
         outer = k.outer + outer

@@ -25,8 +25,8 @@ def state(s: Splitter, node: Node) -> Made:
     a = attrs_of(node, at.StateAttrs)
     if not a.split:
         return None
-    cut = Cut(*a.split)
-    split = Split(cut.axis, cut.blocks)
+    cut = Cut.of(a.split)
+    split = Split(cut.axis, cut.blocks, cut.widths)
     held = replace(a, type=TensorType(part_of(a.type.shape, split, s.ranks), a.type.dtype), whole=a.type.shape)
     return Node(node.op, (), held, node.name, node.line), split
 

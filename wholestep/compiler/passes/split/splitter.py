@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import build as b
@@ -10,9 +11,9 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.collectives import CARRIED, MODEL_RANK
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.grid import MODEL
-from wholestep.compiler.ir.types import Dim, DType, TensorType, float32, int32
+from wholestep.compiler.ir.types import Dim, DType, Extent, TensorType, float32, int32
 from wholestep.compiler.passes.decompose import decomposition_of
-from wholestep.compiler.passes.split.kinds import Kind, Share, Split, Whole, inner, part_of
+from wholestep.compiler.passes.split.kinds import Kind, Share, Split, Whole, divides, inner, part_of
 
 Held = tuple[Node, Kind]
 Made = Held | tuple[Held, ...] | None
@@ -102,7 +103,7 @@ class Splitter:
 
     def fits(self, node: Node, split: Split) -> bool:
         """Does it divide so?"""
-        return inner(node.type.shape, split, self.ranks) is not None
+        return divides(node.type.shape, split, self.ranks)
 
     def whole(self, node: Node) -> Node:
         """A value as all ranks have it."""
@@ -127,13 +128,27 @@ class Splitter:
         if axis == 0 and split.outer == 1:
             found = b.make("all_gather", (b.cast(own, sent),), at.GroupAttrs(self.ranks, MODEL))
             return b.cast(found, own.type.dtype)
-        of_each = inner(shape, split, self.ranks)
-        assert of_each is not None
         parts = b.reshape(b.cast(own, sent), (1, *own.type.shape))
         found = b.make("all_gather", (parts,), at.GroupAttrs(self.ranks, MODEL))
+        if split.widths:
+            return b.cast(self._blocks_joined(found, split), own.type.dtype)
+        of_each = inner(shape, split, self.ranks)
+        assert of_each is not None
         apart = b.reshape(found, (self.ranks, *shape[:axis], split.outer, of_each, *shape[axis + 1 :]))
         order = (*range(1, axis + 2), 0, *range(axis + 2, apart.type.rank))
         return b.cast(b.reshape(b.permute(apart, order), shape), own.type.dtype)
+
+    def _blocks_joined(self, parts: Node, split: Split) -> Node:
+        """What each rank has, (ranks, ...), block by block."""
+        axis, found, start = split.axis + 1, list[Node](), 0
+        for width in split.widths:
+            stop = start + width // self.ranks
+            block = _sliced(parts, axis, start, stop)
+            turned = b.permute(block, (*range(1, axis), 0, *range(axis, block.type.rank)))
+            shape = block.type.shape
+            found.append(b.reshape(turned, (*shape[1:axis], width, *shape[axis + 1 :])))
+            start = stop
+        return b.concat(found, split.axis)
 
     def part(self, node: Node, split: Split) -> Node:
         """This rank's part of a value."""
@@ -156,14 +171,25 @@ class Splitter:
         if node.op == "iota" and attrs_of(node, at.IotaAttrs).axis != split.axis:
             return b.iota(shape, attrs_of(node, at.IotaAttrs).axis, node.type.dtype)
         found, whole, axis = self.whole(node), node.type.shape, split.axis
+        if split.widths:
+            firsts = zip(accumulate(split.widths, initial=0), split.widths, strict=False)
+            places = [(first + width // self.ranks * Dim.symbol(MODEL_RANK), width) for first, width in firsts]
+            own_blocks = [_sliced(found, axis, at, at + width // self.ranks) for at, width in places]
+            return b.concat(own_blocks, axis)
         own = inner(whole, split, self.ranks)
         assert own is not None
         if split.outer != 1:  # its blocks, each of which is cut
             found = b.reshape(found, (*whole[:axis], split.outer, own * self.ranks, *whole[axis + 1 :]))
             axis += 1
-        first, before, behind = own * Dim.symbol(MODEL_RANK), found.type.shape[:axis], found.type.shape[axis + 1 :]
-        starts = (*(0 for _ in before), first, *(0 for _ in behind))
-        return b.reshape(b.slice_axes(found, starts, (*before, first + own, *behind)), shape)
+        first = own * Dim.symbol(MODEL_RANK)
+        return b.reshape(_sliced(found, axis, first, first + own), shape)
+
+
+def _sliced(x: Node, axis: int, start: Extent, stop: Extent) -> Node:
+    """Some places along an axis."""
+    before, behind = x.type.shape[:axis], x.type.shape[axis + 1 :]
+    starts = (*(0 for _ in before), start, *(0 for _ in behind))
+    return b.slice_axes(x, starts, (*before, stop, *behind))
 
 
 def _carried(dtype: DType) -> DType:

@@ -1,0 +1,48 @@
+"""Gradients of slices: a sum of tensors that are 0 but for their own places is these, one behind the other.
+
+Where a tensor consists of blocks of different widths, as queries and the fewer keys and values that they share, zeros
+say nothing of the blocks that they stand for; what is put together does.
+"""
+
+from __future__ import annotations
+
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.build import attrs_of
+from wholestep.compiler.ir.graph import Graph, Node, rewrite
+
+
+def put_side_by_side(graph: Graph) -> Graph:
+    """The graph with such sums as concatenations."""
+    return rewrite(graph, _concatenated)
+
+
+def _concatenated(node: Node) -> Node:
+    if node.op != "add":
+        return node
+    terms = _terms(node)
+    axes = {axis for term in terms for axis in _padded_axes(term)}
+    if len(axes) != 1 or any(term.op != "pad" or attrs_of(term, at.PadAttrs).value for term in terms):
+        return node
+    (axis,), end = axes, 0
+    terms.sort(key=lambda term: attrs_of(term, at.PadAttrs).low[axis])
+    for term in terms:
+        extent = term.inputs[0].type.shape[axis]
+        if attrs_of(term, at.PadAttrs).low[axis] != end or not isinstance(extent, int):
+            return node  # they overlap, or leave places between them
+        end += extent
+    if end != node.type.shape[axis]:
+        return node
+    with b.origin(node):
+        return b.concat([term.inputs[0] for term in terms], axis)
+
+
+def _terms(node: Node) -> list[Node]:
+    return [term for i in node.inputs for term in _terms(i)] if node.op == "add" else [node]
+
+
+def _padded_axes(node: Node) -> list[int]:
+    if node.op != "pad":
+        return []
+    a = attrs_of(node, at.PadAttrs)
+    return [axis for axis, ends in enumerate(zip(a.low, a.high, strict=True)) if any(ends)]
