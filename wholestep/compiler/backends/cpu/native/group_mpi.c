@@ -39,10 +39,9 @@ static int exchange_memory(engine *e, pieces *p) {
   patience wait = {0};
   for (int other = 0; other < size; other++) {
     const sign *theirs = (const sign *)e->windows[other];
-    while (__atomic_load_n(&theirs->published, __ATOMIC_ACQUIRE) < e->published) {
-      if (seen(&theirs->left)) return fail(e, EPIPE, other);
-      const int error = wait_on(e, &wait, other);
-      if (error) return error;
+    while (seen(&theirs->published) < e->published) {
+      const int error = seen(&theirs->left) ? EPIPE : wait_on(e, &wait, other);
+      if (error && seen(&theirs->published) < e->published) return fail(e, error, other);  /* it may have come, then left */
     }
     p->in[other] = slot_of(e, other, p->same ? 0 : rank);
   }
@@ -59,7 +58,7 @@ static int finish(engine *e) {
     for (int done = i % size == e->group.rank; !done;) {
       if (e->mpi.test(&e->requests[i], &done, status)) return fail(e, EPIPE, i % size);
       const int error = done ? 0 : wait_on(e, &wait, i % size);
-      if (error) return error;
+      if (error && (e->mpi.test(&e->requests[i], &done, status) || !done)) return fail(e, error, i % size);
     }
   }
   come_through(e, &wait);

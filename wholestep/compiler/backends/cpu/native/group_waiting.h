@@ -123,8 +123,9 @@ static int fail(engine *e, int error, int rank) {
   return e->group.failed = error;
 }
 
-/* Once more without what we wait for: 0 while there is hope for `rank`, else why not. */
-static int wait_on(engine *e, patience *p, int rank) {
+/* Once more without what we wait for: 0 while there is hope for `rank`, else why there is none unless it has come in the
+   meantime: before it left, or while we slept. */
+static int wait_on(const engine *e, patience *p, int rank) {
   if (p->looks++ < e->spins) {
     PAUSE();
     return 0;
@@ -140,8 +141,8 @@ static int wait_on(engine *e, patience *p, int rank) {
   if (e->board) show(&own_sign(e)->waits, (uint64_t)e->numbers[rank] + 1), look_again(e);
   nanosleep(&(struct timespec){0, NAP_NS}, NULL);
   if (p->looks % PROBES == 0) {
-    if (e->pids[rank] && is_dead(e->pids[rank])) return fail(e, EPIPE, rank);
-    if (now() > p->deadline) return fail(e, ETIMEDOUT, rank);
+    if (e->pids[rank] && is_dead(e->pids[rank])) return EPIPE;
+    if (now() > p->deadline) return ETIMEDOUT;
   }
   return 0;
 }
