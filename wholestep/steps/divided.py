@@ -94,7 +94,9 @@ def with_split_states(graph: Graph, owners: Mapping[str, Any], ranks: int) -> Gr
     def mark(node: Node) -> Node:
         if node not in found:
             return node
-        return Node(node.op, (), replace(attrs_of(node, at.StateAttrs), split=found[node].numbers), node.name, node.line)
+        return Node(
+            node.op, (), replace(attrs_of(node, at.StateAttrs), split=found[node].numbers), node.name, node.line
+        )
 
     return rewrite(graph, mark)
 

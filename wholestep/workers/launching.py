@@ -25,7 +25,9 @@ from wholestep.workers.watching import heard
 
 GRACE = 5.0  # seconds that the others have to end by themselves once a rank has failed
 POLL = 0.02
-OF_A_RANK = re.compile(r"\[\d+\] ")
+OF_A_RANK = re.compile(r"\[(\d+)\] |\[\d+,(\d+)\]<std(?:out|err)>: ?")  # before a line of a rank: by MPICH, by Open MPI
+# Every rank of Open MPI's wheel complains that it cannot have a component, which is for windows of several machines.
+QUIET = {"OMPI_MCA_osc": "^ucx"}
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,8 @@ def _copy(pipe: IO[bytes], to: IO[str], prefix: str) -> None:
 def run_through_mpiexec(job: Job, variables: Mapping[str, str]) -> tuple[int, list[Ended]]:
     """MPI's own launcher starts the ranks, on other machines by ssh; its exit code, and which ranks failed."""
     command = mpiexec_command(find_mpiexec(), job, variables)
-    child = subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    told = {**QUIET, **os.environ, **variables}
+    child = subprocess.Popen(command, env=told, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     failed, ending = list[Ended](), threading.Event()
     pairs = [(child.stdout, job.output or sys.stdout), (child.stderr, sys.stderr)]
     readers = [threading.Thread(target=_unprefix_first, args=(*pair, failed, ending)) for pair in pairs]
@@ -192,7 +195,7 @@ def _end(child: subprocess.Popen[bytes]) -> int:
 
 
 def _unprefix_first(pipe: IO[bytes], to: IO[str], failed: list[Ended], ending: threading.Event) -> None:
-    """Lines of rank 0 as they are: the launcher puts `[0] ` before them.
+    """Lines of rank 0 as they are, of others behind `[1] `: the launcher puts the number of a rank before them.
 
     What is told about a rank's end is noted, and what the launcher says about our ending it nobody need read.
     """
@@ -200,9 +203,11 @@ def _unprefix_first(pipe: IO[bytes], to: IO[str], failed: list[Ended], ending: t
         text = line.decode(errors="replace")
         if ended := heard(text):
             failed.append(ended)
-        if ended or (ending.is_set() and not OF_A_RANK.match(text)):
+        by = OF_A_RANK.match(text)
+        if ended or (ending.is_set() and not by):
             continue
-        to.write(text.removeprefix("[0] "))
+        rank = int(by[1] or by[2]) if by else 0
+        to.write((f"[{rank}] " if rank else "") + text[by.end() if by else 0 :])
         to.flush()
 
 
@@ -214,6 +219,7 @@ def mpiexec_command(program: Path, job: Job, variables: Mapping[str, str]) -> li
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         where = ["--host", ",".join(f"{host}:{-(-job.count // len(job.hosts))}" for host in job.hosts)] if hosts else []
         said = [word for name in named for word in ("-x", name)]
+        said = ["--tag-output", *said]
         return [os.fspath(program), *root, "--oversubscribe", *where, *said, "-n", str(job.count), *command]
     where = ["-hosts", hosts, "-ppn", str(-(-job.count // len(job.hosts)))] if hosts else []
     said = ["-genvlist", ",".join(named)]

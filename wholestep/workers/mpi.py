@@ -194,14 +194,17 @@ class MPIGroup:
             self._library.ws_mpi_leave(group.native)
 
     def leave_together(self, seconds: float) -> bool:
-        """Leave, and wait for the others to; False where they have not by then."""
+        """Leave, and wait for the others to; False where they have not by then, or have ended without."""
         self.leave()
         everyone, deadline = self._end.Ibarrier(), time.monotonic() + seconds
         while not everyone.Test():
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or (self._is_one_gone() and not everyone.Test()):
                 return False
             time.sleep(POLL)
         return True
+
+    def _is_one_gone(self) -> bool:
+        return any(pid and not Path(f"/proc/{pid}").exists() for pid in self._visible())
 
 
 class _Rank:
