@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from wholestep.compiler.backends.cpu.arena import follows
 from wholestep.compiler.backends.cpu.layout import PAIRS, PANELS, is_turned, state_layout
-from wholestep.compiler.backends.cpu.regions.touch import kernel_granule
+from wholestep.compiler.backends.cpu.regions.touch import kernel_granule, window_axes
 from wholestep.compiler.backends.cpu.scheduled import Blocks, Queries, Tiles, schedule_of
 from wholestep.compiler.ir.types import DType
 from wholestep.compiler.plan.bodies import Scatter, Window
@@ -75,7 +75,7 @@ def _check_split(kernel: Kernel) -> None:
         else (*kernel.rows, *(() if kernel.vector is None else (kernel.vector,)))
     )
     need(
-        how.split in looped and (not isinstance(kernel.body, Window) or how.split == 0),
+        how.split in looped and (not isinstance(kernel.body, Window) or how.split in window_axes(kernel)),
         f"{where} is partitioned along an axis it loops over",
     )
     need(how.granule == kernel_granule(kernel, how.split), f"{where} has the granule of its axis")

@@ -51,6 +51,7 @@ class Tiles:
     down: tuple[Taps, ...] = ()  # the phases of an adjoint in the image, along its rows
     across: tuple[Taps, ...] = ()  # and along its columns
     runs: Runs | None = None  # a row of a window, in a gradient of a weight
+    images: int = 0  # computed together, as products (products.py); 0: one after the other
 
 
 @dataclass(frozen=True)

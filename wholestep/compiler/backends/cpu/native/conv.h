@@ -1,6 +1,7 @@
 /* Convolutions and their adjoints, for the shapes of one plan: see conv_tile.h. */
 #ifndef WS_CONV_H
 #define WS_CONV_H
+#include "turn.h"
 #include "ws.h"
 
 #define WS_TILE static inline __attribute__((always_inline))
@@ -89,6 +90,65 @@ WS_TILE void ws_fetch_own(const void *from, const long count, const long step) {
   }
 WS_WINDOWS(float, f32)
 WS_WINDOWS(double, f64)
+
+/* Where pixels of results and of images meet in a tap of a kernel: `count` of each, one after the other. */
+typedef struct { int made, read, count; } ws_span;
+typedef struct { int place, spans; } ws_tap;
+
+/* A convolution (or its adjoint) of `images` images, for `columns` channels of its result: pixels of the images are
+   [pixel][image][k], those of the result [panel][pixel][image][lane], weights [output][channel][tap]. */
+typedef struct {
+  long adjoint, images, columns, depth;
+  const float *x; long x_pixel;
+  const float *w; long w_output;
+  float *packed, *block; long pixels;
+  long count; const ws_tap *taps; const ws_span *spans;
+} ws_taps;
+
+/* [panel][k][tap][lane] of a weight: lanes are outputs, or channels (of the adjoint). */
+static inline void ws_pack_taps(const ws_taps *t) {
+  const long taps = t->count, depth = t->depth, row = t->w_output;
+  for (long p = 0; p < t->columns; p += 16) {
+    const long lanes = t->columns - p < 16 ? t->columns - p : 16;
+    float *to = t->packed + p * depth * taps;
+    if (!t->adjoint) {
+      const float *from = t->w + p * row;
+      const long length = depth * taps, whole = lanes < 16 ? 0 : length / 16 * 16;
+      for (long k = 0; k < whole; k += 16) ws_turn_16x16(to + k * 16, from + k, row);
+      for (long k = whole; k < length; k++)
+        for (long l = 0; l < lanes; l++) to[k * 16 + l] = from[l * row + k];
+      continue;
+    }
+    for (long k = 0; k < depth; k++, to += taps * 16) {
+      const float *from = t->w + k * row + p * taps;
+      const long whole = lanes < 16 ? 0 : taps / 8 * 8;
+      ws_fetch_read(from + 8 * row, taps, 64); /* rows are pages apart, where processors do not fetch ahead: 920 -> 600 us */
+      for (long i = 0; i < whole; i += 8)
+        ws_turn_8x8(to + i * 16, from + i, taps), ws_turn_8x8(to + i * 16 + 8, from + i + 8 * taps, taps);
+      for (long i = whole; i < taps; i++)
+        for (long l = 0; l < lanes; l++) to[i * 16 + l] = from[l * taps + i];
+    }
+  }
+}
+
+/* Every element of the result is one chain over its taps, in the order of the table, and the channels of each. */
+WS_APART void ws_add_taps(const ws_api *api, const ws_taps *t) {
+  const long panel = t->pixels * t->images * 16;
+  const ws_span *s = t->spans;
+  ws_clear_f32(t->block, (t->columns + 15) / 16 * panel);
+  const int as_it_is = t->adjoint && t->count == 1; /* channels of the weight lie side by side */
+  if (!as_it_is) ws_pack_taps(t);
+  for (long i = 0; i < t->count; i++)
+    for (int j = 0; j < t->taps[i].spans; j++, s++) {
+      const ws_gemm product = {
+          s->count * t->images, t->columns, t->depth,
+          t->x + s->read * t->images * t->x_pixel, t->x_pixel, 1, 16,
+          as_it_is ? t->w : t->packed + t->taps[i].place * 16,
+          as_it_is ? t->w_output : t->count * 16, as_it_is ? 16 : t->count * t->depth * 16,
+          t->block + s->made * t->images * 16, 16, panel, 1};
+      api->gemm_f32(&product);
+    }
+}
 
 #define WS_POOLS(REAL, suffix, POSITION, position) \
   /* A window of an image that may reach over its edge, all channels at once. */ \

@@ -17,7 +17,7 @@ from wholestep.compiler.backends.cpu.regions.touch import Touch, free, kernel_gr
 from wholestep.compiler.backends.cpu.scheduled import shared
 from wholestep.compiler.backends.cpu.settings import Settings
 from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.bodies import Dot
+from wholestep.compiler.plan.bodies import Dot, Window
 from wholestep.compiler.plan.kernel import Buffer, Kernel, Kind, Space
 
 
@@ -127,10 +127,17 @@ class Splitter:
     def _repeated(self, i: int, split: int | None) -> float:
         """Of two splits of a product that cost the same, threads share the larger operand in the better one."""
         dot = self.kernels[i].body
+        if isinstance(dot, Window) and split is not None:
+            return self._copied(dot, split)
         if not isinstance(dot, Dot) or split is None:
             return 0.0
         read_by_all = [x.buffer for x in (dot.a, dot.b) if all(a != split for i in x.index for a, _ in i.terms)]
         return sum(self.buffers[b].bytes for b in read_by_all) * self.prices.repeated_byte
+
+    def _copied(self, window: Window, split: int) -> float:
+        """Threads that share images copy the whole weight each, those that share channels all images."""
+        read_by_all = (o.load.buffer for o in window.operands if (o.name == "weight") == (split == 0))
+        return sum(self.buffers[b].bytes for b in read_by_all) * self.prices.byte
 
     def _parallelism(self, i: int, split: int | None) -> float:
         if split is None:

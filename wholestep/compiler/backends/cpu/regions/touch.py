@@ -110,9 +110,15 @@ class Touch:
         if isinstance(k.body, Scatter):
             candidates = [a for a in range(len(k.axes)) if a not in k.body.over]
         if k.kind is Kind.WINDOW:
-            candidates = [0]  # images, or outputs of a weight
+            candidates = window_axes(k)
         useful = [a for a in candidates if k.axes[a] != 1 and all(self.walked(a, b) for b in self.written_ids)]
         return list(useful) or [None]
+
+
+def window_axes(kernel: Kernel) -> list[int]:
+    """The axes of a window kernel that threads may share: images, or outputs of a weight; of products channels too."""
+    inner = schedule_of(kernel).inner
+    return [0, 3] if isinstance(inner, Tiles) and inner.images else [0]
 
 
 def free(u: Touch, su: int | None, v: Touch, sv: int | None, buffer: int) -> bool:

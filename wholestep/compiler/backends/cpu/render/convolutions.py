@@ -9,6 +9,7 @@ from functools import partial
 from wholestep.compiler.backends.cpu.layout import LANES
 from wholestep.compiler.backends.cpu.render.images import Lanes, Pen, clear_frame, name_sources, pixels, stage
 from wholestep.compiler.backends.cpu.render.panels import Panels, enter_panels, pack, packed_at
+from wholestep.compiler.backends.cpu.render.products import render_products
 from wholestep.compiler.backends.cpu.render.winograd import image_by_tiles, transform_weights
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.backends.cpu.windows.frames import Taps, runs
@@ -37,6 +38,9 @@ def conv_row(pen: Pen, panels: Panels, count: int, out: str, step: int, x: str, 
 
 def render_conv2d(w: Writer) -> None:
     pen = Pen(w)
+    if pen.tiles.images:
+        render_products(pen, adjoint=False)
+        return
     a = pen.window
     _, _, channels = pen.sizes("x")
     outputs, (tall, wide, inner) = pen.outputs("weight"), pen.sizes("weight")
@@ -137,6 +141,9 @@ def candidate(pen: Pen, run: Lanes, i: int, j: int, acc: str) -> None:
 
 def render_conv2d_grad_input(w: Writer) -> None:
     pen = Pen(w)
+    if pen.tiles.images:
+        render_products(pen, adjoint=True)
+        return
     a = pen.window
     _, _, outputs = pen.sizes("g")
     height, width, channels = (e for e in w.kernel.axes[1:4] if isinstance(e, int))

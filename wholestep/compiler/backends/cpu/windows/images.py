@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from wholestep.compiler.backends.cpu.scheduled import Frame, Tiles
-from wholestep.compiler.backends.cpu.windows import winograd
+from wholestep.compiler.backends.cpu.windows import products, winograd
 from wholestep.compiler.backends.cpu.windows.frames import (
     SLACK,
     backward_taps,
@@ -37,6 +37,11 @@ def _conv2d(rooms: Rooms) -> Tiles:
     assert isinstance(columns, int), "type rules ask for numbers"
     kernel = (outputs, kernel_height, kernel_width, inner)
     by_tiles = winograd.takes(kernel, x.type.dtype, (rows, columns), a.stride, a.dilation, a.groups)
+    meetings = products.Meetings(
+        False, (height, width), (rows, columns), (kernel_height, kernel_width), a.stride, a.low, a.dilation
+    )
+    if not by_tiles and products.takes(rooms, kernel, meetings, a.groups):
+        return products.reserve(rooms, meetings, channels, outputs)
     step = 2 if by_tiles else 1
     margins = [
         forward_margin(*of)
@@ -80,6 +85,11 @@ def _conv2d_grad_input(rooms: Rooms) -> Tiles:
     channels = inner * a.groups
     kernel = (outputs, kernel_height, kernel_width, inner)
     by_tiles = winograd.takes(kernel, g.type.dtype, a.size, a.stride, a.dilation, a.groups)
+    meetings = products.Meetings(
+        True, a.size, (rows, columns), (kernel_height, kernel_width), a.stride, a.low, a.dilation
+    )
+    if not by_tiles and products.takes(rooms, kernel, meetings, a.groups):
+        return products.reserve(rooms, meetings, outputs, channels)
     sides = [
         backward_taps(*of)
         for of in zip(a.size, (rows, columns), (kernel_height, kernel_width), a.stride, a.low, a.dilation, strict=True)

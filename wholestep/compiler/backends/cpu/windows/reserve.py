@@ -44,19 +44,29 @@ class Rooms:
         height, width, channels = self.image(input)
         row = (low[1] + width + high[1]) * channels
         if not any(name == "frame" for name, _, _ in self.asked):
-            operand = self.body.operands[input]
-            step = dict(linear(operand.load.index, operand.load.shape).terms).get(operand.axes[1], 0)
+            step = self.steps(input)[1]
             assert isinstance(step, int), f"prepare() copies what a window kernel would read with a step of {step}"
             row = step
         return Frame(tuple(low), row, (low[0] + height + high[0]) * row + SLACK)
 
     def is_dense(self, input: int) -> bool:
         """Do the rows of images lie in memory as a frame's would?"""
-        operand = self.body.operands[input]
-        steps = dict(linear(operand.load.index, operand.load.shape).terms)
-        _, _, column, channel = (steps.get(a, 0) for a in operand.axes)
-        channels = self.kernel.axes[operand.axes[3]]
+        _, _, column, channel = self.steps(input)
+        channels = self.kernel.axes[self.body.operands[input].axes[3]]
         return (channels == 1 or channel == 1) and column == channels
+
+    def has_taps_last(self, input: int) -> bool:
+        """Does a weight lie in memory as users see it: output, channel, row, column?"""
+        height, width, channels = self.image(input)
+        taps = height * width
+        wanted = zip((2, height, width, channels), (taps * channels, width, 1, taps), self.steps(input), strict=True)
+        return all(extent == 1 or step == found for extent, step, found in wanted)
+
+    def steps(self, input: int) -> tuple[Extent, ...]:
+        """Elements from one image (or output), row, column, channel to the next."""
+        operand = self.body.operands[input]
+        found = dict(linear(operand.load.index, operand.load.shape).terms)
+        return tuple(found.get(a, 0) for a in operand.axes)
 
     def count_tiles(self, batch: Extent, size: Sequence[int], pair: int) -> None:
         """Count multiplies and adds of the products of tiles, for so many pairs of channels."""
