@@ -33,6 +33,12 @@ def counted(x: Any) -> Any:
     return torch.floor(x.detach() * 3.0).long()
 
 
+def _with_cholesky(a: Any, b: Any) -> Any:
+    """Solved, and inverted, by both triangles."""
+    both = [(torch.linalg.cholesky(a, upper=u), u) for u in (False, True)]
+    return sum(torch.cholesky_solve(b, t, upper=u) + torch.cholesky_inverse(t, upper=u)[..., :2] for t, u in both)
+
+
 X, Y, M = (3, 4), (4,), (2, 3, 4)
 A = torch.ops.aten
 
@@ -192,6 +198,7 @@ REDUCTIONS: dict[str, Case] = {
 }  # fmt: skip
 
 MOVEMENT: dict[str, Case] = {
+    "stacks": (lambda x, y: torch.hstack([x, x]).sum() + torch.vstack([x, y]) + torch.dstack([x, x]).sum() + torch.column_stack([x, x])[:, :4].sum(), [some(*X), some(*Y)]),
     "view": (lambda x: x.view(6, -1), [some(*M)]),
     "squeeze": (lambda x: x[None].squeeze(0).unsqueeze(-1).flatten(1), [some(*M)]),
     "expand": (lambda x: x[:, None].expand(-1, 2, -1), [some(*X)]),
@@ -289,6 +296,13 @@ PRODUCTS: dict[str, Case] = {
     "det": (lambda x: torch.linalg.det(x) + torch.slogdet(x)[1], [some(2, 3, 3)]),
     "inverse": (lambda x, y: torch.linalg.inv(x) + torch.linalg.solve(x, y), [some(2, 3, 3), some(2, 3, 3)]),
     "solve": (lambda x, y: torch.linalg.solve(x, y[0, 0]) + torch.linalg.solve(x, y, left=False).sum(-2), [some(2, 3, 3), some(2, 4, 3)]),
+    "cholesky solved": (lambda x, y: _with_cholesky(x @ x.mT + torch.eye(3, dtype=x.dtype), y), [some(2, 3, 3), some(2, 3, 2)]),
+    "matrix_exp": (torch.linalg.matrix_exp, [some(2, 3, 3)]),
+    "householder": (torch.linalg.householder_product, [some(2, 4, 3), above(2, 2)]),
+    "qr": (lambda x: torch.cat([torch.linalg.qr(x)[0], torch.linalg.qr(x)[1] * 2.0], -2), [some(2, 4, 3)]),
+    "qr square": (lambda x: torch.linalg.qr(x)[0] * x + torch.linalg.qr(x)[1], [some(2, 3, 3)]),
+    "lstm with projections": (lambda x, h, c, *w: torch.cat([t.flatten() for t in torch.lstm(x, (h, c), w, True, 1, 0.0, True, True, True)]),
+                              [some(2, 5, 3), some(2, 2, 2), some(2, 2, 4), *[some(*s) for _ in range(2) for s in ((16, 3), (16, 2), (16,), (16,), (2, 4))]]),
     "cholesky": (lambda x: sum(torch.linalg.cholesky(x @ x.mT + torch.eye(3, dtype=x.dtype), upper=u) for u in (False, True)), [some(2, 3, 3)]),
     "triangles": (lambda x, y: torch.linalg.solve_triangular(x, y, upper=True) + torch.linalg.solve_triangular(x, y, upper=False, left=False, unitriangular=True), [some(2, 3, 3), some(2, 3, 3)]),
     "distances": (lambda x, y: torch.cdist(x, y, p=3.0).sum() + torch.dist(x, y, 1) + F.pdist(x).sum(), [some(*X), some(*X) * 0.7]),
@@ -353,6 +367,10 @@ WINDOWS: dict[str, Case] = {
     "fft 2": (lambda x: torch.fft.fftn(x, dim=(-2, -1), norm="ortho").real, [some(2, 3, 4)]),
     "fft back 2": (lambda x: torch.fft.irfft2(torch.fft.rfft2(x), s=(3, 5)), [some(2, 3, 5)]),
     "complex": (lambda x: torch.view_as_real(torch.view_as_complex(x) * torch.polar(torch.ones(3, dtype=torch.float64), torch.arange(3.0, dtype=torch.float64))), [some(2, 3, 2)]),
+    **{f"complex {f}": (lambda x, y, f=f: torch.view_as_real(getattr(torch.complex(x, y), f)()), [some(*X), above(*X)])
+       for f in ("log", "sqrt", "reciprocal", "sgn", "sin", "cos", "sinh", "cosh", "tanh")},
+    "complex powers": (lambda x, y: (torch.complex(x, y) ** 3 + torch.complex(x, y) ** -2 + torch.complex(x, y) ** 0.7).imag, [some(*X), above(*X)]),
+    "angles": (lambda x, y: torch.complex(x, y).angle() + torch.complex(x, y).conj().imag + torch.angle(x) * x, [some(*X), above(*X)]),
 }  # fmt: skip
 
 FAMILIES = {

@@ -82,21 +82,14 @@ class _Recorder:
         """The float outputs, as results of a node that knows their gradient."""
         if not self.arguments and all(t.node.host for t in self.floats):
             return self.floats  # numbers, which take the dtype of what they meet
-        arriving = [parameter("upstream", i, t.node.type) for i, t in enumerate(self.floats)]
+        arriving = [Tensor(parameter("upstream", i, t.node.type), self.graph) for i, t in enumerate(self.floats)]
         pairs = self._differentiated(gradient, arriving) if self.arguments else []
-        leaves = [parameter("argument", i, x.node.type) for i, (x, _) in enumerate(pairs)]
-        known = {x.node: leaf for (x, _), leaf in zip(pairs, leaves, strict=True)}
-        closed = close([slope.node for _, slope in pairs], [*arriving, *leaves], known, "value")
-        inputs = [*(t.node for t in self.floats), *(x.node for x, _ in pairs), *closed.outside]
-        attrs = at.CustomGradientAttrs(closed.graph, len(self.floats))
-        node = record("custom_gradient", inputs, attrs, self.name)
-        graph = common_graph(*self.arguments, *self.outputs, *(slope for _, slope in pairs))
-        return [Tensor(record("item", [node], at.ItemAttrs(i)), graph) for i in range(len(self.floats))]
+        return told_gradient(self.name, self.floats, arriving, pairs)
 
-    def _differentiated(self, gradient: Callable[..., Any], arriving: Sequence[Node]) -> list[tuple[Tensor, Tensor]]:
+    def _differentiated(self, gradient: Callable[..., Any], arriving: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """The arguments that get a gradient, each with its gradient."""
         leaves = iter(arriving)
-        given = [Tensor(next(leaves), self.graph) if t.dtype.is_float else None for t in self.outputs]
+        given = [next(leaves) if t.dtype.is_float else None for t in self.outputs]
         _need_arity(self.name, gradient, len(given))
         found = gradient(*given)
         slopes = list(found) if isinstance(found, tuple | list) else [found]
@@ -125,6 +118,27 @@ class _Recorder:
                 "sum over the axes along which it was repeated, upstream.sum(0), or cast, upstream.astype(x.dtype)",
             )
         return slope
+
+
+def arriving_at(output: Tensor, number: int) -> Tensor:
+    """Stands for the gradient that will arrive at an output of a function."""
+    return Tensor(parameter("upstream", number, output.node.type), output.graph)
+
+
+def told_gradient(
+    name: str, outputs: Sequence[Tensor], arriving: Sequence[Tensor], pairs: Sequence[tuple[Tensor, Tensor]]
+) -> list[Tensor]:
+    """Float outputs as results of a node that knows their gradient: arguments, each with its slope.
+
+    The slopes are computed from what arrives at each output.
+    """
+    leaves = [parameter("argument", i, x.node.type) for i, (x, _) in enumerate(pairs)]
+    known = {x.node: leaf for (x, _), leaf in zip(pairs, leaves, strict=True)}
+    closed = close([slope.node for _, slope in pairs], [*(t.node for t in arriving), *leaves], known, "value")
+    inputs = [*(t.node for t in outputs), *(x.node for x, _ in pairs), *closed.outside]
+    node = record("custom_gradient", inputs, at.CustomGradientAttrs(closed.graph, len(outputs)), name)
+    graph = common_graph(*outputs, *arriving, *(t for pair in pairs for t in pair))
+    return [Tensor(record("item", [node], at.ItemAttrs(i)), graph) for i in range(len(outputs))]
 
 
 # -- what goes in and comes out ----------------------------------------------------------------------------------

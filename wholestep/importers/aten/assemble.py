@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from wholestep.compiler.frontend.functions import stop_gradient
+from wholestep.compiler.frontend.functions import iota, stop_gradient, where
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.layers import by_mode
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.attrs import MatmulAttrs
-from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import Dim, Extent
 from wholestep.compiler.passes.cse import share_common_nodes
-from wholestep.errors import TrainingWarning, UsageError
+from wholestep.errors import TrainingWarning, UnsupportedOpError, UsageError, WholestepError
 from wholestep.importers.aten.coverage import need_covered
 from wholestep.importers.aten.export import (
     BUFFER,
-    CHANGE,
+    CHANGES,
     INPUT,
     PARAMETER,
     RESULT,
@@ -40,10 +40,34 @@ Array = np.ndarray[Any, Any]
 
 
 def assembled(module: Any, call: Call, modes: tuple[str, ...]) -> tuple[Program, dict[str, Holding], dict[str, Array]]:
-    """A module's program, what it holds, and the numbers of that."""
+    """A module's program, what it holds, and the numbers of that.
+
+    Where an op needs a number for what is a symbol, the sizes of the example are taken, and a warning says so.
+    """
+    programs = _programs(module, call, modes)
+    try:
+        return _joint(module, call, programs)
+    except UnsupportedOpError as error:
+        if not call.symbols:
+            raise
+        first = error
+    fixed = Call(call.args, call.named, {})
+    try:
+        found = _joint(module, fixed, _programs(module, fixed, modes))
+    except WholestepError:
+        raise first from None
+    warn_fixed(f"the network needs the sizes of the example: {str(first).split('. Say what it is')[0]}")
+    return found
+
+
+def _programs(module: Any, call: Call, modes: tuple[str, ...]) -> list[Exported]:
     programs = [export(module, call, modes[0]), *_evaluated(module, call, modes[1:])]
     for exported in programs:
         need_covered(exported)
+    return programs
+
+
+def _joint(module: Any, call: Call, programs: list[Exported]) -> tuple[Program, dict[str, Holding], dict[str, Array]]:
     held = held_arrays(module, programs)
     graph = Graph()
     symbols = _symbols(programs, call)
@@ -58,7 +82,7 @@ def assembled(module: Any, call: Call, modes: tuple[str, ...]) -> tuple[Program,
         if exported.mode == "train" or len(programs) == 1:
             for name, value in changes.items():
                 leaf = leaves[held[name].same_as or name]
-                graph.update(leaf, _settled(value, leaf))
+                graph.update(leaf, _read(leaf, _settled(value, leaf)))
     graph.set_outputs({f"out{i}": value for i, value in enumerate(_by_mode(module, results))})
     whole = share_common_nodes(graph.to_ir())
     program = Program(_joined(whole), form, type(module).__name__, f"from torch {torch.__version__.split('+')[0]}")
@@ -155,7 +179,7 @@ def _recorded(
         found = values[value] if isinstance(value, torch.fx.Node) else value
         if kind is RESULT and isinstance(found, Tensor | torch.Tensor | Pair):
             outputs.append(_output(recorder, value, found))
-        elif kind is CHANGE:
+        elif kind in CHANGES:
             changes[str(name)] = recorder.tensor(found)
     return outputs, changes
 
@@ -169,6 +193,14 @@ def _output(recorder: Recorder, node: Any, found: Any) -> Tensor:
 
 def _settled(value: Tensor, leaf: Tensor) -> Tensor:
     return stop_gradient(value.astype(leaf.dtype)) if value.shape == leaf.shape else value
+
+
+def _read(leaf: Tensor, value: Tensor) -> Tensor:
+    """The value; a state that is written and read nowhere is read here, since a graph holds what it reads."""
+    if value.shape != leaf.shape or leaf.node in toposort([value.node]):
+        return value
+    flat = leaf.reshape(-1)
+    return where(iota(flat.shape, 0) >= 0, value.reshape(-1), flat).reshape(leaf.shape)
 
 
 # -- outputs -----------------------------------------------------------------------------------------------------

@@ -12,19 +12,11 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import TrainingWarning, UsageError
+from wholestep.importers.aten.backwards import kept_backwards
+from wholestep.importers.aten.branches import without_checks
+from wholestep.importers.aten.stopped import mark_stopped
 from wholestep.importers.aten.table import find_row, load_table
 from wholestep.records import dataclass
-
-
-@torch.library.custom_op("wholestep::stop_gradient", mutates_args=())
-def stop_gradient(x: torch.Tensor) -> torch.Tensor:
-    """Stands for `detach` and for what enters a `no_grad` region: torch's own decomposition forgets both."""
-    return x.clone()
-
-
-@stop_gradient.register_fake
-def _(x: Any) -> Any:
-    return torch.empty_like(x)
 
 
 @torch.library.custom_op("wholestep::elementwise", mutates_args=())
@@ -83,12 +75,12 @@ class Exported:
 
     @property
     def changed(self) -> set[str]:
-        """The buffers that a call changes."""
-        return {str(name) for _, kind, name in self.outputs() if kind is OutputKind.BUFFER_MUTATION}
+        """The buffers that a call changes, and parameters that are not trained."""
+        return {str(name) for _, kind, name in self.outputs() if kind in CHANGES}
 
 
 INPUT, PARAMETER, BUFFER = InputKind.USER_INPUT, InputKind.PARAMETER, InputKind.BUFFER
-RESULT, CHANGE = OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION
+RESULT, CHANGES = OutputKind.USER_OUTPUT, (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 TOKEN = OutputKind.TOKEN  # orders the checks that torch would make; they are left out
 
 
@@ -106,60 +98,32 @@ def export(module: Any, call: Call, mode: str) -> Exported:
     load_table()
     with _in_mode(module, mode), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with _noted_functions() as functions:
+        with kept_backwards() as forgotten, without_checks():
             program = _exported(module, call, mode)
-        _mark_stopped(program)
+        mark_stopped(program)
         _hide_clamps(program)
         try:
             done = program.run_decompositions(_table())
             _show_clamps(done)
         except Exception as error:
             fail(UsageError, f"torch cannot decompose {type(module).__name__} in {mode} mode: {_first_line(error)}")
-    if functions and mode == "train":
+    if forgotten and mode == "train":
         warnings.warn(
-            f"{type(module).__name__} uses {', '.join(sorted(functions))}: torch.export keeps the forward of an "
-            "autograd function and not its backward. Its gradient here is that of its forward.",
+            f"{type(module).__name__} uses {', '.join(sorted(forgotten))}, whose backward cannot be exported. The "
+            "gradient here is that of the forward.",
             TrainingWarning,
             stacklevel=2,
         )
-    for _, kind, name in Exported(done, mode).outputs():
-        if kind not in (RESULT, CHANGE, TOKEN):
+    exported = Exported(done, mode)
+    for _, kind, name in exported.outputs():
+        trained = kind is OutputKind.PARAMETER_MUTATION and exported.number(str(name)).requires_grad
+        if trained or kind not in (RESULT, *CHANGES, TOKEN):
             fail(
                 UsageError,
-                f"the module changes {name!r} ({kind.name.lower().replace('_', ' ')}) in its forward; only buffers may "
-                "change.",
+                f"the module changes {name!r} ({kind.name.lower().replace('_', ' ')}) in its forward; only buffers, "
+                "and parameters that need no gradient, may change.",
             )
-    return Exported(done, mode)
-
-
-@contextmanager
-def _noted_functions() -> Iterator[set[str]]:
-    """The autograd functions that are applied meanwhile, but for torch's own."""
-    known, found = torch.autograd.Function.__dict__["apply"], set()
-
-    def apply(cls: Any, *args: Any, **named: Any) -> Any:
-        if cls.__module__.startswith("torch."):
-            return known.__func__(cls, *args, **named)
-        found.add(cls.__qualname__)
-        with _differentiated():
-            return known.__func__(cls, *args, **named)
-
-    torch.autograd.Function.apply = classmethod(apply)
-    try:
-        yield found
-    finally:
-        torch.autograd.Function.apply = known
-
-
-@contextmanager
-def _differentiated() -> Iterator[None]:
-    """`no_grad` means nothing: in the forward of an autograd function it saves memory, and no gradient stops there."""
-    kept = torch.no_grad.__enter__, torch.no_grad.__exit__
-    torch.no_grad.__enter__, torch.no_grad.__exit__ = lambda self: None, lambda self, *error: None
-    try:
-        yield
-    finally:
-        torch.no_grad.__enter__, torch.no_grad.__exit__ = kept
+    return exported
 
 
 def _exported(module: Any, call: Call, mode: str) -> Any:
@@ -218,29 +182,6 @@ def _in_mode(module: Any, mode: str) -> Iterator[None]:
     finally:
         for m, training in before.items():
             m.training = training
-
-
-def _mark_stopped(program: Any) -> None:
-    """Put a mark where gradients stop, that decomposition does not remove."""
-    marker = torch.ops.wholestep.stop_gradient.default
-    graph = program.graph_module.graph
-    for node in list(graph.nodes):
-        if node.op != "call_function":
-            continue
-        if node.target in (torch.ops.aten.detach.default, torch.ops.aten.detach_.default):
-            node.target = marker
-        elif "set_grad_enabled" in str(node.target) and node.args and node.args[0] is False:
-            for operand in dict.fromkeys(a for a in node.args if isinstance(a, torch.fx.Node)):
-                meta = operand.meta.get("val")
-                if operand.op == "get_attr" or not isinstance(meta, torch.Tensor) or not meta.is_floating_point():
-                    continue
-                with graph.inserting_before(node):
-                    mark = graph.call_function(marker, (operand,))
-                    mark.meta = {
-                        k: v for k, v in operand.meta.items() if k in ("val", "stack_trace", "nn_module_stack")
-                    }
-                node.replace_input_with(operand, mark)
-    program.graph_module.recompile()
 
 
 def _hide_clamps(program: Any) -> None:

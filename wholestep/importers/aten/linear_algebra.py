@@ -21,6 +21,10 @@ def _square(r: Recorder, x: Any) -> tuple[Tensor, int]:
     return t, n
 
 
+def _identity(like: Tensor, n: int) -> Tensor:
+    return (ws.iota((n, n), 0) == ws.iota((n, n), 1)).astype(like.dtype)
+
+
 def _solved(a: Tensor, n: int, b: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
     """What a's inverse makes of b, by elimination with the largest pivot of each column; and the signed pivots."""
     whole, pivots = a if b is None else ws.concat([a, b], -1), []
@@ -57,7 +61,7 @@ def _slogdet(r: Recorder, x: Any) -> tuple[Any, ...]:
 @row("linalg_inv_ex", refuses=REFUSES)
 def _inv(r: Recorder, x: Any, **_: Any) -> tuple[Any, ...]:
     a, n = _square(r, x)
-    unit = (ws.iota((n, n), 0) == ws.iota((n, n), 1)).astype(a.dtype)
+    unit = _identity(a, n)
     return _solved(a, n, unit.expand(*a.shape))[0], None
 
 
@@ -104,3 +108,78 @@ def _solve_triangular(
         found.append(value if unitriangular else value / a[..., k : k + 1, k : k + 1])
     whole = ws.concat(found[::-1] if upper else found, -2)
     return (whole if left else whole.transpose(-1, -2)).expand(*r.shape)
+
+
+@row("cholesky_solve", refuses=REFUSES)
+def _cholesky_solve(r: Recorder, y: Any, x: Any, upper: bool = False) -> Tensor:
+    half = _solve_triangular(r, _turned(r, x, upper), y, upper=False)
+    return _solve_triangular(r, _turned(r, x, not upper), half, upper=True)
+
+
+@row("cholesky_inverse", refuses=REFUSES)
+def _cholesky_inverse(r: Recorder, x: Any, upper: bool = False) -> Tensor:
+    a, n = _square(r, x)
+    unit = _identity(a, n)
+    return _cholesky_solve(r, unit.expand(*a.shape), a, upper)
+
+
+def _turned(r: Recorder, x: Any, turn: bool) -> Tensor:
+    t = r.tensor(x)
+    return t.transpose(-1, -2) if turn else t
+
+
+HALVINGS, TERMS = 10, 14  # of a norm of 256: (256 / 2**10)**15 / 15! is below the digits of float64
+
+
+@row("linalg_matrix_exp")
+def _matrix_exp(r: Recorder, x: Any) -> Tensor:
+    """The series of a small part of the matrix, squared back: exact to rounding for norms up to some hundreds."""
+    a = r.tensor(x)
+    n = r.fixed(a.shape[-1], "the size of its matrices")
+    unit = _identity(a, n)
+    part, total = a * 0.5**HALVINGS, unit
+    for k in range(TERMS, 0, -1):
+        total = unit + ws.matmul(part, total) * (1.0 / k) if k < TERMS else unit + part * (1.0 / k)
+    for _ in range(HALVINGS):
+        total = ws.matmul(total, total)
+    return total
+
+
+@row("linalg_householder_product", "orgqr", refuses=REFUSES)
+def _householder_product(r: Recorder, x: Any, scales: Any) -> Tensor:
+    t, tau = r.tensor(x), r.tensor(scales)
+    m, n = (r.fixed(e, "the size of its matrices") for e in t.shape[-2:])
+    count = r.fixed(tau.shape[-1], "the number of reflections")
+    if n > MOST:
+        r.refuse(f"takes matrices of {n} columns; they are computed column by column, {MOST} at most")
+    found = _identity(t, m)[:, :n].expand(*t.shape)
+    rows = ws.iota((m,), 0)
+    for k in reversed(range(count)):
+        v = ws.where(rows == k, 1.0, ws.where(rows > k, t[..., k], 0.0))
+        along = ws.matmul(v.reshape((*v.shape[:-1], 1, m)), found)
+        found = found - tau[..., k : k + 1].reshape((*tau.shape[:-1], 1, 1)) * v.reshape((*v.shape, 1)) * along
+    return found
+
+
+@row("linalg_qr", refuses="more columns than rows, and whole bases of fewer columns")
+def _qr(r: Recorder, x: Any, mode: str = "reduced") -> tuple[Tensor, Tensor]:
+    """By reflections, with LAPACK's signs."""
+    t = r.tensor(x)
+    m, n = (r.fixed(e, "the size of its matrices") for e in t.shape[-2:])
+    if n > min(m, MOST) or (mode != "reduced" and m != n) or mode == "r":
+        r.refuse(f"takes matrices of {m} rows and {n} columns, mode {mode!r}")
+    rows, above, base = ws.iota((m,), 0), t, _identity(t, m).expand(*t.shape[:-2], m, m)
+    for k in range(min(n, m - 1)):
+        column = ws.where(rows >= k, above[..., k], 0.0)
+        head = column[..., k : k + 1]
+        below = (column * column).sum(-1, True) - head * head
+        done = ws.where(rows > k, ws.abs(column), 0.0).max(-1, True) == 0.0
+        size = ws.sqrt(ws.where(done, 1.0, below + head * head))
+        v = ws.where(rows == k, column + ws.where(head < 0.0, -size, size), column)
+        scale = ws.where(done, 0.0, 2.0 / ws.where(done, 1.0, (v * v).sum(-1, True)))
+        upright, flat = v.reshape((*v.shape, 1)), v.reshape((*v.shape[:-1], 1, m))
+        factor = scale.reshape((*scale.shape, 1))
+        above = above - factor * upright * ws.matmul(flat, above)
+        base = base - factor * ws.matmul(base, upright) * flat
+    triangle = above[..., :n, :] * (ws.iota((n, n), 1) >= ws.iota((n, n), 0)).astype(t.dtype)
+    return base[..., :n], triangle

@@ -30,6 +30,12 @@ def _view(r: Recorder, x: Any, *_: Any) -> Tensor:
     return t.reshape(r.shape)
 
 
+@row("atleast_1d.Sequence", "atleast_2d.Sequence", "atleast_3d.Sequence")
+def _views(r: Recorder, tensors: Any) -> tuple[Tensor, ...]:
+    shapes = (tuple(map(r.extent, m.shape)) for m in r.meta)
+    return tuple(r.tensor(x).reshape(shape) for x, shape in zip(tensors, shapes))
+
+
 @row("expand", "expand_copy", "broadcast_to", "expand_as")
 def _expand(r: Recorder, x: Any, *_: Any, **__: Any) -> Tensor:
     t = r.tensor(x)

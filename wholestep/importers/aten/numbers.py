@@ -21,7 +21,7 @@ class Held:
     """A parameter or buffer of a module."""
 
     array: Array
-    trained: bool  # is it a parameter?
+    trained: bool  # is it a parameter, which a call does not change?
     requires_grad: bool
     live: bool  # is it a leaf of the graph, rather than part of it?
     is_complex: bool
@@ -43,6 +43,7 @@ def held_arrays(module: Any, programs: Any) -> dict[str, Held]:
     live: set[str] = set()
     for exported in programs:
         live |= {str(name) for _, kind, name in exported.placeholders() if name and is_leaf(exported, kind, name)}
+    changed = set().union(*(exported.changed for exported in programs))
     parameters = dict(module.named_parameters(remove_duplicate=False))
     buffers = dict(module.named_buffers(remove_duplicate=False))
     saved = module.state_dict(keep_vars=True)
@@ -55,7 +56,7 @@ def held_arrays(module: Any, programs: Any) -> dict[str, Held]:
             live.add(name)  # not read; it can be loaded as any other
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.dtype) if tensor.numel() else name
         array = _as_array(name, tensor)
-        is_parameter = name in parameters and tensor.numel() > 0
+        is_parameter = name in parameters and name not in changed and tensor.numel() > 0
         same = first.setdefault(key, name)
         found[name] = Held(
             array,

@@ -16,7 +16,7 @@ Cell = Callable[[Any, Tensor, Weights], Any]  # state, input of a step, weights 
 
 def _gates(x: Tensor, h: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
     """What the input and the state add to the gates."""
-    bias = len(w) == 4
+    bias = len(w) >= 4
     return (x if not bias else x + w[2]), (h @ w[1].T + w[3] if bias else h @ w[1].T)
 
 
@@ -25,7 +25,8 @@ def _lstm_cell(state: tuple[Tensor, Tensor], x: Tensor, w: Weights) -> tuple[Ten
     given, kept = _gates(x, h, w)
     i, f, g, o = ws.chunk(given + kept, 4, -1)
     c = ws.sigmoid(f) * c + ws.sigmoid(i) * ws.tanh(g)
-    return ws.sigmoid(o) * ws.tanh(c), c
+    h = ws.sigmoid(o) * ws.tanh(c)
+    return (h @ w[-1].T if len(w) % 2 else h), c  # weights of an odd number: the last one projects
 
 
 def _gru_cell(state: tuple[Tensor], x: Tensor, w: Weights) -> tuple[Tensor]:
@@ -66,8 +67,7 @@ def _layers(
     xs = xs.reshape((xs.shape[0], 1, xs.shape[1])) if alone else xs.transpose(0, 1) if batch_first else xs
     weights = [r.tensor(p) for p in params]
     each, directions = 4 if has_biases else 2, 2 if bidirectional else 1
-    if len(weights) != each * directions * num_layers:
-        r.refuse("has a projection, which is not computed here")
+    each += len(weights) > each * directions * num_layers  # a projection
     finals: list[Any] = []
     for layer in range(num_layers):
         outs = []
@@ -86,7 +86,7 @@ def _layers(
     return (xs.transpose(0, 1) if batch_first else xs), ends
 
 
-@row("lstm.input", refuses="packed sequences and projections")
+@row("lstm.input", refuses="packed sequences")
 def _lstm(r: Recorder, x: Any, hx: Any, *options: Any) -> tuple[Tensor, ...]:
     out, ends = _layers(r, _lstm_cell, [r.tensor(h) for h in hx], x, *options)
     return out, *ends

@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Function)
 FAMILIES = (
     *("pointwise", "arithmetic", "logic", "activations", "filled", "reductions", "ordered", "movement", "padding"),
     *("indexing", "scatter", "products", "norms", "windows", "pools", "resize", "random", "recurrent", "complex"),
-    "linear_algebra",
+    *("complex_functions", "linear_algebra", "backwards"),
 )
 
 
