@@ -40,6 +40,12 @@ LATE = (
     "did not come within {timeout:g} s: it hangs, {others}or is slower than that",
     "Look at what it printed last, or wait longer: ws.Workers(timeout=...).",
 )
+UNLIKE = (
+    "exchanges something else: it is at another place of the script",
+    "What workers do together all of them call, in one order: steps, and where they have divided states or layers "
+    "also ws.save_checkpoint, session.state_dict and session.get.",
+)
+MEANINGS = {errno.ETIMEDOUT: LATE, errno.EPROTO: UNLIKE}  # of errors; of any other: GONE
 
 
 class MPIGroup:
@@ -171,7 +177,7 @@ class MPIGroup:
     def lost(self, error: int, missing: int, step: int, others: str = "") -> WorkerError:
         """What a failure means, for people; `others`: what else may keep a rank from coming."""
         named = self.ranks[missing].named(missing, self.size)
-        what, how = LATE if error == errno.ETIMEDOUT else GONE
+        what, how = MEANINGS.get(error, GONE)
         what = what.format(timeout=self.native.timeout, others=others)
         return WorkerError(f"{named} {what}. Its last step was {step}. {how}", missing, step)
 

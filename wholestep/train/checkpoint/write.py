@@ -78,14 +78,21 @@ def save_checkpoint(folder: str | PathLike[str], session: Session, **run: Any) -
         folder: of the run, e.g. "runs/digits"; the checkpoint becomes `runs/digits/step-00000120`.
         run: what else goes on where it was: `position, history, loader, callbacks, config, logs`.
 
-    A folder that cannot be written, or a full disk, is a `CheckpointError`; what was there before is still there.
+    A folder that cannot be written, or a full disk, is a `CheckpointError`; what was there before is still there.  Of
+    several workers the first one writes; where they have divided states or layers all of them call it, since each has a
+    part.
 
     Example::
 
         path = ws.save_checkpoint("runs/digits", session)
         ws.load_checkpoint("runs/digits").restore(session)
     """
-    return write_checkpoint(Path(folder), capture(session, **run))
+    group = session.group
+    if group is None:
+        return write_checkpoint(Path(folder), capture(session, **run))
+    from wholestep.train.checkpoint.by_hand import save_among
+
+    return save_among(group, Path(folder), session, **run)
 
 
 def write_checkpoint(folder: Path, taken: Checkpoint) -> Path:

@@ -35,7 +35,8 @@ static int exchange_memory(engine *e, pieces *p) {
     char *slot = slot_of(e, rank, p->same ? 0 : other);
     if (p->out[other] != slot) memcpy(slot, p->out[other], (size_t)p->out_bytes[other]);
   }
-  __atomic_store_n(&((sign *)e->windows[rank])->published, ++e->published, __ATOMIC_RELEASE);
+  show(&((sign *)e->windows[rank])->what[e->turns % 2], e->what);
+  show(&((sign *)e->windows[rank])->published, ++e->published);
   patience wait = {0};
   for (int other = 0; other < size; other++) {
     const sign *theirs = (const sign *)e->windows[other];
@@ -43,6 +44,7 @@ static int exchange_memory(engine *e, pieces *p) {
       const int error = seen(&theirs->left) ? EPIPE : wait_on(e, &wait, other);
       if (error && seen(&theirs->published) < e->published) return fail(e, error, other);  /* it may have come, then left */
     }
+    if (seen(&theirs->what[e->turns % 2]) != e->what) return fail(e, EPROTO, other);
     p->in[other] = slot_of(e, other, p->same ? 0 : rank);
   }
   come_through(e, &wait);
@@ -68,14 +70,15 @@ static int finish(engine *e) {
 static int exchange_messages(engine *e, pieces *p) {
   const int rank = e->group.rank, size = e->group.size;
   const messages *m = &e->mpi;
+  const int tag = (int)(e->what >> 56);               /* what others exchange instead is not for us */
   for (int q = 0; q < size; q++) {
     char *to = p->in[q] ? (char *)p->in[q] : e->received + q * e->slot;
     p->in[q] = to;
-    if (q != rank && m->irecv(to, (int)p->in_bytes[q], m->byte, q, 0, m->comm, &e->requests[q])) return fail(e, EPIPE, q);
+    if (q != rank && m->irecv(to, (int)p->in_bytes[q], m->byte, q, tag, m->comm, &e->requests[q])) return fail(e, EPIPE, q);
   }
   for (int q = 0; q < size; q++) {
     const int from = p->same ? rank : q;
-    if (q != rank && m->isend(p->out[from], (int)p->out_bytes[from], m->byte, q, 0, m->comm, &e->requests[size + q]))
+    if (q != rank && m->isend(p->out[from], (int)p->out_bytes[from], m->byte, q, tag, m->comm, &e->requests[size + q]))
       return fail(e, EPIPE, q);
   }
   return finish(e);
@@ -127,6 +130,12 @@ static long part_of(long count, int part, int size, long step, long length, long
 
 /* ---- collectives ---- */
 
+enum { ALL_REDUCE = 1, REDUCE_SCATTER, ALL_GATHER, BROADCAST };
+
+static void begin(engine *e, int kind, int dtype, const row *r) {
+  e->what = (uint64_t)kind << 60 | (uint64_t)dtype << 56 | (uint64_t)r->count;
+}
+
 /* Give `count` elements of the own row to all and take theirs, into block q of `to`, or into the own place of each. */
 static int share_all(engine *e, const row *r, const long *own_first, const long *own_count, int blocks, const char *mine) {
   PIECES(e);
@@ -159,6 +168,7 @@ static int all_reduce(ws_group *g, const ws_share *shares, int number, int dtype
   engine *e = (engine *)g;
   const row r = row_of(shares, number, dtype);
   if (g->failed || r.count == 0) return g->failed;
+  begin(e, ALL_REDUCE, dtype, &r);
   if (r.count * r.bytes <= SMALL) return all_reduce_small(e, &r, dtype);
   PIECES(e);
   const long length = e->slot / r.bytes, longest = (r.count + size - 1) / size;
@@ -186,6 +196,7 @@ static int reduce_scatter(ws_group *g, const ws_share *shares, int number, int d
   const row r = row_of(shares, number, dtype);
   PIECES(e);
   (void)firsts, (void)counts;
+  begin(e, REDUCE_SCATTER, dtype, &r);
   const long length = e->slot / r.bytes;
   for (long first = 0; first < r.count; first += length) {
     const long count = r.count - first < length ? r.count - first : length;
@@ -206,6 +217,7 @@ static int spread(ws_group *g, const ws_share *shares, int number, int dtype, in
   const row r = row_of(shares, number, dtype);
   const long length = e->slot / r.bytes;
   long firsts[g->size], counts[g->size];
+  begin(e, from_all ? ALL_GATHER : BROADCAST, dtype, &r);
   for (long first = 0; first < r.count; first += length) {
     const long count = r.count - first < length ? r.count - first : length;
     for (int q = 0; q < g->size; q++) firsts[q] = first, counts[q] = from_all || q == 0 ? count : 0;

@@ -23,10 +23,11 @@ typedef struct {
 } messages;
 
 /* What a rank shows the others of its machine, in a line of its own: how often it has published, and that it has left.
-   In a grid, too: whom it waits for (1 + a number), whom it found missing (error << 32 beside), that it looks again. */
+   In a grid, too: whom it waits for (1 + a number), whom it found missing (error << 32 beside), that it looks again.
+   `what` it exchanges, in turns as its slots: all are to exchange the same. */
 typedef struct {
   _Alignas(64) uint64_t published;
-  uint64_t left, waits, blames, looks;
+  uint64_t left, waits, blames, looks, what[2];
 } sign;
 
 enum {
@@ -50,6 +51,7 @@ typedef struct {
   int all;                                            /* of them */
   long slot;                                          /* bytes */
   uint64_t published, turns;
+  uint64_t what;                                      /* kind, dtype and elements of the collective that is under way */
   char *received, *packed;                            /* size slots each, for messages */
   request *requests;                                  /* 2 x size */
   int spins;                                          /* none where there are more ranks than cores */

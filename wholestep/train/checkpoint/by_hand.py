@@ -1,0 +1,43 @@
+"""`ws.save_checkpoint` in one of several workers: the first one writes, and what they have divided all give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wholestep.errors import CheckpointError, WorkerError
+from wholestep.train.checkpoint.write import capture, write_checkpoint
+
+if TYPE_CHECKING:
+    from wholestep.compiler.runtime.group import Group
+    from wholestep.session import Session
+
+WRITTEN, FAILED = b"+", b"-"  # before what rank 0 tells
+
+
+def save_among(group: Group, folder: Path, session: Session, **run: Any) -> Path:
+    """The folder of the checkpoint, in every worker that calls it."""
+    if not any(map(session.state.is_divided, session.lasting_states)):  # nobody needs the others
+        if group.rank == 0:
+            return write_checkpoint(folder, capture(session, **run))
+        return folder / f"step-{session.state.step:08d}"
+    try:
+        taken = capture(session, **run)  # all gather
+        told = group.broadcast(_written(folder, taken) if group.rank == 0 else b"")
+    except WorkerError as error:
+        raise WorkerError(
+            f"ws.save_checkpoint: {error} All workers call it where they have divided states or layers, since each has "
+            "a part of them.",
+            error.rank,
+            error.step,
+        ) from error
+    if told.startswith(FAILED):
+        raise CheckpointError(told[1:].decode())
+    return Path(told[1:].decode())
+
+
+def _written(folder: Path, taken: Any) -> bytes:
+    try:
+        return WRITTEN + str(write_checkpoint(folder, taken)).encode()
+    except CheckpointError as error:
+        return FAILED + str(error).encode()
