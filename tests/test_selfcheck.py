@@ -317,6 +317,32 @@ def test_updates_on_a_grid_are_those_of_the_whole(optimizer: ws.Optimizer) -> No
     np.testing.assert_allclose(some, every[grid((190, 200))], rtol=1e-12)
 
 
+def deep(init: object = 0.0) -> ws.Graph:
+    """Twelve layers whose matrices are given their numbers afterwards, as those of imported networks are."""
+    g = ws.Graph()
+    h, labels = g.input("x", ("batch", 64)), g.input("labels", ("batch",), "int32")
+    for i in range(12):
+        h = ws.relu(h @ g.parameter(f"w{i}", (64, 64), init).T + g.parameter(f"b{i}", (64,), 0.0))
+    g.set_outputs({"loss": ws.losses.cross_entropy(h * 1e3, labels)})
+    return g
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_the_numbers_of_a_deep_network_of_zeros_are_finite() -> None:
+    session = ws.build_session(deep(), optimizer=ws.AdamW(), batch_size=8, options=ALWAYS, device="reference")
+    graph = _meaning(session._programs.compiled.definition.trace("train"))
+    drawn = Draw(graph, ())
+    first = drawn.trial({"batch": 3}, 0)
+    seen = interpret(graph, inputs=first.inputs, state=first.state, scalars=first.scalars, sizes=first.sizes, step=STEP)
+    assert seen.outputs["loss"] < 1e5
+    for i in range(12):  # every layer is reached by the gradients, and none is drowned in Adam's eps
+        assert np.abs(seen.state[f"w{i}.adam.m"] - first.state[f"w{i}.adam.m"]).max() > 1e-6
+    wild = replace(drawn, spread=dict.fromkeys(graph.states(), 1e300))
+    for name, value in wild.trial({"batch": 3}, 1).state.items():
+        assert np.isfinite(value).all(), name
+        assert np.isfinite(np.square(value)).all(), name
+
+
 def test_a_wrong_update_of_a_large_state_is_named_by_its_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def freeze(graph: Graph) -> Graph:
         states = graph.states()

@@ -91,8 +91,10 @@ class Draw:
         shape = tuple(int(e) for e in type.shape)
         tiled = is_large(shape) and init.kind != "values"
         size = (TILE,) if tiled else shape
-        drawn = _DRAWS[init.kind](rng, size, *init.args) if init.kind in _DRAWS else _fan(rng, size, shape)
-        if init.kind == "constant" and type.dtype.is_float:
+        drawn = _DRAWS[init.kind](rng, size, *init.args) if init.kind in _DRAWS else _fan(rng, size, shape[:-1])
+        if _is_filled(node, init):
+            drawn = _fan(rng, size, shape[1:])
+        elif init.kind == "constant" and type.dtype.is_float:
             drawn += _distance(node, init, self.spread) * rng.uniform(0.1, 1.0, size)
         numbers = drawn.astype(type.dtype.numpy)
         return Tile(numbers) if tiled else numbers
@@ -106,11 +108,21 @@ def _distance(node: Node, init: Initializer, spread: Mapping[str, float] | None)
     (value,) = init.args
     if node.op == "parameter" or value != 0.0:
         return 0.1 * max(1.0, abs(value))
-    return 0.0 if spread is None else max(1e-8, spread.get(node.attrs.name, 0.0))  # type: ignore[attr-defined]
+    most = math.sqrt(float(node.type.dtype.largest))  # its square is a number too
+    return 0.0 if spread is None else min(max(1e-8, spread.get(node.attrs.name, 0.0)), most)  # type: ignore[attr-defined]
 
 
-def _fan(rng: Random, size: tuple[int, ...], shape: tuple[int, ...]) -> Array:
-    return rng.standard_normal(size) / math.sqrt(max(1, math.prod(shape[:-1])))
+def _is_filled(node: Node, init: Initializer) -> bool:
+    """Is a parameter a matrix that begins at 0?  Those of imported networks do, and are given their numbers later.
+
+    Drawn as other constants are, a little above, all its numbers would be positive: each layer larger than the one
+    before by its width, and a deep network beyond what its dtype holds.  Their first axis is that of the results.
+    """
+    return node.op == "parameter" and init.kind == "constant" and init.args == (0.0,) and len(node.type.shape) > 1
+
+
+def _fan(rng: Random, size: tuple[int, ...], summed: tuple[int, ...]) -> Array:
+    return rng.standard_normal(size) / math.sqrt(max(1, math.prod(summed)))
 
 
 _DRAWS: dict[str, Callable[..., Array]] = {
