@@ -1,4 +1,4 @@
-"""Convolutions with large weights by products: which are, who owns what, and the bits of those that are not."""
+"""Large weights, small images: convolutions by products, gradients in place; who owns what, and the bits of others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import wholestep as ws
 from tests.compiler.targets import make_plan
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.backends.cpu.scheduled import schedule_of, tiles_of
-from wholestep.compiler.backends.cpu.windows import products, winograd
+from wholestep.compiler.backends.cpu.windows import products, weights, winograd
 from wholestep.compiler.backends.cpu.windows.products import Meetings
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import interpret
@@ -31,22 +31,22 @@ CAPACITY = {"batch": 11}
 
 # (channels, outputs, rows, columns, kernel, stride, padding, dilation)
 CASES = {
-    "edges on all sides": (40, 33, 2, 2, (3, 3), 1, 1, 1),
+    "edges on all sides": (64, 33, 2, 2, (3, 3), 1, 1, 1),
     "several blocks of images": (32, 50, 5, 7, (3, 3), 1, 1, 1),
-    "strides": (33, 36, 5, 6, (3, 2), (2, 3), (1, 0), 1),
+    "strides": (48, 37, 5, 6, (3, 2), (2, 3), (1, 0), 1),
     "dilation": (32, 40, 5, 4, (2, 3), 1, 2, (1, 2)),
-    "one tap": (48, 32, 3, 3, (1, 1), 2, 0, 1),
+    "one tap": (80, 34, 3, 3, (1, 1), 2, 0, 1),
     "taps that meet nothing": (32, 32, 1, 2, (3, 3), 1, 1, 1),
 }
 
 
 def convolution(case: str) -> Graph:
-    """The update of a weight, and of one behind which the convolution's image has a gradient."""
+    """The updates of a weight and of one before it, so that the convolution's images have a gradient."""
     channels, outputs, rows, columns, kernel, stride, padding, dilation = CASES[case]
     g = ws.Graph()
-    x, one = g.input("x", ("batch", channels, rows, columns)), g.parameter("one", (channels, rows, columns))
+    x, one = g.input("x", ("batch", 3, rows, columns)), g.parameter("one", (channels, 3, 1, 1))
     weight, bias = g.parameter("w", (outputs, channels, *kernel)), g.parameter("b", (outputs, 1, 1))
-    y = ws.conv2d(x * one, weight, stride=stride, padding=padding, dilation=dilation) + bias
+    y = ws.conv2d(ws.conv2d(x, one), weight, stride=stride, padding=padding, dilation=dilation) + bias
     g.set_outputs({"loss": (y * y).mean()})
     return lower(train_graph(g, ws.SGD(lr=0.1)))
 
@@ -55,13 +55,18 @@ def by_products(plan: Plan) -> list[Kernel]:
     return [k for k in plan.kernels if k.kind is Kind.WINDOW and tiles_of(k).images]
 
 
+def in_place(plan: Plan) -> list[Kernel]:
+    return [k for k in plan.kernels if k.kind is Kind.WINDOW and tiles_of(k).in_place]
+
+
 @contextmanager
 def computed(least: int) -> Iterator[None]:
-    """Weights from so many bytes on are multiplied as products, a few images at a time."""
+    """Weights from so many bytes on are multiplied as products, a few images at a time; 0: their gradients in place."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(products, "LEAST_BYTES", least)
         patch.setattr(products, "PIXELS", 64)
         patch.setattr(winograd, "MOST_BYTES", 0)
+        patch.setattr(weights, "SMALL_IMAGE", 0 if least else 64)
         yield
 
 
@@ -91,6 +96,7 @@ def test_products_give_the_bits_of_tiles_on_any_number_of_threads(loaded: dict, 
     fast, plain = loaded[case]
     assert len(by_products(fast.plan)) == 2
     assert not by_products(plain.plan)
+    assert [len(in_place(of.plan)) for of in (fast, plain)] == [1, 0]
     for rows, threads in ((11, 2), (4, 3), (1, 2)):
         graph, sizes = convolution(case), {"batch": rows}
         inputs, state = example_values(graph, sizes, np.random.default_rng(rows))
@@ -120,17 +126,21 @@ def test_threads_share_images_or_channels_and_nothing_else(plans: dict[str, Plan
 
 def test_threads_share_the_channels_of_a_large_weight_and_another_number_of_images_is_refused() -> None:
     g = ws.Graph()
-    x, weight = g.input("x", ("batch", 128, 4, 4)), g.parameter("w", (114, 128, 3, 3))
-    g.set_outputs({"loss": (ws.conv2d(x, weight, padding=1) ** 2).mean()})
+    x, weight = g.input("x", ("batch", 3, 4, 4)), g.parameter("w", (114, 128, 3, 3))
+    images = ws.conv2d(x, g.parameter("one", (128, 3, 1, 1)))
+    g.set_outputs({"loss": (ws.conv2d(images, weight, padding=1) ** 2).mean()})
     plan = make_plan(lower(train_graph(g, ws.SGD(lr=0.1))), CAPACITY)
-    (kernel,) = by_products(plan)
+    kernel, adjoint = by_products(plan)
     assert schedule_of(kernel).split == 3  # each thread packs its own part of the weight
     assert load(dump(plan)) == plan
     more = replace(tiles_of(kernel), images=tiles_of(kernel).images + 1)
     changed = replace(kernel, schedule=replace(schedule_of(kernel), inner=more))
     with pytest.raises(PlanError, match="it is computed as"):
         check_file(replace(plan, kernels=tuple(changed if k is kernel else k for k in plan.kernels)))
-    assert kernel.body.work == 2 * 11 * (10 * 10) * 128 * 114  # 4 x 4 pixels see 10 x 10 of 12 x 12 taps
+    (gradient,) = in_place(plan)
+    assert (
+        gradient.body.work == adjoint.body.work == kernel.body.work == 2 * 11 * (10 * 10) * 128 * 114
+    )  # of 12 x 12 taps
 
 
 @pytest.mark.parametrize("adjoint", [False, True])

@@ -51,6 +51,7 @@ class Tiles:
     down: tuple[Taps, ...] = ()  # the phases of an adjoint in the image, along its rows
     across: tuple[Taps, ...] = ()  # and along its columns
     runs: Runs | None = None  # a row of a window, in a gradient of a weight
+    in_place: bool = False  # in a gradient of a weight: all images are read where they lie, for some outputs at a time
     images: int = 0  # computed together, as products (products.py); 0: one after the other
 
 

@@ -150,6 +150,44 @@ WS_APART void ws_add_taps(const ws_api *api, const ws_taps *t) {
     }
 }
 
+/* The gradient of a weight, [output][tap][channel]: `height` x `width` pixels of the gradient from g on meet those of
+   the images from x on. */
+typedef struct { int g, x, height, width; } ws_met;
+typedef struct {
+  long images, channels;
+  const float *g; long g_image, g_row, g_pixel, g_channel;
+  const float *x; long x_image, x_row, x_pixel;
+  float *into; int taps; const ws_met *met;
+} ws_weights;
+
+/* Some outputs at a time, so that their sums are written once. */
+WS_APART void ws_weights_of_images(const ws_weights *t, const long lo, const long hi) {
+  enum { LINE = WS_WIDE / (int)sizeof(float) };
+  const long output = t->taps * t->channels;
+#define WS_SOME(outputs, vectors) \
+  ws_weight_of_images_f32_wide(outputs, vectors, into, output, t->images, g, t->g_image, t->g_row, t->g_pixel, t->g_channel, \
+                               x + v, t->x_image, t->x_row, t->x_pixel, m->height, m->width)
+  for (long o = lo; o < hi; o += 4)
+    for (int i = 0; i < t->taps; i++) {
+      const ws_met *m = t->met + i;
+      const float *x = t->x + m->x;
+      for (long v = 0; v < t->channels; v += 3 * LINE) {
+        const long left = t->channels - v;
+        for (long j = o; j < hi && j < o + 4; j += o + 4 <= hi ? 4 : 1) {
+          const float *g = t->g + m->g + j * t->g_channel;
+          float *into = t->into + j * output + i * t->channels + v;
+          if (o + 4 <= hi && left >= 3 * LINE) WS_SOME(4, 3);
+          else if (o + 4 <= hi && left == 2 * LINE) WS_SOME(4, 2);
+          else if (o + 4 <= hi) WS_SOME(4, 1);
+          else if (left >= 3 * LINE) WS_SOME(1, 3);
+          else if (left == 2 * LINE) WS_SOME(1, 2);
+          else WS_SOME(1, 1);
+        }
+      }
+    }
+#undef WS_SOME
+}
+
 #define WS_POOLS(REAL, suffix, POSITION, position) \
   /* A window of an image that may reach over its edge, all channels at once. */ \
   WS_APART void ws_pool_pixel_##suffix##_##position(REAL *best, POSITION *positions, const REAL *x, const int channels, \

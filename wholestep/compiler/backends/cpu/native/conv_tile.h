@@ -162,6 +162,43 @@ WS_TILE void NAME(weight_tile)(const int outputs, const int vectors, REAL *into,
     }
 }
 
+/* into[j][v*WIDTH + l] = the sum over the images, one after the other, of the sums over their pixels, as above. */
+WS_TILE void NAME(weight_of_images)(const int outputs, const int vectors, REAL *into, const long into_output, const long images,
+                                      const REAL *g, const long g_image, const long g_row, const long g_pixel,
+                                      const long g_channel, const REAL *x, const long x_image, const long x_row,
+                                      const long x_pixel, const int height, const int width) {
+  V total[4][3];
+#pragma GCC unroll 4
+  for (int j = 0; j < outputs; j++)
+#pragma GCC unroll 3
+    for (int v = 0; v < vectors; v++) total[j][v] = (V){0};
+  for (long n = 0; n < images; n++, g += g_image, x += x_image) {
+    V sum[4][3];
+#pragma GCC unroll 4
+    for (int j = 0; j < outputs; j++)
+#pragma GCC unroll 3
+      for (int v = 0; v < vectors; v++) sum[j][v] = (V){0};
+    for (int i = 0; i < height; i++) {
+      const REAL *gp = g + i * g_row, *xp = x + i * x_row;
+      for (int p = 0; p < width; p++, gp += g_pixel, xp += x_pixel) {
+        V y[3];
+#pragma GCC unroll 3
+        for (int v = 0; v < vectors; v++) y[v] = *(const LOOSE *)(xp + v * WIDTH);
+#pragma GCC unroll 4
+        for (int j = 0; j < outputs; j++) NAME(spread)(sum[j], gp + j * g_channel, y, vectors);
+      }
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < outputs; j++)
+#pragma GCC unroll 3
+      for (int v = 0; v < vectors; v++) total[j][v] = total[j][v] + sum[j][v];
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < outputs; j++)
+#pragma GCC unroll 3
+    for (int v = 0; v < vectors; v++) *(LOOSE *)(into + j * into_output + v * WIDTH) = total[j][v];
+}
+
 /* A row of kernels: `length` elements for each of `outputs` outputs, in vectors. */
 WS_TILE void NAME(weight_row)(const int outputs, const int length, REAL *into, const long into_output, const REAL *g,
                                 const long g_row, const long g_pixel, const long g_channel, const REAL *x, const long x_row,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from wholestep.compiler.backends.cpu.render.images import Pen, clear_frame, image_epilogue, stage
+from wholestep.compiler.backends.cpu.render.products import render_weight_in_place
 from wholestep.compiler.backends.cpu.render.winograd import render_weight_by_tiles
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.backends.cpu.windows.frames import depth_columns, rounded
@@ -30,6 +31,9 @@ def render_conv2d_grad_weight(w: Writer) -> None:
     a = pen.window
     if pen.tiles.rows:
         render_weight_by_tiles(pen)
+        return
+    if pen.tiles.in_place:
+        render_weight_in_place(pen)
         return
     if pen.tiles.runs is None:
         _weight_of_channels(pen)

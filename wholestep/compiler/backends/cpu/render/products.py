@@ -75,3 +75,24 @@ def _epilogue(pen: Pen, m: Meetings) -> None:
             at = f"((p*{m.made} + {_place(m, m.adjoint, 'i1', 'i2')})*nb + i0 - n0)*{LANES}"
             w.emit(f"const {pen.real} *const acc = block + {at};")
             lanes(pen, run, {"acc": "acc[l]"})
+
+
+def render_weight_in_place(pen: Pen) -> None:
+    """The gradient of a weight: for some outputs at a time, all images from where they lie."""
+    w, a = pen.w, pen.window
+    (rows, columns, _), (height, width, channels), (tall, wide, _) = (pen.sizes(n) for n in ("g", "x", "result"))
+    (g_row, g_pixel, g_channel), (x_row, x_pixel, _) = pen.steps("g"), pen.steps("x")
+    m = Meetings(True, (height, width), (rows, columns), (tall, wide), a.stride, a.low, a.dilation)
+    met = []
+    for tap in range(tall * wide):
+        down, across = m.along(0, tap // wide), m.along(1, tap % wide)
+        (y, x), (v, u) = down[0] if down else (0, 0), across[0] if across else (0, 0)
+        places = y * g_row + v * g_pixel, x * x_row + u * x_pixel, len(down), len(across)
+        met.append(f"{{{', '.join(map(str, places))}}}")
+    w.emit(f"static const ws_met met[] = {{{', '.join(met)}}};")
+    images = w.scope.extent(w.kernel.axes[pen.operands["x"].axes[0]])
+    w.emit(f"const ws_weights of = {{{images}, {channels},")
+    w.emit(f"  {pen.at('g', '0')}, {pen.output_step('g')}, {g_row}, {g_pixel}, {g_channel},")
+    w.emit(f"  {pen.at('x', '0')}, {pen.output_step('x')}, {a.stride[0] * x_row}, {a.stride[1] * x_pixel},")
+    w.emit(f"  {pen.at('result')}, {tall * wide}, met}};")
+    w.emit(f"ws_weights_of_images(&of, {', '.join(w.span(0))});")

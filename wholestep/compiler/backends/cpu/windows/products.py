@@ -65,6 +65,12 @@ class Meetings:
         """How many images are computed together."""
         return max(1, PIXELS // max(self.read, self.made))
 
+    @property
+    def pairs(self) -> int:
+        """How many pixels and windows of an image meet, in all taps."""
+        down, across = ([len(self.along(d, tap)) for tap in range(self.kernel[d])] for d in range(2))
+        return sum(down) * sum(across)
+
     def columns(self, depth: int) -> int:
         """How many channels of a result are computed together, each a sum over `depth` others."""
         panel = LANES * depth * self.kernel[0] * self.kernel[1] * float32.size
@@ -111,8 +117,7 @@ def reserve(rooms: Rooms, meetings: Meetings, depth: int, channels: int) -> Tile
     rooms.room("images", meetings.images * meetings.read * pixel_step(depth))
     rooms.room("packed", columns * tall * wide * depth)
     rooms.room("block", meetings.images * meetings.made * columns)
-    pairs = sum(s.count for i in range(tall) for j in range(wide) for s in meetings.spans(i, j))
-    rooms.flops = evaluate(rooms.head.type.shape[0] * (2 * pairs * depth * channels), rooms.sizes)
+    rooms.flops = evaluate(rooms.head.type.shape[0] * (2 * meetings.pairs * depth * channels), rooms.sizes)
     return Tiles(images=meetings.images)
 
 

@@ -16,17 +16,21 @@ from wholestep.compiler.backends.cpu.windows.frames import (
     runs,
 )
 from wholestep.compiler.backends.cpu.windows.images import pooled_frame
+from wholestep.compiler.backends.cpu.windows.products import Meetings
 from wholestep.compiler.backends.cpu.windows.reserve import Rooms, area
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
+from wholestep.compiler.ir.types import evaluate, float32
+
+SMALL_IMAGE = 64  # pixels of a gradient
 
 
 def weight_tiles(rooms: Rooms) -> Tiles:
     """Operands and workspace of a weight's gradient; gives how it is computed."""
     head = rooms.head
     tiles = _pooled_weight(rooms) if head.op == "pooled_grad_weight" else _plain_weight(rooms)
-    if not tiles.rows:
+    if not tiles.rows and not tiles.in_place:
         rooms.room("sums", _sums(head, rooms.image(0)[2], tiles.runs is None and head.op == "conv2d_grad_weight"))
     return tiles
 
@@ -52,6 +56,10 @@ def _plain_weight(rooms: Rooms) -> Tiles:
         forward_margin(*of)
         for of in zip((height, width), (rows, columns), a.size, a.stride, a.low, a.dilation, strict=True)
     ]
+    meetings = Meetings(True, (height, width), (rows, columns), a.size, a.stride, a.low, a.dilation)
+    if _is_read_in_place(rooms, meetings, a.groups, channels):
+        rooms.flops = evaluate(g.type.shape[0] * (2 * meetings.pairs * channels * outputs), rooms.sizes)
+        return Tiles(granule=TILE_OUTPUTS, in_place=True)
     rooms.room("frame", area((height, width), a.low, margins) * channels + SLACK)
     if is_depthwise(a.groups, outputs, channels // a.groups) and outputs >= NARROW:
         if not rooms.is_dense(1):
@@ -62,6 +70,12 @@ def _plain_weight(rooms: Rooms) -> Tiles:
         tile //= 2
     of = runs(a.size[1], a.dilation[1], channels, channels // a.groups)
     return Tiles(granule=tile, frame=rooms.frame(0, a.low, margins), runs=of)
+
+
+def _is_read_in_place(rooms: Rooms, meetings: Meetings, groups: int, channels: int) -> bool:
+    """Are images small, of whole vectors of channels?  Their sums would cross from memory once for each image."""
+    vectors = channels % LANES == 0 and rooms.steps(0)[3] == 1
+    return groups == 1 and rooms.head.type.dtype == float32 and vectors and meetings.read <= SMALL_IMAGE
 
 
 def _weight_by_tiles(rooms: Rooms, a: at.ConvGradAttrs) -> Tiles:
