@@ -30,7 +30,24 @@ def gpt(split: bool = True, dtype: str = "float32") -> ws.nn.Module:
     return ws.models.gpt2(layers=1, width=16, heads=4, vocabulary=40, context=6, split=split, dtype=dtype)
 
 
-NETWORKS = {"perceptron": (perceptron, (VECTORS, LABELS)), "gpt": (gpt, (TOKENS[:, :-1], TOKENS[:, 1:]))}
+class Grouped(ws.nn.Module):
+    """Four heads of queries share two of keys and values, in one matrix."""
+
+    def __init__(self) -> None:
+        self.attention = ws.nn.MultiHeadAttention(16, 4, kv_heads=2, split="heads")
+        self.scores = ws.nn.Linear(16, 4)
+
+    def forward(self, x: ws.Tensor) -> ws.Tensor:
+        scores: ws.Tensor = self.scores(self.attention(x)).mean(1)
+        return scores
+
+
+SEQUENCES = RNG.standard_normal((ROWS, 3, 16)).astype(np.float32)
+NETWORKS = {
+    "perceptron": (perceptron, (VECTORS, LABELS)),
+    "gpt": (gpt, (TOKENS[:, :-1], TOKENS[:, 1:])),
+    "grouped": (Grouped, (SEQUENCES, LABELS)),
+}
 
 
 def train(network: str, **settings: Any) -> tuple[ws.nn.Module, Any]:

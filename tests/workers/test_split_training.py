@@ -37,6 +37,7 @@ def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray], atol: float =
 CASES: dict[str, tuple[tuple[int, int], str, dict[str, Any]]] = {
     "gpt": ((2, 2), "gpt", {}),
     "micro-batches": ((1, 4), "perceptron", {"accumulate": 2}),
+    "heads that share keys, and parts of parts": ((2, 2), "grouped", {"shard": "optimizer"}),
     "averages, and parts of parts": (
         (2, 2),
         "perceptron",
@@ -232,7 +233,10 @@ def test_what_cannot_be_divided_is_refused(make: Any, given: dict[str, Any], err
 # -- processes -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("network", "data", "model"), [("perceptron", 1, 2), ("gpt", 2, 2)])
+@pytest.mark.parametrize(
+    ("network", "data", "model"),
+    [("perceptron", 1, 2), ("gpt", 2, 2), pytest.param("grouped", 1, 2, marks=pytest.mark.long)],
+)
 def test_workers_have_the_bits_of_shards(network: str, data: int, model: int, tmp_path: Path) -> None:
     """Weights, moments in the checkpoint, and what rank 0 predicts alone."""
     pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
