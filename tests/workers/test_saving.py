@@ -29,7 +29,8 @@ def test_all_workers_save_one_checkpoint(model: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "told"), [("ends", "is gone"), ("steps", "exchanges something else: it is at another")]
+    ("how", "told"),
+    [pytest.param("ends", "is gone", marks=pytest.mark.long), ("steps", "exchanges something else: it is at another")],
 )
 def test_one_that_saves_alone_is_told_who_is_missing(how: str, told: str, tmp_path: Path) -> None:
     """At once, and nothing is mixed up with what the other one exchanges."""
