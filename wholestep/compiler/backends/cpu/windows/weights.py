@@ -23,7 +23,7 @@ from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Node
 from wholestep.compiler.ir.types import evaluate, float32
 
-SMALL_IMAGE = 64  # pixels of a gradient
+SMALL_IMAGE = 8  # pixels of a gradient: of more, those of all images crowd each other out of a few sets of L1
 
 
 def weight_tiles(rooms: Rooms) -> Tiles:
