@@ -18,7 +18,7 @@ from wholestep.records import dataclass
 
 LEAST_BYTES = 1 << 19  # of a weight: panels of a smaller one stay in the second-level cache
 FEWEST_CHANNELS = 32  # below, products are short
-MOST_PIXELS = 4096  # of an image: larger ones read a weight once for many pixels as it is
+MOST_PIXELS = 1024  # of an image: larger ones read a weight once for many pixels as it is
 PIXELS = 256  # so many are computed together where a batch has them
 PACKED_BYTES = 320 << 10  # of panels that are multiplied at a time, or one panel
 MOST_COLUMNS = 64  # of them
