@@ -52,7 +52,8 @@ from wholestep.compiler.target import Target
 
 HERE = Path(__file__).parent
 TARGET = TARGETS["cuda/sm_90"]
-FLAGS = ("-std=c++17", "-O0", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-fno-strict-aliasing")
+FLAGS = ("-std=c++17", "-O0", "-fPIC", "-w", "-ffp-contract=off", "-fno-strict-aliasing")
+RUNTIME = "emulate.o"
 FENCE = 64  # bytes behind the scratch memory that nobody may write
 Array = np.ndarray[Any, Any]
 
@@ -71,7 +72,7 @@ LOCK = threading.Lock()
 
 
 def header() -> Path:
-    """The primitives, compiled once: the same for every program."""
+    """The primitives, compiled once: the same for every program.  What they call lies beside them, `RUNTIME`."""
     with LOCK:
         return _header()
 
@@ -83,7 +84,10 @@ def _header() -> Path:
     with FileLock(path.with_suffix(".lock")):
         if not Path(f"{path}.gch").exists():
             path.write_text(text)
-            subprocess.run(["g++", *(f for f in FLAGS if f != "-shared"), str(path), "-o", f"{path}.gch"], check=True)
+            subprocess.run(
+                ["g++", *FLAGS, "-O1", "-c", str(HERE / "emulate.cpp"), "-o", str(path.parent / RUNTIME)], check=True
+            )
+            subprocess.run(["g++", *FLAGS, str(path), "-o", f"{path}.gch"], check=True)
     return path
 
 
@@ -100,9 +104,8 @@ def compiled_text(kernels: str, functions: Sequence[str]) -> tuple[ctypes.CDLL, 
         if not path.exists():
             own = path.with_suffix(".part")
             path.with_suffix(".cpp").write_text(text)
-            done = subprocess.run(
-                ["g++", *FLAGS, str(path.with_suffix(".cpp")), "-o", str(own)], capture_output=True, text=True
-            )
+            given = [str(path.with_suffix(".cpp")), str(header().parent / RUNTIME)]
+            done = subprocess.run(["g++", *FLAGS, "-shared", *given, "-o", str(own)], capture_output=True, text=True)
             assert done.returncode == 0, f"{done.stderr[:4000]}\n{path.with_suffix('.cpp')}"
             own.replace(path)
     return ctypes.CDLL(str(path)), str(path)
