@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,8 +53,27 @@ def test_ranks_on_gpus_are_told_the_same_bytes(by_workers: dict) -> None:
     assert (report.wire_bytes, report.peak_bytes) == (told.wire_bytes, told.peak_bytes)
     room = [schedule_of(k).workspace for k in told.plan.kernels if isinstance(k.body, Body)]
     assert room == [told.exchanges[0].bytes + BESIDE]
-    with pytest.raises(OptionError, match=r"states are divided on CPUs; plans for cuda/sm_90 keep them whole"):
-        ws.estimate(network(), workers=4, shard="optimizer", device="null:cuda/sm_90", **ABOUT)
+
+
+@pytest.mark.parametrize("divided", [(4, "optimizer"), ((2, 2), None), ((2, 2), "optimizer")], ids=str)
+def test_divided_states_and_layers_on_gpus_are_known_before(divided: tuple[Any, str | None]) -> None:
+    """A rank sends what one on a CPU sends, and needs less than one that holds all of it; a session says the same."""
+    shards, shard = divided
+    workers = ws.Workers(shards) if isinstance(shards, int) else ws.Workers(data=shards[0], model=shards[1])
+    gpu, cpu = (
+        ws.estimate(network(split=True), workers=workers, shard=shard, device=f"null:{target}", **ABOUT)
+        for target in ("cuda/sm_90", "cpu/portable")
+    )
+    order = ("collective", "axis", "bytes")
+    found, wanted = (sorted(tuple(getattr(e, n) for n in order) for e in r.exchanges) for r in (gpu, cpu))
+    assert found == wanted
+    assert gpu.wire_bytes == cpu.wire_bytes > 0
+    session = ws.build_session(network(split=True), **ABOUT, shards=shards, shard=shard, device="null:cuda/sm_90")
+    assert (session.report().wire_bytes, session.peak_bytes) == (gpu.wire_bytes, gpu.peak_bytes)
+    whole = ws.estimate(
+        network(split=True), workers=4 if isinstance(shards, int) else shards[0], device="null:cuda/sm_90", **ABOUT
+    )
+    assert gpu.peak_bytes < whole.peak_bytes
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

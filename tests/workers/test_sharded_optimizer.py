@@ -200,7 +200,7 @@ def test_values_are_made_again_where_a_limit_of_memory_asks_for_it() -> None:
         (
             {"shards": 2, "shard": "optimizer", "device": "reference"},
             OptionError,
-            "states are divided on CPUs; device=",
+            "run on its CPU or on one GPU; device='reference' has none. Train with device='cpu' or device='cuda'",
         ),
         (
             {"shards": 2, "shard": "optimizer", "optimizer": ws.SGD(lr=0.1)},

@@ -215,13 +215,13 @@ def test_a_grid_without_marks_is_told(caplog: pytest.LogCaptureFixture) -> None:
             split.perceptron,
             {"shards": (1, 2), "device": "reference"},
             OptionError,
-            "threads of a CPU; device='reference'",
+            r"run on its CPU or on one GPU; device='reference' has none. Train with device='cpu' or device='cuda'",
         ),
         (
             split.perceptron,
             {"workers": ws.Workers(model=2), "device": "reference"},
             OptionError,
-            "model=2: layers are divided on CPUs; device='reference' keeps them whole",
+            "model=2: layers are divided among CPUs or GPUs; device='reference' keeps them whole. Train with",
         ),
     ],
 )

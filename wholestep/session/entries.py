@@ -15,7 +15,7 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.counting import Counting, Turn
 from wholestep.compiler.runtime.memory import explained
 from wholestep.compiler.runtime.state import State
-from wholestep.compiler.runtime.storage import HostMemory, Memory
+from wholestep.compiler.runtime.storage import Memory
 from wholestep.errors import UsageError
 from wholestep.schedules.bind import scalar_name
 from wholestep.session.metrics import Measured
@@ -301,7 +301,6 @@ def memories(plan: Plan, where: Where) -> Iterator[tuple[list[str], Memory]]:
 
         group, memory = where.group, where.device.memory
         assert group is not None, "ranks divide a state"
-        assert isinstance(memory, HostMemory), "on CPUs"
         found = memories_of_parts(divided, memory, group)
         for each in dict.fromkeys(found.values()):
             yield [name for name, own in found.items() if own is each], each

@@ -112,8 +112,9 @@ class Evaluation:
     def _kind_for(self, arrays: Mapping[str, object]) -> str:
         """What measures these by all ranks together; by each alone where there is one, or rows cannot be divided."""
         where = self._programs.where
-        alone = where.ranks * where.model_ranks < 2 or where.device.target.family != "cpu"
-        if alone or self._apart or self._takes_batches("validation"):
+        if where.ranks * where.model_ranks < 2 or self._apart or self._takes_batches("validation"):
+            return EVALUATE
+        if self._leaves_ranks_without_rows(arrays):
             return EVALUATE
         try:
             self._entry_for(arrays, VALIDATE)
@@ -121,6 +122,15 @@ class Evaluation:
             log.info("validation is measured by each worker, over all rows: %s", error)
             self._apart = True
         return EVALUATE if self._apart else VALIDATE
+
+    def _leaves_ranks_without_rows(self, arrays: Mapping[str, object]) -> bool:
+        """Has the last batch fewer rows than ranks, on a device whose libraries compute nothing of none?"""
+        where, definition = self._programs.where, self._programs.need("validation").definition
+        rows = definition.rows_in(arrays)
+        if where.device.target.family == "cpu" or rows is None:
+            return False
+        count, most = rows[0], rows[1] // definition.recipe.accumulate
+        return 0 < (count % most or min(count, most)) < where.ranks
 
     def prepare(self, arrays: Mapping[str, object]) -> None:
         """Compile what `evaluate_together` runs, before anybody waits for it."""

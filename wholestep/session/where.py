@@ -39,7 +39,7 @@ def where_to(
 
         take_gpu(workers)
     found = device_named(device, TF32 if precision == TF32 else "")
-    divided = shard_of(shard, shards, workers, found)
+    divided = shard_of(shard, shards, workers)
     need_whole_layers(workers, found)
     return Where(found, count, seed, options or CompileOptions(), group_of(shards, workers, found), divided)
 
@@ -57,22 +57,26 @@ def need_workers(workers: object) -> None:
         )
 
 
-def shard_of(shard: str | None, shards: Shards, workers: Workers | None, device: Device) -> str | None:
+def shard_of(shard: str | None, shards: Shards, workers: Workers | None) -> str | None:
     """What is divided among ranks beside the batch."""
     need_shard(shard)
     if shard is not None and shards is None and workers is None:
         raise OptionError(f"shard={shard!r} divides among workers, and there are none: give shards=4, or workers=.")
-    found = shard or (None if workers is None else workers.shard)
-    if found is not None and device.runs and not device.name.startswith("cpu"):
-        raise OptionError(f"shard={found!r}: states are divided on CPUs; device={device.name!r} keeps them whole.")
-    return found
+    return shard or (None if workers is None else workers.shard)
 
 
 def need_whole_layers(workers: Workers | None, device: Device) -> None:
     """OptionError where workers are to divide layers on a device that keeps them whole."""
     model = 1 if workers is None else workers.model or 1
-    if model > 1 and device.runs and not device.name.startswith("cpu"):
-        raise OptionError(f"model={model}: layers are divided on CPUs; device={device.name!r} keeps them whole.")
+    if model > 1 and device.runs and not _has_ranks(device):
+        raise OptionError(
+            f"model={model}: layers are divided among CPUs or GPUs; device={device.name!r} keeps them whole. Train "
+            "with device='cpu' or device='cuda'."
+        )
+
+
+def _has_ranks(device: Device) -> bool:
+    return device.name.startswith("cpu") or _is_gpu(device.name)
 
 
 def group_of(shards: Shards, workers: Workers | None, device: Device) -> Group | None:
@@ -90,7 +94,7 @@ def group_of(shards: Shards, workers: Workers | None, device: Device) -> Group |
                 f"workers=ws.Workers(engine='nccl'): NCCL exchanges between GPUs, and device={device.name!r} is none. "
                 "Train with device='cuda', or leave engine= out."
             )
-        if group is not None and device.runs and not device.name.startswith("cpu"):
+        if group is not None and device.runs and not _has_ranks(device):
             raise OptionError(
                 f"workers=: processes exchange what their CPUs or GPUs have computed; device={device.name!r} has "
                 "collectives of one rank alone. Train with device='cpu' or device='cuda', or in one process."
@@ -99,9 +103,10 @@ def group_of(shards: Shards, workers: Workers | None, device: Device) -> Group |
     if shards is None:
         return None
     data, model = _axes_of(shards)
-    if device.runs and not device.name.startswith("cpu"):
+    if device.runs and not _has_ranks(device):
         raise OptionError(
-            f"shards={shards}: ranks of one process are threads of a CPU; device={device.name!r} has none."
+            f"shards={shards}: the ranks of one process run on its CPU or on one GPU; device={device.name!r} has none. "
+            "Train with device='cpu' or device='cuda'."
         )
     from wholestep.compiler.runtime import shards as threads  # most are alone
 

@@ -21,8 +21,6 @@ from wholestep.steps.definition import Definition
 from wholestep.workers.network import Exchange, Network, as_network
 from wholestep.workers.workers import Workers
 
-WHOLE = ("cuda",)  # families of targets whose ranks divide batches alone
-
 
 @dataclass(frozen=True, kw_only=True)
 class WorkersReport(PlanReport):
@@ -97,8 +95,6 @@ def workers_report(
     network, target, grid = as_network(network), where.device.target, _grid_of(asked)
     workers, shard = grid.size, shard or (asked.shard if isinstance(asked, Workers) else None)
     ranked = _of_one_rank(definition, grid.data)
-    if workers > 1 and target.family in WHOLE:
-        _refuse_division(target, shard, grid.model)
     if workers > 1:
         ranked = replace(definition, ranks=grid.data, shard=shard, model_ranks=grid.model, traced={}, splits={})
     plan, _ = Plans(ranked, replace(where.options, cache=False), target).plan_with_report(definition.main)
@@ -136,14 +132,6 @@ def _grid_of(asked: object) -> Grid:
     if not isinstance(asked, int) or isinstance(asked, bool) or asked < 1:
         raise OptionError(f"workers is a whole number of at least 1, or ws.Workers(...); received {asked!r}.")
     return Grid(asked)
-
-
-def _refuse_division(target: Target, shard: str | None, model: int) -> None:
-    """What plans of a target do not divide."""
-    if shard is not None:
-        raise OptionError(f"shard={shard!r}: states are divided on CPUs; plans for {target.name} keep them whole.")
-    if model > 1:
-        raise OptionError(f"model={model}: layers are divided on CPUs; plans for {target.name} keep them whole.")
 
 
 def _of_one_rank(definition: Definition, workers: int) -> Definition:

@@ -16,7 +16,8 @@ from wholestep.compiler.backends.cuda import nccl
 from wholestep.compiler.backends.cuda.device import prefer_gpu
 from wholestep.compiler.backends.cuda.driver import Gpu, gpu, gpu_count
 from wholestep.compiler.ir.grid import Grid
-from wholestep.errors import OptionError, UsageError, WorkerError
+from wholestep.errors import UsageError, WorkerError
+from wholestep.workers.grid import MPIGrid
 from wholestep.workers.mpi import GONE, LATE, MPIGroup
 
 if TYPE_CHECKING:
@@ -35,31 +36,32 @@ _joined: dict[int, NcclGroup] = {}  # by GPU
 
 def take_gpu(workers: Workers) -> None:
     """Let `device="cuda"` mean this rank's own: the first rank of a machine has the first of its GPUs."""
-    if (workers.model or 1) > 1:
-        raise OptionError(
-            f"ws.Workers(model={workers.model}): layers are divided among CPUs; on GPUs workers divide batches alone, "
-            f"ws.Workers({workers.count or ''})."
-        )
-    control = workers.join()
+    control = _whole(workers.join())
     if control is not None:
-        assert isinstance(control, MPIGroup)
         own = control.ranks[control.rank].machine
         before = sum(r.machine == own for r in control.ranks[: control.rank])
         prefer_gpu(before % gpu_count())  # where a launcher shows each its own alone, that one is number 0
 
 
-def join_gpus(workers: Workers, control: Group | None, number: int) -> NcclGroup | None:
+def join_gpus(workers: Workers, control: Group | None, number: int) -> NcclGroup | NcclGrid | None:
     """The group whose ranks exchange by NCCL, this one with the GPU of a number; None for a process that is alone and
     has not asked for it.
     """
-    assert control is None or isinstance(control, MPIGroup)
     if control is None and workers.engine != "nccl":
         return None
     if number not in _joined:
-        _joined[number] = NcclGroup(gpu(number), control, workers.timeout)
+        _joined[number] = NcclGroup(gpu(number), _whole(control), workers.timeout)
         atexit.register(_joined[number].close)
-    _joined[number].timeout = workers.timeout
-    return _joined[number]
+    found = _joined[number]
+    found.timeout = workers.timeout
+    return found if control is None or control.grid == found.grid else NcclGrid(found, control.grid)
+
+
+def _whole(control: Group | None) -> MPIGroup | None:
+    """All processes, however they stand."""
+    found = control.whole if isinstance(control, MPIGrid) else control
+    assert found is None or isinstance(found, MPIGroup)
+    return found
 
 
 class NcclGroup:
@@ -236,6 +238,31 @@ class NcclGroup:
             leave()
         else:
             thread.join(CLOSE)
+
+
+class NcclGrid:
+    """The same ranks where they stand in a grid: a collective is among those along an axis, by their numbers."""
+
+    engine = "nccl"
+
+    def __init__(self, whole: NcclGroup, grid: Grid) -> None:
+        self.whole, self.grid, self.rank, self.size = whole, grid, whole.rank, whole.size
+        self.communicator, self.users = whole.communicator, whole.users
+        self.address = self.whole_address = whole.address
+        self.broadcast, self.gather, self.check = whole.broadcast, whole.gather, whole.check
+
+    @property
+    def step(self) -> int:
+        """That is under way: all of them count together."""
+        return self.whole.step
+
+    @step.setter
+    def step(self, value: int) -> None:
+        self.whole.step = value
+
+    def along(self, axis: str) -> tuple[int, Sequence[int]]:
+        """Where this rank stands, and the numbers of all that stand along an axis."""
+        return self.grid.place(axis, self.rank), self.grid.beside(axis, self.rank)
 
 
 def _is_dead(pid: int) -> bool:

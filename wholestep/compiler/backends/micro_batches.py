@@ -8,6 +8,7 @@ import numpy as np
 
 from wholestep.compiler.backend import Epoch, MicroBatchShape, Program, Slice, Ticket, check_indices, epoch_of_launches
 from wholestep.compiler.backends.ranks import Pace, need_row_each
+from wholestep.compiler.ir.attrs import DATA
 from wholestep.compiler.ir.types import TensorType, evaluate
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.arrays import AnyArray
@@ -32,7 +33,8 @@ class MicroBatches:
         needs_rows: bool = False,
     ) -> None:
         self.plan, self._programs, self._state, self._shape = plan, tuple(programs), state, shape
-        self._rank, self._ranks = (0, 1) if group is None else (group.rank, group.size)
+        grid = None if group is None else group.grid
+        self._rank, self._ranks = (0, 1) if grid is None or group is None else (grid.place(DATA, group.rank), grid.data)
         self._pace, self._needs_rows = None if group is None else Pace(group), needs_rows
         self._last = programs[-1]
         self.synchronous = all(p.synchronous for p in programs)

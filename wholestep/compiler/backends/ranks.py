@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from wholestep.compiler.backend import SLICE_SECONDS
 from wholestep.compiler.ir.attrs import DATA, MODEL
-from wholestep.compiler.ir.collectives import OWN, ROWS
+from wholestep.compiler.ir.collectives import MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.ir.types import Dim
 from wholestep.compiler.plan.bodies import Exchange
 from wholestep.compiler.plan.kernel import Plan
@@ -52,6 +52,11 @@ def of_rank(divided: str, sizes: Mapping[str, int], rank: int, ranks: int) -> di
     return {divided: count, OWN: first, ROWS: rows}
 
 
+def places_of(group: Group) -> dict[str, int]:
+    """Where a rank stands along each axis, by the symbols that steps have for it."""
+    return {s: group.grid.place(axis, group.rank) for s, axis in ((RANK, DATA), (MODEL_RANK, MODEL))}
+
+
 def paced(group: Group | None, plan: Plan) -> Group | None:
     """Those who make the steps of a plan in lock-step; None: this rank makes them alone."""
     if group is None or group.size == 1:
@@ -75,9 +80,11 @@ class Share:
     """
 
     def __init__(self, plan: Plan, group: Group | None, needs_rows: bool = False) -> None:
-        self.rank, self.ranks = (group.rank, group.size) if group is not None and plan.divided else (0, 1)
+        places = {} if group is None else places_of(group)
+        self._places = {s: number for s, number in places.items() if s in plan.symbols}
+        self.rank, self.ranks = (places[RANK], group.grid.data) if group is not None and plan.divided else (0, 1)
         self.plan = of_all_ranks(plan) if self.ranks > 1 else plan  # as callers see it
-        self._divided, self._needs_rows = plan.divided, needs_rows
+        self._divided, self._needs_rows, self._whole_steps = plan.divided, needs_rows, True
         rows = Dim.symbol(plan.divided) if plan.divided else None
         self._cut = frozenset(name for name, id in plan.inputs if rows in plan.buffers[id].type.shape[:1])
         self._known: tuple[Mapping[str, int], Mapping[str, int]] = ({}, {})
@@ -85,6 +92,10 @@ class Share:
     def is_given(self) -> None:
         """From now on callers give this rank's own rows, and their sizes."""
         self.rank, self.ranks, self._divided = 0, 1, ""
+
+    def is_in_parts(self) -> None:
+        """From now on callers give all rows of a part of a step, and say how many the step has."""
+        self._whole_steps = False
 
     def rows(self, rows: int) -> tuple[int, int]:
         """Of a batch: the first of this rank's, and how many."""
@@ -101,11 +112,15 @@ class Share:
 
     def sizes(self, whole: Mapping[str, int]) -> Mapping[str, int]:
         """Those of this rank's step, the same mapping for the same one."""
-        if not self._divided:
+        if not self._divided and not self._places:
             return whole
         if self._known[0] is not whole:
-            self.rows(whole[self._divided])
-            self._known = whole, {**whole, **of_rank(self._divided, whole, self.rank, self.ranks)}
+            own = {**whole, **self._places}
+            if self._divided:
+                self.rows(whole[self._divided])
+                found = of_rank(self._divided, whole, self.rank, self.ranks)
+                own |= found if self._whole_steps else {s: n for s, n in found.items() if s != ROWS}
+            self._known = whole, own
         return self._known[1]
 
 

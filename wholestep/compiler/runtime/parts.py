@@ -19,7 +19,7 @@ from wholestep.compiler.plan.kernel import Buffer
 from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.group import Group
 from wholestep.compiler.runtime.pieces import Piece
-from wholestep.compiler.runtime.storage import Block, HostArray, HostMemory
+from wholestep.compiler.runtime.storage import Block, Memory, Stored
 
 
 class PartsMemory:
@@ -28,7 +28,7 @@ class PartsMemory:
     `ranks` and `cut` say how they are divided (`ir/parts.py`): one memory holds what is divided in one way.
     """
 
-    def __init__(self, memory: HostMemory, group: Group, ranks: int, cut: tuple[int, ...] = ()) -> None:
+    def __init__(self, memory: Memory, group: Group, ranks: int, cut: tuple[int, ...] = ()) -> None:
         self.group = group
         how = [str(ranks)] * bool(ranks) + [f"cut {cut}"] * bool(cut)
         self.kind = f"{memory.kind}, parts of {group.grid} {group.engine}: {', '.join(how)}"
@@ -53,7 +53,7 @@ class PartsMemory:
         return False
 
 
-def memories_of_parts(buffers: Sequence[Buffer], memory: HostMemory, group: Group) -> dict[str, PartsMemory]:
+def memories_of_parts(buffers: Sequence[Buffer], memory: Memory, group: Group) -> dict[str, PartsMemory]:
     """Where those states are that ranks have divided, by name."""
     found: dict[tuple[int, tuple[int, ...]], PartsMemory] = {}
     for buffer in buffers:
@@ -65,7 +65,7 @@ def memories_of_parts(buffers: Sequence[Buffer], memory: HostMemory, group: Grou
 class Parts:
     """A state of which every rank has a part; `of` are those that are here, by rank."""
 
-    def __init__(self, division: Division, of: dict[int, HostArray], group: Group) -> None:
+    def __init__(self, division: Division, of: dict[int, Stored], group: Group) -> None:
         self.of, self._division, self._group = of, division, group
 
     @property

@@ -16,6 +16,7 @@ from wholestep.compiler.ir.collectives import BATCH, MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.types import evaluate, product
 from wholestep.compiler.plan.bodies import Call, Dot
+from wholestep.compiler.plan.formats import footprint
 from wholestep.compiler.plan.kernel import Kernel, Plan
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.spans import Spans
@@ -79,10 +80,26 @@ def _reason_to_skip(subject: Subject) -> str:
     adds = not subject.plan.divided and any(name.startswith(SHARES) for name, _ in subject.plan.states)
     if adds and axes_of(subject.plan):
         return "it adds shares that ranks have made before"
+    if subject.where.options.verify is None and (reason := _reason_of_ranks(subject)):
+        return reason
     seconds = least_seconds(subject.plan)
     if subject.where.options.verify is None and seconds > TOO_LONG:
         return f"a row of this step would take NumPy about {seconds:.0f} s; CompileOptions(verify=True) checks it"
     return ""
+
+
+def _reason_of_ranks(subject: Subject) -> str:
+    """Ranks that have parts of states are checked side by side, on one device: is there no room for all of them?"""
+    axes, free = axes_of(subject.plan), getattr(subject.where.device.memory, "free_bytes", None)
+    if axes is None or free is None:
+        return ""
+    needed = math.prod(axes) * footprint(subject.plan, subject.where.threads).peak_bytes
+    if needed <= free:
+        return ""
+    return (
+        f"{math.prod(axes)} ranks side by side need {needed:,} bytes, and this device has {free:,} left; a smaller "
+        "batch_size= or network checks the same rules"
+    )
 
 
 def least_seconds(plan: Plan) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,6 +93,15 @@ def test_one_rank_has_the_bits_of_a_run_without_workers(gpu: FakeDriver | None, 
         assert ranks.sent == 0, "to others"
 
 
+def test_one_rank_that_divides_the_optimizers_state_among_one(gpu: FakeDriver | None, ranks: FakeNccl | None) -> None:
+    """It has all of it, and the bits of one that was not asked to."""
+    plain, divided = (session_of(workers=replace(ALONE, shard=shard)) for shard in (None, "optimizer"))
+    for session in (plain, divided):
+        session.run(x=X, labels=Y, epochs=2)
+    theirs, ours = plain.state_dict(), divided.state_dict()
+    assert {n: a.tobytes() for n, a in theirs.items()} == {n: a.tobytes() for n, a in ours.items()}
+
+
 def test_a_profile_has_the_collectives(ranks: FakeNccl | None) -> None:
     profile = session_of(workers=ALONE).profile(x=X[:8], labels=Y[:8])
     assert "exchange" in str(profile)
@@ -160,11 +170,7 @@ def test_nccl_is_for_gpus() -> None:
         session_of(workers=ALONE, device="cpu")
 
 
-def test_what_gpus_do_not_divide_is_refused(gpu: FakeDriver | None) -> None:
-    with pytest.raises(OptionError, match=r"model=2\): layers are divided among CPUs; on GPUs .*, ws.Workers\(4\)"):
-        session_of(workers=ws.Workers(4, model=2))
-    with pytest.raises(OptionError, match=r"states are divided on CPUs; device='cuda:0' keeps them whole"):
-        session_of(workers=ws.Workers(1, engine="nccl", shard="optimizer"))
+def test_gpus_under_ray_are_refused(gpu: FakeDriver | None) -> None:
     with pytest.raises(
         UsageError, match=r"engine='ray' and device='cuda': Ray is asked for CPUs alone. Start workers on"
     ):

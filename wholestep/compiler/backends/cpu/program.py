@@ -21,8 +21,7 @@ from wholestep.compiler.backends.cpu.layout import PANELS
 from wholestep.compiler.backends.cpu.scratch import Scratch
 from wholestep.compiler.backends.cpu.states import MEMORY
 from wholestep.compiler.backends.cpu.tickets import CpuEpoch, Kept, Outlet
-from wholestep.compiler.backends.ranks import Pace, address_in, of_all_ranks, of_rank, paced, takes_part
-from wholestep.compiler.ir.attrs import DATA, MODEL
+from wholestep.compiler.backends.ranks import Pace, address_in, of_all_ranks, of_rank, paced, places_of, takes_part
 from wholestep.compiler.ir.collectives import MODEL_RANK, OWN, RANK, ROWS
 from wholestep.compiler.ir.types import Dim, TensorType, evaluate
 from wholestep.compiler.plan.footprint import pages_of, staging_bytes
@@ -49,7 +48,7 @@ class CpuProgram:
         group = place.where.group if takes_part(plan) else None
         self._places = {RANK: 0, MODEL_RANK: 0}  # where it stands among the ranks, rows or none
         if group is not None:
-            self._places = {s: group.grid.place(axis, group.rank) for s, axis in ((RANK, DATA), (MODEL_RANK, MODEL))}
+            self._places = places_of(group)
         self.rank, self.ranks = (self._places[RANK], group.grid.data) if group and plan.divided else (0, 1)
         if self.ranks > 1:  # callers give all rows
             plan = of_all_ranks(plan)

@@ -222,7 +222,7 @@ class Collectives:
         operands, results = named({x.buffer for x in body.operands}), named({x.buffer for x in body.results})
         for phase in self._phases(body, address, room, sizes):
             if isinstance(phase, Added):
-                self._add_sums(order, phase, body.dtype.name, {*operands, room_name}, results)
+                self.add_sums(order, phase, body.dtype.name, {*operands, room_name}, results)
             elif phase.sends or phase.receives:
                 assert self.line is not None
                 run, sends, receives = self.line.communicator.exchange, phase.sends, phase.receives
@@ -245,7 +245,8 @@ class Collectives:
         place, peers = self.line.along(body.axis)
         return phases_of(body.collective, Moves(tensors, body.dtype.size, place, peers, room))
 
-    def _add_sums(self, order: Order, phase: Added, dtype: str, reads: set[Resource], writes: set[Resource]) -> None:
+    def add_sums(self, order: Order, phase: Added, dtype: str, reads: set[Resource], writes: set[Resource]) -> None:
+        """Put sums over ranks into a graph; of one rank they are copies."""
         function = self._code().function(f"ws_add_{dtype}")
         for first in range(0, len(phase.sums), MOST_PIECES):
             sums = phase.sums[first : first + MOST_PIECES]

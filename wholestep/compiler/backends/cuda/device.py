@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from typing import TypeGuard
 
 from wholestep.compiler.backend import MicroBatchShape, Place, Program, nothing
 from wholestep.compiler.backends.cuda.compiler import compile_kernels, nvrtc_version
@@ -18,7 +19,9 @@ from wholestep.compiler.backends.ranks import takes_part
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.cache import key_of
+from wholestep.compiler.runtime.group import Group
 from wholestep.compiler.runtime.plans import compiler_version
+from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.target import Target
 from wholestep.errors import OptionError, PlanError
@@ -72,13 +75,18 @@ class CudaDevice:
     def prepare(self, options: CompileOptions) -> None:
         """The compiler is a library: there is nothing to begin with."""
 
-    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> CudaProgram:
+    def load(self, plan: Plan, place: Place, key: str = "", meanwhile: Callable[[], None] = nothing) -> Program:
         if plan.target != self.target.name:
             raise PlanError(
                 f"the plan is for {plan.target!r} and cannot run on {self.name!r} ({self.target.name}); plan it again "
                 f"with device={self.name!r}."
             )
         self.memory.drawing = partial(self.draws, place.where.options)
+        if _are_here(place.where.group) and takes_part(plan):
+            from wholestep.compiler.backends.cuda.shards import ShardedProgram, team_of  # most are alone
+
+            team = team_of(place.where.group, self, self.scratch)
+            return ShardedProgram(self, plan, place, team, meanwhile)
         if is_profiled():
             from wholestep.compiler.backends.cuda.ranges import MarkedProgram  # nobody else reads ranges
 
@@ -89,11 +97,24 @@ class CudaDevice:
         self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
     ) -> MicroBatches:
         group = place.where.group if any(takes_part(p.plan) for p in programs) else None
+        if _are_here(group):
+            return self._micro_batches_here(plan, programs, place, shape)
         needs_rows = group is not None and any(calls_library(p.plan) for p in programs)
         for program in programs:
             assert isinstance(program, CudaProgram)
             program.share.is_given()
         return MicroBatches(plan, programs, place.state, shape, group, needs_rows)
+
+    def _micro_batches_here(
+        self, plan: Plan, programs: Sequence[Program], place: Place, shape: MicroBatchShape
+    ) -> MicroBatches:
+        """Of ranks that are all here: their programs take their rows of each part by themselves."""
+        from wholestep.compiler.backends.cuda.shards import ShardedProgram
+
+        for program in programs:
+            if isinstance(program, ShardedProgram):
+                program.is_in_parts()
+        return MicroBatches(plan, programs, place.state, shape)
 
     def program_key(self, plan: Plan, options: CompileOptions, key: str = "") -> str:
         """The plan, our version, the compiler and what it compiles for."""
@@ -104,6 +125,11 @@ class CudaDevice:
         from wholestep.compiler.backends.cuda import staying  # a step that was compiled before needs no rules
 
         return staying.notes_on(plan, self.gpu.multiprocessors)
+
+
+def _are_here(group: Group | None) -> TypeGuard[Shards]:
+    """Are all ranks of a step programs of this process?"""
+    return group is not None and group.engine == "threads"
 
 
 _own = [0]  # the number of the GPU that `device="cuda"` means in this process

@@ -67,11 +67,16 @@ def lay_out(plan: Plan) -> OwnLayout:
     return OwnLayout(offsets, given_end, small, small_bytes, outputs_end, constants_end, whole)
 
 
+def _held_bytes(state: Buffer) -> int:
+    return rounded(layout_bytes(state.held, Layout.ROWS, {}))
+
+
 def footprint(plan: Plan, threads: int, states: Collection[str] | None = None) -> Footprint:
     """What a session allocates on a GPU to run a plan; the data of a run comes on top."""
     own, records = lay_out(plan), rounded(8 * record_words(plan))
     return Footprint(
-        state=sum(rounded(layout_bytes(b.shown, Layout.ROWS, {})) for b in states_in(plan, states)),
+        state=sum(map(_held_bytes, (b for b in states_in(plan, states) if not b.is_part))),
+        parts=sum(map(_held_bytes, (b for b in states_in(plan, states) if b.is_part))),
         arena=max(1, plan.arena_bytes),
         workspace=4 * COUNTERS,
         copies=own.end - own.constants_end,

@@ -42,12 +42,14 @@ from wholestep.compiler.backends.ranks import Pace, Share, paced, takes_part
 from wholestep.compiler.ir.types import Extent, TensorType, evaluate
 from wholestep.compiler.plan.kernel import Plan, Space
 from wholestep.compiler.runtime.arrays import AnyArray
+from wholestep.compiler.runtime.storage import Memory
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.runtime.together import Background
 from wholestep.options import CompileOptions
 
 if TYPE_CHECKING:
     from wholestep.compiler.backends.cuda.recorder import Recorder
+    from wholestep.compiler.runtime.parts import PartsMemory
 
 FEW_LAUNCHES = 64  # of a step: of a longer one, copies are a small part and a graph for each turn a large one
 
@@ -107,15 +109,10 @@ class CudaProgram:
         self.pace = None if together is None else Pace(together)
         assert isinstance(place.scratch, CudaScratch), "programs of a GPU share its scratch memory"
         self._scratch = place.scratch
-        coming = Background(lambda: compile_source(self._rendered, device.architecture, cache_of(place.where.options)))
-        meanwhile()
-        functions: dict[str, Any] = {}
-        self._modules = []
-        for names, code in coming.result():
-            self._modules.append(Module(self._gpu, code))
-            functions |= {name: self._modules[-1].function(name) for name in names}
+        self._modules: list[Module] = []
+        self.functions = self._compiled(meanwhile)
         collectives = Collectives(group, lambda: device.ranks(place.where.options))
-        self._launches = Launches(self._gpu, plan, self._rendered, functions, collectives)
+        self._launches = Launches(self._gpu, plan, self._rendered, self.functions, collectives)
         self.outputs: Mapping[str, TensorType] = {name: plan.buffers[id].type for name, id in plan.outputs}
         self.large_outputs = [name for name, id in plan.outputs if not is_small(plan.buffers[id])]
         self._scalars = Scalars(plan)
@@ -132,9 +129,19 @@ class CudaProgram:
         if group is not None:
             group.users.add(self)
 
+    def _compiled(self, meanwhile: Callable[[], None]) -> Mapping[str, Any]:
+        """The kernels by name, compiled while something else is done."""
+        device, options, found = self._device, self._place.where.options, dict[str, Any]()
+        coming = Background(lambda: compile_source(self._rendered, device.architecture, cache_of(options)))
+        meanwhile()
+        for names, code in coming.result():
+            self._modules.append(Module(self._gpu, code))
+            found |= {name: self._modules[-1].function(name) for name in names}
+        return found
+
     @cached_property
     def _rendered(self) -> Source:
-        return render(self._plan)
+        return render(self._plan, together=self._gpu.multiprocessors)
 
     @property
     def source(self) -> str:
@@ -163,11 +170,28 @@ class CudaProgram:
         }
         self._inputs: dict[str, AnyArray] = {}
         self._bounds = bounds_of(plan)
+        self._parts = self._memories_of_parts()
         self._states = {id: self._held(name) for name, id in plan.states}
         self._copies = Copies(self._gpu, plan, self._own, self._offsets, self._states)
 
+    def _memories_of_parts(self) -> Mapping[str, PartsMemory]:
+        """Where states are that ranks have divided among them."""
+        divided = [buffer for _, id in self._plan.states if (buffer := self._plan.buffers[id]).is_part]
+        if not divided:
+            return {}
+        from wholestep.compiler.runtime.parts import memories_of_parts  # most have none
+
+        assert self._line is not None, "a rank that is alone has no parts"
+        return memories_of_parts(divided, self._device.memory, self._line)
+
+    def _memory_of(self, name: str) -> Memory:
+        return self._parts.get(name, self._place.memory or self._device.memory)
+
     def _held(self, name: str) -> CudaArray:
-        found = self._state.slot(name).on(self._device.memory)
+        found: Any = self._state.slot(name).on(self._memory_of(name))
+        if name in self._parts:
+            assert self._line is not None
+            found = found.of[self._line.rank]
         assert isinstance(found, CudaArray), "it is the GPU's memory"
         return found
 
@@ -254,7 +278,7 @@ class CudaProgram:
         family = self._state.family
         if family.spread:
             for name, _ in self.plan.states:
-                self._state.slot(name).bring(self._device.memory.kind, name in self.plan.updated)
+                self._state.slot(name).bring(self._memory_of(name).kind, name in self.plan.updated)
         self._copies.renew(lambda: self._device.copies(self._place.where.options))
         self._seen = family.version
 
@@ -269,23 +293,27 @@ class CudaProgram:
         return graph
 
     def _new_graph(self, key: tuple[int | None, tuple[int, ...]], sizes: Mapping[str, int]) -> Graph:
-        """The graph of a turn, which begins with fetching what it is given, or of inputs that are there."""
-        turn, exchange = key[0], self._exchange
+        """The graph of a turn."""
+
+        def build(nodes: Nodes) -> None:
+            self.add_launch(self._order(nodes), key[0], sizes)
+
+        graph = self._graphs[key] = Graph(self._gpu, build, self.begins_early)
+        return graph
+
+    def add_launch(self, order: Order, turn: int | None, sizes: Mapping[str, int]) -> None:
+        """Put a launch into a graph: it begins with fetching what its turn is given, or has inputs that are there."""
+        exchange = self._exchange
 
         def address(id: int) -> int:
             own = None if turn is None else exchange.address(turn, id)
             return self.address(id) if own is None else own
 
-        def build(nodes: Nodes) -> None:
-            order = self._order(nodes)
-            if turn is not None:
-                exchange.add_fetch(order, turn, self._moving("ws_fetch"))
-            self.add_step(order, self.placed(address, self._own.address), sizes)
-            if turn is not None:
-                exchange.add_leave(order, turn, self._moving("ws_leave"))
-
-        graph = self._graphs[key] = Graph(self._gpu, build, self.begins_early)
-        return graph
+        if turn is not None:
+            exchange.add_fetch(order, turn, self._moving("ws_fetch"))
+        self.add_step(order, self.placed(address, self._own.address), sizes)
+        if turn is not None:
+            exchange.add_leave(order, turn, self._moving("ws_leave"))
 
     def _moving(self, name: str) -> Any:
         return self._device.moves(self._place.where.options).function(name)
