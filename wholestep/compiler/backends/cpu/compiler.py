@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -20,6 +20,9 @@ NATIVE = Path(__file__).parent / "native"
 OBJECT_SUFFIX = ".so"
 # Products that most programs have none of are libraries of their own: a first start would wait for them.
 PARTS = {"half": "gemm_half.c", "double": "gemm_double.c", "mpi": "group_mpi.c"}
+# What kernels of many plans call, by the header that declares it: compiled once, linked with every plan that includes it.
+SHARED = {"reduce.h": "shared_reduce.c", "conv.h": "shared_conv.c", "conv_f64.h": "shared_conv_f64.c"}
+SHARED_SUFFIX = ".o"
 # What only the library is made of; every other header may be included by a plan and is part of its key.
 LIBRARY_HEADERS = frozenset(
     {"runtime.h", "gemm_tile.h", "gemm_vector.h", "gemm_portable.h", "order.h", "loop.h"}
@@ -181,19 +184,40 @@ def compile_c(
         if found is not None:
             return found
         compile_counter.value += 1
-        return cache.put(key, run_compiler(compiler, target, files or {"plan.c": source}), OBJECT_SUFFIX)
+        called = [name for header, name in SHARED.items() if f'#include "{header}"' in source]
+        shared = [partial(shared_object, name, cache, compiler, target) for name in called]
+        return cache.put(key, run_compiler(compiler, target, files or {"plan.c": source}, shared), OBJECT_SUFFIX)
 
 
 @lru_cache(maxsize=1)
 def _plan_headers() -> tuple[str, ...]:
-    headers = sorted(path for path in NATIVE.glob("*.h") if path.name not in LIBRARY_HEADERS)
-    return tuple(text for path in headers for text in (path.name, path.read_text()))
+    headers = [path for path in NATIVE.glob("*.h") if path.name not in LIBRARY_HEADERS]
+    files = sorted([*headers, *(NATIVE / name for name in SHARED.values())])
+    return tuple(text for path in files for text in (path.name, path.read_text()))
 
 
-def run_compiler(compiler: Compiler, target: str, sources: Mapping[str, str]) -> bytes:
+def shared_object(name: str, cache: Cache, compiler: Compiler, target: str) -> Path:
+    """The object of a file of functions that plans share, to be linked with them: from the cache, or compiled."""
+    key = key_of("shared", name, *_plan_headers(), *flags_of(target), *EVERY_FLAG, compiler.fingerprint)
+    found = cache.get(key, SHARED_SUFFIX)
+    if found is not None:
+        return found
+    import tempfile
+
+    with cache.lock(key), tempfile.TemporaryDirectory(prefix="wholestep-cc-") as folder:
+        found = cache.get(key, SHARED_SUFFIX)
+        if found is not None:
+            return found
+        _run([*compiler.call(target, name), "-c", str(NATIVE / name), "-o", "shared.o"], folder)
+        return cache.put(key, Path(folder, "shared.o").read_bytes(), SHARED_SUFFIX)
+
+
+def run_compiler(
+    compiler: Compiler, target: str, sources: Mapping[str, str], shared: Sequence[Callable[[], Path]] = ()
+) -> bytes:
     """Compile `sources` (file name -> text) into one shared object and return its bytes.
 
-    Files are compiled side by side, one for each core at a time.
+    Files are compiled side by side, one for each core at a time; `shared` give objects that are linked with them.
     """
     import tempfile
 
@@ -205,12 +229,13 @@ def run_compiler(compiler: Compiler, target: str, sources: Mapping[str, str]) ->
         names = [name for name in sources if name.endswith(".c")]
         with inner_span("gcc"), on_one_thread():  # whoever evaluates the step meanwhile
             if len(names) == 1:
-                _run([*compiler.call(target, names[0]), *LINK, names[0], "-o", "out.so", *LIBRARIES], folder)
+                inputs = [names[0], *(str(made()) for made in shared)]
             else:
                 commands = [[*compiler.call(target, name), "-c", name, "-o", f"{name}.o"] for name in names]
-                run_all([partial(_run, command, folder) for command in commands], default_threads())
-                objects = [f"{name}.o" for name in names]
-                _run([*compiler.call(target, ""), *LINK, *objects, "-o", "out.so", *LIBRARIES], folder)
+                run_all([*shared, *(partial(_run, command, folder) for command in commands)], default_threads())
+                inputs = [*(f"{name}.o" for name in names), *(str(made()) for made in shared)]
+            name = names[0] if len(names) == 1 else ""
+            _run([*compiler.call(target, name), *LINK, *inputs, "-o", "out.so", *LIBRARIES], folder)
         return Path(folder, "out.so").read_bytes()
 
 

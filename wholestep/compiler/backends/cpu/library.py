@@ -18,6 +18,7 @@ from wholestep.compiler.backends.cpu.compiler import (
     NATIVE,
     OBJECT_SUFFIX,
     PARTS,
+    SHARED,
     Compiler,
     compile_counter,
     find_compiler,
@@ -59,6 +60,7 @@ APART = 1 << 16  # as a number of threads: one that is none of the pool's
 GROUP_FAILED = (errno.ETIMEDOUT, errno.EPIPE)
 DOUBTFUL = 64  # normal numbers of a piece that NumPy may have to draw: one in half a million is expected
 _NORMALS = (c_uint64, c_uint64, c_long, c_double, c_double, c_double, c_void_p, c_void_p, c_long)
+NO_LIBRARY = {*PARTS.values(), *SHARED.values()}  # files that are compiled by themselves
 INCLUDED = "gemm.c"  # by the parts, which are its products of other elements
 Body = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_int)
 
@@ -329,7 +331,7 @@ def check(error: int, threads: int) -> None:
 
 def library_sources(part: str = "") -> dict[str, str]:
     """The text of every file of the library, or of a part of it, by name."""
-    compiled = {PARTS[part]} if part else {path.name for path in NATIVE.glob("*.c")} - {*PARTS.values()}
+    compiled = {PARTS[part]} if part else {path.name for path in NATIVE.glob("*.c")} - NO_LIBRARY
     names = compiled | LIBRARY_HEADERS | {"ws.h", "half.h", "philox.h", "group.h"} | ({INCLUDED} if part else set())
     return {name: (NATIVE / name).read_text() for name in sorted(names)}
 

@@ -46,12 +46,19 @@ WS_INLINE long ws_clamp(long i, long last) { return i < 0 ? 0 : i > last ? last 
   WS_INLINE void ws_few_columns_max_##name(type x[16][16]) {                                                      \
     for (int k = 1; k < 16; k++)                                                                                  \
       for (int l = 0; l < 16; l++) { type m = x[0][l], y = x[k][l]; x[0][l] = maximum; }                          \
-  }                                                                                                               \
-  WS_APART void ws_columns_sum_##name(type x[16][16]) { ws_few_columns_sum_##name(x); }                           \
-  WS_APART void ws_columns_max_##name(type x[16][16]) { ws_few_columns_max_##name(x); }
+  }
+#define WS_COLUMNS(here, name, type)                                                                              \
+  here void ws_columns_sum_##name(type x[16][16]) { ws_few_columns_sum_##name(x); }                               \
+  here void ws_columns_max_##name(type x[16][16]) { ws_few_columns_max_##name(x); }
 WS_REDUCTIONS(f32, float, float, int32_t, ws_max_f32(m, y))
 WS_REDUCTIONS(f64, double, double, int64_t, ws_max_f64(m, y))
 WS_REDUCTIONS(i32, int32_t, uint32_t, int32_t, (m > y ? m : y))
 WS_REDUCTIONS(i64, int64_t, uint64_t, int64_t, (m > y ? m : y))
 WS_REDUCTIONS(u8, uint8_t, uint8_t, int8_t, (m > y ? m : y))
+WS_SHARED void ws_columns_sum_f32(float x[16][16]); /* most plans have some: gcc takes as long for it as for a kernel */
+WS_SHARED void ws_columns_max_f32(float x[16][16]);
+WS_COLUMNS(WS_APART, f64, double)
+WS_COLUMNS(WS_APART, i32, int32_t)
+WS_COLUMNS(WS_APART, i64, int64_t)
+WS_COLUMNS(WS_APART, u8, uint8_t)
 #endif

@@ -6,6 +6,8 @@
 
 /* Not worth a copy for every shape. */
 #define WS_APART static __attribute__((noinline, unused))
+/* In shared_*.c: compiled once on a machine, and linked with every plan that includes the header. */
+#define WS_SHARED __attribute__((visibility("hidden")))
 
 /* Pieces of memory that are needed soon: `count` of them, each of `bytes`, `step` bytes apart. */
 typedef struct { const void *from; long count, bytes, step; } ws_ahead;

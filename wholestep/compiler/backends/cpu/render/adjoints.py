@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from wholestep.compiler.backends.cpu.render.images import Pen, clear_frame, image_epilogue, stage
+from wholestep.compiler.backends.cpu.render.images import Pen, clear_frame, copy_image, image_epilogue, stage
 from wholestep.compiler.backends.cpu.render.products import render_weight_in_place
 from wholestep.compiler.backends.cpu.render.winograd import render_weight_by_tiles
 from wholestep.compiler.backends.cpu.render.writer import Writer
@@ -88,8 +88,7 @@ def _weight_of_channels(pen: Pen) -> None:
     with w.loop("n", "0", w.scope.extent(w.kernel.axes[batch])):
         w.emit(f"const {pen.real} *const g = {'around' if copied else pen.at('g', 'n')};")
         if copied:  # channels last
-            given = (pen.at("g", "n"), rows, columns, outputs, g_row, *pen.steps("g"))
-            pen.call(f"ws_frame_{pen.suffix}", "around", *given)
+            copy_image(pen, "around", pen.at("g", "n"), (rows, columns, outputs), g_row, pen.steps("g"))
         stage(pen, "x", "n")
         with w.loop("o", lo, hi, str(width)):
             w.emit(f"const long c = o < {last} ? o : {last};")
@@ -210,4 +209,4 @@ def _frame_kernels(pen: Pen, outputs: int, tall: int, wide: int, channels: int, 
     with w.loop("o", "0", str(outputs)):
         place = f"packed + o*{lines * line} + {top * line + left * channels}"
         source = f"{pen.at('weight')} + o*{o}"
-        pen.call(f"ws_frame_{pen.suffix}", place, source, tall, wide, channels, line, y, x, c)
+        copy_image(pen, place, source, (tall, wide, channels), line, (y, x, c))

@@ -11,7 +11,7 @@ from wholestep.compiler.backends.cpu.render.language import SUFFIX
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.backends.cpu.scheduled import queries_of
 from wholestep.compiler.ir.attrs import DATA, MODEL
-from wholestep.compiler.ir.types import evaluate, symbols_of
+from wholestep.compiler.ir.types import evaluate, float64, symbols_of
 from wholestep.compiler.plan.bodies import Call, Exchange, Window
 from wholestep.compiler.plan.kernel import Operand, Plan
 
@@ -23,10 +23,15 @@ CALLS = {DATA: "ws_exchange", MODEL: "ws_exchange_model"}  # by the axis along w
 
 def headers(plan: Plan) -> list[str]:
     """The native headers that a plan's calls and casts need."""
-    windows = {"conv.h" for k in plan.kernels if isinstance(k.body, Window)}
+    windows = {_window_header(plan, k.body) for k in plan.kernels if isinstance(k.body, Window)}
     half = {"pair.h"} if has_half(plan) else set[str]()
     group = {"group.h"} if any(isinstance(k.body, Exchange) for k in plan.kernels) else set[str]()
     return sorted(windows | half | group | {HEADERS[k.body.routine] for k in plan.kernels if isinstance(k.body, Call)})
+
+
+def _window_header(plan: Plan, body: Window) -> str:
+    double = any(plan.buffers[o.load.buffer].type.dtype == float64 for o in (*body.operands, *body.results))
+    return "conv_f64.h" if double else "conv.h"
 
 
 def has_half(plan: Plan) -> bool:

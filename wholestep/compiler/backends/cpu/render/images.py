@@ -15,6 +15,7 @@ from wholestep.compiler.ir.types import DType, Extent
 from wholestep.compiler.plan.bodies import Window
 from wholestep.compiler.plan.kernel import Instr, Layout, Level, Load, Operand, Store
 
+LONG_RUN = 32  # numbers side by side from which on the shared loops over them lose nothing beside a kernel's own
 COLUMN = 2  # the axis of a pixel's column in kernels that make images
 
 
@@ -257,7 +258,15 @@ def stage(pen: Pen, name: str, batch: str = "i0") -> None:
         pen.w.emit(f"const {pen.real} *const frame = {pen.at(name)};")
         return
     to = f"frame + {low[0] * row + low[1] * channels}"
-    pen.call(f"ws_frame_{pen.suffix}", to, pen.at(name, batch), height, width, channels, row, *pen.steps(name))
+    copy_image(pen, to, pen.at(name, batch), (height, width, channels), row, pen.steps(name))
+
+
+def copy_image(pen: Pen, to: str, source: str, sizes: Sequence[int], row: int, steps: Sequence[int]) -> None:
+    """An image whose rows, columns and channels are `steps` apart: with its channels last, rows `row` apart."""
+    if steps[2] == 1 and sizes[2] >= LONG_RUN:
+        pen.call(f"ws_frame_{pen.suffix}", to, source, *sizes, row, *steps[:2])
+    else:
+        pen.call(f"ws_frame_few_{pen.suffix}", to, source, *sizes, row, *steps)
 
 
 def clear_frame(pen: Pen) -> None:

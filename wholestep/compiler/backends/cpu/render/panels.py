@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from wholestep.compiler.backends.cpu.layout import LANES
 from wholestep.compiler.backends.cpu.render.images import Pen, Run
 from wholestep.compiler.backends.cpu.windows.frames import is_depthwise, panel_columns
 
@@ -50,8 +51,9 @@ def pack(pen: Pen, panels: Panels, taps: tuple[str, int, str, int], depth: int, 
             step = depth * o if turned else panels.each * o
             from_group, to_group = f" + q*{step}", f" + q*{panels.count * size}"
         source = f"{pen.at('weight')}{from_group}"
+        few = "" if panels.columns == LANES and depth >= LANES else "few_"
         pen.call(
-            *(f"ws_pack_{pen.suffix}", f"packed + {offset}{to_group}", source, panels.each, panels.columns),
+            *(f"ws_pack_{few}{pen.suffix}", f"packed + {offset}{to_group}", source, panels.each, panels.columns),
             *(n_rows, rows, n_columns, columns, depth, lane, y, x, deep),
         )
     return size

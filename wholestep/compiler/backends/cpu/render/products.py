@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wholestep.compiler.backends.cpu.layout import LANES
-from wholestep.compiler.backends.cpu.render.images import Lanes, Pen, Run, lanes
+from wholestep.compiler.backends.cpu.render.images import Lanes, Pen, Run, copy_image, lanes
 from wholestep.compiler.backends.cpu.windows.products import Meetings, pixel_step
 
 
@@ -61,7 +61,7 @@ def _gather(pen: Pen, m: Meetings) -> None:
     with w.loop("n", "0", "nb"), w.loop("y", "0", str(height)), w.loop("x", "0", str(width)):
         to = f"images + (({_place(m, not m.adjoint, 'y', 'x')})*nb + n)*{pixel_step(channels)}"
         source = f"{pen.at(pen.images, '(n0 + n)')} + y*{row} + x*{column}"
-        pen.call(f"ws_frame_{pen.suffix}", to, source, 1, 1, channels, 0, 0, channels, channel)
+        copy_image(pen, to, source, (1, 1, channels), 0, (0, channels, channel))
 
 
 def _epilogue(pen: Pen, m: Meetings) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from wholestep.compiler.backends.cpu.layout import LANES
 from wholestep.compiler.backends.cpu.render.image_ahead import fetch_for_epilogue, fetch_next_image
-from wholestep.compiler.backends.cpu.render.images import Pen, clear_frame, stage
+from wholestep.compiler.backends.cpu.render.images import Pen, clear_frame, copy_image, stage
 from wholestep.compiler.backends.cpu.render.panels import Panels, enter_panels
 from wholestep.compiler.backends.cpu.windows.frames import rounded
 from wholestep.compiler.backends.cpu.windows.winograd import POSITIONS, TILE_OUTPUTS, position_step, tiles_of
@@ -95,9 +95,7 @@ def _stage_gradient(pen: Pen, across: int) -> int:
         pen.w.emit(f"const {pen.real} *const g = {pen.at('g', 'n')};")
         return g_row
     line = 2 * across * outputs
-    pen.call(
-        f"ws_frame_{pen.suffix}", "around", pen.at("g", "n"), rows, columns, outputs, line, g_row, g_pixel, g_channel
-    )
+    copy_image(pen, "around", pen.at("g", "n"), (rows, columns, outputs), line, (g_row, g_pixel, g_channel))
     pen.w.emit(f"const {pen.real} *const g = around;")
     return line
 

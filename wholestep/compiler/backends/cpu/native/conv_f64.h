@@ -1,0 +1,28 @@
+/* conv.h for doubles, which few plans have. */
+#ifndef WS_CONV_F64_H
+#define WS_CONV_F64_H
+#include "conv.h"
+
+#define REAL double
+#define SUFFIX "pd"
+#define BROADCAST "vbroadcastsd"
+#define TO_ALL "1to8"
+#define NAME(x) ws_##x##_f64_wide
+#define BYTES WS_WIDE
+#include "conv_tile.h"
+#undef NAME
+#undef BYTES
+#define NAME(x) ws_##x##_f64_narrow
+#define BYTES 32
+#include "conv_tile.h"
+#undef NAME
+#undef BYTES
+#undef REAL
+#undef SUFFIX
+#undef BROADCAST
+#undef TO_ALL
+
+WS_WINDOWS(double, f64)
+WS_POOLS(double, f64, uint8_t, u8)
+WS_POOLS(double, f64, int32_t, i32)
+#endif
