@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -57,10 +58,15 @@ STEPS: dict[str, Callable[[], Graph]] = {
 }
 
 
+@cache
+def planned(name: str) -> Plan:
+    return make_plan(STEPS[name](), {"batch": 40})
+
+
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("name", STEPS)
 def test_training_steps_at_capacity_and_below(name: str, threads: int) -> None:
-    plan = make_plan(STEPS[name](), {"batch": 40})
+    plan = planned(name)
     for rows in (40, 13, 1):
         assert_sound(plan, {"batch": rows}, threads)
 
@@ -70,7 +76,7 @@ def test_training_steps_at_capacity_and_below(name: str, threads: int) -> None:
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return make_plan(clipped_step(33, 40, 32, 17, 5), {"batch": 40})
+    return planned("clipped")
 
 
 def with_kernel(plan: Plan, at: int, **changes: object) -> Plan:
