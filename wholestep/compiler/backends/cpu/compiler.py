@@ -20,7 +20,7 @@ NATIVE = Path(__file__).parent / "native"
 OBJECT_SUFFIX = ".so"
 # Products that most programs have none of are libraries of their own: a first start would wait for them.
 PARTS = {"half": "gemm_half.c", "double": "gemm_double.c", "mpi": "group_mpi.c"}
-# What kernels of many plans call, by the header that declares it: compiled once, linked with every plan that includes it.
+# What kernels of many plans call, by the header that declares it: compiled once, linked with plans that include it.
 SHARED = {"reduce.h": "shared_reduce.c", "conv.h": "shared_conv.c", "conv_f64.h": "shared_conv_f64.c"}
 SHARED_SUFFIX = ".o"
 # What only the library is made of; every other header may be included by a plan and is part of its key.
@@ -41,8 +41,8 @@ FLAGS = (
     "-fno-trapping-math",
     "-ffp-contract=off",
 )
-# Hundreds of calls in a row: a higher level takes up to 2 s longer and leaves them as they are.
-ENTRY_FILE, ENTRY_LEVEL = "entry.c", "-O1"
+# Hundreds of calls in a row: a higher level takes up to 2 s longer, and the calls take as long.
+ENTRY_FILE, ENTRY_LEVEL = "entry.c", "-O0"
 LINK = ("-shared",)
 LIBRARIES = ("-lm", "-pthread")
 EVERY_FLAG = (*FLAGS, ENTRY_LEVEL, *LINK, *LIBRARIES)
@@ -231,6 +231,7 @@ def run_compiler(
             if len(names) == 1:
                 inputs = [names[0], *(str(made()) for made in shared)]
             else:
+                names.sort(key=lambda name: -len(sources[name]))  # what takes long does not begin last
                 commands = [[*compiler.call(target, name), "-c", name, "-o", f"{name}.o"] for name in names]
                 run_all([*shared, *(partial(_run, command, folder) for command in commands)], default_threads())
                 inputs = [*(f"{name}.o" for name in names), *(str(made()) for made in shared)]

@@ -45,6 +45,13 @@ WS_INLINE void draw_normal(formula f, uint32_t first, uint32_t second, float *lo
   *high = (float)(f.shift + f.scale * (f.lift + (x + off)));
 }
 
+/* Every second number; one function for both halves, since gcc takes 0.1 s for each. */
+static __attribute__((noinline)) void draw_normals(formula f, const uint32_t *first, const uint32_t *second, long pairs,
+                                                   float *restrict low, float *restrict high) {
+#pragma omp simd simdlen(8)
+  for (long i = 0; i < pairs; i++) draw_normal(f, first[i], second[i], &low[2 * i], &high[2 * i]);
+}
+
 /* Those of elements first .. first + count - 1, first even.  A number is a logarithm times a cosine, whose last bits are
    each library's own: where these could change the float that it is rounded to, it is noted, and NumPy draws it.
    Returns how many there are, of which the first `room` are noted. */
@@ -63,10 +70,8 @@ WS_EXPORT long ws_normals(uint64_t key, uint64_t first, long count, double lift,
                                        (uint32_t)(key >> 32));
       words[0][i] = w.x[0], words[1][i] = w.x[1], words[2][i] = w.x[2], words[3][i] = w.x[3];
     }
-#pragma omp simd simdlen(8)
-    for (long i = 0; i < pairs; i++) draw_normal(f, words[0][i], words[1][i], &low[2 * i], &high[2 * i]);
-#pragma omp simd simdlen(8)
-    for (long i = 0; i < pairs; i++) draw_normal(f, words[2][i], words[3][i], &low[2 * i + 1], &high[2 * i + 1]);
+    draw_normals(f, words[0], words[1], pairs, low, high);
+    draw_normals(f, words[2], words[3], pairs, low + 1, high + 1);
     __builtin_memcpy(out + start, low, (size_t)width * sizeof(float));
     for (long i = 0; i < width; i++) { /* of a number that is 0 the sign is NumPy's */
       if (low[i] == high[i] && words[2 * (i % 2)][i / 2] >> 8 != 0) continue;

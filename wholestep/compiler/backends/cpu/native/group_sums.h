@@ -8,12 +8,14 @@
 
 enum { WS_SUM_BLOCK = 512 };                          /* elements */
 
-/* `to` may be any of `from`: an element is written once all ranks' were read. */
+/* `to` may be any of `from`: an element is written once all ranks' were read.  Not inline: of the recursion gcc would
+   write out several levels, for which it takes half a second. */
 #define WS_TREE_SUM(name, type)                                                                                          \
-  static void name##_pair(type *to, const type *a, const type *b, long count) {                                          \
+  static __attribute__((noinline)) void name##_pair(type *to, const type *a, const type *b, long count) {                \
     _Pragma("omp simd") for (long i = 0; i < count; i++) to[i] = (type)(a[i] + b[i]);                                    \
   }                                                                                                                      \
-  static const type *name##_block(type *to, const void *const *from, long first, long count, int size) {                 \
+  static __attribute__((noinline)) const type *name##_block(type *to, const void *const *from, long first, long count,   \
+                                                            int size) {                                                  \
     if (size == 1) return (const type *)from[0] + first;                                                                 \
     type left[WS_SUM_BLOCK], right[WS_SUM_BLOCK];                                                                        \
     const int half = (size + 1) / 2;                                                                                     \

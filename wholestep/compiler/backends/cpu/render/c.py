@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from wholestep.compiler.backends.cpu.compiler import ENTRY_FILE
@@ -16,9 +16,6 @@ from wholestep.compiler.ir.types import float64
 from wholestep.compiler.plan.kernel import Buffer, HostValue, Kernel, Layout, Loop, Plan, Space
 
 PRELUDE = """\
-#include "ws.h"
-#include "reduce.h"
-#include "turn.h"
 {}#undef WS_EXPORT
 #define WS_EXPORT __attribute__((visibility("default")))
 """
@@ -34,19 +31,20 @@ class Source:
 
     prelude: str
     kernels: tuple[str, ...]  # static functions
-    entry: str  # and the scalar prologue
-    refresh: str
+    entry: str
+    host: str  # the scalar prologue and the refresh of copies
 
     @property
     def text(self) -> str:
         """One file."""
-        return "\n\n".join([self.prelude, *self.kernels, self.entry, self.refresh]) + "\n"
+        return "\n\n".join([self.prelude, *self.kernels, self.host, self.entry]) + "\n"
 
     @property
     def files(self) -> dict[str, str]:
         """The same program as several files of a few kernels each, which compilers may work on side by side.
 
-        The entry point is last, in a file of its own name: it calls kernels and computes nothing.
+        The entry point is last, in a file of its own name: it calls kernels and computes nothing, and needs none of
+        what they include.
         """
         if len(self.kernels) <= KERNELS_BESIDE_ENTRY:
             return {"plan.c": self.text}
@@ -55,9 +53,9 @@ class Source:
         heads = [kernel.partition(" {\n")[0] + ";" for kernel in shared]
         # Dealt out in turn: neighbours resemble each other, so each file gets its part of what takes long.
         parts = {f"kernels{i}.c": shared[i::count] for i in range(count)}
-        parts["kernels0.c"].append(self.refresh)
-        parts[ENTRY_FILE] = [*heads, self.entry]
-        return {name: "\n\n".join([self.prelude, *part]) + "\n" for name, part in parts.items()}
+        parts["kernels0.c"].append(self.host)
+        texts = {name: "\n\n".join([self.prelude, *part]) + "\n" for name, part in parts.items()}
+        return {**texts, ENTRY_FILE: "\n\n".join([prelude(["ws.h"]), *heads, self.entry]) + "\n"}
 
 
 def render(plan: Plan, prefix: str = "ws", profile: bool = False) -> str:
@@ -83,11 +81,16 @@ def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> Source:
             functions[text] = name = f"{prefix}_k{kernel.id}"
             texts.append(text.replace("@", name, 1))
         calls[kernel.id] = noted(call_text(kernel, functions[text], writer), kernel.id, profile)
-    prelude = PRELUDE.format("".join(f'#include "{name}"\n' for name in headers(plan)))
-    notes = ['#include "profile.h"\n'] if profile else []
+    notes = '#include "profile.h"\n\n' if profile else ""
     barrier = noted("call->api->barrier();", BARRIER, profile)
-    body = entry(plan, calls, prefix, barrier)
-    return Source(prelude, tuple(texts), "\n\n".join([*notes, prologue(plan, prefix), body]), refresh(plan, prefix))
+    begin = prelude(["ws.h", "reduce.h", "turn.h", *headers(plan)])
+    host = "\n\n".join([prologue(plan, prefix), refresh(plan, prefix)])
+    return Source(begin, tuple(texts), notes + entry(plan, calls, prefix, barrier), host)
+
+
+def prelude(included: Sequence[str]) -> str:
+    """What a file begins with."""
+    return PRELUDE.format("".join(f'#include "{name}"\n' for name in included))
 
 
 def call_text(kernel: Kernel, function: str, writer: Writer) -> str:
