@@ -10,7 +10,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,9 @@ def lose_the_last(session: ws.Session, folder: Path) -> None:
     losses(session)
 
 
-def main(folder: Path, what: str) -> None:
+@contextmanager
+def machine(folder: Path) -> Iterator[tuple[int, int, FakeNccl]]:
+    """GPUs that are none, with their code in a folder: this rank's number, how many there are, and what carries."""
     emulated.folder = lambda: folder
     with fake_gpu(gpus=4) as driver, fake_nccl(driver) as nccl:
         device.nvrtc_version = lambda: "none"  # ranks are alike
@@ -112,17 +115,22 @@ def main(folder: Path, what: str) -> None:
         assert control is not None
         for name in ("gather", "broadcast"):  # a GPU makes its steps by itself while its host waits for the others
             setattr(control, name, _behind(driver, getattr(control, name)))
-        if what == "train":
-            for case in CASES:
-                np.savez(folder / f"{case}-{control.rank}.npz", **trained(case, device="cuda", workers=ws.Workers()))
-        else:
-            before = device_bytes()
-            session = built(device="cuda", workers=ws.Workers())
-            (folder / f"count-{control.rank}.json").write_text(json.dumps(count(session, before, nccl)))
-            lose_the_last(session, folder)
+        yield control.rank, control.size, nccl
         for group in gpus._joined.values():
             group.close()
         assert nccl.asked[-1] == "destroy"
+
+
+def main(folder: Path, what: str) -> None:
+    with machine(folder) as (rank, _, nccl):
+        if what == "train":
+            for case in CASES:
+                np.savez(folder / f"{case}-{rank}.npz", **trained(case, device="cuda", workers=ws.Workers()))
+        else:
+            before = device_bytes()
+            session = built(device="cuda", workers=ws.Workers())
+            (folder / f"count-{rank}.json").write_text(json.dumps(count(session, before, nccl)))
+            lose_the_last(session, folder)
 
 
 def _behind(driver: FakeDriver, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import wholestep as ws
+from tests.compilers import quick
 from tests.workers.ranks import launch
 from tests.workers.small import ABOUT, LOSS, PARAMETERS, network
 from wholestep.compiler.backends.cuda.collectives import BESIDE
@@ -44,6 +45,14 @@ def test_a_session_reports_what_was_estimated(by_workers: dict) -> None:
     told = by_workers[4]
     assert (report.wire_bytes, report.flops, report.peak_bytes) == (told.wire_bytes, told.flops, told.peak_bytes)
     assert report.collectives == tuple((e.collective, e.bytes) for e in told.exchanges)
+
+
+def test_a_session_of_a_grid_counts_what_one_of_its_ranks_sends() -> None:
+    """Along the model axis that is as many rows as a rank has, not those of the whole batch."""
+    told = ws.estimate(network(split=True), workers=ws.Workers(data=2, model=2), **ABOUT)
+    report = ws.build_session(network(split=True), **ABOUT, shards=(2, 2), options=quick()).report()
+    assert report.collectives == told.collectives
+    assert report.wire_bytes_along("model") == told.wire_bytes_along("model") > 0
 
 
 def test_ranks_on_gpus_are_told_the_same_bytes(by_workers: dict) -> None:

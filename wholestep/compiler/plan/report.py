@@ -47,18 +47,18 @@ class PlanReport:
     def wire_bytes_along(self, axis: str) -> Fraction:
         """What of it goes along an axis of the grid in which ranks stand, "data" or "model"."""
         along = {DATA: self.ranks, MODEL: self.model_ranks}[axis]
-        sent = (size * SENT[kind](along) for kind, size, of in exchanged(self.plan) if of == axis)
+        sent = (size * SENT[kind](along) for kind, size, of in exchanged(self.plan, self.ranks) if of == axis)
         return sum(sent, Fraction(0)) if along > 1 else Fraction(0)
 
     @property
     def collectives(self) -> tuple[tuple[str, int], ...]:
         """The collectives of a step, in order, and the bytes of each: those of all ranks' parts together."""
-        return tuple((kind, size) for kind, size, _ in exchanged(self.plan))
+        return tuple((kind, size) for kind, size, _ in exchanged(self.plan, self.ranks))
 
     @property
     def gathers(self) -> int:
         """Exchanges that put parts of layers together: where there are many, `split=` marks the wrong ones."""
-        return sum(kind == "all_gather" and axis == MODEL for kind, _, axis in exchanged(self.plan))
+        return sum(kind == "all_gather" and axis == MODEL for kind, _, axis in exchanged(self.plan, self.ranks))
 
     @property
     def peak_bytes(self) -> int:

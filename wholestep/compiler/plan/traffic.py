@@ -53,12 +53,16 @@ SENT: Mapping[str, Callable[[int], Fraction]] = {
 }
 
 
-def exchanged(plan: Plan) -> Iterator[tuple[str, int, str]]:
-    """The collectives of a step, in order, the bytes of each, those of all ranks' parts together, and its axis."""
+def exchanged(plan: Plan, ranks: int = 1) -> Iterator[tuple[str, int, str]]:
+    """The collectives of a step, in order, the bytes of each, those of all ranks' parts together, and its axis.
+
+    Of a plan as callers see it, who give all rows, a rank of so many has its own.
+    """
+    sizes = {**plan.sizes, plan.divided: -(-plan.whole // ranks)} if plan.divided and ranks > 1 else plan.sizes
     for kernel in plan.kernels:
         if isinstance(kernel.body, Exchange):
             pairs = zip(kernel.body.operands, kernel.body.results, strict=True)
-            counts = [max(evaluate(load.shape[0], plan.sizes) for load in pair) for pair in pairs]
+            counts = [max(evaluate(load.shape[0], sizes) for load in pair) for pair in pairs]
             yield kernel.body.collective, sum(counts) * kernel.body.dtype.size, kernel.body.axis
 
 

@@ -27,6 +27,8 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.slot import Family
 
+# What ranks of one GPU have in common; the multiprocessors are those of kernels whose blocks wait for each other.
+COMMON = (RANKS, LIBRARIES, "multiprocessors")
 WORD = 4  # bytes: all that ranks exchange is made of words, which one kernel copies
 
 
@@ -299,9 +301,10 @@ class Log(Order):
         given: Sequence[Any],
         reads: set[Resource],
         writes: set[Resource],
+        *more: Any,
     ) -> None:
         def add(order: Order, reads: set[Resource], writes: set[Resource]) -> None:
-            order.kernel(function, grid, threads, given, reads, writes)
+            order.kernel(function, grid, threads, given, reads, writes, *more)
 
         self.entries.append(Entry(self.current, reads, writes, add))
 
@@ -330,8 +333,8 @@ class SideBySide(Order):
 
 
 def of_rank(rank: int, resource: Resource) -> Resource:
-    """Libraries and exchanges are common to all."""
-    return resource if resource in (RANKS, LIBRARIES) else f"{resource} of rank {rank}"
+    """What is common to all of them keeps its name."""
+    return resource if resource in COMMON else f"{resource} of rank {rank}"
 
 
 def put_side_by_side(order: Order, logs: Sequence[Log], carriers: Sequence[Carrier], collectives: Collectives) -> None:
