@@ -13,7 +13,7 @@ static std::vector<int> order;
 static void *scheduler;
 static int current, live;
 static long moves; /* what has happened so far: threads that went on, blocks that have come somewhere */
-static const int MOST_TOGETHER = 64; /* blocks that are there at once */
+static const int MOST_TOGETHER = 96; /* blocks that are there at once */
 static void (*body)(void **);
 static void **arguments;
 static const size_t STACK = 1 << 16;

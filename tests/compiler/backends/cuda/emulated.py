@@ -220,7 +220,8 @@ class Emulated:
         step = self.record(memory)
         for loop, inside in groupby(self.source.launches, lambda launch: launch.kernels[0][0].loop):
             launches = list(inside)
-            turns: Sequence[int] = [-1] if loop is None else range(self.longest(loop))
+            alone = loop is None or launches[0].together
+            turns: Sequence[int] = [-1] if alone else range(self.longest(loop))
             for turn in turns:
                 for launch in launches:
                     for kernel, _ in launch.kernels:
@@ -283,7 +284,7 @@ class Emulated:
         own = [schedule_of(k) for k, _ in launch.kernels]
         meets = any(s.chained or s.form not in (ELEMENTS, SCATTER, LIBRARY) for s in own)
         grid = (sorting_blocks(own[0]), 1) if name == launch.before else launch.grid
-        geometry = (ctypes.c_int * 6)(*grid, launch.threads, meets, *orders)
+        geometry = (ctypes.c_int * 6)(*grid, launch.threads, 2 if launch.together else meets, *orders)
         assert self.dll[f"run_{name}"](geometry, pointers) == 0, f"threads of {name} wait for ever"
 
 

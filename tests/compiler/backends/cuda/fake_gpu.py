@@ -85,6 +85,8 @@ class FakeDriver:
     CUgraphDependencyType = SimpleNamespace(CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC=1)
     CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC = 1
     CUgraphEdgeData = SimpleNamespace
+    CUkernelNodeAttrID = SimpleNamespace(CU_LAUNCH_ATTRIBUTE_COOPERATIVE="together")
+    CUkernelNodeAttrValue = SimpleNamespace
     CUfunction_attribute = SimpleNamespace(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="shared")
 
     def __init__(self, capability: tuple[int, int] = (9, 0), gpus: int = 1) -> None:
@@ -100,6 +102,7 @@ class FakeDriver:
         self.captured: list[Op] = []  # what a library puts into a stream
         self.objects: list[Any] = []  # graphs, modules and functions by number
         self.launched, self.graphs, self.together = 0, 0, 0
+        self.last: tuple[list[Node], Any] = [], None  # the graph that a kernel was added to last, and the kernel
 
     # -- memory ----------------------------------------------------------------------------------------------------
     def cuMemAlloc(self, size: int) -> tuple[CUresult, int]:
@@ -226,7 +229,18 @@ class FakeDriver:
     ) -> tuple[CUresult, int]:
         assert len(before) == count
         graph.append((self.kernel(params), tuple(before)))
+        self.last = graph, params
         return OK, len(graph) - 1
+
+    def cuGraphKernelNodeSetAttribute(self, node: int, attribute: str, value: Any) -> tuple[CUresult]:
+        """Let the blocks of the kernel that was added last be there at once."""
+        graph, params = self.last
+        assert (node, attribute, value.cooperative) == (len(graph) - 1, "together", 1)
+        assert params.gridDimX <= self.multiprocessors, "blocks of that size are not all there at once"
+        geometry = params.gridDimX, params.gridDimY, params.blockDimX
+        graph[node] = self.call(params.func, geometry, params.kernelParams, together=True), graph[node][1]
+        self.together += 1
+        return (OK,)
 
     def cuGraphAddDependencies(
         self, graph: list[Node], before: list[int], to: list[int], edges: list[Any], count: int

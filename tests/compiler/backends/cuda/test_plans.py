@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import wholestep as ws
+from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.backends.cuda.sharing import by_launch
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.formats import footprint
@@ -42,8 +43,8 @@ CASES = {
 
 
 def launches(plan: Plan) -> int:
-    """Of a step: kernels may share one, and those of a loop run for every step of it."""
-    loops = [launch[0].loop for launch in by_launch(plan.kernels)]
+    """Of a step: kernels may share one, and those of a loop that is not one kernel run for every step of it."""
+    loops = [None if schedule_of(launch[0]).owns else launch[0].loop for launch in by_launch(plan.kernels)]
     return sum(1 if n is None else evaluate(plan.loops[n].length, plan.sizes) for n in loops)
 
 

@@ -18,7 +18,7 @@ from sessions import data, mlp
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import TOTAL, FakeDriver, fake_compile, fake_gpu
 from tests.compiler.backends.cuda.models import MODELS, UNCHECKED, device_bytes, session_of
-from wholestep.compiler.backends.cuda import compiler, epochs, products
+from wholestep.compiler.backends.cuda import compiler, driver, epochs, products
 from wholestep.compiler.backends.cuda.exchange import FETCHED_TURNS
 from wholestep.errors import InputError, OptionError, OutOfMemoryError
 
@@ -229,8 +229,12 @@ def test_a_new_plan_is_checked_against_the_interpreter() -> None:
     assert "note: checked against the interpreter at batch=3 and batch=8" in str(session.report())
 
 
-def test_a_profile_has_every_kernel_and_leaves_the_state_alone(tmp_path: Path) -> None:
-    """Of a loop's kernels the times of all its steps are added."""
+@pytest.mark.parametrize(("multiprocessors", "times"), [(132, 1), (1, 6)])
+def test_a_profile_has_every_kernel_and_leaves_the_state_alone(
+    multiprocessors: int, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loop is one kernel, or its kernels run in every step, whose times are added."""
+    monkeypatch.setattr(driver.gpu(0), "multiprocessors", multiprocessors)
     session = session_of("lstm", "cuda")
     batch = MODELS["lstm"][1](3)
     session.step(**batch)
@@ -240,7 +244,7 @@ def test_a_profile_has_every_kernel_and_leaves_the_state_alone(tmp_path: Path) -
     assert all(k.seconds > 0 for k in found.kernels)
     in_loops = [k.id for k in session.plan.kernels if k.loop is not None]
     ran = [event.kernel for _, event in found.timeline]
-    assert ran.count(in_loops[0]) == 2 * 6
+    assert ran.count(in_loops[0]) == 2 * times
     session.trace(tmp_path / "trace.json", found)
     assert session.plan.kernels[0].origin[0].split()[0] in (tmp_path / "trace.json").read_text()
     for name, value in session.state_dict().items():

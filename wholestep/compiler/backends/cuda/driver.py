@@ -277,13 +277,18 @@ class Module:
         return call("cuModuleGetFunction", self._handle, name.encode())
 
 
+def allow_shared(function: Any, size: int) -> None:
+    """Let blocks of a kernel have so many bytes of shared memory."""
+    attribute = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    call("cuFuncSetAttribute", function, attribute, size)
+
+
 class Together:
     """A kernel whose blocks are all there at once, so that they can wait for each other."""
 
     def __init__(self, owner: Gpu, function: Any, blocks: int, threads: int, shared: int) -> None:
         self._gpu, self._function, self._geometry = owner, function, (blocks, 1, 1, threads, 1, 1, shared)
-        attribute = bindings().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        call("cuFuncSetAttribute", function, attribute, shared)
+        allow_shared(function, shared)
 
     def launch(self, arguments: Sequence[Any]) -> None:
         """Queue it; arguments are ctypes values."""
@@ -306,19 +311,35 @@ class Nodes:
         self._kept: list[Any] = []  # arguments, until the graph is whole
 
     def kernel(
-        self, function: Any, grid: Sequence[int], threads: int, arguments: Sequence[Any], after: Sequence[int]
+        self,
+        function: Any,
+        grid: Sequence[int],
+        threads: int,
+        arguments: Sequence[Any],
+        after: Sequence[int],
+        together: int = 0,
     ) -> int:
-        """Add a kernel, whose arguments are ctypes values; returns its number."""
+        """Add a kernel, whose arguments are ctypes values; returns its number.
+
+        Blocks that are all there at once, so that they can wait for each other, have `together` bytes of shared memory.
+        """
         pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
         params = self._driver.CUDA_KERNEL_NODE_PARAMS()
         params.func = function
         params.gridDimX, params.gridDimY, params.gridDimZ = grid[0], grid[1], 1
         params.blockDimX, params.blockDimY, params.blockDimZ = threads, 1, 1
-        params.sharedMemBytes, params.extra = 0, 0
+        params.sharedMemBytes, params.extra = together, 0
         params.kernelParams = ctypes.addressof(pointers)
-        ending = [i for i in after if i in self._kernels] if self._early else []
+        ending = [i for i in after if i in self._kernels] if self._early and not together else []
         before = [self._nodes[i] for i in after if i not in ending]
+        if together:
+            allow_shared(function, together)
         node = call("cuGraphAddKernelNode", self.handle, before, len(before), params)
+        if together:
+            value = self._driver.CUkernelNodeAttrValue()
+            value.cooperative = 1
+            attribute = self._driver.CUkernelNodeAttrID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+            call("cuGraphKernelNodeSetAttribute", node, attribute, value)
         if ending:
             edge = self._driver.CUgraphEdgeData()
             edge.from_port = int(self._driver.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC)

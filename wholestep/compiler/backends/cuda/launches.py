@@ -39,6 +39,7 @@ def write_record(
 
 
 LIBRARIES = "libraries"  # run one after the other: two of them would only take turns
+MULTIPROCESSORS = "multiprocessors"  # of kernels whose blocks wait for each other: two of them would wait for ever
 Resource = int | str  # a buffer, or something else that kernels share
 RECORD = "record"  # of a step, which every kernel reads
 
@@ -61,9 +62,10 @@ class Order:
         given: Sequence[Any],
         reads: set[Resource],
         writes: set[Resource],
+        together: int = 0,
     ) -> None:
         after = self._after(reads, writes)
-        self._done(self._nodes.kernel(function, grid, threads, given, after), after, reads, writes)
+        self._done(self._nodes.kernel(function, grid, threads, given, after, together), after, reads, writes)
 
     def library(self, record: Callable[[int], None], reads: set[Resource], writes: set[Resource]) -> None:
         """What a library puts into a stream."""
@@ -161,10 +163,10 @@ class Launches:
 
     def add(self, order: Order, place: Placed, sizes: Mapping[str, int], gathering: Gathering | None = None) -> None:
         """Put the launches of one step into a graph; sizes are those of a call, where a library is told them."""
-        for loop, inside in groupby(self.source.launches, key=lambda launch: launch.kernels[0][0].loop):
+        for _, inside in groupby(self.source.launches, key=lambda launch: launch.kernels[0][0].loop):
             launches = list(inside)
-            # A graph has as many launches as the longest loop; those behind the end of a shorter one do nothing.
-            turns = [0] if loop is None else range(evaluate(self.plan.loops[loop].length, self.plan.sizes))
+            # Launches behind the end of a loop that is shorter than at capacity do nothing.
+            turns = self._turns(launches[0])
             for turn in turns:
                 for launch in launches:
                     if gathering is not None and launch is self.source.launches[gathering.number]:
@@ -196,7 +198,15 @@ class Launches:
         reads, writes = self._used(place, launch)
         if launch.before:
             self._add_sorting(order, place, launch, given)
-        order.kernel(self.functions[launch.function], launch.grid, launch.threads, given, reads, writes)
+        if launch.together:
+            writes.add(MULTIPROCESSORS)
+        function = self.functions[launch.function]
+        order.kernel(function, launch.grid, launch.threads, given, reads, writes, launch.together)
+
+    def _turns(self, launch: Rendered) -> range:
+        """How often a launch is made in a step: a graph has as many as the longest loop, which may be one kernel."""
+        loop = launch.kernels[0][0].loop
+        return range(1 if loop is None or launch.together else evaluate(self.plan.loops[loop].length, self.plan.sizes))
 
     def _used(self, place: Placed, launch: Rendered) -> tuple[set[Resource], set[Resource]]:
         """What a launch reads and writes."""
@@ -275,5 +285,4 @@ class Launches:
     @property
     def count(self) -> int:
         """Launches of one step."""
-        loops = [launch.kernels[0][0].loop for launch in self.source.launches]
-        return sum(1 if n is None else evaluate(self.plan.loops[n].length, self.plan.sizes) for n in loops)
+        return sum(len(self._turns(launch)) for launch in self.source.launches)

@@ -65,8 +65,9 @@ class InTurn(Order):
         given: Sequence[Any],
         reads: set[Resource],
         writes: set[Resource],
+        together: int = 0,
     ) -> None:
-        node = self._nodes.kernel(function, grid, threads, given, [self._last])
+        node = self._nodes.kernel(function, grid, threads, given, [self._last], together)
         self._last = self._event(self.current, [node])
 
     def library(self, record: Callable[[int], None], reads: set[Resource], writes: set[Resource]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from wholestep.compiler.backends.cuda import chains, convolutions, middle, products, sharing, staying, windows
+from wholestep.compiler.backends.cuda import chains, convolutions, loops, middle, products, sharing, staying, windows
 from wholestep.compiler.backends.cuda.arena import in_good_order, place
 from wholestep.compiler.backends.cuda.attention import notes_of, schedule_attention
 from wholestep.compiler.backends.cuda.chunks import in_parts
@@ -90,7 +90,7 @@ def schedule(draft: Draft, frugal: bool = False, halvings: int = 0) -> Plan:
     scratch = max((schedule_of(k).scratch_at + schedule_of(k).scratch for k in kernels), default=0)
     plan = replace(plan, kernels=kernels)
     own_notes = (*notes_of(plan), *convolutions.notes_of(plan), *staying.notes_of(plan), *sharing.notes_of(plan))
-    notes = (*plan.notes, *own_notes)
+    notes = (*plan.notes, *own_notes, *loops.notes_of(plan))
     return replace(plan, arena_bytes=arena_end(plan) + scratch, notes=notes)
 
 
@@ -117,10 +117,11 @@ def scheduled_kernels(plan: Plan) -> tuple[Kernel, ...]:
     for kernel in plan.kernels:
         found = schedule_kernel(plan, kernel)
         if isinstance(kernel.schedule, CudaSchedule):  # it is known which launch it is in
-            found = replace(found, launch=kernel.schedule.launch, workspace_at=kernel.schedule.workspace_at)
+            known = kernel.schedule
+            found = replace(found, launch=known.launch, workspace_at=known.workspace_at, owns=known.owns)
             if kernel.schedule.chained:
                 found = chains.in_rows(plan, kernel, found, kernel.schedule.chained)
-        if found.scratch:
+        if found.scratch or found.counters:
             scratch = 0 if scratch + found.scratch > SCRATCH else scratch
             used = found.counters
             counters = 0 if counters + used > COUNTERS else counters

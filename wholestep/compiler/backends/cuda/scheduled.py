@@ -47,11 +47,18 @@ class CudaSchedule(Schedule):
     counters_at: int = 0  # the first counter of its tiles
     launch: int = 0  # its number in a step; kernels of one number share it
     chained: int = 0  # from 1 on: its place among kernels that run one after the other in the same blocks, a row each
+    # In a loop that is one kernel: rows and units of a block, and blocks along both
+    owns: tuple[int, ...] = ()
     workspace: int = 0  # the most bytes that a library may use,
     workspace_at: int = 0  # in the arena from this one on
 
     @property
     def counters(self) -> int:
+        """Those of sums, and two for blocks of the same rows, that come somewhere and leave."""
+        return self.sum_counters + (2 * self.owns[2] if self.owns else 0)
+
+    @property
+    def sum_counters(self) -> int:
         """Of blocks that share a sum: one for each tile, and one for each group of parts that is joined first."""
         if self.chunks <= 1:
             return 0
@@ -59,7 +66,8 @@ class CudaSchedule(Schedule):
 
     @property
     def text(self) -> str:
-        grid = f"{self.blocks}x{self.chunks}" if self.chunks > 1 else str(self.blocks)
+        blocks, chunks = self.owns[2:] if self.owns else (self.blocks, self.chunks)
+        grid = f"{blocks}x{chunks}" if chunks > 1 else str(blocks)
         form = f"{self.chained}. {self.form}" if self.chained else self.form
         return f"{self.launch:>6} {form:<10}{grid:>9} {self.threads:>7}"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from wholestep.compiler.backends.cuda import chains
+from wholestep.compiler.backends.cuda import chains, loops
 from wholestep.compiler.backends.cuda.scheduled import (
     COLUMNS,
     ELEMENTS,
@@ -146,6 +146,9 @@ def launches_of(draft: Draft, kernels: Sequence[Kernel]) -> list[list[Part]]:
     found: list[list[Part]] = []
     for _, inside in groupby(kernels, key=lambda k: k.loop):
         segment = list(inside)
+        if together := as_one_kernel(draft, segment):
+            found.append(together)
+            continue
         before = waits(segment, work)
         parts = list(chains.chains_of(draft, segment, before))
         behind = as_late_as_may_be(parts, before)
@@ -154,11 +157,24 @@ def launches_of(draft: Draft, kernels: Sequence[Kernel]) -> list[list[Part]]:
     return found
 
 
+def as_one_kernel(draft: Draft, segment: Sequence[Kernel]) -> list[Part]:
+    """The kernels of a loop that is one, each marked with what a block of it owns; [] for others."""
+    loop = segment[0].loop is not None and loops.find_loop(draft, segment)
+    if not isinstance(loop, loops.Looping):
+        return []
+    return [[replace(k, schedule=replace(schedule_of(k), owns=loop.owns))] for k in segment]
+
+
 def updates_last(draft: Draft, kernels: Sequence[Kernel]) -> list[list[Part]]:
     """Kernels in their order, but for those that nobody waits for: these stand at the end, side by side."""
     work = frozenset(b.id for b in draft.buffers if b.space is Space.WORK)
     if any(k.loop is not None for k in kernels):
-        return [[[k]] for k in kernels]
+        launches: list[list[Part]] = []
+        for _, inside in groupby(kernels, key=lambda k: k.loop):
+            segment = list(inside)
+            one = as_one_kernel(draft, segment)
+            launches += [one] if one else [[[k]] for k in segment]
+        return launches
     wanted = set[int]().union(*waits(kernels, work).values())
     first = [k for k in kernels if k.id in wanted or not may_share(draft, k) or is_late_product(draft, k)]
     ends = {k.id for k in kernels} - {k.id for k in first}
@@ -201,14 +217,14 @@ def together(kernels: Sequence[Kernel]) -> dict[int, tuple[int, int]]:
 
 def notes_of(plan: Plan) -> tuple[str, ...]:
     """How many launches a step has, and why they are fewer than its kernels."""
-    launches = [parts_of(launch) for launch in by_launch(plan.kernels)]
+    launches = [parts_of(launch) for launch in by_launch(plan.kernels) if not schedule_of(launch[0]).owns]
     beside = sum(len(part) for parts in launches if len(parts) > 1 for part in parts)
     chained = sum(schedule_of(k).chained > 0 for k in plan.kernels)
     if not beside and not chained:
         return ()
     why = [f"{beside} wait for nothing of those that they share one with"] if beside else []
     why += [f"{chained} run one after the other in the same blocks, a row each"] if chained else []
-    return (f"{len(plan.kernels)} kernels in {len(launches)} launches: {', '.join(why)}",)
+    return (f"{len(plan.kernels)} kernels in {plan.regions} launches: {', '.join(why)}",)
 
 
 def check_launches(plan: Plan) -> None:
@@ -225,6 +241,9 @@ def check_launches(plan: Plan) -> None:
     if numbers != sorted(numbers) or len(set(numbers)) != len(list(by_launch(plan.kernels))):
         raise PlanError("the plan is not sound: its launches are not in order.")
     for launch in by_launch(plan.kernels):
+        if any(schedule_of(k).owns for k in launch):
+            check_loop(plan, launch)
+            continue
         sound = len({(k.loop, schedule_of(k).threads) for k in launch}) == 1
         sound &= len(launch) == 1 or all(may_share(plan, k) for k in launch)
         sound &= all(is_chain(plan, part) for part in parts_of(launch))
@@ -238,6 +257,14 @@ def check_launches(plan: Plan) -> None:
                 sound &= not any(meet(a, b) for a in reads for b in written if not (same and a == b))
         if not sound:
             raise PlanError(f"the plan is not sound: kernels {[k.id for k in launch]} cannot share a launch.")
+
+
+def check_loop(plan: Plan, launch: Sequence[Kernel]) -> None:
+    """PlanError where a launch is not a whole loop whose blocks own what we would let them own."""
+    whole = launch[0].loop is not None and [k.id for k in plan.kernels if k.loop == launch[0].loop]
+    found = whole == [k.id for k in launch] and loops.find_loop(plan, launch)
+    if not isinstance(found, loops.Looping) or any(schedule_of(k).owns != found.owns for k in launch):
+        raise PlanError(f"the plan is not sound: kernels {[k.id for k in launch]} are not a loop that is one kernel.")
 
 
 def is_chain(plan: Plan, part: Part) -> bool:

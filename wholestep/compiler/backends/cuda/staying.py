@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from wholestep.compiler.backends.cuda import loops
 from wholestep.compiler.backends.cuda.chains import row_axis, row_extent, stays_in_row
 from wholestep.compiler.backends.cuda.products import start_of, stride_of
 from wholestep.compiler.backends.cuda.scheduled import PRODUCT, schedule_of
@@ -234,7 +235,8 @@ def has_room(found: Staying, multiprocessors: int) -> bool:
 
 def notes_on(plan: Plan, multiprocessors: int) -> tuple[str, ...]:
     """The notes of a plan on a GPU that has so many multiprocessors, perhaps fewer than the plan was made for."""
-    own, here = notes_of(plan), notes_of(plan, multiprocessors)
+    own = (*notes_of(plan), *loops.notes_of(plan))
+    here = (*notes_of(plan, multiprocessors), *loops.notes_of(plan, multiprocessors))
     true_here = dict(zip(own, here, strict=True))
     return tuple(true_here.get(note, note) for note in plan.notes)
 

@@ -67,7 +67,7 @@ def body_of(writer: Writer) -> Body:
     """A kernel that was written, as a function of its own block."""
     schedule = writer.schedule
     lines, bytes = own_memory(writer.lines)
-    buffers = [b for b in writer.params if b not in writer.work]
+    buffers = writer.buffers
     given = [("char", "scratch"), ("int", "counters")] if schedule.scratch else []
     given += [(STORED[writer.plan.buffers[b].type.dtype], writer.params[b]) for b in buffers]
     step = "" if writer.kernel.loop is None else "int turn, "
@@ -80,7 +80,7 @@ def body_of(writer: Writer) -> Body:
     text = "\n".join([*head, *writer.opening(), *lines, "}"])
     for cuda, own in OWN:
         text = text.replace(cuda, own)
-    return Body(text, bytes, tuple(buffers))
+    return Body(text, bytes, buffers)
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from wholestep.compiler.backends.cuda.loops import Looping, find_loop
 from wholestep.compiler.backends.cuda.products import is_direct
 from wholestep.compiler.backends.cuda.render.attention import render_call
 from wholestep.compiler.backends.cuda.render.chains import render_chained
 from wholestep.compiler.backends.cuda.render.columns import render_columns
+from wholestep.compiler.backends.cuda.render.loops import render_loop
 from wholestep.compiler.backends.cuda.render.middle import render_middle
 from wholestep.compiler.backends.cuda.render.nests import render_nest
 from wholestep.compiler.backends.cuda.render.products import render_dot
@@ -26,6 +28,7 @@ from wholestep.compiler.plan.kernel import Kernel, Kind, Plan
 
 NATIVE = Path(__file__).parent.parent / "native"
 
+MANY = 1 << 31  # blocks: more than any loop has
 GATHERING, GATHER_THREADS = "gathering", 256  # the function of a launch that gathers rows, and its threads
 KERNELS = "// ---- kernels"  # what stands before it is the same for every plan
 
@@ -51,11 +54,14 @@ class Rendered:
     shares: bool = False  # are there several, which find their buffers in a table?
     gathers: int = 0  # blocks that gather the rows of the next step meanwhile
     before: str = ""  # a function of the same arguments that runs first: it sorts the indices of a scatter
+    together: int = 0  # of a loop that is one kernel: bytes of shared memory of its blocks, which are all there at once
 
     @property
     def grid(self) -> tuple[int, int]:
         """Blocks at capacity, and chunks."""
         first = schedule_of(self.kernels[0][0])
+        if self.together:
+            return first.owns[2] * first.owns[3], 1
         if not self.shares:
             return first.blocks, first.chunks
         own = [schedule_of(k) for k, _ in self.kernels if schedule_of(k).chained <= 1]
@@ -70,6 +76,11 @@ class Rendered:
     ) -> list[Argument]:
         """What the function is given, as its text lists it."""
         head: list[Argument] = [ctypes.c_void_p(step)]
+        if self.together:
+            first = schedule_of(self.kernels[0][0])
+            come = ctypes.c_void_p(counters + 4 * (first.counters_at + first.sum_counters))
+            table = [address(b) for _, given in self.kernels for b in given]
+            return [*head, come, (ctypes.c_void_p * len(table))(*table)]
         if self.kernels[0][0].loop is not None:
             head.append(ctypes.c_int(turn))
         found: list[int] = []
@@ -116,23 +127,50 @@ def is_plain_product(plan: Plan, kernel: Kernel) -> bool:
     return schedule_of(kernel).form == LIBRARY and isinstance(kernel.body, Dot) and is_direct(plan, kernel.body)
 
 
-def render(plan: Plan, prefix: str = "k") -> Source:
-    """Launches in order; equal ones have one function, which has the number of the first kernel."""
+def render(plan: Plan, prefix: str = "k", together: int = MANY) -> Source:
+    """Launches in order; equal ones have one function, which has the number of the first kernel.
+
+    `together`: blocks that a GPU has room for at once.  A loop of more blocks has launches of its kernels in each step.
+    """
     names: dict[str, str] = {}
     texts, rendered = [], []
-    for launch in by_launch(plan.kernels):
-        own = [k for k in launch if not is_plain_product(plan, k)]
+
+    def named(text: str, name: str) -> str:
+        if text and text not in names:
+            names[text] = name
+            texts.append(text.replace("NAME", name))
+        return names.get(text, "")
+
+    for launch in in_launches(plan, together):
+        name, own = f"{prefix}{launch[0].id}", [k for k in launch if not is_plain_product(plan, k)]
         if not own:
             rendered.append(Rendered("", tuple((k, ()) for k in launch)))  # the library's alone
-            continue
-        text, kernels = shared_text(plan, own) if len(own) > 1 else single_text(plan, own[0])
-        sorting = sorting_text(plan, own[0])
-        for part, name in ((sorting, f"{prefix}{launch[0].id}_sort"), (text, f"{prefix}{launch[0].id}")):
-            if part and part not in names:
-                names[part] = name
-                texts.append(part.replace("NAME", name))
-        rendered.append(Rendered(names[text], kernels, len(own) > 1, before=names.get(sorting, "")))
+        elif is_loop(launch, together):
+            loop = find_loop(plan, launch)
+            assert isinstance(loop, Looping), "its kernels say so"
+            found = render_loop(plan, loop)
+            kernels = tuple(zip(launch, found.buffers, strict=True))
+            rendered.append(Rendered(named(found.text, name), kernels, shares=True, together=loop.bytes))
+        else:
+            text, kernels = shared_text(plan, own) if len(own) > 1 else single_text(plan, own[0])
+            before = named(sorting_text(plan, own[0]), f"{name}_sort")
+            rendered.append(Rendered(named(text, name), kernels, len(own) > 1, before=before))
     return Source("\n\n".join(texts) + "\n", tuple(rendered))
+
+
+def is_loop(launch: Sequence[Kernel], together: int) -> bool:
+    """Are kernels a loop that is one, whose blocks a GPU has room for?"""
+    owns = schedule_of(launch[0]).owns
+    return bool(owns) and owns[2] * owns[3] <= together
+
+
+def in_launches(plan: Plan, together: int) -> Iterator[tuple[Kernel, ...]]:
+    """The kernels of each launch."""
+    for launch in by_launch(plan.kernels):
+        if schedule_of(launch[0]).owns and not is_loop(launch, together):
+            yield from ((k,) for k in launch)
+        else:
+            yield launch
 
 
 Kernels = tuple[tuple[Kernel, tuple[int, ...]], ...]
@@ -141,8 +179,7 @@ Kernels = tuple[tuple[Kernel, tuple[int, ...]], ...]
 def single_text(plan: Plan, kernel: Kernel) -> tuple[str, Kernels]:
     """A kernel that has a launch for itself, under the name NAME."""
     writer = written(plan, kernel)
-    buffers = tuple(b for b in writer.params if b not in writer.work)
-    return f"// {' '.join(kernel.origin)}\n{writer.function('NAME')}", ((kernel, buffers),)
+    return f"// {' '.join(kernel.origin)}\n{writer.function('NAME')}", ((kernel, writer.buffers),)
 
 
 def sorting_text(plan: Plan, kernel: Kernel) -> str:
@@ -187,8 +224,7 @@ def gathering(plan: Plan, source: Source, blocks: int) -> tuple[int, str, Render
     if not able:
         return None
     number = min(able)[1]
-    launch = next(found for i, found in enumerate(by_launch(plan.kernels)) if i == number)
-    text, kernels = shared_text(plan, launch, blocks)
+    text, kernels = shared_text(plan, [k for k, _ in source.launches[number].kernels], blocks)
     return number, text.replace("NAME", GATHERING), Rendered(GATHERING, kernels, shares=True, gathers=blocks)
 
 
@@ -207,5 +243,6 @@ def with_primitives(text: str, machine: str | None = None) -> str:
         native("middle.h"),
         native("window.h"),
         native("attention.h"),
+        native("loops.h"),
     ]
     return "\n".join([*primitives, KERNELS, text])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from wholestep.compiler.backends.cuda import staying
 from wholestep.compiler.backends.cuda.layout import record_words
-from wholestep.compiler.backends.cuda.render.language import LOCAL, STORED
+from wholestep.compiler.backends.cuda.render.language import LOCAL
 from wholestep.compiler.backends.cuda.render.shared import Body, Called, body_of, dispatch, in_runs
 from wholestep.compiler.backends.cuda.render.source import work_of_a_block, written
 from wholestep.compiler.backends.cuda.render.writer import Writer
@@ -46,18 +46,8 @@ class UpdateWriter(Writer):
         return super().element(load)
 
 
-def declared(w: Writer) -> list[str]:
-    """The buffers of a kernel, from the table that it is given."""
-    types = [(STORED[w.plan.buffers[b].type.dtype], x) for b, x in w.params.items() if b not in w.work]
-    return [f"  {type} *const {x} = ({type} *)given[{i}];" for i, (type, x) in enumerate(types)]
-
-
 def function(w: Writer, head: str) -> str:
-    return "\n".join([f"static __device__ __forceinline__ {head} {{", *declared(w), *w.opening(), *w.lines, "}"])
-
-
-def buffers_of(w: Writer) -> tuple[int, ...]:
-    return tuple(b for b in w.params if b not in w.work)
+    return "\n".join([f"static __device__ __forceinline__ {head} {{", *w.declared(), *w.opening(), *w.lines, "}"])
 
 
 def assembling(plan: Plan, found: Staying) -> tuple[str, Writer]:
@@ -142,8 +132,8 @@ def render_staying(plan: Plan, found: Staying) -> StayingText:
     between = [phase(plan, kernels, f"{NAME}_{n}") for n, kernels in enumerate(found.between)]
     beside = phase(plan, found.beside, f"{NAME}_beside")
     calls: list[tuple[Kernel, tuple[int, ...], bool]] = [
-        (found.forward, buffers_of(first), False),
-        (found.gradient, buffers_of(last), False),
+        (found.forward, first.buffers, False),
+        (found.gradient, last.buffers, False),
     ]
     starts = []
     for each in (*between, beside):
@@ -154,7 +144,7 @@ def render_staying(plan: Plan, found: Staying) -> StayingText:
     bytes = found.own_bytes + work + 16 * count + RECORDS * record + 4 * found.rows
     loss = plan.outputs[0][1]
     places = [i for i, b in enumerate(addresses(calls)) if b == loss]
-    at = len(buffers_of(first))
+    at = len(first.buffers)
     main = MAIN.format(
         name=NAME,
         rows=found.rows,
@@ -168,7 +158,7 @@ def render_staying(plan: Plan, found: Staying) -> StayingText:
         states=len(found.kept),
         weights=found.kept.index(found.weights),
         update=at,
-        kept=", ".join(str(at + buffers_of(last).index(b)) for b in found.kept),
+        kept=", ".join(str(at + last.buffers.index(b)) for b in found.kept),
         place=_place(found),
         losses=" ".join(f"given[{i}] = losses + 16*s;" for i in places),
         middle="".join(_middle(n, each, start) for n, (each, start) in enumerate(zip(between, starts, strict=False))),

@@ -20,6 +20,8 @@ INT = 1 << 31
 class Writer:
     """Collects the lines of one kernel.  Its buffers are the parameters x0, x1, ... in order of use."""
 
+    ends_loops = True  # does nothing of it run behind the end of a loop?
+
     def __init__(self, plan: Plan, kernel: Kernel) -> None:
         self.plan, self.kernel, self.schedule = plan, kernel, schedule_of(kernel)
         loop = () if kernel.loop is None else (plan.loops[kernel.loop].symbol,)
@@ -233,8 +235,18 @@ class Writer:
         self.emit(f"const {LOCAL[r.dtype]} v{r.id} = {found};")
 
     # -- the function ----------------------------------------------------------------------------------------------
+    @property
+    def buffers(self) -> tuple[int, ...]:
+        """What it is given, in order."""
+        return tuple(b for b in self.params if b not in self.work)
+
     def parameters(self) -> list[str]:
-        return [f"{STORED[self.plan.buffers[b].type.dtype]} *{x}" for b, x in self.params.items() if b not in self.work]
+        return [f"{STORED[self.plan.buffers[b].type.dtype]} *{self.params[b]}" for b in self.buffers]
+
+    def declared(self) -> list[str]:
+        """Its buffers, from a table that it is given."""
+        types = [(STORED[self.plan.buffers[b].type.dtype], self.params[b]) for b in self.buffers]
+        return [f"  {type} *const {x} = ({type} *)given[{i}];" for i, (type, x) in enumerate(types)]
 
     def function(self, name: str) -> str:
         """The kernel's text; what it is given besides buffers depends on the text alone."""
@@ -255,7 +267,7 @@ class Writer:
         head += [f"  const {self.int} d{k} = ({self.int})step->dims[{k}];" for k in used]
         if loop is not None:
             length = self.extent(loop.length)
-            head.append(f"  if (turn >= {length}) return;")
+            head += [f"  if (turn >= {length}) return;"] if self.ends_loops else []
             head.append(f"  const {self.int} d{last} = {f'{length} - 1 - turn' if loop.reverse else 'turn'};")
         for slot, dtype in dict.fromkeys((i.slot, i.dtype) for i in self.instrs if i.op == "scalar"):
             value = cast_text(f"step->slots[{slot}]", float64, dtype)

@@ -1,0 +1,97 @@
+/* A loop over steps in one launch.  A block has its own columns of the weights in shared memory for all of them; of each
+   step it brings the rows that they are multiplied by, which other blocks have made.  What is added to what is as in
+   product.h: of every 128 indices of k each of eight warps adds up its own sixteen, the warps of a chunk are added in
+   order, and then the chunks. */
+constexpr int WS_LONG_PIECE = 128;
+constexpr int ws_padded(int depth) { return (depth + WS_LONG_PIECE - 1) / WS_LONG_PIECE * WS_LONG_PIECE + 4; }
+
+/* Columns of the weights, w(k, column), with zeros behind their end. */
+template <int COLUMNS, int DEPTH, class W> WS_INLINE void ws_hold(float *to, W w) {
+  constexpr int APART = ws_padded(DEPTH);
+  for (int at = threadIdx.x; at < COLUMNS * APART; at += 256) {
+    const int column = at / APART, k = at % APART;
+    to[at] = k < DEPTH ? w(k, column) : 0.0f;
+  }
+}
+
+/* Rows on their way to shared memory, a(row, k) a place, with zeros behind the last of them; in two halves where they are
+   long, so that the first is multiplied while the second comes. */
+template <int ROWS, int DEPTH, class A> WS_INLINE void ws_bring(float *to, int rows, A a) {
+  constexpr int APART = ws_padded(DEPTH), LONG = APART - 4, PARTS = LONG > 512 ? 2 : 1;
+  constexpr int FIRST = PARTS == 2 ? LONG / 2 / WS_LONG_PIECE * WS_LONG_PIECE : LONG;
+#pragma unroll
+  for (int part = 0; part < PARTS; part++) {
+    const int from = part * FIRST, line = (part + 1 < PARTS ? FIRST : LONG - from) / 4;
+#pragma unroll 8
+    for (int at = threadIdx.x; at < ROWS * line; at += 256) {
+      const int row = at / line, k = from + at % line * 4;
+      const bool inside = row < rows && k < DEPTH;
+      ws_copy<16>(to + row * APART + k, a(inside ? row : 0, inside ? k : 0), inside);
+    }
+    ws_copy_commit();
+  }
+}
+
+/* The product of rows that are on their way and columns that are there: e(row, column, sum, which) takes each element, of
+   which a thread has the same in every step.  DOWN x ACROSS threads of a warp share the tile. */
+template <int ROWS, int COLUMNS, int DEPTH, int CHUNK, int DOWN, int ACROSS, class E>
+WS_INLINE void ws_held_product(float *parts, const float *x, const float *w, E e) {
+  constexpr int APART = ws_padded(DEPTH), LONG = APART - 4, RM = ROWS / DOWN, RN = COLUMNS / ACROSS, TILE = ROWS * COLUMNS;
+  constexpr int CHUNKS = (DEPTH + CHUNK - 1) / CHUNK, PIECES = LONG / WS_LONG_PIECE;
+  constexpr int HALF = LONG > 512 ? PIECES / 2 : 0; /* the first piece of the second half */
+  const int t = threadIdx.x, group = t / 32, row = t % 32 / ACROSS, column = t % ACROSS;
+  float acc[CHUNKS][RM][RN];
+#pragma unroll
+  for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+    for (int i = 0; i < RM; i++)
+#pragma unroll
+      for (int j = 0; j < RN; j++) acc[c][i][j] = 0;
+  if constexpr (HALF > 0) ws_copy_wait<1>();
+  else ws_copy_wait<0>();
+  __syncthreads();
+#pragma unroll
+  for (int piece = 0; piece < PIECES; piece++) {
+    if (HALF > 0 && piece == HALF) {
+      ws_copy_wait<0>();
+      __syncthreads();
+    }
+#pragma unroll
+    for (int l = 0; l < 16; l += 4) {
+      const int k = piece * WS_LONG_PIECE + group * 16 + l;
+      float a[RM][4], b[RN][4];
+#pragma unroll
+      for (int i = 0; i < RM; i++) ws_pick<float, 4>(a[i], x + (row + i * DOWN) * APART + k);
+#pragma unroll
+      for (int j = 0; j < RN; j++) ws_pick<float, 4>(b[j], w + (column + j * ACROSS) * APART + k);
+#pragma unroll
+      for (int s = 0; s < 4; s++)
+#pragma unroll
+        for (int i = 0; i < RM; i++)
+#pragma unroll
+          for (int j = 0; j < RN; j++) acc[piece * WS_LONG_PIECE / CHUNK][i][j] += a[i][s] * b[j][s];
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+    for (int i = 0; i < RM; i++)
+#pragma unroll
+      for (int j = 0; j < RN; j++)
+        parts[(c * 8 + group) * TILE + (row + i * DOWN) * COLUMNS + column + j * ACROSS] = acc[c][i][j];
+  __syncthreads();
+#pragma unroll
+  for (int which = 0; which < (TILE + 255) / 256; which++) {
+    const int at = which * 256 + t;
+    if (TILE % 256 && at >= TILE) break;
+    float sum = 0;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++) {
+      float chunk = parts[c * 8 * TILE + at];
+#pragma unroll
+      for (int g = 1; g < 8; g++) chunk += parts[(c * 8 + g) * TILE + at];
+      sum = CHUNKS > 1 ? sum + chunk : chunk;
+    }
+    e(at / COLUMNS, at % COLUMNS, sum, which);
+  }
+}
