@@ -141,7 +141,7 @@ static void ws_k3(const ws_call *call, long lo, long hi, float *restrict x0, flo
 
 static void ws_k4(const ws_call *call, long lo, long hi, float *restrict x0, float *restrict x1) {
   const long d0 = call->dims[0];
-  const float s1 = (float)call->derived[1];
+  const float s0 = (float)call->derived[1];
   float r1[16]; for (int l = 0; l < 16; l++) r1[l] = 0;
   for (long p = 0; p < (d0)/16; p++) {
     #pragma omp simd
@@ -159,19 +159,19 @@ static void ws_k4(const ws_call *call, long lo, long hi, float *restrict x0, flo
     }
   }
   const float v1 = ws_lanes_sum_f32(r1);
-  const float v3 = (v1 / s1);
+  const float v3 = (v1 / s0);
   x1[0] = v3;
 }
 
 static void ws_k5(const ws_call *call, long lo, long hi, float *restrict x0, float *restrict x1, float *restrict x2, float *restrict x3, float *restrict x4, float *restrict block) {
   const long d0 = call->dims[0];
-  const float s2 = (float)call->derived[2];
-  const float s3 = (float)call->derived[3];
-  const float s4 = (float)call->derived[4];
-  const float s5 = (float)call->derived[5];
-  const float s6 = (float)call->derived[6];
-  const float s7 = (float)call->derived[7];
-  const float s8 = (float)call->derived[8];
+  const float s0 = (float)call->derived[2];
+  const float s1 = (float)call->derived[3];
+  const float s2 = (float)call->derived[4];
+  const float s3 = (float)call->derived[5];
+  const float s4 = (float)call->derived[6];
+  const float s5 = (float)call->derived[7];
+  const float s6 = (float)call->derived[8];
   for (long n0 = 0; n0 < 16; n0 += 64) {
     const long nb = 16 - n0 < 64 ? 16 - n0 : 64;
     for (long m0 = lo; m0 < hi; m0 += 48) {
@@ -186,19 +186,19 @@ static void ws_k5(const ws_call *call, long lo, long hi, float *restrict x0, flo
           const float *const acc = block + (q*48 + i0 - m0)*16;
           #pragma omp simd
           for (long l = 0; l < 16; l++) {
-            const float v2 = (s2 * acc[l]);
+            const float v2 = (s0 * acc[l]);
             const float v4 = x0[i0*16 + p*320 + l];
-            const float v5 = (s3 * v4);
+            const float v5 = (s1 * v4);
             const float v6 = (v5 + v2);
-            const float v8 = (s4 * acc[l]);
+            const float v8 = (s2 * acc[l]);
             const float v9 = (v8 * acc[l]);
             const float v11 = x1[i0*16 + p*320 + l];
-            const float v12 = (s5 * v11);
+            const float v12 = (s3 * v11);
             const float v13 = (v12 + v9);
-            const float v15 = (s6 * v6);
+            const float v15 = (s4 * v6);
             const float v16 = ws_sqrt_f32(v13);
-            const float v18 = (v16 * s7);
-            const float v20 = (v18 + s8);
+            const float v18 = (v16 * s5);
+            const float v20 = (v18 + s6);
             const float v21 = (v15 / v20);
             const float v22 = x2[i0*16 + p*320 + l];
             const float v23 = (v22 - v21);
@@ -214,13 +214,13 @@ static void ws_k5(const ws_call *call, long lo, long hi, float *restrict x0, flo
 
 static void ws_k6(const ws_call *call, long lo, long hi, float *restrict x0, float *restrict x1, float *restrict x2, float *restrict x3) {
   const long d0 = call->dims[0];
-  const float s2 = (float)call->derived[2];
-  const float s3 = (float)call->derived[3];
-  const float s4 = (float)call->derived[4];
-  const float s5 = (float)call->derived[5];
-  const float s6 = (float)call->derived[6];
-  const float s7 = (float)call->derived[7];
-  const float s8 = (float)call->derived[8];
+  const float s0 = (float)call->derived[2];
+  const float s1 = (float)call->derived[3];
+  const float s2 = (float)call->derived[4];
+  const float s3 = (float)call->derived[5];
+  const float s4 = (float)call->derived[6];
+  const float s5 = (float)call->derived[7];
+  const float s6 = (float)call->derived[8];
   for (long p = lo; p < hi; p += 16) {
     float r1[16][16];
     __builtin_memset(r1, 0, sizeof r1);
@@ -235,19 +235,19 @@ static void ws_k6(const ws_call *call, long lo, long hi, float *restrict x0, flo
     ws_columns_sum_f32(r1);
     #pragma omp simd
     for (long l = 0; l < 16; l++) {
-      const float v3 = (s2 * r1[0][l]);
+      const float v3 = (s0 * r1[0][l]);
       const float v5 = x1[(p + l)];
-      const float v6 = (s3 * v5);
+      const float v6 = (s1 * v5);
       const float v7 = (v6 + v3);
-      const float v9 = (s4 * r1[0][l]);
+      const float v9 = (s2 * r1[0][l]);
       const float v10 = (v9 * r1[0][l]);
       const float v12 = x2[(p + l)];
-      const float v13 = (s5 * v12);
+      const float v13 = (s3 * v12);
       const float v14 = (v13 + v10);
-      const float v16 = (s6 * v7);
+      const float v16 = (s4 * v7);
       const float v17 = ws_sqrt_f32(v14);
-      const float v19 = (v17 * s7);
-      const float v21 = (v19 + s8);
+      const float v19 = (v17 * s5);
+      const float v21 = (v19 + s6);
       const float v22 = (v16 / v21);
       const float v23 = x3[(p + l)];
       const float v24 = (v23 - v22);
@@ -260,13 +260,13 @@ static void ws_k6(const ws_call *call, long lo, long hi, float *restrict x0, flo
 
 static void ws_k7(const ws_call *call, long lo, long hi, float *restrict x0, float *restrict x1, float *restrict x2, float *restrict x3, float *restrict x4, float *restrict x5, float *restrict block) {
   const long d0 = call->dims[0];
-  const float s2 = (float)call->derived[2];
-  const float s3 = (float)call->derived[3];
-  const float s4 = (float)call->derived[4];
-  const float s5 = (float)call->derived[5];
-  const float s6 = (float)call->derived[6];
-  const float s7 = (float)call->derived[7];
-  const float s8 = (float)call->derived[8];
+  const float s0 = (float)call->derived[2];
+  const float s1 = (float)call->derived[3];
+  const float s2 = (float)call->derived[4];
+  const float s3 = (float)call->derived[5];
+  const float s4 = (float)call->derived[6];
+  const float s5 = (float)call->derived[7];
+  const float s6 = (float)call->derived[8];
   for (long n0 = 0; n0 < 3; n0 += 64) {
     const long nb = 3 - n0 < 64 ? 3 - n0 : 64;
     for (long m0 = lo; m0 < hi; m0 += 48) {
@@ -282,19 +282,19 @@ static void ws_k7(const ws_call *call, long lo, long hi, float *restrict x0, flo
           #pragma omp simd
           for (long l = 0; l < 16; l++) {
             const float v0 = l < 3 ? acc[l] : 0;
-            const float v2 = (s2 * v0);
+            const float v2 = (s0 * v0);
             const float v4 = l < 3 ? x0[i0*3 + (p*16 + l)] : 0;
-            const float v5 = (s3 * v4);
+            const float v5 = (s1 * v4);
             const float v6 = (v5 + v2);
-            const float v8 = (s4 * v0);
+            const float v8 = (s2 * v0);
             const float v9 = (v8 * v0);
             const float v11 = l < 3 ? x1[i0*3 + (p*16 + l)] : 0;
-            const float v12 = (s5 * v11);
+            const float v12 = (s3 * v11);
             const float v13 = (v12 + v9);
-            const float v15 = (s6 * v6);
+            const float v15 = (s4 * v6);
             const float v16 = ws_sqrt_f32(v13);
-            const float v18 = (v16 * s7);
-            const float v20 = (v18 + s8);
+            const float v18 = (v16 * s5);
+            const float v20 = (v18 + s6);
             const float v21 = (v15 / v20);
             const float v22 = l < 3 ? x2[i0*3 + (p*16 + l)] : 0;
             const float v23 = (v22 - v21);
@@ -316,13 +316,13 @@ static void ws_k7(const ws_call *call, long lo, long hi, float *restrict x0, flo
 
 static void ws_k8(const ws_call *call, long lo, long hi, float *restrict x0, float *restrict x1, float *restrict x2, float *restrict x3) {
   const long d0 = call->dims[0];
-  const float s2 = (float)call->derived[2];
-  const float s3 = (float)call->derived[3];
-  const float s4 = (float)call->derived[4];
-  const float s5 = (float)call->derived[5];
-  const float s6 = (float)call->derived[6];
-  const float s7 = (float)call->derived[7];
-  const float s8 = (float)call->derived[8];
+  const float s0 = (float)call->derived[2];
+  const float s1 = (float)call->derived[3];
+  const float s2 = (float)call->derived[4];
+  const float s3 = (float)call->derived[5];
+  const float s4 = (float)call->derived[6];
+  const float s5 = (float)call->derived[7];
+  const float s6 = (float)call->derived[8];
   for (long p = lo; p < hi; p += 16) {
     float r1[16][16];
     __builtin_memset(r1, 0, sizeof r1);
@@ -337,19 +337,19 @@ static void ws_k8(const ws_call *call, long lo, long hi, float *restrict x0, flo
     ws_columns_sum_f32(r1);
     #pragma omp simd
     for (long l = 0; l < 3; l++) {
-      const float v3 = (s2 * r1[0][l]);
+      const float v3 = (s0 * r1[0][l]);
       const float v5 = x1[(p + l)];
-      const float v6 = (s3 * v5);
+      const float v6 = (s1 * v5);
       const float v7 = (v6 + v3);
-      const float v9 = (s4 * r1[0][l]);
+      const float v9 = (s2 * r1[0][l]);
       const float v10 = (v9 * r1[0][l]);
       const float v12 = x2[(p + l)];
-      const float v13 = (s5 * v12);
+      const float v13 = (s3 * v12);
       const float v14 = (v13 + v10);
-      const float v16 = (s6 * v7);
+      const float v16 = (s4 * v7);
       const float v17 = ws_sqrt_f32(v14);
-      const float v19 = (v17 * s7);
-      const float v21 = (v19 + s8);
+      const float v19 = (v17 * s5);
+      const float v21 = (v19 + s6);
       const float v22 = (v16 / v21);
       const float v23 = x3[(p + l)];
       const float v24 = (v23 - v22);
@@ -403,6 +403,13 @@ WS_EXPORT void ws_prologue(const ws_call *call) {
   (void)call;
 }
 
+WS_EXPORT void ws_refresh(const ws_call *call) {
+  const int id = 0; (void)id; (void)call;
+  float *const b4 = (float *)call->buffers[4]; (void)b4;
+  float *const b20 = (float *)call->buffers[16]; (void)b20;
+  for (long i = 0; i < 16; i++) for (long j = 0; j < 3; j++) b20[(i/16)*(3*16) + j*16 + i%16] = b4[i*3 + j];
+}
+
 WS_EXPORT void ws_entry(const ws_call *call, int id, int threads) {
   long lo, hi;
   const long d0 = call->dims[0]; (void)d0;
@@ -443,11 +450,4 @@ WS_EXPORT void ws_entry(const ws_call *call, int id, int threads) {
   ws_own(16, 16, id, threads, &lo, &hi); if (lo < hi) ws_k6(call, lo, hi, b19, b8, b9, b3);
   ws_own(16, 16, id, threads, &lo, &hi); if (lo < hi) ws_k7(call, lo, hi, b10, b11, b4, b16, b18, b20, b26);
   ws_own(3, 16, id, threads, &lo, &hi); if (lo < hi) ws_k8(call, lo, hi, b18, b12, b13, b5);
-}
-
-WS_EXPORT void ws_refresh(const ws_call *call) {
-  const int id = 0; (void)id; (void)call;
-  float *const b4 = (float *)call->buffers[4]; (void)b4;
-  float *const b20 = (float *)call->buffers[16]; (void)b20;
-  for (long i = 0; i < 16; i++) for (long j = 0; j < 3; j++) b20[(i/16)*(3*16) + j*16 + i%16] = b4[i*3 + j];
 }

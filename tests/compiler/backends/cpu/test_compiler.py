@@ -143,6 +143,31 @@ def test_files_are_compiled_side_by_side_into_one_object(tmp_path: Path) -> None
     assert ctypes.CDLL(str(compile_c("both", files=files, cache=Cache(tmp_path)))).answer() == 42
 
 
+def test_what_plans_share_is_compiled_once_and_linked_with_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a header whose functions are elsewhere; of a target and a compiler, each its own."""
+    commands: list[str] = []
+
+    def counted(command: list[str], folder: str) -> None:
+        commands.append(" ".join(command))
+        run(command, folder)
+
+    run = compiler_module._run
+    monkeypatch.setattr(compiler_module, "_run", counted)
+    clear = '#include "conv.h"\n__attribute__((visibility("default"))) void f(float *x) { ws_clear_f32(x, %d); }\n'
+    cache, name = Cache(tmp_path), compiler_module.SHARED["conv.h"]
+    for count in (3, 5):
+        x = (ctypes.c_float * 8)(*[1.0] * 8)
+        ctypes.CDLL(str(compile_c(clear % count, cache=cache))).f(x)
+        assert sum(x) == 8 - count
+    assert len([c for c in commands if name in c]) == 1
+    compile_c(clear % 3, cache=cache, compiler=find_compiler(f"{find_compiler().command[0]} -O1"))
+    assert len([c for c in commands if name in c]) == 2
+    compile_c(ANSWER % 1, cache=Cache(tmp_path / "other"))
+    assert len([c for c in commands if name in c]) == 2
+
+
 def test_an_error_in_one_of_several_files_is_told(tmp_path: Path) -> None:
     files = {f"{name}.c": f"int {name}(void) {{ return 1; }}\n" for name in "abcd"} | {"e.c": "int e(void) { oops }\n"}
     with pytest.raises(CompilerError, match=r"(?s)e\.c.*oops"):

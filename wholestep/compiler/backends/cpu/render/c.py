@@ -10,6 +10,7 @@ from wholestep.compiler.backends.cpu.layout import LANES, PANELS
 from wholestep.compiler.backends.cpu.render.call import headers
 from wholestep.compiler.backends.cpu.render.kernels import RENDER
 from wholestep.compiler.backends.cpu.render.language import HOST, STORED, cast_text, extent_text, literal
+from wholestep.compiler.backends.cpu.render.sharing import Form, may_share, shared
 from wholestep.compiler.backends.cpu.render.writer import Writer
 from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.ir.types import float64
@@ -64,23 +65,28 @@ def render(plan: Plan, prefix: str = "ws", profile: bool = False) -> str:
 
 
 def source(plan: Plan, prefix: str = "ws", profile: bool = False) -> Source:
-    """The source of a plan: its kernels (equal ones once), the scalar prologue, the entry point, the refresh of copies.
+    """The source of a plan: its kernels, the scalar prologue, the entry point, the refresh of copies.
 
-    `prefix` names what the object exports, so that several plans can stand in one file.  With `profile` every kernel
-    and barrier notes when it began and ended; what the kernels compute is the same text.
+    Kernels that differ in sizes alone are one.  `prefix` names what the object exports, so that several plans can stand
+    in one file.  With `profile` every kernel and barrier notes when it began and ended; what the kernels compute is the
+    same text.
     """
     buffers = {b.id: b for b in plan.buffers}
-    functions: dict[str, str] = {}  # text of a kernel without its name -> name
-    texts, calls = [], {}
+    written = []
     for kernel in plan.kernels:
         step = () if kernel.loop is None else (plan.loops[kernel.loop].symbol,)
         writer = Writer(kernel, buffers, (*plan.symbols, *step))
         RENDER[kernel.kind](writer)
-        text = writer.function("@")
-        if text not in functions:
-            functions[text] = name = f"{prefix}_k{kernel.id}"
-            texts.append(text.replace("@", name, 1))
-        calls[kernel.id] = noted(call_text(kernel, functions[text], writer), kernel.id, profile)
+        written.append((kernel, writer, writer.function("@")))
+    forms = shared(dict.fromkeys(text for kernel, _, text in written if may_share(kernel)))
+    functions: dict[str, str] = {}  # text of a kernel without its name -> name
+    texts, calls = [], {}
+    for kernel, writer, own in written:
+        form = forms.get(own, Form(own, ()))
+        if form.text not in functions:
+            functions[form.text] = name = f"{prefix}_k{kernel.id}"
+            texts.append(form.text.replace("@", name, 1))
+        calls[kernel.id] = noted(call_text(kernel, functions[form.text], writer, form.sizes), kernel.id, profile)
     notes = '#include "profile.h"\n\n' if profile else ""
     barrier = noted("call->api->barrier();", BARRIER, profile)
     begin = prelude(["ws.h", "reduce.h", "turn.h", *headers(plan)])
@@ -93,10 +99,10 @@ def prelude(included: Sequence[str]) -> str:
     return PRELUDE.format("".join(f'#include "{name}"\n' for name in included))
 
 
-def call_text(kernel: Kernel, function: str, writer: Writer) -> str:
-    arguments = "".join(f", b{b}" for b in writer.arguments().values())
-    step = "" if kernel.loop is None else ", step"
-    return f"{function}(call, lo, hi{step}{arguments});"
+def call_text(kernel: Kernel, function: str, writer: Writer, sizes: Sequence[str]) -> str:
+    step = [] if kernel.loop is None else ["step"]
+    buffers = [f"b{b}" for b in writer.arguments().values()]
+    return f"{function}({', '.join(['call', 'lo', 'hi', *step, *buffers, *sizes])});"
 
 
 def noted(statement: str, what: int, profile: bool) -> str:

@@ -49,11 +49,12 @@ class Writer:
         self.dtypes: dict[int, DType] = {}
         self.instrs = [i for level in kernel.levels for i in (*level.row, *level.body)]
         self.rounded = {i.id: i for i in self.instrs if i.op == "cast" and i.dtype == bfloat16}
+        scalars = dict.fromkeys((i.slot, i.dtype) for i in self.instrs if i.op == "scalar")
+        self.scalars = {scalar: f"s{n}" for n, scalar in enumerate(scalars)}  # by place and type, and their names
         for i in self.instrs:
             self.dtypes[i.id] = i.dtype
-            self.values[i.id] = (
-                literal(i.const, i.dtype) if i.op == "const" else f"s{i.slot}" if i.op == "scalar" else f"v{i.id}"
-            )
+            named = self.scalars[i.slot, i.dtype] if i.op == "scalar" else f"v{i.id}"
+            self.values[i.id] = literal(i.const, i.dtype) if i.op == "const" else named
         for level in kernel.levels:
             for r in level.reduces:
                 self.values[r.id], self.dtypes[r.id] = f"v{r.id}", r.dtype
@@ -262,11 +263,10 @@ class Writer:
         given = len(self.symbols) - (self.kernel.loop is not None)
         used = [k for k in range(given) if f"d{k}" in text]
         head += [f"  const long d{k} = call->dims[{k}];" for k in used]
-        slots = dict.fromkeys((i.slot, i.dtype) for i in self.instrs if i.op == "scalar")
-        for slot, dtype in slots:
+        for (slot, dtype), name in self.scalars.items():
             value = f"call->derived[{slot}]"
             value = cast_text(value, float64, dtype) if dtype.is_half else f"({LOCAL[dtype]}){value}"
-            head.append(f"  const {LOCAL[dtype]} s{slot} = {value};")
+            head.append(f"  const {LOCAL[dtype]} {name} = {value};")
         return "\n".join([*head, *self.lines, "}"])
 
 
