@@ -32,11 +32,12 @@ MATRIX = {  # these run side by side
         *(f"{CUDA}/test_attention.py", f"{CUDA}/test_launches.py"),
     ],
     "One rank over NCCL": ["-s", f"{CUDA}/test_nccl.py"],
+    "Several ranks on one GPU": ["-s", f"{CUDA}/test_shards.py"],
     "Ten steps beside torch and the CPU": ["-s", f"{CUDA}/test_real_sizes.py"],
     **{f"Kills, part {i + 1} of 5": [f"{KILLS}[{i}]"] for i in range(5)},
 }
 SANITIZED = [sys.executable, "-m", f"{CUDA.replace('/', '.')}.one_step"]
-SHOWN = re.compile(r"passed|failed|PASSED|FAILED|SKIPPED|ERROR|of float64 after|us a step|bits of a run")
+SHOWN = re.compile(r"passed|failed|PASSED|FAILED|SKIPPED|ERROR|of float64 after|us a step|bits of a|bytes of a rank")
 
 
 def machine() -> str:
