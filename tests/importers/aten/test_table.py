@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import wholestep as ws
-from tests.importers.aten.cases import FAMILIES, Case
+from tests.importers.aten import rare_cases
+from tests.importers.aten.cases import FAMILIES as COMMON
+from tests.importers.aten.cases import Case
 from wholestep.compiler.frontend.graph import Graph, recording
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.passes.autodiff.reverse import expand_gradients
@@ -32,6 +34,9 @@ class Many(torch.nn.Module):
             own = [getattr(self, f"p{i}_{j}") * unit for j in range(len(inputs))]
             results.append(function(*own))
         return tuple(results)
+
+
+FAMILIES = {**COMMON, **rare_cases.FAMILIES}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

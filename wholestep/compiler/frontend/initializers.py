@@ -189,7 +189,7 @@ class FirstValue:
         if self.init.kind in _WHOLE_KINDS or self.init.kind.endswith(ZERO_ROW):
             yield self.array()
             return
-        several = max(1, PIECE // (least * columns)) * least
+        several = max(1, PIECE // max(1, least * columns)) * least  # a matrix may have no columns
         for first in range(0, count, several):
             out = np.empty(min(several, count - first) * columns, self.dtype.numpy)
             _draw_piece(out, first * columns, self)

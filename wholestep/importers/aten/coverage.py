@@ -8,8 +8,8 @@ from typing import Any
 
 from wholestep.errors import UnsupportedOpError
 from wholestep.importers.aten.export import Exported
-from wholestep.importers.aten.record import described, is_check, is_size, layer_of, place_of, row_name
-from wholestep.importers.aten.table import find_row, load_table
+from wholestep.importers.aten.record import described, held_programs, is_check, is_size, layer_of, place_of, row_name
+from wholestep.importers.aten.table import find_row, load_table, why_missing
 from wholestep.records import dataclass
 
 
@@ -53,7 +53,20 @@ def live_nodes(exported: Exported) -> list[Any]:
     for node in needed:
         if node.op == "call_function" and (draws(node.target) or any(i in live for i in node.all_input_nodes)):
             live.add(node)
-    return [n for n in needed if n in live and n.op == "call_function" and n.target is not operator.getitem]
+    return [
+        n
+        for n in _with_held([n for n in needed if n in live and n.op == "call_function"])
+        if n.target is not operator.getitem
+    ]
+
+
+def _with_held(nodes: list[Any]) -> list[Any]:
+    """Ops, each followed by those of the programs that it holds."""
+    found: list[Any] = []
+    for node in nodes:
+        inner = [n for module in held_programs(node) for n in module.graph.nodes if n.op == "call_function"]
+        found += [node, *_with_held(inner)]
+    return found
 
 
 def coverage_of(exported: Exported) -> Coverage:
@@ -79,4 +92,4 @@ def need_covered(exported: Exported) -> None:
     )
     others = "".join(f"\n  {op}" for op in found.missing[1:])
     more = f"\nOther ops without a row:{others}" if others else ""
-    raise UnsupportedOpError(described(first, "has no row here") + more)
+    raise UnsupportedOpError(described(first, why_missing(row_name(first))) + more)

@@ -77,6 +77,11 @@ def _solve(r: Recorder, x: Any, y: Any, *, left: bool = True, **_: Any) -> tuple
     return found.reshape(r.shape), None, None, None
 
 
+@row("cholesky", refuses=REFUSES)
+def _lower(r: Recorder, x: Any, upper: bool = False) -> Tensor:
+    return _cholesky(r, x, upper=upper)[0]
+
+
 @row("linalg_cholesky_ex", refuses=REFUSES)
 def _cholesky(r: Recorder, x: Any, *, upper: bool = False, **_: Any) -> tuple[Any, ...]:
     a, n = _square(r, x)
@@ -108,6 +113,14 @@ def _solve_triangular(
         found.append(value if unitriangular else value / a[..., k : k + 1, k : k + 1])
     whole = ws.concat(found[::-1] if upper else found, -2)
     return (whole if left else whole.transpose(-1, -2)).expand(*r.shape)
+
+
+@row("triangular_solve", refuses=REFUSES)
+def _triangular_solve(
+    r: Recorder, y: Any, x: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> tuple[Any, ...]:
+    a = _turned(r, x, transpose)
+    return _solve_triangular(r, a, y, upper=upper != transpose, unitriangular=unitriangular), r.tensor(x)
 
 
 @row("cholesky_solve", refuses=REFUSES)

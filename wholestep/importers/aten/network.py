@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from wholestep.compiler.frontend.trace import fail
-from wholestep.errors import UsageError
+from wholestep.errors import UnsupportedOpError, UsageError, WholestepError
 from wholestep.nn.recorded import Recorded, network_of
 
 if TYPE_CHECKING:
@@ -75,12 +76,29 @@ def from_torch(
     if mode not in ("both", "train", "eval"):
         fail(UsageError, f"from_torch: mode is 'both', 'train' or 'eval'; received {mode!r}.")
     _need_module(module)
-    call = example_call(module, example, batch, dynamic)
-    program, holdings, numbers = assembled(module, call, ("train", "eval") if mode == "both" else (mode,))
-    network = network_of(program, TorchNetwork)(program, holdings, numbers)
+    with _named_errors(module):
+        call = example_call(module, example, batch, dynamic)
+        program, holdings, numbers = assembled(module, call, ("train", "eval") if mode == "both" else (mode,))
+        network = network_of(program, TorchNetwork)(program, holdings, numbers)
     assert isinstance(network, TorchNetwork)
     network.__dict__["_module"] = module
     return network
+
+
+@contextmanager
+def _named_errors(module: Any) -> Iterator[None]:
+    """What nobody thought of is an error of this library too: it names the module, and keeps what happened."""
+    try:
+        yield
+    except (WholestepError, MemoryError):
+        raise
+    except Exception as error:
+        fail(
+            UnsupportedOpError,
+            f"{type(module).__name__} cannot be imported: {type(error).__name__}: {error}. That is a mistake of "
+            "ws.from_torch, not of the module; what led to it stands above. Import a part of the module to find which "
+            "one is to be written otherwise.",
+        )
 
 
 def torch_coverage(module: Any, example: Any, *, batch: str | None = "batch", mode: str = "train") -> Coverage:
@@ -94,7 +112,8 @@ def torch_coverage(module: Any, example: Any, *, batch: str | None = "batch", mo
     from wholestep.importers.aten.export import export
 
     _need_module(module)
-    return coverage_of(export(module, example_call(module, example, batch, None), mode))
+    with _named_errors(module):
+        return coverage_of(export(module, example_call(module, example, batch, None), mode))
 
 
 def _need_torch() -> None:

@@ -93,10 +93,46 @@ def _median_of_all(r: Recorder, x: Any) -> Tensor:
 
 
 def _ranked(t: Tensor, rank: int, at: int, keepdim: bool) -> tuple[Tensor, Tensor]:
-    index = ws.argsort(t, at)[(slice(None),) * at + (slice(rank, rank + 1),)]
+    return _found(t, ws.argsort(t, at)[(slice(None),) * at + (slice(rank, rank + 1),)], at, keepdim)
+
+
+def _found(t: Tensor, index: Tensor, at: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+    """The element at an index along an axis, and the index."""
     value, index = ws.take_along_axis(t, index, at), index.astype("int64")
     shape = t.shape[:at] + t.shape[at + 1 :]
     return (value, index) if keepdim else (value.reshape(shape), index.reshape(shape))
+
+
+@row("nanmedian.dim")
+def _nanmedian(r: Recorder, x: Any, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """NaN are last in order: the middle of those before them, which their number tells."""
+    t = r.tensor(x)
+    at = dim % t.ndim
+    known = (~ws.isnan(t)).astype("int32").sum(at, True)
+    rank = ws.maximum(known - 1, 0) // 2
+    index = ws.take_along_axis(ws.argsort(t, at), rank, at)
+    return _found(t, index, at, keepdim)
+
+
+@row("nanmedian.default")
+def _nanmedian_of_all(r: Recorder, x: Any) -> Tensor:
+    return _nanmedian(r, r.tensor(x).reshape(-1), 0)[0]
+
+
+@row("mode")
+def _mode(r: Recorder, x: Any, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The smallest of the values that occur most often, at its last place."""
+    t = r.tensor(x)
+    at = dim % t.ndim
+    n = r.fixed(t.shape[at], "the size of the axis")
+    fixed = ws.stop_gradient(t)
+    often = (fixed.unsqueeze(at + 1) == fixed.unsqueeze(at)).astype("int32").sum(at + 1)
+    is_most = often == often.max(at, True)
+    most = fixed.dtype.largest if fixed.dtype.is_float else 2**31 - 1
+    least = ws.where(is_most, fixed, most).min(at, True)
+    place = ws.iota(t.shape, at)
+    index = ws.where(is_most & (fixed == least), place, -1).max(at, True)
+    return _found(t, ws.clip(index, 0, n - 1), at, keepdim)
 
 
 @row("bucketize", refuses="a sorter")

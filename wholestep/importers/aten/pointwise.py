@@ -29,7 +29,7 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "cos": ws.cos,
     "tan": lambda x: ws.sin(x) / ws.cos(x),
     "tanh": ws.tanh,
-    "sinh": lambda x: 0.5 * (ws.exp(x) - ws.exp(-x)),
+    "sinh": lambda x: 0.5 * (ws.expm1(x) - ws.expm1(-x)),  # exact near 0
     "cosh": lambda x: 0.5 * (ws.exp(x) + ws.exp(-x)),
     "asin": ws.asin,
     "acos": ws.acos,

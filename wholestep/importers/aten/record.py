@@ -23,7 +23,7 @@ from wholestep.compiler.ir.graph import SourceLine
 from wholestep.compiler.ir.types import Dim, Extent, Shape
 from wholestep.errors import UnsupportedOpError, WholestepError
 from wholestep.importers.aten.extents import extent_of
-from wholestep.importers.aten.table import find_row, load_table
+from wholestep.importers.aten.table import find_row, load_table, why_missing
 
 DTYPES = {
     getattr(torch, name): name
@@ -97,7 +97,7 @@ class Recorder:
     def _recorded(self, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         found = find_row(row_name(self.node))
         if found is None:
-            self.refuse("has no row here")
+            self.refuse(why_missing(row_name(self.node)))
         try:
             return self._checked(found.record(self, *args, **named))
         except WholestepError as error:
@@ -139,6 +139,8 @@ class Recorder:
     def value(self, arg: Any) -> Any:
         """What an argument of an op is."""
         if isinstance(arg, torch.fx.Node):
+            if arg.op == "get_attr":
+                return held_by(arg)
             meta = arg.meta.get("val")
             if isinstance(meta, torch.SymInt):
                 return self.extent(meta)
@@ -153,6 +155,16 @@ class Recorder:
         if isinstance(arg, list | tuple):
             return type(arg)(self.value(a) for a in arg) if type(arg) in (list, tuple) else [self.value(a) for a in arg]
         return arg
+
+    def inside(self, module: Any, operands: Sequence[Any]) -> list[Any]:
+        """What a program that an op holds gives for operands."""
+        nodes = list(module.graph.nodes)
+        leaves = [n for n in nodes if n.op == "placeholder"]
+        kept = self._values, self.node, self.meta
+        self.run(nodes, dict(zip(leaves, operands, strict=True)))
+        found = self.value(nodes[-1].args[0])
+        self._values, self.node, self.meta = kept
+        return list(found) if isinstance(found, list | tuple) else [found]
 
     def extent(self, size: Any) -> Extent:
         """A size, which may be computed from symbols."""
@@ -270,6 +282,20 @@ def is_live(x: Any) -> bool:
     if isinstance(x, list | tuple):
         return any(map(is_live, x))
     return isinstance(x, Tensor | Dim | Pair)
+
+
+def held_by(node: Any) -> Any:
+    """What a node names that reads something of its own module: a program, or a tensor."""
+    found = node.graph.owning_module
+    for part in node.target.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def held_programs(node: Any) -> list[Any]:
+    """The programs that an op holds: the branches of a condition, the body of a loop."""
+    held = [held_by(n) for n in node.all_input_nodes if n.op == "get_attr"]
+    return [module for module in held if isinstance(module, torch.fx.GraphModule)]
 
 
 def row_name(node: Any) -> str:

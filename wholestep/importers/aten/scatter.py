@@ -74,6 +74,15 @@ def _index_add(r: Recorder, x: Any, dim: int, index: Any, source: Any, alpha: An
     return ws.index_add(r.tensor(x, r.dtype), dim, r.tensor(index), r.tensor(source, r.dtype), r.operand(alpha))
 
 
+@row("index_reduce")
+def _index_reduce(
+    r: Recorder, x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    values, i = r.tensor(source, r.dtype), r.tensor(index).reshape(-1)
+    shape = tuple(e if d == dim % values.ndim else 1 for d, e in enumerate(values.shape))
+    return _scatter(r, x, dim, i.reshape(shape).expand(*values.shape), values, reduce, include_self)
+
+
 @row("index_copy")
 def _index_copy(r: Recorder, x: Any, dim: int, index: Any, source: Any) -> Tensor:
     return ws.index_copy(r.tensor(x, r.dtype), dim, r.tensor(index), r.tensor(source, r.dtype))

@@ -10,6 +10,7 @@ import torch
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import UsageError
+from wholestep.importers.aten.record import held_programs
 
 
 @torch.library.custom_op("wholestep::stop_gradient", mutates_args=())
@@ -37,7 +38,20 @@ def mark_stopped(program: Any) -> None:
             node.target = marker
         elif "set_grad_enabled" in str(node.target) and node.args and node.args[0] is False:
             _mark_region(program, node)
+    for node in nodes:
+        if "set_grad_enabled" not in str(node.target):
+            _mark_held(node)
     program.graph_module.recompile()
+
+
+def _mark_held(node: Any) -> None:
+    """`detach` in the programs that an op holds: branches, and bodies of loops, write nothing."""
+    for module in held_programs(node):
+        for inner in module.graph.nodes:
+            if inner.target is torch.ops.aten.detach.default:
+                inner.target = torch.ops.wholestep.stop_gradient.default
+            _mark_held(inner)
+        module.recompile()
 
 
 def _mark_region(program: Any, region: Any) -> None:

@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Function)
 FAMILIES = (
     *("pointwise", "arithmetic", "logic", "activations", "filled", "reductions", "ordered", "movement", "padding"),
     *("indexing", "scatter", "products", "norms", "windows", "pools", "resize", "random", "recurrent", "complex"),
-    *("complex_functions", "linear_algebra", "backwards"),
+    *("complex_functions", "linear_algebra", "eigen", "special", "backwards", "control"),
 )
 
 
@@ -31,6 +31,18 @@ class Row:
 
 
 ROWS: dict[str, Row] = {}
+_SHAPE = (
+    "has a shape that depends on the data, and those of a step are fixed: keep all elements, and a mask beside them"
+)
+_EIGEN = "has complex results; of symmetric matrices linalg.eigh has real ones"
+# Ops that no row can be written for, and why.
+REFUSED = {
+    **dict.fromkeys(("nonzero", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive"), _SHAPE),
+    "repeat_interleave.Tensor": _SHAPE + " (repeats that are numbers of Python are fixed)",
+    **dict.fromkeys(("_local_scalar_dense", "item"), "makes a number of Python of the data, which a step never sees"),
+    **dict.fromkeys(("linalg_eig", "_linalg_eigvals", "linalg_eigvals"), _EIGEN),
+    **dict.fromkeys(("_pack_padded_sequence", "_ctc_loss"), "reads lengths from the data: mask what is padded instead"),
+}
 OWN: dict[str, Row] = {}  # registered by users; they come first
 
 
@@ -64,6 +76,12 @@ def find_row(target: str) -> Row | None:
             if name and name in table:
                 return table[name]
     return None
+
+
+def why_missing(target: str) -> str:
+    """What is said of an op without a row."""
+    short = target.removeprefix("aten.")
+    return REFUSED.get(short) or REFUSED.get(short.rpartition(".")[0], "has no row here")
 
 
 def torch_op(name: str) -> Callable[[F], F]:
