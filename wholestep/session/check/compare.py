@@ -24,6 +24,10 @@ WIDENED = {"bitwise": 1.0, "reassociating": 1.0, "approximate": 10.0}
 TF32_TOLERANCE = 8 * float16.eps  # products that read float32 numbers with a float16's digits, which no cast says
 ROUNDINGS = 8.0  # that the last operations on a state may lose, in units of the state's own scale
 SHAKEN = 4.0  # times the dtype's rounding: what a node's value is off by, in the noisy evaluation
+DRAWN = (
+    65521  # random numbers, taken over and over, each time from another one on: one for every value takes as long as
+)
+# half of the step.  A prime: rows and columns of no tensor meet the same ones
 NOISE = 10.0  # times what rounding does there is no mismatch
 # These copy values, unrounded: what picks the largest keeps the equality that its gradient asks for.
 MOVES = having(Trait.VIEW | Trait.GATHERS) | {"item", "max", "maximum", "minimum", "relu"}
@@ -149,11 +153,14 @@ def shaking(seed: int, tf32: bool = False) -> Callable[[Node, Any], Any]:
     How far outputs and states move by that is what rounding may do to them.
     """
     rng = np.random.default_rng(seed)
+    numbers = np.tile(rng.uniform(-1.0, 1.0, DRAWN), 2)
 
     def shake(node: Node, value: Any) -> Any:
+        first = rng.integers(DRAWN)
+        some = numbers[first : first + DRAWN]
         if isinstance(node.result, TupleType):
-            return tuple(_shaken(node, t, v, rng, tf32) for t, v in zip(node.results, value, strict=True))
-        return _shaken(node, node.type, value, rng, tf32)
+            return tuple(_shaken(node, t, v, some, tf32) for t, v in zip(node.results, value, strict=True))
+        return _shaken(node, node.type, value, some, tf32)
 
     return shake
 
@@ -168,13 +175,16 @@ def _distances(a: dict[str, Array], b: dict[str, Array]) -> dict[str, Array]:
         return {name: np.abs(a[name].astype(np.float64) - b[name].astype(np.float64)) for name in a}
 
 
-def _shaken(node: Node, type: TensorType, value: Array, rng: np.random.Generator, tf32: bool) -> Array:
+def _shaken(node: Node, type: TensorType, value: Array, numbers: Array, tf32: bool) -> Array:
     if node.host or not type.dtype.is_float or node.op in MOVES:
         return value
     rounding = type.dtype.eps * (1.0 if type.dtype.is_half else SHAKEN)  # a half type is one rounding off at most
     if tf32 and type.dtype == float32 and OPS[node.op].family in (Family.CONTRACTION, Family.WINDOW):
         rounding = float16.eps
-    shaken: Array = value.astype(type.dtype.numpy).astype(np.float64) * (
-        1.0 + rng.uniform(-rounding, rounding, value.shape)
-    )
+    shaken: Array = np.array(value.astype(type.dtype.numpy), np.float64, order="C")
+    flat = shaken.reshape(-1)
+    factors = 1.0 + rounding * numbers[: flat.size]
+    for start in range(0, flat.size, factors.size or 1):
+        part = flat[start : start + factors.size]
+        part *= factors[: part.size]
     return shaken

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 from wholestep.compiler.backend import Place
 from wholestep.compiler.frontend.precision import TF32
@@ -20,6 +21,7 @@ from wholestep.compiler.runtime.products import on_one_thread
 from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.state import State
 from wholestep.compiler.runtime.threads import default_threads
+from wholestep.compiler.runtime.together import run_all
 from wholestep.session.check.check import Subject, axes_of
 from wholestep.session.check.compare import Comparison, compared, distances, shaking, tolerance_of
 from wholestep.session.check.draw import SEED, STEP, Draw, Tile, Trial, all_finite, changed_by_suiting, suited
@@ -101,11 +103,16 @@ class Trials:
         """How far every output and state moves when the value of each node is off by a few roundings of its dtype.
 
         Named ops round inside: they are written out first.  Both evaluations are of that graph, so that a
-        decomposition that is wrong counts as no noise.
+        decomposition that is wrong counts as no noise; they are made side by side, since compilers are done.
         """
-        graph = decompose(self.graph)
-        steady, shaken = (self._evaluated(graph, trial, before, settle) for settle in (None, shaking(seed, self._tf32)))
-        return distances(steady.result(graph, before), shaken.result(graph, before))
+        graph, found = decompose(self.graph), dict[bool, Result]()
+
+        def evaluate(is_shaken: bool) -> None:
+            settle = shaking(seed, self._tf32) if is_shaken else None
+            found[is_shaken] = self._evaluated(graph, trial, before, settle).result(graph, before)
+
+        run_all([partial(evaluate, is_shaken) for is_shaken in (True, False)], default_threads())
+        return distances(found[False], found[True])
 
 
 def _meaning(graph: Graph) -> Graph:
