@@ -1,0 +1,237 @@
+"""Functions of PyTorch's that take tensors element by element: operators by name, and what is a line of others."""
+
+from __future__ import annotations
+
+import math
+
+from wholestep.compat.arguments import take_their_words
+from wholestep.compiler.frontend import elementwise, functions
+from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, pointwise, where
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir.types import boolean
+from wholestep.errors import OptionError
+
+__all__ = [
+    "add", "addcdiv", "addcmul", "bernoulli", "clamp_max", "clamp_min", "cosh", "deg2rad", "div", "eq", "erfc",
+    "fmod", "frac", "ge", "gt", "heaviside", "hypot", "identity", "le", "logaddexp", "logical_and", "logical_not",
+    "logical_or", "logit", "lt", "mul", "nan_to_num", "ne", "neg", "rad2deg", "rand_like", "randn_like", "sinh",
+    "sub", "tan", "xlogy",
+]  # fmt: skip
+
+
+# -- operators ---------------------------------------------------------------------------------------------------------
+
+
+def add(x: Operand, y: Operand, alpha: float = 1) -> Tensor:
+    """x + alpha · y"""
+    return as_tensor(x) + (y if alpha == 1 else as_tensor(y) * alpha)
+
+
+def sub(x: Operand, y: Operand, alpha: float = 1) -> Tensor:
+    """x - alpha · y"""
+    return as_tensor(x) - (y if alpha == 1 else as_tensor(y) * alpha)
+
+
+def mul(x: Operand, y: Operand) -> Tensor:
+    """x · y"""
+    return as_tensor(x) * y
+
+
+def div(x: Operand, y: Operand, rounding_mode: str | None = None) -> Tensor:
+    """x / y; rounded down with "floor", towards 0 with "trunc"."""
+    if rounding_mode not in (None, "floor", "trunc"):
+        fail(OptionError, f"div: rounding_mode is None, 'floor' or 'trunc'; received {rounding_mode!r}.")
+    if rounding_mode is not None and as_tensor(x).dtype.is_integer:
+        down = as_tensor(x) // y
+        if rounding_mode == "floor":
+            return down
+        return where((down < 0) & (down * y != x), down + 1, down)
+    quotient = as_tensor(x) / y
+    if rounding_mode is None:
+        return quotient
+    return functions.floor(quotient) if rounding_mode == "floor" else elementwise.trunc(quotient)
+
+
+def neg(x: Operand) -> Tensor:
+    """-x"""
+    return -as_tensor(x)
+
+
+def identity(x: Tensor, *_: object, **__: object) -> Tensor:
+    """x itself: tensors have no memory of their own and are never changed."""
+    return x
+
+
+def eq(x: Operand, y: Operand) -> Tensor:
+    """x == y"""
+    return as_tensor(x) == y
+
+
+def ne(x: Operand, y: Operand) -> Tensor:
+    """x != y"""
+    return as_tensor(x) != y
+
+
+def lt(x: Operand, y: Operand) -> Tensor:
+    """x < y"""
+    return as_tensor(x) < y
+
+
+def le(x: Operand, y: Operand) -> Tensor:
+    """x <= y"""
+    return as_tensor(x) <= y
+
+
+def gt(x: Operand, y: Operand) -> Tensor:
+    """x > y"""
+    return as_tensor(x) > y
+
+
+def ge(x: Operand, y: Operand) -> Tensor:
+    """x >= y"""
+    return as_tensor(x) >= y
+
+
+def _truth(x: Operand) -> Tensor:
+    t = as_tensor(x)
+    return t if t.dtype == boolean else t != 0
+
+
+def logical_and(x: Operand, y: Operand) -> Tensor:
+    """Are both not 0?"""
+    return _truth(x) & _truth(y)
+
+
+def logical_or(x: Operand, y: Operand) -> Tensor:
+    """Is one of them not 0?"""
+    return _truth(x) | _truth(y)
+
+
+def logical_not(x: Operand) -> Tensor:
+    """Is it 0?"""
+    return ~_truth(x)
+
+
+# -- one element at a time ---------------------------------------------------------------------------------------------
+
+
+def tan(x: Operand) -> Tensor:
+    """sin x / cos x"""
+    return functions.sin(x) / functions.cos(x)
+
+
+def sinh(x: Operand) -> Tensor:
+    """(eˣ - e⁻ˣ) / 2, exact near 0"""
+    grown = functions.expm1(x)
+    return 0.5 * (grown + grown / (grown + 1.0))
+
+
+def cosh(x: Operand) -> Tensor:
+    """(eˣ + e⁻ˣ) / 2"""
+    return 0.5 * (functions.exp(x) + functions.exp(-as_tensor(x)))
+
+
+def erfc(x: Operand) -> Tensor:
+    """1 - erf x"""
+    return 1.0 - functions.erf(x)
+
+
+def logit(x: Operand, eps: float | None = None) -> Tensor:
+    """log(x / (1 - x)), x held between eps and 1 - eps where one is given"""
+    t = as_tensor(x) if eps is None else elementwise.clip(x, eps, 1.0 - eps)
+    return functions.log(t) - functions.log1p(-t)
+
+
+def xlogy(x: Operand, y: Operand) -> Tensor:
+    """x · log y, 0 where x is 0"""
+    t, u = as_tensor(x), as_tensor(y)
+    nothing = (t == 0) & (u <= 0)
+    return where(nothing, 0.0, t * functions.log(where(nothing, 1.0, u)))
+
+
+def logaddexp(x: Operand, y: Operand) -> Tensor:
+    """log(eˣ + eʸ), finite for finite numbers"""
+    t = as_tensor(x)
+    return pointwise("maximum", t, y) + functions.log1p(functions.exp(-abs(t - y)))
+
+
+def hypot(x: Operand, y: Operand) -> Tensor:
+    """√(x² + y²)"""
+    return (elementwise.square(x) + elementwise.square(y)).sqrt()
+
+
+def deg2rad(x: Operand) -> Tensor:
+    """Degrees as radians."""
+    return as_tensor(x) * (math.pi / 180.0)
+
+
+def rad2deg(x: Operand) -> Tensor:
+    """Radians as degrees."""
+    return as_tensor(x) * (180.0 / math.pi)
+
+
+def frac(x: Operand) -> Tensor:
+    """x without its whole part"""
+    return as_tensor(x) - elementwise.trunc(x)
+
+
+def fmod(x: Operand, y: Operand) -> Tensor:
+    """The remainder of x / y with x's sign."""
+    t = as_tensor(x)
+    rest = pointwise("mod", abs(t), abs(as_tensor(y)))
+    return where(t < 0, -rest, rest)
+
+
+def heaviside(x: Operand, values: Operand) -> Tensor:
+    """0 below 0, 1 above, `values` at 0"""
+    t = as_tensor(x)
+    return where(t == 0, values, (t > 0).astype(t.dtype))
+
+
+def clamp_min(x: Operand, min: Operand) -> Tensor:
+    """x, at least min"""
+    return elementwise.clip(x, min)
+
+
+def clamp_max(x: Operand, max: Operand) -> Tensor:
+    """x, at most max"""
+    return elementwise.clip(x, None, max)
+
+
+def nan_to_num(x: Operand, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    """x with finite numbers in place of NaN and infinities"""
+    import numpy as np
+
+    t = as_tensor(x)
+    largest = float(np.finfo(t.dtype.numpy).max)
+    t = where(elementwise.isnan(t), nan, t)
+    t = where(t == math.inf, largest if posinf is None else posinf, t)
+    return where(t == -math.inf, -largest if neginf is None else neginf, t)
+
+
+def addcmul(x: Operand, tensor1: Operand, tensor2: Operand, value: float = 1) -> Tensor:
+    """x + value · tensor1 · tensor2"""
+    return as_tensor(x) + as_tensor(tensor1) * tensor2 * value
+
+
+def addcdiv(x: Operand, tensor1: Operand, tensor2: Operand, value: float = 1) -> Tensor:
+    """x + value · tensor1 / tensor2"""
+    return as_tensor(x) + as_tensor(tensor1) / tensor2 * value
+
+
+def rand_like(x: Tensor) -> Tensor:
+    """Uniform numbers in [0, 1) of x's shape and dtype, new in every step."""
+    return functions.random_uniform(x, x.shape, dtype=x.dtype)
+
+
+def randn_like(x: Tensor) -> Tensor:
+    """Normal numbers of x's shape and dtype, new in every step."""
+    return functions.random_normal(x, x.shape, dtype=x.dtype)
+
+
+def bernoulli(x: Tensor) -> Tensor:
+    """1 with probability x, else 0, new in every step; no gradient flows to x."""
+    return (rand_like(x) < functions.stop_gradient(x)).astype(x.dtype)
+
+
+take_their_words(globals(), __all__)
