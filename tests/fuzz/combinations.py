@@ -18,8 +18,9 @@ from tests.fuzz.case import Unfit, Wrong
 from tests.fuzz.layer import Made
 from tests.fuzz.network import Network
 from tests.fuzz.networks import Trained
+from tests.fuzz.ranks import RANKS, dividing_small_states, is_refused, mark, ranks_of
 from tests.fuzz.training import LOSSES, OPTIMIZERS, SCHEDULES, Array
-from wholestep.errors import GraphError, NonFiniteError
+from wholestep.errors import GraphError, NonFiniteError, UsageError
 
 SAME, CLOSE = "same bits", "close"
 EPS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # half a last place: what a rounding to it may lose
@@ -35,8 +36,10 @@ FITS = {
     "no egraph": CLOSE,
     "weights of 1": CLOSE,
     "accumulate": CLOSE,
+    **dict.fromkeys(RANKS, CLOSE),
 }
 SESSIONS = {"threads": SAME, "run": SAME, "capacity": SAME, "strided": SAME, "no egraph": CLOSE, "accumulate": CLOSE}
+SESSIONS |= dict.fromkeys(RANKS, CLOSE)
 PARTS = 2  # micro-batches of a step that accumulates
 
 
@@ -81,11 +84,12 @@ def data_of(n: Network, shape: Any, rows: int) -> tuple[Array, Array]:
     return one["x"], one["labels"]
 
 
-def model_of(c: Combination, made: Made) -> ws.nn.Module:
+def model_of(c: Combination, made: Made, changes: tuple[str, ...]) -> ws.nn.Module:
     """A fresh model with the first weights; what is dropped comes first, so that names stay."""
     fresh = networks.twins(c.network)
     model = fresh.ours
     model.load_state_dict(_numbers(c.network, made))
+    mark(model, changes, c.network.seed)
     if c.network.frozen:
         networks.freeze_first(model)
     return Dropping(model, c.dropout) if c.dropout and not c.network.vocabulary else model
@@ -113,7 +117,7 @@ def strided(a: Array) -> Array:
 
 
 def run_fit(c: Combination, made: Made, changes: tuple[str, ...], cache: Path) -> Trained:
-    model, n = model_of(c, made), c.network
+    model, n = model_of(c, made, changes), c.network
     x, y = data_of(n, made.shape, c.rows)
     if "strided" in changes:
         x, y = strided(x), strided(y)
@@ -134,7 +138,8 @@ def run_fit(c: Combination, made: Made, changes: tuple[str, ...], cache: Path) -
         "accumulate": parts,
         "precision": c.precision,
         "loss_scale": scale_of(c),
-        "device": c.device,
+        "device": device_of(c, changes),
+        **ranks_of(changes),
         "shuffle": c.shuffle,
         "threads": 3 if "threads" in changes else 1,
         "progress": False,
@@ -143,7 +148,7 @@ def run_fit(c: Combination, made: Made, changes: tuple[str, ...], cache: Path) -
     with tempfile.TemporaryDirectory() as folder:
         if "resume" in changes and c.epochs > 1:
             ws.fit(model, given, epochs=1, checkpoint=folder, **options)
-            model = model_of(c, made)
+            model = model_of(c, made, changes)
             history = ws.fit(model, given, epochs=c.epochs, checkpoint=folder, resume=True, **options)
         else:
             kept = {"checkpoint": folder} if "checkpoint" in changes else {}
@@ -152,12 +157,12 @@ def run_fit(c: Combination, made: Made, changes: tuple[str, ...], cache: Path) -
 
 
 def run_session(c: Combination, made: Made, changes: tuple[str, ...], cache: Path) -> Trained:
-    model = model_of(c, made)
+    model = model_of(c, made, changes)
     n = replace(c.network, capacity={"batch": 9 if "capacity" in changes else c.batch_size})
-    n = replace(n, threads=3 if "threads" in changes else 1, device=c.device)
+    n = replace(n, threads=3 if "threads" in changes else 1, device=device_of(c, changes))
     if "accumulate" in changes:
         n = replace(n, accumulate=PARTS, capacity={"batch": c.batch_size // PARTS})
-    half = {"precision": c.precision, "loss_scale": scale_of(c)}
+    half = {"precision": c.precision, "loss_scale": scale_of(c), **ranks_of(changes)}
     session = networks.session_of(n, replace(made, ours=model), compile_options(changes, cache), load=False, **half)
     x, y = data_of(n, made.shape, c.rows)
     if "strided" in changes:
@@ -168,6 +173,11 @@ def run_session(c: Combination, made: Made, changes: tuple[str, ...], cache: Pat
         starts = [i for _ in range(c.epochs) for i in range(0, c.rows, c.batch_size)]
         losses = [float(session.step(x=x[i : i + c.batch_size], labels=y[i : i + c.batch_size])) for i in starts]
     return Trained(losses, model.state_dict())
+
+
+def device_of(c: Combination, changes: tuple[str, ...]) -> str:
+    """The reference has no ranks."""
+    return "cpu" if c.device == "reference" and ranks_of(changes) else c.device
 
 
 def scale_of(c: Combination) -> ws.LossScale | None:
@@ -191,11 +201,12 @@ def check(c: Combination) -> None:
     x, y = data_of(c.network, made.shape, c.rows)
     if made.shape[0] != "batch" or not np.isfinite(np.asarray(x, float)).all():
         raise Unfit("the rows of the outputs are not those of the inputs")
-    expected = against_torch(c, made)
-    with tempfile.TemporaryDirectory() as folder:
+    want, near = against_torch(c, made)
+    with tempfile.TemporaryDirectory() as folder, dividing_small_states():
         try:
             plain = RUNS[c.entry](c, made, (), Path(folder))
             changed = RUNS[c.entry](c, made, c.changes, Path(folder))
+            check_parts(c, made, changed, Path(folder))
         except NonFiniteError as error:
             if c.shuffle and batch_may_count_nothing(c, made, y):
                 raise Unfit(
@@ -205,14 +216,38 @@ def check(c: Combination) -> None:
         except GraphError as error:
             if "accumulate" in c.changes and "cannot" in str(error):
                 raise Unfit("a batch norm or a turned batch cannot be cut into parts, and says so") from error
+            if ranks_of(c.changes) and is_refused(error):
+                raise Unfit("ranks cannot divide it, and say so") from error
+            raise
+        except UsageError as error:
+            if ranks_of(c.changes) and is_refused(error):
+                raise Unfit("the optimizer keeps nothing that ranks could divide, and says so") from error
             raise
     table = FITS if c.entry == "fit" else SESSIONS
     if all(table[name] == SAME for name in c.changes):
         same_bits(plain, changed)
-    if expected is not None:
-        want, near = expected
+    eps = EPS.get(c.precision)
+    if not c.shuffle and not c.dropout:
         for found in (plain, changed):
-            networks.compare(c.network, replace(found, losses=want.losses), want, near, EPS.get(c.precision))
+            networks.compare(c.network, replace(found, losses=want.losses), want, near, eps)
+    elif ranks_of(c.changes):  # which have the order and the masks of one process
+        networks.compare(c.network, changed, plain, [moved(plain, want, other) for other in near], eps)
+
+
+def check_parts(c: Combination, made: Made, found: Trained, cache: Path) -> None:
+    """Divided states change no bit, unless a norm is added up over parts."""
+    name = next((name for name in reversed(c.changes) if name in RANKS), "")
+    if name == "parts" and c.network.clip_norm is None:
+        whole = tuple("three ranks" if change == name else change for change in c.changes)
+        same_bits(RUNS[c.entry](c, made, whole, cache), found)
+
+
+def moved(found: Trained, of: Trained, to: Trained) -> Trained:
+    """As far from what was found as rounding moves torch's numbers: `of` and `to` are its runs over other batches."""
+    by = {name: np.abs(value - to.state[name]).max(initial=0.0) for name, value in of.state.items()}
+    off = np.abs(np.asarray(of.losses) - np.asarray(to.losses)).max(initial=0.0)
+    state = {name: value + by.get(name.removeprefix("body."), 0.0) for name, value in found.state.items()}
+    return Trained([float(loss + off) for loss in found.losses], state)
 
 
 def same_bits(a: Trained, b: Trained) -> None:
@@ -223,8 +258,8 @@ def same_bits(a: Trained, b: Trained) -> None:
             raise Wrong(f"{name} differs in bits by {np.abs(value - b.state[name]).max()}")
 
 
-def against_torch(c: Combination, made: Made) -> tuple[Trained, list[Trained]] | None:
-    """Torch's numbers over the same batches, where their order is known."""
+def against_torch(c: Combination, made: Made) -> tuple[Trained, list[Trained]]:
+    """Torch's numbers over batches in the order of their rows, and what rounding makes of them."""
     x, y = data_of(c.network, made.shape, c.rows)
     parts = [{"x": x[i : i + 4], "labels": y[i : i + 4]} for i in range(0, c.rows, c.batch_size)] * c.epochs
     runs = [("float64", 0.0), ("float64", 1e-13)]
@@ -235,7 +270,7 @@ def against_torch(c: Combination, made: Made) -> tuple[Trained, list[Trained]] |
     want, *near = (networks.train_torch(c.network, made, parts, *run) for run in runs)
     if not np.isfinite(want.losses).all():
         raise Unfit("the loss of torch is not finite")
-    return None if c.shuffle or c.dropout else (want, near)
+    return want, near
 
 
 def batch_may_count_nothing(c: Combination, made: Made, labels: Array) -> bool:
