@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from wholestep.compiler.backends.cuda.products import in_fours, lies_in_fours
+from wholestep.compiler.backends.cuda.products import lies_in
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.backends.cuda.target import TARGETS
 from wholestep.compiler.ir.types import Extent, evaluate, float32, symbols_of
@@ -41,7 +41,8 @@ class Looping:
     carried: frozenset[
         int
     ]  # buffers of which a block reads what it wrote a step before: it has that in shared memory too
-    bytes: int  # of shared memory
+    half_bytes: int  # of shared memory, for rows of half numbers as they come,
+    bytes: int  # and of all
 
     @property
     def across(self) -> int:
@@ -88,6 +89,12 @@ def depth_of(kernel: Kernel) -> int:
     return found
 
 
+def is_half(draft: Draft, kernel: Kernel) -> bool:
+    """Does a product multiply half numbers?"""
+    assert isinstance(kernel.body, Dot)
+    return draft.buffers[kernel.body.a.buffer].type.dtype.is_half
+
+
 def chunks_of(kernel: Kernel) -> int:
     """Of a product's k, each of which is added up by itself."""
     return -(-depth_of(kernel) // (schedule_of(kernel).chunk or depth_of(kernel)))
@@ -126,11 +133,13 @@ def _refused(draft: Draft, kernel: Kernel) -> str:
     if not isinstance(body, Dot) or body.batch or len(body.levels) != 1 or body.levels[0].row_stores:
         return "it has kernels that are neither products nor element by element"
     depth, columns = kernel.axes[body.k], kernel.axes[body.n]
-    if not isinstance(depth, int) or not isinstance(columns, int) or not in_fours(depth):
-        return "its products have sizes that a call decides, or that are not whole fours"
-    if any(draft.buffers[x.buffer].type.dtype != float32 for x in (body.a, body.b)):
-        return "its products are not float32"
-    return "" if lies_in_fours(body.a, body.k) else "the rows of its products do not lie in whole fours"
+    dtypes = {draft.buffers[x.buffer].type.dtype for x in (body.a, body.b)}
+    if len(dtypes) > 1 or dtypes.pop().accumulate != float32:
+        return "its products are not float32 or half numbers"
+    count = 16 // draft.buffers[body.a.buffer].type.dtype.size  # a piece of what is brought
+    if not isinstance(depth, int) or not isinstance(columns, int) or depth % count:
+        return "its products have sizes that a call decides, or that are not whole pieces of 16 bytes"
+    return "" if lies_in(body.a, body.k, count) else "the rows of its products do not lie in pieces of 16 bytes"
 
 
 def _owned(kernels: Sequence[Kernel]) -> Iterator[tuple[Kernel, Load]]:
@@ -282,11 +291,12 @@ def _with_tiles(draft: Draft, kernels: Sequence[Kernel], batch: Extent, units: i
             work = sum(rows * n * depth_of(k) for k, n in zip(dots, wide, strict=True))
             held = sum(n * padded(depth_of(k)) for k, n in zip(dots, wide, strict=True))
             held += rows * max(padded(depth_of(k)) for k in dots)
-            held += max(8 * chunks_of(k) * rows * n for k, n in zip(dots, wide, strict=True))
+            halves = max(rows * (padded(depth_of(k)) - APART) * 2 * is_half(draft, k) for k in dots)
+            held += max(8 * chunks_of(k) * rows * n for k, n in zip(dots, wide, strict=True)) + halves // 4
             held += sum(rows * width * tile_of(kernels, b, units) for b in (*inside, *carried))
             if max(sums) > MOST_SUMS or work > MOST_WORK or 4 * held > limits.nearest_cache:
                 continue
-            made = Looping(tuple(kernels), batch, units, rows, width, down, meets, inside, carried, 4 * held)
+            made = Looping(tuple(kernels), batch, units, rows, width, down, meets, inside, carried, halves, 4 * held)
             found.append((work + BROUGHT * rows * sum(map(depth_of, dots)), made))
     if not found:
         return "its products are too large for blocks that are all there at once"

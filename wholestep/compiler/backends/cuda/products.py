@@ -64,26 +64,36 @@ def start_of(load: Load) -> Extent:
 
 def lies_in_fours(load: Load, axis: int) -> bool:
     """Do four elements along an axis lie side by side, where four begin?"""
+    return lies_in(load, axis, 4)
+
+
+def lies_in(load: Load, axis: int, count: int) -> bool:
+    """Do so many elements along an axis lie side by side, where so many begin?"""
     strides = [product(load.shape[d + 1 :]) for d in range(len(load.index))]
     found = 0
     for i, stride in zip(load.index, strides, strict=True):
-        if i.value is not None or i.over != 1 or not in_fours(i.offset * stride):
+        if i.value is not None or i.over != 1 or not is_multiple(i.offset * stride, count):
             return False
         for a, c in i.terms:
             if a == axis:
                 found += 1
                 if c * stride != 1:
                     return False
-            elif not in_fours(c * stride):
+            elif not is_multiple(c * stride, count):
                 return False
     return found == 1
 
 
 def in_fours(extent: Extent) -> bool:
     """Is it a multiple of four, whatever the sizes are?"""
+    return is_multiple(extent, 4)
+
+
+def is_multiple(extent: Extent, of: int) -> bool:
+    """Is a size a multiple of a number, whatever its symbols are?"""
     if isinstance(extent, int):
-        return extent % 4 == 0
-    return all(coefficient % 4 == 0 for _, coefficient in extent.terms)
+        return extent % of == 0
+    return all(coefficient % of == 0 for _, coefficient in extent.terms)
 
 
 def is_direct(plan: Draft, dot: Dot) -> bool:

@@ -14,31 +14,54 @@ template <int COLUMNS, int DEPTH, class W> WS_INLINE void ws_hold(float *to, W w
   }
 }
 
-/* Rows on their way to shared memory, a(row, k) a place, with zeros behind the last of them; in two halves where they are
-   long, so that the first is multiplied while the second comes. */
-template <int ROWS, int DEPTH, class A> WS_INLINE void ws_bring(float *to, int rows, A a) {
-  constexpr int APART = ws_padded(DEPTH), LONG = APART - 4, PARTS = LONG > 512 ? 2 : 1;
-  constexpr int FIRST = PARTS == 2 ? LONG / 2 / WS_LONG_PIECE * WS_LONG_PIECE : LONG;
-#pragma unroll
-  for (int part = 0; part < PARTS; part++) {
-    const int from = part * FIRST, line = (part + 1 < PARTS ? FIRST : LONG - from) / 4;
+/* Rows on their way to shared memory, pieces of 16 bytes, with zeros behind the last row; in two halves where they are long,
+   so that the first is multiplied while the second comes.  Half numbers come to a place of their own, where the thread that
+   brought them widens them. */
+template <class T, int ROWS, int DEPTH> struct ws_rows {
+  static constexpr bool WIDE = sizeof(T) == 4;
+  static constexpr int APART = ws_padded(DEPTH), LONG = APART - 4, SIDE = 16 / sizeof(T), PARTS = LONG > 512 ? 2 : 1;
+  static constexpr int FIRST = PARTS == 2 ? LONG / 2 / WS_LONG_PIECE * WS_LONG_PIECE : LONG;
+  float *rows;
+  T *halves;
+  template <class F> WS_PART void each(int part, F f) const {
+    const int from = part * FIRST, line = (part + 1 < PARTS ? FIRST : LONG - from) / SIDE;
 #pragma unroll 8
-    for (int at = threadIdx.x; at < ROWS * line; at += 256) {
-      const int row = at / line, k = from + at % line * 4;
-      const bool inside = row < rows && k < DEPTH;
-      ws_copy<16>(to + row * APART + k, a(inside ? row : 0, inside ? k : 0), inside);
-    }
-    ws_copy_commit();
+    for (int at = threadIdx.x; at < ROWS * line; at += 256) f(at / line, from + at % line * SIDE);
   }
-}
+  WS_PART T *place(int row, int k) const {
+    if constexpr (WIDE) return rows + row * APART + k;
+    else return halves + row * LONG + k;
+  }
+  /* a(row, k) is a place in memory */
+  template <class A> WS_PART void bring(int count, A a) const {
+#pragma unroll
+    for (int part = 0; part < PARTS; part++) {
+      each(part, [&](int row, int k) {
+        const bool inside = row < count && k < DEPTH;
+        ws_copy<16>(place(row, k), a(inside ? row : 0, inside ? k : 0), inside);
+      });
+      ws_copy_commit();
+    }
+  }
+  /* A part has arrived; widen(half) is a float. */
+  template <class W> WS_PART void widen(int part, W wide) const {
+    if constexpr (!WIDE)
+      each(part, [&](int row, int k) {
+        const T *const from = ws_begin(place(row, k), 16);
+#pragma unroll
+        for (int s = 0; s < SIDE; s++) rows[row * APART + k + s] = wide(from[s]);
+      });
+  }
+};
 
 /* The product of rows that are on their way and columns that are there: e(row, column, sum, which) takes each element, of
    which a thread has the same in every step.  DOWN x ACROSS threads of a warp share the tile. */
-template <int ROWS, int COLUMNS, int DEPTH, int CHUNK, int DOWN, int ACROSS, class E>
-WS_INLINE void ws_held_product(float *parts, const float *x, const float *w, E e) {
+template <int ROWS, int COLUMNS, int DEPTH, int CHUNK, int DOWN, int ACROSS, class X, class W, class E>
+WS_INLINE void ws_held_product(float *parts, const X &on_their_way, const float *w, W wide, E e) {
   constexpr int APART = ws_padded(DEPTH), LONG = APART - 4, RM = ROWS / DOWN, RN = COLUMNS / ACROSS, TILE = ROWS * COLUMNS;
   constexpr int CHUNKS = (DEPTH + CHUNK - 1) / CHUNK, PIECES = LONG / WS_LONG_PIECE;
   constexpr int HALF = LONG > 512 ? PIECES / 2 : 0; /* the first piece of the second half */
+  const float *const x = on_their_way.rows;
   const int t = threadIdx.x, group = t / 32, row = t % 32 / ACROSS, column = t % ACROSS;
   float acc[CHUNKS][RM][RN];
 #pragma unroll
@@ -49,11 +72,13 @@ WS_INLINE void ws_held_product(float *parts, const float *x, const float *w, E e
       for (int j = 0; j < RN; j++) acc[c][i][j] = 0;
   if constexpr (HALF > 0) ws_copy_wait<1>();
   else ws_copy_wait<0>();
+  on_their_way.widen(0, wide);
   __syncthreads();
 #pragma unroll
   for (int piece = 0; piece < PIECES; piece++) {
     if (HALF > 0 && piece == HALF) {
       ws_copy_wait<0>();
+      on_their_way.widen(1, wide);
       __syncthreads();
     }
 #pragma unroll

@@ -24,9 +24,10 @@ from wholestep.compiler.backends.cuda.loops import (
     tile_of,
     unit_axis,
 )
-from wholestep.compiler.backends.cuda.render.language import LOCAL
+from wholestep.compiler.backends.cuda.render.language import LOCAL, STORED, widened
 from wholestep.compiler.backends.cuda.render.writer import Writer
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
+from wholestep.compiler.ir.types import float32
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Instr, Kernel, Load, Plan, Store
 
@@ -39,6 +40,7 @@ class Room:
 
     weights: dict[int, int]  # by place among the kernels
     rows: int
+    halves: int  # rows as they come
     parts: int
     tiles: dict[int, int]  # of buffers
 
@@ -50,12 +52,13 @@ class Room:
             weights[place] = at
             at += 4 * _width(loop, k) * padded(depth_of(k))
         rows, at = at, at + 4 * loop.rows * max(padded(depth_of(k)) for k in dots.values())
+        halves, at = at, at + loop.half_bytes
         parts, at = at, at + 4 * max(8 * chunks_of(k) * loop.rows * _width(loop, k) for k in dots.values())
         for buffer in (*sorted(loop.inside), *sorted(loop.carried)):
             tiles[buffer] = at
             at += 4 * loop.rows * loop.width * tile_of(loop.kernels, buffer, loop.units)
         assert at == loop.bytes, "it was planned so"
-        return Room(weights, rows, parts, tiles)
+        return Room(weights, rows, halves, parts, tiles)
 
 
 def _width(loop: Looping, kernel: Kernel) -> int:
@@ -205,7 +208,7 @@ def _holding(plan: Plan, kernel: Kernel, loop: Looping, room: Room, name: str, a
     with w.block(head, "});"):
         w.emit("const int row = 0;")
         w.place()
-        w.emit(f"return {w.element(dot.b)};")
+        w.emit(f"return {widened(w.element(dot.b), w.buffer_dtype(dot.b), float32)};")
     return w.function_of(f"void {name}_hold({GIVEN})")
 
 
@@ -215,13 +218,17 @@ def _product(w: LoopWriter, dot: Dot, loop: Looping, room: Room, at: int) -> Non
     acc, depth, lanes = next(i for i in w.instrs if i.op == "acc"), depth_of(kernel), lanes_of(loop.rows, w.width)
     assert lanes is not None, "it was looked at"
     w.axes[dot.k] = "k"
-    w.emit(f"float *const rows = (float *)(memory + {room.rows});")
-    with w.block(f"ws_bring<{loop.rows}, {depth}>(rows, {batch} - m0, [&](int row, int k) -> const float *", "});"):
+    dtype = w.buffer_dtype(dot.a)
+    type, wide = STORED[dtype], widened("x", dtype, float32)
+    w.emit(f"const ws_rows<{type}, {loop.rows}, {depth}> rows = {{")
+    w.emit(f"    (float *)(memory + {room.rows}), ({type} *)(memory + {room.halves})}};")
+    with w.block(f"rows.bring({batch} - m0, [&](int row, int k) -> const {type} *", "});"):
         w.emit("const int i = m0 + row;")
         w.emit(f"return &{Writer.element(w, dot.a)};")
     chunk = schedule_of(kernel).chunk or padded(depth)
     w.emit(f"ws_held_product<{loop.rows}, {w.width}, {depth}, {chunk}, {lanes[0]}, {lanes[1]}>(")
     w.emit(f"    (float *)(memory + {room.parts}), rows, (const float *)(memory + {at}),")
+    w.emit(f"    []({type} x) -> float {{ return {wide}; }},")
     with w.block(f"    [&](int row, int column, float v{acc.id}, int which)", "    });"):
         w.emit(f"if (m0 + row >= {batch}) return;")
         w.place()

@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from wholestep.compiler.backends.cuda.products import is_multiple
 from wholestep.compiler.backends.cuda.render.language import LOCAL, STORED
 from wholestep.compiler.backends.cuda.render.writer import Writer
-from wholestep.compiler.ir.types import Dim, Extent, bfloat16, float16, float32, int32, product
+from wholestep.compiler.ir.types import Extent, bfloat16, float16, float32, int32, product
 from wholestep.compiler.plan.kernel import Instr, Level, Load, Space, Store
 
 PACKED = frozenset({float32, int32, bfloat16, float16})  # that a thread reads 16 bytes of at a time
-
-
-def is_multiple(extent: Extent, of: int) -> bool:
-    """Is a size a multiple of a number, whatever its symbols are?"""
-    if isinstance(extent, Dim):
-        return all(coefficient % of == 0 for _, coefficient in extent.terms)
-    return extent % of == 0
 
 
 def is_packed(load: Load, axis: int, count: int) -> bool:
