@@ -28,6 +28,7 @@ DRAWN = (
     65521  # random numbers, taken over and over, each time from another one on: one for every value takes as long as
 )
 # half of the step.  A prime: rows and columns of no tensor meet the same ones
+PIECE = 1 << 16  # positions that are compared at a time: what is made of them on the way stays in the cache
 NOISE = 10.0  # times what rounding does there is no mismatch
 # These copy values, unrounded: what picks the largest keeps the equality that its gradient asks for.
 MOVES = having(Trait.VIEW | Trait.GATHERS) | {"item", "max", "maximum", "minimum", "relu"}
@@ -63,7 +64,8 @@ class Comparison:
         both = ~np.isfinite(tensor.got) & ~np.isfinite(tensor.wanted)
         if both.any():
             self.not_finite[tensor.what] = int(both.sum())
-        error = np.where(both, 0.0, tensor.error(self.tolerance))
+        error = tensor.error(self.tolerance)
+        error[both] = 0.0
         if not error.size:
             return
         position = np.unravel_index(int(error.argmax()), error.shape)
@@ -94,28 +96,29 @@ class Tensor:
 
     def error(self, tolerance: float) -> Array:
         """The error at every position relative to the tensor's scale; infinite where one value alone is finite."""
-        got, wanted = self.got.astype(np.float64), self.wanted.astype(np.float64)
-        if letter_of(self.got.dtype) != "f":
-            return self._beyond_noise(np.abs(got - wanted))
+        is_float, dtype = letter_of(self.got.dtype) == "f", self.got.dtype
+        got, wanted = self.got.reshape(-1), self.wanted.reshape(-1)
+        out = np.empty(got.size)
         with np.errstate(all="ignore"):
-            wanted = wanted.astype(self.got.dtype).astype(np.float64)  # what it cannot hold is infinite in both
-            off = self._beyond_noise(np.nan_to_num(np.abs(got - wanted), nan=np.inf))
-        return off / max(self._scale(wanted, tolerance), 1e-30)
+            size = max(self._scale(self.wanted.astype(dtype), tolerance), 1e-30) if is_float else 1.0
+            for start in range(0, out.size, PIECE):
+                part = slice(start, start + PIECE)
+                # What the dtype cannot hold is infinite in both.
+                meant = wanted[part].astype(dtype) if is_float else wanted[part]
+                off = np.abs(got[part].astype(np.float64) - meant.astype(np.float64))
+                out[part] = (np.nan_to_num(off, nan=np.inf) if is_float else off) / size
+            if self.noise is not None:  # the part that rounding does not explain; none where it alone may give NaN
+                rough = NOISE * scale(self.noise) / size
+                out = np.where(np.isfinite(self.noise.reshape(-1)), np.maximum(out - rough, 0.0), 0.0)
+        return out.reshape(self.got.shape)
 
     def _scale(self, wanted: Array, tolerance: float) -> float:
         """Of an output, its size; of a state, how far the step moves it, and a few roundings of its size."""
         if self.before is None:
             return scale(wanted)
-        with np.errstate(all="ignore"):
-            moved = scale(wanted - self.before)
+        moved = scale(wanted.astype(np.float64) - self.before)
         rounding = ROUNDINGS * as_dtype(self.got.dtype).eps
         return moved + rounding / tolerance * max(scale(wanted), scale(self.before))
-
-    def _beyond_noise(self, off: Array) -> Array:
-        """The part of an error that rounding does not explain; none where rounding alone may give NaN."""
-        if self.noise is None:
-            return off
-        return np.where(np.isfinite(self.noise), np.maximum(off - NOISE * scale(self.noise), 0.0), 0.0)
 
 
 def tolerance_of(graph: Graph, exactness: str, tf32: bool = False) -> float:

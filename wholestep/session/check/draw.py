@@ -170,6 +170,9 @@ def _rate(graph: Graph, first: Mapping[str, Array], moved: Mapping[str, float]) 
 
 def scale(array: Array) -> float:
     """The largest finite magnitude."""
+    largest = max(float(array.max(initial=0)), -float(array.min(initial=0)))
+    if math.isfinite(largest):  # which NaN, the largest of all, is not
+        return largest
     finite = np.abs(array[np.isfinite(array)]) if letter_of(array.dtype) == "f" else np.abs(array)
     return float(finite.max(initial=0))
 

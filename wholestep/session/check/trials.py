@@ -134,19 +134,23 @@ class TrialSession:
         def get_ready() -> None:
             self._make_room(subject)
             meanwhile(self)
+            self._make_scratch(subject)  # last: its memory is coming
 
         self._entry = EntryPoint(subject.where.device.load(subject.plan, place, subject.key, get_ready), Turns())
 
+    def _make_scratch(self, subject: Subject) -> None:
+        with explained(subject.plan, subject.where.threads):
+            self._scratch.reserve(subject.plan, subject.where.threads)
+        self._scratch.spoil()
+
     def _make_room(self, subject: Subject) -> None:
-        plan, scratch = subject.plan, self._scratch
+        plan = subject.plan
         with explained(plan, subject.where.threads):
             buffers = {n: plan.buffers[id] for n, id in plan.states}
             by_columns = {n for n, b in buffers.items() if b.by_columns}
             for names, memory in memories(plan, self._where):
                 types = {name: buffers[name].shown for name in names}
                 self._state.add(types, lambda name: None, memory=memory, by_columns=by_columns)
-            scratch.reserve(plan, subject.where.threads)
-        scratch.spoil()
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

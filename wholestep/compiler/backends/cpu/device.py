@@ -15,8 +15,10 @@ from wholestep.compiler.backends.cpu.scratch import Scratch
 from wholestep.compiler.backends.cpu.states import MEMORY
 from wholestep.compiler.backends.cpu.target import TARGETS, detect_target, need_available
 from wholestep.compiler.backends.ranks import takes_part
+from wholestep.compiler.plan.footprint import pages_of
 from wholestep.compiler.plan.kernel import Plan
 from wholestep.compiler.runtime.group import Group
+from wholestep.compiler.runtime.memory import expect_region
 from wholestep.compiler.runtime.store import cache_of
 from wholestep.compiler.runtime.together import Background
 from wholestep.compiler.target import Target
@@ -64,6 +66,7 @@ class CpuDevice:
                     f"device={self.name!r}."
                 )
             need_available(TARGETS[plan.target])
+        _expect_memory(plan, place)
         device, options = device_for(plan.target), place.where.options
         device.prepare(options)  # a cold start compiles the library and the plan side by side
         library = partial(device.library, options)
@@ -99,6 +102,16 @@ class CpuDevice:
 
     def notes(self, plan: Plan) -> tuple[str, ...]:
         return plan.notes
+
+
+def _expect_memory(plan: Plan, place: Place) -> None:
+    """Begin to get what a program of its own and the scratch memory will take: the system may take seconds for it."""
+    assert isinstance(place.scratch, Scratch), "programs of the CPU share its scratch memory"
+    threads, segments = place.where.threads, place.scratch.segments
+    wanted = segments.grown(plan.arena_bytes, plan.work_bytes, threads)
+    if wanted != segments:
+        expect_region(wanted.total)
+    expect_region(pages_of(plan, threads).private_mapped)
 
 
 def _are_threads(group: Group | None) -> TypeGuard[Shards]:
