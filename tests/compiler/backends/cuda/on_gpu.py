@@ -31,6 +31,7 @@ MATRIX = {  # these run side by side
         *("-k", "cudnns or gathered or copy_ahead"),
         *(f"{CUDA}/test_attention.py", f"{CUDA}/test_launches.py"),
     ],
+    "Loops, and many steps, in one kernel": ["-k", "not order", f"{CUDA}/test_loops.py", f"{CUDA}/test_persistent.py"],
     "One rank over NCCL": ["-s", f"{CUDA}/test_nccl.py"],
     "Several ranks on one GPU": ["-s", f"{CUDA}/test_shards.py"],
     "Ten steps beside torch and the CPU": ["-s", f"{CUDA}/test_real_sizes.py"],
