@@ -37,7 +37,7 @@ def mark(model: ws.nn.Module, changes: tuple[str, ...], seed: int) -> None:
         return
     for owned in model.named_arrays().values():
         axes = [axis for axis, extent in enumerate(owned.shape) if extent % shards[1] == 0]
-        if owned.trained and axes and rng.random() < 0.7:
+        if owned.trained and axes and rng.random() < 0.8:
             divided(owned, rng.choice(axes), "a layer", "elements")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -43,6 +44,10 @@ def test_workers_make_one_run_that_goes_on_with_as_many_to_the_same_bits_and_wit
     output, progress = train(SCRIPT, "--workers", "2", "--folder", str(folder))
     assert output.count("checkpoints: ") == 1  # said once
     assert progress.count("epoch 2/2  loss ") == 1
+    (steps, samples), *_ = re.findall(r"([\d,]+) steps/s, ([\d,]+) samples/s", progress)
+    rows, updates = 300, -(-300 // 32)  # of an epoch, all workers' together
+    ratio = int(samples.replace(",", "")) / int(steps.replace(",", ""))
+    assert ratio == pytest.approx(rows / updates, rel=0.1)
     assert "[1]" not in output + progress
     expected = build()
     history = expected.fit(shards=2, progress=False)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import wholestep as ws
 from tests.workers.ranks import launch
 
 pytest.importorskip("mpi4py", reason="MPI is an extra: pip install 'wholestep[mpi]'")
@@ -26,6 +29,9 @@ def test_what_differs_between_workers_is_named_with_its_rank() -> None:
         f"{differs} weights of '2.weight', which is ",
         f"{differs} settings.optimizer.lr, which is 0.2 there and 0.1 on rank 0. Start all of them alike.",
         f"{differs} plan, which is ",
+        f"{differs} wholestep, which is 0.0.1 there and {ws.__version__} on rank 0. Install the same version",
+        f"{differs} python, which is 3.99.1 there and {platform.python_version()} on rank 0. Use the same version of",
+        f"{differs} numpy, which is 1.0 there and {np.__version__} on rank 0. Install the same version everywhere.",
         "the workers do not stand in one grid: rank 1 has ws.Workers(model=2), and rank 0 model=1. Give all of them",
         "ws.Workers(model=3): 2 processes were started, which do not stand in rows of 3. Start a multiple of it: whole",
         "trained",

@@ -12,6 +12,7 @@ import torch
 import wholestep as ws
 from tests.compilers import quick
 from wholestep.compiler.plan.bodies import Exchange
+from wholestep.compiler.plan.kernel import Kind
 from wholestep.errors import GraphError, InputError, OptionError
 
 ROWS = 29  # in batches of 8: the last one has 5, which 2, 3 and 4 ranks divide unevenly
@@ -191,6 +192,20 @@ def test_a_report_counts_what_crosses_and_a_profile_has_it() -> None:
     names = [i for i, _ in session.plan.inputs]
     profile = session.profile(**dict(zip(names, (VECTORS[:8], LABELS[:8]), strict=True)))
     assert "exchange" in str(profile)
+
+
+def test_a_report_says_what_fusion_exchanges_cost() -> None:
+    """In one process the update of every weight is part of the kernel that makes its gradient."""
+    alone, divided = (planned(perceptron(), optimizer=ws.SGD(lr=0.1), **more) for more in ({}, {"shards": 4}))
+    sums = [k for k in alone.plan.kernels if k.kind in (Kind.DOT, Kind.COLUMNS)]
+    weights = {id for name, id in alone.plan.states}
+    fused = [k for k in sums if weights & {load.buffer for load in k.body.stores()}]
+    count, size = divided.report().parted
+    assert (count, size) == (len(fused), 4 * sum(a.size for a in perceptron().state_dict().values())) == (4, 372)
+    said = f"they send what {count} sums and products make, whose kernels no update can be part of: {size:,} bytes are"
+    assert said in str(divided.report())
+    assert alone.report().parted == (0, 0)
+    assert "sums and products" not in str(alone.report())
 
 
 def test_a_plan_of_shards_is_read_back_and_checked(tmp_path: Any) -> None:

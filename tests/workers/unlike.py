@@ -10,6 +10,7 @@ import numpy as np
 import wholestep as ws
 from tests.compilers import quick
 from tests.workers.training import drawn
+from wholestep.workers import digest
 
 rank = ws.Workers().rank
 
@@ -25,6 +26,16 @@ def fit(weight: float = 0.1, rows: int = 40, **settings: Any) -> str:
     return "trained"
 
 
+def installed(**versions: str) -> str:
+    """A run of which worker 1 has other versions of something."""
+    plain = digest.described
+    digest.described = lambda *given: {**plain(*given), **(versions if rank else {})}
+    try:
+        return fit()
+    finally:
+        digest.described = plain
+
+
 said = [
     fit(),
     fit(seed=rank),
@@ -33,6 +44,9 @@ said = [
     fit(weight=0.1 + rank),
     fit(optimizer=ws.SGD(lr=0.1 * (rank + 1))),
     fit(clip_norm=1.0 if rank else None),
+    installed(wholestep="0.0.1"),
+    installed(python="3.99.1"),
+    installed(numpy="1.0"),
     fit(workers=ws.Workers(model=1 + rank)),
     fit(workers=ws.Workers(model=3)),
     fit(),

@@ -9,9 +9,10 @@ from math import ceil
 
 from wholestep.compiler.ir.attrs import AXES, DATA, MODEL
 from wholestep.compiler.ir.ops import OPS, Family
+from wholestep.compiler.plan.bodies import Exchange
 from wholestep.compiler.plan.footprint import Footprint
 from wholestep.compiler.plan.formats import footprint
-from wholestep.compiler.plan.kernel import Kernel, Plan, Space
+from wholestep.compiler.plan.kernel import Kernel, Kind, Plan, Space
 from wholestep.compiler.plan.traffic import SENT, exchanged, stores
 
 NAMES_WIDTH = 56
@@ -56,6 +57,18 @@ class PlanReport:
         return tuple((kind, size) for kind, size, _ in exchanged(self.plan, self.ranks))
 
     @property
+    def parted(self) -> tuple[int, int]:
+        """What fusion exchanges cost: sums and products whose results they send, and the bytes of these.
+
+        Of others an update may be part of the kernel, which then never stores the gradient.
+        """
+        products = [k for k in self.plan.kernels if k.kind in (Kind.DOT, Kind.WINDOW, Kind.COLUMNS)]
+        made = {load.buffer for kernel in products for load in stores(kernel)}
+        bodies = [k.body for k in self.plan.kernels if isinstance(k.body, Exchange)]
+        sent = {load.buffer for body in bodies for load in body.operands} & made
+        return len(sent), sum(self.plan.buffers[buffer].type.bytes(self.plan.sizes) for buffer in sent)
+
+    @property
     def gathers(self) -> int:
         """Exchanges that put parts of layers together: where there are many, `split=` marks the wrong ones."""
         return sum(kind == "all_gather" and axis == MODEL for kind, _, axis in exchanged(self.plan, self.ranks))
@@ -96,10 +109,20 @@ class PlanReport:
             f"{shown} ranks, each with {rows}: {rounds} exchanges of "
             f"{total:,} bytes, of which each sends {self.wire_bytes:,} a step",
             *along,
+            *self._parted(),
             *(
                 [f"{self.gathers} of them put parts of layers together, which something needs whole"]
                 * bool(self.gathers)
             ),
+        ]
+
+    def _parted(self) -> list[str]:
+        products, size = self.parted
+        if not products:
+            return []
+        return [
+            f"they send what {products} sums and products make, whose kernels no update can be part of: {size:,} bytes "
+            "are written and read once more"
         ]
 
     def _kernels(self) -> list[str]:
