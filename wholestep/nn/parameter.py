@@ -1,8 +1,9 @@
-"""What a module owns: parameters that are trained, buffers that are not."""
+"""What a module owns: parameters that are trained, buffers that are not; and parameters by name."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -18,6 +19,7 @@ from wholestep.compiler.runtime.slot import Slot
 from wholestep.errors import DTypeError, ShapeError, UsageError
 
 if TYPE_CHECKING:
+    from wholestep.nn.module import Module
     from wholestep.nn.splitting import Splitting
 
 
@@ -179,3 +181,35 @@ def weight(shape: object, init: object, dtype: object = "float32", *, by_columns
 def buffer(shape: object, init: object = 0.0, dtype: object = "float32") -> Any:
     """A `Buffer` for an attribute that is annotated as what `forward` sees."""
     return Buffer(shape, init, dtype)
+
+
+class ParametersOf(dict[str, Parameter]):
+    """The parameters of a module, by name; an optimizer that is given them changes the module's numbers."""
+
+    def __init__(self, module: Module, values: Mapping[str, Parameter]) -> None:
+        super().__init__({ParameterName(name, owned): owned for name, owned in values.items()})
+        self.module = module
+
+
+class ParameterName(str):
+    """The name of a parameter.  It answers for the parameter, since others iterate over those:
+    `sum(p.numel() for p in model.parameters())`, `for p in model.parameters(): p.requires_grad = False`.
+    """
+
+    owned: Parameter
+
+    def __new__(cls, name: str, owned: Parameter) -> ParameterName:
+        made = super().__new__(cls, name)
+        object.__setattr__(made, "owned", owned)
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"a name has no attribute {name!r}")
+        return getattr(self.owned, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self.owned, name, value)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return str, (str(self),)

@@ -7,12 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from wholestep.compiler.frontend.configs import reading_config
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import OptionError, UsageError
-from wholestep.schedules.maths import Value
+
+if TYPE_CHECKING:
+    from wholestep.schedules.maths import Value
 
 CALL = "call"  # of `scheduler.step()`: an update where a session counts, an epoch where a loop of epochs does
 UNITS = ("step", "epoch", CALL)
