@@ -90,11 +90,13 @@ class Plans:
             report = known or OptimizeReport(len(graph.nodes), len(graph.nodes))
             self.reports[entry] = replace(report, spans=tuple(self.spans.all), cached=True)
             return found, self.reports[entry]
+        from wholestep.compiler.garbage import without_collections
         from wholestep.compiler.pipeline import Compiler  # a hit needs no pass: it starts without loading them
 
         self._make_room_for(graph)
         compiler = Compiler(self.options, self.spans)
-        plan, report = compiler.plan(graph, self.definition.sizes_of(graph), self.target, self.limit(entry))
+        with without_collections():
+            plan, report = compiler.plan(graph, self.definition.sizes_of(graph), self.target, self.limit(entry))
         self.check(entry, plan, new=True)
         self.reports[entry] = report
         if store is not None and report.complete:

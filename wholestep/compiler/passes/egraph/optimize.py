@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from wholestep.compiler.garbage import without_collections
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.passes.egraph.certificate import Emitted, applied, changed_classes, replaced_nodes
 from wholestep.compiler.passes.egraph.cost import CostModel
@@ -86,20 +85,8 @@ def optimize(
 ) -> tuple[Graph, EGraphReport]:
     """The cheapest equal program that the rules reach, and a report; the graph itself where there is none."""
     request = Request(capacity, costs, exactness, before_autodiff, budget or Budget(), outline_from)
-    with _without_collections():
+    with without_collections():
         return _told(graph, request, worker or shared_worker())
-
-
-@contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """The pass makes many small objects and no cycles: looking for some takes a quarter of its time on large graphs."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _told(graph: Graph, request: Request, worker: Worker) -> tuple[Graph, EGraphReport]:
