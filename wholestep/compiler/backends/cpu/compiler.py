@@ -217,7 +217,8 @@ def run_compiler(
 ) -> bytes:
     """Compile `sources` (file name -> text) into one shared object and return its bytes.
 
-    Files are compiled side by side, one for each core at a time; `shared` give objects that are linked with them.
+    Files are compiled side by side, one for each core at a time, the first ones first; `shared` give objects that are
+    linked with them.
     """
     import tempfile
 
@@ -231,7 +232,6 @@ def run_compiler(
             if len(names) == 1:
                 inputs = [names[0], *(str(made()) for made in shared)]
             else:
-                names.sort(key=lambda name: -len(sources[name]))  # what takes long does not begin last
                 commands = [[*compiler.call(target, name), "-c", name, "-o", f"{name}.o"] for name in names]
                 run_all([*shared, *(partial(_run, command, folder) for command in commands)], default_threads())
                 inputs = [*(f"{name}.o" for name in names), *(str(made()) for made in shared)]

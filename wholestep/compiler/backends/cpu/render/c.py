@@ -44,8 +44,8 @@ class Source:
     def files(self) -> dict[str, str]:
         """The same program as several files of a few kernels each, which compilers may work on side by side.
 
-        The entry point is last, in a file of its own name: it calls kernels and computes nothing, and needs none of
-        what they include.
+        The entry point has a file of its own name: it calls kernels and computes nothing, and needs none of what they
+        include.  Long files come first, so that compilers end together.
         """
         if len(self.kernels) <= KERNELS_BESIDE_ENTRY:
             return {"plan.c": self.text}
@@ -56,7 +56,8 @@ class Source:
         parts = {f"kernels{i}.c": shared[i::count] for i in range(count)}
         parts["kernels0.c"].append(self.host)
         texts = {name: "\n\n".join([self.prelude, *part]) + "\n" for name, part in parts.items()}
-        return {**texts, ENTRY_FILE: "\n\n".join([prelude(["ws.h"]), *heads, self.entry]) + "\n"}
+        texts[ENTRY_FILE] = "\n\n".join([prelude(["ws.h"]), *heads, self.entry]) + "\n"
+        return dict(sorted(texts.items(), key=lambda item: -len(item[1])))
 
 
 def render(plan: Plan, prefix: str = "ws", profile: bool = False) -> str:
