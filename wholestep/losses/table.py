@@ -8,9 +8,8 @@ from importlib import import_module
 from inspect import signature
 from typing import Any
 
-from wholestep.compiler.frontend.configs import reading_config
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.frontend.trace import fail, reading_config
 from wholestep.errors import OptionError, UnknownNameError, UsageError
 from wholestep.records import dataclass
 

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
-from wholestep.compiler.frontend.configs import reading_config
 from wholestep.compiler.frontend.graph import Graph
 from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.frontend.trace import fail, reading_config
 from wholestep.compiler.ir.masks import refuse_mask
 from wholestep.errors import HabitError, OptionError, UsageError
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from wholestep.compat.foreign import library_of
 from wholestep.compiler.frontend import initializers
 from wholestep.compiler.frontend.graph import recorded_graph
 from wholestep.compiler.frontend.precision import half_parameter
@@ -66,6 +65,8 @@ class Parameter:
         outputs_first: bool = False,
         by_columns: bool = False,
     ) -> None:
+        from wholestep.compat.foreign import library_of  # a program without modules has no use for it
+
         if library_of(shape) == "torch":
             shape = np.asarray(shape.detach().cpu())  # type: ignore[attr-defined]
         if isinstance(shape, Tensor | np.ndarray):

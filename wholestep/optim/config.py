@@ -8,7 +8,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from wholestep.compiler.frontend.configs import reading_config
+from wholestep.compiler.frontend.trace import reading_config
 from wholestep.errors import OptionError, UsageError
 from wholestep.optim.groups import Group, group_from_config
 from wholestep.optim.options import Runtime, trials_of

@@ -9,8 +9,7 @@ from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from wholestep.compiler.frontend.configs import reading_config
-from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.frontend.trace import fail, reading_config
 from wholestep.errors import OptionError, UsageError
 
 if TYPE_CHECKING:

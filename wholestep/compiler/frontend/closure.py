@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from wholestep.compiler.frontend.trace import fail, record
+from wholestep.compiler.frontend.trace import record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import TensorType
-from wholestep.errors import GraphError
 from wholestep.records import dataclass
 
 
@@ -77,18 +76,3 @@ def _is_repeated(node: Node) -> bool:
     """Is a value from outside cheap to have inside: a view, or made of constants alone?"""
     steady = having(Trait.STEADY)
     return node.op in having(Trait.VIEW) or all(n.inputs or n.op in steady for n in toposort([node]))
-
-
-def refuse_escaped(graph: ir.Graph) -> None:
-    """An error where a program uses a value that exists only inside a recorded function."""
-    declared = set(graph.inputs)
-    roots: list[ir.Output | ir.Update] = [*graph.outputs, *graph.updates]
-    for leaf in graph.nodes:
-        if leaf.op == "input" and leaf not in declared:
-            name = next(root.name for root in roots if leaf in toposort([root.node]))
-            fail(
-                GraphError,
-                f"{name!r} is computed inside a function that is recorded for later, the body of a scan or a custom "
-                f"gradient, in the call at {leaf.line}; it has no value outside. Return it from the function, and use "
-                "what the call gives.",
-            )

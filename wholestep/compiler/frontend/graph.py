@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -11,15 +11,13 @@ from weakref import WeakSet
 import numpy as np
 
 from wholestep.compiler.frontend import functions as fn
-from wholestep.compiler.frontend import initializers
+from wholestep.compiler.frontend import initializers, results
 from wholestep.compiler.frontend.clocks import START, Clocks
-from wholestep.compiler.frontend.closure import refuse_escaped
 from wholestep.compiler.frontend.precision import half_parameter
 from wholestep.compiler.frontend.promote import constant, natural_dtype
 from wholestep.compiler.frontend.tensor import Operand, Tensor
 from wholestep.compiler.frontend.trace import fail, located, record
 from wholestep.compiler.ir import attrs as at
-from wholestep.compiler.ir import graph as ir
 from wholestep.compiler.ir.graph import Node, toposort
 from wholestep.compiler.ir.types import Shape, TensorType, as_dtype, as_shape, shape_text, symbols_of
 from wholestep.errors import DTypeError, GraphError, ShapeError, UsageError
@@ -187,7 +185,7 @@ class Graph:
     def tensor(self, value_or_shape: object, dtype: object = "float32") -> Tensor:
         """`named_tensor` with a name of its own: tensor0, tensor1, ..."""
         taken = self._leaves["input"].keys() | self._leaves["state"].keys()
-        return self.named_tensor(_free_name("tensor", taken), value_or_shape, dtype)
+        return self.named_tensor(results.free_name("tensor", taken), value_or_shape, dtype)
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -254,68 +252,12 @@ class Graph:
         """The mean over all elements."""
         return x.mean()
 
-    # -- what a step returns and changes -------------------------------------------------------------------------
+    # -- what a step returns and changes: results.py -------------------------------------------------------------
 
-    def set_outputs(self, outputs: Sequence[Tensor] | Mapping[str, Tensor] | Tensor) -> None:
-        """What a step returns; the first is the loss.
-
-        In a sequence, a tensor that was named by `keep` has that name; others are called `loss` (the first, where it
-        is a float scalar; else `output`) and `output1`, `output2`, ...  A mapping names them.
-        """
-        if isinstance(outputs, Tensor) or not outputs:
-            fail(
-                GraphError,
-                "set_outputs takes a list of tensors whose first is the loss, e.g. g.set_outputs([loss, logits]).",
-            )
-        pairs = (
-            outputs.items()
-            if isinstance(outputs, Mapping)
-            else [(self._output_name(i, t), t) for i, t in enumerate(outputs)]
-        )
-        chosen: dict[str, Node] = {}
-        for name, tensor in pairs:
-            self._own("set_outputs", tensor)
-            if name in self._leaves["state"] or name in chosen or not name:
-                fail(
-                    GraphError,
-                    f"an output cannot be called {name!r}: the name is empty, a state's, or another output's.",
-                )
-            chosen[name] = tensor.node
-        self._outputs = chosen
-
-    def _output_name(self, position: int, tensor: Tensor) -> str:
-        if isinstance(tensor, Tensor) and tensor.name and not tensor.node.is_state:
-            return tensor.name
-        if position:
-            return f"output{position}"
-        is_loss = isinstance(tensor, Tensor) and tensor.shape == () and tensor.dtype.is_float
-        return "loss" if is_loss else "output"
-
-    def update(self, state: Tensor, value: Tensor) -> None:
-        """At the end of the step `state` (a state or parameter) takes the value; all updates happen together."""
-        self._own("update", state)
-        self._own("update", value)
-        if not state.node.is_state:
-            fail(GraphError, f"only states and parameters can be updated; received {state!r}.")
-        if state.node.result != value.node.result:
-            fail(ShapeError, f"the new value of {state.name!r} must be {state.node.type}; received {value.node.type}.")
-        if state.name in self._updates:
-            fail(GraphError, f"{state.name!r} is updated twice in one step; combine the two values into one.")
-        self._updates[state.name] = value.node
-
-    def advance(self, state: Tensor, change: Callable[[Tensor], Tensor]) -> None:
-        """`update` by a change of what the state has become so far: of several, each begins where the last one ended.
-
-        Example: `g.advance(count, lambda now: now + 1.0)`.
-        """
-        self._own("advance", state)
-        before = self._updates.pop(state.name, state.node)
-        self.update(state, change(Tensor(before, self)))
-
-    def latest(self, state: Tensor) -> Tensor:
-        """What a state has become so far in this step: itself, unless it was updated."""
-        self._own("latest", state)
-        return Tensor(self._updates.get(state.name, state.node), self)
+    set_outputs = results.set_outputs
+    update = results.update
+    advance = results.advance
+    latest = results.latest
 
     def need_penalties(self) -> None:
         """UsageError where a step that trains left out what its modules add to the loss."""
@@ -327,24 +269,7 @@ class Graph:
                 "ws.penalties(g) and leave it out.",
             )
 
-    def keep(self, tensor: Tensor, name: str | None = None) -> None:
-        """Make a tensor readable by name after a step: see `Tensor.keep`."""
-        self._own("keep", tensor)
-        if name == "":
-            fail(GraphError, "keep: a kept tensor's name cannot be empty.")
-        chosen = name or tensor.name or _free_name("kept", self._kept)
-        known = self._kept.get(chosen, self._leaves["state"].get(chosen, tensor.node))
-        if known is not tensor.node:
-            fail(GraphError, f"keep: the name {chosen!r} belongs to {known!r}; choose another.")
-        if not tensor.name:
-            tensor.node.name = chosen
-        self._kept[chosen] = tensor.node
-
-    def _own(self, what: str, tensor: Any) -> None:
-        if not isinstance(tensor, Tensor):
-            fail(GraphError, f"{what} takes tensors; received {tensor!r}.")
-        if tensor.graph is not self and tensor.graph is not None:
-            fail(GraphError, f"{what}: {tensor!r} belongs to another graph; record it in this one.")
+    keep = results.keep
 
     def claim(self, name: str, owner: object) -> bool:
         """Reserve a prefix of runtime scalars for an optimizer; True the first time, an error for a second owner."""
@@ -417,17 +342,7 @@ class Graph:
         ]
         return toposort(roots)
 
-    def to_ir(self, *, updates: bool = True) -> ir.Graph:
-        """The entry point as the compiler's own graph: outputs and kept tensors, updates, inputs."""
-        states = self._leaves["state"]
-        shown = {**self._outputs, **{n: k for n, k in self._kept.items() if n not in states}}
-        made = ir.Graph(
-            tuple(ir.Output(name, node) for name, node in shown.items()),
-            tuple(ir.Update(name, node) for name, node in self._updates.items()) if updates else (),
-            tuple(self._leaves["input"].values()),
-        )
-        refuse_escaped(made)
-        return made
+    to_ir = results.to_ir
 
     def __str__(self) -> str:
         from wholestep.compiler.ir.text import print_graph
@@ -437,10 +352,3 @@ class Graph:
 
 def _static(shape: Shape) -> tuple[int, ...]:
     return tuple(int(e) for e in shape)
-
-
-def _free_name(prefix: str, taken: Any) -> str:
-    ordinal = 0
-    while f"{prefix}{ordinal}" in taken:
-        ordinal += 1
-    return f"{prefix}{ordinal}"

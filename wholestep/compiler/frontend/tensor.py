@@ -7,27 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from wholestep.compat.arguments import takes_their_words
-from wholestep.compiler.frontend import contraction, indexing
+from wholestep.compiler.frontend import contraction, indexing, movement, reductions
 from wholestep.compiler.frontend.habits import Unreadable
-from wholestep.compiler.frontend.promote import Literal, align, constant, expand, natural_dtype, promote, reshape, size
+from wholestep.compiler.frontend.promote import Literal, align, constant, natural_dtype, promote, size
 from wholestep.compiler.frontend.trace import fail, locate, located, record
 from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Node
-from wholestep.compiler.ir.types import (
-    Dim,
-    DType,
-    Extent,
-    Shape,
-    as_dtype,
-    as_shape,
-    boolean,
-    divide,
-    product,
-    shape_text,
-    uint8,
-)
-from wholestep.errors import DTypeError, GraphError, HabitError, ShapeError, UsageError
+from wholestep.compiler.ir.types import Dim, DType, Extent, Shape, as_dtype, boolean, shape_text, uint8
+from wholestep.errors import DTypeError, GraphError, HabitError, UsageError
 
 if TYPE_CHECKING:
     from wholestep.compiler.frontend.graph import Graph
@@ -200,112 +187,22 @@ class Tensor(Unreadable):
     def __rrshift__(self, other: Operand) -> Tensor:
         return pointwise("right_shift", other, self)
 
-    # -- reductions ----------------------------------------------------------------------------------------------
+    # -- reductions: reductions.py -------------------------------------------------------------------------------
 
-    def _axes(self, axis: Axes) -> tuple[int, ...]:
-        given = range(self.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
-        for a in given:
-            if not -self.ndim <= a < self.ndim:
-                fail(ShapeError, f"axis {a} does not exist in shape {shape_text(self.shape)}.")
-        out = tuple(sorted(a % self.ndim for a in given))
-        if len(set(out)) < len(out):
-            fail(ShapeError, f"axes {tuple(given)} name an axis of {shape_text(self.shape)} twice.")
-        return out
+    _axes, _mirrored = reductions.axes_of, reductions.mirrored
+    sum = reductions.sum
+    mean = reductions.mean
+    max = reductions.max
+    min = reductions.min
+    argmax = reductions.argmax
+    sum_reduce = reductions.sum_reduce
+    max_reduce = reductions.max_reduce
 
-    def _reduced(self, op: str, axes: tuple[int, ...], attrs: at.Attrs, keepdims: bool) -> Tensor:
-        if not axes:
-            return self
-        out = self._unary(op, attrs)
-        return out.reshape(tuple(1 if d in axes else e for d, e in enumerate(self.shape))) if keepdims else out
+    # -- movement: movement.py -----------------------------------------------------------------------------------
 
-    @takes_their_words
-    def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """Σ x over the axes (all of them when none is given); of a half type added in float32, then rounded."""
-        axes = self._axes(axis)
-        return self._reduced("sum", axes, at.SumAttrs(axes, self.dtype.accumulate), keepdims).astype(self.dtype)
-
-    @takes_their_words
-    def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """Σ x / n over the axes: a ratio node, so that a loss ending in it can be cut into micro-batches."""
-        if not self.dtype.is_float:
-            fail(
-                DTypeError, f"mean needs a float tensor; received {self.node.type}. Cast it first: x.astype('float32')."
-            )
-        axes = self._axes(axis)
-        count = product(self.shape[d] for d in axes)
-        return ratio(self.astype(self.dtype.accumulate).sum(axes, keepdims), count).astype(self.dtype)
-
-    @takes_their_words
-    def max(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """The largest element; its gradient is split evenly among tied elements."""
-        axes = self._axes(axis)
-        return self._reduced("max", axes, at.MaxAttrs(axes), keepdims)
-
-    @takes_their_words
-    def min(self, axis: Axes = None, keepdims: bool = False) -> Tensor:
-        """The smallest element; its gradient is split evenly among tied elements."""
-        if self.dtype == boolean:
-            fail(DTypeError, f"min needs numbers; received {self.node.type}. Cast it first: x.astype('float32').")
-        return self._mirrored().max(axis, keepdims)._mirrored()
-
-    def _mirrored(self) -> Tensor:
-        """The same numbers in the opposite order.  An integer's negative is no such thing: 0 and the lowest stay."""
-        if self.dtype.is_float:
-            return -self
-        return (255 if self.dtype == uint8 else -1) - self
-
-    @takes_their_words
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """The int32 index of the first largest element (of the flattened tensor when no axis is given)."""
-        if axis is None:
-            return self.reshape(-1).argmax(0)
-        axes = self._axes(axis)
-        return self._reduced("argmax", axes, at.ArgmaxAttrs(axes[0]), keepdims)
-
-    def sum_reduce(self, axis: Axes = None) -> Tensor:
-        """`sum` under its name in a primitive instruction set."""
-        return self.sum(axis)
-
-    def max_reduce(self, axis: Axes = None) -> Tensor:
-        """`max` under its name in a primitive instruction set."""
-        return self.max(axis)
-
-    # -- movement ------------------------------------------------------------------------------------------------
-
-    def reshape(self, *shape: Extent | str | Sequence[Extent | str]) -> Tensor:
-        """The same elements in another shape; one extent may be -1."""
-        given = list(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple | list) else list(shape)
-        if given.count(-1) > 1:
-            fail(ShapeError, f"reshape: only one extent can be -1; received {tuple(given)}.")
-        with located():
-            known = as_shape([1 if e == -1 else e for e in given])
-        if -1 not in given:
-            return Tensor(reshape(self.node, known), self.graph)
-        rest = divide(self.node.type.elements, product(known)) if product(known) != 0 else None
-        if rest is None:
-            text = shape_text(self.shape)
-            fail(
-                ShapeError,
-                f"reshape: {text} does not divide into {tuple(given)}: {self.node.type.elements} / {product(known)}.",
-            )
-        position = given.index(-1)
-        return Tensor(reshape(self.node, (*known[:position], rest, *known[position + 1 :])), self.graph)
-
-    def permute(self, *order: int | Sequence[int]) -> Tensor:
-        """The axes in another order."""
-        axes = [a for item in order for a in ([item] if isinstance(item, int) else item)]
-        return self._unary("permute", at.PermuteAttrs(tuple(a + self.ndim if a < 0 else a for a in axes)))
-
-    def transpose(self, *axes: int) -> Tensor:
-        """Swap two axes; without arguments reverse them all."""
-        if not axes:
-            return self.permute(tuple(reversed(range(self.ndim))))
-        if len(axes) != 2:
-            return self.permute(axes)
-        a, b = (self._axes(axis)[0] for axis in axes)
-        order = list(range(self.ndim))
-        order[a], order[b] = b, a
-        return self.permute(order)
+    reshape = movement.reshape
+    permute = movement.permute
+    transpose = movement.transpose
 
     @property
     def T(self) -> Tensor:
@@ -324,15 +221,7 @@ class Tensor(Unreadable):
             fail(UsageError, f"len() of {self!r}: it is the size of the first axis, and {what}.")
         return first
 
-    def expand(self, *shape: Extent | str | Sequence[Extent | str]) -> Tensor:
-        """Broadcast to a shape; -1 keeps an axis as it is."""
-        given = list(shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape)
-        new = len(given) - self.ndim
-        with located():
-            wanted = as_shape([self.shape[d - new] if e == -1 and d >= new else e for d, e in enumerate(given)])
-        return Tensor(expand(self.node, wanted), self.graph)
-
-    broadcast_to = expand
+    expand = broadcast_to = movement.expand
 
     def astype(self, dtype: object) -> Tensor:
         """The same values as another dtype, rounded to the nearest where it has fewer digits.

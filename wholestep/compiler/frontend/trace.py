@@ -10,7 +10,7 @@ from typing import NoReturn, TypeVar
 
 from wholestep.compiler.ir.attrs import NONE, Attrs
 from wholestep.compiler.ir.graph import Node, SourceLine
-from wholestep.errors import WholestepError
+from wholestep.errors import OptionError, WholestepError
 
 _MARK = "\n  at "
 
@@ -82,6 +82,17 @@ class located:  # noqa: N801  (reads as a phrase: `with located():`)
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, WholestepError):
             raise locate(error) from None
+
+
+@contextmanager
+def reading_config(kind: object) -> Iterator[None]:
+    """What is wrong inside a description that `to_config` gave is an error of ours, whatever it broke."""
+    try:
+        yield
+    except WholestepError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        raise OptionError(f"the description of {kind!r} is not one that to_config() gave: {error}.") from None
 
 
 def record(op: str, inputs: Sequence[Node], attrs: Attrs = NONE, name: str = "") -> Node:

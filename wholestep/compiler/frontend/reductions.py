@@ -1,0 +1,93 @@
+"""Sums, means and largest elements over axes: methods of `Tensor`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wholestep.compat.arguments import takes_their_words
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir.types import boolean, product, shape_text, uint8
+from wholestep.errors import DTypeError, ShapeError
+
+if TYPE_CHECKING:
+    from wholestep.compiler.frontend.tensor import Axes, Tensor
+
+
+def axes_of(self: Tensor, axis: Axes) -> tuple[int, ...]:
+    """The axes that are meant, from the first on; all of them when none is given."""
+    given = range(self.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+    for a in given:
+        if not -self.ndim <= a < self.ndim:
+            fail(ShapeError, f"axis {a} does not exist in shape {shape_text(self.shape)}.")
+    out = tuple(sorted(a % self.ndim for a in given))
+    if len(set(out)) < len(out):
+        fail(ShapeError, f"axes {tuple(given)} name an axis of {shape_text(self.shape)} twice.")
+    return out
+
+
+def _reduced(x: Tensor, op: str, axes: tuple[int, ...], attrs: at.Attrs, keepdims: bool) -> Tensor:
+    if not axes:
+        return x
+    out = x._unary(op, attrs)
+    return out.reshape(tuple(1 if d in axes else e for d, e in enumerate(x.shape))) if keepdims else out
+
+
+@takes_their_words
+def sum(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Σ x over the axes (all of them when none is given); of a half type added in float32, then rounded."""
+    axes = self._axes(axis)
+    return _reduced(self, "sum", axes, at.SumAttrs(axes, self.dtype.accumulate), keepdims).astype(self.dtype)
+
+
+@takes_their_words
+def mean(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Σ x / n over the axes: a ratio node, so that a loss ending in it can be cut into micro-batches."""
+    if not self.dtype.is_float:
+        fail(DTypeError, f"mean needs a float tensor; received {self.node.type}. Cast it first: x.astype('float32').")
+    from wholestep.compiler.frontend.tensor import ratio  # it is made of this file
+
+    axes = self._axes(axis)
+    count = product(self.shape[d] for d in axes)
+    return ratio(self.astype(self.dtype.accumulate).sum(axes, keepdims), count).astype(self.dtype)
+
+
+@takes_their_words
+def max(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The largest element; its gradient is split evenly among tied elements."""
+    axes = self._axes(axis)
+    return _reduced(self, "max", axes, at.MaxAttrs(axes), keepdims)
+
+
+@takes_their_words
+def min(self: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The smallest element; its gradient is split evenly among tied elements."""
+    if self.dtype == boolean:
+        fail(DTypeError, f"min needs numbers; received {self.node.type}. Cast it first: x.astype('float32').")
+    return self._mirrored().max(axis, keepdims)._mirrored()
+
+
+def mirrored(self: Tensor) -> Tensor:
+    """The same numbers in the opposite order.  An integer's negative is no such thing: 0 and the lowest stay."""
+    if self.dtype.is_float:
+        return -self
+    return (255 if self.dtype == uint8 else -1) - self
+
+
+@takes_their_words
+def argmax(self: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """The int32 index of the first largest element (of the flattened tensor when no axis is given)."""
+    if axis is None:
+        return self.reshape(-1).argmax(0)
+    axes = self._axes(axis)
+    return _reduced(self, "argmax", axes, at.ArgmaxAttrs(axes[0]), keepdims)
+
+
+def sum_reduce(self: Tensor, axis: Axes = None) -> Tensor:
+    """`sum` under its name in a primitive instruction set."""
+    return self.sum(axis)
+
+
+def max_reduce(self: Tensor, axis: Axes = None) -> Tensor:
+    """`max` under its name in a primitive instruction set."""
+    return self.max(axis)

@@ -1,0 +1,136 @@
+"""What a step returns, changes and keeps: methods of `Graph`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from wholestep.compiler.frontend.tensor import Tensor
+from wholestep.compiler.frontend.trace import fail
+from wholestep.compiler.ir import graph as ir
+from wholestep.compiler.ir.graph import Node, toposort
+from wholestep.errors import GraphError, ShapeError
+
+if TYPE_CHECKING:
+    from wholestep.compiler.frontend.graph import Graph
+
+
+def set_outputs(self: Graph, outputs: Sequence[Tensor] | Mapping[str, Tensor] | Tensor) -> None:
+    """What a step returns; the first is the loss.
+
+    In a sequence, a tensor that was named by `keep` has that name; others are called `loss` (the first, where it
+    is a float scalar; else `output`) and `output1`, `output2`, ...  A mapping names them.
+    """
+    if isinstance(outputs, Tensor) or not outputs:
+        fail(
+            GraphError,
+            "set_outputs takes a list of tensors whose first is the loss, e.g. g.set_outputs([loss, logits]).",
+        )
+    pairs = (
+        outputs.items() if isinstance(outputs, Mapping) else [(_output_name(i, t), t) for i, t in enumerate(outputs)]
+    )
+    chosen: dict[str, Node] = {}
+    for name, tensor in pairs:
+        _own(self, "set_outputs", tensor)
+        if name in self._leaves["state"] or name in chosen or not name:
+            fail(
+                GraphError,
+                f"an output cannot be called {name!r}: the name is empty, a state's, or another output's.",
+            )
+        chosen[name] = tensor.node
+    self._outputs = chosen
+
+
+def _output_name(position: int, tensor: Tensor) -> str:
+    if isinstance(tensor, Tensor) and tensor.name and not tensor.node.is_state:
+        return tensor.name
+    if position:
+        return f"output{position}"
+    is_loss = isinstance(tensor, Tensor) and tensor.shape == () and tensor.dtype.is_float
+    return "loss" if is_loss else "output"
+
+
+def update(self: Graph, state: Tensor, value: Tensor) -> None:
+    """At the end of the step `state` (a state or parameter) takes the value; all updates happen together."""
+    _own(self, "update", state)
+    _own(self, "update", value)
+    if not state.node.is_state:
+        fail(GraphError, f"only states and parameters can be updated; received {state!r}.")
+    if state.node.result != value.node.result:
+        fail(ShapeError, f"the new value of {state.name!r} must be {state.node.type}; received {value.node.type}.")
+    if state.name in self._updates:
+        fail(GraphError, f"{state.name!r} is updated twice in one step; combine the two values into one.")
+    self._updates[state.name] = value.node
+
+
+def advance(self: Graph, state: Tensor, change: Callable[[Tensor], Tensor]) -> None:
+    """`update` by a change of what the state has become so far: of several, each begins where the last one ended.
+
+    Example: `g.advance(count, lambda now: now + 1.0)`.
+    """
+    _own(self, "advance", state)
+    before = self._updates.pop(state.name, state.node)
+    self.update(state, change(Tensor(before, self)))
+
+
+def latest(self: Graph, state: Tensor) -> Tensor:
+    """What a state has become so far in this step: itself, unless it was updated."""
+    _own(self, "latest", state)
+    return Tensor(self._updates.get(state.name, state.node), self)
+
+
+def keep(self: Graph, tensor: Tensor, name: str | None = None) -> None:
+    """Make a tensor readable by name after a step: see `Tensor.keep`."""
+    _own(self, "keep", tensor)
+    if name == "":
+        fail(GraphError, "keep: a kept tensor's name cannot be empty.")
+    chosen = name or tensor.name or free_name("kept", self._kept)
+    known = self._kept.get(chosen, self._leaves["state"].get(chosen, tensor.node))
+    if known is not tensor.node:
+        fail(GraphError, f"keep: the name {chosen!r} belongs to {known!r}; choose another.")
+    if not tensor.name:
+        tensor.node.name = chosen
+    self._kept[chosen] = tensor.node
+
+
+def to_ir(self: Graph, *, updates: bool = True) -> ir.Graph:
+    """The entry point as the compiler's own graph: outputs and kept tensors, updates, inputs."""
+    states = self._leaves["state"]
+    shown = {**self._outputs, **{n: k for n, k in self._kept.items() if n not in states}}
+    made = ir.Graph(
+        tuple(ir.Output(name, node) for name, node in shown.items()),
+        tuple(ir.Update(name, node) for name, node in self._updates.items()) if updates else (),
+        tuple(self._leaves["input"].values()),
+    )
+    _refuse_escaped(made)
+    return made
+
+
+def _refuse_escaped(graph: ir.Graph) -> None:
+    """An error where a program uses a value that exists only inside a recorded function."""
+    declared = set(graph.inputs)
+    roots: list[ir.Output | ir.Update] = [*graph.outputs, *graph.updates]
+    for leaf in graph.nodes:
+        if leaf.op == "input" and leaf not in declared:
+            name = next(root.name for root in roots if leaf in toposort([root.node]))
+            fail(
+                GraphError,
+                f"{name!r} is computed inside a function that is recorded for later, the body of a scan or a custom "
+                f"gradient, in the call at {leaf.line}; it has no value outside. Return it from the function, and use "
+                "what the call gives.",
+            )
+
+
+def _own(graph: Graph, what: str, tensor: Any) -> None:
+    if not isinstance(tensor, Tensor):
+        fail(GraphError, f"{what} takes tensors; received {tensor!r}.")
+    if tensor.graph is not graph and tensor.graph is not None:
+        fail(GraphError, f"{what}: {tensor!r} belongs to another graph; record it in this one.")
+
+
+def free_name(prefix: str, taken: Container[str]) -> str:
+    """The first of prefix0, prefix1, ... that is not taken."""
+    ordinal = 0
+    while f"{prefix}{ordinal}" in taken:
+        ordinal += 1
+    return f"{prefix}{ordinal}"
