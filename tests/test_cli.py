@@ -27,6 +27,11 @@ def test_version() -> None:
     assert run("--version") == (0, f"wholestep {ws.__version__}\n")
 
 
+def test_the_module_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "wholestep", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"wholestep {ws.__version__}\n")
+
+
 def test_doctor_finds_a_working_installation() -> None:
     code, text = run("doctor")
     assert code == 0, text
