@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 import wholestep as ws
-from tests.fuzz.mutations import changed_bytes, changed_tree
+from tests.fuzz.mutations import Tree, changed_bytes, changed_tree
 from wholestep.compiler.backends.cpu.render.c import render
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan
@@ -122,9 +122,11 @@ def plans() -> dict[str, Plan]:
 
 
 @functools.cache
-def _trees() -> dict[str, tuple[Any, str]]:
+def _trees() -> dict[str, tuple[Tree, str]]:
     """The tree and the C of each plan."""
-    return {name: (json.loads(serialize.dump(p).partition(b"\n")[2]), render(p)) for name, p in plans().items()}
+    return {
+        name: (Tree.of(json.loads(serialize.dump(p).partition(b"\n")[2])), render(p)) for name, p in plans().items()
+    }
 
 
 def forged(tree: Any) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from native import lower
 from ownership import violations
@@ -11,6 +13,7 @@ from tests.compiler.targets import make_plan
 from tests.models.gpt2 import Config, gpt2
 from wholestep.compiler.backends.cpu.scheduled import schedule_of
 from wholestep.compiler.backends.cpu.settings import Settings
+from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.plan.check import check_file as check
 from wholestep.compiler.plan.kernel import Kind, Plan, Space
 from wholestep.steps.train import train_graph
@@ -18,9 +21,14 @@ from wholestep.steps.train import train_graph
 NEVER = 1 << 60
 
 
+@cache
+def step(layers: int) -> Graph:
+    return lower(train_graph(gpt2(Config(layers, 32, 2, 17, 8)), ws.AdamW()))
+
+
+@cache
 def plan(worth: int, layers: int = 4, overwrite: bool = True) -> Plan:
-    graph = lower(train_graph(gpt2(Config(layers, 32, 2, 17, 8)), ws.AdamW()))
-    made = make_plan(graph, {"batch": 24}, settings=Settings(relief=worth, overwrite=overwrite))
+    made = make_plan(step(layers), {"batch": 24}, settings=Settings(relief=worth, overwrite=overwrite))
     check(made)
     return made
 
