@@ -22,34 +22,49 @@ if TYPE_CHECKING:
 
 
 class AnyConv(Module):
-    """What convolutions share: their parameters and the check of what they are given."""
+    """What convolutions share: their parameters, the check of what they are given, and how they are computed."""
 
     weight: Tensor
     bias: Tensor | None
     axes: str  # of what it takes, behind the channels
+    function: Callable[..., Tensor]
 
     def __init__(
         self,
         inputs: int,
         outputs: int,
-        kernel: tuple[int, ...],
+        kernel: int | Sequence[int],
+        stride: int | Sequence[int],
+        padding: int | str | Sequence[int],
+        dilation: int | Sequence[int],
         groups: int,
         bias: bool,
         init: object,
         dtype: object,
+        weight_regularizer: Regularizer,
+        activity_regularizer: Regularizer,
     ) -> None:
-        kind = type(self).__name__
+        kind, sizes = type(self).__name__, each_axis(kernel, len(self.axes.split(", ")))
         positive(
-            kind, inputs=inputs, outputs=outputs, groups=groups, **{f"kernel[{i}]": k for i, k in enumerate(kernel)}
+            kind, inputs=inputs, outputs=outputs, groups=groups, **{f"kernel[{i}]": k for i, k in enumerate(sizes)}
         )
         if inputs % groups or outputs % groups:
             fail(OptionError, f"{kind}: groups={groups} must divide {inputs} inputs and {outputs} outputs.")
-        self.inputs, self.outputs, self.kernel, self.groups = inputs, outputs, kernel, groups
+        self.inputs, self.outputs, self.kernel, self.groups = inputs, outputs, sizes, groups
         shape = self._weight_shape()
         bound = 1.0 / math.sqrt(math.prod(shape[1:]))
         start = initializers.uniform(-bound, bound)
         self.weight = weight(shape, start if init is None else init, dtype)
         self.bias = parameter((outputs,), start, dtype) if bias else None
+        regularize(self, weight_regularizer, activity_regularizer)
+        self.stride, self.padding, self.dilation = stride, padding, dilation
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
+        return type(self).function(x, self.weight, self.bias, *self._how(), self.dilation, self.groups)
+
+    def _how(self) -> tuple[object, ...]:
+        return self.stride, self.padding
 
     def _weight_shape(self) -> tuple[int, ...]:
         return (self.outputs, self.inputs // self.groups, *self.kernel)
@@ -95,7 +110,7 @@ class Conv2d(AnyConv):
     Example: `ws.nn.Conv2d(3, 16, 3, padding=1)`.
     """
 
-    axes = "H, W"
+    axes, function = "H, W", staticmethod(fn.conv2d)
 
     def __init__(
         self,
@@ -113,13 +128,8 @@ class Conv2d(AnyConv):
         weight_regularizer: Regularizer = None,
         activity_regularizer: Regularizer = None,
     ) -> None:
-        super().__init__(inputs, outputs, each_axis(kernel, 2), groups, bias, init, dtype)
-        regularize(self, weight_regularizer, activity_regularizer)
-        self.stride, self.padding, self.dilation = stride, padding, dilation
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
-        return fn.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+        how = (stride, padding, dilation, groups, bias, init, dtype)
+        super().__init__(inputs, outputs, kernel, *how, weight_regularizer, activity_regularizer)
 
 
 class Conv1d(AnyConv):
@@ -128,7 +138,7 @@ class Conv1d(AnyConv):
     Example: `ws.nn.Conv1d(1, 8, 5, padding="same")`.
     """
 
-    axes = "L"
+    axes, function = "L", staticmethod(fn.conv1d)
 
     def __init__(
         self,
@@ -146,13 +156,8 @@ class Conv1d(AnyConv):
         weight_regularizer: Regularizer = None,
         activity_regularizer: Regularizer = None,
     ) -> None:
-        super().__init__(inputs, outputs, (kernel,), groups, bias, init, dtype)
-        regularize(self, weight_regularizer, activity_regularizer)
-        self.stride, self.padding, self.dilation = stride, padding, dilation
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
-        return fn.conv1d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+        how = (stride, padding, dilation, groups, bias, init, dtype)
+        super().__init__(inputs, outputs, kernel, *how, weight_regularizer, activity_regularizer)
 
 
 def each_axis(kernel: int | Sequence[int], axes: int) -> tuple[int, ...]:
@@ -165,9 +170,6 @@ def each_axis(kernel: int | Sequence[int], axes: int) -> tuple[int, ...]:
 
 class AnyConvTranspose(AnyConv):
     """What transposed convolutions share; weight (inputs, outputs / groups, ...) as in PyTorch."""
-
-    axis_count: int
-    function: Callable[..., Tensor]
 
     def __init__(
         self,
@@ -186,23 +188,21 @@ class AnyConvTranspose(AnyConv):
         weight_regularizer: Regularizer = None,
         activity_regularizer: Regularizer = None,
     ) -> None:
-        super().__init__(inputs, outputs, each_axis(kernel, self.axis_count), groups, bias, init, dtype)
-        regularize(self, weight_regularizer, activity_regularizer)
-        self.stride, self.padding, self.output_padding, self.dilation = stride, padding, output_padding, dilation
+        how = (stride, padding, dilation, groups, bias, init, dtype)
+        super().__init__(inputs, outputs, kernel, *how, weight_regularizer, activity_regularizer)
+        self.output_padding = output_padding
 
     def _weight_shape(self) -> tuple[int, ...]:
         return (self.inputs, self.outputs // self.groups, *self.kernel)
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
-        how = (self.stride, self.padding, self.output_padding, self.dilation, self.groups)
-        return type(self).function(x, self.weight, self.bias, *how)
+    def _how(self) -> tuple[object, ...]:
+        return self.stride, self.padding, self.output_padding
 
 
 class ConvTranspose1d(AnyConvTranspose):
     """`ConvTranspose2d` for signals (N, C, L).  Example: `ws.nn.ConvTranspose1d(8, 4, 4, stride=2, padding=1)`."""
 
-    axes, axis_count, function = "L", 1, staticmethod(fn.conv_transpose1d)
+    axes, function = "L", staticmethod(fn.conv_transpose1d)
 
 
 class ConvTranspose2d(AnyConvTranspose):
@@ -220,7 +220,7 @@ class ConvTranspose2d(AnyConvTranspose):
     Example: `ws.nn.ConvTranspose2d(64, 32, 4, stride=2, padding=1)`.
     """
 
-    axes, axis_count, function = "H, W", 2, staticmethod(fn.conv_transpose2d)
+    axes, function = "H, W", staticmethod(fn.conv_transpose2d)
 
 
 class SeparableConv2d(Module):

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wholestep.compiler.frontend import volumes
-from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.volumes import Triple
-from wholestep.nn.basic import regularize
-from wholestep.nn.images import AnyConv, AnyConvTranspose, each_axis
+from wholestep.nn.images import AnyConv, AnyConvTranspose
 
 if TYPE_CHECKING:
     from wholestep.nn.regularizers import Regularizer
@@ -20,7 +18,7 @@ class Conv3d(AnyConv):
     Example: `ws.nn.Conv3d(3, 16, 3, padding=1)`.
     """
 
-    axes = "D, H, W"
+    axes, function = "D, H, W", staticmethod(volumes.conv3d)
 
     def __init__(
         self,
@@ -38,16 +36,11 @@ class Conv3d(AnyConv):
         weight_regularizer: Regularizer = None,
         activity_regularizer: Regularizer = None,
     ) -> None:
-        super().__init__(inputs, outputs, each_axis(kernel, 3), groups, bias, init, dtype)
-        regularize(self, weight_regularizer, activity_regularizer)
-        self.stride, self.padding, self.dilation = stride, padding, dilation
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.check(x)
-        return volumes.conv3d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+        how = (stride, padding, dilation, groups, bias, init, dtype)
+        super().__init__(inputs, outputs, kernel, *how, weight_regularizer, activity_regularizer)
 
 
 class ConvTranspose3d(AnyConvTranspose):
     """`ConvTranspose2d` for volumes (N, C, D, H, W).  Example: `ws.nn.ConvTranspose3d(8, 4, 2, stride=2)`."""
 
-    axes, axis_count, function = "D, H, W", 3, staticmethod(volumes.conv_transpose3d)
+    axes, function = "D, H, W", staticmethod(volumes.conv_transpose3d)
