@@ -403,11 +403,16 @@ WS_EXPORT void ws_prologue(const ws_call *call) {
   (void)call;
 }
 
+WS_APART void ws_copy0(float *restrict to, const float *restrict from, long rows, long columns) {
+  for (long i = 0; i < rows; i++)
+    for (long j = 0; j < columns; j++) to[(i/16)*(columns*16) + j*16 + i%16] = from[i*columns + j];
+}
+
 WS_EXPORT void ws_refresh(const ws_call *call) {
   const int id = 0; (void)id; (void)call;
   float *const b4 = (float *)call->buffers[4]; (void)b4;
   float *const b20 = (float *)call->buffers[16]; (void)b20;
-  for (long i = 0; i < 16; i++) for (long j = 0; j < 3; j++) b20[(i/16)*(3*16) + j*16 + i%16] = b4[i*3 + j];
+  ws_copy0(b20, b4, 16, 3);
 }
 
 WS_EXPORT void ws_entry(const ws_call *call, int id, int threads) {

@@ -49,7 +49,7 @@ class Source:
         """
         if len(self.kernels) <= KERNELS_BESIDE_ENTRY:
             return {"plan.c": self.text}
-        count = max(2, -(-len(self.kernels) // KERNELS_OF_A_FILE))
+        count = -(-len(self.kernels) // (2 * KERNELS_OF_A_FILE)) * 2  # even: for two cores
         shared = [kernel.removeprefix("static ") for kernel in self.kernels]
         heads = [kernel.partition(" {\n")[0] + ";" for kernel in shared]
         # Dealt out in turn: neighbours resemble each other, so each file gets its part of what takes long.
@@ -191,35 +191,46 @@ def prologue(plan: Plan, prefix: str) -> str:
 
 
 def refresh(plan: Plan, prefix: str) -> str:
-    """Rewrites every copy from its state, after someone else has changed the state."""
-    lines = [f"WS_EXPORT void {prefix}_refresh(const ws_call *call) {{", "  const int id = 0; (void)id; (void)call;"]
+    """Rewrites every copy from its state, after someone else has changed the state: a function for each way to copy."""
     position = {b.id: i for i, b in enumerate(plan.pointer_buffers())}
-    buffers = {b.id: b for b in plan.buffers}
+    lines, ways = [], dict[str, str]()  # the text of a function without its name -> name
     for copy in plan.buffers:
         if copy.space is not Space.COPY:
             continue
         assert copy.source is not None
-        state = buffers[copy.source]
-        rows, columns = state.type.shape
+        state = plan.buffers[copy.source]
+        name = ways.setdefault(_copying(state, copy), f"{prefix}_copy{len(ways)}")
         lines += [p for p in (pointer(state, position), pointer(copy, position)) if p not in lines]
-        at_state = f"i*{columns} + j" if state.layout == Layout.ROWS else panel_offset("i", "j", str(rows))
-        at_copy = copy_offset(copy)
-        loops = f"for (long i = 0; i < {rows}; i++) for (long j = 0; j < {columns}; j++)"
-        value = f"b{state.id}[{at_state}]"
-        if copy.type.dtype.is_half:
-            value = cast_text(value, state.type.dtype, copy.type.dtype)
-        lines.append(f"  {loops} b{copy.id}[{at_copy}] = {value};")
-    return "\n".join([*lines, "}"])
+        rows, columns = state.type.shape
+        assert copy.type.shape == ((columns, rows) if copy.turned else (rows, columns)), "a copy is of all of its state"
+        lines.append(f"  {name}(b{copy.id}, b{state.id}, {rows}, {columns});")
+    head = [f"WS_EXPORT void {prefix}_refresh(const ws_call *call) {{", "  const int id = 0; (void)id; (void)call;"]
+    return "\n\n".join([*(text.replace("@", name) for text, name in ways.items()), "\n".join([*head, *lines, "}"])])
+
+
+def _copying(state: Buffer, copy: Buffer) -> str:
+    """Writes one copy."""
+    source, to = STORED[state.type.dtype], STORED[copy.type.dtype]
+    at = "i*columns + j" if state.layout == Layout.ROWS else panel_offset("i", "j", "rows")
+    value = f"from[{at}]"
+    if copy.type.dtype.is_half:
+        value = cast_text(value, state.type.dtype, copy.type.dtype)
+    return "\n".join(
+        [
+            f"WS_APART void @({to} *restrict to, const {source} *restrict from, long rows, long columns) {{",
+            "  for (long i = 0; i < rows; i++)",
+            f"    for (long j = 0; j < columns; j++) to[{copy_offset(copy)}] = {value};",
+            "}",
+        ]
+    )
 
 
 def copy_offset(copy: Buffer) -> str:
-    """Where element (i, j) of a state lies in its copy."""
-    rows, _ = copy.type.shape
-    row, column = ("j", "i") if copy.turned else ("i", "j")
+    """Where element (i, j) of a state, rows x columns, lies in its copy."""
+    row, column, height = ("j", "i", "columns") if copy.turned else ("i", "j", "rows")
     if copy.layout == PANELS:
-        return panel_offset(row, column, str(rows))
-    assert isinstance(rows, int), f"a state has a number of rows, not {rows}"
-    return f"({column}/{LANES})*{-(-rows // 2) * 2 * LANES} + ({row}/2)*{2 * LANES} + {column}%{LANES}*2 + {row}%2"
+        return panel_offset(row, column, height)
+    return f"({column}/{LANES})*(({height} + 1)/2*{2 * LANES}) + ({row}/2)*{2 * LANES} + {column}%{LANES}*2 + {row}%2"
 
 
 def panel_offset(row: str, column: str, rows: str) -> str:
