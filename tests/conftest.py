@@ -57,6 +57,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, _threads_kept():
+        patch.setattr(os, "fsync", os.fstat)  # ten thousand entries and checkpoints need not outlive a power cut
         if "CC" not in os.environ and not _is_as_shipped(item.path):
             patch.setenv("CC", compilers.QUICK)
         return (yield)
