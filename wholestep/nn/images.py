@@ -27,7 +27,7 @@ class AnyConv(Module):
     weight: Tensor
     bias: Tensor | None
     axes: str  # of what it takes, behind the channels
-    function: Callable[..., Tensor]
+    _function: Callable[..., Tensor]
 
     def __init__(
         self,
@@ -61,10 +61,8 @@ class AnyConv(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.check(x)
-        return type(self).function(x, self.weight, self.bias, *self._how(), self.dilation, self.groups)
-
-    def _how(self) -> tuple[object, ...]:
-        return self.stride, self.padding
+        how = (self.stride, self.padding, self.dilation, self.groups)
+        return type(self)._function(x, self.weight, self.bias, *how)
 
     def _weight_shape(self) -> tuple[int, ...]:
         return (self.outputs, self.inputs // self.groups, *self.kernel)
@@ -110,7 +108,7 @@ class Conv2d(AnyConv):
     Example: `ws.nn.Conv2d(3, 16, 3, padding=1)`.
     """
 
-    axes, function = "H, W", staticmethod(fn.conv2d)
+    axes, _function = "H, W", staticmethod(fn.conv2d)
 
     def __init__(
         self,
@@ -138,7 +136,7 @@ class Conv1d(AnyConv):
     Example: `ws.nn.Conv1d(1, 8, 5, padding="same")`.
     """
 
-    axes, function = "L", staticmethod(fn.conv1d)
+    axes, _function = "L", staticmethod(fn.conv1d)
 
     def __init__(
         self,
@@ -171,6 +169,8 @@ def each_axis(kernel: int | Sequence[int], axes: int) -> tuple[int, ...]:
 class AnyConvTranspose(AnyConv):
     """What transposed convolutions share; weight (inputs, outputs / groups, ...) as in PyTorch."""
 
+    function: Callable[..., Tensor]
+
     def __init__(
         self,
         inputs: int,
@@ -195,8 +195,10 @@ class AnyConvTranspose(AnyConv):
     def _weight_shape(self) -> tuple[int, ...]:
         return (self.inputs, self.outputs // self.groups, *self.kernel)
 
-    def _how(self) -> tuple[object, ...]:
-        return self.stride, self.padding, self.output_padding
+    def forward(self, x: Tensor) -> Tensor:
+        self.check(x)
+        how = (self.stride, self.padding, self.output_padding, self.dilation, self.groups)
+        return type(self).function(x, self.weight, self.bias, *how)
 
 
 class ConvTranspose1d(AnyConvTranspose):

@@ -18,7 +18,7 @@ class Conv3d(AnyConv):
     Example: `ws.nn.Conv3d(3, 16, 3, padding=1)`.
     """
 
-    axes, function = "D, H, W", staticmethod(volumes.conv3d)
+    axes, _function = "D, H, W", staticmethod(volumes.conv3d)
 
     def __init__(
         self,
