@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from wholestep.compiler.frontend import functions
 from wholestep.compiler.frontend.tensor import Operand, Tensor, as_tensor, where
@@ -16,8 +15,8 @@ from wholestep.nn.attention import MultiHeadAttention
 from wholestep.nn.basic import Dropout, Linear, positive
 from wholestep.nn.module import Module
 from wholestep.nn.norms import LayerNorm
+from wholestep.nn.transformer import Activation, Layered
 
-Activation = Callable[[Tensor], Tensor]
 Mask: TypeAlias = "Operand | None"
 
 
@@ -53,45 +52,38 @@ def _open(op: str, x: Tensor, heads: int, mask: Mask, padding: Mask) -> Tensor |
     return numbers[0] + numbers[1]
 
 
-class _Layer(Module):
-    """What encoder and decoder layers share: the inner layer, the norms, the order of axes."""
+class _Layer(Layered):
+    """What encoder and decoder layers share: their arguments, the norms, the order of axes."""
 
-    def _made(
+    has_memory = False  # does it look at what an encoder gave?
+
+    def __init__(
         self,
         width: int,
         heads: int,
-        hidden: int,
-        dropout: float,
-        activation: str | Activation,
-        eps: float,
-        batch_first: bool,
-        norm_first: bool,
-        bias: bool,
-        dtype: object,
-        norms: int,
-        split: str | bool | None,
+        hidden: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Activation = "relu",
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        dtype: object = "float32",
+        *,
+        split: str | bool | None = None,
     ) -> None:
         positive(type(self).__name__, width=width, heads=heads, hidden=hidden)
         self.self_attn = MultiHeadAttention(width, heads, bias=bias, dropout=dropout, dtype=dtype, split=split)
         self.linear1 = Linear(width, hidden, bias, dtype, split="columns" if split else None)
         self.linear2 = Linear(hidden, width, bias, dtype, split="rows" if split else None)
-        for i in range(1, norms + 1):
-            setattr(self, f"norm{i}", LayerNorm(width, eps, bias, dtype))
-            setattr(self, f"dropout{i}", Dropout(dropout))
+        for number in (1, 2, 3) if self.has_memory else (1, 2):
+            setattr(self, f"norm{number}", LayerNorm(width, layer_norm_eps, bias, dtype))
+            setattr(self, f"dropout{number}", Dropout(dropout))
         self.dropout = Dropout(dropout)
         self.activation = _activation(type(self).__name__, activation)
         self.heads, self.batch_first, self.norm_first = heads, batch_first, norm_first
-
-    def _inner(self, x: Tensor) -> Tensor:
-        out: Tensor = self.linear2(self.dropout(self.activation(self.linear1(x))))
-        return out
-
-    def _added(self, x: Tensor, number: int, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """x and a part of it, the norm before the part or behind the sum."""
-        norm: Any = getattr(self, f"norm{number}")
-        drop: Any = getattr(self, f"dropout{number}")
-        out: Tensor = x + drop(part(norm(x))) if self.norm_first else norm(x + drop(part(x)))
-        return out
+        if self.has_memory:
+            self.multihead_attn = MultiHeadAttention(width, heads, bias=bias, dropout=dropout, dtype=dtype, split=split)
 
     def _turned(self, x: Tensor) -> Tensor:
         return x if self.batch_first else x.transpose(0, 1)
@@ -109,24 +101,6 @@ class TransformerEncoderLayer(_Layer):
 
     Example: `ws.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)`.
     """
-
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        hidden: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Activation = "relu",
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        dtype: object = "float32",
-        *,
-        split: str | bool | None = None,
-    ) -> None:
-        how = (dropout, activation, layer_norm_eps, batch_first, norm_first, bias, dtype)
-        self._made(width, heads, hidden, *how, norms=2, split=split)
 
     def forward(
         self, src: Tensor, src_mask: Mask = None, src_key_padding_mask: Mask = None, is_causal: bool = False
@@ -147,24 +121,7 @@ class TransformerDecoderLayer(_Layer):
     Example: `ws.nn.TransformerDecoderLayer(64, 4, 128, batch_first=True)`.
     """
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        hidden: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Activation = "relu",
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        dtype: object = "float32",
-        *,
-        split: str | bool | None = None,
-    ) -> None:
-        how = (dropout, activation, layer_norm_eps, batch_first, norm_first, bias, dtype)
-        self._made(width, heads, hidden, *how, norms=3, split=split)
-        self.multihead_attn = MultiHeadAttention(width, heads, bias=bias, dropout=dropout, dtype=dtype, split=split)
+    has_memory = True
 
     def forward(
         self,
@@ -189,7 +146,7 @@ class TransformerDecoderLayer(_Layer):
 
 
 class _Stack(Module):
-    def __init__(self, layer: Module, layers: int, norm: Module | None) -> None:
+    def __init__(self, layer: Module, layers: int, norm: Module | None = None) -> None:
         positive(type(self).__name__, layers=layers)
         self.layers = [copy.deepcopy(layer) for _ in range(layers)]
         self.norm = norm
@@ -204,9 +161,6 @@ class TransformerEncoder(_Stack):
     Example: `ws.nn.TransformerEncoder(ws.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 2)`.
     """
 
-    def __init__(self, layer: Module, layers: int, norm: Module | None = None) -> None:
-        super().__init__(layer, layers, norm)
-
     def forward(
         self, src: Tensor, mask: Mask = None, src_key_padding_mask: Mask = None, is_causal: bool | None = None
     ) -> Tensor:
@@ -220,9 +174,6 @@ class TransformerDecoder(_Stack):
 
     Example: `ws.nn.TransformerDecoder(ws.nn.TransformerDecoderLayer(64, 4, 128, batch_first=True), 2)`.
     """
-
-    def __init__(self, layer: Module, layers: int, norm: Module | None = None) -> None:
-        super().__init__(layer, layers, norm)
 
     def forward(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from wholestep.compiler.frontend import functions
 from wholestep.compiler.frontend.layers import Switchable
@@ -15,23 +16,31 @@ from wholestep.nn.norms import LayerNorm
 Activation = Callable[[Tensor], Tensor]
 
 
-class TransformerBlock(Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)) (arXiv:2002.04745); or norm(x + attention(x)), then
-    norm(x + mlp(x)), as it was first (arXiv:1706.03762).
+class Layered(Module):
+    """What layers of transformers share: an inner layer, and parts that are added to what they are given."""
 
-    Names are those of `torch.nn.TransformerEncoderLayer`.
+    linear1: Linear
+    linear2: Linear
+    dropout: Dropout
+    activation: Activation
+    norm_first: bool
 
-    Args:
-        hidden: width of the inner layer, 4·width unless given.
-        dropout: after attention, inside and after the inner layer.
-        norm_first: norms stand before the parts, rather than behind the sums.
-        attention_dropout: of the weights of the softmax (see `ws.attention`).
-        init: how all weights start, where not as in PyTorch.
-        split: "heads": workers that divide layers, `ws.Workers(model=2)`, have some of the heads and some of the inner
-            layer's features each.
+    def _inner(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear2(self.dropout(self.activation(self.linear1(x))))
+        return out
 
-    Example: `ws.nn.TransformerBlock(128, 4, causal=True)`.
-    """
+    def _added(self, x: Tensor, number: int, part: Callable[[Tensor], Tensor]) -> Tensor:
+        """x and a part of it, the norm before the part or behind the sum."""
+        norm: Any = getattr(self, f"norm{number}")
+        drop: Any = getattr(self, f"dropout{number}")
+        out: Tensor = x + drop(part(norm(x))) if self.norm_first else norm(x + drop(part(x)))
+        return out
+
+
+class _Block(Layered):
+    """Layers with the conventions of this library: `TransformerBlock` says what the arguments are."""
+
+    has_memory = False  # does it look at what another stack gave?
 
     def __init__(
         self,
@@ -51,27 +60,46 @@ class TransformerBlock(Module):
         self.self_attn = MultiHeadAttention(
             width, heads, causal=causal, dtype=dtype, dropout=attention_dropout, init=init, split=split
         )
+        if self.has_memory:
+            self.multihead_attn = MultiHeadAttention(
+                width, heads, dtype=dtype, dropout=attention_dropout, init=init, split=split
+            )
         self.linear1 = Linear(width, inner, dtype=dtype, init=init, split="columns" if split else None)
         self.linear2 = Linear(inner, width, dtype=dtype, init=init, split="rows" if split else None)
-        self.norm1, self.norm2 = LayerNorm(width, dtype=dtype), LayerNorm(width, dtype=dtype)
-        self.dropout, self.dropout1, self.dropout2 = Dropout(dropout), Dropout(dropout), Dropout(dropout)
+        parts = 3 if self.has_memory else 2
+        for number in range(1, parts + 1):
+            setattr(self, f"norm{number}", LayerNorm(width, dtype=dtype))
+        self.dropout = Dropout(dropout)
+        for number in range(1, parts + 1):
+            setattr(self, f"dropout{number}", Dropout(dropout))
         self.activation, self.norm_first = activation, norm_first
+
+
+class TransformerBlock(_Block):
+    """x + attention(norm(x)), then x + mlp(norm(x)) (arXiv:2002.04745); or norm(x + attention(x)), then
+    norm(x + mlp(x)), as it was first (arXiv:1706.03762).
+
+    Names are those of `torch.nn.TransformerEncoderLayer`.
+
+    Args:
+        hidden: width of the inner layer, 4·width unless given.
+        dropout: after attention, inside and after the inner layer.
+        norm_first: norms stand before the parts, rather than behind the sums.
+        attention_dropout: of the weights of the softmax (see `ws.attention`).
+        init: how all weights start, where not as in PyTorch.
+        split: "heads": workers that divide layers, `ws.Workers(model=2)`, have some of the heads and some of the inner
+            layer's features each.
+
+    Example: `ws.nn.TransformerBlock(128, 4, causal=True)`.
+    """
 
     def forward(self, x: Tensor, mask: Operand | None = None) -> Tensor:
         """x (batch, time, width); a mask as of `ws.attention`."""
-        if self.norm_first:
-            x = x + self.dropout1(self.self_attn(self.norm1(x), mask=mask))
-            return x + self._inner(self.norm2(x))
-        x = self.norm1(x + self.dropout1(self.self_attn(x, mask=mask)))
-        out: Tensor = self.norm2(x + self._inner(x))
-        return out
-
-    def _inner(self, x: Tensor) -> Tensor:
-        out: Tensor = self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
-        return out
+        x = self._added(x, 1, lambda y: self.self_attn(y, mask=mask))
+        return self._added(x, 2, self._inner)
 
 
-class TransformerDecoderBlock(Module):
+class TransformerDecoderBlock(_Block):
     """Attention to what is there already, attention to a memory, an inner layer (arXiv:1706.03762).
 
     Names are those of `torch.nn.TransformerDecoderLayer`; the arguments are those of `TransformerBlock`, but that it is
@@ -79,6 +107,8 @@ class TransformerDecoderBlock(Module):
 
     Example: `ws.nn.TransformerDecoderBlock(128, 4)(x, memory)`.
     """
+
+    has_memory = True
 
     def __init__(
         self,
@@ -94,35 +124,16 @@ class TransformerDecoderBlock(Module):
         init: object = None,
         split: str | bool | None = None,
     ) -> None:
-        inner = 4 * width if hidden is None else hidden
-        self.self_attn = MultiHeadAttention(
-            width, heads, causal=causal, dtype=dtype, dropout=attention_dropout, init=init, split=split
-        )
-        self.multihead_attn = MultiHeadAttention(
-            width, heads, dtype=dtype, dropout=attention_dropout, init=init, split=split
-        )
-        self.linear1 = Linear(width, inner, dtype=dtype, init=init, split="columns" if split else None)
-        self.linear2 = Linear(inner, width, dtype=dtype, init=init, split="rows" if split else None)
-        self.norm1, self.norm2, self.norm3 = (LayerNorm(width, dtype=dtype) for _ in range(3))
-        self.dropout, self.dropout1, self.dropout2, self.dropout3 = (Dropout(dropout) for _ in range(4))
-        self.activation, self.norm_first = activation, norm_first
+        how = (dropout, activation, dtype, norm_first, attention_dropout, init, split)
+        super().__init__(width, heads, hidden, causal, *how)
 
     def forward(
         self, x: Tensor, memory: Tensor, mask: Operand | None = None, memory_mask: Operand | None = None
     ) -> Tensor:
         """x (batch, time, width), memory (batch, time', width); masks as of `ws.attention`."""
-        if self.norm_first:
-            x = x + self.dropout1(self.self_attn(self.norm1(x), mask=mask))
-            x = x + self.dropout2(self.multihead_attn(self.norm2(x), memory, memory_mask))
-            return x + self._inner(self.norm3(x))
-        x = self.norm1(x + self.dropout1(self.self_attn(x, mask=mask)))
-        x = self.norm2(x + self.dropout2(self.multihead_attn(x, memory, memory_mask)))
-        out: Tensor = self.norm3(x + self._inner(x))
-        return out
-
-    def _inner(self, x: Tensor) -> Tensor:
-        out: Tensor = self.dropout3(self.linear2(self.dropout(self.activation(self.linear1(x)))))
-        return out
+        x = self._added(x, 1, lambda y: self.self_attn(y, mask=mask))
+        x = self._added(x, 2, lambda y: self.multihead_attn(y, memory, memory_mask))
+        return self._added(x, 3, self._inner)
 
 
 class Transformer(Module):
