@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from contextvars import ContextVar
 
@@ -9,7 +12,7 @@ import pytest
 
 from tests.compiler.targets import HERE
 from wholestep.compiler.backends.cpu import device as cpu
-from wholestep.compiler.runtime.together import Background, run_all
+from wholestep.compiler.runtime.together import PATIENCE, Background, run_all
 from wholestep.errors import CompilerError
 from wholestep.options import CompileOptions
 
@@ -71,3 +74,17 @@ def test_a_library_that_could_not_be_prepared_is_tried_again(monkeypatch: pytest
     device.prepare(CompileOptions(compiler="none"))  # one attempt at a time
     assert device.library(CompileOptions()) == "the library"
     assert tried == ["none", None]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere priorities are those of processes")
+def test_a_patient_call_and_what_it_starts_leave_time_to_others() -> None:
+    def priorities() -> list[int]:
+        found = [os.getpriority(os.PRIO_PROCESS, threading.get_native_id())]
+        run_all([lambda: found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))] * 2, 2)
+        told = subprocess.run([sys.executable, "-c", "import os; print(os.nice(0))"], capture_output=True, check=True)
+        return [*found, int(told.stdout)]
+
+    here = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    assert Background(priorities, patient=True).result() == [max(PATIENCE, here)] * 4
+    assert Background(priorities).result() == [here] * 4
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == here

@@ -65,7 +65,7 @@ class Zeroing:
 
     def begin(self) -> None:
         """On a thread of its own, beside what the caller does."""
-        self._begun = Background(self._work)
+        self._begun = Background(self._work, patient=True)
 
     def finish(self) -> None:
         """Return when all pages are there.  On all cores: a virtual machine may take seconds to get a gigabyte."""

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import copy_context
-from threading import Thread
+from threading import Thread, get_native_id
 from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
 
+PATIENCE = 3  # as `nice` counts.  Half of what others get, no less: on a machine that is busy, someone may wait for it
+
 
 class Background(Generic[Result]):
-    """A call on a thread of its own; `result` waits for it and gives its value or its error."""
+    """A call on a thread of its own; `result` waits for it and gives its value or its error.
 
-    def __init__(self, call: Callable[[], Result]) -> None:
+    A patient one, and the processes and threads that it starts, has the time that others leave.
+    """
+
+    def __init__(self, call: Callable[[], Result], patient: bool = False) -> None:
+        self._patient = patient
         self._values: list[Result] = []
         self._error: BaseException | None = None
         context = copy_context()  # spans of the call belong to the build that began it
@@ -22,6 +31,8 @@ class Background(Generic[Result]):
 
     def _run(self, call: Callable[[], Result]) -> None:
         try:
+            if self._patient:
+                _be_patient()
             self._values.append(call())
         except BaseException as error:  # handed to whoever asks for the result
             self._error = error
@@ -36,6 +47,14 @@ class Background(Generic[Result]):
         if self._error is not None:
             raise self._error
         return self._values[0]
+
+
+def _be_patient() -> None:
+    """Give way to others, where every thread has a priority of its own, and unless the process does so already."""
+    if sys.platform == "linux":
+        thread = get_native_id()
+        with suppress(OSError):  # a container may refuse it
+            os.setpriority(os.PRIO_PROCESS, thread, max(PATIENCE, os.getpriority(os.PRIO_PROCESS, thread)))
 
 
 def run_all(calls: Sequence[Callable[[], object]], threads: int) -> None:

@@ -47,8 +47,8 @@ class CpuDevice:
     def prepare(self, options: CompileOptions) -> None:
         """Find or compile the runtime library on a thread of its own."""
         if self._coming is None and not native.is_loaded(self.name):
-            # In no context: its spans are no part of the build that happens to come first.
-            self._coming = Background(lambda: Context().run(load_library, self.name, options))
+            # In no context: its spans are no part of the build that happens to come first.  Planning is in a hurry.
+            self._coming = Background(lambda: Context().run(load_library, self.name, options), patient=True)
 
     def library(self, options: CompileOptions) -> native.Library:
         """The library, once it is there.  Where `prepare` failed, perhaps with another compiler, it is tried again."""
