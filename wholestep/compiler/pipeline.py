@@ -55,14 +55,14 @@ BEFORE_GRADIENTS = (
     *(relu_behind_pool, hoist_casts, hoist_projections, project_tables),
 )
 SIMPLIFY = (fold, share_common_nodes, drop_dead_code)
-FLATTEN = with_target(flatten)
+FLATTEN, SHARD = with_target(flatten), with_target(shard)
 
 STAGES = (
     # Named ops stand where the user wrote out their definition, steady formulas where he did not.
     Stage("optimize_forward", (), egraph=True),
     # No gradients, calls or stops are left: the step is one graph of ordinary nodes.  Where several ranks make it
     # together, it is that of one of them, with their collectives.
-    Stage("autodiff", (*BEFORE_GRADIENTS, expand_gradients, merge_scans, strip_stop_gradients, divide, split, shard)),
+    Stage("autodiff", (*BEFORE_GRADIENTS, expand_gradients, merge_scans, strip_stop_gradients, divide, split, SHARD)),
     # Constants are folded, equal nodes are one node, and every node is needed.
     Stage("simplify", SIMPLIFY),
     # The cheapest equal program was chosen for the whole step.  Skipped by optimize=False.

@@ -233,7 +233,7 @@ class LaterArray:
 
 
 class LaterMemory:
-    kind = "later"
+    kind, turns = "later", False
 
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> list[LaterArray]:
         return [LaterArray(type) for type in types]

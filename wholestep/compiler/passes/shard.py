@@ -23,18 +23,22 @@ from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.grid import DATA
 from wholestep.compiler.ir.parts import as_divided, part_shape
 from wholestep.compiler.ir.types import Dim, Shape, TensorType, int32
+from wholestep.compiler.target import Target
 from wholestep.errors import GraphError
 
 LEAST = 256  # elements: less is kept whole, since a collective of its own costs more than it saves
 
 
-def shard(graph: Graph) -> Graph:
-    """The step of a rank that has parts of the states which are marked; a graph without them as it is."""
+def shard(graph: Graph, target: Target | None = None) -> Graph:
+    """The step of a rank that has parts of the states which are marked; a graph without them as it is.
+
+    A state is cut by rows as it is stored: where a target stores all of them as they are seen, those are its own rows.
+    """
     marked = [n for n in graph.nodes if n.is_state and attrs_of(n, at.StateAttrs).parts]
     if not marked:
         return graph
     ranks = attrs_of(marked[0], at.StateAttrs).parts
-    found = _Divisible(graph, marked)
+    found = _Divisible(graph, marked, turns=target is None or target.blocks_columns)
     if not found.states and any(u.name in {_name(n) for n in marked} for u in graph.updates):
         _refuse(marked)
     return _Sharder(graph, found, ranks).sharded()
@@ -59,8 +63,8 @@ class _Divisible:
     Sources are states and sums over ranks.  Those whose values are needed as a whole somewhere are none.
     """
 
-    def __init__(self, graph: Graph, marked: Iterable[Node]) -> None:
-        self.graph, self.marked = graph, frozenset(map(_name, marked))
+    def __init__(self, graph: Graph, marked: Iterable[Node], turns: bool) -> None:
+        self.graph, self.marked, self._turns = graph, frozenset(map(_name, marked)), turns
         sums = [n for n in graph.nodes if _is_sum_of_ranks(n)]
         self.sources = [n for n in (*marked, *sums) if _is_large(n)]
         self.leaves = {_name(n): n for n in graph.nodes if n.is_state}
@@ -79,6 +83,10 @@ class _Divisible:
     def is_part(self, node: Node) -> bool:
         """Has a rank its own part of it alone?"""
         return node in self.origins and not self.is_gathered(node)
+
+    def is_by_columns(self, state: str) -> bool:
+        """Is a state stored by columns?"""
+        return self._turns and attrs_of(self.leaves[state], at.StateAttrs).by_columns
 
     def by_columns(self, node: Node) -> bool:
         """Are the states that it is about stored by columns?"""
@@ -111,7 +119,7 @@ class _Divisible:
         groups: list[tuple[int, set[bool], bool]] = []
         for node, bits in self.origins.items():
             names = [*self.updates.get(node, ()), *([_name(node)] if node.is_state else ())]
-            group = bits, {attrs_of(self.leaves[n], at.StateAttrs).by_columns for n in names}, bool(names)
+            group = bits, set(map(self.is_by_columns, names)), bool(names)
             apart = [g for g in groups if not g[0] & bits]
             for met in (g for g in groups if g[0] & bits):
                 group = group[0] | met[0], group[1] | met[1], group[2] or met[2]
@@ -157,8 +165,7 @@ class _Sharder:
     def _updated(self, update: Update) -> Node:
         if update.name not in self.found.states:
             return self.whole[update.node]
-        by_columns = attrs_of(self.found.leaves[update.name], at.StateAttrs).by_columns
-        return self._part(update.node, by_columns)
+        return self._part(update.node, self.found.is_by_columns(update.name))
 
     def _whole(self, node: Node) -> Node:
         if self.found.is_gathered(node):

@@ -104,9 +104,9 @@ def _check_storage(plan: Plan, buffer: Buffer) -> None:
             if buffer.split:
                 need(len(buffer.split) >= 3, f"{where} is cut along an axis")
                 need(Cut.of(buffer.split).fits(whole), f"{where} divides as it is cut")
-            part = Division(whole, buffer.by_columns, buffer.parts, buffer.split).shape
-            stored = tuple(reversed(part)) if buffer.turned else part
-            need(stored == buffer.type.shape, f"{where} is a part as ranks hold it")
+            # By columns where they are stored so, which a backend knows.
+            ways = [Division(whole, by, buffer.parts, buffer.split) for by in {False, buffer.by_columns}]
+            need(buffer.held.shape in [way.shape for way in ways], f"{where} is a part as ranks hold it")
             need(not buffer.parts or not buffer.turned, f"{where} is cut as it is stored")
     need((buffer.source is not None) == (buffer.space is Space.COPY), f"{where} is a copy if it has a source")
     if buffer.space is Space.COPY:

@@ -32,12 +32,12 @@ class PartsMemory:
         self.group = group
         how = [str(ranks)] * bool(ranks) + [f"cut {cut}"] * bool(cut)
         self.kind = f"{memory.kind}, parts of {group.grid} {group.engine}: {', '.join(how)}"
-        self._memory, self._ranks, self._cut = memory, ranks, cut
+        self._memory, self._ranks, self._cut, self.turns = memory, ranks, cut, memory.turns
         self._here = range(group.size) if group.engine == "threads" else (group.rank,)
 
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> list[Parts]:
         """The parts of each rank in one piece."""
-        columns = list(by_columns) or [False] * len(types)
+        columns = list(by_columns) if by_columns and self.turns else [False] * len(types)
         shapes = [tuple(int(e) for e in t.shape) for t in types]
         divided = [Division(shape, by, self._ranks, self._cut) for shape, by in zip(shapes, columns, strict=True)]
         own = [TensorType(division.shape, t.dtype) for division, t in zip(divided, types, strict=True)]

@@ -52,6 +52,7 @@ class Memory(Protocol):
     """The memory of a backend, for what outlives launches."""
 
     kind: str  # programs read states of any memory of their kind
+    turns: bool  # is the transpose of a matrix stored in its place, where products read it so?
 
     def hold(self, types: Sequence[TensorType], by_columns: Sequence[bool] = ()) -> Sequence[Stored]:
         """Room for some states, all zero; `by_columns` says of each whether products read it transposed."""
@@ -78,6 +79,8 @@ class HostMemory:
 
     `is_turned(type, by_columns)` says whether the transpose of a matrix is stored in its place.
     """
+
+    turns = True
 
     def __init__(
         self,

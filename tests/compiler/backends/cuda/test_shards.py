@@ -15,12 +15,14 @@ import pytest
 import wholestep as ws
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.models import UNCHECKED
+from wholestep.compiler.backends.cpu.check import _check_layout as check_layout
 from wholestep.compiler.backends.cuda import shards as here
 from wholestep.compiler.backends.cuda.collectives import Sum
+from wholestep.compiler.backends.cuda.format import FORMAT
 from wholestep.compiler.backends.cuda.memory import CudaMemory
 from wholestep.compiler.backends.cuda.shards import ShardedProgram
 from wholestep.compiler.plan.bodies import Exchange
-from wholestep.errors import InputError, VerificationError
+from wholestep.errors import InputError, PlanError, VerificationError
 
 RNG = np.random.default_rng(5)
 ROWS = 29
@@ -175,3 +177,17 @@ def test_a_larger_gpt_in_half_precision(gpu: FakeDriver | None) -> None:
     assert parts.report().peak_bytes < whole.report().peak_bytes
     for name, value in whole.state_dict().items():
         np.testing.assert_allclose(parts.state_dict()[name], value, rtol=0.02, atol=0.02 * np.abs(value).max())
+
+
+def test_a_gpu_cuts_states_by_their_rows_and_moves_nothing() -> None:
+    """A CPU, which stores by columns what products read so, by columns; a plan that says otherwise is refused."""
+    plans = [session_of(shards=2, **PARTS, device=f"null:{target}").plan for target in ("cuda/sm_90", "cpu/portable")]
+    gpu, cpu = (next(b for b in plan.buffers if b.name == "0.weight.adam.m") for plan in plans)
+    assert (gpu.type.shape, cpu.type.shape) == ((32, 16), (8, 64))
+    assert gpu.by_columns == cpu.by_columns is True, "as it was declared"
+    assert not [k for k in plans[0].kernels if "permute" in k.origin]
+    turned = replace(gpu, type=cpu.type)  # as many bytes
+    with pytest.raises(PlanError, match=rf"buffer {gpu.id} is not cut as cuda/sm_90 cuts states"):
+        FORMAT.check(replace(plans[0], kernels=(), buffers=(turned,)))
+    with pytest.raises(PlanError, match=rf"buffer {cpu.id} is cut as states are"):
+        check_layout(replace(cpu, type=gpu.type))

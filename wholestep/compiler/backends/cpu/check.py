@@ -8,7 +8,8 @@ from wholestep.compiler.backends.cpu.arena import follows
 from wholestep.compiler.backends.cpu.layout import PAIRS, PANELS, is_turned, state_layout
 from wholestep.compiler.backends.cpu.regions.touch import kernel_granule, window_axes
 from wholestep.compiler.backends.cpu.scheduled import Blocks, Queries, Tiles, schedule_of
-from wholestep.compiler.ir.types import DType
+from wholestep.compiler.ir.parts import Division
+from wholestep.compiler.ir.types import DType, evaluate
 from wholestep.compiler.plan.bodies import Scatter, Window
 from wholestep.compiler.plan.check import loads_of, need
 from wholestep.compiler.plan.kernel import Buffer, Kernel, Kind, Layout, Plan, Space
@@ -59,8 +60,14 @@ def _check_layout(buffer: Buffer) -> None:
         need(buffer.layout == state_layout(buffer.type), f"{where} is stored as states are")
         turned = not buffer.parts and is_turned(buffer.held, buffer.by_columns)
         need(buffer.turned == turned, f"{where} is turned as states are")
+        need(not buffer.is_part or buffer.held.shape == _part_of(buffer), f"{where} is cut as states are")
     wanted = PAIRS if buffer.type.dtype.is_half else PANELS
     need(buffer.space is not Space.COPY or buffer.layout == wanted, f"{where} lies in panels, or in pairs")
+
+
+def _part_of(buffer: Buffer) -> tuple[int, ...]:
+    whole = tuple(evaluate(e, {}) for e in buffer.whole)
+    return Division(whole, buffer.by_columns, buffer.parts, buffer.split).shape
 
 
 def _check_split(kernel: Kernel) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from wholestep.compiler.backends.cuda.layout import footprint
 from wholestep.compiler.backends.cuda.scheduled import CudaSchedule, schedule_of
+from wholestep.compiler.ir.parts import Division
+from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.bodies import Call
 from wholestep.compiler.plan.formats import Format
-from wholestep.compiler.plan.kernel import Plan
+from wholestep.compiler.plan.kernel import Buffer, Plan
 from wholestep.errors import PlanError
 
 
@@ -16,6 +18,9 @@ def _check(plan: Plan) -> None:
     from wholestep.compiler.backends.cuda.schedule import arena_end, scheduled_kernels
     from wholestep.compiler.backends.cuda.sharing import check_launches
 
+    for buffer in plan.buffers:
+        if buffer.is_part and buffer.type.shape != _part_of(buffer):
+            raise PlanError(f"the plan is not sound: buffer {buffer.id} is not cut as {plan.target} cuts states.")
     for kernel in plan.kernels:
         if isinstance(kernel.body, Call):
             check_call(plan, kernel)
@@ -27,6 +32,12 @@ def _check(plan: Plan) -> None:
         own = schedule_of(kernel)
         if end + own.scratch_at + own.scratch > plan.arena_bytes:
             raise PlanError(f"the plan is not sound: the scratch memory of kernel {kernel.id} ends behind the arena.")
+
+
+def _part_of(buffer: Buffer) -> tuple[int, ...]:
+    """What a rank has of a state: rows, however it was declared."""
+    whole = tuple(evaluate(e, {}) for e in buffer.whole)
+    return Division(whole, False, buffer.parts, buffer.split).shape
 
 
 FORMAT = Format(CudaSchedule, (CudaSchedule,), {}, _check, footprint=footprint)

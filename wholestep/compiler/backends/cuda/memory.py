@@ -52,6 +52,8 @@ class CudaArray:
 class CudaMemory:
     """The memory of one GPU, for states."""
 
+    turns = False
+
     def __init__(self, gpu: Gpu, whose: str = "") -> None:
         self.gpu, self.kind = gpu, f"cuda:{gpu.number}{whose}"
         self.drawing: Callable[[], Module] | None = None  # the code that draws; a program that is loaded brings it

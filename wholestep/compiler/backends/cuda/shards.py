@@ -16,7 +16,7 @@ from wholestep.compiler.backend import Epoch, Place, Slice, Ticket, epoch_of_lau
 from wholestep.compiler.backends.cuda.collectives import RANKS, Added, Collectives, Sum, User
 from wholestep.compiler.backends.cuda.driver import Graph, Nodes
 from wholestep.compiler.backends.cuda.exchange import Turn
-from wholestep.compiler.backends.cuda.launches import LIBRARIES, Order, Resource
+from wholestep.compiler.backends.cuda.launches import LIBRARIES, MULTIPROCESSORS, Order, Resource
 from wholestep.compiler.backends.cuda.memory import CudaMemory
 from wholestep.compiler.backends.cuda.nccl import Piece
 from wholestep.compiler.backends.cuda.program import CudaProgram, Holder
@@ -27,8 +27,7 @@ from wholestep.compiler.runtime.arrays import AnyArray
 from wholestep.compiler.runtime.shards import Shards
 from wholestep.compiler.runtime.slot import Family
 
-# What ranks of one GPU have in common; the multiprocessors are those of kernels whose blocks wait for each other.
-COMMON = (RANKS, LIBRARIES, "multiprocessors")
+COMMON = (RANKS, LIBRARIES, MULTIPROCESSORS)  # what ranks of one GPU share
 WORD = 4  # bytes: all that ranks exchange is made of words, which one kernel copies
 
 
