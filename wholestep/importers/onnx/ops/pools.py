@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import add
 
 import numpy as np
 
@@ -59,6 +61,11 @@ def _positions(x: Tensor, w: Window, counts: Sequence[int], axis: int, place: in
     return found
 
 
+def _along(values: Array, axis: int, axes: int) -> Array:
+    """One number for each window of an axis, to be broadcast over the others."""
+    return values.reshape([-1 if d == axis else 1 for d in range(axes)])
+
+
 @onnx_op("MaxPool")
 def max_pool(
     x: Tensor,
@@ -87,11 +94,7 @@ def max_pool(
             ws.max_pool1d(frame, w.size[0], w.stride[0]) if len(w.size) == 1 else ws.max_pool2d(frame, w.size, w.stride)
         )
         return (pool.astype(kind),)
-    best: Tensor | None = None
-    for _, tap in _taps(frame, w, counts):
-        best = tap if best is None else ws.maximum(best, tap)
-    assert best is not None
-    return (best.astype(kind),)
+    return (reduce(ws.maximum, (tap for _, tap in _taps(frame, w, counts))).astype(kind),)
 
 
 def _with_indices(x: Tensor, y: Tensor, w: Window, counts: Sequence[int], columns: int) -> tuple[Tensor, Tensor]:
@@ -102,9 +105,7 @@ def _with_indices(x: Tensor, y: Tensor, w: Window, counts: Sequence[int], column
     for place, tap in _taps(_framed(y, w, counts, -math.inf), w, counts):
         number = np.zeros(counts, np.int64)
         for d, p in enumerate(place):
-            along = [1] * len(counts)
-            along[d] = counts[d]
-            number = number + _positions(x, w, counts, d, p).reshape(along) * strides[d]
+            number = number + _along(_positions(x, w, counts, d, p), d, len(counts)) * strides[d]
         here = as_tensor(number).expand(*tap.shape)
         if best is None or found is None:
             best, found = tap, here
@@ -140,18 +141,12 @@ def average_pool(
         places = np.stack([_positions(x, w, counts, d, p) for p in range(k)], 1)
         low, high = (w.low[d], w.high[d]) if count_include_pad else (0, 0)
         inside = ((places >= -low) & (places < n + high)).sum(1)
-        along = [1] * len(counts)
-        along[d] = counts[d]
-        share = share / inside.reshape(along)
+        share = share / _along(inside, d, len(counts))
     return total * as_tensor(share.astype(x.dtype.numpy))
 
 
 def _sum_of_taps(x: Tensor, w: Window, counts: Sequence[int]) -> Tensor:
-    total: Tensor | None = None
-    for _, tap in _taps(_framed(x, w, counts, 0.0), w, counts):
-        total = tap if total is None else total + tap
-    assert total is not None
-    return total
+    return reduce(add, (tap for _, tap in _taps(_framed(x, w, counts, 0.0), w, counts)))
 
 
 @onnx_op("LpPool")

@@ -90,17 +90,22 @@ def _first(given: Tensor | None, n: int, batch: Any, units: int, x: Tensor) -> l
     return [given[d].expand(batch, units) if given.shape[1] == 1 != batch else given[d] for d in range(n)]
 
 
-def _laid_out(x: Tensor, layout: int, *states: Tensor | None) -> tuple[Any, ...]:
-    """With layout 1 the batch is the first axis of everything."""
-    if not layout:
-        return x, *states
-    return tuple(None if t is None else t.transpose(0, 1) for t in (x, *states))
-
-
-def _given_back(out: Tensor, lasts: Sequence[Tensor], layout: int) -> tuple[Tensor, ...]:
-    if not layout:
-        return out, *lasts
-    return out.permute(2, 0, 1, 3), *(t.transpose(0, 1) for t in lasts)
+def _layer(
+    x: Tensor,
+    lengths: Tensor | None,
+    states: Sequence[Tensor | None],
+    n: int,
+    units: int,
+    direction: str,
+    layout: int,
+    cell: Cell,
+) -> tuple[Tensor, ...]:
+    """All outputs and the last states as ONNX has them; with layout 1 the batch is the first axis of everything."""
+    if layout:
+        x, states = x.transpose(0, 1), [None if t is None else t.transpose(0, 1) for t in states]
+    firsts = zip(*(_first(given, n, x.shape[1], units, x) for given in states))  # of each direction
+    out, lasts = _steps(x, lengths, list(firsts), direction, cell)
+    return (out.permute(2, 0, 1, 3), *(t.transpose(0, 1) for t in lasts)) if layout else (out, *lasts)
 
 
 def _parts(t: Tensor | None, d: int, n: int, units: int) -> list[Any]:
@@ -134,7 +139,6 @@ def rnn(
     hidden_size: int | None = None,
     layout: int = 0,
 ) -> tuple[Tensor, ...]:
-    x, h = _laid_out(x, layout, h)
     n, units = int(w.shape[0]), int(r.shape[-1])
     functions = _activations(activations, activation_alpha, activation_beta, ("Tanh",), n)
 
@@ -146,9 +150,7 @@ def rnn(
 
         return step
 
-    first = _first(h, n, x.shape[1], units, x)
-    out, lasts = _steps(x, lengths, [[t] for t in first], direction, cell)
-    return _given_back(out, lasts, layout)
+    return _layer(x, lengths, (h,), n, units, direction, layout, cell)
 
 
 @onnx_op("GRU")
@@ -169,7 +171,6 @@ def gru(
     layout: int = 0,
     linear_before_reset: int = 0,
 ) -> tuple[Tensor, ...]:
-    x, h = _laid_out(x, layout, h)
     n, units = int(w.shape[0]), int(r.shape[-1])
     functions = _activations(activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh"), n)
 
@@ -190,9 +191,7 @@ def gru(
 
         return step
 
-    first = _first(h, n, x.shape[1], units, x)
-    out, lasts = _steps(x, lengths, [[t] for t in first], direction, cell)
-    return _given_back(out, lasts, layout)
+    return _layer(x, lengths, (h,), n, units, direction, layout, cell)
 
 
 @onnx_op("LSTM")
@@ -215,7 +214,6 @@ def lstm(
     input_forget: int = 0,
     layout: int = 0,
 ) -> tuple[Tensor, ...]:
-    x, h, c = _laid_out(x, layout, h, c)
     n, units = int(w.shape[0]), int(r.shape[-1])
     functions = _activations(activations, activation_alpha, activation_beta, ("Sigmoid", "Tanh", "Tanh"), n)
 
@@ -237,9 +235,7 @@ def lstm(
 
         return step
 
-    firsts = zip(_first(h, n, x.shape[1], units, x), _first(c, n, x.shape[1], units, x))
-    out, lasts = _steps(x, lengths, [list(pair) for pair in firsts], direction, cell)
-    return _given_back(out, lasts, layout)
+    return _layer(x, lengths, (h, c), n, units, direction, layout, cell)
 
 
 @onnx_op("Scan")

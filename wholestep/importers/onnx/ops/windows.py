@@ -70,8 +70,7 @@ def window_of(
     around = list(pads or [0] * 2 * n)
     if auto_pad.startswith("SAME"):
         totals = [_same(*of) for of in zip(spatial(x), size, stride, spread, strict=True)]
-        small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
-        around = [*small, *large] if auto_pad == "SAME_UPPER" else [*large, *small]
+        around = _halves(totals, auto_pad)
     elif auto_pad == "VALID":
         around = [0] * 2 * n
     return Window(tuple(size), stride, spread, tuple(around[:n]), tuple(around[n:]))
@@ -79,6 +78,12 @@ def window_of(
 
 def _same(size: int, window: int, stride: int, dilation: int) -> int:
     return max((-(-size // stride) - 1) * stride + dilation * (window - 1) + 1 - size, 0)
+
+
+def _halves(totals: Ints, auto_pad: str) -> list[int]:
+    """Margins before and behind each axis; of an odd one the larger half is behind with SAME_UPPER, else before."""
+    small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
+    return [*small, *large] if auto_pad == "SAME_UPPER" else [*large, *small]
 
 
 def spatial(x: Tensor) -> list[int]:
@@ -164,9 +169,7 @@ def conv_transpose(
     if wanted is not None:
         totals = [f + m - o for f, m, o in zip(full, more, wanted)]
         more = [m + max(-t, 0) for m, t in zip(more, totals)]
-        totals = [max(t, 0) for t in totals]
-        small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
-        around = [*small, *large] if auto_pad == "SAME_UPPER" else [*large, *small]
+        around = _halves([max(t, 0) for t in totals], auto_pad)
     low, high = around[:n], around[n:]
     if n == 2 and min(around) >= 0 and all(m < s for m, s in zip(more, stride)):
         sizes = tuple(f - a - b + m for f, a, b, m in zip(full, low, high, more))
