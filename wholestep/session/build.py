@@ -114,7 +114,7 @@ def build_session(
             "reference" to run in NumPy, slowly, without a C compiler; "null" to plan and report only, for this CPU or,
             "null:cuda/sm_90", for a target that need not be here.
         threads: None uses the cores that this process may run on.
-        shards: make each step as so many workers would, on threads of this process, with their bits; `(2, 3)` as those
+        shards: make each step as so many workers would, in this process, with their bits; `(2, 3)` as those
             of `ws.Workers(data=2, model=3)`.
         shard: "optimizer": each of the shards, or workers, holds a part of the optimizer's state.
         workers: the processes that make each step together; started by `wholestep launch`.

@@ -103,7 +103,7 @@ class Experiment:
         memory: the most bytes that a step may take, "5.5GB", or a part of what it takes otherwise, 0.7, as of
             `ws.build_session`.
         device: what runs the steps, as of `ws.build_session`.
-        shards: make each step as so many workers would, on threads of this process: their run, with its bits; `(2, 3)`
+        shards: make each step as so many workers would, in this process: their run, with its bits; `(2, 3)`
             as those of `ws.Workers(data=2, model=3)`.
         shard: "optimizer": each of the shards, or workers, holds a part of the optimizer's state.
         workers: the processes that make each step together, `ws.Workers(4)`; `wholestep launch -n 4` starts them.
