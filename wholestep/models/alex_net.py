@@ -13,8 +13,6 @@ from wholestep.errors import ShapeError
 from wholestep.nn import AdaptiveAvgPool2d, Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential
 from wholestep.nn.basic import positive
 
-SMALLEST = 63  # pixels of an image that leave one behind the last pool
-
 
 def alexnet(
     classes: int = 1000,
@@ -34,8 +32,32 @@ def alexnet(
     return AlexNet(classes, dropout, width, hidden, dtype)
 
 
-class AlexNet(Module):
+class PooledFeatures(Module):
+    """Convolutions, a pool to a fixed number of pixels, then linear layers: what AlexNet and VGG share."""
+
+    name: str
+    smallest: int  # pixels of an image that leave one behind the convolutions and pools
+    features: Sequential
+    avgpool: AdaptiveAvgPool2d
+    flatten: Flatten
+    classifier: Sequential
+
+    def forward(self, x: Tensor) -> Tensor:
+        least = self.smallest
+        if x.ndim != 4 or x.shape[1] != 3 or any(isinstance(e, int) and e < least for e in x.shape[2:]):
+            fail(
+                ShapeError,
+                f"{self.name} takes images (batch, 3, H, W) of at least {least} x {least} pixels; received "
+                f"{shape_text(x.shape)}.",
+            )
+        scores: Tensor = self.classifier(self.flatten(self.avgpool(self.features(x))))
+        return scores
+
+
+class AlexNet(PooledFeatures):
     """Images (batch, 3, H, W) -> scores (batch, classes)."""
+
+    name, smallest = "alexnet", 63
 
     def __init__(
         self, classes: int, dropout: float | Switchable, width: int, hidden: int, dtype: object = "float32"
@@ -55,14 +77,3 @@ class AlexNet(Module):
             Dropout(dropout), Linear(hidden, hidden, dtype=dtype), ReLU(),
             Linear(hidden, classes, dtype=dtype),
         )  # fmt: skip
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.ndim != 4 or x.shape[1] != 3 or any(isinstance(e, int) and e < SMALLEST for e in x.shape[2:]):
-            fail(
-                ShapeError,
-                f"alexnet takes images (batch, 3, H, W) of at least {SMALLEST} x {SMALLEST} pixels; received "
-                f"{shape_text(x.shape)}.",
-            )
-        x = self.avgpool(self.features(x))  # (batch, 4 · width, 6, 6)
-        scores: Tensor = self.classifier(self.flatten(x))
-        return scores

@@ -7,6 +7,8 @@ token embedding is also the output layer of the masked-language head.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from wholestep.compiler.frontend import initializers as init
 from wholestep.compiler.frontend.functions import arange, gelu, tanh
 from wholestep.compiler.frontend.layers import Switchable, attention
@@ -51,14 +53,25 @@ def bert(
 
     Example: `ws.models.bert(head="classes", layers=2, width=64, heads=4, vocabulary=100, context=32)`.
     """
-    if size not in SIZES:
-        fail(OptionError, f"bert: the sizes are {', '.join(SIZES)}; received {size!r}.")
-    known = SIZES[size]
-    inner = hidden or (known[3] if width is None else 4 * width)
-    return Bert(
-        layers or known[0], width or known[1], heads or known[2], inner, vocabulary, context, segments, head, classes,
-        dropout, eps, dtype,
-    )  # fmt: skip
+    sizes = sizes_of("bert", SIZES, size, layers, width, heads, hidden)
+    return Bert(*sizes, vocabulary, context, segments, head, classes, dropout, eps, dtype)
+
+
+def sizes_of(
+    model: str,
+    known: Mapping[str, tuple[int, int, int, int]],
+    size: str,
+    layers: int | None,
+    width: int | None,
+    heads: int | None,
+    hidden: int | None,
+) -> tuple[int, int, int, int]:
+    """Layers, width, heads and inner width: those of a published size where no others are given."""
+    if size not in known:
+        fail(OptionError, f"{model}: the sizes are {', '.join(known)}; received {size!r}.")
+    usual = known[size]
+    inner = hidden or (usual[3] if width is None else 4 * width)
+    return layers or usual[0], width or usual[1], heads or usual[2], inner
 
 
 class Bert(Module):
@@ -84,7 +97,9 @@ class Bert(Module):
             fail(OptionError, f"bert: head is 'tokens', 'classes' or None; received {head!r}.")
         self.head = head
         self.bert = Encoder(
-            layers, width, heads, hidden, vocabulary, context, segments, head == "classes", dropout, eps, dtype
+            Embeddings(vocabulary, context, segments, width, dropout, eps, dtype),
+            Layers([Block(width, heads, hidden, dropout, eps, dtype) for _ in range(layers)]),
+            Pooler(width, dtype) if head == "classes" else None,
         )
         if head == "tokens":
             self.cls = TokenHead(width, vocabulary, eps, dtype)
@@ -108,23 +123,8 @@ class Bert(Module):
 class Encoder(Module):
     """Tokens -> vectors (batch, time, width)."""
 
-    def __init__(
-        self,
-        layers: int,
-        width: int,
-        heads: int,
-        hidden: int,
-        vocabulary: int,
-        context: int,
-        segments: int,
-        pooled: bool,
-        dropout: float | Switchable,
-        eps: float,
-        dtype: object,
-    ) -> None:
-        self.embeddings = Embeddings(vocabulary, context, segments, width, dropout, eps, dtype)
-        self.encoder = Layers(layers, width, heads, hidden, dropout, eps, dtype)
-        self.pooler = Pooler(width, dtype) if pooled else None
+    def __init__(self, embeddings: Embeddings, encoder: Layers, pooler: Pooler | None) -> None:
+        self.embeddings, self.encoder, self.pooler = embeddings, encoder, pooler
 
     def forward(self, tokens: Tensor, segments: Tensor | None, mask: Tensor | None) -> Tensor:
         seen = None
@@ -170,16 +170,14 @@ class Embeddings(Module):
 
 
 class Layers(Module):
-    """Blocks one after the other."""
+    """Blocks one after the other, each with the same mask where there is one."""
 
-    def __init__(
-        self, layers: int, width: int, heads: int, hidden: int, dropout: float | Switchable, eps: float, dtype: object
-    ) -> None:
-        self.layer = [Block(width, heads, hidden, dropout, eps, dtype) for _ in range(layers)]
+    def __init__(self, blocks: Sequence[Module]) -> None:
+        self.layer = list(blocks)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, *mask: Tensor | None) -> Tensor:
         for layer in self.layer:
-            x = layer(x, mask)
+            x = layer(x, *mask)
         return x
 
 

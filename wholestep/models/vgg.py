@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from wholestep.compiler.frontend import initializers as init
 from wholestep.compiler.frontend.layers import Switchable
-from wholestep.compiler.frontend.tensor import Tensor
-from wholestep.compiler.frontend.trace import fail
-from wholestep.compiler.ir.types import shape_text
-from wholestep.errors import ShapeError
+from wholestep.models.alex_net import PooledFeatures
 from wholestep.nn import (
     AdaptiveAvgPool2d,
     BatchNorm2d,
@@ -29,7 +26,6 @@ from wholestep.nn.parameter import parameter
 
 STAGES = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}  # convolutions of each
 GROWTH = (1, 2, 4, 8, 8)  # channels of each, in widths
-SMALLEST = 32  # pixels of an image that leave one behind five pools
 
 
 def vgg11(
@@ -88,8 +84,10 @@ def vgg19(
     return VGG(19, classes, batch_norm, dropout, width, hidden, dtype)
 
 
-class VGG(Module):
+class VGG(PooledFeatures):
     """Images (batch, 3, H, W) -> scores (batch, classes)."""
+
+    smallest = 32  # five pools halve it
 
     def __init__(
         self,
@@ -117,17 +115,6 @@ class VGG(Module):
             linear(hidden, hidden, dtype), ReLU(), Dropout(dropout),
             linear(hidden, classes, dtype),
         )  # fmt: skip
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.ndim != 4 or x.shape[1] != 3 or any(isinstance(e, int) and e < SMALLEST for e in x.shape[2:]):
-            fail(
-                ShapeError,
-                f"{self.name} takes images (batch, 3, H, W) of at least {SMALLEST} x {SMALLEST} pixels; received "
-                f"{shape_text(x.shape)}.",
-            )
-        x = self.avgpool(self.features(x))  # (batch, 8 · width, 7, 7)
-        scores: Tensor = self.classifier(self.flatten(x))
-        return scores
 
 
 def conv3x3(inputs: int, outputs: int, dtype: object) -> Conv2d:

@@ -13,7 +13,7 @@ from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.compiler.frontend.trace import fail
 from wholestep.compiler.ir.types import shape_text
 from wholestep.errors import OptionError, ShapeError
-from wholestep.models.bert_model import SelfAttention
+from wholestep.models.bert_model import Layers, SelfAttention, sizes_of
 from wholestep.nn import Conv2d, Dropout, LayerNorm, Linear, Module
 from wholestep.nn.basic import positive
 from wholestep.nn.parameter import parameter
@@ -49,14 +49,8 @@ def vit(
 
     Example: `ws.models.vit(classes=10, image=32, patch=8, layers=2, width=64, heads=4)`.
     """
-    if size not in SIZES:
-        fail(OptionError, f"vit: the sizes are {', '.join(SIZES)}; received {size!r}.")
-    known = SIZES[size]
-    inner = hidden or (known[3] if width is None else 4 * width)
-    return ViT(
-        layers or known[0], width or known[1], heads or known[2], inner, classes, image, patch, channels, dropout, eps,
-        dtype,
-    )  # fmt: skip
+    sizes = sizes_of("vit", SIZES, size, layers, width, heads, hidden)
+    return ViT(*sizes, classes, image, patch, channels, dropout, eps, dtype)
 
 
 class ViT(Module):
@@ -81,7 +75,11 @@ class ViT(Module):
         )
         if image % patch:
             fail(OptionError, f"vit: images of {image} x {image} do not divide into patches of {patch} x {patch}.")
-        self.vit = Encoder(layers, width, heads, hidden, image, patch, channels, dropout, eps, dtype)
+        self.vit = Encoder(
+            Embeddings(width, image, patch, channels, dropout, dtype),
+            Layers([Block(width, heads, hidden, dropout, eps, dtype) for _ in range(layers)]),
+            LayerNorm(width, eps, dtype=dtype),
+        )
         self.classifier = Linear(width, classes, init=init.trunc_normal(std=0.02), dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -92,22 +90,8 @@ class ViT(Module):
 class Encoder(Module):
     """Images -> vectors (batch, 1 + patches, width), the first of the class token."""
 
-    def __init__(
-        self,
-        layers: int,
-        width: int,
-        heads: int,
-        hidden: int,
-        image: int,
-        patch: int,
-        channels: int,
-        dropout: float | Switchable,
-        eps: float,
-        dtype: object,
-    ) -> None:
-        self.embeddings = Embeddings(width, image, patch, channels, dropout, dtype)
-        self.encoder = Layers(layers, width, heads, hidden, dropout, eps, dtype)
-        self.layernorm = LayerNorm(width, eps, dtype=dtype)
+    def __init__(self, embeddings: Embeddings, encoder: Layers, layernorm: LayerNorm) -> None:
+        self.embeddings, self.encoder, self.layernorm = embeddings, encoder, layernorm
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.layernorm(self.encoder(self.embeddings(x)))
@@ -150,20 +134,6 @@ class Patches(Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.projection(x)
         return y.reshape((*y.shape[:2], y.shape[2] * y.shape[3])).transpose(1, 2)  # type: ignore[no-any-return]
-
-
-class Layers(Module):
-    """Blocks one after the other."""
-
-    def __init__(
-        self, layers: int, width: int, heads: int, hidden: int, dropout: float | Switchable, eps: float, dtype: object
-    ) -> None:
-        self.layer = [Block(width, heads, hidden, dropout, eps, dtype) for _ in range(layers)]
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layer:
-            x = layer(x)
-        return x
 
 
 class Block(Module):
