@@ -193,7 +193,7 @@ class FirstValue:
         for first in range(0, count, several):
             out = np.empty(min(several, count - first) * columns, self.dtype.numpy)
             _draw_piece(out, first * columns, self)
-            yield out.reshape(-1, columns)
+            yield out.reshape(min(several, count - first), columns)
 
 
 def materialize(init: Initializer, shape: StaticShape, dtype: DType, seed: int, name: str) -> Array:

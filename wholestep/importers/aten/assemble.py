@@ -83,6 +83,8 @@ def _joint(module: Any, call: Call, programs: list[Exported]) -> tuple[Program, 
             for name, value in changes.items():
                 leaf = leaves[held[name].same_as or name]
                 graph.update(leaf, _read(leaf, _settled(value, leaf)))
+    if not results[0]:
+        fail(UsageError, f"{type(module).__name__} gives no tensor: its forward returns what it is trained on.")
     graph.set_outputs({f"out{i}": value for i, value in enumerate(_by_mode(module, results))})
     whole = share_common_nodes(graph.to_ir())
     program = Program(_joined(whole), form, type(module).__name__, f"from torch {torch.__version__.split('+')[0]}")

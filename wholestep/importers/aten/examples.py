@@ -45,7 +45,10 @@ def example_call(module: Any, example: Any, batch: str | None, dynamic: Mapping[
 
 def _names(module: Any, count: int) -> list[str]:
     """What positional arguments are called; those of *args are numbered."""
-    parameters = list(inspect.signature(module.forward).parameters.values())
+    try:
+        parameters = list(inspect.signature(module.forward).parameters.values())
+    except (TypeError, ValueError):  # of a forward that Python did not write: torch says what it thinks of it
+        parameters = []
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "input")
     return (names + [f"{rest}_{i}" for i in range(max(count - len(names), 0))])[:count]
@@ -58,6 +61,8 @@ def _float_of(module: Any) -> Any:
 def _as_tensor(value: Any, kind: Any) -> Any:
     """A tensor as it is; an array as a tensor, floats in the dtype of the module."""
     if isinstance(value, np.ndarray | np.generic):
+        if np.asarray(value).dtype.kind not in "biufc":
+            fail(UsageError, f"from_torch: the example holds numbers; received an array of {np.asarray(value).dtype}.")
         made = torch.from_numpy(np.array(value))
         return made.to(kind) if made.is_floating_point() else made
     return value.detach() if isinstance(value, torch.Tensor) else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -94,9 +95,50 @@ class Call:
 
 
 def export(module: Any, call: Call, mode: str) -> Exported:
-    """A module as functional ATen ops; what has a row in the table is kept whole."""
+    """A module as functional ATen ops; what has a row in the table is kept whole.
+
+    One that makes buffers of its own in its first call is called once where it cannot be exported before.
+    """
     load_table()
-    with _in_mode(module, mode), warnings.catch_warnings():
+    try:
+        return _export(module, call, mode)
+    except UsageError as error:
+        first = error
+    if not called_once(module, call, mode):
+        raise first
+    try:
+        return _export(module, call, mode)
+    except UsageError:
+        raise first from None
+
+
+def called_once(module: Any, call: Call, mode: str) -> bool:
+    """Call a module on its example; does it hold anything now that it did not hold before?  Its numbers stay."""
+    before = {m: _held_by(m) for m in module.modules()}
+    numbers = {name: value.clone() for name, value in module.state_dict(keep_vars=True).items() if _is_tensor(value)}
+    try:
+        with _in_mode(module, mode), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            module(*call.args, **call.named)
+    except Exception:  # whatever it is, exporting has told already what is wrong
+        return False
+    with torch.no_grad():
+        for name, value in module.state_dict(keep_vars=True).items():
+            if name in numbers and _is_tensor(value) and value.shape == numbers[name].shape:
+                value.copy_(numbers[name])
+    return any(_held_by(m) - before.get(m, set()) for m in module.modules())
+
+
+def _held_by(module: Any) -> set[str]:
+    parts = {**vars(module), **module._buffers}
+    return {name for name, value in parts.items() if value is not None}
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _export(module: Any, call: Call, mode: str) -> Exported:
+    with _in_mode(module, mode), _left_alone(module), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with kept_backwards() as forgotten, without_checks():
             program = _exported(module, call, mode)
@@ -117,7 +159,13 @@ def export(module: Any, call: Call, mode: str) -> Exported:
     exported = Exported(done, mode)
     for _, kind, name in exported.outputs():
         trained = kind is OutputKind.PARAMETER_MUTATION and exported.number(str(name)).requires_grad
-        if trained or kind not in (RESULT, *CHANGES, TOKEN):
+        if trained:
+            fail(
+                UsageError,
+                f"the module changes the parameter {name!r} in its forward, as embeddings with max_norm do. A step "
+                "changes it by its gradient alone: leave that out, or normalise what is read from it.",
+            )
+        if kind not in (RESULT, *CHANGES, TOKEN):
             fail(
                 UsageError,
                 f"the module changes {name!r} ({kind.name.lower().replace('_', ' ')}) in its forward; only buffers, "
@@ -182,6 +230,24 @@ def _in_mode(module: Any, mode: str) -> Iterator[None]:
     finally:
         for m, training in before.items():
             m.training = training
+
+
+@contextmanager
+def _left_alone(module: Any) -> Iterator[None]:
+    """What a module assigns to itself while it is traced, or keeps in a list or dict, is no tensor, and taken back."""
+    kept = [(part, type(part)(part)) for m in module.modules() for part in _containers(m)]
+    try:
+        yield
+    finally:
+        for part, before in kept:
+            part.clear()
+            part.extend(before) if isinstance(part, list) else part.update(before)
+
+
+def _containers(module: Any) -> list[Any]:
+    """The lists and dicts that a module holds, those of its parts and buffers too, and that of its attributes last."""
+    own = vars(module)
+    return [*(v for v in own.values() if type(v) in (dict, list, set, OrderedDict)), own]
 
 
 def _hide_clamps(program: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import wholestep as ws
 from wholestep.compiler.frontend.tensor import Tensor, as_tensor
 from wholestep.importers.aten.record import Recorder
-from wholestep.importers.aten.table import row
+from wholestep.importers.aten.table import REFUSED, row
 
 
 def _register(names: tuple[str, ...], function: Callable[[Any, Any], Tensor]) -> None:
@@ -87,6 +87,11 @@ def _isneginf(r: Recorder, x: Any) -> Tensor:
 @row("signbit")
 def _signbit(r: Recorder, x: Any) -> Tensor:
     return r.tensor(x) < 0
+
+
+@row("where.default", refuses="all uses: its shape depends on the data")
+def _places(r: Recorder, condition: Any) -> Tensor:
+    r.refuse(REFUSED["nonzero"])
 
 
 @row("where")

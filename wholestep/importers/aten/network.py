@@ -90,7 +90,7 @@ def _named_errors(module: Any) -> Iterator[None]:
     """What nobody thought of is an error of this library too: it names the module, and keeps what happened."""
     try:
         yield
-    except (WholestepError, MemoryError):
+    except (WholestepError, MemoryError, Warning):  # a warning is an error where users said so
         raise
     except Exception as error:
         fail(
@@ -132,3 +132,10 @@ def _need_module(module: Any) -> None:
 
     if not isinstance(module, torch.nn.Module):
         fail(UsageError, f"from_torch takes a torch.nn.Module and an example of its inputs; received {module!r}.")
+    lazy = next((name for name, p in module.named_parameters() if torch.nn.parameter.is_lazy(p)), None)
+    if lazy is not None:
+        fail(
+            UsageError,
+            f"{type(module).__name__} has the parameter {lazy!r}, which has no shape before the first call: call the "
+            "module once, then import it.",
+        )

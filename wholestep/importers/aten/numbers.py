@@ -9,7 +9,7 @@ import torch
 
 from wholestep.compiler.frontend.trace import fail
 from wholestep.errors import DTypeError, UnknownNameError
-from wholestep.importers.aten.record import DTYPES
+from wholestep.importers.aten.record import DTYPES, SMALL_INTEGERS
 from wholestep.nn.module import Module
 from wholestep.records import dataclass
 
@@ -78,6 +78,8 @@ def _as_array(name: str, tensor: Any) -> Array:
         )
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.detach().resolve_conj())
+    if tensor.dtype in SMALL_INTEGERS:
+        return np.array(tensor.detach().cpu().contiguous().numpy().astype(SMALL_INTEGERS[tensor.dtype]))
     if tensor.dtype not in DTYPES:
         fail(DTypeError, f"{name!r} is {tensor.dtype}, which is not computed with here.")
     return np.array(tensor.detach().cpu().contiguous().numpy())

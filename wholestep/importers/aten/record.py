@@ -23,7 +23,7 @@ from wholestep.compiler.ir.graph import SourceLine
 from wholestep.compiler.ir.types import Dim, Extent, Shape
 from wholestep.errors import UnsupportedOpError, WholestepError
 from wholestep.importers.aten.extents import extent_of
-from wholestep.importers.aten.table import find_row, load_table, why_missing
+from wholestep.importers.aten.table import REFUSED, find_row, load_table, why_missing
 
 DTYPES = {
     getattr(torch, name): name
@@ -148,7 +148,9 @@ class Recorder:
                 return meta
             if isinstance(meta, torch.SymFloat | torch.SymBool):
                 self.node = arg
-                self.refuse("is a number that is computed from sizes and is no whole number")
+                known = why_missing(row_name(arg))
+                made = "is a number that is computed from sizes and is no whole number"
+                self.refuse(known if known in REFUSED.values() else made)
             return self._values[arg]
         if isinstance(arg, torch.SymInt):
             return self.extent(arg)
@@ -228,6 +230,7 @@ class Recorder:
             name = dtype or self.name_of(x.dtype)
             array = x.detach().resolve_conj().resolve_neg().contiguous()
             array = array.float().numpy() if x.dtype in (torch.bfloat16, torch.float16) else array.numpy()
+            array = array.astype(SMALL_INTEGERS[x.dtype]) if x.dtype in SMALL_INTEGERS else array
             with np.errstate(all="ignore"):
                 made = self.graph.constant(np.array(array), array.dtype.name if array.dtype.kind == "f" else None)
                 self._constants[key] = (made.astype(name), x) if made.ndim else (self._number(array, name), x)

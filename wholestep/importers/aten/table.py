@@ -80,7 +80,7 @@ def find_row(target: str) -> Row | None:
 
 def why_missing(target: str) -> str:
     """What is said of an op without a row."""
-    short = target.removeprefix("aten.")
+    short = target.removeprefix("aten.").removeprefix("complex.")
     return REFUSED.get(short) or REFUSED.get(short.rpartition(".")[0], "has no row here")
 
 
