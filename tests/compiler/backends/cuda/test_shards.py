@@ -18,8 +18,10 @@ from tests.compiler.backends.cuda.models import UNCHECKED
 from wholestep.compiler.backends.cpu.check import _check_layout as check_layout
 from wholestep.compiler.backends.cuda import shards as here
 from wholestep.compiler.backends.cuda.collectives import Sum
+from wholestep.compiler.backends.cuda.compiler import compile_text
 from wholestep.compiler.backends.cuda.format import FORMAT
 from wholestep.compiler.backends.cuda.memory import CudaMemory
+from wholestep.compiler.backends.cuda.render.source import render, with_primitives
 from wholestep.compiler.backends.cuda.shards import ShardedProgram
 from wholestep.compiler.plan.bodies import Exchange
 from wholestep.errors import InputError, PlanError, VerificationError
@@ -191,3 +193,16 @@ def test_a_gpu_cuts_states_by_their_rows_and_moves_nothing() -> None:
         FORMAT.check(replace(plans[0], kernels=(), buffers=(turned,)))
     with pytest.raises(PlanError, match=rf"buffer {cpu.id} is cut as states are"):
         check_layout(replace(cpu, type=gpu.type))
+
+
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
+def test_divided_steps_become_machine_code(precision: str) -> None:
+    """Without a GPU, by NVIDIA's compiler: kernels of parts, at places that a record tells them."""
+    words = ws.Spec(("batch", 6), "int32")
+    told = {"inputs": words, "targets": words, "loss": "cross_entropy", "optimizer": ws.AdamW(), "batch_size": 8}
+    told |= {"device": "null:cuda/sm_90", "options": UNCHECKED, "precision": precision, "shards": (2, 2), **PARTS}
+    plans = [ws.build_session(gpt(width=32), **told).plan]
+    plans += [session_of(**DIVIDED[0], device="null:cuda/sm_90", precision=precision).plan]
+    for plan in plans:
+        assert "rank.number" in plan.symbols
+        assert compile_text(with_primitives(render(plan).text), "sm_90")
