@@ -82,6 +82,32 @@ def test_a_network_that_was_read_from_a_file_goes_on_where_the_imported_one_stop
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
+def test_rows_that_are_left_over_count_as_the_others(tmp_path: Path) -> None:
+    """Ten rows by fours, in every entry point: the last batch has two, and another capacity is never asked for."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(10, 4)).astype(np.float32), np.arange(10) % 3
+    net = ws.from_torch(module, x[:1])
+    run = {"loss": "cross_entropy", "batch_size": 4, "shuffle": False, "progress": False}
+    ws.fit(net, (x, y), optimizer=ws.SGD(lr=0.1), epochs=1, checkpoint=tmp_path / "run", **run)
+    ws.fit(net, (x, y), optimizer=ws.SGD(lr=0.1), epochs=2, checkpoint=tmp_path / "run", resume=True, **run)
+
+    theirs = torch.optim.SGD(module.parameters(), lr=0.1)
+    rows, labels = torch.from_numpy(x), torch.from_numpy(y)
+    for first in (0, 4, 8, 0, 4, 8):
+        theirs.zero_grad()
+        nn.functional.cross_entropy(module(rows[first : first + 4]), labels[first : first + 4]).backward()
+        theirs.step()
+    scores = module.eval()(rows).detach()
+    for name, value in module.state_dict().items():
+        np.testing.assert_allclose(net.state_dict()[name], value.numpy(), 1e-4, 1e-5, err_msg=name)
+    np.testing.assert_allclose(net.predict(x, batch_size=4), scores.numpy(), 1e-4, 1e-5)
+    found = net.evaluate(x, y, loss="cross_entropy", metrics=["accuracy"], batch_size=4)
+    np.testing.assert_allclose(found["loss"], float(nn.functional.cross_entropy(scores, labels)), 1e-5)
+    assert found["accuracy"] == pytest.approx(float((scores.argmax(1) == labels).float().mean()))
+
+
 class Deciding(nn.Linear):
     """In evaluation it branches on data, which nothing can export."""
 

@@ -148,7 +148,7 @@ def _svd(
 
 def _svd_slope(left: Tensor, values: Tensor, right: Tensor, arriving: list[Tensor]) -> Tensor:
     """Of U, S and V: what turns U and V within the space that they span, and what leads out of it."""
-    k = int(values.shape[-1])  # type: ignore[arg-type]
+    k = int(values.shape[-1])
     unit = ws.eye(k, dtype=values.dtype)
     flat, upright = values.reshape((*values.shape[:-1], 1, k)), values.reshape((*values.shape, 1))
     gap = (1.0 - unit) / (flat * flat - upright * upright + unit)  # 1 / (σj² - σi²)

@@ -197,10 +197,13 @@ def _ndtri(r: Recorder, x: Any) -> Tensor:
 def _quantized(r: Recorder, x: Any, scale: Any, zero: Any, low: int, high: int) -> tuple[Tensor, Tensor]:
     """Rounded to whole steps; the gradient passes where the range reaches."""
     t = r.tensor(x)
-    step, start = (ws.stop_gradient(r.tensor(v, t.dtype.name)) for v in (scale, zero))
-    place = ws.stop_gradient(ws.round(t * (1.0 / step)) + start)
+    # torch keeps scales, their inverses and what is multiplied with them in float32
+    step = ws.stop_gradient(r.tensor(scale, "float32"))
+    start = ws.stop_gradient(r.tensor(zero, t.dtype.name))
+    inverse = (1.0 / step).astype(t.dtype)
+    place = ws.stop_gradient(ws.round(t * inverse) + start)
     inside = (place >= float(low)) & (place <= float(high))
-    value = (ws.clip(place, float(low), float(high)) - start) * step
+    value = ((ws.clip(place, float(low), float(high)) - start).astype("float32") * step).astype(t.dtype)
     return ws.where(inside, t + ws.stop_gradient(value - t), value), inside
 
 
