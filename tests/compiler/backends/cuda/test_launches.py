@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,15 @@ import pytest
 from sessions import data, mlp
 
 import wholestep as ws
-from tests.compiler.backends.cuda.emulated import Emulated
+from tests.compiler.backends.cuda.emulated import Emulated, emulated_device
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
+from tests.compiler.backends.cuda.models import MODELS, session_of
 from wholestep.compiler.backends.cuda import epochs, middle, schedule, sharing
 from wholestep.compiler.backends.cuda.program import CudaProgram
 from wholestep.compiler.backends.cuda.render.source import render
 from wholestep.compiler.backends.cuda.schedule import arena_end, scheduled_kernels
 from wholestep.compiler.backends.cuda.scheduled import MIDDLE, schedule_of
+from wholestep.compiler.backends.cuda.sharing import by_launch, check_launches, touched
 from wholestep.compiler.backends.host import Memory, prologue
 from wholestep.compiler.plan import serialize
 from wholestep.compiler.plan.kernel import Plan, Schedule, Space
@@ -25,6 +28,7 @@ from wholestep.errors import PlanError
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "cuda_launches.json"
 PLAIN = ws.CompileOptions(verify=False, egraph=False)
+ANEW = ws.CompileOptions(verify=False, egraph=False, cache=False)
 
 
 def planned(graph: ws.Graph, rows: int = 8) -> Plan:
@@ -199,3 +203,36 @@ def test_products_that_copy_ahead_are_as_exact_as_others(
         assert float(ours.step(x=x[:rows])) == pytest.approx(float(other.step(x=x[:rows])), rel=1e-5)
     for name in other.state.names:
         np.testing.assert_allclose(ours.get(name), other.get(name), rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["lenet", "gpt"])
+def test_large_plans_share_scratch_memory_and_update_more_often(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of one launch lie apart; gradients of the last layers are gone before those of the first ones come."""
+    plain = session_of(name, "null:cuda/sm_90").plan
+    monkeypatch.setattr(schedule, "LARGE", 0)
+    once = session_of(name, "null:cuda/sm_90", options=ANEW).plan
+    monkeypatch.setattr(schedule, "SOONER", 1.0)
+    with emulated_device():
+        session, batch = session_of(name, "emulated", options=ANEW), MODELS[name][1](3)
+        reference = session_of(name, "reference")
+        for _ in range(3):
+            losses = [float(s.step(**batch).loss) for s in (session, reference)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    plan = session.plan
+    check_launches(plan)
+    assert plan.arena_bytes <= once.arena_bytes
+    updated = {b.id for b in plan.buffers if b.space is Space.STATE}
+
+    def updates(plan: Plan) -> set[int]:
+        """Launches that write states."""
+        return {schedule_of(k).launch for k in plan.kernels if updated & touched(k)[1]}
+
+    assert len(updates(plan)) > len(updates(once))
+    assert scratch_end(plan) <= scratch_end(plain)
+    for launch in by_launch(plan.kernels):
+        used = sorted((s.scratch_at, s.scratch_at + s.scratch) for s in map(schedule_of, launch) if s.scratch)
+        assert all(end <= start for (_, end), (start, _) in pairwise(used))
+
+
+def scratch_end(plan: Plan) -> int:
+    return max(schedule_of(k).scratch_at + schedule_of(k).scratch for k in plan.kernels)

@@ -26,8 +26,20 @@ def in_good_order(draft: Draft) -> Draft:
     place: list[int] = []  # of each kernel: behind which one of the others it runs
     for i, before in enumerate(_dependencies(reads, writes)):
         place.append(max((place[j] for j in before), default=0) if aside[i] else i)
-    order = sorted(range(len(place)), key=lambda i: (place[i], i))
+        if aside[i] and isinstance(draft.kernels[i].body, Dot):
+            place[i] = _behind_twin(draft, reads, aside, place[i], i)
+    order = sorted(range(len(place)), key=lambda i: (place[i], aside[i], i))
     return replace(draft, kernels=tuple(replace(draft.kernels[i], id=n) for n, i in enumerate(order)))
+
+
+def _behind_twin(draft: Draft, reads: Sequence[set[int]], aside: Sequence[bool], place: int, own: int) -> int:
+    """A gradient of weights stands behind that of what they were multiplied by, where that is next.
+
+    Its result is the larger one, and comes when the other's workspace is free again.
+    """
+    twin = next((j for j in range(place + 1, len(aside)) if not aside[j]), place)
+    shares = isinstance(draft.kernels[twin].body, Dot) and reads[twin] & reads[own]
+    return twin if shares else place
 
 
 def _dependencies(reads: Sequence[set[int]], writes: Sequence[set[int]]) -> list[set[int]]:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 from wholestep.compiler.backends.cuda.driver import INSTALL
-from wholestep.compiler.backends.cuda.products import WORKSPACE, Matrix, Product
+from wholestep.compiler.backends.cuda.products import Matrix, Product
 from wholestep.compiler.ir.types import DType, bfloat16, float16, float32
 from wholestep.errors import DeviceError, OptionError
 
@@ -105,7 +105,7 @@ class Prepared:
     def _chosen(self) -> Found:
         preference, count, found = c_void_p(), c_int(), Found()
         _call("cublasLtMatmulPreferenceCreate", byref(preference))
-        _set("MatmulPreference", preference, MOST_WORKSPACE, c_uint64(WORKSPACE))
+        _set("MatmulPreference", preference, MOST_WORKSPACE, c_uint64(self.product.workspace))
         _set("MatmulPreference", preference, REDUCTIONS, c_uint32(IN_ORDER))
         for attribute in ALIGNMENTS:
             _set("MatmulPreference", preference, attribute, c_uint32(ALIGNMENT))

@@ -17,7 +17,7 @@ from wholestep.compiler.backends.cuda.driver import Gpu, Nodes
 from wholestep.compiler.backends.cuda.layout import DIMS, HEAD
 from wholestep.compiler.backends.cuda.products import product_of
 from wholestep.compiler.backends.cuda.render.source import Rendered, Source
-from wholestep.compiler.backends.cuda.schedule import COUNTERS, SCRATCH
+from wholestep.compiler.backends.cuda.schedule import COUNTERS
 from wholestep.compiler.backends.cuda.scheduled import EXCHANGE, GRAPH, LIBRARY, schedule_of, sorting_blocks
 from wholestep.compiler.ir.types import evaluate
 from wholestep.compiler.plan.bodies import Scatter
@@ -280,7 +280,8 @@ class Launches:
     def _shares_scratch(self) -> bool:
         """Do kernels have scratch memory or counters in the same place?"""
         used = [schedule_of(k) for k in self.plan.kernels if schedule_of(k).scratch]
-        return sum(s.scratch for s in used) > SCRATCH or sum(s.counters for s in used) > COUNTERS
+        end = max((s.scratch_at + s.scratch for s in used), default=0)
+        return sum(s.scratch for s in used) > end or sum(s.counters for s in used) > COUNTERS
 
     @property
     def count(self) -> int:

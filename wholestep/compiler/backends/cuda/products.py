@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.backends.cuda.target import library_flops, uses_tf32
 from wholestep.compiler.ir.types import DType, Extent, evaluate, float32, product
 from wholestep.compiler.plan.bodies import Dot
 from wholestep.compiler.plan.kernel import Draft, Kernel, Load, Plan
 
 MOST_CALLS = 64  # of one product
-WORKSPACE = 32 << 20  # bytes that the library may use
+WORKSPACE = 32 << 20  # bytes that the library may use, where tiles of the result are not many by themselves
+MANY_TILES = 128 << 20  # bytes of such a result
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Product:
     c: Matrix
     outer: int = 1
     bias: Matrix | None = None  # a row that is added to every row
+    workspace: int = WORKSPACE  # bytes that the library may use
     adds: bool = False  # is the product added to what is there?
     tf32: bool = False  # do float32 numbers lose their last 13 bits before they are multiplied?
 
@@ -158,6 +161,11 @@ def takes(plan: Draft, kernel: Kernel, sizes: Mapping[str, int]) -> bool:
     return all(contiguous) and flops >= least[dtype.name]
 
 
+def workspace_of(bytes: int) -> int:
+    """What the library may use for a result of so many bytes: k need not be cut where tiles are many."""
+    return 0 if bytes >= MANY_TILES else WORKSPACE
+
+
 def product_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
     """A product in a call of these sizes."""
     dot = kernel.body
@@ -185,4 +193,5 @@ def product_of(plan: Plan, kernel: Kernel, sizes: Mapping[str, int]) -> Product:
         dtype = next(i.dtype for i in dot.levels[0].body if i.op == "acc")
         c = Matrix(-1, dtype, 0, n, 1, m * n, batch * m * n)
     a, b = matrix(dot.a, dot.m, dot.k), matrix(dot.b, dot.k, dot.n)
-    return Product(m, n, k, batch, a, b, c, outer, bias, adds_up(dot), a.dtype == float32 and uses_tf32(plan.target))
+    tf32 = a.dtype == float32 and uses_tf32(plan.target)
+    return Product(m, n, k, batch, a, b, c, outer, bias, schedule_of(kernel).workspace, adds_up(dot), tf32)

@@ -58,6 +58,7 @@ MOST_SORTED = 1 << 15  # but no more indices than this: each is compared with ea
 SORTED_PIECES = 4  # pieces of 16 bytes of a row that a thread has
 LARGE = 256 << 20  # bytes of an arena from which on kernels run as early as they can, not as late
 LITTLE = 0.01  # of an arena that may be larger for fewer launches, where memory is short
+UPDATES, SOONER = 6, 0.95  # launches of updates instead of one, where the arena is smaller by so much
 SCRATCH = 64 << 20  # bytes in which kernels have scratch memory side by side
 COUNTERS = 1 << 16  # of the blocks that share a sum; all zero between kernels
 TINY_BLOCKS = 1056  # eight for each multiprocessor
@@ -81,6 +82,9 @@ def schedule(draft: Draft, frugal: bool = False, halvings: int = 0) -> Plan:
     large = frugal or plain.arena_bytes > LARGE or _shares_scratch(own)
     launches = sharing.updates_last(draft, own) if large else sharing.launches_of(draft, own)
     plan = _together(draft, launches) if len(launches) < len(own) else plain
+    if large and plan is not plain:
+        sooner = _together(draft, sharing.updates_last(draft, own, UPDATES))
+        plan = sooner if sooner.arena_bytes <= SOONER * plan.arena_bytes else plan
     # Gradients may wait for a launch of all updates, as they do where nothing is computed early.
     gradients = sum(b.bytes for b in plan.buffers if b.space is Space.STATE) // 3 if large else 0
     most = (1 + sharing.SHARE) * plain.arena_bytes + sharing.ROOM + gradients
@@ -112,8 +116,13 @@ def _shares_scratch(kernels: Sequence[Kernel]) -> bool:
 
 
 def scheduled_kernels(plan: Plan) -> tuple[Kernel, ...]:
-    """Kernels with their grids.  What chunks leave lies side by side while that is little: they may run at once."""
-    kernels, scratch, counters = [], 0, 0
+    """Kernels with their grids.
+
+    What chunks leave lies side by side where they may run at once: in a launch, and in small plans everywhere.
+    """
+    kernels, scratch, counters, launch = [], 0, 0, -1
+    placed = all(isinstance(k.schedule, CudaSchedule) for k in plan.kernels)
+    large = placed and arena_end(plan) > LARGE
     for kernel in plan.kernels:
         found = schedule_kernel(plan, kernel)
         if isinstance(kernel.schedule, CudaSchedule):  # it is known which launch it is in
@@ -122,11 +131,11 @@ def scheduled_kernels(plan: Plan) -> tuple[Kernel, ...]:
             if kernel.schedule.chained:
                 found = chains.in_rows(plan, kernel, found, kernel.schedule.chained)
         if found.scratch or found.counters:
-            scratch = 0 if scratch + found.scratch > SCRATCH else scratch
+            scratch = 0 if scratch + found.scratch > SCRATCH or (large and found.launch != launch) else scratch
             used = found.counters
             counters = 0 if counters + used > COUNTERS else counters
             found = replace(found, scratch_at=scratch, counters_at=counters)
-            scratch, counters = scratch + found.scratch, counters + used
+            scratch, counters, launch = scratch + found.scratch, counters + used, found.launch
         kernels.append(replace(kernel, schedule=found))
     return tuple(kernels)
 
@@ -280,8 +289,9 @@ def _dot(plan: Plan, kernel: Kernel) -> CudaSchedule:
     if products.takes(plan, kernel, sizes):
         elements = prod(evaluate(axes[a], sizes) for a in (*dot.batch, dot.m, dot.n))
         scratch = 0 if products.is_direct(plan, dot) else aligned(elements * acc.size)
-        blocks = _blocks(elements, THREADS)
-        return CudaSchedule(LIBRARY, THREADS, blocks, scratch=scratch, workspace=products.WORKSPACE)
+        blocks, result = _blocks(elements, THREADS), plan.buffers[next(dot.stores()).buffer].type.dtype.size
+        workspace = products.workspace_of(elements * (acc.size if scratch else result))
+        return CudaSchedule(LIBRARY, THREADS, blocks, scratch=scratch, workspace=workspace)
     return _product(sizes, batch, axes[dot.m], axes[dot.n], axes[dot.k], acc, whole_chunks=own_dtypes == {float32})
 
 

@@ -165,8 +165,11 @@ def as_one_kernel(draft: Draft, segment: Sequence[Kernel]) -> list[Part]:
     return [[replace(k, schedule=replace(schedule_of(k), owns=loop.owns))] for k in segment]
 
 
-def updates_last(draft: Draft, kernels: Sequence[Kernel]) -> list[list[Part]]:
-    """Kernels in their order, but for those that nobody waits for: these stand at the end, side by side."""
+def updates_last(draft: Draft, kernels: Sequence[Kernel], times: int = 1) -> list[list[Part]]:
+    """Kernels in their order, but for those that nobody waits for: these stand at the end, side by side.
+
+    Where they do so several times, the gradients of the last layers are gone before those of the first ones come.
+    """
     work = frozenset(b.id for b in draft.buffers if b.space is Space.WORK)
     if any(k.loop is not None for k in kernels):
         launches: list[list[Part]] = []
@@ -175,11 +178,30 @@ def updates_last(draft: Draft, kernels: Sequence[Kernel]) -> list[list[Part]]:
             one = as_one_kernel(draft, segment)
             launches += [one] if one else [[[k]] for k in segment]
         return launches
-    wanted = set[int]().union(*waits(kernels, work).values())
+    before = waits(kernels, work)
+    wanted = set[int]().union(*before.values())
     first = [k for k in kernels if k.id in wanted or not may_share(draft, k) or is_late_product(draft, k)]
-    ends = {k.id for k in kernels} - {k.id for k in first}
-    found: list[list[Part]] = [[[k]] for k in first]
-    return found + side_by_side(draft, [[k] for k in kernels if k.id in ends])
+    place = {k.id: i for i, k in enumerate(first)}
+    ready = {k.id: max((place[o] for o in before[k.id]), default=0) for k in kernels if k.id not in place}
+    ends = sorted((k for k in kernels if k.id in ready), key=lambda k: ready[k.id])
+    found: list[list[Part]] = []
+    for group in in_equal_parts(ends, times):
+        until = len(first) if group[-1] is ends[-1] else ready[group[-1].id] + 1
+        found += [
+            [[k]] for k in first[len([part for launch in found for part in launch if part[0].id in place]) : until]
+        ]
+        found += side_by_side(draft, [[k] for k in sorted(group, key=lambda k: k.id)])
+    return found or [[[k]] for k in first]
+
+
+def in_equal_parts(kernels: Sequence[Kernel], parts: int) -> list[list[Kernel]]:
+    """Kernels in their order, in parts of about as many bytes."""
+    whole, done = sum(k.bytes for k in kernels), 0
+    found: dict[int, list[Kernel]] = {}
+    for k in kernels:
+        found.setdefault(min(parts - 1, done * parts // max(1, whole)), []).append(k)
+        done += k.bytes
+    return list(found.values())
 
 
 def renumbered(launches: Sequence[Launch]) -> tuple[Kernel, ...]:
