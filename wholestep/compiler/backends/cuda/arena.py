@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from wholestep.compiler.backends.cuda.products import workspace_of
 from wholestep.compiler.backends.cuda.scheduled import schedule_of
 from wholestep.compiler.plan.bodies import Call, Dot, Nest, Window
 from wholestep.compiler.plan.first_fit import Span, first_fit
@@ -26,16 +27,21 @@ def in_good_order(draft: Draft) -> Draft:
     place: list[int] = []  # of each kernel: behind which one of the others it runs
     for i, before in enumerate(_dependencies(reads, writes)):
         place.append(max((place[j] for j in before), default=0) if aside[i] else i)
-        if aside[i] and isinstance(draft.kernels[i].body, Dot):
+        if aside[i] and isinstance(draft.kernels[i].body, Dot) and has_many_tiles(draft, writes[i]):
             place[i] = _behind_twin(draft, reads, aside, place[i], i)
     order = sorted(range(len(place)), key=lambda i: (place[i], aside[i], i))
     return replace(draft, kernels=tuple(replace(draft.kernels[i], id=n) for n, i in enumerate(order)))
 
 
-def _behind_twin(draft: Draft, reads: Sequence[set[int]], aside: Sequence[bool], place: int, own: int) -> int:
-    """A gradient of weights stands behind that of what they were multiplied by, where that is next.
+def has_many_tiles(draft: Draft, written: set[int]) -> bool:
+    """Is the result of a product so large that a library wants no workspace?"""
+    return any(not workspace_of(draft.buffers[b].bytes) for b in written)
 
-    Its result is the larger one, and comes when the other's workspace is free again.
+
+def _behind_twin(draft: Draft, reads: Sequence[set[int]], aside: Sequence[bool], place: int, own: int) -> int:
+    """The gradient of a large table stands behind that of what it was multiplied by, where that is next.
+
+    It wants no workspace, and comes when that of the other is free again.
     """
     twin = next((j for j in range(place + 1, len(aside)) if not aside[j]), place)
     shares = isinstance(draft.kernels[twin].body, Dot) and reads[twin] & reads[own]
