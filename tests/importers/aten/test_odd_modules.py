@@ -175,3 +175,16 @@ def test_parameters_without_elements_stay() -> None:
     net = ws.from_torch(Scores(), x)
     assert net.state_dict()["scores.tail.1.0.weight"].shape == (0, 8)
     np.testing.assert_allclose(net.predict(x.numpy()), module.log_prob(x).detach().numpy(), 1e-5, 1e-5)
+
+
+def test_an_alarm_is_not_taken_for_a_module_that_cannot_be_exported() -> None:
+    """Whoever limits the time of an import is told so at once: nothing is tried a second time."""
+    calls = []
+
+    def late(y: Any) -> Any:
+        calls.append(y)
+        raise TimeoutError("too long")
+
+    with pytest.raises(TimeoutError, match="too long"):
+        ws.from_torch(Returns(late), ROWS)
+    assert len(calls) == 1

@@ -18,7 +18,7 @@ import wholestep as ws
 from wholestep.compiler.frontend.custom_gradient import arriving_at, told_gradient
 from wholestep.compiler.frontend.tensor import Tensor
 from wholestep.importers.aten.record import Recorder
-from wholestep.importers.aten.table import row
+from wholestep.importers.aten.table import INTERRUPTED, row
 
 
 @torch.library.custom_op("wholestep::arriving", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
@@ -78,6 +78,8 @@ def kept_backwards() -> Iterator[set[str]]:
             context, result = _forward(cls, args, named)
             try:
                 return _with_backward(cls, context, args, result)
+            except INTERRUPTED:
+                raise
             except Exception:  # whatever it does that torch cannot trace: the gradient of its forward may be the same
                 forgotten.add(cls.__qualname__)
                 return result

@@ -16,7 +16,7 @@ from wholestep.errors import TrainingWarning, UsageError
 from wholestep.importers.aten.backwards import kept_backwards
 from wholestep.importers.aten.branches import without_checks
 from wholestep.importers.aten.stopped import mark_stopped
-from wholestep.importers.aten.table import find_row, load_table
+from wholestep.importers.aten.table import INTERRUPTED, find_row, load_table
 from wholestep.records import dataclass
 
 
@@ -119,6 +119,8 @@ def called_once(module: Any, call: Call, mode: str) -> bool:
     try:
         with _in_mode(module, mode), torch.no_grad(), torch.random.fork_rng(devices=[]):
             module(*call.args, **call.named)
+    except INTERRUPTED:
+        raise
     except Exception:  # whatever it is, exporting has told already what is wrong
         return False
     with torch.no_grad():
@@ -147,6 +149,8 @@ def _export(module: Any, call: Call, mode: str) -> Exported:
         try:
             done = program.run_decompositions(_table())
             _show_clamps(done)
+        except INTERRUPTED:
+            raise
         except Exception as error:
             fail(UsageError, f"torch cannot decompose {type(module).__name__} in {mode} mode: {_first_line(error)}")
     if forgotten and mode == "train":
@@ -179,10 +183,14 @@ def _exported(module: Any, call: Call, mode: str) -> Any:
     if sizes is not None:
         try:
             return torch.export.export(module, call.args, dict(call.named), dynamic_shapes=sizes, strict=False)
+        except INTERRUPTED:
+            raise
         except Exception:  # whatever torch meets: with fixed sizes it may still work, and then a warning says so
             pass
     try:
         program = torch.export.export(module, call.args, dict(call.named), strict=False)
+    except INTERRUPTED:
+        raise
     except Exception as error:
         fail(UsageError, f"torch.export cannot export {type(module).__name__} in {mode} mode: {_first_line(error)}")
     return program

@@ -90,7 +90,7 @@ def _named_errors(module: Any) -> Iterator[None]:
     """What nobody thought of is an error of this library too: it names the module, and keeps what happened."""
     try:
         yield
-    except (WholestepError, MemoryError, Warning):  # a warning is an error where users said so
+    except (WholestepError, MemoryError, TimeoutError, Warning):  # a warning is an error where users said so
         raise
     except Exception as error:
         fail(

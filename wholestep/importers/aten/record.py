@@ -23,7 +23,7 @@ from wholestep.compiler.ir.graph import SourceLine
 from wholestep.compiler.ir.types import Dim, Extent, Shape
 from wholestep.errors import UnsupportedOpError, WholestepError
 from wholestep.importers.aten.extents import extent_of
-from wholestep.importers.aten.table import REFUSED, find_row, load_table, why_missing
+from wholestep.importers.aten.table import INTERRUPTED, REFUSED, find_row, load_table, why_missing
 
 DTYPES = {
     getattr(torch, name): name
@@ -105,6 +105,8 @@ class Recorder:
                 raise
             reason = str(error).split("\n  at ")[0].rstrip(".")
             self.refuse(f"cannot be recorded: {reason}", error)
+        except INTERRUPTED:
+            raise
         except Exception as error:  # whatever a row did not expect of its arguments
             self.refuse(f"has arguments that its row does not take ({type(error).__name__}: {error})", error)
 
@@ -132,6 +134,8 @@ class Recorder:
         try:
             with torch.no_grad():
                 return node.target(*args, **named)
+        except INTERRUPTED:
+            raise
         except Exception as error:
             self.node = node
             self.refuse(f"cannot be computed while importing ({type(error).__name__}: {error})", error)

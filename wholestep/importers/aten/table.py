@@ -11,6 +11,7 @@ from wholestep.errors import UsageError
 from wholestep.records import dataclass
 
 Function = Callable[..., Any]
+INTERRUPTED = (TimeoutError, MemoryError)  # of whoever set an alarm or a limit: nothing is tried again
 F = TypeVar("F", bound=Function)
 
 FAMILIES = (
