@@ -126,9 +126,9 @@ In float64 a network marked * computes parts of itself in float32 whatever its d
 transformers do: there torch was made to compute them in float64. One marked + draws numbers, with dropout off too: it
 was given the same ones here and there. In float32 the last number is how far torch's own
 update is from its update in float64: where it is large the network, not a framework, loses the digits. It is one draw:
-of efficientvit_b0 torch's update is 5e-5 from float64 as it is, and 2e-3, as ours, with images in channels_last or weights
-that differ in their last bit (two of eight times); of mixnet_s it is 1e-3, and 2e-3 to 6e-2. Gradients of a first
-step are as near to float64 here as torch's are.
+of efficientvit_b0 torch's update is 5e-5 from float64 as it is, and 2e-3, as ours, with images in channels_last or
+weights that differ in their last bit (two of eight times), though the gradients of the first step are as near to
+float64 here as torch's; of mixnet_s it is 1e-3 as it is, and 2e-3 to 6e-2 otherwise.
 """
 
 
