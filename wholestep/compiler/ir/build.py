@@ -6,8 +6,7 @@ New nodes carry the name and the source line of the node they come from: see `or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -23,14 +22,19 @@ A = TypeVar("A", bound=Attrs)
 _ORIGIN: ContextVar[tuple[str, SourceLine | None]] = ContextVar("origin", default=("", None))
 
 
-@contextmanager
-def origin(node: Node, name: str | None = None) -> Iterator[None]:
+class origin:  # noqa: N801 - `with origin(node):`; a generator would take as long as the node that is made inside
     """Nodes made inside carry this node's source line, and its name unless another is given."""
-    token = _ORIGIN.set((node.name if name is None else name, node.line))
-    try:
-        yield
-    finally:
-        _ORIGIN.reset(token)
+
+    __slots__ = ("_said", "_token")
+
+    def __init__(self, node: Node, name: str | None = None) -> None:
+        self._said = (node.name if name is None else name, node.line)
+
+    def __enter__(self) -> None:
+        self._token = _ORIGIN.set(self._said)
+
+    def __exit__(self, *_: object) -> None:
+        _ORIGIN.reset(self._token)
 
 
 def make(op: str, inputs: Sequence[Node], attrs: Attrs = NONE) -> Node:

@@ -62,7 +62,9 @@ class Node:
 
     def with_inputs(self, inputs: Sequence[Node]) -> Node:
         """The same operation over other inputs; itself where nothing changed."""
-        if all(a is b for a, b in zip(inputs, self.inputs, strict=True)):
+        inputs = tuple(inputs)
+        assert len(inputs) == len(self.inputs), f"{self.op} has {len(self.inputs)} inputs, not {len(inputs)}"
+        if inputs == self.inputs:  # nodes are equal only to themselves
             return self
         return Node(self.op, inputs, self.attrs, self.name, self.line)
 

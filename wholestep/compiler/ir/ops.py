@@ -76,7 +76,8 @@ class Op:
             f"{self.name} takes {self.arity} inputs, not {len(inputs)}"
         )
         taken = TupleType if self.name == "item" else TensorType
-        assert all(isinstance(t, taken) for t in inputs), f"{self.name} takes a {taken.__name__}; received {inputs}"
+        for given in inputs:
+            assert isinstance(given, taken), f"{self.name} takes a {taken.__name__}; received {inputs}"
         if self.family in (Family.LEAF, Family.CONTROL, Family.LOOP):
             return self.rule(attrs, *inputs)
         return _known_type(self.rule, attrs, inputs)

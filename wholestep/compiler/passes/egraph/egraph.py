@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Slot = int | float
 
 
-@dataclass(frozen=True, order=True)
-class ENode:
+class ENode(NamedTuple):
     """One operation over numbered children: a constructor, its attributes as numbers, its type's id.
 
-    In a request the children are earlier terms; in an e-graph they are classes.
+    In a request the children are earlier terms; in an e-graph they are classes.  A tuple: extraction hashes and
+    compares them all the time, which methods of Python take several times as long for.
     """
 
     head: str
