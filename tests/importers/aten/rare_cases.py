@@ -80,6 +80,10 @@ EIGEN: dict[str, Case] = {
     "pinv of tall": (L.pinv, [some(2, 5, 3)]),
     "pinv of wide": (lambda x: L.pinv(x, atol=0.01), [some(3, 4)]),
     "pinv of few ranks": (lambda x, y: L.pinv(x @ y, rtol=1e-6), [some(4, 2), some(2, 3)]),
+    "lu": (lambda x: torch.cat(L.lu(x)), [some(4, 4)]),
+    "lu_factor": (lambda x: sum(t + 0.0 * x for t in L.lu_factor(x)), [some(3, 3)]),
+    "lu_solve": (lambda x, y: L.lu_solve(*L.lu_factor(x), y), [some(2, 4, 4), some(2, 4, 3)]),
+    "lu_unpack": (lambda x: torch.cat(torch.lu_unpack(*L.lu_factor(x))), [some(5, 5)]),
     "old names": (_by_old_names, [some(4, 4), some(4, 2)]),
 }  # fmt: skip
 

@@ -163,17 +163,12 @@ def _export(module: Any, call: Call, mode: str) -> Exported:
     exported = Exported(done, mode)
     for _, kind, name in exported.outputs():
         trained = kind is OutputKind.PARAMETER_MUTATION and exported.number(str(name)).requires_grad
-        if trained:
-            fail(
-                UsageError,
-                f"the module changes the parameter {name!r} in its forward, as embeddings with max_norm do. A step "
-                "changes it by its gradient alone: leave that out, or normalise what is read from it.",
-            )
-        if kind not in (RESULT, *CHANGES, TOKEN):
+        if trained or kind not in (RESULT, *CHANGES, TOKEN):
             fail(
                 UsageError,
                 f"the module changes {name!r} ({kind.name.lower().replace('_', ' ')}) in its forward; only buffers, "
-                "and parameters that need no gradient, may change.",
+                "and parameters that need no gradient, may change"
+                + (", as embeddings with max_norm would: normalise what is read from it." if trained else "."),
             )
     return exported
 

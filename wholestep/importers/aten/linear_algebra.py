@@ -196,3 +196,70 @@ def _qr(r: Recorder, x: Any, mode: str = "reduced") -> tuple[Tensor, Tensor]:
         base = base - factor * ws.matmul(base, upright) * flat
     triangle = above[..., :n, :] * (ws.iota((n, n), 1) >= ws.iota((n, n), 0)).astype(t.dtype)
     return base[..., :n], triangle
+
+
+def _eliminated(a: Tensor, n: int) -> tuple[Tensor, list[Tensor]]:
+    """L below the diagonal and U above, of rows in another order; the row, from 0 on, that each was exchanged with."""
+    whole, pivots = a, []
+    rows, columns = ws.iota((n,), 0, "int64"), ws.iota((n,), 0)
+    for k in range(n):
+        largest = ws.abs(ws.stop_gradient(whole)[..., k:, k]).argmax(-1, True).astype("int64") + k
+        pivots.append(largest)
+        whole = _exchanged(whole, rows, k, largest)
+        factors = ws.where(rows > k, whole[..., k] / whole[..., k : k + 1, k], 0.0)
+        upright = factors.reshape((*factors.shape, 1))
+        after = whole - upright * whole[..., k : k + 1, :]
+        whole = ws.where(columns > k, after, ws.where((columns == k) & (rows > k).reshape((n, 1)), upright, whole))
+    return whole, pivots
+
+
+def _exchanged(x: Tensor, rows: Tensor, k: int, other: Tensor) -> Tensor:
+    order = ws.where(rows == k, other, ws.where(rows == other, k, rows))
+    return ws.take_along_axis(x, order.reshape((*order.shape, 1)).expand(*x.shape), -2)
+
+
+@row("linalg_lu_factor_ex", "_lu_with_info", refuses=f"{REFUSES}; matrices that are not square; pivot=False")
+def _lu_factor(r: Recorder, x: Any, *, pivot: bool = True, **_: Any) -> tuple[Any, ...]:
+    a, n = _factored(r, x, pivot)
+    whole, pivots = _eliminated(a, n)
+    return whole, (ws.concat(pivots, -1) + 1).astype("int32"), None
+
+
+@row("linalg_lu", refuses=f"{REFUSES}; matrices that are not square; pivot=False")
+def _lu(r: Recorder, x: Any, *, pivot: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    a, n = _factored(r, x, pivot)
+    whole, pivots = _eliminated(a, n)
+    return _unpacked(whole, pivots, n)
+
+
+def _factored(r: Recorder, x: Any, pivot: bool) -> tuple[Tensor, int]:
+    a, n = _square(r, x)
+    if a.shape[-2] != n or not pivot:
+        r.refuse(f"takes matrices of {a.shape[-2]} rows and {n} columns, pivot={pivot}")
+    return a, n
+
+
+def _unpacked(whole: Tensor, pivots: list[Tensor], n: int) -> tuple[Tensor, Tensor, Tensor]:
+    unit = _identity(whole, n)
+    below = (ws.iota((n, n), 0) > ws.iota((n, n), 1)).astype(whole.dtype)
+    order, rows = unit.expand(*whole.shape), ws.iota((n,), 0, "int64")
+    for k, other in enumerate(pivots):
+        order = _exchanged(order, rows, k, other)
+    return order.transpose(-1, -2), whole * below + unit, whole * (1.0 - below)
+
+
+@row("lu_unpack", refuses=REFUSES)
+def _lu_unpack(
+    r: Recorder, x: Any, pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    (a, n), p = _square(r, x), r.tensor(pivots, "int64") - 1
+    return _unpacked(a, [p[..., k : k + 1] for k in range(n)], n)
+
+
+@row("linalg_lu_solve", refuses=f"{REFUSES}; adjoint=True")
+def _lu_solve(r: Recorder, x: Any, pivots: Any, y: Any, *, left: bool = True, adjoint: bool = False) -> Tensor:
+    if adjoint or not left:
+        r.refuse("solves from the other side, or for the adjoint: transpose the matrices instead")
+    order, lower, upper = _lu_unpack(r, x, pivots)
+    half = _solve_triangular(r, lower, ws.matmul(order.transpose(-1, -2), r.tensor(y)), upper=False)
+    return _solve_triangular(r, upper, half, upper=True)
