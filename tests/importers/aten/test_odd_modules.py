@@ -127,7 +127,7 @@ ROWS = torch.randn(3, 4)
         (nn.LazyLinear(3), ROWS, r"'weight', which has no shape before the first call: call the module once"),
         (Returns(lambda _: 3), ROWS, r"Returns gives no tensor"),
         (nn.Linear(4, 4), np.array(["a"]), r"the example holds numbers; received an array of <U1"),
-        (nn.Embedding(5, 3, max_norm=1.0), torch.ones(2, 2, dtype=torch.int64), r"changes 'weight'.*max_norm would: normalise"),
+        (nn.Embedding(5, 3, max_norm=1.0), torch.ones(2, 2, dtype=torch.int64), r"'weight'.*max_norm would: normalise"),
         (Returns(lambda y: y.sum().item() * y), ROWS, r"makes a number of Python of the data"),
         (Returns(lambda y: torch.where(y > 0)[0]), ROWS, r"has a shape that depends on the data"),
         (Returns(lambda y: torch.unique(y)), ROWS, r"_unique2.*has a shape that depends on the data"),
