@@ -102,7 +102,7 @@ def main() -> int:
     )
     missing = [] if sanitizer else ["## compute-sanitizer\nIt is not on the PATH of this machine.\n"]
     given.page.write_text("\n".join([head, *(part.page() for part in parts), *missing]))
-    return max(part.code for part in parts)
+    return int(any(part.code for part in parts))  # of a signal it is negative
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ With `--gpu` the GPU and NCCL are this machine's own.
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.fake_nccl import FakeNccl, fake_nccl
 from tests.compiler.backends.cuda.models import UNCHECKED, device_bytes
 from wholestep.compiler.backends.cuda import nccl
+from wholestep.compiler.backends.cuda.driver import Graph
 from wholestep.compiler.backends.cuda.driver import gpu as numbered
 from wholestep.compiler.backends.cuda.program import CudaProgram
 from wholestep.compiler.plan.bodies import Exchange
@@ -105,6 +107,24 @@ def test_one_rank_that_divides_the_optimizers_state_among_one(gpu: FakeDriver | 
 def test_a_profile_has_the_collectives(ranks: FakeNccl | None) -> None:
     profile = session_of(workers=ALONE).profile(x=X[:8], labels=Y[:8])
     assert "exchange" in str(profile)
+
+
+def test_who_leaves_lets_go_of_all_graphs(ranks: FakeNccl | None) -> None:
+    """NCCL waits for graphs with exchanges in them, and those must not be destroyed behind its end."""
+
+    def graphs() -> int:
+        gc.collect()
+        return sum(isinstance(found, Graph) for found in gc.get_objects())
+
+    before, session = graphs(), session_of(workers=ALONE)
+    for rows in (8, 5, 8):
+        session.step(x=X[:rows], labels=Y[:rows])
+    session.run(x=X, labels=Y, epochs=1)
+    assert graphs() > before
+    program = session._programs.main.program
+    assert isinstance(program, CudaProgram)
+    program.forget_graphs()
+    assert graphs() == before
 
 
 @pytest.mark.long

@@ -121,6 +121,7 @@ class CudaProgram:
         self._epochs: Epochs | None = None
         self.recorder = _recorder(self._gpu) if place.profile else None
         self._graphs: dict[tuple[int | None, tuple[int, ...]], Graph] = {}
+        self._ready: dict[int, Graph] = {}  # by turn, of the sizes of the last launch
         self._sizes: Mapping[str, int] | None = None  # of the last launch
         self._last = CudaTicket(self, self._exchange.next()[1], {})
         self._seen = -1
@@ -210,7 +211,7 @@ class CudaProgram:
 
     def forget_graphs(self) -> None:
         """Let go of graphs: addresses have changed, or those who exchange are leaving."""
-        self._graphs, self._sizes = {}, None
+        self._graphs, self._ready, self._sizes = {}, {}, None
         if self._epochs is not None:
             self._epochs.forget_graphs()
 
@@ -263,8 +264,7 @@ class CudaProgram:
         """Note what a launch needs of its sizes: those after it mostly have the same."""
         self._own_sizes = self.share.sizes(sizes)
         self._limits = [(name, unsigned, evaluate(limit, sizes)) for name, unsigned, limit in self._bounds]
-        self._ready: dict[int, Graph] = {}  # by turn
-        self._sizes = sizes
+        self._ready, self._sizes = {}, sizes
 
     def _check_indices(self) -> None:
         """IndexRefusedError where an input holds an index outside its bound."""
