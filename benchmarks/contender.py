@@ -84,7 +84,7 @@ class Contender:
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             missing = "ModuleNotFoundError" in answer["error"]
-            hint = "\nPeers are installed by: pip install -e '.[bench]'" if missing else ""
+            hint = "\nPeers are installed by: pip install -e '.[bench,zoo]'" if missing else ""
             raise BenchmarkError(f"{self.name}: {answer['error']}{hint}")
         time.sleep(SETTLE_SECONDS)
         self.left_at = (time.perf_counter(), self.cpu_seconds())
