@@ -486,3 +486,25 @@ def test_predict_takes_any_number_of_rows() -> None:
     np.testing.assert_array_equal(session.predict(x=x.tolist()), whole)  # lists are arrays to be
     with pytest.raises(ShapeError, match="the input 'x'"):
         session.predict(x=x[:, :3])
+
+
+@pytest.mark.parametrize("exactness", ["reassociating", "bitwise"])
+def test_what_a_slice_takes_nothing_of_has_a_gradient_of_zero(exactness: str) -> None:
+    """A rewrite of the forward pass leaves it out; it is trained all the same, as in torch: weight decay goes on."""
+
+    class Halves(ws.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = ws.nn.Linear(3, 4), ws.nn.Linear(3, 4)
+
+        def forward(self, x: ws.Tensor) -> ws.Tensor:
+            return ws.concat([self.a(x), self.b(x)], axis=1)[:, 0:2]
+
+    model, x, y = Halves(), np.ones((4, 3), np.float32), np.zeros((4, 2), np.float32)
+    about = {"inputs": ws.Spec(("batch", 3)), "targets": ws.Spec(("batch", 2)), "loss": "mse", "batch_size": 4}
+    optimizer, options = ws.SGD(lr=0.5, weight_decay=0.5), ws.CompileOptions(exactness=exactness)
+    session = ws.build_session(model, **about, optimizer=optimizer, options=options, seed=0)
+    before = {name: session.get(name) for name in ("a.weight", "b.weight")}
+    session.step(x=x, labels=y)
+    np.testing.assert_allclose(session.get("b.weight"), 0.75 * before["b.weight"], rtol=1e-6)
+    assert not np.allclose(session.get("a.weight"), 0.75 * before["a.weight"])

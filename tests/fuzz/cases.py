@@ -46,6 +46,11 @@ def whole(dtype: str, *ops: Op) -> Program:
 
 
 NETWORKS: dict[str, Network] = {
+    "a branch of which a slice takes nothing": network(
+        ("batch", 3),
+        layer("branches", (), (layer("linear", outputs=31, bias=True),)),
+        layer("one", axis=1, place=0),
+    ),
     # channels per group above 16 and no multiple of 16
     **{
         f"grouped convolution of {n} channels a group": network(("batch", 2 * n, 4, 4), conv(n, groups=2), dtype=dtype)

@@ -45,7 +45,7 @@ from wholestep.compiler.spans import Integers, OptimizeReport, Spans
 from wholestep.compiler.stage import ForTarget, Pass, Stage, own, own_pass, passes_at, with_target
 from wholestep.compiler.target import Target
 from wholestep.compiler.within import plan_within
-from wholestep.errors import GraphError
+from wholestep.errors import GradientError, GraphError
 from wholestep.options import CompileOptions
 
 log = logging.getLogger("wholestep")
@@ -142,12 +142,27 @@ class Compiler:
     def run_stages(self, graph: Graph, target: Target, until: str | None = None) -> Graph:
         """The graph for a target after the stage `until`, or after all of them."""
         assert until is None or until in [s.name for s in STAGES], f"there is no stage {until!r}"
+        plain = graph
         for stage in STAGES:
-            if stage.name != "optimize_full" or self.options.optimize:
+            if stage.name == "autodiff":
+                graph = self._differentiated(stage, graph, plain, target)
+            elif stage.name != "optimize_full" or self.options.optimize:
                 graph = self._run_stage(stage, graph, target)
             if stage.name == until:
                 break
         return graph
+
+    def _differentiated(self, stage: Stage, graph: Graph, plain: Graph, target: Target) -> Graph:
+        """The graph without gradients; the plain one, where a rewrite has dropped a parameter's part of the loss.
+
+        Of `concat([a, b])[:, :1]` no rewrite leaves b: its gradient is 0, and not missing.
+        """
+        try:
+            return self._run_stage(stage, graph, target)
+        except GradientError:
+            if graph is plain:
+                raise
+        return self._run_stage(stage, plain, target)
 
     def _run_stage(self, stage: Stage, graph: Graph, target: Target) -> Graph:
         with self.spans.span(stage.name) as span:
