@@ -32,7 +32,6 @@ class GpuCase:
     kind: Literal["step", "epochs", "update"] = "step"  # epochs: over rows that lie on the GPU; update: AdamW alone
     tf32: bool = False  # of our own products in float32; peers always have it
     memory: float | None = None  # the part of its bytes that our step may take; peers take what they do
-    against: str = ""  # the peer that what is asked speaks of; "": the best
 
     @property
     def name(self) -> str:
@@ -135,7 +134,7 @@ CASES: dict[str, GpuCase] = {
     found.name: found
     for found in (
         GpuCase(GPT2, half("b16", 16), COMPILED, target=1.14, line=1.06),
-        GpuCase(GPT2, half("b16", 16), COMPILED, target=1.05, line=1.05, memory=0.7, against="torch_compile"),
+        GpuCase(GPT2, half("b16", 16), COMPILED, target=1.05, line=1.05, memory=0.7),
         GpuCase(GPT2, half("b4", 4), COMPILED, target=1.2, line=1.1),
         GpuCase(GPT2, half("b1", 1), COMPILED, target=1.25, line=1.1),
         GpuCase(mlp.CASE, mlp.CASE.cell("b32_adam"), (*GRAPHS, "jax"), target=12, line=25, asked="us"),

@@ -104,7 +104,7 @@ def summary(found: GpuCase, times: dict[str, list[float]]) -> dict[str, Any]:
     ours = times[OURS]
     ratios = {n: round(median(t / o for t, o in zip(v, ours, strict=True)), 3) for n, v in times.items() if n != OURS}
     best = min(ratios.values()) if ratios else None
-    reached = median(ours) if found.asked == "us" else ratios.get(found.against, best)
+    reached = median(ours) if found.asked == "us" else best
     return {
         "us": {name: round(median(values), 2) for name, values in times.items()},
         "ratios": ratios,

@@ -34,13 +34,6 @@ def test_a_verdict_is_by_time_or_by_ratio(name: str, ours: float, peer: float, v
     json.dumps(found)
 
 
-def test_a_limit_of_memory_is_judged_by_the_peer_that_is_named() -> None:
-    times = {OURS: [10.0] * 3, "torch_compile": [10.7] * 3, "torch_compile_graph": [10.4] * 3}
-    found = run.summary(CASES["gpt2_b16_memory"], times)
-    assert (found["verdict"], found["best_ratio"]) == ("target", 1.04)
-    assert run.summary(CASES["gpt2_b16"], times)["verdict"] == "not done"
-
-
 def test_nothing_is_said_about_peers_that_were_not_asked() -> None:
     assert run.summary(CASES["gpt2_b4"], {OURS: [1.0]})["verdict"] == "not compared"
 
