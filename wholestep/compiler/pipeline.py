@@ -159,10 +159,12 @@ class Compiler:
         """
         try:
             return self._run_stage(stage, graph, target)
-        except GradientError:
+        except GradientError as error:
             if graph is plain:
                 raise
-        return self._run_stage(stage, plain, target)
+            found = self._run_stage(stage, plain, target)
+            self.given_up.append(f"rewrites of the forward pass were left out: {described(error)}")
+            return found
 
     def _run_stage(self, stage: Stage, graph: Graph, target: Target) -> Graph:
         with self.spans.span(stage.name) as span:

@@ -234,5 +234,30 @@ def test_large_plans_share_scratch_memory_and_update_more_often(name: str, monke
         assert all(end <= start for (_, end), (start, _) in pairwise(used))
 
 
+def test_launches_of_large_plans_use_the_same_scratch_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of two long products lie side by side in a small plan, in one place in a large one; results are equal."""
+
+    def plan() -> Plan:
+        g = ws.Graph()
+        made = []
+        for name in ("a", "b"):
+            x = g.input(name, ("batch", 2000))
+            made.append(ws.tanh(x @ g.parameter(f"w{name}", (2000, 16))).mean())
+        g.set_outputs({"loss": made[0] + made[1]})
+        where = {"device": "null:cuda/sm_90", "options": ANEW}
+        return ws.build_session(g, optimizer=ws.SGD(lr=1e-2), batch_size=8, **where).plan
+
+    given = {n: np.random.default_rng(i).standard_normal((8, 2000)).astype(np.float32) for i, n in enumerate("ab")}
+    small = plan()
+    monkeypatch.setattr(schedule, "LARGE", 0)
+    large = plan()
+    assert 0 < scratch_end(large) < scratch_end(small)
+    found, other = (stepped(p, (0, 0), given) for p in (small, large))
+    names = [{b.name: b.id for b in p.buffers if b.space is Space.STATE} for p in (small, large)]
+    assert names[0].keys() == names[1].keys()
+    for name, id in names[0].items():
+        np.testing.assert_allclose(found[id], other[names[1][name]], rtol=1e-6, err_msg=name)
+
+
 def scratch_end(plan: Plan) -> int:
     return max(schedule_of(k).scratch_at + schedule_of(k).scratch for k in plan.kernels)

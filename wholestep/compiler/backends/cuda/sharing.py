@@ -185,13 +185,13 @@ def updates_last(draft: Draft, kernels: Sequence[Kernel], times: int = 1) -> lis
     ready = {k.id: max((place[o] for o in before[k.id]), default=0) for k in kernels if k.id not in place}
     ends = sorted((k for k in kernels if k.id in ready), key=lambda k: ready[k.id])
     found: list[list[Part]] = []
+    start = 0
     for group in in_equal_parts(ends, times):
-        until = len(first) if group[-1] is ends[-1] else ready[group[-1].id] + 1
-        found += [
-            [[k]] for k in first[len([part for launch in found for part in launch if part[0].id in place]) : until]
-        ]
+        end = len(first) if group[-1] is ends[-1] else ready[group[-1].id] + 1
+        found += [[[k]] for k in first[start:end]]
         found += side_by_side(draft, [[k] for k in sorted(group, key=lambda k: k.id)])
-    return found or [[[k]] for k in first]
+        start = end
+    return found + [[[k]] for k in first[start:]]
 
 
 def in_equal_parts(kernels: Sequence[Kernel], parts: int) -> list[list[Kernel]]:
