@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import wholestep as ws
-from tests.compiler.backends.cuda.emulated import Emulated, Memory
+from tests.compiler.backends.cuda import random_cells
+from tests.compiler.backends.cuda.emulated import Emulated, Memory, emulated_device
 from tests.compiler.backends.cuda.fake_gpu import FakeDriver
 from tests.compiler.backends.cuda.test_machine_code import compiled
 from wholestep.compiler.backends.cuda import driver, loops
@@ -119,6 +120,24 @@ def test_a_loop_computes_what_its_launches_do(
         assert_same(found, launched)
     for parameter, value in launched.items():  # NVIDIA's compiler may contract the same formula otherwise
         np.testing.assert_allclose(found[parameter], value, err_msg=parameter, rtol=1e-5, atol=1e-6)
+
+
+def test_cells_that_nobody_wrote_train_as_on_the_reference() -> None:
+    in_one = 0
+    with emulated_device():
+        for seed in (2, 24, 25, 27, 29, 125, 126, 129):
+            ours, other = (random_cells.session_of(seed, device) for device in ("emulated", "reference"))
+            in_one += any(schedule_of(k).owns for k in ours.plan.kernels)
+            for batch in random_cells.batches(seed):
+                losses = [float(s.step(**batch).loss) for s in (ours, other)]
+                assert losses[0] == pytest.approx(losses[1], rel=1e-5), seed
+            for name in other.state.names:
+                value = other.get(name)
+                scale = np.abs(value).max()
+                np.testing.assert_allclose(
+                    ours.get(name), value, atol=1e-5 * scale, rtol=1e-4, err_msg=f"{seed} {name}"
+                )
+    assert in_one >= 4
 
 
 def test_a_shorter_sentence_ends_its_loop_earlier(gpu: FakeDriver | None) -> None:
