@@ -48,6 +48,9 @@ SIZES = {
 }
 # Bytes and float32 operations a second by NVIDIA's data sheets: H200, A100 of 80 GB, RTX 3090, RTX 4090.
 SHEETS = {"sm_90": (4.8, 67.0), "sm_80": (2.0, 19.5), "sm_86": (0.94, 35.6), "sm_89": (1.0, 82.6)}
+# Trillions of operations a second that large products of the library reach, half and in tf32: measured on an H200 in
+# steps of large models, estimated from the data sheets elsewhere.
+PRODUCTS = {"sm_90": (700.0, 370.0), "sm_80": (250.0, 120.0), "sm_86": (60.0, 30.0), "sm_89": (150.0, 75.0)}
 
 T = ws.Tensor
 UNARY: dict[str, Callable[[T], T]] = {
@@ -183,6 +186,18 @@ def derived(measured: Mapping[str, Any], kind: str) -> dict[str, Any]:
     }
 
 
+def with_library(table: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """The table of a GPU with what products cost that a library makes."""
+    half, tf32 = PRODUCTS[kind]
+    found = "measured in steps of large models" if kind == "sm_90" else "estimated"
+    return {
+        **table,
+        "origin": f"{table['origin']}; half and tf32 products {found}: {half:.0f} and {tf32:.0f} TFLOP/s",
+        "half_product": rounded(2e-3 / half),
+        "tf32_product": rounded(2e-3 / tf32),
+    }
+
+
 def tables(device: str) -> dict[Path, dict[str, Any]]:
     """File -> what it is to hold."""
     if device == "cpu":
@@ -190,7 +205,8 @@ def tables(device: str) -> dict[Path, dict[str, Any]]:
     from wholestep.compiler.backends.cuda.driver import gpu
 
     own = Bench(device).measure(f"measured: python -m benchmarks.calibrate --device cuda, {gpu(0).name}, float32")
-    return {GPUS / f"{kind}.json": own if kind == "sm_90" else derived(own, kind) for kind in SHEETS}
+    kinds = {kind: own if kind == "sm_90" else derived(own, kind) for kind in SHEETS}
+    return {GPUS / f"{kind}.json": with_library(table, kind) for kind, table in kinds.items()}
 
 
 def main() -> None:

@@ -15,8 +15,13 @@ import wholestep as ws
 from tests.compiler.backends.cuda.emulated import emulated_device
 from tests.compiler.backends.cuda.test_plain_products import ALL
 from tests.compiler.backends.cuda.test_plain_products import PLAIN as PLAIN_PRODUCTS
+from tests.compiler.passes.common import graph_of, leaf
 from tests.compilers import quick
 from wholestep.compiler.backends.cuda import chunks, products
+from wholestep.compiler.backends.cuda.target import TARGETS
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.types import bfloat16
+from wholestep.compiler.passes.recompute import Kept
 from wholestep.compiler.plan import partial_sums
 from wholestep.errors import LimitError, OptionError, UsageError
 from wholestep.session.build import build_session_with_report
@@ -135,6 +140,16 @@ def test_an_emulated_gpu_makes_values_products_and_the_largest_again(monkeypatch
     assert re.search(r"values made again, [1-9][0-9]* products twice, the largest value in [48] parts", note), note
     assert limited.report().peak_bytes == least.value.bytes < free.report().peak_bytes
     np.testing.assert_allclose(losses, expected, rtol=2e-3)
+
+
+def test_a_product_is_made_again_at_the_price_of_half_operands() -> None:
+    x, w, v = (leaf(name, shape, bfloat16) for name, shape in (("x", (64, 32)), ("w", (32, 128)), ("v", (128, 64))))
+    product = b.matmul(x, w)
+    value = b.cast(product, bfloat16)  # read at once, and behind another product
+    graph, own = graph_of(b.matmul(b.cast(b.matmul(value, v), bfloat16), value)), TARGETS["cuda/sm_90"].costs
+    (cheap,), (dear,) = (Kept(graph, {}, costs).choices()[1] for costs in (own, replace(own, half_product=0.0)))
+    assert cheap.products == (graph.nodes.index(product),)
+    assert dear.cost - cheap.cost == pytest.approx(64 * 128 * 32 * (own.product - own.half_product))
 
 
 def test_fit_trains_the_same_with_less() -> None:

@@ -214,6 +214,25 @@ def test_layers_of_a_small_convolutional_network() -> None:
     assert all(layers[name].update > 0 for name in ("0.0", "2"))
 
 
+def test_layers_of_a_step_with_a_limit_of_memory() -> None:
+    """Its plan is made again within the same limit."""
+    tokens = ws.Spec(("batch", 16), "int32")
+    session = ws.build_session(
+        ws.models.gpt2(layers=3, width=32, heads=2, vocabulary=64, context=16),
+        inputs=tokens,
+        targets=tokens,
+        loss="cross_entropy",
+        batch_size=64,
+        memory=0.9,
+        threads=2,
+        options=quick(),
+    )
+    assert "values made again" in "\n".join(session.plan.notes)
+    batch = {name: np.zeros((64, 16), np.int32) for name in ("x", "labels")}
+    layers = session.profile(batch, steps=1).by_layer()
+    assert layers["h.0.mlp.c_fc"].forward > 0
+
+
 def test_what_has_no_layers(of_mlp: tuple[ws.Session, Profile], session: ws.Session) -> None:
     _, found = of_mlp
     with pytest.raises(ws.errors.UsageError, match="made from a plan alone, which does not say which layers"):

@@ -27,7 +27,7 @@ from wholestep.compiler.backends.cuda.target import TARGETS as GPUS
 from wholestep.compiler.ir.graph import Graph
 from wholestep.compiler.ir.interpret import interpret
 from wholestep.compiler.ir.ops import OPS, Family
-from wholestep.compiler.ir.types import DTYPES
+from wholestep.compiler.ir.types import DTYPES, bfloat16, float16, float32, float64
 from wholestep.compiler.pipeline import Compiler
 from wholestep.compiler.plan.call import ROUTINES
 from wholestep.compiler.stage import own_pass
@@ -136,6 +136,20 @@ def test_a_table_says_where_its_numbers_are_from(target: Target) -> None:
     assert target.costs.origin.startswith(origins[target.family])
     assert min(target.costs.operation, target.costs.byte, target.costs.product, *target.costs.weights.values()) > 0
     assert target.costs.weights.keys() == PORTABLE.costs.weights.keys()
+
+
+@pytest.mark.parametrize("kind", ["sm_90", "sm_89", "sm_86", "sm_80"])
+def test_what_tensor_cores_multiply_costs_less(kind: str) -> None:
+    plain, rounded = GPUS[f"cuda/{kind}"].costs, GPUS[f"cuda/{kind}+tf32"].costs
+    assert plain.product_of(float32) == plain.product_of(float64) == plain.product
+    assert plain.product_of(bfloat16) == plain.product_of(float16) == plain.half_product
+    assert rounded == replace(plain, product=plain.tf32_product)
+    assert 0 < plain.half_product < plain.tf32_product < plain.product
+    assert "half and tf32 products" in plain.origin
+
+
+def test_half_products_cost_what_others_do_where_nothing_else_is_known() -> None:
+    assert PORTABLE.costs.product_of(bfloat16) == PORTABLE.costs.product == PORTABLE.costs.in_tf32().product
 
 
 @pytest.mark.parametrize(("dear", "chosen"), [("recip", "neg"), ("neg", "recip")])

@@ -10,13 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from wholestep.errors import OptionError
 from wholestep.records import dataclass
+
+if TYPE_CHECKING:
+    from wholestep.compiler.ir.types import DType
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,16 @@ class CostTable:
     view: float  # a movement: nothing is done, but one less is easier to read
 
     weights: Mapping[str, float] = field(hash=False)  # of ops dearer than an addition, in additions
+    half_product: float = 0.0  # one multiply-add of half operands; 0: as of others
+    tf32_product: float = 0.0  # one of float32 operands that are rounded to tf32; 0: as of others
+
+    def product_of(self, dtype: DType) -> float:
+        """One multiply-add of a contraction whose operands are of a dtype."""
+        return (self.half_product if dtype.is_half else 0.0) or self.product
+
+    def in_tf32(self) -> CostTable:
+        """The table where products of float32 operands are made in tf32."""
+        return replace(self, product=self.tf32_product or self.product)
 
 
 def read_costs(path: Path) -> CostTable:

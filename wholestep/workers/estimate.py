@@ -114,7 +114,7 @@ def workers_report(
 
 def compute_seconds(plan: Plan, target: Target, threads: int) -> float:
     """What the kernels of a step take by the target's prices: of one thread on a CPU, of the whole device elsewhere."""
-    total = sum(max(priced(kernel, target.costs)) for kernel in plan.kernels)
+    total = sum(max(priced(kernel, plan.buffers, target.costs)) for kernel in plan.kernels)
     return 1e-9 * total / (threads if target.family == "cpu" else 1)
 
 

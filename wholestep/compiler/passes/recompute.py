@@ -186,7 +186,8 @@ class Kept:
         if node.op != "matmul":
             return elements * t.weights.get(node.op, 1.0) * t.operation
         inner = node.inputs[0].type.shape[-2 if attrs_of(node, at.MatmulAttrs).transpose_a else -1]
-        return t.pass_over + elements * evaluate(inner, self.sizes) * t.product
+        factors = node.inputs[0].type.dtype
+        return t.pass_over + elements * evaluate(inner, self.sizes) * t.product_of(factors)
 
     # -- making it again -----------------------------------------------------------------------------------------
 

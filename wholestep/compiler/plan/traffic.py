@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import prod
 
-from wholestep.compiler.ir.types import evaluate
-from wholestep.compiler.plan.bodies import Exchange, Read, Scatter
-from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Kernel, Kind, Load, Plan, Space
+from wholestep.compiler.ir.types import DType, evaluate
+from wholestep.compiler.plan.bodies import Call, Dot, Exchange, Read, Scatter, Window
+from wholestep.compiler.plan.kernel import Buffer, Guard, Index, Kernel, Load, Plan, Space
 from wholestep.compiler.target import CostTable
 
 
@@ -66,10 +66,22 @@ def exchanged(plan: Plan, ranks: int = 1) -> Iterator[tuple[str, int, str]]:
             yield kernel.body.collective, sum(counts) * kernel.body.dtype.size, kernel.body.axis
 
 
-def priced(kernel: Kernel, costs: CostTable) -> tuple[float, float]:
+def priced(kernel: Kernel, buffers: Sequence[Buffer], costs: CostTable) -> tuple[float, float]:
     """Nanoseconds at capacity by a target's table: of its operations, and of the bytes that it moves."""
-    products = kernel.kind in (Kind.DOT, Kind.WINDOW, Kind.CALL)  # mostly multiply-adds, of two operations each
-    return kernel.flops * (costs.product / 2 if products else costs.operation), kernel.bytes * costs.byte
+    factors = multiplied(kernel, buffers)  # multiply-adds are two operations each
+    flop = costs.operation if factors is None else costs.product_of(factors) / 2
+    return kernel.flops * flop, kernel.bytes * costs.byte
+
+
+def multiplied(kernel: Kernel, buffers: Sequence[Buffer]) -> DType | None:
+    """The wider dtype of what a kernel multiplies; None where it does not mostly multiply and add."""
+    body = kernel.body
+    if isinstance(body, Call):
+        return body.dtype
+    if not isinstance(body, Dot | Window):
+        return None
+    loads = (body.a, body.b) if isinstance(body, Dot) else [o.load for o in body.operands[:2]]
+    return max((buffers[load.buffer].type.dtype for load in loads), key=lambda dtype: dtype.size)
 
 
 def _regions(

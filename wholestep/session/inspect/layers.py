@@ -124,7 +124,8 @@ def _kernel_nodes(compiled: Plans, entry: str, plan: Plan) -> list[list[Node]]:
 
     graph = compiled.definition.trace(entry)
     compiler = Compiler(compiled.options, Spans(), label=label)
-    again, _ = compiler.plan(graph, compiled.definition.sizes_of(graph), compiled.target)
+    sizes, limit = compiled.definition.sizes_of(graph), compiled.limit(entry)
+    again, _ = compiler.plan(graph, sizes, compiled.target, limit)
     if [replace(k, origin=()) for k in again.kernels] != [replace(k, origin=()) for k in plan.kernels]:
         raise UsageError(
             f"the layers of {entry!r} are not known: its plan, made again, is another than the one that was profiled, "

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from wholestep.compiler.backends.cpu.recorder import Event, Recorder
-from wholestep.compiler.plan.kernel import Kernel, Plan
+from wholestep.compiler.backends.cpu.recorder import Event
+from wholestep.compiler.plan.kernel import Buffer, Kernel, Plan
 from wholestep.compiler.plan.report import described
 from wholestep.compiler.plan.traffic import priced
 from wholestep.compiler.target import CostTable
@@ -29,6 +29,18 @@ if TYPE_CHECKING:
     from wholestep.session.plans import Plans
 
 BARRIER = -1
+
+
+class Recorder(Protocol):
+    """The times that a profiled program notes."""
+
+    row: str  # what runs its kernels, one or several of them: "thread"
+
+    def clear(self) -> None:
+        """Begin anew."""
+
+    def take(self) -> list[Event]:
+        """What happened since."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +105,7 @@ class Profile:
     step_seconds: float  # of the median step, with noting times
     waiting_seconds: float  # at barriers, of the thread that waits longest
     steps: int
-    threads: int
+    row: str  # what noted times: "thread"
     timeline: tuple[tuple[int, Event], ...]  # (program, event) of all steps
     names: Mapping[tuple[int, int], str]  # (program, kernel) -> what it computes
     layers: Layers = field(repr=False, compare=False)
@@ -115,10 +127,9 @@ class Profile:
             f"{'bound':<5}  nodes -> results"
         )
         lines = [self._line(k) for k in sorted(self.kernels, key=lambda k: -k.seconds)]
-        total = (
-            f"{self.steps} steps on {self.threads} threads; the median step took {1e6 * self.step_seconds:,.1f} us, of "
-            f"which {1e6 * self.waiting_seconds:,.1f} us waiting at barriers"
-        )
+        total = f"{self.steps} steps on {self._where}; the median step took {1e6 * self.step_seconds:,.1f} us"
+        if any(e.kernel == BARRIER for _, e in self.timeline):
+            total += f", of which {1e6 * self.waiting_seconds:,.1f} us waiting at barriers"
         return "\n".join([head, *lines, total, *self._roofline()])
 
     def _roofline(self) -> list[str]:
@@ -126,14 +137,19 @@ class Profile:
         if not expected or not measured:
             return []
         return [
-            f"by the target's prices its kernels take {1e6 * expected:,.1f} us on {self.working} threads; measured "
+            f"by the target's prices its kernels take {1e6 * expected:,.1f} us on {self._where}; measured "
             f"{1e6 * measured:,.1f} us, {expected / measured:.0%} of that speed"
         ]
 
     @property
-    def working(self) -> int:
-        """The threads that noted times."""
-        return max(1, len({e.thread for _, e in self.timeline}))
+    def rows(self) -> Mapping[int, str]:
+        """The threads, or the GPU, that noted times, by the numbers that events have."""
+        return {number: f"{self.row} {number}" for number in sorted({e.thread for _, e in self.timeline})}
+
+    @property
+    def _where(self) -> str:
+        count = len(self.rows)
+        return f"{count} {self.row}{'s' if count != 1 else ''}"
 
     def _line(self, k: KernelTime) -> str:
         share = k.seconds / self.step_seconds if self.step_seconds else 0.0
@@ -154,20 +170,15 @@ def profile(programs: Programs, inputs: Mapping[str, object], steps: int) -> Pro
     counted, state = state_dict(programs), programs.state
     before = {n: state.get(n) for n in state.names}
     try:
-        entry(inputs)  # a first step pays for pages and caches
+        entry(inputs).wait()  # a first step pays for pages and caches, and builds a GPU's graphs
         runs = [_one_step(entry, recorders, inputs) for _ in range(steps)]
     finally:
         for name, value in before.items():
             state.set(name, value)
         load_state_dict(programs, counted, strict=False)
-    return _summary(
-        runs,
-        programs.plans,
-        programs.where.threads,
-        full=_at_capacity(entry),
-        layers=Layers(programs.compiled, programs.plans),
-        costs=programs.where.device.target.costs,
-    )
+    times = _times(programs) if _at_capacity(entry) else [0 for _ in recorders]
+    layers = Layers(programs.compiled, programs.plans)
+    return _summary(runs, times, recorders[0].row, layers, programs.where.device.target.costs)
 
 
 def _profiled(programs: Programs) -> tuple[EntryPoint, list[Recorder]]:
@@ -214,12 +225,18 @@ def _at_capacity(entry: EntryPoint) -> bool:
     return all(entry.inputs.sizes[s] == n for s, n in entry.plan.sizes.items() if s in entry.inputs.sizes)
 
 
-def _summary(
-    runs: Sequence[Run], plans: Sequence[Plan], threads: int, full: bool, layers: Layers, costs: CostTable
-) -> Profile:
-    times = [_slowest(events) for _, events in runs]
-    typical = {key: median(t.get(key, 0.0) for t in times) for key in {k for t in times for k in t}}
-    parts = [full * _parts(runs[0][1], i, plan) for i, plan in enumerate(plans)]
+def _times(programs: Programs) -> list[int]:
+    """How often each program runs in a step at capacity: once, or for each micro-batch; the last of those once."""
+    if not programs.of_micro_batches:
+        return [1]
+    shape = shape_of(programs.need("micro-batches").definition, TRAIN)
+    parts = -(-programs.main.plan.sizes[shape.batch] // shape.part)
+    return [*(parts for _ in programs.plans[1:]), 1]
+
+
+def _summary(runs: Sequence[Run], times: Sequence[int], row: str, layers: Layers, costs: CostTable) -> Profile:
+    spent = [_slowest(events) for _, events in runs]
+    typical = {key: median(t.get(key, 0.0) for t in spent) for key in {k for t in spent for k in t}}
     working = max(1, len({e.thread for _, events in runs for _, e in events}))
     kernels = [
         KernelTime(
@@ -227,11 +244,11 @@ def _summary(
             k.id,
             described(k, plan),
             typical.get((i, k.id), 0.0),
-            parts[i] * k.flops,
-            parts[i] * k.bytes,
-            *_expected(k, costs, parts[i] / working),
+            times[i] * k.flops,
+            times[i] * k.bytes,
+            *_expected(k, plan.buffers, costs, times[i] / working),
         )
-        for i, plan in enumerate(plans)
+        for i, plan in enumerate(layers.plans)
         for k in plan.kernels
     ]
     return Profile(
@@ -239,24 +256,17 @@ def _summary(
         median(took for took, _ in runs),
         sum(seconds for (_, kernel), seconds in typical.items() if kernel == BARRIER),
         len(runs),
-        threads,
+        row,
         tuple(pair for _, events in runs for pair in events),
         {(k.program, k.kernel): k.name for k in kernels},
         layers,
     )
 
 
-def _expected(kernel: Kernel, costs: CostTable, times: float) -> tuple[float, str]:
+def _expected(kernel: Kernel, buffers: Sequence[Buffer], costs: CostTable, times: float) -> tuple[float, str]:
     """Seconds that a kernel takes by a table of one thread, and whether its flops or its bytes decide it."""
-    computing, moving = priced(kernel, costs)
+    computing, moving = priced(kernel, buffers, costs)
     return 1e-9 * times * max(computing, moving), "flops" if computing > moving else "bytes"
-
-
-def _parts(events: Sequence[tuple[int, Event]], program: int, plan: Plan) -> int:
-    """How often a program runs in a step: once, or for each micro-batch.  Kernels inside loops do not tell."""
-    plain = {k.id for k in plan.kernels if k.loop is None}
-    ran = Counter((e.kernel, e.thread) for i, e in events if i == program and e.kernel in plain)
-    return max(ran.values(), default=1)
 
 
 def _slowest(events: Sequence[tuple[int, Event]]) -> dict[tuple[int, int], float]:

@@ -20,7 +20,7 @@ def chrome_trace(spans: Iterable[Span], origin: float, profile: Profile | None =
     events += [_span(s) for s in spans]
     if profile is not None:
         events.append(_named("process_name", "kernels", NATIVE, 0))
-        events += [_named("thread_name", f"thread {t}", NATIVE, t) for t in range(profile.threads)]
+        events += [_named("thread_name", name, NATIVE, number) for number, name in profile.rows.items()]
         events += _kernels(profile, origin)
     return {"displayTimeUnit": "ms", "traceEvents": events}
 

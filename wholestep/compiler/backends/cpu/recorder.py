@@ -30,7 +30,7 @@ class NativeLog(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Event:
-    """A kernel, or the wait at a barrier (kernel -1), on one thread; seconds of `time.perf_counter`'s clock."""
+    """A kernel, or the wait at a barrier (kernel -1), on one thread or GPU; seconds of `time.perf_counter`'s clock."""
 
     kernel: int
     thread: int
@@ -44,6 +44,8 @@ class Event:
 
 class Recorder:
     """The logs of a profiled object."""
+
+    row = "thread"  # what runs kernels: each has events of its own
 
     def __init__(self, path: Path, threads: int) -> None:
         self._logs = (NativeLog * MAX_THREADS).in_dll(ctypes.CDLL(os.fspath(path)), "ws_events")

@@ -39,11 +39,12 @@ def uses_tf32(name: str) -> bool:
 def describe(kind: str, multiprocessors: int, shared: int, cache: int, suffix: str = "") -> Target:
     """A GPU by its compute capability; the rest is the same for all."""
     asked = "_in_tf32" if suffix else ""  # of functions that know which convolutions are a library's
+    costs = read_costs(COSTS / f"{kind}.json")
     return Target(
         f"cuda/{kind}{suffix}",
         dtypes=DTYPES,
         composites=frozenset({"relu", "sigmoid", "tanh", "attention", "attention_lse", "attention_grad"}),
-        costs=read_costs(COSTS / f"{kind}.json"),
+        costs=costs.in_tf32() if suffix else costs,
         planner=f"{BACKEND}.schedule:make_plan",
         lowering=Lowering(
             windows=(

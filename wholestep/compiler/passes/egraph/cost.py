@@ -84,10 +84,9 @@ class CostModel:
             return Cost(elements * t.weights.get(node.op, 1.0) * t.operation, 2 * size * t.byte)
         if family is Family.REDUCE:
             return Cost(t.pass_over + self._elements(node.inputs[0].type) * t.operation, 2 * size * t.byte)
-        if family is Family.CONTRACTION:
-            return Cost(t.pass_over + self._products(node) * t.product + size * t.byte, 0.0)
-        if family is Family.WINDOW:
-            return Cost(t.pass_over + self._window_products(node) * t.product + size * t.byte, 0.0)
+        if family in (Family.CONTRACTION, Family.WINDOW):
+            products = self._products(node) if family is Family.CONTRACTION else self._window_products(node)
+            return Cost(t.pass_over + products * t.product_of(node.inputs[0].type.dtype) + size * t.byte, 0.0)
         if family is Family.INDEX or node.op in ("pad", "concat"):
             return Cost(t.pass_over + 2 * size * t.byte, 0.0)
         return Cost(t.view, 0.0)
