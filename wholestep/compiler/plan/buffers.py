@@ -9,14 +9,14 @@ from wholestep.compiler.ir.attrs import StateAttrs
 from wholestep.compiler.ir.build import attrs_of
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.types import DType, Extent, TensorType
-from wholestep.compiler.plan.access import identity, resolve
+from wholestep.compiler.plan.access import identity
 from wholestep.compiler.plan.call import composed
 from wholestep.compiler.plan.fuse import Cluster, accesses
 from wholestep.compiler.plan.host import HostProgram
 from wholestep.compiler.plan.kernel import Buffer, Index, Layout, Load, Space
 from wholestep.compiler.plan.layout import layout_bytes
 from wholestep.compiler.plan.loops import Opened
-from wholestep.compiler.plan.prepare import is_state
+from wholestep.compiler.plan.prepare import half_copy_under, is_state
 
 
 class Buffers:
@@ -110,14 +110,12 @@ class Buffers:
             self.stored[leaf] = self.stored[node]
 
     def _half_copies(self, clusters: Sequence[Cluster]) -> None:
-        """A state whose half form is a right operand has that stored too; its update writes both."""
-        for c in clusters:
-            head = c.nodes[0]
-            if head.op != "matmul":
+        """A state whose half form is a right operand, or a bias, has that stored too; its update writes both."""
+        for half in (half_copy_under(i) for c in clusters for n in c.members for i in n.inputs):
+            if half is None:
                 continue
-            base, dtype = resolve(head.inputs[1], identity(head.type.rank)).base, head.inputs[1].type.dtype
-            if dtype != base.type.dtype and (self.stored[base], dtype) not in self.copies:
-                state = self.all[self.stored[base]]
+            state, dtype = self.all[self.stored[half.inputs[0]]], half.type.dtype
+            if (state.id, dtype) not in self.copies:
                 copy = self.new(state.name, TensorType(state.type.shape, dtype), Space.COPY)
                 self.all[copy] = replace(self.all[copy], source=state.id)
                 self.copies[state.id, dtype] = copy

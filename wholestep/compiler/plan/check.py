@@ -113,7 +113,8 @@ def _check_storage(plan: Plan, buffer: Buffer) -> None:
         source = buffer_of(plan, buffer.source, f"the source of {where}").type
         half = buffer.type.dtype.is_half and not source.dtype.is_half
         shape = tuple(reversed(source.shape)) if buffer.turned else source.shape
-        need(source.rank == 2 and buffer.type.shape == shape, f"{where} is its state or the transpose of it")
+        matrix = source.rank == 2 or (source.rank == 1 and not buffer.turned)  # or a bias
+        need(matrix and buffer.type.shape == shape, f"{where} is its state or the transpose of it")
         need(half or (buffer.turned and buffer.type.dtype == source.dtype), f"{where} differs from its state")
 
 

@@ -13,6 +13,7 @@ from wholestep.compiler.plan.access import Access, identity, linear, resolve
 from wholestep.compiler.plan.buffers import Buffers
 from wholestep.compiler.plan.fuse import PARTIAL_SUM, REDUCTIONS, Cluster
 from wholestep.compiler.plan.kernel import Guard, Index, Instr, Kind, Level, Load, Reduce, Space, Store
+from wholestep.compiler.plan.prepare import half_copy_under
 
 CHEAP = frozenset(
     {"add", "sub", "mul", "neg", "maximum", "minimum", "cast", "where", "less", "less_equal", "equal", "relu"}
@@ -122,6 +123,14 @@ class Emitter:
             )
         return self.load(level, in_row, Load(self.buffers.of(base), access.shape, access.index), base.type.dtype)
 
+    def operand(self, level: int, in_row: bool, node: Node) -> int:
+        """What an op reads of an input at its own position; of a state perhaps its half form."""
+        access, half = resolve(node, identity(node.type.rank)), half_copy_under(node)
+        if half is None:
+            return self.read(level, in_row, access)
+        buffer, dtype = self.buffers.half(access.base, half.type.dtype), half.type.dtype
+        return self.load(level, in_row, Load(buffer, access.shape, access.index), dtype)
+
     def summand(self, access: Access) -> int:
         """What a column sum adds: loaded, or computed from what is."""
         node = access.base
@@ -178,7 +187,7 @@ class Emitter:
         elif node.op == "write_rows":
             known[node] = self.read(level, in_row, resolve(node.inputs[1], identity(node.type.rank)))
         else:
-            args = tuple(self.read(level, in_row, resolve(i, identity(i.type.rank))) for i in node.inputs)
+            args = tuple(self.operand(level, in_row, i) for i in node.inputs)
             self.add(level, in_row, node, lambda i: Instr(i, node.op, node.type.dtype, args))
         return known[node]
 

@@ -21,7 +21,7 @@ from wholestep.compiler.passes.recompute import Recomputed, Repeated
 from wholestep.compiler.plan.access import VIEWS, Access, identity, resolve
 from wholestep.compiler.plan.call import ROUTINES, call_of
 from wholestep.compiler.plan.kernel import Kind
-from wholestep.compiler.plan.prepare import is_generated
+from wholestep.compiler.plan.prepare import is_generated, spread_bias
 from wholestep.compiler.plan.reach import Reach
 from wholestep.compiler.plan.window_ops import KERNELS, POOLED, POOLS, WEIGHTS, WINDOWS, pool_of, stays_inside, tiles
 from wholestep.compiler.target import Fusion
@@ -311,12 +311,12 @@ class Fuser:
         head, before = cluster.nodes[0], cluster.nodes[-1]
         if not self.fusion.dot_epilogues or head in self.roots:
             return False
-        if is_spread_bias(node):
+        if spread_bias(node) is not None:
             return len(cluster.nodes) == 1
         alone = len(self.readers[node.inputs[0]]) == 1 if node.inputs else False
         if node.op == "cast" and node.type.dtype.is_half:
             return alone and node.inputs[0] is before and (before is head or before.op == "add")
-        return node.op == "add" and head in node.inputs and any(map(is_spread_bias, node.inputs))
+        return node.op == "add" and head in node.inputs and any(spread_bias(i) is not None for i in node.inputs)
 
     def reads_in_place(self, access: Access, row: bool, cluster: Cluster) -> bool:
         base_row = cluster.is_row(access.base)
@@ -367,12 +367,6 @@ def flops_of(head: Node, sizes: Mapping[str, int]) -> int:
     assert isinstance(head.attrs, at.MatmulAttrs)
     k = head.inputs[0].type.shape[-2 if head.attrs.transpose_a else -1]
     return 2 * prod(evaluate(e, sizes) for e in (*head.type.shape[-3:], k))
-
-
-def is_spread_bias(node: Node) -> bool:
-    """Is it a row of a half type, as a whole matrix in a wider one?"""
-    spread = node.inputs[0] if isinstance(node, Again) and node.op == "cast" else node
-    return spread.op == "expand" and spread.inputs[0].type.rank == 1 and spread.type.dtype.is_half
 
 
 def is_whole(access: Access) -> bool:

@@ -12,6 +12,7 @@ from wholestep.compiler.ir import attrs as at
 from wholestep.compiler.ir.graph import Graph, Node, Output, Update
 from wholestep.compiler.ir.ops import Trait, having
 from wholestep.compiler.ir.types import DType, TensorType
+from wholestep.compiler.passes.read_again import Again
 from wholestep.compiler.plan.access import (
     VIEWS,
     Access,
@@ -88,6 +89,10 @@ class Operands:
         """Is the operand of a routine read in place?"""
         return has_contiguous_columns(access.index, rank - 1)
 
+    def takes_half_rows(self) -> bool:
+        """Is the half form of a bias, too, kept beside it for products?"""
+        return True
+
 
 def _is_affine(access: Access) -> bool:
     return all(i.over == 1 for i in access.index)
@@ -98,8 +103,27 @@ def _from_half_copy(node: Node) -> Node:
     if node.op == "permute":
         inner = _from_half_copy(node.inputs[0])
         return node if inner is node.inputs[0] else node.with_inputs([inner])
-    rounds = node.op == "cast" and node.type.dtype.is_half and node.type.rank == 2 and is_state(node.inputs[0])
+    return _half_state(node) if node.type.rank == 2 else node
+
+
+def _half_state(node: Node) -> Node:
+    """A state that is rounded to half, as its copy."""
+    rounds = node.op == "cast" and node.type.dtype.is_half and is_state(node.inputs[0])
     return HalfCopy(node.inputs[0], node.type.dtype) if rounds else node
+
+
+def spread_bias(node: Node) -> Node | None:
+    """The row of a half type that a node is, as a whole matrix in a wider one; None for another node."""
+    spread = node.inputs[0] if isinstance(node, Again) and node.op == "cast" else node
+    is_row = spread.op == "expand" and spread.inputs[0].type.rank == 1 and spread.type.dtype.is_half
+    return spread.inputs[0] if is_row else None
+
+
+def half_copy_under(node: Node) -> HalfCopy | None:
+    """The copy of a state that a view is a view of."""
+    while node.op in VIEWS and not isinstance(node, HalfCopy):
+        (node,) = node.inputs
+    return node if isinstance(node, HalfCopy) else None
 
 
 class _Preparer:
@@ -151,6 +175,8 @@ class _Preparer:
             return node.with_inputs([self.stored(source)])
         if node.op == "matmul":
             return self.matmul(node)
+        if isinstance(node, Again) and self.rules.takes_half_rows() and (row := spread_bias(node)) is not None:
+            return node.with_inputs([node.inputs[0].with_inputs([_half_state(row)])])
         if node.op == "gather":
             table, index = node.inputs  # any layout of a state has rows
             return node.with_inputs([table if is_state(table) else self.stored(table), index])

@@ -38,6 +38,10 @@ class CpuOperands(Operands):
         """A routine reads rows of consecutive elements, or panels of them."""
         return keeps_panels(access.index, rank - 1) if is_paneled(access) else super().takes_call(access, rank)
 
+    def takes_half_rows(self) -> bool:
+        """Half forms lie in panels, as matrices do."""
+        return False
+
 
 def is_paneled(access: Access) -> bool:
     return is_state(access.base) and state_layout(access.base.type) == PANELS

@@ -10,6 +10,7 @@ from wholestep.compiler.plan.kernel import Kernel, Plan, Schedule
 # Forms: what the threads of a kernel share among them.
 ELEMENTS = "elements"  # a thread an element
 ROWS = "rows"  # a warp or a block a row
+SUMS = "sums"  # some columns of a part of the rows a block, whose warps share them; it leaves what they add up to
 COLUMNS = "columns"  # 32 columns a block, whose warps share the axis that is added up
 PRODUCT = "product"  # a tile a block
 MIDDLE = "middle"  # a product of a middle size: a tile a block
@@ -51,6 +52,7 @@ class CudaSchedule(Schedule):
     owns: tuple[int, ...] = ()
     workspace: int = 0  # the most bytes that a library may use,
     workspace_at: int = 0  # in the arena from this one on
+    ahead: int = 0  # bytes of shared memory for the next row of a block, which is on its way
 
     @property
     def counters(self) -> int:

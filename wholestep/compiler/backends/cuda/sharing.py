@@ -20,12 +20,13 @@ from wholestep.compiler.backends.cuda.scheduled import (
     ROWS,
     SCATTER,
     SCATTER_ROWS,
+    SUMS,
     schedule_of,
 )
 from wholestep.compiler.plan.kernel import Draft, Kernel, Plan, Space
 from wholestep.errors import PlanError
 
-FORMS = frozenset({ELEMENTS, ROWS, COLUMNS, PRODUCT, SCATTER, SCATTER_ROWS})
+FORMS = frozenset({ELEMENTS, ROWS, SUMS, COLUMNS, PRODUCT, SCATTER, SCATTER_ROWS})
 MOST_BLOCKS = 2112  # of a launch: sixteen for each multiprocessor
 FEW_TILES = 264  # of a product of a middle size: two for each multiprocessor
 MOST_GIVEN = 500  # addresses: 4 KB of arguments
@@ -79,6 +80,8 @@ def may_share(draft: Draft, kernel: Kernel) -> bool:
     """Is a kernel one of ours, and small, or an update?"""
     if schedule_of(kernel).form == MIDDLE:
         return is_late_product(draft, kernel)
+    if schedule_of(kernel).ahead:
+        return False  # it fills the shared memory of a block by itself
     return (is_small(kernel) or is_update(draft, kernel)) and schedule_of(kernel).form in FORMS
 
 

@@ -1,11 +1,12 @@
-"""Nests: a thread an element, or some side by side; where something is reduced, see `rows`."""
+"""Nests: a thread an element, or some side by side; where something is reduced, see `rows` and `sums`."""
 
 from __future__ import annotations
 
 from wholestep.compiler.backends.cuda.render.packs import Packs
 from wholestep.compiler.backends.cuda.render.rows import render_rows
+from wholestep.compiler.backends.cuda.render.sums import render_sums
 from wholestep.compiler.backends.cuda.render.writer import Writer
-from wholestep.compiler.backends.cuda.scheduled import ELEMENTS
+from wholestep.compiler.backends.cuda.scheduled import ELEMENTS, SUMS
 from wholestep.compiler.plan.bodies import Nest
 
 
@@ -14,6 +15,8 @@ def render_nest(w: Writer) -> None:
     assert isinstance(nest, Nest)
     if w.schedule.form == ELEMENTS:
         render_elements(w, nest)
+    elif w.schedule.form == SUMS:
+        render_sums(w, nest)
     else:
         render_rows(w, nest)
 

@@ -1,0 +1,35 @@
+"""Half forms of states: which of them products read from a copy."""
+
+from __future__ import annotations
+
+import pytest
+
+import wholestep as ws
+from wholestep.compiler.backends.cpu.operands import CpuOperands
+from wholestep.compiler.ir import attrs as at
+from wholestep.compiler.ir import build as b
+from wholestep.compiler.ir.graph import Graph, Node, Output
+from wholestep.compiler.ir.types import bfloat16, float32
+from wholestep.compiler.passes.read_again import Again
+from wholestep.compiler.plan.prepare import HalfCopy, Operands, half_copy_under, prepare, spread_bias
+
+
+def biased() -> tuple[Graph, Node]:
+    """A bias in half, repeated along rows, as a library's product takes it."""
+    g = ws.Graph()
+    x, bias = g.input("x", ("batch", 24)).node, g.parameter("bias", (24,)).node
+    spread = b.expand_to(b.cast(bias, bfloat16), x.type.shape, (1,))
+    row = Again("cast", (spread,), at.CastAttrs(float32))
+    return Graph((Output("y", b.add(x, row)),), (), (x,)), row
+
+
+@pytest.mark.parametrize(("rules", "kept"), [(Operands(), True), (CpuOperands(), False)])
+def test_a_bias_has_a_half_form_where_a_backend_keeps_rows_of_them(rules: Operands, kept: bool) -> None:
+    """The CPU keeps matrices alone: its half forms lie in panels."""
+    graph, row = biased()
+    assert spread_bias(row) is row.inputs[0].inputs[0]
+    prepared = prepare(graph, rules)
+    assert [n.name for n in prepared.nodes if isinstance(n, HalfCopy)] == (["bias"] if kept else [])
+    (found,) = (n for n in prepared.nodes if isinstance(n, Again))
+    assert (half_copy_under(found.inputs[0]) is not None) == kept
+    assert any(n.op == "cast" and n.type.rank == 1 for n in prepared.nodes) != kept
